@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.gateway.asked import read_asked
+from forebay.gateway.asked import Asked, read_asked
 from forebay.gateway.body import deeper_than
 from forebay.gateway.refusal import Refusal
 
@@ -259,3 +259,21 @@ def test_fields_that_steer_engines_or_are_unknown_are_refused(name: str) -> None
         orjson.loads(read_asked(PROMPT, orjson.dumps(document), max_depth=64, fields=(name,)).body)
         == document
     )
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
+def test_own_salt_divides_the_cache_of_the_key(path: str) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "prompt": "x", "input": "x"}
+    field = {"/v1/chat/completions": "messages", "/v1/completions": "prompt", "/v1/responses": "input"}[path]
+
+    def asked(own: object, salt: str | None) -> Asked:
+        given = {"model": "m", field: body[field]} | ({} if own is None else {"cache_salt": own})
+        return read_asked(path, orjson.dumps(given), max_depth=100, salt=salt)
+
+    found = [asked(own, salt) for salt in ("one", "two") for own in (None, "mine", "one", "two")]
+    salts = [orjson.loads(each.body)["cache_salt"] for each in found]
+    assert len(set(salts)) == len(salts) == len({each.text for each in found})
+    assert salts[0] == "one"
+    assert "cache_salt" not in orjson.loads(asked(None, None).body)
+    with pytest.raises(Refusal, match="expected a text"):
+        asked(7, "one")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.gateway.keys import Bucket, Caller, KeyLimits, KeyRing, Usage
+from forebay.gateway.keys import Bucket, Caller, KeyEntry, KeyLimits, KeyRing, Usage
 from forebay.gateway.refusal import Refusal
 
 moments = st.lists(st.tuples(st.floats(0, 10), st.floats(0.1, 5)), max_size=60)
@@ -121,7 +121,7 @@ def test_whatever_is_asked_and_used_a_key_waits_two_minutes_at_most(
     assert all(wait_s <= 120.0 for wait_s in waits_s)
 
 
-RING = KeyRing([("a", "sk-a", KeyLimits()), ("b", "sk-bé", KeyLimits())], 0.0)
+RING = KeyRing([KeyEntry("a", "sk-a", KeyLimits()), KeyEntry("b", "sk-bé", KeyLimits())], 0.0)
 
 
 @pytest.mark.parametrize(
@@ -207,3 +207,18 @@ def test_new_limits_count_from_now_on_and_the_day_goes_on() -> None:
     usage.change(KeyLimits(tokens_per_day=91), 0.0)
     assert used(usage, 1, 0) == 0.0
     assert used(usage, 1, 0) == DAY_S
+
+
+def test_each_key_has_a_prefix_cache_of_its_own_or_of_its_group() -> None:
+    def salts(*keys: KeyEntry) -> list[str | None]:
+        ring = KeyRing(keys, 0.0)
+        return [ring.find({b"authorization": b"Bearer " + key.key.encode()}).salt for key in keys]
+
+    alone = salts(KeyEntry("a", "sk-a", KeyLimits()), KeyEntry("b", "sk-b", KeyLimits()))
+    assert len(set(alone)) == 2
+    grouped = salts(*(KeyEntry(name, f"sk-{name}", KeyLimits(), "team") for name in "abc"))
+    assert len(set(grouped)) == 1
+    assert grouped[0] not in alone
+    # The same in another gateway, and after a key is renamed.
+    assert salts(KeyEntry("other", "sk-a", KeyLimits())) == alone[:1]
+    assert KeyRing((), 0.0).find({}).salt is None

@@ -322,6 +322,7 @@ class Gateway:
                 max_depth=limits.max_json_depth,
                 content_type=content_type,
                 fields=self._rules.fields,
+                salt=caller.salt if self._rules.cache_salt else None,
             )
             exchange.model = asked.model or None
             headers = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from forebay.gateway.body import check_transfers, kind_of, parse_object
 from forebay.gateway.fields import MEDIA_TOKENS, check_fields, prompt_bytes, without_nulls
 from forebay.gateway.form import form_fields
 from forebay.gateway.refusal import invalid_value
-from forebay.gateway.routes import ROUTES, TRANSFERABLE, Route
+from forebay.gateway.routes import RESPONSES_PATH, ROUTES, TRANSFERABLE, Route
 
 MAX_NAME_CHARS = 500
 MAX_FIELD_BYTES = 65_536
@@ -24,6 +25,8 @@ ASSUMED_MODEL_LEN = 8192
 """For models whose replicas do not report a context length."""
 NEEDS_PROMPT = ("echo", "prompt_logprobs", "prompt_logprob_token_ids", "prompt_embeds", "use_beam_search")
 """Fields for which the decoding replica computes the prompt itself, or makes several requests."""
+SALTED = frozenset((CHAT_PATH, PROMPT_PATH, RESPONSES_PATH))
+"""Calls for which vLLM and SGLang divide the prefix cache by `cache_salt`."""
 EXACT = 1 << 53
 """All JSON parsers read whole numbers up to this one alike."""
 WHOLE = re.compile(r"0|[1-9][0-9]{0,15}")
@@ -81,12 +84,19 @@ class Asked:
 
 
 def read_asked(
-    path: str, body: bytes, *, max_depth: int, content_type: bytes = b"", fields: Collection[str] = ()
+    path: str,
+    body: bytes,
+    *,
+    max_depth: int,
+    content_type: bytes = b"",
+    fields: Collection[str] = (),
+    salt: str | None = None,
 ) -> Asked:
     """Parse what the gateway itself needs; the replica checks the rest. Raises `Refusal`.
 
     The replica gets what was read, not what was sent: JSON is written again, so that no second reading of it
     is possible (a name twice, an odd number). `fields`: those that clients may send besides the known ones.
+    `salt`: of the client's prefix cache; a client's own salt divides it further.
     """
     route = ROUTES[path]
     document = _form(content_type, body, max_depth) if route.form else parse_object(body, max_depth=max_depth)
@@ -101,6 +111,9 @@ def read_asked(
         raise invalid_value("stream", f"expected true or false, found {kind_of(stream)}")
     text, given = route.prompt(document)
     hides_usage = bool(stream) and path in (CHAT_PATH, PROMPT_PATH) and _add_usage(document)
+    if salt is not None and path in SALTED:
+        salt = document["cache_salt"] = _salted(salt, document.get("cache_salt"))
+        text = f"{salt}\n{text}"
     counts = {name: _whole(document, name) for name in ("n", "best_of", *route.max_tokens)}
     if not route.form:
         document = without_nulls(document | {name: n for name, n in counts.items() if n is not None}, fields)
@@ -126,6 +139,15 @@ def read_asked(
         costs=route.costs,
         hides_usage=hides_usage,
     )
+
+
+def _salted(salt: str, own: object) -> str:
+    if own is None:
+        return salt
+    if not isinstance(own, str):
+        raise invalid_value("cache_salt", f"expected a text, found {kind_of(own)}")
+    mixed = f"{salt} {own}".encode("utf-8", "replace")
+    return hashlib.blake2b(mixed, digest_size=16).hexdigest()
 
 
 def _add_usage(document: dict[str, Any]) -> bool:

@@ -17,7 +17,7 @@ class RelayRules:
 
     `attempts`: replicas tried at most. `first_byte_s`: for streamed answers only. `place_s`: wait for room.
     `absent_s`: wait if no replica is up; infinite if one may be started. `fields`, `headers`: further ones
-    that clients may send.
+    that clients may send. `cache_salt`: each key has a prefix cache of its own.
     """
 
     attempts: int = 3
@@ -27,6 +27,7 @@ class RelayRules:
     absent_s: float = 2.0
     fields: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
+    cache_salt: bool = True
 
 
 @dataclass(slots=True)

@@ -9,21 +9,22 @@ from pathlib import Path
 
 from forebay.clock import Clock, SystemClock
 from forebay.errors import SettingError
-from forebay.gateway.keys import KeyLimits, KeyRing
+from forebay.gateway.keys import KeyEntry, KeyRing
 from forebay.gateway.spec import GatewaySpec
 from forebay.settings import read_secret
 
 LOG = logging.getLogger("forebay.gateway")
 LOOK_S = 2.0
 
-Keys = list[tuple[str, str, KeyLimits]]
 Stamps = tuple[tuple[int, int, int] | None, ...]
 
 
-def read_keys(spec: GatewaySpec) -> Keys:
+def read_keys(spec: GatewaySpec) -> list[KeyEntry]:
     """Name, secret and limits of each key; blocks. Raises `SettingError` for a missing or repeated secret."""
-    keys = [(key.name, read_secret(key.key.ref()), key.limits()) for key in spec.keys]
-    secrets = {secret for _, secret, _ in keys}
+    keys = [
+        KeyEntry(key.name, read_secret(key.key.ref()), key.limits(), key.cache_group) for key in spec.keys
+    ]
+    secrets = {entry.key for entry in keys}
     if len(secrets) < len(keys):
         raise SettingError("keys: expected keys that differ, found one under two names")
     monitoring = spec.monitoring.key
@@ -70,7 +71,7 @@ class KeyReload:
                 if keys is not None:
                     self.apply(keys)
 
-    def changed(self) -> Keys | None:
+    def changed(self) -> list[KeyEntry] | None:
         """New keys if a file has changed since the last call; blocks. Raises `SettingError` once per invalid
         change.
         """
@@ -91,7 +92,7 @@ class KeyReload:
         self._stamps = self._look()
         return keys
 
-    def apply(self, keys: Keys) -> None:
+    def apply(self, keys: list[KeyEntry]) -> None:
         before = set(self._ring.names)
         self._ring.replace(keys, self._clock.monotonic_s())
         after = set(self._ring.names)

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from hmac import compare_digest
+from typing import NamedTuple
 
 from forebay.gateway.refusal import Refusal, wrong_key
 
@@ -139,15 +140,28 @@ UNNAMED = frozenset((ANYONE, UNKNOWN))
 MAX_HEADER_BYTES = 16_384 + 16
 
 
+class KeyEntry(NamedTuple):
+    """An API key. Keys of one `cache_group` share the engines' prefix cache."""
+
+    name: str
+    key: str
+    limits: KeyLimits
+    cache_group: str | None = None
+
+
 class Caller:
-    """One API key by name, with its usage. Holds a digest, never the key."""
+    """One API key by name, with its usage. Holds a digest, never the key.
 
-    __slots__ = ("digest", "name", "usage")
+    `salt`: of the engines' prefix cache, the same in every gateway and not to be guessed; None: no own cache.
+    """
 
-    def __init__(self, name: str, digest: bytes, usage: Usage) -> None:
+    __slots__ = ("digest", "name", "salt", "usage")
+
+    def __init__(self, name: str, digest: bytes, usage: Usage, cache_group: str | None = None) -> None:
         self.name = name
         self.digest = digest
         self.usage = usage
+        self.salt = None if not digest else _salt(digest, cache_group)
 
     def __repr__(self) -> str:
         return f"Caller({self.name!r})"
@@ -156,7 +170,7 @@ class Caller:
 class KeyRing:
     """The known keys. Without any, everybody is one caller named `anyone`."""
 
-    def __init__(self, keys: Iterable[tuple[str, str, KeyLimits]], now_s: float) -> None:
+    def __init__(self, keys: Iterable[KeyEntry], now_s: float) -> None:
         self._callers: list[Caller] = []
         self._anyone = Caller(ANYONE, b"", Usage(KeyLimits(), now_s))
         self.replace(keys, now_s)
@@ -165,17 +179,17 @@ class KeyRing:
     def names(self) -> tuple[str, ...]:
         return tuple(caller.name for caller in self._callers)
 
-    def replace(self, keys: Iterable[tuple[str, str, KeyLimits]], now_s: float) -> None:
+    def replace(self, keys: Iterable[KeyEntry], now_s: float) -> None:
         """Replace all keys. Those with the same name keep their usage; requests of removed keys run to their
         end.
         """
         before = {caller.name: caller.usage for caller in self._callers}
         callers = []
-        for name, key, limits in keys:
+        for name, key, limits, cache_group in keys:
             usage = before.get(name) or Usage(limits, now_s)
             if usage.limits != limits:
                 usage.change(limits, now_s)
-            callers.append(Caller(name, _digest(key.encode()), usage))
+            callers.append(Caller(name, _digest(key.encode()), usage, cache_group))
         self._callers = callers
 
     @property
@@ -212,3 +226,9 @@ def _keys_in(headers: Mapping[bytes, bytes]) -> list[bytes]:
 
 def _digest(key: bytes) -> bytes:
     return sha256(key).digest()
+
+
+def _salt(digest: bytes, cache_group: str | None) -> str:
+    # A client's own salt is mixed into that of its key, so no client can name the salt of a group.
+    source = digest if cache_group is None else b"group " + cache_group.encode()
+    return blake2b(source, digest_size=16, person=b"forebay cache").hexdigest()

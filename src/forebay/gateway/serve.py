@@ -25,7 +25,7 @@ from forebay.gateway.body_reader import BodyReader, secret_variables
 from forebay.gateway.cors import Cors
 from forebay.gateway.hosts import Hosts
 from forebay.gateway.key_reload import KeyReload, read_keys
-from forebay.gateway.keys import KeyLimits, KeyRing
+from forebay.gateway.keys import KeyEntry, KeyLimits, KeyRing
 from forebay.gateway.monitoring import Monitoring
 from forebay.gateway.protocol import bounded
 from forebay.gateway.spec import GatewaySpec, TlsSpec
@@ -142,7 +142,7 @@ def make_gateway(spec: GatewaySpec) -> Gateway:
         limits=spec.limits,
         rules=spec.relay.rules(),
         monitoring=Monitoring(
-            None if monitor is None else KeyRing([("monitoring", monitor, KeyLimits())], clock.monotonic_s()),
+            None if monitor is None else _monitors(monitor, clock.monotonic_s()),
             watched.port,
         ),
         access_log=None if spec.access_log is None else AccessLog(spec.access_log),
@@ -152,6 +152,10 @@ def make_gateway(spec: GatewaySpec) -> Gateway:
         tracing=open_tracing() if spec.opentelemetry else None,
         clock=clock,
     )
+
+
+def _monitors(key: str, now_s: float) -> KeyRing:
+    return KeyRing([KeyEntry("monitoring", key, KeyLimits())], now_s)
 
 
 def open_tracing() -> Tracing:

@@ -20,6 +20,7 @@ from forebay.fields import (
     PositiveFloat,
     PositiveInt,
     SecretField,
+    Switch,
 )
 from forebay.fleet.config import (
     PLACES,
@@ -96,6 +97,11 @@ class KeySpec(Model):
         description="Name of the key in metrics and logs; clients do not send it."
     )
     key: SecretField = Field(description="The key: `{env: NAME}` or `{file: PATH}`.")
+    cache_group: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")] | None = Field(
+        None,
+        description="Keys of one group share the engines' prefix cache. null: this key shares it with no "
+        "other.",
+    )
     requests_per_s: PositiveFloat | None = Field(None, description="Requests a second, in the long run.")
     burst: PositiveInt = Field(10, description="Requests that may come at once after a pause.")
     in_flight: PositiveInt | None = Field(None, description="Requests at a time.")
@@ -205,6 +211,12 @@ class RelaySpec(Model):
         (),
         description="Further headers that clients may send to replicas, besides `Accept`, `Content-Type`, "
         "`anthropic-version`, `anthropic-beta` and `openai-beta`.",
+    )
+
+    cache_salt: Switch = Field(
+        RULES.cache_salt,
+        description="Whether requests of a key get a `cache_salt`, so that no other key can find out by the "
+        "prefix cache what was asked. false: for engines that reject this field.",
     )
 
     def rules(self) -> RelayRules:
