@@ -20,7 +20,7 @@ from forebay.planning.simulate import Simulation, fleet_of
 from forebay.planning.simulate.disaggregation import LeastFull, Split, Transfer, decoder
 from forebay.planning.simulate.engine import EngineModel
 from forebay.planning.simulate.figures import Slo
-from forebay.planning.simulate.replica import Sequence
+from forebay.planning.simulate.replica import SimRequest
 from forebay.planning.simulate.traces import TraceRequest
 from forebay.planning.split import PhaseWork, decode_batch, split_of
 
@@ -90,7 +90,7 @@ def _busier(split: Split, work: PhaseWork) -> float:
 class Served:
     """Requests in order of arrival, as the decode pool saw them, and the changes of the split."""
 
-    answers: list[Sequence]
+    answers: list[SimRequest]
     splits: list[tuple[float, Split]]
 
 
@@ -113,9 +113,9 @@ class MovingPools:
         pools = _Pools(self.model, self.start)
         splits = [(0.0, self.start)]
         prompts = [self._prompt(index, one) for index, one in enumerate(self.trace)]
-        answers: list[Sequence] = []
-        prefilling: list[Sequence] = []
-        coming: list[tuple[float, int, Sequence]] = []
+        answers: list[SimRequest] = []
+        prefilling: list[SimRequest] = []
+        coming: list[tuple[float, int, SimRequest]] = []
         begin, now_s = 0, 0.0
         while now_s < math.inf:
             # The last stretch has no end: no more decisions.
@@ -132,7 +132,7 @@ class MovingPools:
                     answer = self._answer(prompt)
                     heappush(coming, (answer.arrived_s, answer.index, answer))
             prefilling = [one for one in prefilling if not one.first_token_s < now_s]
-            here: list[Sequence] = []
+            here: list[SimRequest] = []
             while coming and coming[0][0] < now_s:
                 here.append(heappop(coming)[2])
             pools.decode.advance(here, now_s)
@@ -145,15 +145,15 @@ class MovingPools:
         answers.sort(key=lambda answer: answer.index)
         return Served(answers, splits)
 
-    def _prompt(self, index: int, one: TraceRequest) -> Sequence:
+    def _prompt(self, index: int, one: TraceRequest) -> SimRequest:
         self.model.check(one.prompt_tokens, one.output_tokens)
         due_s = self.slo.due_s(one.arrived_s, one.prompt_tokens, self.model)
-        return Sequence(index, one.arrived_s, RoutingRequest(one.prompt_tokens, one.blocks, due_s=due_s), 1)
+        return SimRequest(index, one.arrived_s, RoutingRequest(one.prompt_tokens, one.blocks, due_s=due_s), 1)
 
-    def _answer(self, prompt: Sequence) -> Sequence:
+    def _answer(self, prompt: SimRequest) -> SimRequest:
         here_s = prompt.first_token_s + self.transfer.seconds(prompt.prompt_tokens)
         demand = replace(prompt.demand, blocks=())
-        return Sequence(prompt.index, here_s, demand, self.trace[prompt.index].output_tokens)
+        return SimRequest(prompt.index, here_s, demand, self.trace[prompt.index].output_tokens)
 
 
 class _Pools:

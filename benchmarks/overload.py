@@ -16,7 +16,7 @@ from forebay.fleet.admission import Admission
 from forebay.fleet.replica_table import ReplicaTable
 from forebay.fleet.routing_request import InFlightRequest, RoutingRequest
 from forebay.planning.simulate import REPORT_EVERY_S, MakeDispatcher, Scenario, Simulation, fleet_of
-from forebay.planning.simulate.replica import Sequence as Simulated
+from forebay.planning.simulate.replica import SimRequest as Simulated
 from forebay.planning.simulate.traces import TraceRequest
 
 OVERLOAD, OVERLOAD_S = 2.0, 120.0

@@ -23,7 +23,7 @@ from forebay.engine.answer import AnswerCheck
 from forebay.engine.retry import RetryPolicy, complete_with_retry
 from forebay.fleet.routing_request import RoutingRequest
 from forebay.planning.simulate.engine import EngineModel
-from forebay.planning.simulate.replica import Sequence, SimulatedReplica
+from forebay.planning.simulate.replica import SimRequest, SimulatedReplica
 from forebay.records import JSON, Request, Sampling, Usage
 from forebay.testing.answers import summarise
 
@@ -56,7 +56,7 @@ class SimulatedStage:
         self._replica = SimulatedReplica(model)
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
-        self._out: dict[Sequence, Callable[[], None]] = {}
+        self._out: dict[SimRequest, Callable[[], None]] = {}
         self._now_s = 0.0
 
     def waited_s(self, since_ms: float) -> float:
@@ -69,15 +69,15 @@ class SimulatedStage:
         text = "\n".join(message.content for message in ask.messages())
         said = summarise(text, ask.schema())
         usage = Usage(tokens(text), tokens(said))
-        sequence = Sequence(
+        sequence = SimRequest(
             next(self._numbers), self._now_s, RoutingRequest(usage.prompt_tokens), usage.completion_tokens
         )
         self._out[sequence] = lambda: answered(orjson.loads(said), usage)
         self._replica.submit(sequence, self._now_s)
 
     def run(self) -> None:
-        first: list[Sequence] = []
-        finished: list[Sequence] = []
+        first: list[SimRequest] = []
+        finished: list[SimRequest] = []
         while self._heap or self._replica.next_s < math.inf:
             if self._heap and self._heap[0][0] <= self._replica.next_s:
                 due_s, _, do = heapq.heappop(self._heap)

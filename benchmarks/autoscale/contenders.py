@@ -15,7 +15,7 @@ from benchmarks.autoscale.loads import Case
 from forebay.fleet.autoscale.base import ReplicaSpeed, ScalingPolicy, ServiceClass
 from forebay.fleet.autoscale.batch import BatchedTokens
 from forebay.fleet.autoscale.capacity import PlannedCapacity
-from forebay.fleet.autoscale.deadline import Deadline
+from forebay.fleet.autoscale.deadline import DeadlinePolicy
 from forebay.fleet.autoscale.kv_cache import KvCacheUse
 from forebay.fleet.autoscale.queue import QueueLength
 
@@ -117,6 +117,6 @@ def _always(number: int, view: View) -> int:
 
 def run_deadline(case: Case, *, slo_s: float, boot_s: float) -> Point:
     """The default policy at its defaults."""
-    policy = Deadline(speed_of(case), (ServiceClass(slo_s=slo_s),), timings_of(case, boot_s))
+    policy = DeadlinePolicy(speed_of(case), (ServiceClass(slo_s=slo_s),), timings_of(case, boot_s))
     run = drive(policy, case, slo_s=slo_s, boot_s=boot_s, start=start_of(case))
     return Point(DEADLINE, "default", run.goodput, run.replica_seconds, run.actions, run.max_backlog_tokens)

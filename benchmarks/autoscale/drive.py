@@ -15,7 +15,7 @@ from forebay.fleet.autoscale.base import (
     Timings,
     Tokens,
 )
-from forebay.fleet.autoscale.deadline import Deadline
+from forebay.fleet.autoscale.deadline import DeadlinePolicy
 
 INTERVAL_S = 5
 HISTORY_STEP_S = 60
@@ -43,7 +43,7 @@ def drive(policy: ScalingPolicy, case: Case, *, slo_s: float, boot_s: float, sta
     """
     scaler = Scaler(policy, speed_of(case), Limits(most=MOST))
     load, model = case.load, case.model
-    if case.history is not None and isinstance(policy, Deadline):
+    if case.history is not None and isinstance(policy, DeadlinePolicy):
         teach(policy, case)
     sums = [values.cumsum() for values in (load.requests, load.prompt)]
     last = -1
@@ -95,7 +95,7 @@ def drive(policy: ScalingPolicy, case: Case, *, slo_s: float, boot_s: float, sta
     return run_fleet(load, model, decide, slo_s=slo_s, boot_s=boot_s, start=start, interval_s=INTERVAL_S)
 
 
-def teach(policy: Deadline, case: Case) -> None:
+def teach(policy: DeadlinePolicy, case: Case) -> None:
     """Let the policy learn the history, which ends at 0 s."""
     history = case.history
     assert history is not None

@@ -1,4 +1,4 @@
-"""The only module that reads the environment.
+"""The only module that reads Forebay's variables and secrets from the environment.
 
 | variable | meaning | default |
 |---|---|---|

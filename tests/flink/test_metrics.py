@@ -230,7 +230,7 @@ def test_new_wait_is_published_before_the_next_flush() -> None:
     metrics.flush(1.0)
     assert group.groups["forebay"].values()["oldest_read_ms"] == NOTHING_READ_MS
     load.now = OperatorLoad(1, 0, 1234)
-    metrics.tell_oldest()
+    metrics.report_oldest()
     assert group.groups["forebay"].values()["oldest_read_ms"] == 1234
 
 

@@ -10,9 +10,9 @@ from forebay.codec import pack_state
 from forebay.errors import ForebayError
 from forebay.stateful.key_states import PER_CHUNK, Due
 from forebay.stateful.machine import DictStore
-from forebay.stateful.program import Clock
+from forebay.stateful.program import TimeDomain
 
-CLOCKS: list[Clock] = ["event", "wall"]
+CLOCKS: list[TimeDomain] = ["event", "wall"]
 places = st.tuples(st.sampled_from(CLOCKS), st.sampled_from([100, 200]))
 steps = st.lists(
     st.one_of(
@@ -35,12 +35,12 @@ def restored(work: DictStore, due: DictStore) -> Due:
 
 @given(steps)
 def test_each_key_is_taken_once_in_order_and_only_when_due(
-    script: list[tuple[str, tuple[Clock, int], int]],
+    script: list[tuple[str, tuple[TimeDomain, int], int]],
 ) -> None:
     work, due = DictStore(), DictStore()
     found = Due(work, due)
-    noted: dict[tuple[Clock, int], list[str]] = {}
-    come: dict[tuple[Clock, int], int] = {}
+    noted: dict[tuple[TimeDomain, int], list[str]] = {}
+    come: dict[tuple[TimeDomain, int], int] = {}
     number = 0
     for what, at, count in script:
         if what == "add":

@@ -24,12 +24,12 @@ from forebay.records import JSON, Event, Message, Sampling
 from forebay.stateful.program import (
     Answer,
     Ask,
-    Clock,
     Failure,
     Moment,
     Output,
     Program,
     Step,
+    TimeDomain,
     Timer,
 )
 from forebay.untrusted_text import escape_special_tokens, quoted
@@ -76,7 +76,7 @@ class Sessions:
     system: str = SYSTEM
     budget_tokens: int = 1536
     idle_s: float | None = 1800.0
-    clock: Clock = "wall"
+    clock: TimeDomain = "wall"
 
     @property
     def max_state_bytes(self) -> int:

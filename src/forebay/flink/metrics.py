@@ -342,7 +342,7 @@ class FlinkMetrics:
                 self._later[name] = self._named.distribution(name)
             self._later[name].update(value)
 
-    def tell_oldest(self) -> None:
+    def report_oldest(self) -> None:
         """Report `oldest_read_ms` at once, because something is awaited again."""
         self._gauges[OLDEST].update(self._load().oldest_read_ms)
 

@@ -57,9 +57,9 @@ HEARTBEAT_MS = 200
 WAIT_S = 0.2
 ROOM_WAIT_S = 0.04
 """How long an event waits for a slot before it joins the queue."""
-LEAST_SHARE = 64
-"""If a machine's queue is full, an event waits at most this fraction of the time for which it has been full,
-or 1/capacity of it if that is less."""
+MOST_SHARE = 1 / 64
+"""If a machine's queue is full, an event waits at most this share of the time for which it has been full, or
+1/capacity of it if that is less."""
 END_ROUNDS = 8
 """At the end of the input, timers may set timers; this many rounds of them fire."""
 FIRE_S = 0.1
@@ -128,25 +128,25 @@ class InferenceOperator(KeyedProcessFunction):
         self._new_machine = self._open_machines(open_store)
         self._shards: dict[int, Shard] = {}
         self._low = LowWatermark()
-        self._read = MinTracker()
-        self._beaten_ms = EARLIEST_MS
+        self._read_times = MinTracker()
+        self._emitted_low_ms = EARLIEST_MS
         self._counts = InferenceCounters()
         self._room_wait = RoomWait(self._capacity)
         self._ended = False
         self._early = False
         self._context = runtime_context
         self._metrics = FlinkMetrics(runtime_context.get_metrics_group(), self._counts, self._load)
-        self._wakes = OperatorWaker(runtime_context)
+        self._waker = OperatorWaker(runtime_context)
         self._mailbox = Mailbox(runtime_context)
         mark_end(runtime_context)
         self._calls = RequestPool(
             partial(self._open_answerer, self._counts),
             capacity=self._capacity,
             ordering=self._ordering,
-            on_ready=self._wakes.wake,
+            on_ready=self._waker.wake,
         )
         self._calls.start()
-        self._metrics.report_through(self._wakes.wake)
+        self._metrics.report_through(self._waker.wake)
         # Before the first event, whenever restored timers are due: holds bound event time.
         self._keys = partial(held_keys, runtime_context, IN_FLIGHT)
         self._seen_ms = EARLIEST_MS
@@ -156,12 +156,12 @@ class InferenceOperator(KeyedProcessFunction):
         if self._counts.scaling is not None:
             self._learned = LearnedState(open_store(LEARNED), self._counts.scaling.learned)
             self._learned.restore(self._with_learned)
-        self._metrics.tell_oldest()
+        self._metrics.report_oldest()
 
     def close(self) -> None:
         # Flink also closes a function whose `open` failed.
         if hasattr(self, "_calls"):
-            self._wakes.close()
+            self._waker.close()
             self._calls.close()
 
     def process_element(self, value: tuple[int, bytes], ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
@@ -186,7 +186,7 @@ class InferenceOperator(KeyedProcessFunction):
                     data = encode(record)
                 effects = shard.machine.event(record, data, partial(self._times, ctx))
                 yield from self._apply(shard, effects, ctx)
-        self._arm(shard, ctx)
+        self._schedule_poll(shard, ctx)
         yield from self._take_answers(shard, ctx)
         if self._ended:
             # The final watermark precedes this record if one source has ended and another was idle.
@@ -195,10 +195,10 @@ class InferenceOperator(KeyedProcessFunction):
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
         if timestamp == WOKEN_MS:
             self._early = False
-            for key in self._wakes.each(self._calls.ready()):
+            for key in self._waker.each(self._calls.ready()):
                 yield from self._look_after(self._shards[key], ctx)
             if self._learned is not None:
-                for _ in self._wakes.each(self._learned.place(self._shards)):
+                for _ in self._waker.each(self._learned.place(self._shards)):
                     self._learned.write()
             self._metrics.flush_if_due(self._clock.monotonic_s())
             return
@@ -211,7 +211,7 @@ class InferenceOperator(KeyedProcessFunction):
         if timestamp == shard.timer_ms:
             shard.timer_ms = None
         if shard.machine.timers:
-            self._come(timestamp, shard, ctx)
+            self._mark_due(timestamp, shard, ctx)
         yield from self._look_after(shard, ctx)
 
     def _look_after(self, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
@@ -219,8 +219,8 @@ class InferenceOperator(KeyedProcessFunction):
             yield from self._fire(shard, ctx)
         yield from self._take_answers(shard, ctx)
         if self.event_time:
-            yield from self._beat(ctx)
-        self._arm(shard, ctx)
+            yield from self._emit_watermark(ctx)
+        self._schedule_poll(shard, ctx)
 
     def _with_learned(self) -> Iterator[int]:
         """The shards that hold what scaling has learned; the last one yielded is Flink's current key."""
@@ -231,12 +231,12 @@ class InferenceOperator(KeyedProcessFunction):
 
     def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> Shard:
         shard = self._shards[key] = Shard(key, self._new_machine())
-        self._wakes.add(key, ctx)
+        self._waker.add(key, ctx)
         for _ in self._apply(shard, shard.machine.restore(), ctx):
             raise AssertionError("a restore gives nothing")
         self._counts.restored += sum(held.read_ms is not None for held in shard.held.values())
         ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
-        self._arm(shard, ctx, always=True)
+        self._schedule_poll(shard, ctx, always=True)
         return shard
 
     # -- effects of a machine
@@ -267,7 +267,7 @@ class InferenceOperator(KeyedProcessFunction):
                 held = shard.held.pop(effect.name)
                 self._low.release(held.time_ms)
                 if held.read_ms is not None:
-                    self._read.remove(held.read_ms)
+                    self._read_times.remove(held.read_ms)
             elif isinstance(effect, WakeAt):
                 self._wake(effect, shard, ctx)
             elif isinstance(effect.record, DeadLetter):
@@ -289,26 +289,26 @@ class InferenceOperator(KeyedProcessFunction):
         shard.held[held.name] = held
         self._low.hold(held.time_ms)
         if held.read_ms is not None:
-            first = self._read.lowest is None
-            self._read.add(held.read_ms)
+            first = self._read_times.lowest is None
+            self._read_times.add(held.read_ms)
             if first:
                 # Report at once that something is awaited.
-                self._metrics.tell_oldest()
+                self._metrics.report_oldest()
 
     def _output(self, answer: Result, data: bytes, ctx: KeyedProcessFunction.Context) -> object:
         if not self.event_time:
             return data
         low_ms = clamp_ms(self._low.now_ms(ctx.timer_service().current_watermark()))
-        self._beaten_ms = max(self._beaten_ms, low_ms)
+        self._emitted_low_ms = max(self._emitted_low_ms, low_ms)
         time_ms = low_ms if answer.time_ms is None else clamp_ms(answer.time_ms)
         return Row(time_ms, low_ms, data.decode("latin-1"))
 
-    def _beat(self, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+    def _emit_watermark(self, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         """Emit a watermark if no result has carried it; set a timer for the next."""
         watermark_ms = ctx.timer_service().current_watermark()
         low_ms = clamp_ms(self._low.now_ms(watermark_ms))
-        if low_ms > self._beaten_ms:
-            self._beaten_ms = low_ms
+        if low_ms > self._emitted_low_ms:
+            self._emitted_low_ms = low_ms
             yield Row(low_ms, low_ms, "")
         if watermark_ms < END_OF_INPUT_MS - HEARTBEAT_MS:
             ctx.timer_service().register_event_time_timer(max(watermark_ms, 0) + HEARTBEAT_MS)
@@ -350,7 +350,7 @@ class InferenceOperator(KeyedProcessFunction):
         if room == "slot":
             return self._room_wait.most_s(now_s, self._calls.finished, self._calls.load.pending)
         since_s = shard.full_since.setdefault(of if room == "full key" else None, blocked_s)
-        return (now_s - since_s) / max(LEAST_SHARE, self._capacity)
+        return (now_s - since_s) * min(MOST_SHARE, 1 / self._capacity)
 
     def _note_wait(self, since_s: float) -> float:
         now_s = self._clock.monotonic_s()
@@ -365,7 +365,9 @@ class InferenceOperator(KeyedProcessFunction):
 
     # -- timers: of shards, and of their machines
 
-    def _arm(self, shard: Shard, ctx: KeyedProcessFunction.Context, *, always: bool = False) -> None:
+    def _schedule_poll(
+        self, shard: Shard, ctx: KeyedProcessFunction.Context, *, always: bool = False
+    ) -> None:
         now_s = self._clock.monotonic_s()
         self._metrics.flush_if_due(now_s)
         now_ms = self._clock.wall_ms()
@@ -375,8 +377,8 @@ class InferenceOperator(KeyedProcessFunction):
             # All timers are late by as much as the clock went back. (Flink fires only the next one in time.)
             for key, of_key in self._keys():
                 if key in self._shards:
-                    self._arm(self._shards[key], of_key, always=True)
-        if always or shard.machine.due or (shard.machine.awaiting and not self._wakes.works):
+                    self._schedule_poll(self._shards[key], of_key, always=True)
+        if always or shard.machine.due or (shard.machine.awaiting and not self._waker.works):
             wake_ms = self._pace.next_ms(now_ms, self._calls.call_s)
         elif shard.machine.awaiting:
             wake_ms = now_ms + self._pace.rescue_ms
@@ -412,7 +414,7 @@ class InferenceOperator(KeyedProcessFunction):
         else:
             ctx.timer_service().register_processing_time_timer(time_ms)
 
-    def _come(self, timestamp: int, shard: Shard, ctx: KeyedProcessFunction.OnTimerContext) -> None:
+    def _mark_due(self, timestamp: int, shard: Shard, ctx: KeyedProcessFunction.OnTimerContext) -> None:
         shard.machine.mark_due("event" if ctx.time_domain() == TimeDomain.EVENT_TIME else "wall", timestamp)
         for time_ms in sorted(shard.overdue):
             shard.machine.mark_due("event", time_ms)
@@ -480,5 +482,5 @@ class InferenceOperator(KeyedProcessFunction):
 
     def _load(self) -> OperatorLoad:
         load = self._calls.load
-        lowest = self._read.lowest
+        lowest = self._read_times.lowest
         return OperatorLoad(load.in_flight, load.pending, NOTHING_READ_MS if lowest is None else lowest)

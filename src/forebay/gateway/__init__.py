@@ -1,4 +1,4 @@
 """The OpenAI-compatible front of a fleet: an ASGI application and its server.
 
-May import `planning`, `fleet` and below; no Flink.
+May import `fleet` and below; no Flink.
 """

@@ -9,7 +9,7 @@ from typing import Any
 
 from forebay.codec import DAMAGED, damaged, decode, encode, pack_state, unpack_state
 from forebay.records import JSON, Event, KeyedEvent, Message, Sampling, Timeline, Usage
-from forebay.stateful.program import Ask, Clock
+from forebay.stateful.program import Ask, TimeDomain
 
 WHAT = "state of keys"
 
@@ -19,7 +19,7 @@ class Firing:
     """A timer that is due. Its `id` is unique among the turns of its key, like an event's."""
 
     name: str
-    clock: Clock
+    clock: TimeDomain
     time_ms: int
     by: bytes
 
@@ -34,7 +34,7 @@ class SetTimer:
     """A timer of a key. `by`: digest of the id of the turn that set it. `fired`: its firing is in the key's
     queue."""
 
-    clock: Clock
+    clock: TimeDomain
     time_ms: int
     by: bytes
     fired: bool = False

@@ -11,7 +11,7 @@ from forebay.codec import damaged, pack_state, unpack_state
 from forebay.errors import ForebayError, ProgramFailed, StateTooLarge
 from forebay.stateful.entries import Firing, Memory, SetTimer, digest, pack_memory, unpack_memory
 from forebay.stateful.machine import Effect, HoldWatermark, Store, WakeAt
-from forebay.stateful.program import Clock, Program, Step, Timer
+from forebay.stateful.program import Program, Step, TimeDomain, Timer
 
 STEP_MS = 100
 """Times are rounded up to a multiple of it, which limits how often a shard wakes."""
@@ -29,7 +29,7 @@ def head_name(time_ms: int) -> str:
     return f"until:{time_ms}"
 
 
-def head(clock: Clock, time_ms: int) -> list[Effect]:
+def head(clock: TimeDomain, time_ms: int) -> list[Effect]:
     """Effects of the first timer at `time_ms`: wake then, and hold the watermark before it."""
     if clock == "wall":
         return [WakeAt(clock, time_ms)]
@@ -57,8 +57,8 @@ class Due:
     def __init__(self, work: Store, due: Store) -> None:
         self._work = work
         self._due = due
-        self.heads: dict[tuple[Clock, int], Head] = {}
-        self._come: dict[tuple[Clock, int], None] = {}
+        self.heads: dict[tuple[TimeDomain, int], Head] = {}
+        self._come: dict[tuple[TimeDomain, int], None] = {}
 
     def restore(self, name: str, value: bytes) -> bool:
         """Restore an entry of `work` if it is a head; whether it was one."""
@@ -77,7 +77,7 @@ class Due:
         """Call once all entries are restored."""
         self._come = dict.fromkeys(sorted(self._come, key=lambda at: at[1]))
 
-    def add(self, clock: Clock, time_ms: int, key: str) -> bool:
+    def add(self, clock: TimeDomain, time_ms: int, key: str) -> bool:
         """Note `key` for `time_ms`, a multiple of `STEP_MS`; whether it is the first there."""
         head = self.heads.get((clock, time_ms))
         first = head is None
@@ -89,7 +89,7 @@ class Due:
         self._keep(clock, time_ms, head)
         return first
 
-    def mark_due(self, clock: Clock, time_ms: int) -> None:
+    def mark_due(self, clock: TimeDomain, time_ms: int) -> None:
         """Mark the keys noted so far for `time_ms` as due."""
         head = self.heads.get((clock, time_ms))
         if head is not None and not head.until:
@@ -98,11 +98,11 @@ class Due:
             self._keep(clock, time_ms, head)
 
     @property
-    def first(self) -> tuple[Clock, int] | None:
+    def first(self) -> tuple[TimeDomain, int] | None:
         """The time whose keys are taken next; None if no key is due."""
         return next(iter(self._come), None)
 
-    def has_come(self, clock: Clock, time_ms: int) -> bool:
+    def has_come(self, clock: TimeDomain, time_ms: int) -> bool:
         return (clock, time_ms) in self._come
 
     def take(self) -> list[str]:
@@ -126,22 +126,22 @@ class Due:
             self._keep(clock, time_ms, head)
         return keys
 
-    def _keep(self, clock: Clock, time_ms: int, head: Head) -> None:
+    def _keep(self, clock: TimeDomain, time_ms: int, head: Head) -> None:
         self.heads[clock, time_ms] = head
         entry = pack_state(clock, time_ms, head.count, head.taken, head.until)
         self._work.put(_head(clock, time_ms), entry)
 
 
-def _head(clock: Clock, time_ms: int) -> str:
+def _head(clock: TimeDomain, time_ms: int) -> str:
     return f"{HEAD}{clock}:{time_ms}"
 
 
-def _chunk(clock: Clock, time_ms: int, number: int) -> str:
+def _chunk(clock: TimeDomain, time_ms: int, number: int) -> str:
     return f"{clock}:{time_ms}:{number}"
 
 
 S = TypeVar("S")
-CLOCKS: tuple[Clock, Clock] = ("event", "wall")
+CLOCKS: tuple[TimeDomain, TimeDomain] = ("event", "wall")
 FARTHEST_MS = 1 << 52
 """Bound of timers, 140,000 years from 1970: Flink's times have 64 bits."""
 
@@ -234,13 +234,13 @@ class KeyStateStore(Generic[S]):
         elif was_forgotten:
             self._forgotten.remove(_forgotten(key))
 
-    def noted(self, key: str) -> list[tuple[Clock, int]]:
+    def noted(self, key: str) -> list[tuple[TimeDomain, int]]:
         memory = self._read(key)
         times = {} if memory is None else memory.noted
         return sorted(((clock, t) for clock in CLOCKS for t in times.get(clock, ())), key=lambda at: at[1])
 
     def look_at(
-        self, key: str, clock: Clock, time_ms: int, wall_ms: int, effects: list[Effect], *, busy: bool
+        self, key: str, clock: TimeDomain, time_ms: int, wall_ms: int, effects: list[Effect], *, busy: bool
     ) -> list[Firing]:
         """The key's due timers by time, marked as fired. Forgets an expired key unless it is `busy`."""
         memory = self._read(key)

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 from forebay.codec import damaged, decode, encode, pack_state, unpack_state
 from forebay.records import DeadLetter, KeyedEvent, Result
-from forebay.stateful.program import Clock
+from forebay.stateful.program import TimeDomain
 
 
 class Store(Protocol):
@@ -60,9 +60,9 @@ class Emit:
 
 @dataclass(slots=True)
 class WakeAt:
-    """Call `ShardMachine.come` when `clock` reaches `time_ms`."""
+    """Call `ShardMachine.mark_due`, then `fire`, when `clock` reaches `time_ms`."""
 
-    clock: Clock
+    clock: TimeDomain
     time_ms: int
 
 
@@ -131,7 +131,7 @@ class ShardMachine(Protocol):
         """The call `id` was answered, or given up."""
         ...
 
-    def mark_due(self, clock: Clock, time_ms: int) -> None:
+    def mark_due(self, clock: TimeDomain, time_ms: int) -> None:
         """Mark the timers set for `time_ms` as due; without effect if there is none."""
         return
 

@@ -13,7 +13,7 @@ from forebay.errors import ForebayError
 from forebay.records import JSON, Event, Message, Sampling, Usage
 
 S = TypeVar("S")
-Clock = Literal["event", "wall"]
+TimeDomain = Literal["event", "wall"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Timer:
     """
 
     time_ms: int
-    clock: Clock = "event"
+    clock: TimeDomain = "event"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from forebay.stateful.machine import (
     WakeAt,
 )
 from forebay.stateful.outputs import call_of, hold_of, leaving, letter_of
-from forebay.stateful.program import Answer, Ask, Clock, Failure, Moment, Program, Step
+from forebay.stateful.program import Answer, Ask, Failure, Moment, Program, Step, TimeDomain
 
 S = TypeVar("S")
 CALL, WAITING = "c", "q"
@@ -157,7 +157,7 @@ class ShardExecutor(ShardMachine, Generic[S]):
         self._go_on(key, now, effects)
         return effects
 
-    def mark_due(self, clock: Clock, time_ms: int) -> None:
+    def mark_due(self, clock: TimeDomain, time_ms: int) -> None:
         self._due.mark_due(clock, time_ms)
 
     def mark_all_due(self) -> None:
@@ -184,7 +184,9 @@ class ShardExecutor(ShardMachine, Generic[S]):
         self._begin(fired, now, effects, over=[head_name(time_ms)] if over and clock == "event" else ())
         return effects
 
-    def _fired(self, key: str, clock: Clock, time_ms: int, now: Times, effects: list[Effect]) -> list[Turn]:
+    def _fired(
+        self, key: str, clock: TimeDomain, time_ms: int, now: Times, effects: list[Effect]
+    ) -> list[Turn]:
         firings = self._memories.look_at(key, clock, time_ms, now.wall_ms, effects, busy=key in self._awaited)
         turns = [Turn(self._seq(), key, now.wall_ms, b"", each, now.watermark_ms) for each in firings]
         return [turn.timed() for turn in turns] if self._timeline else turns

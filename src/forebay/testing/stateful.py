@@ -19,7 +19,7 @@ from forebay.stateful.machine import (
     WakeAt,
 )
 from forebay.stateful.outputs import ProgramRequest
-from forebay.stateful.program import Clock, Program
+from forebay.stateful.program import Program, TimeDomain
 from forebay.stateful.shard_executor import ShardExecutor
 
 
@@ -81,7 +81,7 @@ class Machine:
         self.turns: ShardExecutor[Any] = ShardExecutor(self.program, self.limits, self.stores)
         self.calls: dict[str, ProgramRequest] = {}
         self.held: dict[str, int | None] = {}
-        self.wakes: set[tuple[Clock, int]] = set()
+        self.wakes: set[tuple[TimeDomain, int]] = set()
         self._do(self.turns.restore())
         self._fire()
 
@@ -110,7 +110,7 @@ class Machine:
         self.wall_ms = self.wall_ms if wall_ms is None else wall_ms
         self.watermark_ms = self.watermark_ms if watermark_ms is None else watermark_ms
         low_ms = -(2**63) if self.watermark_ms is None else self.watermark_ms
-        now: dict[Clock, int] = {"wall": self.wall_ms, "event": low_ms}
+        now: dict[TimeDomain, int] = {"wall": self.wall_ms, "event": low_ms}
         while due := sorted((t, c) for c, t in self.wakes if t <= now[c]):
             time_ms, clock = due[0]
             self.wakes.discard((clock, time_ms))

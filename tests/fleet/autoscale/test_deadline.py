@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.fleet.autoscale.base import Backlog, ReplicaSpeed, ServiceClass, Signals, Timings, Tokens
-from forebay.fleet.autoscale.deadline import Deadline
+from forebay.fleet.autoscale.deadline import DeadlinePolicy
 from forebay.fleet.autoscale.forecast import DAY_S, Forecast, Season
 
 SPEED = ReplicaSpeed(1e-3, 0.0, requests=10)
@@ -27,7 +27,7 @@ def arrived(seconds: float) -> tuple[tuple[str, Tokens], ...]:
     return (("default", work(seconds)),)
 
 
-def settled(policy: Deadline, rate: float, until_s: float, *, ready: int, since_s: float = 0.0) -> int:
+def settled(policy: DeadlinePolicy, rate: float, until_s: float, *, ready: int, since_s: float = 0.0) -> int:
     """What the policy wants after arrivals at this rate, which the ready replicas serve at once."""
     now_s, wanted = since_s, 0
     while now_s <= until_s:
@@ -37,13 +37,13 @@ def settled(policy: Deadline, rate: float, until_s: float, *, ready: int, since_
 
 
 def test_nothing_waits_and_nothing_comes_zero_replicas() -> None:
-    policy = Deadline(SPEED)
+    policy = DeadlinePolicy(SPEED)
     assert settled(policy, 3.0, 600, ready=4) >= 3
     assert settled(policy, 0.0, 600 + 3 * 7200, ready=4, since_s=605.0) == 0
 
 
 def test_one_request_at_zero_replicas_starts_one() -> None:
-    policy = Deadline(SPEED)
+    policy = DeadlinePolicy(SPEED)
     assert settled(policy, 0.0, 600, ready=0) == 0
     one = Tokens(1, 10)
     found = policy.decide(Signals(605.0, backlog=(Backlog(9.0, one),), arrived=(("default", one),)))
@@ -51,7 +51,7 @@ def test_one_request_at_zero_replicas_starts_one() -> None:
 
 
 def test_a_steady_load_gets_what_it_needs_and_no_flapping() -> None:
-    policy, wanted = Deadline(SPEED), []
+    policy, wanted = DeadlinePolicy(SPEED), []
     for at in range(0, 3600, 5):
         found = policy.decide(Signals(float(at), ready=5, arrived=arrived(4.2 * STEP_S))).wanted
         if at > 900:
@@ -62,7 +62,7 @@ def test_a_steady_load_gets_what_it_needs_and_no_flapping() -> None:
 
 def test_a_backlog_that_can_wait_needs_fewer_than_one_that_cannot() -> None:
     def wanted(slo_s: float, due_s: float) -> int:
-        policy = Deadline(SPEED, (ServiceClass(slo_s=slo_s),), Timings(boot_s=60))
+        policy = DeadlinePolicy(SPEED, (ServiceClass(slo_s=slo_s),), Timings(boot_s=60))
         settled(policy, 0.0, 300, ready=1)
         return policy.decide(Signals(305.0, ready=1, backlog=(Backlog(due_s, work(1000)),))).wanted
 
@@ -72,7 +72,7 @@ def test_a_backlog_that_can_wait_needs_fewer_than_one_that_cannot() -> None:
 def test_a_class_that_can_wait_needs_fewer() -> None:
     def wanted(slo_s: float) -> int:
         classes = (ServiceClass("chat", slo_s), ServiceClass("batch", 3600))
-        policy = Deadline(SPEED, classes, Timings(boot_s=60))
+        policy = DeadlinePolicy(SPEED, classes, Timings(boot_s=60))
         most = 0
         for at in range(0, 1800, 5):
             # A hundred seconds of work every five minutes, at once.
@@ -85,7 +85,7 @@ def test_a_class_that_can_wait_needs_fewer() -> None:
 
 
 def test_a_boot_of_ten_times_the_time_is_learned() -> None:
-    policy = Deadline(SPEED, timings=Timings(boot_s=60))
+    policy = DeadlinePolicy(SPEED, timings=Timings(boot_s=60))
     found = policy.decide(Signals(0.0, ready=1, starting=(600.0,)))
     assert "in 605 s" in found.reason
     # One that was never seen to end teaches nothing.
@@ -97,7 +97,7 @@ def test_a_boot_of_ten_times_the_time_is_learned() -> None:
 
 
 def test_a_jump_is_answered_at_once_and_no_further_than_it_goes() -> None:
-    policy = Deadline(SPEED, (ServiceClass(slo_s=60),), Timings(boot_s=60))
+    policy = DeadlinePolicy(SPEED, (ServiceClass(slo_s=60),), Timings(boot_s=60))
     settled(policy, 2.0, 1800, ready=3)
     found = 0
     for step in range(1, 5):
@@ -122,7 +122,7 @@ def test_history_teaches_the_shape_of_a_day(first: int) -> None:
 def test_a_forecast_that_is_ten_times_off_gives_way_to_what_comes() -> None:
     """For two days the load jumps to ten times the rate each second hour; then the jumps come no more."""
     step_s = 120.0
-    policy = Deadline(SPEED, timings=Timings(boot_s=600, interval_s=step_s))
+    policy = DeadlinePolicy(SPEED, timings=Timings(boot_s=600, interval_s=step_s))
     expected: dict[float, float] = {}
     wanted = 0
     for step in range(round(4 * DAY_S / step_s)):
@@ -158,7 +158,7 @@ def test_a_forecast_that_is_ten_times_off_gives_way_to_what_comes() -> None:
 def test_any_signals_give_a_number_in_range(
     steps: list[tuple[int, list[float], float, float, float, list[float]]], times: tuple[float, float]
 ) -> None:
-    policy = Deadline(SPEED, (ServiceClass(slo_s=times[1]),), Timings(boot_s=times[0]))
+    policy = DeadlinePolicy(SPEED, (ServiceClass(slo_s=times[1]),), Timings(boot_s=times[0]))
     for number, (ready, starting, waits, due_s, came, booted) in enumerate(steps):
         found = policy.decide(
             Signals(
@@ -187,7 +187,7 @@ def test_forecasts_are_never_negative(rates: list[float], window_s: float) -> No
 
 @pytest.mark.parametrize(("slo_s", "zero"), [(90.0, True), (30.0, False)])
 def test_after_a_burst_none_is_kept_where_what_comes_can_wait_for_a_start(slo_s: float, zero: bool) -> None:
-    policy = Deadline(SPEED, (ServiceClass(slo_s=slo_s),), Timings(boot_s=60))
+    policy = DeadlinePolicy(SPEED, (ServiceClass(slo_s=slo_s),), Timings(boot_s=60))
     settled(policy, 0.0, 600, ready=4)
     assert settled(policy, 8.0, 660, ready=4, since_s=605.0) >= 1
     # For as long as a start takes, and then as one would cost.
@@ -197,7 +197,7 @@ def test_after_a_burst_none_is_kept_where_what_comes_can_wait_for_a_start(slo_s:
 
 def test_margin_and_hold_follow_a_boot_that_is_learned() -> None:
     """One that was told 60 s and saw 600 s decides as one that was told 600 s."""
-    told, learned = (Deadline(SPEED, timings=Timings(boot_s=boot_s)) for boot_s in (600.0, 60.0))
+    told, learned = (DeadlinePolicy(SPEED, timings=Timings(boot_s=boot_s)) for boot_s in (600.0, 60.0))
     random = Random(0)
     differ = 0
     for at in range(0, 13_000, 5):

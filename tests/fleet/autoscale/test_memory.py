@@ -23,7 +23,7 @@ from forebay.fleet.autoscale.base import (
     Timings,
     Tokens,
 )
-from forebay.fleet.autoscale.deadline import LONGEST_BOOT, Deadline
+from forebay.fleet.autoscale.deadline import LONGEST_BOOT, DeadlinePolicy
 from forebay.fleet.autoscale.forecast import DAY_S, NAMES, SLOT_S, Season
 from forebay.fleet.autoscale.memory import MOST_PART_BYTES, Memory, holds_for, memory_of, saved_ms
 from forebay.fleet.autoscale.meter import AnswerLengths
@@ -62,7 +62,7 @@ RATES = st.lists(st.integers(0, 50), max_size=900)
 def test_a_season_that_is_saved_and_recalled_goes_on_as_one_that_never_stopped(
     before: list[int], half: int, gap: int, after: list[int], asked: list[int]
 ) -> None:
-    policies = Deadline(SPEED), Deadline(SPEED)
+    policies = DeadlinePolicy(SPEED), DeadlinePolicy(SPEED)
     stayed, restarted = (policy._streams["default"].forecast.season for policy in policies)
     now_s = slots(stayed, before, MIDNIGHT_S)
     # The last slot has not ended.
@@ -86,7 +86,7 @@ def rate(at_s: float) -> float:
     return 1 + 24 * max(0, 1 - abs(at_s % DAY_S - BUSY_S) / 7200)
 
 
-def drive(policy: Deadline, since_s: float, until_s: float, ahead_s: float) -> list[int]:
+def drive(policy: DeadlinePolicy, since_s: float, until_s: float, ahead_s: float) -> list[int]:
     """What the policy wants each quarter of this time of the wall clock, which is ahead of the other one;
     ready are those that were wanted."""
     wanted, found = 1, []
@@ -98,7 +98,7 @@ def drive(policy: Deadline, since_s: float, until_s: float, ahead_s: float) -> l
     return found
 
 
-def known_days(policy: Deadline) -> None:
+def known_days(policy: DeadlinePolicy) -> None:
     """Three days that end at midnight."""
     begin_s = MIDNIGHT_S - 3 * DAY_S
     policy.decide(Signals(begin_s - AHEAD_S, wall_s=begin_s))
@@ -110,7 +110,7 @@ def known_days(policy: Deadline) -> None:
 def test_a_policy_that_restarts_each_day_decides_as_one_that_never_stopped() -> None:
     """A boot takes a quarter of an hour, so that it pays to know the rush before it comes."""
     setting = (SPEED, (ServiceClass(slo_s=10.0),), Timings(boot_s=900))
-    stayed, restarted, anew = Deadline(*setting), Deadline(*setting), Deadline(*setting)
+    stayed, restarted, anew = DeadlinePolicy(*setting), DeadlinePolicy(*setting), DeadlinePolicy(*setting)
     known_days(stayed)
     # A rush goes by from decision to decision, so that it shows which forecast is the best one.
     drive(stayed, MIDNIGHT_S + 6 * 3600, MIDNIGHT_S + 11 * 3600, AHEAD_S)
@@ -129,7 +129,7 @@ def test_a_policy_that_restarts_each_day_decides_as_one_that_never_stopped() -> 
 
 def test_of_a_stop_nothing_is_learned() -> None:
     """It was no time without load, whether the policy was there or not."""
-    stayed, restarted, unbroken = Deadline(SPEED), Deadline(SPEED), Deadline(SPEED)
+    stayed, restarted, unbroken = DeadlinePolicy(SPEED), DeadlinePolicy(SPEED), DeadlinePolicy(SPEED)
     for policy in (stayed, unbroken):
         known_days(policy)
     drive(stayed, MIDNIGHT_S, MIDNIGHT_S + 600, AHEAD_S)
@@ -170,7 +170,7 @@ def test_the_speed_the_boots_and_the_lengths_outlive_a_restart() -> None:
 
 
 def test_a_boot_that_is_remembered_is_believed_no_more_than_one_that_is_seen() -> None:
-    policy = Deadline(SPEED, timings=Timings(boot_s=1.0))
+    policy = DeadlinePolicy(SPEED, timings=Timings(boot_s=1.0))
     policy.recall({"boot_s": 1e6, "classes": {}})
     assert policy.remembers()["boot_s"] == LONGEST_BOOT
 
@@ -266,7 +266,7 @@ def test_a_policy_that_remembers_nothing_or_fails_at_it_harms_nothing(policy: Pl
 
 
 def test_a_memory_has_a_bounded_size_and_the_moment_at_which_it_was_written() -> None:
-    policy = Deadline(SPEED)
+    policy = DeadlinePolicy(SPEED)
     for quarter in range(15 * 96 * 3):
         policy.learn(quarter * 300.0, quarter * 300.0 + 300, work(quarter / 7))
     data = saved(Memory(OF, {"p": policy}), at_ms=1_700_000_000_000)
@@ -277,7 +277,7 @@ def test_a_memory_has_a_bounded_size_and_the_moment_at_which_it_was_written() ->
 
 def test_a_day_is_one_of_the_wall_clock() -> None:
     """The monotonic clock begins anew with the machine."""
-    policy = Deadline(SPEED)
+    policy = DeadlinePolicy(SPEED)
     known_days(policy)
     season = policy._streams["default"].forecast.season
     for hour in (0, 8, 9, 10, 23):
@@ -285,7 +285,7 @@ def test_a_day_is_one_of_the_wall_clock() -> None:
 
 
 def test_a_wall_clock_that_says_no_number_teaches_nothing() -> None:
-    policy = Deadline(SPEED)
+    policy = DeadlinePolicy(SPEED)
     before = policy.remembers()
     found = Scaler(policy, SPEED).decide(Signals(0.0, ready=2, arrived=work(5.0), wall_s=math.nan))
     assert (found.wanted, found.failed) == (2, False)

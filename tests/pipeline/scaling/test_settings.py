@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from forebay.errors import SettingError
 from forebay.fleet.autoscale.base import Backlog, Signals, Timings, Tokens
-from forebay.fleet.autoscale.deadline import Deadline
+from forebay.fleet.autoscale.deadline import DeadlinePolicy
 from forebay.fleet.autoscale.demand import FRESH_S
 from forebay.fleet.autoscale.queue import QueueLength
 from forebay.fleet.discovery import FixedReplicas
@@ -37,7 +37,7 @@ def spec(folder: Path, scaling: str = "", *settings: str) -> Any:
 def test_a_range_is_enough_and_a_policy_may_be_named(tmp_path: Path) -> None:
     assert spec(tmp_path).scaling is None
     scaler, _ = spec(tmp_path, "{max: 2}").scaling.settings(128).scaler()
-    assert isinstance(scaler.policy, Deadline)
+    assert isinstance(scaler.policy, DeadlinePolicy)
     assert (scaler.limits.least, scaler.limits.most) == (0, 2)
     assert scaler.limits.stale_after_s == FRESH_S, "or a stream without reports would seem empty"
     scaler, _ = spec(tmp_path, "{policy: queue, min: 1, max: 3}").scaling.settings(128).scaler()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from forebay.planning.simulate.engine import EngineModel
-from forebay.planning.simulate.replica import Sequence
+from forebay.planning.simulate.replica import SimRequest
 
 
 class _Running:
-    def __init__(self, sequence: Sequence, target: int, computed: int) -> None:
+    def __init__(self, sequence: SimRequest, target: int, computed: int) -> None:
         self.sequence = sequence
         self.target = target  # tokens to compute before the next one is generated
         self.computed = computed
@@ -19,11 +19,11 @@ class _Running:
         return self.computed + 1 if self.decoding else self.target
 
 
-def run_exactly(model: EngineModel, requests: list[Sequence]) -> None:
+def run_exactly(model: EngineModel, requests: list[SimRequest]) -> None:
     """Run `requests`, ordered by arrival, on one replica; fills in their times, hits and preemptions."""
     time, unit, block = model.step_time, model.unit_tokens, model.block_tokens
     coming = list(requests)
-    waiting: list[Sequence] = []
+    waiting: list[SimRequest] = []
     running: list[_Running] = []
     idle: OrderedDict[int, None] = OrderedDict()
     now_s = 0.0
@@ -31,7 +31,7 @@ def run_exactly(model: EngineModel, requests: list[Sequence]) -> None:
     def in_use() -> set[int]:
         return {b for r in running for b in r.sequence.blocks}
 
-    def units(kv_tokens: int, sequence: Sequence) -> int:
+    def units(kv_tokens: int, sequence: SimRequest) -> int:
         return -(-kv_tokens // unit) - len(sequence.blocks) * (block // unit)
 
     def used() -> int:

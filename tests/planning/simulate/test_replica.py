@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from forebay.fleet.routing_request import RoutingRequest
 from forebay.planning.simulate.engine import EngineModel, StepTime
-from forebay.planning.simulate.replica import Sequence, SimulatedReplica, serve
+from forebay.planning.simulate.replica import SimRequest, SimulatedReplica, serve
 
 _spec = importlib.util.spec_from_file_location("stepper", Path(__file__).with_name("stepper.py"))
 assert _spec is not None
@@ -29,9 +29,9 @@ def model(kv_tokens: int = 4096, seqs: int = 8, budget: int = 256) -> EngineMode
 Row = tuple[float, int, int, tuple[int, ...]]
 
 
-def sequences(rows: list[Row]) -> list[Sequence]:
+def sequences(rows: list[Row]) -> list[SimRequest]:
     return [
-        Sequence(i, arrived_s, RoutingRequest(prompt, blocks), output)
+        SimRequest(i, arrived_s, RoutingRequest(prompt, blocks), output)
         for i, (arrived_s, prompt, output, blocks) in enumerate(rows)
     ]
 

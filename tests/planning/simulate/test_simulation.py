@@ -16,7 +16,7 @@ from forebay.fleet.routing_request import RoutingRequest
 from forebay.planning.simulate import NAMES, Scenario, Simulation, dispatcher_for, fleet_of
 from forebay.planning.simulate.engine import LLAMA_8B, find_model
 from forebay.planning.simulate.figures import Slo
-from forebay.planning.simulate.replica import Sequence
+from forebay.planning.simulate.replica import SimRequest
 from forebay.planning.simulate.traces import Arrivals, TraceRequest
 
 BUSY = Arrivals(400, 40.0, 1500.0, 60.0, prefixes=6, prefix_tokens=2048, seed=5).make()
@@ -99,7 +99,7 @@ def test_reports_reach_the_fleet() -> None:
     simulation = Simulation(
         models, fleet, ImmediateDispatcher(fleet, make_policy("round_robin")), report_every_s=0.5
     )
-    simulation.run([Sequence(i, i * 0.3, RoutingRequest(2000), 50) for i in range(20)])
+    simulation.run([SimRequest(i, i * 0.3, RoutingRequest(2000), 50) for i in range(20)])
     assert fleet.reported_s.tolist() == pytest.approx([5.4, 5.4])
     assert fleet.reported_kv.min() > 0
 
@@ -107,7 +107,7 @@ def test_reports_reach_the_fleet() -> None:
 def test_the_slo_allows_long_prompts_more() -> None:
     slo = Slo()
     alone_s = LLAMA_8B.alone_s(50_000)
-    request = Sequence(0, 10.0, RoutingRequest(50_000, due_s=slo.due_s(10.0, 50_000, LLAMA_8B)), 11)
+    request = SimRequest(0, 10.0, RoutingRequest(50_000, due_s=slo.due_s(10.0, 50_000, LLAMA_8B)), 11)
     assert not slo.met(request), "never answered"
     request.first_token_s, request.finished_s = 10.0 + 5 * alone_s + 0.99, 10.0 + 5 * alone_s + 2.99
     assert slo.met(request)
@@ -121,7 +121,7 @@ def test_the_slo_allows_long_prompts_more() -> None:
 def test_a_prompt_alone_takes_what_the_simulator_says(prompt: int) -> None:
     models = [LLAMA_8B]
     fleet = fleet_of(models)
-    request = Sequence(0, 0.0, RoutingRequest(prompt), 1)
+    request = SimRequest(0, 0.0, RoutingRequest(prompt), 1)
     Simulation(models, fleet, ImmediateDispatcher(fleet, make_policy("round_robin"))).run([request])
     assert request.first_token_s == pytest.approx(LLAMA_8B.alone_s(prompt))
     assert not math.isnan(request.finished_s)

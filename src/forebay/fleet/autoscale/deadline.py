@@ -73,7 +73,7 @@ class _Stream:
         return self.rate * span_s + chance * math.sqrt(within_s * blind_s) + (self.above - chance) * within_s
 
 
-class Deadline:
+class DeadlinePolicy:
     """`late_share`: how often the load may exceed the provision, as a share of time."""
 
     def __init__(

@@ -10,7 +10,7 @@ from forebay.errors import SettingError
 from forebay.fleet.autoscale.base import ScalingPolicy, ServiceClass, Speed, Timings
 from forebay.fleet.autoscale.batch import BatchedTokens
 from forebay.fleet.autoscale.capacity import PlannedCapacity
-from forebay.fleet.autoscale.deadline import Deadline
+from forebay.fleet.autoscale.deadline import DeadlinePolicy
 from forebay.fleet.autoscale.kv_cache import KvCacheUse
 from forebay.fleet.autoscale.queue import QueueLength
 from forebay.registry import Registry, described
@@ -35,7 +35,7 @@ SCALING_POLICIES: Registry[MakeScaling] = Registry(
         "batch": lambda _setup: BatchedTokens(),
         "kv_cache": lambda _setup: KvCacheUse(),
         "capacity": lambda setup: PlannedCapacity(setup.speed),
-        "deadline": lambda setup: Deadline(setup.speed, setup.classes, setup.timings),
+        "deadline": lambda setup: DeadlinePolicy(setup.speed, setup.classes, setup.timings),
     },
     expected="a class or function that creates a policy from a ScalingSetup",
     fits=callable,

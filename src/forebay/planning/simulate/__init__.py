@@ -14,7 +14,7 @@ from forebay.fleet.replica_table import ReplicaLimits, ReplicaTable
 from forebay.fleet.routing_request import InFlightRequest, RoutingRequest
 from forebay.planning.simulate.engine import EngineModel
 from forebay.planning.simulate.figures import Figures, Slo, figures
-from forebay.planning.simulate.replica import Sequence, SimulatedReplica
+from forebay.planning.simulate.replica import SimRequest, SimulatedReplica
 from forebay.planning.simulate.traces import TraceRequest
 from forebay.records import ReplicaLoad
 
@@ -38,7 +38,7 @@ class Simulation:
         self,
         models: Many[EngineModel],
         fleet: ReplicaTable,
-        dispatcher: Dispatcher[Sequence],
+        dispatcher: Dispatcher[SimRequest],
         *,
         report_every_s: float | None = None,
         watch_every_s: float | None = None,
@@ -48,22 +48,22 @@ class Simulation:
         self.dispatcher = dispatcher
         self._report_every_s = report_every_s
         self._report_s = math.inf if report_every_s is None else 0.0
-        self.given_up: list[Sequence] = []
+        self.given_up: list[SimRequest] = []
         """Requests whose deadline passed before they were sent."""
         self.watched: list[tuple[float, int]] = []
         """With `watch_every_s`: how many requests waited in all engines, at the first arrival after each
         interval."""
         self._watch_every_s = watch_every_s
         self._watch_s = math.inf if watch_every_s is None else 0.0
-        self._tickets: dict[Sequence, InFlightRequest] = {}
+        self._tickets: dict[SimRequest, InFlightRequest] = {}
         self._due: list[tuple[float, int]] = []
 
-    def run(self, requests: Many[Sequence]) -> None:
+    def run(self, requests: Many[SimRequest]) -> None:
         """Serve `requests`, ordered by arrival, to their end. Sets their times."""
         self.advance(requests, math.inf)
         self.given_up += self.dispatcher.expired()
 
-    def advance(self, requests: Many[Sequence], end_s: float) -> None:
+    def advance(self, requests: Many[SimRequest], end_s: float) -> None:
         """Take `requests`, ordered by arrival and all before `end_s`, and simulate until then."""
         dispatcher, due = self.dispatcher, self._due
         add, until = dispatcher.add, self._run_until
@@ -82,8 +82,8 @@ class Simulation:
     def _run_until(self, end_s: float) -> None:
         due, replicas, tickets = self._due, self.replicas, self._tickets
         dispatcher, fleet = self.dispatcher, self.fleet
-        first: list[Sequence] = []
-        finished: list[Sequence] = []
+        first: list[SimRequest] = []
+        finished: list[SimRequest] = []
         while True:
             wake_s = dispatcher.wake_s
             if not due or wake_s < due[0][0]:
@@ -140,7 +140,7 @@ REPORT_EVERY_S = 0.05
 """Interval of load reports for the policies that use them: llm-d's default."""
 REPORT_READERS = frozenset(("llm_d",))
 
-MakeDispatcher = Callable[[ReplicaTable], Dispatcher[Sequence]]
+MakeDispatcher = Callable[[ReplicaTable], Dispatcher[SimRequest]]
 
 
 def dispatcher_for(name: str, *, seed: int = 0) -> MakeDispatcher:
@@ -173,7 +173,7 @@ class Scenario:
         span_s = self.trace[-1].arrived_s - self.trace[0].arrived_s
         return len(self.trace) / (load * capacity_per_s * span_s) if span_s else 1.0
 
-    def offer(self, trace: Many[TraceRequest], scale: float) -> list[Sequence]:
+    def offer(self, trace: Many[TraceRequest], scale: float) -> list[SimRequest]:
         """New requests like those of the trace, due by the SLO. Raises `SettingError` for one too large."""
         made = []
         for index, one in enumerate(trace):
@@ -181,11 +181,11 @@ class Scenario:
             arrived_s = one.arrived_s * scale
             due_s = self.slo.due_s(arrived_s, one.prompt_tokens, self.model)
             demand = RoutingRequest(one.prompt_tokens, one.blocks, due_s=due_s)
-            made.append(Sequence(index, arrived_s, demand, one.output_tokens))
+            made.append(SimRequest(index, arrived_s, demand, one.output_tokens))
         return made
 
     def serve(
-        self, requests: Many[Sequence], make: MakeDispatcher, *, report_every_s: float | None = None
+        self, requests: Many[SimRequest], make: MakeDispatcher, *, report_every_s: float | None = None
     ) -> Simulation:
         models = [self.model] * self.replicas
         fleet = fleet_of(models)

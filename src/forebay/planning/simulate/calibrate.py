@@ -16,7 +16,7 @@ from forebay.errors import SettingError
 from forebay.files import read_bytes
 from forebay.fleet.routing_request import RoutingRequest
 from forebay.planning.simulate.engine import EngineModel, StepTime
-from forebay.planning.simulate.replica import Sequence, SimulatedReplica, serve
+from forebay.planning.simulate.replica import SimRequest, SimulatedReplica, serve
 
 Array = NDArray[np.float64]
 
@@ -90,7 +90,7 @@ def read_run(path: Path) -> MeasuredRun:
 def simulate_run(model: EngineModel, run: MeasuredRun) -> MeasuredRun:
     replica = SimulatedReplica(model)
     requests = [
-        Sequence(at, arrived_s, RoutingRequest(prompt), output)
+        SimRequest(at, arrived_s, RoutingRequest(prompt), output)
         for at, (arrived_s, prompt, output) in enumerate(
             zip(run.arrived_s.tolist(), run.prompt_tokens, run.output_tokens, strict=True)
         )

@@ -20,7 +20,7 @@ from forebay.fleet.routing_request import RoutingRequest, Vector
 from forebay.planning.simulate import Simulation, fleet_of
 from forebay.planning.simulate.engine import EngineModel
 from forebay.planning.simulate.figures import Slo
-from forebay.planning.simulate.replica import Sequence
+from forebay.planning.simulate.replica import SimRequest
 from forebay.planning.simulate.traces import TraceRequest
 
 
@@ -83,7 +83,7 @@ class TwoPools:
         answered = self.serve(split, scale)
         return sum(map(self.slo.met, answered)) / max(len(answered), 1)
 
-    def serve(self, split: Split, scale: float = 1.0) -> list[Sequence]:
+    def serve(self, split: Split, scale: float = 1.0) -> list[SimRequest]:
         """The requests of the decode pool; they arrive there with their KV cache."""
         prompts = []
         for index, one in enumerate(self.trace):
@@ -91,14 +91,14 @@ class TwoPools:
             arrived_s = one.arrived_s * scale
             due_s = self.slo.due_s(arrived_s, one.prompt_tokens, self.model)
             demand = RoutingRequest(one.prompt_tokens, one.blocks, due_s=due_s)
-            prompts.append(Sequence(index, arrived_s, demand, 1))
+            prompts.append(SimRequest(index, arrived_s, demand, 1))
         _run([self.model] * split.prefill, prompts, ExpectedTtft())
         answers = []
         for prompt in prompts:
             here_s = prompt.first_token_s + self.transfer.seconds(prompt.prompt_tokens)
             # Prefixes do not matter here: the whole KV cache comes over the network.
             demand = replace(prompt.demand, blocks=())
-            answers.append(Sequence(prompt.index, here_s, demand, self.trace[prompt.index].output_tokens))
+            answers.append(SimRequest(prompt.index, here_s, demand, self.trace[prompt.index].output_tokens))
         answers.sort(key=lambda answer: (answer.arrived_s, answer.index))
         _run([decoder(self.model)] * split.decode, answers, LeastFull())
         return answers
@@ -122,6 +122,6 @@ def at_rate(lengths: Many[TraceRequest], seed: int = 0) -> list[TraceRequest]:
     return made
 
 
-def _run(models: Many[EngineModel], requests: Many[Sequence], policy: ExpectedTtft | LeastFull) -> None:
+def _run(models: Many[EngineModel], requests: Many[SimRequest], policy: ExpectedTtft | LeastFull) -> None:
     fleet = fleet_of(models)
     Simulation(models, fleet, ImmediateDispatcher(fleet, policy)).run(requests)

@@ -13,7 +13,7 @@ from forebay.pages.picture import Picture
 from forebay.pages.svg import COLOURS
 from forebay.pages.units import SECONDS
 from forebay.planning.simulate.engine import EngineModel
-from forebay.planning.simulate.replica import Sequence, SimulatedReplica
+from forebay.planning.simulate.replica import SimRequest, SimulatedReplica
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Slo:
     def due_s(self, arrived_s: float, prompt_tokens: int, model: EngineModel) -> float:
         return arrived_s + self.ttft_s + self.ttft_ratio * model.alone_s(prompt_tokens)
 
-    def met(self, sequence: Sequence) -> bool:
+    def met(self, sequence: SimRequest) -> bool:
         """Whether a request met the SLO; one that was given up did not."""
         if not sequence.first_token_s <= sequence.demand.due_s:
             return False
@@ -70,7 +70,7 @@ class Figures:
     latency_s: tuple[float, ...] = ()
 
 
-def figures(requests: Many[Sequence], replicas: Many[SimulatedReplica], slo: Slo) -> Figures:
+def figures(requests: Many[SimRequest], replicas: Many[SimulatedReplica], slo: Slo) -> Figures:
     done = [request for request in requests if request.finished_s == request.finished_s]
     arrived = np.array([request.arrived_s for request in done])
     first = np.array([request.first_token_s for request in done])

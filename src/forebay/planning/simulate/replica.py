@@ -12,7 +12,7 @@ from forebay.fleet.routing_request import RoutingRequest
 from forebay.planning.simulate.engine import EngineModel, PrefixCache
 
 
-class Sequence:
+class SimRequest:
     """A request and its progress.
 
     Times are simulated seconds; NaN if they never came. `hit_tokens` of the prompt were cached at its first
@@ -98,20 +98,20 @@ class SimulatedReplica:
     def __init__(self, model: EngineModel) -> None:
         self._model = model
         self._cache = PrefixCache()
-        self._waiting: deque[Sequence] = deque()
-        self._running: dict[Sequence, None] = {}
-        self._partial: Sequence | None = None
+        self._waiting: deque[SimRequest] = deque()
+        self._running: dict[SimRequest, None] = {}
+        self._partial: SimRequest | None = None
         self._now_s = 0.0
         self._step = 0
         # Sequences that decode: how many, tokens in their KV, and which one finishes at which step.
         self._decoding = 0
         self._context = 0
-        self._finishing: list[tuple[int, int, Sequence]] = []
+        self._finishing: list[tuple[int, int, SimRequest]] = []
         # Units beyond shared blocks, and how many sequences need one more at a step of each residue.
         self._private = 0
         self._growth = [0] * model.unit_tokens
         self._run_steps = 0
-        self._chunks: list[tuple[Sequence, int]] = []
+        self._chunks: list[tuple[SimRequest, int]] = []
         self._interruptible = False
         self.next_s = math.inf
         self.busy_s = 0.0
@@ -129,7 +129,7 @@ class SimulatedReplica:
     def kv_usage(self) -> float:
         return self._used() / self._model.units
 
-    def submit(self, sequence: Sequence, now_s: float) -> None:
+    def submit(self, sequence: SimRequest, now_s: float) -> None:
         """Take a request at `now_s`, not after `next_s`."""
         self._waiting.append(sequence)
         if self.next_s == math.inf:
@@ -139,7 +139,7 @@ class SimulatedReplica:
         elif self._interruptible:
             self._cut_run(now_s)
 
-    def fire(self, first: list[Sequence], finished: list[Sequence]) -> None:
+    def fire(self, first: list[SimRequest], finished: list[SimRequest]) -> None:
         """End the run that is due at `next_s` and begin the next one.
 
         Appends the sequences that got their first token and those that finished.
@@ -168,7 +168,7 @@ class SimulatedReplica:
             self._end_chunks(first, finished)
         self._plan()
 
-    def _end_chunks(self, first: list[Sequence], finished: list[Sequence]) -> None:
+    def _end_chunks(self, first: list[SimRequest], finished: list[SimRequest]) -> None:
         self._partial = None
         now_s, step, unit = self._now_s, self._step, self._model.unit_tokens
         for sequence, tokens in self._chunks:
@@ -305,7 +305,7 @@ class SimulatedReplica:
             self.preemptions += 1
             self._waiting.appendleft(sequence)
 
-    def _leave(self, sequence: Sequence, kv_tokens: int) -> None:
+    def _leave(self, sequence: SimRequest, kv_tokens: int) -> None:
         """Free the `kv_tokens` tokens of a sequence; its whole blocks stay in the cache."""
         model, blocks = self._model, sequence.blocks
         del self._running[sequence]
@@ -351,11 +351,11 @@ class SimulatedReplica:
         return steps
 
 
-def serve(replica: SimulatedReplica, requests: Iterable[Sequence]) -> list[Sequence]:
+def serve(replica: SimulatedReplica, requests: Iterable[SimRequest]) -> list[SimRequest]:
     """Run `requests`, by arrival, on one replica to their end; returns them in the order in which they
     finished."""
-    first: list[Sequence] = []
-    finished: list[Sequence] = []
+    first: list[SimRequest] = []
+    finished: list[SimRequest] = []
     for request in requests:
         while replica.next_s < request.arrived_s:
             replica.fire(first, finished)
