@@ -55,19 +55,23 @@ def check_nobody_else_writes(path: Path, risk: str = RUNS_CODE, *, by: int = OTH
     `risk`: what a malicious content could do. `by`: mode bits that count as writable by others; a group that
     has only this user does not count. A missing `path` is fine.
     """
-    check_ancestors(path, risk, by=by)
-    with suppress(FileNotFoundError):
+    try:
+        check_ancestors(path, risk, by=by)
         found = path.stat()
-        if found.st_uid not in {os.getuid(), 0}:
-            raise SettingError(
-                f"{path} belongs to user {found.st_uid}, and its content {risk}: change the owner "
-                f"(chown) if you trust it"
-            )
-        if _others_write(found, by):
-            raise SettingError(
-                f"others may write to {path}, and its content {risk}: remove their permission "
-                f"(chmod go-w) if you trust it"
-            )
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise SettingError(f"{path} cannot be read: {error.strerror}") from None
+    if found.st_uid not in {os.getuid(), 0}:
+        raise SettingError(
+            f"{path} belongs to user {found.st_uid}, and its content {risk}: change the owner (chown) if "
+            f"you trust it"
+        )
+    if _others_write(found, by):
+        raise SettingError(
+            f"others may write to {path}, and its content {risk}: remove their permission (chmod go-w) if "
+            f"you trust it"
+        )
 
 
 def check_ancestors(path: Path, risk: str, *, by: int = OTHERS) -> None:
@@ -81,16 +85,16 @@ def check_ancestors(path: Path, risk: str, *, by: int = OTHERS) -> None:
     while left:
         child = current / left.pop()
         folder = current.stat()
-        try:
-            found = child.lstat()
-        except FileNotFoundError:
-            return
         shared = _others_write(folder, by)
         if shared and not folder.st_mode & stat.S_ISVTX:
             raise SettingError(
                 f"others may write to {current} and replace {path}, whose content {risk}: remove their "
                 f"permission (chmod go-w {current}), or choose another place"
             )
+        try:
+            found = child.lstat()
+        except FileNotFoundError:
+            return
         if found.st_uid not in {me, 0} and (shared or me != 0):
             raise SettingError(
                 f"{child} belongs to user {found.st_uid}, who could replace {path}, whose content {risk}: "

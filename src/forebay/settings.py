@@ -79,6 +79,18 @@ def environment_without(names: Collection[str]) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in names}
 
 
+INTERPRETER = re.compile(r"PATH|HOME|LANG|LC_\w+|TMPDIR|TZ|LD_LIBRARY_PATH|DYLD_\w+|VIRTUAL_ENV|PYTHON\w+")
+
+
+def interpreter_environment() -> dict[str, str]:
+    """What another interpreter with our packages needs, in any working directory; no secrets."""
+    found = {name: value for name, value in os.environ.items() if INTERPRETER.fullmatch(name)}
+    if found.get("PYTHONPATH"):
+        paths = filter(None, found["PYTHONPATH"].split(os.pathsep))
+        found["PYTHONPATH"] = os.pathsep.join(str(Path(path).absolute()) for path in paths)
+    return found
+
+
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     env = os.environ if environ is None else environ
     cache = Path(env.get("XDG_CACHE_HOME") or Path(env.get("HOME", "~")).expanduser() / ".cache")

@@ -51,6 +51,7 @@ def test_examples_without_flink_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.flink
+@pytest.mark.slow
 def test_examples_run(tmp_path: Path) -> None:
     run_examples(tmp_path, *sorted(set(fb.__all__) - KAFKA), *(f"testing.{name}" for name in CLUSTER))
 

@@ -87,7 +87,10 @@ def test_a_message_that_is_too_large_is_refused_before_its_end(raw: bytes) -> No
 
 def test_a_ping_is_answered_and_other_commands_are_passed_over() -> None:
     ping = frame(b"\4PING\0\1context", COMMAND)
-    assert read(ping + frame(b"\5OTHER", COMMAND) + frame(b"a")) == ([b"a"], frame(b"\4PONGcontext", COMMAND))
+    assert read(ping) == ([], frame(b"\4PONGcontext", COMMAND))
+    assert read(frame(b"\5OTHER", COMMAND)) == ([], b"")
+    # Between the frames of a message.
+    assert read(frame(b"a", MORE) + ping + frame(b"b"))[0] == [b"a", b"b"]
 
 
 @asynccontextmanager

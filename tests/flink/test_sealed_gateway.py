@@ -56,3 +56,13 @@ def test_call_without_a_free_connection_fails(monkeypatch: pytest.MonkeyPatch) -
         client._give_back_connection(taken)
         assert client._get_connection() is taken
         taken.close()
+
+
+def test_call_after_all_connections_are_closed_fails_at_once() -> None:
+    """Py4J closes a connection if a call is interrupted, and the JVM no longer listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = SealedClient(GatewayParameters(port=server.getsockname()[1]), 2)
+        for _ in range(2):
+            client._get_connection().close()
+        with pytest.raises(Py4JNetworkError, match="all connections to the JVM are closed"):
+            client._get_connection()

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.gateway.asked import Asked, read_asked
-from forebay.gateway.body import deeper_than
+from forebay.gateway.asked import MAX_ANSWERS, Asked, read_asked
+from forebay.gateway.body import MAX_CONTAINERS, deeper_than
 from forebay.gateway.refusal import Refusal
 
 CHAT, PROMPT, EMBED = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
@@ -141,7 +141,7 @@ def test_what_the_fleet_is_told() -> None:
         (PROMPT, {"max_completion_tokens": 1, "max_tokens": 9}, 9),
         (PROMPT, {"max_tokens": "9"}, 9),
         (PROMPT, {"max_tokens": 9.0}, 9),
-        (PROMPT, {"max_tokens": 1 << 53, "n": 1 << 53}, 100 << 53),
+        (PROMPT, {"max_tokens": 1 << 53, "n": 1 << 53}, 100 * MAX_ANSWERS),
         (PROMPT, {"max_tokens": 101, "best_of": 2}, 200),
         (PROMPT, {}, 100),
         (EMBED, {"input": "a", "max_tokens": 9}, 0),
@@ -164,7 +164,7 @@ def test_texts_in_a_list_are_content() -> None:
 
 @pytest.mark.parametrize("name", ["n", "best_of", "max_tokens", "max_completion_tokens"])
 @pytest.mark.parametrize(
-    ("written", "read"), [("5", 5), ("5e0", 5), ("50.0E-1", 5), ('"5"', 5), ("null", None), ("-1", -1)]
+    ("written", "read"), [("5", 5), ("5e0", 5), ("50.0E-1", 5), ('"5"', 5), ("null", None), ("0", 0)]
 )
 def test_the_engine_reads_the_number_that_counts(name: str, written: str, read: int | None) -> None:
     body = f'{{"model": "m", "messages": [{{"role": "u"}}], "{name}": 7, "{name}": {written}}}'
@@ -244,7 +244,7 @@ def test_media_count_by_number_and_not_by_size(part: dict[str, Any]) -> None:
     "name",
     [
         *("request_id", "priority", "session_id", "rid", "data_parallel_rank", "session_params", "nvext"),
-        *("chat_template", "vllm_xargs", "enable_response_messages", "custom_logit_processor", "lora_path"),
+        *("chat_template", "vllm_xargs", "custom_logit_processor", "lora_path"),
         *("unheard_of", "N", "max_tokens ", "\u0000"),
     ],
 )
@@ -277,3 +277,42 @@ def test_own_salt_divides_the_cache_of_the_key(path: str) -> None:
     assert "cache_salt" not in orjson.loads(asked(None, None).body)
     with pytest.raises(Refusal, match="expected a text"):
         asked(7, "one")
+
+
+@pytest.mark.parametrize("name", ["n", "best_of", "max_tokens"])
+@pytest.mark.parametrize("value", [-1, -1.0, "-1"])
+def test_negative_counts_are_refused(name: str, value: object) -> None:
+    """They would give a key tokens."""
+    body = {"model": "m", "prompt": "x", name: value}
+    with pytest.raises(Refusal, match=f"{name}.*expected a whole number"):
+        read_asked("/v1/completions", orjson.dumps(body), max_depth=100)
+
+
+def test_answers_without_end_are_a_number() -> None:
+    body = {"model": "m", "prompt": ["x"] * 5000, "n": 2**53}
+    assert read_asked("/v1/completions", orjson.dumps(body), max_depth=100).answers == MAX_ANSWERS
+
+
+def test_file_as_arguments_is_not_read() -> None:
+    part = b'--b\r\ncontent-disposition: form-data; name="vllm_xargs"; filename="x"\r\n\r\n{}\r\n'
+    body = part + b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\nm\r\n--b--\r\n'
+    kind = b"multipart/form-data; boundary=b"
+    allowed = ("vllm_xargs",)
+    asked = read_asked("/v1/audio/transcriptions", body, max_depth=9, content_type=kind, fields=allowed)
+    assert asked.model == "m"
+
+
+def test_brackets_in_texts_are_not_counted() -> None:
+    body = {"model": "m", "prompt": '[{"' * MAX_CONTAINERS}
+    assert read_asked("/v1/completions", orjson.dumps(body), max_depth=100).model == "m"
+    nested = orjson.dumps({"model": "m", "prompt": [[]] * (MAX_CONTAINERS + 1)})
+    with pytest.raises(Refusal, match="lists and objects"):
+        read_asked("/v1/completions", nested, max_depth=100)
+
+
+@pytest.mark.parametrize("part", ["image_url", "file_data"])
+def test_media_of_a_tools_output_are_not_text(part: str) -> None:
+    output = {"type": "function_call_output", "output": [{"type": "input_image", part: "x" * 1_000_000}]}
+    asked = read_asked("/v1/responses", orjson.dumps({"model": "m", "input": [output]}), max_depth=100)
+    assert asked.media == 1
+    assert asked.prompt_tokens < 2000

@@ -215,7 +215,8 @@ async def test_wrong_bodies() -> None:
                 assert response.status == 400, body[:60]
                 error = (await response.json())["error"]
                 assert (error["code"], error["param"]) == (code, param), body[:60]
-        assert not replicas[0].report().calls
+        # A probe of our own may be sent, if the machine is busy.
+        assert len(replicas[0].report().calls) <= 1
         await fine(served)
 
 

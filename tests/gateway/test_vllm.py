@@ -138,6 +138,7 @@ STRICTER = {"chat-error-handling", "error-handling", "compact-missing-model", "c
 
 
 @pytest.mark.parametrize("profile", ["openai-chat", "open-responses", "anthropic"])
+@pytest.mark.slow
 async def test_llm_comply_gives_the_same_verdicts_as_without_the_gateway(replica: str, profile: str) -> None:
     async with serving(spec_of([replica])) as served:
         without, through = [await _verdicts(url, profile) for url in (replica, served.url)]

@@ -148,6 +148,7 @@ def test_failed_job_is_not_the_programs_failure(
 
 
 @pytest.mark.flink
+@pytest.mark.slow
 def test_cluster_runs_the_pipeline_to_its_end(tmp_path: Path) -> None:
     lines = [orjson.dumps({"id": number, "text": f"event {number}"}) for number in range(EVENTS)]
     (tmp_path / "in.jsonl").write_bytes(b"\n".join(lines))

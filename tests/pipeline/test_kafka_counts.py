@@ -41,6 +41,7 @@ def test_run_that_ends_before_its_metrics_is_counted(
     assert (len(consume(node.bootstrap, results)), len(consume(node.bootstrap, letters))) == (20, 3)
 
 
+@pytest.mark.slow
 def test_output_before_a_restart_is_counted_once(
     node: Any, kafka_jar: Path, topic: Callable[..., str], pipelines: Any
 ) -> None:

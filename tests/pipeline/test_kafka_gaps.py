@@ -17,7 +17,7 @@ from forebay.pipeline.watch import JobLost
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 
-pytestmark = pytest.mark.flink
+pytestmark = [pytest.mark.flink, pytest.mark.slow]
 
 
 class Scene:

@@ -13,7 +13,7 @@ from benchmarks.topic_client import consume, consume_committed, produce
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 
-pytestmark = pytest.mark.flink
+pytestmark = [pytest.mark.flink, pytest.mark.slow]
 
 RECORDS: list[dict[str, Any]] = [
     *({"value": orjson.dumps({"body": f"b{n}"}), "key": f"k{n}".encode()} for n in range(6)),

@@ -20,7 +20,7 @@ from forebay.pipeline.load import parse_spec
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 
-pytestmark = pytest.mark.flink
+pytestmark = [pytest.mark.flink, pytest.mark.slow]
 LIMIT = 1_048_576
 
 

@@ -149,6 +149,7 @@ def test_lost_machine_loses_nothing(machines: Machines, store_server: Any) -> No
     assert not [secret for secret in secrets if any(secret.encode() in text for text in texts)]
 
 
+@pytest.mark.slow
 def test_run_killed_at_its_end_repeats_no_event(machines: Machines, store_server: Any) -> None:
     store = S3Store(machines.store / "state")
     process = machines.start(store_server.variables)

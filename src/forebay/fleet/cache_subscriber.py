@@ -51,6 +51,9 @@ RETRY_S = 0.5
 SUBSCRIBE_S = 10.0
 PROBE_S = 10
 """Silence after which the system probes the connection."""
+PARSE_S = 20e-6
+"""About what it takes to read a message or a command."""
+LEAST_REST_S = 0.001
 REST = 4
 """Rest after a message, in times of its own work: a publisher gets at most a fifth of the event loop."""
 
@@ -87,14 +90,21 @@ async def _listen(url: URL, receive: Callable[[list[bytes]], None]) -> None:
         _probe(writer.get_extra_info("socket"))
         await subscribe(reader, writer)
         late.cancel()
+        rest_s = 0.0
         while True:
             frames = await read_frames(reader, writer, MAX_MESSAGE_BYTES)
             began_s = loop.time()
-            receive(frames)
-            await asyncio.sleep(REST * (loop.time() - began_s))
+            if frames:
+                receive(frames)
+            # Commands and empty messages cost something, too.
+            rest_s += REST * (loop.time() - began_s + PARSE_S)
+            if rest_s > LEAST_REST_S:
+                await asyncio.sleep(rest_s)
+                rest_s = 0.0
     finally:
         late.cancel()
-        writer.close()
+        # `close` would wait for a publisher that reads nothing.
+        writer.transport.abort()
 
 
 def _pass_on(receive: Callable[[list[bytes]], None], endpoint: str, frames: list[bytes]) -> None:

@@ -36,7 +36,7 @@ async def subscribe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 async def read_frames(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, max_bytes: int
 ) -> list[bytes]:
-    """The frames of the next message. Answers pings.
+    """The frames of the next message, or none for a command. Answers pings.
 
     Raises `ProtocolViolation` if it has more than `max_bytes` in all, or more than `MAX_FRAMES`, before it is
     received as a whole.
@@ -50,6 +50,8 @@ async def read_frames(
                 pong = b"\4PONG" + body[7:23]
                 writer.write(bytes((COMMAND, len(pong))) + pong)
                 await writer.drain()
+            if not frames:
+                return []
             continue
         frames.append(body)
         left -= len(body)

@@ -27,7 +27,7 @@ def release_in_background() -> None:
             client, target_id = discarded.get()
             if client not in own:
                 # Those of `flink run` may be opened at any time.
-                own[client] = getattr(client, "release", None) or GatewayClient(
+                own[client] = getattr(client, "release_client", None) or GatewayClient(
                     gateway_parameters=client.gateway_parameters
                 )
             release(own[client], target_id)

@@ -20,7 +20,7 @@ WAIT_S = 60.0
 
 class SealedClient(GatewayClient):
     """Opens all its connections at once. A call waits for a free one, and raises `Py4JNetworkError` after
-    `WAIT_S`.
+    `WAIT_S`, or at once if all are closed: Py4J closes one if a call is interrupted.
 
     The connection that was used last is used first: Flink's planner must be called on the thread that
     created it.
@@ -29,20 +29,24 @@ class SealedClient(GatewayClient):
     def __init__(self, parameters: GatewayParameters, connections: int) -> None:
         super().__init__(gateway_parameters=parameters)
         self._given_back = threading.Condition()
-        self.release: SealedClient | None = None
-        self.deque.extend(self._create_connection() for _ in range(connections))
+        self.release_client: SealedClient | None = None
+        self._all = tuple(self._create_connection() for _ in range(connections))
+        self.deque.extend(self._all)
 
-    def ports(self) -> set[int]:
-        """Our ends of the connections that are free now."""
-        return {connection.socket.getsockname()[1] for connection in self.deque}
+    def ends(self) -> set[tuple[str, int]]:
+        """Addresses and ports of our ends."""
+        return {connection.socket.getsockname()[:2] for connection in self._all}
 
     def _get_connection(self) -> GatewayConnection:
         with self._given_back:
-            if not self._given_back.wait_for(lambda: self.deque or not self.is_connected, WAIT_S):
+            if not self._given_back.wait_for(self._ready, WAIT_S):
                 raise Py4JNetworkError(f"no connection to the JVM was free within {WAIT_S:.0f} s")
-            if not self.is_connected:
-                raise Py4JNetworkError("the gateway is not connected")
+            if not self.is_connected or not self.deque:
+                raise Py4JNetworkError("all connections to the JVM are closed; start a new process")
             return self.deque.pop()
+
+    def _ready(self) -> bool:
+        return bool(self.deque) or not self.is_connected or not any(each.is_connected for each in self._all)
 
     def _give_back_connection(self, connection: GatewayConnection) -> None:
         with self._given_back:
@@ -60,19 +64,22 @@ class SealedGateway(JavaGateway):
 
     def _create_gateway_client(self) -> SealedClient:
         client = SealedClient(self.gateway_parameters, self._connections)
-        client.release = SealedClient(self.gateway_parameters, 1)
+        client.release_client = SealedClient(self.gateway_parameters, 1)
         return client
 
     def _seal(self) -> None:
         client = self._gateway_client
-        ours = client.ports() | client.release.ports()
+        ours = client.ends() | client.release_client.ends()
         server = self.java_gateway_server
         fields = server.getClass()
         self._field(fields, "sSocket").get(server).close()
-        for connection in self.jvm.java.util.ArrayList(self._field(fields, "connections").get(server)):
-            socket = connection.getSocket()
-            if socket.getPort() not in ours:
-                socket.close()
+        connections = self._field(fields, "connections")
+        # Twice, for a connection that was accepted just before.
+        for _ in range(2):
+            for connection in self.jvm.java.util.ArrayList(connections.get(server)):
+                socket = connection.getSocket()
+                if (socket.getInetAddress().getHostAddress(), socket.getPort()) not in ours:
+                    socket.close()
 
     @staticmethod
     def _field(fields: Any, name: str) -> Any:

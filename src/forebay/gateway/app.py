@@ -37,6 +37,7 @@ from forebay.gateway.attempt import RequestTrace
 from forebay.gateway.body import Room, drop_body, read_body
 from forebay.gateway.body_reader import BodyReader
 from forebay.gateway.call import RelayedCall, RelayRules
+from forebay.gateway.connections import client_of
 from forebay.gateway.cors import Cors
 from forebay.gateway.exchange import Exchange
 from forebay.gateway.hosts import Hosts
@@ -315,33 +316,36 @@ class Gateway:
             )
             exchange.body_read = True
             content_type = exchange.headers.get(b"content-type", b"")
-            asked = await self._reader.read(
-                exchange.host if self.keys.open else caller.name,
-                exchange.route,
-                body,
-                max_depth=limits.max_json_depth,
-                content_type=content_type,
-                fields=self._rules.fields,
-                salt=caller.salt if self._rules.cache_salt else None,
-            )
-            exchange.model = asked.model or None
-            headers = [
-                *headers_up(exchange.raw, self._rules.headers),
-                ("X-Request-Id", exchange.engine_id),
-                ASK_FOR_LOAD,
-            ]
             source = exchange.host if self.keys.open else caller.name
-            held.enter_context(self._load.request())
             async with UntilHungUp(receive):
+                asked = await self._reader.read(
+                    client_of((exchange.host, 0)) if self.keys.open else caller.name,
+                    exchange.route,
+                    body,
+                    max_depth=limits.max_json_depth,
+                    content_type=content_type,
+                    fields=self._rules.fields,
+                    salt=caller.salt if self._rules.cache_salt else None,
+                )
+                # Numbers may be longer when they are written again.
+                take(max(0, len(asked.body) - len(body)))
+                del body
+                exchange.model = asked.model or None
+                headers = [
+                    *headers_up(exchange.raw, self._rules.headers),
+                    ("X-Request-Id", exchange.engine_id),
+                    ASK_FOR_LOAD,
+                ]
+                held.enter_context(self._load.request())
                 models = await self._models.resolve(asked.model, asked.session or exchange.id)
                 for model in models:
                     last = model == models[-1]
                     if asked.model and model != asked.model:
-                        take(len(body))
+                        take(len(asked.body))
                         asked = with_model(asked, model, content_type=content_type)
                     if self._prefill is not None and asked.transferable:
                         # The prefill has its own copy of the body.
-                        take(len(body))
+                        take(len(asked.body))
                     call = exchange.call = RelayedCall(
                         asked, caller.name, exchange.id, headers, source, trace
                     )

@@ -29,6 +29,8 @@ SALTED = frozenset((CHAT_PATH, PROMPT_PATH, RESPONSES_PATH))
 """Calls for which vLLM and SGLang divide the prefix cache by `cache_salt`."""
 EXACT = 1 << 53
 """All JSON parsers read whole numbers up to this one alike."""
+MAX_ANSWERS = 1 << 40
+"""More than any limit of tokens allows."""
 WHOLE = re.compile(r"0|[1-9][0-9]{0,15}")
 
 
@@ -175,7 +177,7 @@ def _form(content_type: bytes, body: bytes, max_depth: int) -> dict[str, Any]:
         # As pydantic reads it in vLLM; the replica rejects other values.
         document["stream"] = document["stream"].strip().lower() in ("true", "1", "on", "t", "y", "yes")
     arguments = document.get("vllm_xargs", "")
-    if arguments.lstrip().startswith("{"):
+    if isinstance(arguments, str) and arguments.lstrip().startswith("{"):
         document["vllm_xargs"] = parse_object(arguments.encode(), max_depth=max_depth)
     check_transfers(document)
     return document
@@ -184,7 +186,8 @@ def _form(content_type: bytes, body: bytes, max_depth: int) -> dict[str, Any]:
 def _answers(route: Route, document: Mapping[str, Any], counts: Mapping[str, int | None]) -> int:
     if not route.writes:
         return 0
-    return max(1, counts["n"] or 0, counts["best_of"] or 0) * _prompts(document.get("prompt"))
+    answers = max(1, counts["n"] or 0, counts["best_of"] or 0) * _prompts(document.get("prompt"))
+    return min(answers, MAX_ANSWERS)
 
 
 def _session(document: Mapping[str, Any]) -> str | None:
@@ -206,8 +209,9 @@ def _whole(document: Mapping[str, Any], name: str) -> int | None:
         value = int(value)
     if value is None:
         return None
-    if type(value) is not int or abs(value) > EXACT:
-        raise invalid_value(name, f"expected a whole number of at most 2^53, found {kind_of(value)}")
+    if type(value) is not int or not 0 <= value <= EXACT:
+        found = value if isinstance(value, int) else kind_of(value)
+        raise invalid_value(name, f"expected a whole number from 0 to 2^53, found {found}")
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,8 @@ from forebay.engine.protocol import KV_TRANSFER
 from forebay.gateway.asgi import HungUp, Receive, TimeLimit, TimeOver
 from forebay.gateway.refusal import Refusal, invalid_value, no_room, slow_body, too_large
 
+TEXTS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.S)
+CONTAINERS = re.compile(rb"[\[{]")
 MAX_CONTAINERS = 100_000
 """Brackets in a body: each becomes an object of about 60 bytes when parsed."""
 TRANSFERS = (
@@ -103,6 +106,9 @@ async def drop_body(receive: Receive, within_s: float) -> None:
 def parse_object(body: bytes, *, max_depth: int) -> dict[str, Any]:
     """Parse a JSON object. Raises `Refusal` (400), also for deep nesting or a field of `TRANSFERS`."""
     brackets = body.count(b"[") + body.count(b"{")
+    if brackets > MAX_CONTAINERS:
+        # Texts quote code and JSON.
+        brackets = len(CONTAINERS.findall(TEXTS.sub(b"", body)))
     if brackets > MAX_CONTAINERS:
         raise _invalid(f"the body holds more than {MAX_CONTAINERS} lists and objects")
     try:

@@ -7,7 +7,7 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields
 from typing import IO, Any
@@ -46,14 +46,24 @@ class BodyReader:
         turn, waiting = self._turns.get(source, (asyncio.Lock(), 0))
         self._turns[source] = turn, waiting + 1
         try:
-            async with turn, self._free:
-                return await self._read_there(path, body, options)
+            async with turn:
+                await self._free.acquire()
+                reading = asyncio.ensure_future(self._read_there(path, body, options))
+                reading.add_done_callback(self._done)
+                # If the client hangs up, what has begun ends: another process would take longer to start.
+                return await asyncio.shield(reading)
         finally:
             _, waiting = self._turns.pop(source)
             if waiting > 1:
                 self._turns[source] = turn, waiting - 1
 
+    def _done(self, reading: asyncio.Future[Asked]) -> None:
+        self._free.release()
+        if not reading.cancelled():
+            reading.exception()  # Reported by the request, if it still waits.
+
     async def close(self) -> None:
+        """Call it when no request is in flight; blocks until the process has ended."""
         async with self._free:
             await self._end()
 
@@ -123,11 +133,6 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
             answers.write(len(piece).to_bytes(LENGTH_BYTES, "big"))
             answers.write(piece)
         answers.flush()
-
-
-def secret_variables(refs: Collection[Any]) -> frozenset[str]:
-    """The environment variables of these secrets."""
-    return frozenset(ref.env for ref in refs if ref is not None and ref.env is not None)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ MEDIA_TOKENS = 1000
 PROMPT_FIELDS = frozenset(
     [
         "chat_template_kwargs",
+        "chunking_strategy",
         "data",
         "data_1",
         "data_2",
@@ -38,11 +39,16 @@ PROMPT_FIELDS = frozenset(
         "instruction",
         "instructions",
         "items",
+        "json_schema",
+        "known_speaker_names[]",
+        "known_speaker_references[]",
         "language",
         "messages",
         "output_config",
         "output_format",
         "prediction",
+        "previous_input_messages",
+        "previous_response",
         "prompt",
         "prompt_embeds",
         "queries",
@@ -76,20 +82,24 @@ OTHER_FIELDS = frozenset(
         "background",
         "bad_words",
         "best_of",
+        "cache_control",
         "cache_salt",
         "context_management",
         "continue_final_message",
         "dimensions",
         "echo",
+        "enable_response_messages",
         "embed_dtype",
         "embedding_types",
         "encoding_format",
         "endianness",
         "file",
         "frequency_penalty",
+        "guided_decoding_backend",
         "guided_whitespace_pattern",
         "ignore_eos",
         "include",
+        "include[]",
         "include_reasoning",
         "include_stop_str_in_output",
         "input_type",
@@ -97,6 +107,7 @@ OTHER_FIELDS = frozenset(
         "logit_bias",
         "logprob_token_ids",
         "logprobs",
+        "max_chunks_per_doc",
         "max_completion_tokens",
         "max_output_tokens",
         "max_tokens",
@@ -122,6 +133,7 @@ OTHER_FIELDS = frozenset(
         "prompt_logprob_token_ids",
         "prompt_logprobs",
         "reasoning_effort",
+        "rank_fields",
         "ref_audio",
         "repetition_detection",
         "repetition_penalty",
@@ -177,6 +189,7 @@ MEDIA = frozenset(
         "audio_embeds",
         "audio_url",
         "file",
+        "file_data",
         "image_embeds",
         "image_url",
         "input_audio",
@@ -227,7 +240,7 @@ def _media_in(value: object) -> Iterator[object]:
             yield from _media_in(item)
     elif isinstance(value, dict):
         for name, member in value.items():
-            if name == "content":
+            if name in ("content", "output"):
                 yield from _media_in(member)
             elif name in MEDIA and not (name == "source" and _is_text(member)):
                 yield member

@@ -38,11 +38,13 @@ def form_fields(content_type: bytes, body: bytes) -> list[FormField]:
     at += len(delimiter) - 2
     fields: list[FormField] = []
     while not body.startswith(b"--", at):
-        head = body.find(b"\r\n", at)
+        head = at if body.startswith(b"\r\n", at) else -1
         begin = body.find(b"\r\n\r\n", head, head + MAX_PART_HEADER_BYTES)
         end = body.find(delimiter, begin + 2)
         if head < 0 or begin < 0 or end < 0:
-            raise _not_a_form("a part has no end, or no headers of at most 8 KiB")
+            raise _not_a_form(
+                "a part has no end, no headers of at most 8 KiB, or no line end after a boundary"
+            )
         if len(fields) == MAX_PARTS:
             raise _not_a_form(f"it has more than {MAX_PARTS} parts")
         fields.append(_field(body[head + 2 : begin], min(begin + 4, end), end))

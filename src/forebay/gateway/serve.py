@@ -21,7 +21,7 @@ from forebay.fleet.client import FleetClient
 from forebay.fleet.prefill_check import describe_prefill
 from forebay.gateway.access_log import AccessLog
 from forebay.gateway.app import Gateway
-from forebay.gateway.body_reader import BodyReader, secret_variables
+from forebay.gateway.body_reader import BodyReader
 from forebay.gateway.cors import Cors
 from forebay.gateway.hosts import Hosts
 from forebay.gateway.key_reload import KeyReload, read_keys
@@ -30,7 +30,7 @@ from forebay.gateway.monitoring import Monitoring
 from forebay.gateway.protocol import bounded
 from forebay.gateway.spec import GatewaySpec, TlsSpec
 from forebay.gateway.tracing import Tracing
-from forebay.settings import environment_without, otel_signals, read_secret
+from forebay.settings import interpreter_environment, otel_signals, read_secret
 
 LOG = logging.getLogger("forebay.gateway")
 CUT_S = 1
@@ -133,7 +133,6 @@ def make_gateway(spec: GatewaySpec) -> Gateway:
     watched = spec.monitoring
     monitor = None if watched.key is None else read_secret(watched.key.ref())
     prefill = spec.prefill_fleet()
-    secrets = (*(key.key for key in spec.keys), spec.engine.api_key, watched.key)
     return Gateway(
         FleetClient(spec.fleet(), clock=clock),
         prefill=None if prefill is None else FleetClient(prefill, clock=clock),
@@ -148,7 +147,7 @@ def make_gateway(spec: GatewaySpec) -> Gateway:
         access_log=None if spec.access_log is None else AccessLog(spec.access_log),
         cors=Cors(spec.cors),
         hosts=Hosts(spec.hosts),
-        reader=BodyReader(environment_without(secret_variables(secrets))),
+        reader=BodyReader(interpreter_environment()),
         tracing=open_tracing() if spec.opentelemetry else None,
         clock=clock,
     )
