@@ -17,7 +17,7 @@ import orjson
 from forebay.testing.script import ANSWERS
 
 MOST_OPEN = 500
-HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
 GREEDY = b'{"model":"fake","messages":[{"role":"user","content":"x"}],"max_tokens":1e308,"n":1000000}'
 DEEP = b'{"model":"fake","messages":' + b"[" * 900 + b"]" * 900 + b"}"
 READ_BYTES = 65_536
@@ -69,7 +69,7 @@ MALFORMED = (
     HEAD + b"content-length: 104857600\r\n\r\n" + b"x" * 262_144,
     call(b'{"model":"none","messages":[{"role":"user","content":"' + b"x" * 100_000 + b'"}]}'),
     call(GREEDY),
-    b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n" * 50,
+    b"GET /nothing HTTP/1.1\r\nhost: localhost\r\n\r\n" * 50,
 )
 
 WAYS = {

@@ -39,7 +39,7 @@ REFUSED_STATUSES = (401, 403)
 
 STREAM_BYTES_PER_S = 4 << 20
 """Far more than tokens with all their log probabilities."""
-STREAM_BURST_BYTES = 4 << 20
+STREAM_BURST_BYTES = 256 << 10
 
 
 class StreamPace:
