@@ -53,7 +53,8 @@ PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 # Quick tests that need neither Flink nor Kafka nor Kubernetes nor vLLM.
 QUICK := "not flink and not kafka and not kubernetes and not vllm and not slow and not long and not study"
 USUAL := "not kubernetes and not slow and not long and not study"
-REST := "not long and (kubernetes or slow or study)"
+REST := "not long and not study and (kubernetes or slow)"
+STUDIES := "not long and study"
 RAY_HOME = $$($(BIN)/python -c 'from forebay.settings import load_settings; print(load_settings().home)')/ray
 PACKAGES := 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
@@ -81,6 +82,8 @@ test: setup lint
 
 test-rest: setup
 	$(PYTEST) --hypothesis-profile=check -m $(REST)
+	@echo "The studies measure, so they run without the others."
+	$(PYTEST) --hypothesis-profile=check -m $(STUDIES)
 
 test-all: setup ray lint
 	@echo "All tests: this takes more than half an hour on two cores."
