@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sys
 import time
@@ -77,6 +78,7 @@ async def drive(order: Order) -> list[Answer]:
 def main() -> None:
     fields = json.load(sys.stdin)
     order = Order(**{**fields, "urls": tuple(fields["urls"])})
+    gc.freeze()
     print(json.dumps([astuple(answer) for answer in asyncio.run(drive(order))]))
 
 

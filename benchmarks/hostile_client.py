@@ -60,6 +60,12 @@ def prompts(faults: Iterable[str]) -> tuple[bytes, ...]:
     )
 
 
+def large(item: bytes) -> bytes:
+    """A chat of 2 MB that is slow to read."""
+    begin = b'{"model":"fake","messages":[{"role":"user","content":"x"}],"max_tokens":1,"tools":['
+    return call(begin + item * ((2_000_000 - len(begin)) // len(item)) + b"1]}")
+
+
 MALFORMED = (
     HEAD + b"x-a: " + b"a" * 65_536,
     b"GET /health HTTP/1.1\r\n" + b"".join(b"x-%d: 1\r\n" % number for number in range(2000)) + b"\r\n",
@@ -75,6 +81,7 @@ MALFORMED = (
 WAYS = {
     "as others": Way(prompts([""])),
     "malformed": Way(MALFORMED, per_s=50.0, patience_s=20.0, trickle_s=0.2),
+    "large bodies": Way(tuple(map(large, (b"[],", b"1,", b'"a",', b"1.5,"))), patience_s=20.0),
     "slow body": Way(
         (HEAD + b"content-length: 100000\r\n\r\n{",), per_s=50.0, patience_s=20.0, trickle_s=0.2
     ),

@@ -36,18 +36,18 @@ class StoreLink(Link):
         self._answer: bytes | None = None
 
     def busy(self) -> None:
-        """Answer each request with 503, until `mend`."""
+        """Answer each request with 503, until `fix`."""
         self.refuse(503, "SlowDown")
 
     def refuse(self, status: int, code: str) -> None:
-        """Answer each request with `status` and the error `code`, until `mend`."""
+        """Answer each request with `status` and the error `code`, until `fix`."""
         self._answer = refusal(status, code)
         self.cut()
-        self._call(super()._mend)
+        self._call(super()._restore)
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         self._answer = None
-        super().mend()
+        super().restore()
 
     async def _taken(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         answer = self._answer

@@ -57,7 +57,7 @@ class OtherMachines:
         else:
             self._link.stall()
         time.sleep(down_s)
-        self._link.mend()
+        self._link.restore()
 
 
 @contextmanager

@@ -353,7 +353,7 @@ def store(store_server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for name, value in store_server.variables.items():
         monkeypatch.setenv(name, value)
     yield S3Path(BUCKET, f"t-{uuid.uuid4().hex[:8]}/p")
-    store_server.link.mend()
+    store_server.link.restore()
 
 
 @pytest.fixture(scope="session")

@@ -48,7 +48,7 @@ def standing_still(still: Standstill, machine: Machine) -> tuple[Step, Step]:
     """Functions that pause and resume the run on a machine."""
     if still == "cut":
         assert machine.link is not None
-        return machine.link.stall, machine.link.mend
+        return machine.link.stall, machine.link.restore
     assert still != "dead"
     return _paused(still, machine)
 
@@ -69,19 +69,19 @@ def _beginning_and_end(fault: Fault, scene: Scene) -> tuple[Step, Step]:
         case "kill engine":
             return engine.kill, engine.start
         case "cut engine":
-            return engine.link.cut, engine.link.mend
+            return engine.link.cut, engine.link.restore
         case "stall engine":
-            return engine.link.stall, engine.link.mend
+            return engine.link.stall, engine.link.restore
         case "cut feed" if feed is not None:
-            return feed.cut, feed.mend
+            return feed.cut, feed.restore
         case "stall feed" if feed is not None:
-            return feed.stall, feed.mend
+            return feed.stall, feed.restore
         case "cut store" if store is not None:
-            return store.cut, store.mend
+            return store.cut, store.restore
         case "stall store" if store is not None:
-            return store.stall, store.mend
+            return store.stall, store.restore
         case "busy store" if store is not None:
-            return store.busy, store.mend
+            return store.busy, store.restore
         case "kill broker" if kafka is not None:
             return kafka.kill, kafka.start
         case "pause broker" if kafka is not None:

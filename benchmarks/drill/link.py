@@ -35,11 +35,11 @@ class Link:
         return f"http://127.0.0.1:{self.port}"
 
     def cut(self) -> None:
-        """Reset all present and new connections, until `mend`."""
+        """Reset all present and new connections, until `restore`."""
         self._call(self._cut)
 
     def stall(self) -> None:
-        """Forward nothing until `mend`; bytes in flight wait."""
+        """Forward nothing until `restore`; bytes in flight wait."""
         self._call(self._open.clear)
 
     def stall_at(self, trap: Callable[[bytes], bool]) -> None:
@@ -47,8 +47,8 @@ class Link:
         self.trapped.clear()
         self._trap = trap
 
-    def mend(self) -> None:
-        self._call(self._mend)
+    def restore(self) -> None:
+        self._call(self._restore)
 
     def __enter__(self) -> Link:
         self._thread.start()
@@ -77,7 +77,7 @@ class Link:
         for writer in self._writers:
             _reset(writer)
 
-    def _mend(self) -> None:
+    def _restore(self) -> None:
         self._refusing = False
         self._open.set()
 

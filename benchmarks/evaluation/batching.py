@@ -43,7 +43,7 @@ def render(records: Records) -> Rendered:
 
 
 def merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Documents of other limits or rates as one, limits in order; what they do not share is the first's."""
+    """Documents of other limits or rates as one, limits in order; other fields are the first's."""
     found = dict(documents[0])
     for key in ("throughput", "output_throughput", "ratio", "latency", "reasons", "others_cores", "settings"):
         parts = {name: value for document in documents for name, value in document[key].items()}
@@ -53,7 +53,7 @@ def merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def throughput_table(document: Mapping[str, Any]) -> str:
-    """Tokens per second by system and limit; what is INVALID stands in brackets."""
+    """Tokens per second by system and limit; INVALID figures are in brackets."""
     throughput, reasons = document["throughput"], document["reasons"]
 
     def shown(words: str, limit: str, *systems: str) -> str:
@@ -86,7 +86,7 @@ def throughput_table(document: Mapping[str, Any]) -> str:
 
 
 def latency_table(document: Mapping[str, Any]) -> str:
-    """Latency by system and rate: the percentiles that so many requests can give, and the longest."""
+    """Latency by system and rate: the percentiles that the number of requests allows, and the longest."""
     rows = []
     for rate, of in document["latency"].items():
         for system in SYSTEMS:
@@ -106,7 +106,7 @@ def latency_table(document: Mapping[str, Any]) -> str:
 
 
 def burst_table(document: Mapping[str, Any]) -> str:
-    """What each form of sending took, beside what was published."""
+    """Duration of each form of sending, next to the published one."""
     count, alone = document["requests"], document["alone"]["p50_s"]
     theirs, theirs_s, alone_s = PUBLISHED_BURST
     rows: list[list[object]] = [

@@ -57,7 +57,7 @@ def name_of(one: Document) -> str:
 
 
 def in_words(one: Document) -> str:
-    """The same for the front page, where no table says what the numbers are."""
+    """The same for the front page, which has no table to explain the numbers."""
     of = one["parallelism"]
     cores = "" if of["cores_each"] is None else f" on {of['cores_each']} core{'s' * (of['cores_each'] > 1)}"
     name = f"{short_model(one['model'])}, {of['replicas']} replica{'s' * (of['replicas'] > 1)}{cores}"

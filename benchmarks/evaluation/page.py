@@ -53,8 +53,8 @@ def evaluation(folder: Path, pages: Sequence[Page]) -> dict[Path, bytes]:
     """Each page and plot in `folder` as the records there give it, the front page with all findings among
     them; writes nothing.
 
-    Raises `SettingError` where a file is missing or damaged, and where a page has a marker without a table or
-    the other way round.
+    Raises `SettingError` if a file is missing or damaged, or if a page has a marker without a table
+    or a table without a marker.
     """
     found: dict[Path, bytes] = {}
     tables: dict[Path, dict[str, str]] = {}

@@ -44,7 +44,7 @@ def ways_table(found: dict[str, Any]) -> str:
 
 
 def targets_table(found: dict[str, Any]) -> str:
-    beside, targets, kills, left = (found[name] for name in ("compared", "targets", "killed", "hung_up"))
+    ways, targets, kills, left = (found[name] for name in ("compared", "targets", "killed", "hung_up"))
     least = f"at least −{targets['difference']:.0%}"
     lost = sum(one["lost"] for one in kills.values())
     rows = [
@@ -52,14 +52,19 @@ def targets_table(found: dict[str, Any]) -> str:
             "hit_share",
             "hit share, compared with our gateway's",
             least,
-            _difference(beside["hit_share_difference"]),
+            _difference(ways["hit_share_difference"]),
         ),
-        ("goodput", "goodput, compared with our gateway's", least, _difference(beside["goodput_difference"])),
+        (
+            "goodput",
+            "goodput, compared with our gateway's",
+            least,
+            _difference(ways["goodput_difference"]),
+        ),
         (
             "added_ttft",
             "added to the direct call's TTFT p50",
             f"at most {targets['added_ttft_ms_p50']:.0f} ms",
-            _ms(beside["added_ttft_ms_p50"]),
+            _ms(ways["added_ttft_ms_p50"]),
         ),
         ("killed", "requests lost by the kills", "0", lost),
         ("hung_up", "requests aborted whose clients left", left["requests"], left["aborted"]),
@@ -110,12 +115,12 @@ def kills_table(found: dict[str, Any]) -> str:
 
 
 def finding(found: dict[str, Any]) -> str:
-    beside, kills, left = found["compared"], found["killed"], found["hung_up"]
+    ways, kills, left = found["compared"], found["killed"], found["hung_up"]
     lost = sum(one["lost"] for one in kills.values())
-    hits, goodput = (_difference(beside[f"{name}_difference"]) for name in ("hit_share", "goodput"))
+    hits, goodput = (_difference(ways[f"{name}_difference"]) for name in ("hit_share", "goodput"))
     return (
         f"Compared with our gateway alone, on the same load: hit share {hits}, goodput {goodput}. "
-        f"{_ms(beside['added_ttft_ms_p50'])} more to the first token than the direct call takes. "
+        f"{_ms(ways['added_ttft_ms_p50'])} more to the first token than the direct call takes. "
         f"{len(kills)} replicas killed, {lost} requests lost. Of {left['requests']} requests whose "
         f"clients hung up, {left['aborted']} were aborted."
     )

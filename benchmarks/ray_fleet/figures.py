@@ -90,18 +90,18 @@ def report(
         }
         for way, seen in rounds.items()
     }
-    beside = compared(ways)
-    added = beside["added_ttft_ms_p50"]
+    compared_ways = compared(ways)
+    added = compared_ways["added_ttft_ms_p50"]
     return {
         "slo": asdict(slo),
         "ways": ways,
-        "compared": beside,
+        "compared": compared_ways,
         "killed": dict(kills),
         "hung_up": dict(hung_up),
         "targets": {"difference": TARGET_DIFFERENCE, "added_ttft_ms_p50": TARGET_ADDED_MS},
         "passed": {
-            "hit_share": _within(beside["hit_share_difference"]),
-            "goodput": _within(beside["goodput_difference"]),
+            "hit_share": _within(compared_ways["hit_share_difference"]),
+            "goodput": _within(compared_ways["goodput_difference"]),
             "added_ttft": added is not None and added <= TARGET_ADDED_MS,
             "killed": all(not one["lost"] for one in kills.values()),
             "hung_up": hung_up["aborted"] == hung_up["requests"] and not hung_up["completed"],

@@ -16,7 +16,7 @@ def test_an_empty_home_lacks_engine_and_model_and_says_how_to_get_them(tmp_path:
         finding.subject: finding for finding in examine(Settings(tmp_path / "not" / "there", Path("python")))
     }
     assert findings["engine environment"].verdict is Verdict.MISSING
-    assert findings["engine environment"].mend == "forebay setup"
+    assert findings["engine environment"].fix == "forebay setup"
     assert findings["default model"].verdict is Verdict.MISSING
     assert findings["Python"].verdict is Verdict.OK
     assert findings["Flink"].verdict is Verdict.OK
@@ -32,7 +32,7 @@ def dead_replica() -> Replica:
 
 
 @pytest.mark.parametrize(
-    ("finding", "verdict", "mend"),
+    ("finding", "verdict", "fix"),
     [
         (doctor.check_python((3, 9)), Verdict.MISSING, "PYTHON="),
         (doctor.check_python((3, 13)), Verdict.MISSING, "PYTHON="),
@@ -59,7 +59,7 @@ def dead_replica() -> Replica:
         (doctor.check_replicas([dead_replica()]), Verdict.WARNING, "forebay engine down"),
     ],
 )
-def test_findings_name_what_mends_them(finding: Finding, verdict: Verdict | None, mend: str) -> None:
+def test_findings_name_what_fixes_them(finding: Finding, verdict: Verdict | None, fix: str) -> None:
     assert verdict is None or finding.verdict is verdict
-    assert mend in finding.mend
-    assert bool(finding.mend) == (finding.verdict is not Verdict.OK)
+    assert fix in finding.fix
+    assert bool(finding.fix) == (finding.verdict is not Verdict.OK)

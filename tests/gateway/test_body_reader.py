@@ -79,6 +79,23 @@ async def test_a_body_that_was_given_up_leaves_nothing_to_the_next() -> None:
         assert reader._turns == {}
 
 
+async def test_a_body_that_is_given_up_in_line_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bytes] = []
+    async with reading() as reader:
+        there = reader._read_there
+        monkeypatch.setattr(
+            reader, "_read_there", lambda path, body, rest: read.append(body) or there(path, body, rest)
+        )
+        bodies = [orjson.dumps(LONG | {"user": name}) for name in ("first", "second", "third")]
+        first, second, third = (
+            asyncio.ensure_future(reader.read("a", PATH, body, max_depth=64)) for body in bodies
+        )
+        await asyncio.sleep(0)
+        second.cancel()
+        assert [(await first).session, (await third).session] == ["first", "third"]
+        assert read == [bodies[0], bodies[2]]
+
+
 async def test_a_source_waits_for_one_body_of_each_other() -> None:
     body, order = orjson.dumps(LONG), []
     async with reading() as reader:

@@ -106,7 +106,7 @@ class Faked:
         monkeypatch.setattr(application, "read_before", lambda spec: tuple(self.kafka))
         monkeypatch.setattr(application, "begin", self.set_back)
         monkeypatch.setattr(application, "lag_watched", watched)
-        monkeypatch.setattr(application, "queue_told", told)
+        monkeypatch.setattr(application, "backlog_served", told)
 
     def set_back(self, spec: object, generations: object, *, first: bool, strict: bool) -> KafkaStart:
         assert not first

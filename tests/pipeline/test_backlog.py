@@ -25,10 +25,10 @@ from forebay.pipeline.backlog import (
     MOST_BYTES,
     LastCount,
     Spent,
+    backlog_served,
     estimate,
     lag_watched,
     page_served,
-    queue_told,
 )
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.snapshot import Snapshot
@@ -134,7 +134,7 @@ def test_backlog_costs_as_much_as_earlier_records(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "LOOK_S", 0.01)
     job: Any = Counted(None)
     waiting, port, seen = LastCount(ManualClock()), free_port(), list[int]()
-    looked = queue_told(job, waiting, port, one_each=True, looked=lambda now: seen.append(now.results))
+    looked = backlog_served(job, waiting, port, one_each=True, looked=lambda now: seen.append(now.results))
     with looked:
         assert told(port) is None
         waiting.set(30)
@@ -154,7 +154,7 @@ def test_unexpected_answer_of_flink_is_logged_and_retried(
     job: Any = Counted(TypeError("'NoneType' object is not subscriptable"))
     waiting, port = LastCount(ManualClock()), free_port()
     waiting.set(30)
-    with queue_told(job, waiting, port, one_each=True, looked=lambda _: None):
+    with backlog_served(job, waiting, port, one_each=True, looked=lambda _: None):
         wait_until(lambda: "'NoneType' object is not subscriptable" in caplog.text)
         job.answer = {"accepted": 10.0, "results": 10.0, "prompt_tokens": 500.0, "completion_tokens": 100.0}
         wait_until(lambda: told(port) == TopicBacklog(30, 1500, 300, 0.0))

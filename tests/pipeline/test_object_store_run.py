@@ -254,7 +254,7 @@ def test_disconnected_run_notices_the_takeover(machines: Machines, store_server:
         finish(machines.start(store_server.variables))
         exact(machines)
         # Its late upload arrives now, and it continues.
-        link.mend()
+        link.restore()
         wait_until(lambda: first.status() is not None, tell=first.said)
     assert first.status() == 1
     # It finds so by the lock or by the record, whichever it writes first. Where the second takes long, as on
@@ -279,7 +279,7 @@ def test_late_upload_after_a_takeover_commits_nothing(machines: Machines, store_
         wait_until(link.trapped.is_set, tell=first.said)
         finish(machines.start(store_server.variables))
         exact(machines)
-        link.mend()
+        link.restore()
         wait_until(lambda: first.status() is not None, tell=first.said)
     assert first.status() == 1
     exact(machines)
@@ -295,7 +295,7 @@ def test_expired_keys_delay_results_until_renewal(machines: Machines, store_serv
         words = f"bucket {machines.store.bucket} at {store_server.link.url}: the keys have expired"
         wait_until(lambda: words in run.said(), tell=run.said)
         assert run.status() is None
-        store_server.link.mend()
+        store_server.link.restore()
         wait_until(lambda: "the object store is available again" in run.said(), tell=run.said)
         finish(run)
     finally:

@@ -143,9 +143,9 @@ class Scaled(ScaledEngine):
     def failed(self) -> int:
         return self._failed
 
-    def heard(self, backlog: TopicBacklog | None, *, runs: bool = True) -> None: ...
+    def observe(self, backlog: TopicBacklog | None, *, runs: bool = True) -> None: ...
 
-    def mend(self, say: Callable[[str], None] = lambda words: None) -> None:
+    def check_replicas(self, say: Callable[[str], None] = lambda words: None) -> None:
         if self._left:
             words, self._failed = self._left.pop(0)
             say(words)

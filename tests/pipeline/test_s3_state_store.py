@@ -177,7 +177,7 @@ def test_write_waits_for_an_unavailable_server(place: Place, store_server: Any) 
     def pause(seconds: float) -> None:
         clock.pause(seconds)
         if len(clock.slept_s) == 2:
-            store_server.link.mend()
+            store_server.link.restore()
 
     waiting = S3Store(place.home, clock=clock, sleep=pause)
     waiting.read()
@@ -215,10 +215,10 @@ def test_unavailable_server_leaves_the_record_unchanged(place: Place, store_serv
     place.checkpoint(JOB_A, 1)
     store_server.link.cut()
     assert tidy(state, 1) is state
-    store_server.link.mend()
+    store_server.link.restore()
     store_server.link.refuse(400, "ExpiredToken")
     assert tidy(state, 1) is state
-    store_server.link.mend()
+    store_server.link.restore()
     assert tidy(state, 1).completed is not None
 
 

@@ -44,7 +44,7 @@ def watched(*looks: JobStatus, every_s: float = 1.0, **more: object) -> tuple[Jo
     stall_detector, now_s = JobStallDetector(0.0, DEADLINE_S, **more), 0.0  # type: ignore[arg-type]
     for look in looks:
         now_s += every_s
-        stall_detector.heard(now_s, look)
+        stall_detector.observe(now_s, look)
     return stall_detector, now_s
 
 
@@ -61,14 +61,14 @@ def after(look: JobStatus, seconds: float, **more: object) -> str | None:
     stall_detector, now_s = watched(look, look, every_s=0.0, **more)
     for _ in range(4):
         now_s += seconds / 4
-        stall_detector.heard(now_s, look)
+        stall_detector.observe(now_s, look)
     return stall_detector.stalled(now_s)
 
 
 def test_silent_process_is_lost() -> None:
     stall_detector = JobStallDetector(100.0, DEADLINE_S)
     assert stall_detector.stalled(100.0 + SILENT_S - 1) is None
-    stall_detector.heard(150.0)
+    stall_detector.observe(150.0)
     assert stall_detector.stalled(150.0 + SILENT_S - 1) is None
     assert stall_detector.stalled(150.0 + SILENT_S) == "Flink's process sent nothing for 180 s"
 
@@ -139,7 +139,7 @@ def test_interruption_resets_the_stall_timer() -> None:
     away = with_signs(answers=False)
     stall_detector, now_s = watched(*[away] * 59, BUSY, *[away] * 59)
     assert stall_detector.stalled(now_s) is None
-    stall_detector.heard(now_s + 2, away)
+    stall_detector.observe(now_s + 2, away)
     assert stall_detector.stalled(now_s + 2) is not None
 
 
@@ -170,7 +170,7 @@ def test_stall_requires_one_sign_in_every_look(
     times: list[float] = []
     for pause_s, look in steps:
         now_s += pause_s
-        stall_detector.heard(now_s, look)
+        stall_detector.observe(now_s, look)
         times.append(now_s)
     looks = [look for _, look in steps]
 
@@ -242,19 +242,19 @@ def no_launch(port: int, cores: tuple[int, ...]) -> Launch:
 def test_started_replicas_are_owned_and_urls_are_not(tmp_path: Path) -> None:
     with Replicas(Registry(tmp_path / "replicas.json"), no_launch, model="m") as replicas:
         assert isinstance(replicas, SupervisedEngine)
-        EngineSupervisor(replicas).mend()
+        EngineSupervisor(replicas).check_replicas()
     assert not isinstance(["http://somewhere"], SupervisedEngine)
-    EngineSupervisor(["http://somewhere"]).mend()
+    EngineSupervisor(["http://somewhere"]).check_replicas()
 
 
 def test_dead_replica_is_reported_and_restarted(make_owned: MakeOwned) -> None:
     owned, said = make_owned(2), list[str]()
     keeper = EngineSupervisor(owned, ManualClock())
-    keeper.mend(said.append)
+    keeper.check_replicas(said.append)
     assert (owned.restarted, said, keeper.failed) == ([], [], 0)
     owned.die(1)
-    keeper.mend(said.append)
-    keeper.mend(said.append)
+    keeper.check_replicas(said.append)
+    keeper.check_replicas(said.append)
     assert (owned.restarted, keeper.failed) == ([1], 1)
     assert said == ["the local engine at http://r:1 ended and is being restarted; its log was the.log"]
 
@@ -264,7 +264,7 @@ def test_replica_that_cannot_restart_ends_the_run(make_owned: MakeOwned) -> None
     owned.die()
     owned.broken = True
     with pytest.raises(PipelineFailed, match="ended and cannot be restarted: no memory"):
-        EngineSupervisor(owned, ManualClock()).mend()
+        EngineSupervisor(owned, ManualClock()).check_replicas()
 
 
 def test_frequent_but_not_occasional_deaths_end_the_run(
@@ -274,17 +274,17 @@ def test_frequent_but_not_occasional_deaths_end_the_run(
     keeper = EngineSupervisor(owned, clock)
     for _ in range(2 * MAX_RESTARTS):
         owned.die()
-        keeper.mend()
+        keeper.check_replicas()
         clock.advance(WITHIN_S / MAX_RESTARTS)
     assert len(owned.restarted) == 2 * MAX_RESTARTS
     clock.advance(WITHIN_S)
     for _ in range(MAX_RESTARTS):
         owned.die()
-        keeper.mend()
+        keeper.check_replicas()
         clock.advance(WITHIN_S / MAX_RESTARTS - 1)
     owned.die()
     with pytest.raises(PipelineFailed, match=r"ended 4 times within 10 minutes; its log is the\.log"):
-        keeper.mend()
+        keeper.check_replicas()
 
 
 def test_no_stall_while_no_replica_is_ready() -> None:
@@ -292,9 +292,9 @@ def test_no_stall_while_no_replica_is_ready() -> None:
     for second in range(5000):
         now_s = float(second)
         looks = with_signs(looked_ms=second)
-        begin.heard(now_s, looks, served=False)
+        begin.observe(now_s, looks, served=False)
     assert begin.stalled(now_s) is None
     for second in range(5000, 10_000):
         now_s = float(second)
-        begin.heard(now_s, with_signs(looked_ms=second))
+        begin.observe(now_s, with_signs(looked_ms=second))
     assert "no result, failure or retry" in (begin.stalled(now_s) or "")

@@ -14,9 +14,11 @@ from tests.harness.operators import complete_checkpoint
 from forebay.clients.s3.lock import Fenced
 from forebay.engine.replica import ServedModel
 from forebay.errors import LaunchError, PipelineFailed, ResultsLost, SettingError
+from forebay.fleet.discovery import FixedReplicas
 from forebay.flink.checkpoints import END_MARK, drain_folder
 from forebay.pipeline import inference, run, supervisor
 from forebay.pipeline.attempt import AttemptSpec, Preparation
+from forebay.pipeline.inference import Served
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.messages import (
     AwaitsKafka,
@@ -56,11 +58,14 @@ class Process:
         self.home = home
         self.steps = list(steps)
         self.order: AttemptSpec | None = None
+        self.served: Served | None = None
         self.said: list[str] = []
 
     def send(self, what: object) -> None:
         if isinstance(what, AttemptSpec):
             self.order = what
+        if isinstance(what, Served):
+            self.served = what
         self.said.append(type(what).__name__)
 
     def go(self) -> None:
@@ -115,6 +120,7 @@ class Bench:
         self.processes: list[Process] = []
         self.prepared: list[Preparation] = []
         self.entered = 0
+        self.urls = ["http://engine"]
         (folder / "in.jsonl").write_text("{}\n")
         monkeypatch.setattr(inference, "served_model", lambda spec, url, say: ServedModel("m"))
         monkeypatch.setattr(supervisor.time, "sleep", self.pauses.append)
@@ -125,7 +131,7 @@ class Bench:
     @contextmanager
     def engine(self) -> Iterator[list[str]]:
         self.entered += 1
-        yield ["http://engine"]
+        yield self.urls
 
     def run(self, enough: Callable[[Snapshot], bool] = lambda _: False, **options: Any) -> Snapshot:
         document = {
@@ -177,6 +183,15 @@ def test_run_follows_the_steps_of_an_attempt(bench: Bench) -> None:
     assert bench.state.finished
     assert bench.state.completed is not None
     assert (bench.state.completed.number, bench.state.completed.triggered_ms) == (1, 77)
+
+
+def test_plan_names_the_engine_if_nothing_was_started(bench: Bench) -> None:
+    bench.attempts((*STARTS, RUNS, DONE))
+    bench.urls = []
+    bench.run(engine=("http://elsewhere",))
+    served = bench.processes[0].served
+    assert served is not None
+    assert served.replicas == FixedReplicas(("http://elsewhere",))
 
 
 def test_skipped_records_add_up_over_attempts(bench: Bench) -> None:

@@ -116,8 +116,8 @@ def compare_runs(
     obstacles += [*_bad_runs(kind, before, "A"), *_bad_runs(kind, after, "B")]
     if obstacles and not (anyway and pairs):
         listed = "".join(f"\n- {reason}" for reason in obstacles)
-        mend = "--anyway compares them all the same" if pairs else "they share no load"
-        raise SettingError(f"these two cannot be compared ({mend}):{listed}")
+        fix = "--anyway compares them all the same" if pairs else "they share no load"
+        raise SettingError(f"these two cannot be compared ({fix}):{listed}")
     return Comparison(
         loads=tuple(
             LoadComparison(name, tuple(a), tuple(b), tuple(differences(a, b, kind.figures)))

@@ -158,8 +158,8 @@ def _finding(jar: Jar, settings: Settings) -> Finding:
 
     place, subject = _place(jar, settings), f"{jar.connector} connector"
     if place is None:
-        mend = f"forebay connectors install {jar.connector}, if you use it"
-        return Finding(subject, Verdict.OK, "not installed", mend)
+        fix = f"forebay connectors install {jar.connector}, if you use it"
+        return Finding(subject, Verdict.OK, "not installed", fix)
     return Finding(subject, Verdict.OK, str(place))
 
 
@@ -183,7 +183,7 @@ def doctor(*, json: JsonFile = None) -> None:
             verdict, found = finding.verdict.value, replace_controls(finding.found)
             line = Text.assemble((f"{verdict:8}", STYLES[verdict]), f" {finding.subject}: {found}")
             say(console, line)
-            if finding.mend:
-                say(console, f"{'':9}→ {finding.mend}")
+            if finding.fix:
+                say(console, f"{'':9}→ {finding.fix}")
     if any(finding.verdict is Verdict.MISSING for finding in findings):
         raise typer.Exit(1)

@@ -49,7 +49,7 @@ class Finding:
     subject: str
     verdict: Verdict
     found: str
-    mend: str = ""
+    fix: str = ""
 
 
 def examine(settings: Settings) -> list[Finding]:
@@ -140,16 +140,16 @@ def check_memory(available_gib: float) -> Finding:
     found, needed = f"{available_gib:.1f} GiB free", OVERHEAD_GIB + MIN_KV_GIB
     if available_gib >= needed:
         return Finding("memory", Verdict.OK, found)
-    mend = f"a local replica needs {needed:.1f} GiB: free some, or use --engine URL"
-    return Finding("memory", Verdict.WARNING, found, mend)
+    fix = f"a local replica needs {needed:.1f} GiB: free some, or use --engine URL"
+    return Finding("memory", Verdict.WARNING, found, fix)
 
 
 def check_disk(free_gib: float, *, engine_ready: bool) -> Finding:
     needed = LEAST_DISK_GIB if engine_ready else NEEDED_BYTES / GIB
     if free_gib >= needed:
         return Finding("disk", Verdict.OK, f"{free_gib:.1f} GiB free")
-    mend = f"{needed:.0f} GiB are needed: free some, or set FOREBAY_HOME to a larger disk"
-    return Finding("disk", Verdict.MISSING, f"{free_gib:.1f} GiB free", mend)
+    fix = f"{needed:.0f} GiB are needed: free some, or set FOREBAY_HOME to a larger disk"
+    return Finding("disk", Verdict.MISSING, f"{free_gib:.1f} GiB free", fix)
 
 
 def check_ports(base: int = PORT_BASE) -> Finding:

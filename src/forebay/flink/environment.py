@@ -17,8 +17,9 @@ from pyflink.java_gateway import get_gateway
 from forebay.clients.s3.location import Location, uri_of
 from forebay.errors import SettingError
 from forebay.flink.buffers import FEW_RECORDS
+from forebay.flink.file_systems import load_file_systems
 from forebay.flink.job import java_cause, wrong_option
-from forebay.flink.jvm import HEAP_MB, PORT_VARIABLE, import_path, load_file_systems, start_jvm
+from forebay.flink.jvm import HEAP_MB, PORT_VARIABLE, import_path, start_jvm
 from forebay.flink.rest import FlinkRest
 from forebay.flink.shards import MAX_PARALLELISM
 from forebay.flink.thread_mode import MODE, ONE_MODE, import_functions

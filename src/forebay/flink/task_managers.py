@@ -22,8 +22,9 @@ from pyflink.java_gateway import get_gateway
 
 from forebay.errors import LaunchError, SettingError
 from forebay.flink.environment import FlinkConfig, log_dir, secured_options
+from forebay.flink.file_systems import mute_hadoop
 from forebay.flink.job import java_cause, wrong_option
-from forebay.flink.jvm import Jvm, launch_jvm, mute_hadoop, start_jvm
+from forebay.flink.jvm import Jvm, launch_jvm, start_jvm
 from forebay.flink.thread_mode import import_ahead
 from forebay.ports import free_port
 

@@ -316,10 +316,10 @@ class Gateway:
             )
             exchange.body_read = True
             content_type = exchange.headers.get(b"content-type", b"")
-            source = exchange.host if self.keys.open else caller.name
+            source = client_of(exchange.host) if self.keys.open else caller.name
             async with UntilHungUp(receive):
                 asked = await self._reader.read(
-                    client_of((exchange.host, 0)) if self.keys.open else caller.name,
+                    source,
                     exchange.route,
                     body,
                     max_depth=limits.max_json_depth,

@@ -67,9 +67,9 @@ class Connections:
                 del self._counts[client]
 
 
-def client_of(address: tuple[str, int] | None) -> str:
+def client_of(address: str) -> str:
     """What counts as one client: an IPv4 address, or the /64 network of an IPv6 address."""
-    host = "" if address is None else address[0].partition("%")[0]
+    host = address.partition("%")[0]
     if ":" not in host:
         return host
     network = IPv6Address(host)

@@ -53,7 +53,7 @@ class BoundedProtocol(HttpToolsProtocol):
         transport.set_write_buffer_limits(
             high=0 if transport.get_extra_info("sslcontext") is None else 1, low=0
         )
-        if not self.opened.add(self, client_of(self.client), transport.abort):
+        if not self.opened.add(self, client_of(self.client[0] if self.client else ""), transport.abort):
             self._say(503, "gateway_full", "too many connections; try again later")
             return
         self._await_head()

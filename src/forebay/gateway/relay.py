@@ -321,7 +321,7 @@ class Relay:
     ) -> bytes:
         """Send the answer's body to the client; returns its last bytes. `counted`: bytes are progress."""
         chunk, tail = answer.first, b""
-        pace = StreamPace(self._clock.monotonic_s())
+        pace = StreamPace()
         hidden = UsageFilter() if answer.streamed and tries.call.asked.hides_usage else None
         while chunk:
             # The client does not read, so the replica's silence does not mean a stall.
@@ -330,8 +330,8 @@ class Relay:
             if body:
                 await tries.send({"type": "http.response.body", "body": body, "more_body": True})
             events = chunk.count(b"data:") if answer.streamed else 0
-            if answer.streamed:
-                await asyncio.sleep(pace.wait_s(len(chunk), self._clock.monotonic_s()))
+            if answer.streamed and (wait_s := pace.wait_s(len(chunk), self._clock.monotonic_s())):
+                await asyncio.sleep(wait_s)
             if counted:
                 lease.ignore_silence = False
                 lease.progress(max(1, events))

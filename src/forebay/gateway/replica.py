@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import math
 from types import TracebackType
 
 import aiohttp
@@ -43,19 +44,18 @@ STREAM_BURST_BYTES = 256 << 10
 
 
 class StreamPace:
-    """Keeps an answer of endless bytes from taking the processor from other requests.
-
-    `begun_s` and `now_s` are of a monotonic clock.
+    """Keeps an answer of endless bytes from taking the processor from other requests: a token bucket of
+    `STREAM_BURST_BYTES`.
     """
 
-    def __init__(self, begun_s: float) -> None:
-        self._begun_s = begun_s
-        self._sent = -STREAM_BURST_BYTES
+    def __init__(self) -> None:
+        self._due_s = -math.inf
 
     def wait_s(self, size: int, now_s: float) -> float:
-        """How long to wait after `size` more bytes."""
-        self._sent += size
-        return max(0.0, self._sent / STREAM_BYTES_PER_S - (now_s - self._begun_s))
+        """How long to wait after `size` more bytes. `now_s`: of a monotonic clock."""
+        earliest_s = now_s - STREAM_BURST_BYTES / STREAM_BYTES_PER_S
+        self._due_s = max(self._due_s, earliest_s) + size / STREAM_BYTES_PER_S
+        return max(0.0, self._due_s - now_s)
 
 
 async def post(

@@ -20,7 +20,7 @@ from forebay.errors import ForebayError, SettingError
 from forebay.flink.environment import FlinkConfig, Restart, application_environment, own_rest
 from forebay.flink.job import submit
 from forebay.pipeline.attempt import flink_value
-from forebay.pipeline.backlog import lag_watched, queue_told
+from forebay.pipeline.backlog import backlog_served, lag_watched
 from forebay.pipeline.inference import served_by
 from forebay.pipeline.job_graph import build
 from forebay.pipeline.kafka.offsets import GroupOffsets, settlement
@@ -90,7 +90,7 @@ def run_application(spec: PipelineSpec, state_id: str, queue_url: str | None = N
     with (
         closing(offsets),
         lag_watched(spec, job, restored=True, before=read) as waiting,
-        queue_told(job, waiting, port, one_each=spec.application is None, looked=offsets),
+        backlog_served(job, waiting, port, one_each=spec.application is None, looked=offsets),
     ):
         cause = job.await_end()
     if cause:

@@ -16,8 +16,9 @@ from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.connectors.kafka.settings import transaction_prefix
 from forebay.errors import LaunchError
 from forebay.flink.environment import FlinkConfig, Restart, embedded_rest, flink_environment
+from forebay.flink.file_systems import load_file_systems, reach_file_system
 from forebay.flink.job import RunningJob, end_job, submit
-from forebay.flink.jvm import collect_garbage, jvm_process, load_file_systems, reach_file_system
+from forebay.flink.jvm import collect_garbage, jvm_process
 from forebay.flink.rest import FlinkRest
 from forebay.flink.task_managers import standalone_cluster
 from forebay.pipeline.backlog import lag_watched

@@ -180,7 +180,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d
 
 
 @contextmanager
-def queue_told(
+def backlog_served(
     job: RunningJob,
     waiting: LastCount,
     port: int,

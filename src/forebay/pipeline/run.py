@@ -29,7 +29,7 @@ from forebay.pipeline.supervisor import Engine, Supervisor, Watch
 __all__ = ["OpenAnyEngine", "OpenEngine", "Watch", "run_pipeline"]
 
 OpenEngine = AbstractContextManager[Sequence[str]]
-"""Yields the URLs of the replicas; if empty, the pipeline file's are used."""
+"""Yields the URLs of the replicas; if empty, those of the plan or of its file are used."""
 OpenAnyEngine = AbstractContextManager[Engine]
 """Yields URLs, or replicas that the run starts and stops."""
 

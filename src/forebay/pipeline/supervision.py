@@ -67,7 +67,7 @@ class JobStallDetector:
         self._before: JobStatus | None = None
         self._since_s: dict[str, float] = {}
 
-    def heard(self, now_s: float, look: JobStatus | None = None, *, served: bool = True) -> None:
+    def observe(self, now_s: float, look: JobStatus | None = None, *, served: bool = True) -> None:
         """Record a message from the attempt, with a `look` once its job runs. While it is not `served`
         because its replicas are starting, requests in flight make no progress.
         """
@@ -196,10 +196,10 @@ class EngineSupervisor:
     """Whether a replica may answer."""
     scaling: Scaling | None = None
 
-    def heard(self, backlog: TopicBacklog | None, *, runs: bool = True) -> None:
+    def observe(self, backlog: TopicBacklog | None, *, runs: bool = True) -> None:
         """Ignored: the number of replicas is fixed."""
 
-    def mend(self, say: Say = lambda _: None) -> None:
+    def check_replicas(self, say: Say = lambda _: None) -> None:
         """Restart every dead replica, reporting each to `say` first; blocks until they are healthy.
 
         Raises `PipelineFailed` if one cannot be started, or after `MAX_RESTARTS` restarts within ten minutes:

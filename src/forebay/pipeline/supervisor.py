@@ -177,7 +177,7 @@ class Supervisor:
             if report is not None:
                 self._handle(report)
                 look = report if isinstance(report, JobStatus) else None
-                self._stall.heard(time.monotonic(), look, served=self._keeper.serves)
+                self._stall.observe(time.monotonic(), look, served=self._keeper.serves)
                 if isinstance(report, kind):
                     return report
             if uptime_s() >= self._store.held_until_s():
@@ -215,7 +215,7 @@ class Supervisor:
                 self._keeper = EngineSupervisor(engine)
                 self._served = served_by(
                     self._plan.spec,
-                    engine,
+                    engine or self._plan.engine,
                     lambda words, waited_s: self._status.wait(WAITING, words, waited_s),
                 )
             self._written = OutputCounts(self._plan.spec, self._printed)
@@ -250,7 +250,7 @@ class Supervisor:
     def _handle_status(self, report: JobStatus) -> None:
         now = report.snapshot
         self._record.add_checkpoint(report.signs.checkpoint_ms)
-        self._keeper.heard(now.backlog, runs=now.state == "RUNNING")
+        self._keeper.observe(now.backlog, runs=now.state == "RUNNING")
         if self._printed is not None:
             self._printed.check()
         self._status.show(replace(now, failed_commits=self._failed_before + now.failed_commits))
@@ -263,7 +263,7 @@ class Supervisor:
         trouble = self._store.trouble()
         if trouble != self._status.last.store_failure:
             self._status.add(store_failure=trouble)
-        self._keeper.mend(
+        self._keeper.check_replicas(
             lambda words: self._status.add(engine_restarts=self._keeper.failed, engine_failure=words)
         )
         if self._keeper.scaling != self._status.last.scaling:

@@ -47,7 +47,7 @@ def test_everything_passes(echo: int) -> None:
         assert here.recv(100) == b"hello"
 
 
-def test_a_cut_ends_connections_and_lets_none_be_made_until_it_is_mended(echo: int) -> None:
+def test_a_cut_ends_connections_and_lets_none_be_made_until_it_is_restored(echo: int) -> None:
     with Link(echo) as link, connect(link) as here:
         here.sendall(b"hello")
         assert here.recv(100) == b"hello"
@@ -57,13 +57,13 @@ def test_a_cut_ends_connections_and_lets_none_be_made_until_it_is_mended(echo: i
         # The reset may come as early as while the connection is made.
         with pytest.raises(ConnectionResetError), connect(link) as refused:
             refused.recv(100)
-        link.mend()
+        link.restore()
         with connect(link) as again:
             again.sendall(b"hello")
             assert again.recv(100) == b"hello"
 
 
-def test_a_stall_holds_everything_until_it_is_mended(echo: int) -> None:
+def test_a_stall_holds_everything_until_it_is_restored(echo: int) -> None:
     with Link(echo) as link, connect(link) as here:
         here.sendall(b"1")
         assert here.recv(1) == b"1"
@@ -77,6 +77,6 @@ def test_a_stall_holds_everything_until_it_is_mended(echo: int) -> None:
             there.sendall(b"x")
             assert there.recv(1) == b"x"
         assert got == []
-        link.mend()
+        link.restore()
         wait_until(lambda: got == [b"2"])
         reader.join()

@@ -80,11 +80,11 @@ def test_a_server_that_is_busy_or_away_is_said_to_be(store: S3Path, store_server
     store_server.link.busy()
     with pytest.raises(StoreAway, match=r"cannot be used now \(503 SlowDown\)"):
         s3.check(store.key)
-    store_server.link.mend()
+    store_server.link.restore()
     store_server.link.cut()
     with pytest.raises(StoreAway, match=r"http://127.0.0.1:\d+ did not answer"):
         s3.check(store.key)
-    store_server.link.mend()
+    store_server.link.restore()
     s3.check(store.key)
     store_server.link.stall()
     with pytest.raises(StoreAway, match=r"did not answer \(ReadTimeoutError"):
@@ -159,7 +159,7 @@ def test_a_server_that_refuses_is_told_from_one_that_is_away(
         s3.check(store.key)
     with pytest.raises(StoreRefused, match=words):
         s3.put(key, b"2", replacing=etag)
-    store_server.link.mend()
+    store_server.link.restore()
     s3.put(key, b"2", replacing=etag)
 
 
@@ -183,7 +183,7 @@ def test_keys_that_were_refused_are_read_anew(
     store_server.link.refuse(403, "ExpiredToken")
     with pytest.raises(StoreRefused):
         s3.check(store.key)
-    store_server.link.mend()
+    store_server.link.restore()
     s3.check(store.key)
     assert s3._s3._get_credentials().access_key == "AKIANEW"
 

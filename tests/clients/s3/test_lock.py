@@ -68,7 +68,7 @@ def test_an_outage_loses_no_lock(store: S3Path, store_server: Any) -> None:
         store_server.link.cut()
         assert not hold.renew()
         assert not hold.lost
-        store_server.link.mend()
+        store_server.link.restore()
         assert hold.renew()
 
 
@@ -81,7 +81,7 @@ def test_what_keeps_a_lock_from_being_renewed_is_told(store: S3Path, store_serve
         assert hold.renew()
         assert f"bucket {store.bucket} " in hold.trouble
         assert hold.trouble.endswith("the keys have expired (ExpiredToken); renew them")
-        store_server.link.mend()
+        store_server.link.restore()
         assert hold.renew()
         assert hold.trouble == ""
         store_server.link.cut()
@@ -90,7 +90,7 @@ def test_what_keeps_a_lock_from_being_renewed_is_told(store: S3Path, store_serve
         clock.advance(HOLD_S)
         assert not hold.renew()
         assert "did not answer" in hold.trouble
-        store_server.link.mend()
+        store_server.link.restore()
         wait_until(lambda: hold.trouble == "")
         assert not hold.lost
 
@@ -237,6 +237,6 @@ def test_renewals_are_reported_with_when_they_were_sent(store: S3Path, store_ser
         store_server.link.cut()
         clock.advance(1.0)
         assert not hold.renew()
-        store_server.link.mend()
+        store_server.link.restore()
     assert {began_s + HOLD_S, began_s + 1.0 + HOLD_S} <= set(reported)
     assert began_s + 2.0 + HOLD_S not in reported[:2]

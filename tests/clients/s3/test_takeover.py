@@ -367,7 +367,7 @@ class Takeover(RuleBasedStateMachine):
             setattr(actor, kind, True)
 
     @rule(number=run)
-    def mend(self, number: int) -> None:
+    def fix(self, number: int) -> None:
         run = self.runs[number]
         for actor in filter(None, (run.command, run.flink)):
             actor.cut = actor.deaf = False

@@ -67,10 +67,10 @@ def test_a_record_costs_what_those_before_it_did() -> None:
 def test_a_count_holds_for_a_while_and_its_age_counts() -> None:
     queue = TopicQueue(50.0)
     assert queue.waits(0.0) is None
-    queue.heard(TopicBacklog(10, 300, 40, age_s=10.0), 100.0)
+    queue.observe(TopicBacklog(10, 300, 40, age_s=10.0), 100.0)
     assert queue.waits(90.0 + COUNTED_S) == Tokens(10, 300, 40)
     assert queue.waits(90.1 + COUNTED_S) is None
-    queue.heard(TopicBacklog(0, 0, 0, 0.0), 200.0)
+    queue.observe(TopicBacklog(0, 0, 0, 0.0), 200.0)
     assert queue.waits(200.0) == Tokens()
 
 

@@ -148,7 +148,7 @@ def test_discarded_results_name_the_checkpoint_to_resume(kafka: FakeKafka, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("start", "mend"),
+    ("start", "fix"),
     [
         (
             Start(0, 1),
@@ -158,7 +158,7 @@ def test_discarded_results_name_the_checkpoint_to_resume(kafka: FakeKafka, tmp_p
     ],
 )
 def test_losses_after_the_last_look_are_found_at_the_end(
-    kafka: FakeKafka, tmp_path: Path, start: Start, mend: str
+    kafka: FakeKafka, tmp_path: Path, start: Start, fix: str
 ) -> None:
     watched = Watched(tmp_path, start)
     watched.look(start.number)
@@ -166,7 +166,7 @@ def test_losses_after_the_last_look_are_found_at_the_end(
     for number in range(start.number + 1, start.number + 25):
         kafka.transactions_[f"d-0-{number}"] = EMPTY
     kafka.transactions_[f"d-0-{start.number + 23}"] = ABORTED
-    with pytest.raises(ResultsLost, match=f"dead_letters.topic: .*d-0-{start.number + 23}, .* {mend}"):
+    with pytest.raises(ResultsLost, match=f"dead_letters.topic: .*d-0-{start.number + 23}, .* {fix}"):
         watched.watch.finished()
 
 

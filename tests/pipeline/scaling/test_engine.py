@@ -49,10 +49,10 @@ class Bench:
         path.write_bytes(encode_demand(DemandReport(at_ms, waiting)))
         return path
 
-    def mend(self) -> dict[str, Any]:
+    def check_replicas(self) -> dict[str, Any]:
         """Make the decision that follows one second later."""
         self.clock.advance(1.0)
-        self.engine.mend(self.said.append)
+        self.engine.check_replicas(self.said.append)
         return read_course(self.folder / COURSE)[-1]
 
 
@@ -62,31 +62,31 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_unknown_records_cost_the_assumed_tokens(bench: Bench, tmp_path: Path) -> None:
-    bench.engine.heard(TopicBacklog(10, None, None, 0.0))
-    seen = bench.mend()
+    bench.engine.observe(TopicBacklog(10, None, None, 0.0))
+    seen = bench.check_replicas()
     assert (seen["waiting"], seen["backlog_tokens"]) == (10, 2 * 10 * 50)
-    bench.engine.heard(TopicBacklog(10, 300, 40, 0.0))
-    assert bench.mend()["backlog_tokens"] == 340
+    bench.engine.observe(TopicBacklog(10, 300, 40, 0.0))
+    assert bench.check_replicas()["backlog_tokens"] == 340
     # An application that finds by itself what to ask about may ask nothing of them.
     rarely = Bench(tmp_path / "rarely", asks_each=False)
-    rarely.engine.heard(TopicBacklog(10, None, None, 0.0))
-    seen = rarely.mend()
+    rarely.engine.observe(TopicBacklog(10, None, None, 0.0))
+    seen = rarely.check_replicas()
     assert (seen["waiting"], seen["backlog_tokens"]) == (10, 0)
 
 
 def test_old_backlog_count_expires(bench: Bench) -> None:
-    bench.engine.heard(TopicBacklog(10, 300, 40, COUNTED_S - 2.0))
-    assert bench.mend()["waiting"] == 10
+    bench.engine.observe(TopicBacklog(10, 300, 40, COUNTED_S - 2.0))
+    assert bench.check_replicas()["waiting"] == 10
     bench.clock.advance(1.0)
-    bench.engine.heard(None)
-    assert bench.mend()["waiting"] == 0
-    bench.engine.heard(TopicBacklog(8, 300, 40, 0.0))
-    assert bench.mend()["waiting"] == 8
+    bench.engine.observe(None)
+    assert bench.check_replicas()["waiting"] == 0
+    bench.engine.observe(TopicBacklog(8, 300, 40, 0.0))
+    assert bench.check_replicas()["waiting"] == 8
 
 
 def test_reports_of_ended_subtasks_are_removed(bench: Bench) -> None:
     gone, hangs = bench.report("gone", GONE_S), bench.report("hangs", GONE_S - 2.0)
-    bench.mend()
+    bench.check_replicas()
     assert (gone.exists(), hangs.exists()) == (False, True)
 
 
@@ -106,55 +106,55 @@ def test_old_report_of_an_ended_process_is_removed_at_once(
     last = told(ended_pid, 0.0)
     # Of a container: which process that is, and whether it has ended, is not known here.
     contained = told(ended_pid, FRESH_S, "elsewhere")
-    assert bench.mend()["waiting"] == 6
+    assert bench.check_replicas()["waiting"] == 6
     assert [path.exists() for path in (ended, hangs, last, contained)] == [False, True, True, True]
 
 
 def test_hung_subtask_keeps_its_replicas(bench: Bench) -> None:
     bench.report("a")
     bench.report("b", waits=6000.0)
-    assert bench.mend()["wanted"] == 2
+    assert bench.check_replicas()["wanted"] == 2
     for second in range(round(GONE_S) - 1):
         bench.report("a")
-        seen = bench.mend()
+        seen = bench.check_replicas()
         assert (seen["wanted"], seen["waiting"]) == (2, 6000), f"after {second} s"
 
 
 def test_job_without_reports_is_logged_once(bench: Bench) -> None:
     bench.clock.advance(SILENT_S)
-    bench.mend()
+    bench.check_replicas()
     assert bench.said == [], "it has not been submitted yet"
-    bench.engine.heard(None, runs=False)
+    bench.engine.observe(None, runs=False)
     bench.clock.advance(2 * SILENT_S)
-    bench.mend()
+    bench.check_replicas()
     assert bench.said == [], "it waits for slots"
-    bench.engine.heard(None)
+    bench.engine.observe(None)
     bench.clock.advance(SILENT_S - 2.0)
-    bench.mend()
+    bench.check_replicas()
     assert bench.said == []
-    bench.mend()
+    bench.check_replicas()
     assert len(bench.said) == 1
     assert f"no subtask has reported its demand within {SILENT_S:.0f} s" in bench.said[0]
-    bench.mend()
+    bench.check_replicas()
     assert len(bench.said) == 1
 
 
 def test_subtasks_may_be_silent_after_a_report(bench: Bench) -> None:
-    bench.engine.heard(None)
+    bench.engine.observe(None)
     bench.report("a").touch()
-    bench.mend()
+    bench.check_replicas()
     bench.clock.advance(2 * SILENT_S)
-    bench.mend()
+    bench.check_replicas()
     assert bench.said == []
 
 
 def test_replica_not_ready_in_time_has_failed(tmp_path: Path) -> None:
     bench = Bench(tmp_path, start_timeout_s=5.0)
     bench.report("a", waits=3.0)
-    assert bench.mend()["wanted"] == 1
+    assert bench.check_replicas()["wanted"] == 1
     assert bench.engine.failed == 0
     bench.clock.advance(5.0)
-    bench.mend()
+    bench.check_replicas()
     assert "was not healthy within 6 s" in bench.said[0]
     assert bench.engine.failed == 1
 
@@ -174,7 +174,7 @@ class Stream:
             total = Tokens(self._done, 1000 * self._done, 100 * self._done)
             report = DemandReport(now_ms, waiting, arrived=total, done=total)
             (self._bench.folder / f"a{SUFFIX}").write_bytes(encode_demand(report))
-            self._bench.mend()
+            self._bench.check_replicas()
 
 
 def parts(bench: Bench) -> dict[str, Any]:
@@ -185,14 +185,14 @@ def parts(bench: Bench) -> dict[str, Any]:
 def test_next_run_uses_what_a_killed_run_learned(tmp_path: Path) -> None:
     """The next run may be on a rebooted machine, whose monotonic clock starts at the boot."""
     killed = Bench(tmp_path, healthy=lambda replica: True)
-    killed.engine.heard(TopicBacklog(10, 300, 40, 0.0))
+    killed.engine.observe(TopicBacklog(10, 300, 40, 0.0))
     Stream(killed).goes_on(round(5.5 * KEEP_S))
     before = parts(killed)
     assert before["speed"]["work_s"] > 0
     assert before["record cost"] == {"prompt": 30.0, "output": 4.0}
     began = Bench(tmp_path, ManualClock(10.0, killed.clock.wall_ms() + 3_600_000), asks_each=False)
-    began.engine.heard(TopicBacklog(10, None, None, 0.0))
-    assert began.mend()["backlog_tokens"] == 340
+    began.engine.observe(TopicBacklog(10, None, None, 0.0))
+    assert began.check_replicas()["backlog_tokens"] == 340
     assert began.said == []
     Stream(began).goes_on(5)
     began.engine.close()
@@ -210,8 +210,8 @@ def test_next_run_uses_what_a_killed_run_learned(tmp_path: Path) -> None:
 
 def test_ended_run_saves_what_it_learned(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    bench.engine.heard(TopicBacklog(10, 300, 40, 0.0))
-    bench.mend()
+    bench.engine.observe(TopicBacklog(10, 300, 40, 0.0))
+    bench.check_replicas()
     assert not (bench.folder / LEARNED).exists()
     bench.engine.close()
     assert parts(bench)["record cost"] == {"prompt": 30.0, "output": 4.0}
@@ -222,11 +222,11 @@ def test_failed_save_is_repeated_at_the_end(tmp_path: Path, monkeypatch: pytest.
         raise OSError(28, "No space left on device")
 
     bench = Bench(tmp_path)
-    bench.engine.heard(TopicBacklog(10, 300, 40, 0.0))
+    bench.engine.observe(TopicBacklog(10, 300, 40, 0.0))
     with monkeypatch.context() as patch:
         patch.setattr(record, "write_atomic", full)
         bench.clock.advance(KEEP_S)
-        bench.mend()
+        bench.check_replicas()
     assert not (bench.folder / LEARNED).exists()
     # Nothing more was learned.
     bench.engine.close()
@@ -247,7 +247,7 @@ def test_foreign_file_is_logged_once_and_replaced(content: bytes, why: str, tmp_
     (folder / LEARNED).write_bytes(content)
     bench = Bench(tmp_path)
     for _ in range(3):
-        bench.mend()
+        bench.check_replicas()
     assert len(bench.said) == 1
     assert why in bench.said[0]
     assert str(folder / LEARNED) in bench.said[0]
@@ -257,13 +257,13 @@ def test_foreign_file_is_logged_once_and_replaced(content: bytes, why: str, tmp_
 
 def test_state_learned_for_another_model_is_ignored(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    bench.engine.heard(TopicBacklog(10, 300, 40, 0.0))
+    bench.engine.observe(TopicBacklog(10, 300, 40, 0.0))
     bench.engine.close()
     other = Bench(tmp_path, model="n")
-    other.mend()
+    other.check_replicas()
     assert "'m'" in other.said[0]
-    other.engine.heard(TopicBacklog(10, None, None, 0.0))
-    assert other.mend()["backlog_tokens"] == 2 * 10 * 50
+    other.engine.observe(TopicBacklog(10, None, None, 0.0))
+    assert other.check_replicas()["backlog_tokens"] == 2 * 10 * 50
 
 
 def test_full_disk_does_not_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,15 +282,15 @@ def test_backlog_is_split_by_class_also_in_the_next_run(tmp_path: Path) -> None:
     engine = Bench(tmp_path, settings=settings)
     report = DemandReport(engine.clock.wall_ms(), by_class={"archive": Tokens(100, 100, 100)})
     (engine.folder / f"a{SUFFIX}").write_bytes(encode_demand(report))
-    engine.engine.heard(TopicBacklog(10_000, 1_000_000, 1_000_000, 0.0))
-    first = engine.mend()
+    engine.engine.observe(TopicBacklog(10_000, 1_000_000, 1_000_000, 0.0))
+    first = engine.check_replicas()
     engine.engine.close()
     again = Bench(tmp_path, settings=settings)
     again.report("b")
-    again.engine.heard(TopicBacklog(10_000, 1_000_000, 1_000_000, 0.0))
-    assert again.mend()["wanted"] == first["wanted"] == 1
+    again.engine.observe(TopicBacklog(10_000, 1_000_000, 1_000_000, 0.0))
+    assert again.check_replicas()["wanted"] == first["wanted"] == 1
     # All of it is due in a minute otherwise.
     other = Bench(tmp_path / "other", settings=replace(settings, other_classes=()))
     (other.folder / f"a{SUFFIX}").write_bytes(encode_demand(report))
-    other.engine.heard(TopicBacklog(10_000, 1_000_000, 1_000_000, 0.0))
-    assert other.mend()["wanted"] == 2
+    other.engine.observe(TopicBacklog(10_000, 1_000_000, 1_000_000, 0.0))
+    assert other.check_replicas()["wanted"] == 2

@@ -211,8 +211,8 @@ def _object(line: bytes) -> dict[str, Any]:
 def _check_keys(found: dict[str, Any]) -> None:
     for key in found:
         if key not in KEYS:
-            mend = suggestion(key, KEYS) or f"; a line may have {', '.join(KEYS)}"
-            raise BadEntry(f"unknown key {_quote(key)}{mend}")
+            fix = suggestion(key, KEYS) or f"; a line may have {', '.join(KEYS)}"
+            raise BadEntry(f"unknown key {_quote(key)}{fix}")
 
 
 def _name(found: dict[str, Any], name: str) -> str | None:

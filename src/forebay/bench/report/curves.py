@@ -27,7 +27,7 @@ Points = list[tuple[float, float]]
 
 
 def cumulative(values: Sequence[float], points: int = CURVE_POINTS) -> Points:
-    """(value, share of the samples that are no larger), from the smallest to the largest sample."""
+    """(value, share of the samples that are at most as large), from the smallest to the largest sample."""
     ordered = sorted(values)
     if not ordered:
         return []

@@ -5,8 +5,8 @@
 - `request_goodput` is good requests per second, by service times. A request of one token has TPOT 0.
 - `start_times` are seconds after the start of the run. `queue_times` are schedule delays: from due to sent.
 - `generated_texts` are empty: answers are not kept.
-- Figures of too few samples are null (1,000 for p99), where vLLM prints the largest sample; so are figures of
-  none, where it prints 0.
+- Figures of too few samples are null (1,000 for p99), while vLLM prints the largest sample; so are figures
+  without samples, for which it prints 0.
 """
 
 from __future__ import annotations

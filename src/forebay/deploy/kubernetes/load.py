@@ -286,13 +286,13 @@ def _missing_secrets(where: str, pods: PodSpec, needed: frozenset[str]) -> Itera
 def _written_in_pipeline(job: Job) -> Iterator[str]:
     """Likely secrets in the job's ConfigMap; messages do not quote them."""
     for key in secrets_written_in(job.document):
-        mend = (
+        fix = (
             "the job has the variables of pipeline.secrets, such as AWS_SECRET_ACCESS_KEY, and files of "
             "pipeline.volumes"
             if key.startswith("flink.")
             else "write {env: NAME} where the key takes it, and give NAME under pipeline.secrets"
         )
-        yield f"{key}: it looks like a secret, and everybody with access to its ConfigMap can read it: {mend}"
+        yield f"{key}: it looks like a secret, and everybody with access to its ConfigMap can read it: {fix}"
 
 
 def _written_secrets(settings: DeploymentSpec, gateway_value: dict[str, Any] | None) -> Iterator[str]:

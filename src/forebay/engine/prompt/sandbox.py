@@ -283,8 +283,8 @@ def _applied(name: str, value: nodes.Node, *args: nodes.Expr) -> nodes.Call:
 def _unknown(kind: str, name: str, known: Any) -> str:
     name = name[:MAX_NAME_CHARS]
     close = difflib.get_close_matches(name, known, 1)
-    mend = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(sorted(known))}"
-    return f"there is no {kind} {name!r} in prompt templates; {mend}"
+    fix = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(sorted(known))}"
+    return f"there is no {kind} {name!r} in prompt templates; {fix}"
 
 
 def _why_missing(obj: Any, argument: Any) -> str:

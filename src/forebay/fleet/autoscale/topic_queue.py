@@ -96,7 +96,7 @@ class TopicQueue:
         self._waits: Tokens | None = None
         self._counted_s = -math.inf
 
-    def heard(self, backlog: TopicBacklog, now_s: float) -> None:
+    def observe(self, backlog: TopicBacklog, now_s: float) -> None:
         self._waits = self.cost.tokens(backlog)
         self._counted_s = now_s - backlog.age_s
 

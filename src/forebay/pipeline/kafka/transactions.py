@@ -217,10 +217,10 @@ class CommitWatch:
             f"{topic.key}.topic: results are missing in topic {topic.sink.topic!r}: Kafka has discarded "
             f"{names}, which checkpoint {oldest} should have committed: open for longer than "
             f"transaction_timeout_s ({topic.sink.transaction_timeout_s:g}), or ended by another client. "
-            f"{self._mend(oldest - 1)}"
+            f"{self._fix(oldest - 1)}"
         )
 
-    def _mend(self, number: int) -> str:
+    def _fix(self, number: int) -> str:
         kept = self._kept.bring_back(number)
         older = self._start.checkpoint if kept is None else kept.path
         if older is None:

@@ -47,9 +47,9 @@ SILENT_S = 60.0
 class ScaledEngine:
     """Local replicas of one run, started and drained with its demand.
 
-    Call `mend` several times a second, from one thread; it does not block. Subtasks report their demand in
-    `folder`, which also lists the replicas and keeps learned seasons, speed, boot times and costs for the
-    next run. `asks_each`: each record leads to a call, so a backlog has a cost before any is known.
+    Call `check_replicas` several times a second, from one thread; it does not block. Subtasks report their
+    demand in `folder`, which also lists the replicas and keeps learned seasons, speed, boot times and costs
+    for the next run. `asks_each`: each record leads to a call, so a backlog has a cost before any is known.
     """
 
     def __init__(
@@ -120,14 +120,14 @@ class ScaledEngine:
         """Replicas that ended unexpectedly or were not healthy in time."""
         return self.replicas.failed
 
-    def heard(self, backlog: TopicBacklog | None, *, runs: bool = True) -> None:
+    def observe(self, backlog: TopicBacklog | None, *, runs: bool = True) -> None:
         """Record whether the job `runs`, and the backlog in the source's topics."""
         if runs and self._runs_since_s is None:
             self._runs_since_s = self._clock.monotonic_s()
         if backlog is not None:
-            self._queue.heard(backlog, self._clock.monotonic_s())
+            self._queue.observe(backlog, self._clock.monotonic_s())
 
-    def mend(self, say: Callable[[str], None] = lambda words: None) -> None:
+    def check_replicas(self, say: Callable[[str], None] = lambda words: None) -> None:
         """Check the replicas and make a due decision; failures are reported to `say`.
 
         Raises `PipelineFailed` as `LocalReplicas.look`.
