@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -150,4 +151,6 @@ async def main(port: int, way: Way) -> None:
 
 
 if __name__ == "__main__":
+    # Its own computing must not slow down the others: an attacker has another machine.
+    os.nice(19)
     asyncio.run(main(int(sys.argv[1]), WAYS[sys.argv[2]]))

@@ -38,7 +38,7 @@ BUSY_STATUSES = frozenset((502, 503, 504))
 REFUSED_STATUSES = (401, 403)
 
 
-STREAM_BYTES_PER_S = 4 << 20
+STREAM_BYTES_PER_S = 2 << 20
 """Far more than tokens with all their log probabilities."""
 STREAM_BURST_BYTES = 256 << 10
 
