@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from forebay.engine.connection import MAX_FRAMING_BYTES, MAX_INTERIM
+from forebay.clients.http.connection import MAX_FRAMING_BYTES, MAX_INTERIM
 
 from ..gateway.conftest import CHAT, Served, before_engines, until  # noqa: TID252
 from .bounds import without_standstill

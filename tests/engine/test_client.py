@@ -10,7 +10,7 @@ import pytest
 from tests.harness.clock import ManualClock
 
 from forebay import errors
-from forebay.engine import client
+from forebay.clients.http import connection
 from forebay.engine.client import HttpEngine, header_id, replica_url
 from forebay.records import Completion, Message, Request, Sampling
 from forebay.testing.answers import echo
@@ -96,15 +96,13 @@ async def test_connections_are_kept_and_used_again() -> None:
     async with serving() as (engine, _):
         for i in range(20):
             await engine.complete(ask("hello", f"r{i}"), timeout_s=30)
-        assert engine._session is not None
-        pools = engine._session.connector._conns  # type: ignore[union-attr]
-        assert sum(len(pool) for pool in pools.values()) == 1
+        assert engine._server.connections == 1
 
 
 async def test_a_thousand_calls_run_at_once() -> None:
     script = ReplicaScript(delay=Fixed(0.0), slots=1)
     async with serving(script) as (engine, replica):
-        # None is answered until all are there; aiohttp's own limit is 100.
+        # None is answered until all are there.
         assert replica._slots is not None
         async with replica._slots:
             calls = [
@@ -365,7 +363,7 @@ async def test_a_connection_left_open_after_done_does_not_hold_up_the_answer() -
 
 
 async def test_a_connection_left_open_after_done_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "CLOSE_GRACE_S", 0.01)
+    monkeypatch.setattr(connection, "CLOSE_GRACE_S", 0.01)
     given_up = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

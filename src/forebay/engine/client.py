@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from urllib.parse import quote as percent_encode
 
-import aiohttp
 from yarl import URL
 
+from forebay.clients.http.readers import (
+    EVENT_STREAM,
+    JSON,
+    AnswerHead,
+    AwaitedReader,
+    CallOverdue,
+    EnoughRead,
+    SilentServer,
+)
+from forebay.clients.http.server import CONNECT_TIMEOUT_S, HttpServer
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Deadline
-from forebay.engine.connection import open_connector
 from forebay.engine.failures import Redactor, error_from_status, read_retry_after_s
 from forebay.engine.load import LOAD_HEADER, LOAD_REQUEST_HEADER, parse_load_header
-from forebay.engine.protocol import CHAT_PATH, DONE, PROMPT_PATH, AnswerReader, SseParser, request_body
-from forebay.errors import AttemptTimeout, EngineError, ProtocolViolation, SettingError, Unreachable
-from forebay.records import Completion, ReplicaLoad, Request, Timing
+from forebay.engine.protocol import (
+    CHAT_PATH,
+    DONE,
+    KV_TRANSFER,
+    PROMPT_PATH,
+    AnswerReader,
+    SseParser,
+    request_body,
+)
+from forebay.errors import AttemptTimeout, ProtocolViolation, SettingError, Unreachable
+from forebay.records import Completion, Request, Timing
 
 MAX_ANSWER_BYTES = 8 << 20
 MAX_ERROR_BYTES = 64 << 10
 MAX_ID_CHARS = 200
-CONNECT_TIMEOUT_S = 10.0
-KEEPALIVE_S = 4.0
-"""How long an idle connection is kept: less than vLLM's 5 s."""
-CLOSE_GRACE_S = 1.0
-"""How long the body may take to end after the answer, before the connection is closed instead of reused."""
 
 HeadersOf = Callable[[Request, float], Mapping[str, str]]
 
@@ -54,20 +62,16 @@ class HttpEngine:
     ) -> None:
         self.url = replica_url(url)
         self._stream = stream
-        self._connect_timeout_s = connect_timeout_s
         self._max_answer_bytes = max_answer_bytes
         self._clock = clock or SystemClock()
         self._headers_of = headers_of or _no_more
         self._quote = Redactor(api_key)
-        self._chat_url = URL(self.url + CHAT_PATH)
-        self._prompt_url = URL(self.url + PROMPT_PATH)
-        self._headers = request_headers(api_key) | {
+        headers = request_headers(api_key) | {
             "Content-Type": "application/json",
-            "Accept": "text/event-stream" if stream else "application/json",
+            "Accept": EVENT_STREAM if stream else JSON,
             LOAD_REQUEST_HEADER: "TEXT",
         }
-        self._session: aiohttp.ClientSession | None = None
-        self._closed = False
+        self._server = HttpServer(self.url, headers=headers, quote=self._quote, connect_s=connect_timeout_s)
 
     def __repr__(self) -> str:
         return f"HttpEngine({self.url!r})"
@@ -81,8 +85,6 @@ class HttpEngine:
         on_content: Callable[[], None] | None = None,
     ) -> Completion:
         """Like `Engine.complete`. `on_content` is called per chunk, or once for an answer in one piece."""
-        if self._closed:
-            raise Unreachable(f"{self.url}: the client is closed")
         body = request_body(request, stream=self._stream)
         sent_s = self._clock.monotonic_s()
         left_s = math.inf
@@ -91,155 +93,185 @@ class HttpEngine:
             left_s = deadline.left_s(sent_s)
         if min(timeout_s, left_s) <= 0:
             raise AttemptTimeout(f"{self.url}: no time is left for request {request.id}")
+        answer = _CompletionReader(
+            request,
+            url=self.url,
+            stream=self._stream,
+            max_bytes=self._max_answer_bytes,
+            clock=self._clock,
+            quote=self._quote,
+            on_content=on_content or _nothing,
+        )
         try:
-            response = await self._open().post(
-                self._chat_url if request.prompt is None else self._prompt_url,
-                data=body,
-                headers={"X-Request-Id": header_id(request.id), **self._headers_of(request, left_s)},
-                timeout=request_timeout(left_s, self._connect_timeout_s, silence_s=timeout_s),
-                allow_redirects=False,
+            await self._server.post(
+                CHAT_PATH if request.prompt is None else PROMPT_PATH,
+                body,
+                answer,
+                headers=(("X-Request-Id", header_id(request.id)), *self._headers_of(request, left_s).items()),
+                silence_s=timeout_s,
+                total_s=left_s,
+                # A KV cache is made once and read once.
+                again=KV_TRANSFER not in request.sampling.extra,
             )
-            try:
-                return await self._read(request, response, sent_s, on_content or _nothing)
-            except BaseException:
-                # Cancelled or broken: the replica drops the request only if the connection is closed.
-                response.close()
-                raise
-        except aiohttp.ConnectionTimeoutError:
-            failure: EngineError = Unreachable(
-                f"{self.url} did not accept a connection within {self._connect_timeout_s:g} s"
-            )
-        except aiohttp.SocketTimeoutError:
-            failure = AttemptTimeout(f"{self.url} sent nothing for request {request.id} for {timeout_s:g} s")
-        except asyncio.TimeoutError:
-            failure = AttemptTimeout(
+        except SilentServer:
+            failure = f"{self.url} sent nothing for request {request.id} for {timeout_s:g} s"
+        except CallOverdue:
+            failure = (
                 f"{self.url} did not finish request {request.id} by its deadline, {left_s:.1f} s after it"
             )
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            failure = transport_error(error, replica=self.url, quote=self._quote)
-        # Raised outside the `except` block, so that the exception does not keep one that holds the request's
-        # headers.
-        raise failure
+        else:
+            return answer.completion(sent_s)
+        raise AttemptTimeout(failure)
 
     async def close(self) -> None:
-        self._closed = True
-        if self._session is not None:
-            await self._session.close()
+        await self._server.close()
 
-    async def _read(
+
+class _CompletionReader(AwaitedReader):
+    """Reads one answer: a stream, a whole completion, or a refusal."""
+
+    __slots__ = (
+        "_answer",
+        "_chunks_s",
+        "_clock",
+        "_data",
+        "_done_s",
+        "_first_byte_s",
+        "_head",
+        "_left",
+        "_max_bytes",
+        "_model",
+        "_on_content",
+        "_own_error",
+        "_parser",
+        "_quote",
+        "_stream",
+        "_url",
+    )
+
+    def __init__(
         self,
         request: Request,
-        response: aiohttp.ClientResponse,
-        sent_s: float,
+        *,
+        url: str,
+        stream: bool,
+        max_bytes: int,
+        clock: Clock,
+        quote: Redactor,
         on_content: Callable[[], None],
-    ) -> Completion:
-        first_byte_s = self._clock.monotonic_s()
-        load = parse_load_header(response.headers.get(LOAD_HEADER), observed_s=first_byte_s)
-        if response.status != 200:
-            raise await self._refusal(request, response)
-        reader = AnswerReader(request, replica=self.url, quote=self._quote)
+    ) -> None:
+        super().__init__()
+        self._answer = AnswerReader(request, replica=url, quote=quote)
+        self._model = request.model
+        self._url = url
+        self._stream = stream
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._quote = quote
+        self._on_content = on_content
+        self._head: AnswerHead | None = None
+        self._parser: SseParser | None = None
+        self._data = bytearray()
+        self._left = 0
+        self._chunks_s: list[float] = []
+        self._first_byte_s = self._done_s = 0.0
+        self._own_error: Exception | None = None
+
+    def head(self, head: AnswerHead) -> None:
+        self._head = head
+        self._first_byte_s = self._clock.monotonic_s()
+        refused = head.status != 200
+        self._left = MAX_ERROR_BYTES if refused or self._foreign else self._max_bytes
         # Some servers never stream.
-        if self._stream and response.content_type != "application/json":
-            seen = _Seen(sent_s, first_byte_s, load, on_content)
-            return await self._read_stream(response, reader, seen)
-        reader.take_whole(await read_bounded(response, self._max_answer_bytes, replica=self.url))
-        on_content()
-        timing = Timing(sent_s, self._clock.monotonic_s(), first_byte_s)
-        return self._completion(reader, timing, load)
+        if self._stream and not refused and head.content_type == EVENT_STREAM:
+            self._parser = SseParser(replica=self._url, quote=self._quote)
 
-    async def _read_stream(
-        self, response: aiohttp.ClientResponse, reader: AnswerReader, seen: _Seen
-    ) -> Completion:
-        kind = response.headers.get("Content-Type", "")
-        if not kind.startswith("text/event-stream"):
-            start = (await read_start(response, MAX_ERROR_BYTES)).decode("utf-8", "replace")
-            raise ProtocolViolation(
-                f"{self.url} sent {self._quote(kind)!r}, not an event stream: {self._quote(start)}"
+    @property
+    def _foreign(self) -> bool:
+        """Whether a stream was asked for, and the answer is neither one nor JSON."""
+        head = self._head
+        return self._stream and head is not None and head.content_type not in (EVENT_STREAM, JSON)
+
+    def body(self, data: bytes) -> None:
+        if self.done:
+            return
+        try:
+            self._left -= len(data)
+            if self._parser is not None:
+                self._read_events(self._parser, data)
+            else:
+                self._data += data
+            if self._left < 0:
+                if self._foreign or (self._head is not None and self._head.status != 200):
+                    raise EnoughRead
+                raise ProtocolViolation(f"{self._url} sent an answer of more than {self._max_bytes} bytes")
+        except Exception as error:
+            self._own_error = error
+            raise
+
+    def _read_events(self, parser: SseParser, data: bytes) -> None:
+        now_s = self._clock.monotonic_s()
+        answer = self._answer
+        for event in parser.feed(data):
+            if event == DONE:
+                self.done = True
+                self.finished(None)
+                return
+            if answer.take_chunk(event):
+                self._chunks_s.append(now_s)
+                self._on_content()
+            elif answer.reasons:
+                self._on_content()
+
+    def finished(self, error: Exception | None) -> None:
+        if not self._done_s:
+            self._done_s = self._clock.monotonic_s()
+        complete = self._answer.finish_reason is not None or (self._head and self._head.status != 200)
+        if complete and error is not self._own_error and not isinstance(error, CallOverdue):
+            # At most the token counts, or part of the refusal's words, are missing.
+            error = None
+        super().finished(error)
+
+    def completion(self, sent_s: float) -> Completion:
+        """Raises the `EngineError` of the cause if the answer is not a completion."""
+        head, answer = self._head, self._answer
+        assert head is not None
+        if head.status != 200:
+            raise error_from_status(
+                head.status,
+                bytes(self._data[:MAX_ERROR_BYTES]),
+                replica=self._url,
+                model=self._model,
+                quote=self._quote,
+                retry_after_s=read_retry_after_s(head.get("Retry-After"), now_ms=self._clock.wall_ms()),
             )
-        content = response.content
-        parser = SseParser(replica=self.url, quote=self._quote)
-        chunks_s: list[float] = []
-        left = self._max_answer_bytes
-        done = False
-        try:
-            while not done and (chunk := await content.readany()):
-                left -= len(chunk)
-                if left < 0:
-                    raise ProtocolViolation(
-                        f"{self.url} sent an answer of more than {self._max_answer_bytes} bytes"
-                    )
-                now_s = self._clock.monotonic_s()
-                for data in parser.feed(chunk):
-                    if data == DONE:
-                        done = True
-                        break
-                    if reader.take_chunk(data):
-                        chunks_s.append(now_s)
-                        seen.on_content()
-                    elif reader.reasons:
-                        seen.on_content()
-        except (aiohttp.ClientPayloadError, aiohttp.ClientConnectionError, ConnectionError):
-            # The answer is complete; at most its token counts are missing.
-            if reader.finish_reason is None:
-                raise
-            response.close()
-        if not done:
-            parser.end()
-            if reader.finish_reason is None:
-                raise Unreachable(f"{self.url} ended its answer before it was complete")
-        elif not reader.has_choice:
-            raise ProtocolViolation(f"{self.url} ended its stream without an answer")
-        done_s = self._clock.monotonic_s()
-        if not content.at_eof():
-            # The connection returns to the pool when the body ends, unless that takes too long.
-            asyncio.get_running_loop().call_later(CLOSE_GRACE_S, response.close)
-        timing = Timing(
-            seen.sent_s, done_s, seen.first_byte_s, chunks_s[0] if chunks_s else None, tuple(chunks_s)
-        )
-        return self._completion(reader, timing, seen.load)
-
-    def _completion(self, reader: AnswerReader, timing: Timing, load: ReplicaLoad | None) -> Completion:
+        if self._foreign:
+            kind, start = head.get("Content-Type") or "", self._data.decode("utf-8", "replace")
+            raise ProtocolViolation(
+                f"{self._url} sent {self._quote(kind)!r}, not an event stream: {self._quote(start)}"
+            )
+        if self._parser is None:
+            answer.take_whole(bytes(self._data))
+            self._on_content()
+        elif not self.done:
+            self._parser.end()
+            if answer.finish_reason is None:
+                raise Unreachable(f"{self._url} ended its answer before it was complete")
+        elif not answer.has_choice:
+            raise ProtocolViolation(f"{self._url} ended its stream without an answer")
+        chunks_s = tuple(self._chunks_s)
         return Completion(
-            reader.text,
-            reader.finish_reason,
-            reader.usage,
-            timing,
-            load,
-            self.url,
-            reader.kv_transfer,
-            reasoning=reader.reasoning,
-            tool=reader.tool,
-            refusal=reader.refusal,
+            answer.text,
+            answer.finish_reason,
+            answer.usage,
+            Timing(sent_s, self._done_s, self._first_byte_s, chunks_s[0] if chunks_s else None, chunks_s),
+            parse_load_header(head.get(LOAD_HEADER), observed_s=self._first_byte_s),
+            self._url,
+            answer.kv_transfer,
+            reasoning=answer.reasoning,
+            tool=answer.tool,
+            refusal=answer.refusal,
         )
-
-    async def _refusal(self, request: Request, response: aiohttp.ClientResponse) -> EngineError:
-        try:
-            body = await read_start(response, MAX_ERROR_BYTES)
-        except aiohttp.ClientError:
-            body = b""  # The status is enough.
-        return error_from_status(
-            response.status,
-            body,
-            replica=self.url,
-            model=request.model,
-            quote=self._quote,
-            retry_after_s=read_retry_after_s(
-                response.headers.get("Retry-After"), now_ms=self._clock.wall_ms()
-            ),
-        )
-
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = open_session(self._headers)
-        return self._session
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    sent_s: float
-    first_byte_s: float
-    load: ReplicaLoad | None
-    on_content: Callable[[], None]
 
 
 def _nothing() -> None: ...
@@ -278,67 +310,8 @@ def request_headers(api_key: str | None) -> dict[str, str]:
     return headers
 
 
-def open_session(headers: dict[str, str]) -> aiohttp.ClientSession:
-    """A session of the running event loop: no connection limit, no cookies, no proxy from the environment."""
-    return aiohttp.ClientSession(
-        connector=open_connector(keepalive_s=KEEPALIVE_S),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        headers=headers,
-        auto_decompress=False,
-    )
-
-
-def request_timeout(
-    total_s: float, connect_s: float = CONNECT_TIMEOUT_S, *, silence_s: float = math.inf
-) -> aiohttp.ClientTimeout:
-    """Limits of one exchange. Exact: aiohttp by default rounds times above 5 s up to whole seconds.
-
-    `silence_s`: before the first read and between two reads. Both may be infinite.
-    """
-    return aiohttp.ClientTimeout(
-        total=None if math.isinf(total_s) else total_s,
-        sock_connect=connect_s,
-        sock_read=None if math.isinf(silence_s) else silence_s,
-        ceil_threshold=math.inf,
-    )
-
-
 def header_id(id: str) -> str:
     """`id` as a header value: unchanged if it is short and plain, else percent-encoded and cut."""
     if len(id) <= MAX_ID_CHARS and id.isascii() and id.isprintable():
         return id
     return percent_encode(id, errors="replace")[:MAX_ID_CHARS]
-
-
-async def read_start(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """At most `limit` bytes of the body. Closes the connection if there are more."""
-    parts: list[bytes] = []
-    left = limit
-    while left > 0 and (chunk := await response.content.read(left)):
-        parts.append(chunk)
-        left -= len(chunk)
-    if not response.content.at_eof():
-        response.close()
-    return b"".join(parts)
-
-
-async def read_bounded(response: aiohttp.ClientResponse, limit: int, *, replica: str) -> bytes:
-    """The whole body. Raises `ProtocolViolation` if it exceeds `limit` bytes."""
-    body = await read_start(response, limit + 1)
-    if len(body) > limit:
-        raise ProtocolViolation(f"{replica} sent an answer of more than {limit} bytes")
-    return body
-
-
-def _reason(error: OSError) -> str:
-    """Only the system's message: the error's text contains much else."""
-    return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
-
-
-def transport_error(error: Exception, *, replica: str, quote: Redactor) -> EngineError:
-    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
-        return Unreachable(f"{replica}: no connection ({quote(_reason(error.os_error))}); is it there?")
-    said = f"{type(error).__name__}: {quote(str(error))}"
-    if isinstance(error, aiohttp.ClientPayloadError | aiohttp.ClientConnectionError | OSError):
-        return Unreachable(f"{replica}: {said}")
-    return ProtocolViolation(f"{replica} did not speak HTTP: {said}")

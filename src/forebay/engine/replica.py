@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import aiohttp
 import orjson
-from yarl import URL
 
+from forebay.clients.http.readers import CallOverdue, WholeAnswer
+from forebay.clients.http.server import HttpServer
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Deadline
-from forebay.engine.client import (
-    MAX_ERROR_BYTES,
-    HttpEngine,
-    open_session,
-    read_bounded,
-    read_start,
-    request_headers,
-    request_timeout,
-    transport_error,
-)
+from forebay.engine.client import MAX_ERROR_BYTES, HttpEngine, request_headers
 from forebay.engine.failures import Redactor, error_from_status
 from forebay.engine.load import ReplicaCounters, parse_cache_tokens, parse_metrics
 from forebay.engine.protocol import CHAT_PATH, EMBED_PATH, PROMPT_PATH
@@ -32,6 +22,7 @@ from forebay.records import Completion, ReplicaLoad, Request
 MAX_MODELS_BYTES = 1 << 20
 MAX_METRICS_BYTES = 8 << 20
 REFUSES_ANYONE = frozenset((401, 403, 408, 429))
+JSON_BODY = (("Content-Type", "application/json"),)
 NO_LIST = (BadRequest, ModelNotFound, ProtocolViolation)
 """Errors of a server without a list of its models: 404, 405, or something else."""
 
@@ -102,8 +93,8 @@ class HttpReplica:
         self._clock = clock or SystemClock()
         self._engine = HttpEngine(url, api_key=api_key, stream=stream, clock=self._clock)
         self._url = self._engine.url
-        self._api_key = api_key
-        self._session: aiohttp.ClientSession | None = None
+        self._quote = Redactor(api_key)
+        self._server = HttpServer(self._url, headers=request_headers(api_key), quote=self._quote)
 
     @property
     def engine(self) -> HttpEngine:
@@ -121,7 +112,7 @@ class HttpReplica:
             document: Any = orjson.loads(body)
             return tuple(_model(entry) for entry in document["data"])
         except (orjson.JSONDecodeError, KeyError, TypeError):
-            said = Redactor(self._api_key)(body.decode("utf-8", "replace"))
+            said = self._quote(body.decode("utf-8", "replace"))
             raise ProtocolViolation(
                 f"{self._url}/v1/models did not return a list of models: {said}"
             ) from None
@@ -150,8 +141,7 @@ class HttpReplica:
 
     async def close(self) -> None:
         await self._engine.close()
-        if self._session is not None:
-            await self._session.close()
+        await self._server.close()
 
     async def _get(self, path: str, timeout_s: float, limit: int) -> bytes:
         status, body = await self._ask(path, timeout_s, limit)
@@ -160,25 +150,20 @@ class HttpReplica:
         return body
 
     async def _ask(self, path: str, timeout_s: float, limit: int, wish: object = None) -> tuple[int, bytes]:
-        if self._session is None:
-            self._session = open_session(request_headers(self._api_key))
+        answer = WholeAnswer(self._url, max_bytes=limit, max_error_bytes=MAX_ERROR_BYTES)
         try:
-            url, timeout = URL(self._url + path), request_timeout(timeout_s)
-            method = "GET" if wish is None else "POST"
-            async with self._session.request(
-                method, url, json=wish, timeout=timeout, allow_redirects=False
-            ) as response:
-                if response.status == 200:
-                    return 200, await read_bounded(response, limit, replica=self._url)
-                return response.status, await read_start(response, MAX_ERROR_BYTES)
-        except asyncio.TimeoutError:
-            failure: EngineError = AttemptTimeout(f"{self._url}{path} did not answer within {timeout_s:g} s")
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            failure = transport_error(error, replica=self._url, quote=Redactor(self._api_key))
-        raise failure
+            if wish is None:
+                await self._server.get(path, answer, total_s=timeout_s)
+            else:
+                await self._server.post(
+                    path, orjson.dumps(wish), answer, headers=JSON_BODY, total_s=timeout_s
+                )
+        except CallOverdue:
+            raise AttemptTimeout(f"{self._url}{path} did not answer within {timeout_s:g} s") from None
+        return answer.status, bytes(answer.data)
 
     def _error(self, status: int, body: bytes) -> EngineError:
-        return error_from_status(status, body, replica=self._url, model="", quote=Redactor(self._api_key))
+        return error_from_status(status, body, replica=self._url, model="", quote=self._quote)
 
 
 async def list_models(url: str, *, api_key: str | None = None) -> tuple[ServedModel, ...]:

@@ -8,11 +8,12 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 
-import aiohttp
 import orjson
 
+from forebay.clients.http.client import HttpClient
 from forebay.clock import Clock, SystemClock
-from forebay.engine.client import open_session, request_headers
+from forebay.engine.client import request_headers
+from forebay.engine.failures import Redactor
 from forebay.engine.load import LOAD_REQUEST_HEADER
 from forebay.errors import Unreachable
 from forebay.fleet.client import FleetClient
@@ -111,7 +112,7 @@ class Gateway:
         self._load = PeakLoad(self._clock)
         self._metrics = GatewayMetrics(fleet, self._load, prefill, access_log)
         self._accounts = Accounts(self._metrics, access_log, self._clock, names_keys=self._monitoring.closed)
-        self._session: aiohttp.ClientSession | None = None
+        self._client = HttpClient(headers=request_headers(fleet.api_key), quote=Redactor(fleet.api_key))
         self._relay: Relay | None = None
         self.draining = False
         self.in_flight = 0
@@ -138,14 +139,13 @@ class Gateway:
 
         Raises `SettingError` if the list of replicas cannot be read, or if they serve no permitted model.
         """
-        self._session = open_session(request_headers(self._fleet.api_key))
         prefills = None
         if self._prefill is not None:
             self._prefill.watch()
-            prefills = Prefills(self._prefill, self._session, self._rules, self._clock)
+            prefills = Prefills(self._prefill, self._client, self._rules, self._clock)
         self._relay = Relay(
             self._fleet,
-            self._session,
+            self._client,
             self._rules,
             self._clock,
             on_retry=lambda cause: self._metrics.retries.labels(cause).inc(),
@@ -162,8 +162,7 @@ class Gateway:
         await self._reader.close()
         if self._prefill is not None:
             await self._prefill.close()
-        if self._session is not None:
-            await self._session.close()
+        await self._client.close()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._tracing.close)
         await loop.run_in_executor(None, self._accounts.close)

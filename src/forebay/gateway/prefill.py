@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
 import orjson
 
+from forebay.clients.http.client import HttpClient
+from forebay.clients.http.readers import PulledAnswer
 from forebay.clock import Clock
-from forebay.engine.client import MAX_ANSWER_BYTES, MAX_ERROR_BYTES, read_bounded, read_start
+from forebay.engine.client import MAX_ANSWER_BYTES, MAX_ERROR_BYTES
 from forebay.engine.failures import Redactor, error_from_status, read_retry_after_s
 from forebay.engine.load import LOAD_HEADER, parse_load_header
 from forebay.engine.protocol import KV_TRANSFER
@@ -27,11 +28,11 @@ from forebay.errors import (
 from forebay.fleet.client import FleetClient
 from forebay.fleet.kv_handover import MissingKvCaches, none_prefills, prefill_fields, while_some_prefill
 from forebay.fleet.lease import ReplicaLease
-from forebay.gateway.asgi import TimeLimit
+from forebay.gateway.asgi import TimeLimit, TimeOver
 from forebay.gateway.attempt import Attempt
 from forebay.gateway.body import deeper_than
 from forebay.gateway.call import RelayedCall, RelayRules
-from forebay.gateway.replica import FAILED, Lost, UntilLost, failure_from, post
+from forebay.gateway.replica import Lost, UntilLost, post, slow_start
 from forebay.gateway.usage import usage_in
 from forebay.records import KvHandover
 
@@ -56,11 +57,9 @@ class Prefilled:
 class Prefills:
     """Prefills prompts at the replicas of `fleet`. Belongs to the relay's event loop."""
 
-    def __init__(
-        self, fleet: FleetClient, session: aiohttp.ClientSession, rules: RelayRules, clock: Clock
-    ) -> None:
+    def __init__(self, fleet: FleetClient, client: HttpClient, rules: RelayRules, clock: Clock) -> None:
         self._fleet = fleet
-        self._session = session
+        self._client = client
         self._rules = rules
         self._clock = clock
         self._quote = Redactor(fleet.api_key)
@@ -121,33 +120,36 @@ class Prefills:
 
     async def _at(self, lease: ReplicaLease, call: RelayedCall, body: bytes, attempt: Attempt) -> Prefilled:
         rules, url = self._rules, lease.url
-        response: aiohttp.ClientResponse | None = None
+        response: PulledAnswer | None = None
         call.sent = True
         try:
             with TimeLimit(rules.first_byte_s):
-                response = await post(self._session, url, call, body, attempt, connect_s=rules.connect_s)
-                if response.status != 200:
+                response = await post(self._client, url, call, body, attempt, connect_s=rules.connect_s)
+                if response.answer_head.status != 200:
                     raise await self._refusal(response, url, call.asked.model)
-                answer = await read_bounded(response, MAX_ANSWER_BYTES, replica=url)
-        except FAILED as error:
-            raise failure_from(error, url, rules, self._quote) from None
+                answer = await response.read_start(MAX_ANSWER_BYTES + 1)
+        except TimeOver:
+            raise slow_start(url, rules.first_byte_s) from None
         finally:
-            # Only a closed connection makes the replica drop the request.
-            if response is not None and not response.content.at_eof():
+            if response is not None:
                 response.close()
+        if len(answer) > MAX_ANSWER_BYTES:
+            raise ProtocolViolation(f"{url} sent an answer of more than {MAX_ANSWER_BYTES} bytes")
         kv_transfer = kv_transfer_in(answer, url)
-        lease.load(parse_load_header(response.headers.get(LOAD_HEADER), observed_s=self._clock.monotonic_s()))
+        load = parse_load_header(response.answer_head.get(LOAD_HEADER), observed_s=self._clock.monotonic_s())
+        lease.load(load)
         # After the counts comes the description of the KV cache: kilobytes for a long prompt.
         lease.done(usage_in(answer, 1))
         call.prefilled = True
         self._missing.look(url, given=kv_transfer is not None)
         return Prefilled("no_kv_cache" if kv_transfer is None else "transferred", kv_transfer)
 
-    async def _refusal(self, response: aiohttp.ClientResponse, url: str, model: str) -> EngineError:
-        retry_after_s = read_retry_after_s(response.headers.get("Retry-After"), now_ms=self._clock.wall_ms())
-        body = await read_start(response, MAX_ERROR_BYTES)
+    async def _refusal(self, response: PulledAnswer, url: str, model: str) -> EngineError:
+        head = response.answer_head
+        retry_after_s = read_retry_after_s(head.get("Retry-After"), now_ms=self._clock.wall_ms())
+        body = await response.read_start(MAX_ERROR_BYTES)
         return error_from_status(
-            response.status, body, replica=url, model=model, quote=self._quote, retry_after_s=retry_after_s
+            head.status, body, replica=url, model=model, quote=self._quote, retry_after_s=retry_after_s
         )
 
 

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
-import aiohttp
-
+from forebay.clients.http.client import HttpClient
+from forebay.clients.http.readers import EVENT_STREAM, JSON, AnswerHead, PulledAnswer
 from forebay.clock import Clock
-from forebay.engine.client import MAX_ERROR_BYTES, transport_error
-from forebay.engine.failures import Redactor
+from forebay.engine.client import MAX_ERROR_BYTES
 from forebay.engine.load import LOAD_HEADER, parse_load_header
 from forebay.errors import (
     AttemptTimeout,
@@ -26,22 +25,21 @@ from forebay.errors import (
 )
 from forebay.fleet.client import FleetClient
 from forebay.fleet.lease import ReplicaLease
-from forebay.gateway.asgi import Send, TimeLimit, headers_down
+from forebay.gateway.asgi import Send, TimeLimit, TimeOver, headers_down
 from forebay.gateway.asked import Asked
 from forebay.gateway.attempt import Attempt
 from forebay.gateway.call import RelayedCall, RelayRules
 from forebay.gateway.prefill import Prefills, decode_body
 from forebay.gateway.refusal import no_replica, no_route, refusal_for
 from forebay.gateway.replica import (
-    FAILED,
     REFUSED_STATUSES,
     TAIL_BYTES,
     Lost,
     StreamPace,
     UntilLost,
-    failure_from,
     failure_of,
     post,
+    slow_start,
 )
 from forebay.gateway.routes import dialect_of
 from forebay.gateway.usage import UsageFilter, counts_in
@@ -81,16 +79,20 @@ class Tries:
 class BegunAnswer:
     """The head of an answer, and the first bytes of its body."""
 
-    response: aiohttp.ClientResponse
+    response: PulledAnswer
     first: bytes
 
     @property
+    def head(self) -> AnswerHead:
+        return self.response.answer_head
+
+    @property
     def streamed(self) -> bool:
-        return self.response.content_type == "text/event-stream"
+        return self.head.content_type == EVENT_STREAM
 
     @property
     def refused(self) -> bool:
-        return self.response.status >= 400
+        return self.head.status >= 400
 
 
 class Relay:
@@ -107,7 +109,7 @@ class Relay:
     def __init__(
         self,
         fleet: FleetClient,
-        session: aiohttp.ClientSession,
+        client: HttpClient,
         rules: RelayRules,
         clock: Clock,
         *,
@@ -115,10 +117,9 @@ class Relay:
         prefills: Prefills | None = None,
     ) -> None:
         self._fleet = fleet
-        self._session = session
+        self._client = client
         self._rules = rules
         self._clock = clock
-        self._quote = Redactor(fleet.api_key)
         self._on_retry = on_retry
         self._prefills = prefills
 
@@ -242,38 +243,36 @@ class Relay:
     async def _begin(self, lease: ReplicaLease, tries: Tries, attempt: Attempt) -> BegunAnswer:
         """Send the request and return the first bytes of the answer. Raises `EngineError`."""
         rules, call = self._rules, tries.call
-        response: aiohttp.ClientResponse | None = None
+        response: PulledAnswer | None = None
         call.sent = True
         try:
             with TimeLimit(rules.first_byte_s if call.asked.stream else math.inf):
                 response = await post(
-                    self._session, lease.url, call, tries.body, attempt, connect_s=rules.connect_s
+                    self._client, lease.url, call, tries.body, attempt, connect_s=rules.connect_s
                 )
                 return BegunAnswer(response, await self._first_bytes(lease, response, tries))
         except BaseException as error:
             if response is not None:
                 response.close()
-            if isinstance(error, FAILED):
-                raise failure_from(error, lease.url, rules, self._quote) from None
+            if isinstance(error, TimeOver):
+                raise slow_start(lease.url, rules.first_byte_s) from None
             raise
 
-    async def _first_bytes(
-        self, lease: ReplicaLease, response: aiohttp.ClientResponse, tries: Tries
-    ) -> bytes:
+    async def _first_bytes(self, lease: ReplicaLease, response: PulledAnswer, tries: Tries) -> bytes:
         """The first bytes of an answer that the client gets. Raises `EngineError` if it shows that the
         replica failed, and `Refusal` if the engine lacks the route.
         """
-        asked = tries.call.asked
+        asked, head = tries.call.asked, response.answer_head
         # If two replicas answer 500, the request is to blame: the second answer is the client's.
         final = tries.number > 1 or tries.number == self._rules.attempts
         others = not final and (tries.takes_over or self._others({lease.url: 0}, asked))
-        failure = failure_of(lease.url, response, others, self._clock.wall_ms())
+        failure = failure_of(lease.url, head, others, self._clock.wall_ms())
         if failure is not None and (
-            response.status not in REFUSED_STATUSES or others or not await self._fleet.accepts(lease)
+            head.status not in REFUSED_STATUSES or others or not await self._fleet.accepts(lease)
         ):
             raise failure
-        first = await response.content.readany()
-        if response.status != 404:
+        first = await response.read_any()
+        if head.status != 404:
             return first
         first = await _rest(response, first)
         missing = missing_in(first)
@@ -286,20 +285,19 @@ class Relay:
 
     async def _finish(self, lease: ReplicaLease, answer: BegunAnswer, tries: Tries, attempt: Attempt) -> None:
         """Send the answer to the client and report to `lease` how it ended. Raises `Cut`."""
-        call, send, response = tries.call, tries.send, answer.response
+        call, send, head = tries.call, tries.send, answer.head
         counted = call.asked.stream and not answer.refused
         lease.metrics_only = False
         if counted:
             lease.progress()
         call.streamed = answer.streamed
-        headers = headers_down(response.raw_headers)
+        headers = headers_down(head.headers)
         headers.append((b"x-request-id", call.id.encode("ascii")))
-        await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        call.begin(lease.url, response.status, self._clock.monotonic_s())
+        await send({"type": "http.response.start", "status": head.status, "headers": headers})
+        call.begin(lease.url, head.status, self._clock.monotonic_s())
         try:
             tail = await self._stream(lease, answer, tries, counted=counted)
-        except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError) as error:
-            failure = transport_error(error, replica=lease.url, quote=self._quote)
+        except EngineError as failure:
             lease.failed(failure)
             attempt.failed(failure.cause)
             LOG.warning("request %s broke off: %s", call.id, failure)
@@ -307,9 +305,9 @@ class Relay:
                 await break_off(send, call)
             raise Cut from None
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-        in_json = answer.streamed or response.content_type == "application/json"
-        attempt.answered(response.status, *((answer.first, tail) if in_json else ()))
-        lease.load(parse_load_header(response.headers.get(LOAD_HEADER), observed_s=self._clock.monotonic_s()))
+        in_json = answer.streamed or head.content_type == JSON
+        attempt.answered(head.status, *((answer.first, tail) if in_json else ()))
+        lease.load(parse_load_header(head.get(LOAD_HEADER), observed_s=self._clock.monotonic_s()))
         if answer.refused:
             _report_rejection(lease, answer, call)
         else:
@@ -337,7 +335,7 @@ class Relay:
                 lease.progress(max(1, events))
             tries.call.events += events
             tail = chunk[-TAIL_BYTES:] if len(chunk) >= TAIL_BYTES else (tail + chunk)[-TAIL_BYTES:]
-            chunk = await answer.response.content.readany()
+            chunk = await answer.response.read_any()
         if hidden is not None and (rest := hidden.rest()):
             await tries.send({"type": "http.response.body", "body": rest, "more_body": True})
         return tail
@@ -368,7 +366,7 @@ def _report_usage(lease: ReplicaLease, answer: BegunAnswer, call: RelayedCall, t
 
 def _report_rejection(lease: ReplicaLease, answer: BegunAnswer, call: RelayedCall) -> None:
     """Report a complete answer with an error's status."""
-    status = answer.response.status
+    status = answer.head.status
     if status >= 500:
         lease.failed(ServerFault(f"{lease.url} answered {status}"), blame=False)
     elif status == 404 and missing_in(answer.first) == "model":
@@ -378,8 +376,8 @@ def _report_rejection(lease: ReplicaLease, answer: BegunAnswer, call: RelayedCal
         lease.failed(BadRequest(f"{lease.url} answered {status}"))
 
 
-async def _rest(response: aiohttp.ClientResponse, first: bytes) -> bytes:
-    while len(first) < MAX_ERROR_BYTES and (more := await response.content.readany()):
+async def _rest(response: PulledAnswer, first: bytes) -> bytes:
+    while len(first) < MAX_ERROR_BYTES and (more := await response.read_any()):
         first += more
     return first
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import math
 from types import TracebackType
 
-import aiohttp
-from yarl import URL
-
-from forebay.engine.client import transport_error
-from forebay.engine.failures import Redactor, read_retry_after_s
+from forebay.clients.http.client import HttpClient
+from forebay.clients.http.readers import AnswerHead, PulledAnswer
+from forebay.engine.failures import read_retry_after_s
 from forebay.errors import (
     AttemptTimeout,
     EngineError,
@@ -20,19 +17,14 @@ from forebay.errors import (
     RateLimited,
     ServerFault,
     Unauthorized,
-    Unreachable,
 )
 from forebay.fleet.lease import ReplicaLease
-from forebay.gateway.asgi import TimeOver, cancellings, forget_cancelling
+from forebay.gateway.asgi import cancellings, forget_cancelling
 from forebay.gateway.attempt import Attempt
-from forebay.gateway.call import RelayedCall, RelayRules
+from forebay.gateway.call import RelayedCall
 
-LARGE_BODY_BYTES = 1 << 20
-"""The HTTP client writes larger bodies in pieces if they are files."""
 TAIL_BYTES = 4096
 """Token counts are in the last bytes of an answer."""
-FAILED = (TimeOver, asyncio.TimeoutError, aiohttp.ClientError, OSError, ValueError)
-"""Exceptions of a call that `failure_from` classifies."""
 BUSY_STATUSES = frozenset((502, 503, 504))
 """Another replica may take the request."""
 REFUSED_STATUSES = (401, 403)
@@ -59,42 +51,30 @@ class StreamPace:
 
 
 async def post(
-    session: aiohttp.ClientSession,
-    url: str,
-    call: RelayedCall,
-    body: bytes,
-    attempt: Attempt,
-    *,
-    connect_s: float,
-) -> aiohttp.ClientResponse:
+    client: HttpClient, url: str, call: RelayedCall, body: bytes, attempt: Attempt, *, connect_s: float
+) -> PulledAnswer:
     """Send `body`, that of `call` or derived from it; return after the head of the answer."""
-    return await session.post(
-        URL(url + call.asked.path, encoded=True),
-        data=body if len(body) <= LARGE_BODY_BYTES else io.BytesIO(body),
+    return await client.server(url).open_post(
+        call.asked.path,
+        body,
         headers=[*call.headers, *attempt.headers],
-        allow_redirects=False,
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_s),
+        connect_s=connect_s,
+        # A KV cache is made once and read once.
+        again=body is call.asked.body,
     )
 
 
-def failure_from(error: Exception, url: str, rules: RelayRules, quote: Redactor) -> EngineError:
-    """The `EngineError` for one of `FAILED`."""
-    if isinstance(error, TimeOver):
-        return AttemptTimeout(f"{url} did not begin to answer within {rules.first_byte_s:g} s")
-    if isinstance(error, asyncio.TimeoutError):
-        return Unreachable(f"{url} accepted no connection within {rules.connect_s:g} s")
-    return transport_error(error, replica=url, quote=quote)
+def slow_start(url: str, first_byte_s: float) -> EngineError:
+    return AttemptTimeout(f"{url} did not begin to answer within {first_byte_s:g} s")
 
 
-def failure_of(url: str, response: aiohttp.ClientResponse, others: bool, now_ms: int) -> EngineError | None:
-    """Why this response is an error of the replica; None if it can be forwarded."""
-    status = response.status
+def failure_of(url: str, head: AnswerHead, others: bool, now_ms: int) -> EngineError | None:
+    """Why this answer is an error of the replica; None if it can be forwarded."""
+    status = head.status
     said = f"{url} answered {status}"
     if status in BUSY_STATUSES or status == 429:
         kind = RateLimited if status == 429 else Overloaded
-        return kind(
-            said, retry_after_s=read_retry_after_s(response.headers.get("Retry-After"), now_ms=now_ms)
-        )
+        return kind(said, retry_after_s=read_retry_after_s(head.get("Retry-After"), now_ms=now_ms))
     if status in REFUSED_STATUSES:
         return Unauthorized(f"{said}; check the engine's API key")
     if 300 <= status < 400:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import orjson
 
 from forebay.bench.load.request import LoadRequest
 from forebay.bench.targets.base import OnPiece, Piece
+from forebay.clients.http.readers import EVENT_STREAM, AnswerHead, AwaitedReader, EnoughRead
+from forebay.clients.http.server import HttpServer
+from forebay.engine.client import request_headers
 from forebay.engine.failures import Redactor, error_from_status
 from forebay.engine.protocol import DONE, SseParser
 from forebay.errors import BadRequest, ProtocolViolation, Unreachable
 
 MAX_REFUSAL_BYTES = 64 << 10
+MAX_BODY_BYTES = 256 << 20
 ONE_TOKEN = Piece(content=True, tokens=1)
 CONTENT = Piece(content=True)
 NOTHING = Piece()
@@ -23,7 +27,7 @@ TakeEvent = Callable[[Any], Piece]
 `IndexError` if it violates the protocol, and `EngineError` for an error reported by the server."""
 
 
-class EventReader:
+class EventReader(AwaitedReader):
     """Reads one answer and calls `on_piece`: with its status at its first byte, and for each event.
 
     An answer is complete with the event `[DONE]`, or when its body ends after a `finish_reason`; with
@@ -33,6 +37,7 @@ class EventReader:
     __slots__ = (
         "_begun",
         "_ends_with_body",
+        "_left",
         "_model",
         "_on_piece",
         "_parser",
@@ -41,7 +46,6 @@ class EventReader:
         "_status",
         "_take",
         "_url",
-        "done",
         "finish_reason",
     )
 
@@ -55,7 +59,9 @@ class EventReader:
         *,
         ends_with_body: bool = False,
     ) -> None:
+        super().__init__()
         self._ends_with_body = ends_with_body
+        self._left = MAX_BODY_BYTES
         self._url = url
         self._model = model
         self._quote = quote
@@ -65,22 +71,28 @@ class EventReader:
         self._refusal: bytearray | None = None
         self._status = 0
         self._begun = False
-        self.done = False
         self.finish_reason: str | None = None
 
-    def head(self, status: int, headers: Mapping[str, str]) -> None:
-        self._status = status
-        self._on_piece(Piece(status=status))
-        if status != 200:
+    def head(self, head: AnswerHead) -> None:
+        self._status = head.status
+        self._on_piece(Piece(status=head.status))
+        if head.status != 200:
             self._refusal = bytearray()
-        elif not headers.get("content-type", "").startswith("text/event-stream"):
-            found = self._quote(headers.get("content-type", "nothing"))
+        elif head.content_type != EVENT_STREAM:
+            found = self._quote(head.get("Content-Type") or "nothing")
             raise ProtocolViolation(f"{self._url} sent no event stream but {found!r}")
 
     def body(self, data: bytes) -> None:
         if self._refusal is not None:
             self._refusal += data[: MAX_REFUSAL_BYTES - len(self._refusal)]
+            if len(self._refusal) == MAX_REFUSAL_BYTES:
+                raise EnoughRead
             return
+        if self.done:
+            return
+        self._left -= len(data)
+        if self._left < 0:
+            raise ProtocolViolation(f"{self._url} sent an answer of more than {MAX_BODY_BYTES} bytes")
         if not self._begun:
             self._begun = True
             self._on_piece(NOTHING)
@@ -116,22 +128,9 @@ class EventReader:
             self._on_piece(piece)
 
 
-class Collector:
-    """Reads an answer that is one document."""
-
-    def __init__(self, max_bytes: int = 8 << 20) -> None:
-        self._max_bytes = max_bytes
-        self.status = 0
-        self.data = bytearray()
-        self.done = False
-
-    def head(self, status: int, headers: Mapping[str, str]) -> None:
-        self.status = status
-
-    def body(self, data: bytes) -> None:
-        self.data += data
-        if len(self.data) > self._max_bytes:
-            raise ProtocolViolation(f"an answer of more than {self._max_bytes} bytes")
+def open_server(url: str, api_key: str | None) -> HttpServer:
+    headers = {**request_headers(api_key), "Content-Type": "application/json"}
+    return HttpServer(url, headers=headers, quote=Redactor(api_key))
 
 
 MOST_COUNTED = 1 << 31

@@ -21,18 +21,20 @@ from forebay.bench.targets.events import (
     CONTENT,
     NOTHING,
     ONE_TOKEN,
-    Collector,
     EventReader,
     count,
+    open_server,
     text_prompt,
 )
-from forebay.bench.targets.http import HttpServer
-from forebay.engine.client import replica_url, request_headers
+from forebay.clients.http.readers import WholeAnswer
+from forebay.clients.http.server import HttpServer
+from forebay.engine.client import replica_url
 from forebay.engine.failures import Redactor, error_from_object, error_from_status
 from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
 from forebay.errors import BadRequest, EngineError, ProtocolViolation, ServerFault, SettingError
 
 MODELS_PATH = "/v1/models"
+MAX_LIST_BYTES = 8 << 20
 OTHER_PARTS = ("reasoning", "reasoning_content", "tool_calls", "refusal", "function_call")
 """Fields of a chat's delta that hold generated tokens besides its content."""
 
@@ -58,7 +60,6 @@ class OpenAiTarget:
         self._model = self._options.model or ""
         self._extensions = bool(self._options.extensions)
         self._server: HttpServer | None = None
-        self._post = b""
 
     @property
     def name(self) -> str:
@@ -80,10 +81,9 @@ class OpenAiTarget:
     ) -> AsyncIterator[None]:
         """As in `Target`. Asks for the model unless it is set. Trial requests show whether the server accepts
         vLLM's extensions; none is sent if that is set."""
-        self._server = HttpServer(self.url, headers=request_headers(self._options.api_key), quote=self._quote)
+        self._server = open_server(self.url, self._options.api_key)
         try:
             await self._server.connect()
-            self._post = self._server.post(self._path)
             if self._options.model is None:
                 self._model = await self._served()
             if self._options.extensions is None:
@@ -91,13 +91,13 @@ class OpenAiTarget:
             await self._server.make_ready(connections)
             yield
         finally:
-            self._server.close()
+            await self._server.close()
             self._server = None
 
     async def answer(self, request: LoadRequest, on_piece: OnPiece) -> None:
         assert self._server is not None, "the target is not open"
         reader = EventReader(self.url, self._model, self._quote, self._events(), on_piece)
-        await self._server.send(self._post, self._body(request), reader)
+        await self._server.post(self._path, self._body(request), reader)
         reader.finish()
 
     def _body(self, request: LoadRequest) -> bytes:
@@ -124,7 +124,7 @@ class OpenAiTarget:
 
     async def _served(self) -> str:
         assert self._server is not None
-        answer = Collector()
+        answer = WholeAnswer(self.url, max_bytes=MAX_LIST_BYTES, max_error_bytes=MAX_LIST_BYTES)
         await self._server.get(MODELS_PATH, answer)
         if answer.status != 200:
             raise error_from_status(

@@ -14,9 +14,9 @@ import orjson
 
 from forebay.bench.load.request import LoadRequest
 from forebay.bench.targets.base import TRIAL, OnPiece, Piece, try_one
-from forebay.bench.targets.events import ONE_TOKEN, EventReader, count, text_prompt
-from forebay.bench.targets.http import HttpServer
-from forebay.engine.client import replica_url, request_headers
+from forebay.bench.targets.events import ONE_TOKEN, EventReader, count, open_server, text_prompt
+from forebay.clients.http.server import HttpServer
+from forebay.engine.client import replica_url
 from forebay.engine.failures import Redactor, error_from_object
 from forebay.errors import Overloaded
 
@@ -29,7 +29,6 @@ class TgiTarget:
         self._api_key = api_key
         self._quote = Redactor(api_key)
         self._server: HttpServer | None = None
-        self._post = b""
 
     @property
     def name(self) -> str:
@@ -43,16 +42,15 @@ class TgiTarget:
     async def open(
         self, connections: int = 1, trials: Sequence[LoadRequest] = (TRIAL,)
     ) -> AsyncIterator[None]:
-        self._server = HttpServer(self.url, headers=request_headers(self._api_key), quote=self._quote)
+        self._server = open_server(self.url, self._api_key)
         try:
             await self._server.connect()
-            self._post = self._server.post(PATH)
             for trial in trials:
                 await try_one(self, trial)
             await self._server.make_ready(connections)
             yield
         finally:
-            self._server.close()
+            await self._server.close()
             self._server = None
 
     async def answer(self, request: LoadRequest, on_piece: OnPiece) -> None:
@@ -62,7 +60,7 @@ class TgiTarget:
             "parameters": {"max_new_tokens": request.output_tokens, "details": True, "do_sample": False},
         }
         reader = EventReader(self.url, "", self._quote, self._take, on_piece)
-        await self._server.send(self._post, orjson.dumps(body), reader)
+        await self._server.post(PATH, orjson.dumps(body), reader)
         reader.finish()
 
     def _take(self, event: Any) -> Piece:

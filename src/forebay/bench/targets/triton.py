@@ -17,9 +17,9 @@ import orjson
 
 from forebay.bench.load.request import LoadRequest
 from forebay.bench.targets.base import TRIAL, OnPiece, Piece, try_one
-from forebay.bench.targets.events import CONTENT, NOTHING, EventReader, text_prompt
-from forebay.bench.targets.http import HttpServer
-from forebay.engine.client import replica_url, request_headers
+from forebay.bench.targets.events import CONTENT, NOTHING, EventReader, open_server, text_prompt
+from forebay.clients.http.server import HttpServer
+from forebay.engine.client import replica_url
 from forebay.engine.failures import Redactor, error_from_object
 from forebay.errors import SettingError
 
@@ -52,7 +52,6 @@ class TritonTarget:
         self._quote = Redactor(options.api_key)
         self._path = f"/v2/models/{percent_encode(options.model, safe='')}/generate_stream"
         self._server: HttpServer | None = None
-        self._post = b""
 
     @property
     def name(self) -> str:
@@ -66,16 +65,15 @@ class TritonTarget:
     async def open(
         self, connections: int = 1, trials: Sequence[LoadRequest] = (TRIAL,)
     ) -> AsyncIterator[None]:
-        self._server = HttpServer(self.url, headers=request_headers(self._options.api_key), quote=self._quote)
+        self._server = open_server(self.url, self._options.api_key)
         try:
             await self._server.connect()
-            self._post = self._server.post(self._path)
             for trial in trials:
                 await try_one(self, trial)
             await self._server.make_ready(connections)
             yield
         finally:
-            self._server.close()
+            await self._server.close()
             self._server = None
 
     async def answer(self, request: LoadRequest, on_piece: OnPiece) -> None:
@@ -83,7 +81,7 @@ class TritonTarget:
         reader = EventReader(
             self.url, self._options.model, self._quote, self._take, on_piece, ends_with_body=True
         )
-        await self._server.send(self._post, orjson.dumps(self._body(request)), reader)
+        await self._server.post(self._path, orjson.dumps(self._body(request)), reader)
         reader.finish()
 
     def _body(self, request: LoadRequest) -> dict[str, Any]:

@@ -1,0 +1,284 @@
+"""One HTTP/1.1 connection: sends a request, parses its answer, and bounds what is sent around it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import httptools
+
+from forebay.clients.http.readers import AnswerHead, CallOverdue, EnoughRead, Reader, SilentServer
+from forebay.errors import ProtocolViolation, Unreachable
+
+MAX_INTERIM = 16
+"""Interim answers (1xx) before an answer."""
+MAX_FRAMING_BYTES = 64 << 10
+"""Bytes without any of a body: heads before it; sizes of chunks, extensions and trailers in it."""
+CLOSE_GRACE_S = 1.0
+"""How long the body may take to end after the answer, before the connection is closed instead of reused."""
+PIECE_BYTES = 256 << 10
+"""Larger requests are written in pieces of this size."""
+RACE_S = 1.0
+"""A reused connection that closes later than this after a request was not closed because it was idle."""
+
+Quote = Callable[[str], str]
+"""Makes a server's text fit for a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpCall:
+    """A request as bytes.
+
+    `silence_s`: the longest time until the first byte and between two reads. `until_s`: when the answer must
+    be complete, in the loop's time.
+    """
+
+    head: bytes
+    body: bytes = b""
+    silence_s: float = math.inf
+    until_s: float = math.inf
+
+
+class StaleConnection(Unreachable):
+    """A reused connection was closed before a byte of the answer, maybe before the server saw the request."""
+
+
+class ConnectionPool(Protocol):
+    def put(self, connection: Connection) -> None:
+        """Called with a connection that another request may use."""
+
+    def lost(self, connection: Connection) -> None:
+        """Called with a connection that has ended."""
+
+
+class Connection(asyncio.Protocol):
+    """Belongs to one event loop; sends one request at a time."""
+
+    def __init__(self, pool: ConnectionPool, url: str, quote: Quote) -> None:
+        self._pool = pool
+        self._url = url
+        self._quote = quote
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._reader: Reader | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._silence_s = self._until_s = math.inf
+        self._sent_s = self._last_s = 0.0
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._framing_bytes = self._interim = 0
+        self._in_body = self._sized = self._used = self._answered = self._graced = False
+        self._failure: Exception | None = None
+        self._unsent = memoryview(b"")
+        self._writable = True
+        self.idle_since_s = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def send(self, call: HttpCall, reader: Reader) -> None:
+        """Send a request; `reader` receives its answer. If the connection is closed, `finished` is called at
+        once.
+        """
+        self._reader = reader
+        self._sent_s = self._last_s = self._loop.time()
+        self._headers = []
+        self._framing_bytes = self._interim = 0
+        self._in_body = self._sized = self._answered = self._graced = False
+        self._silence_s, self._until_s = call.silence_s, call.until_s
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            self._end(self._closed_early(None))
+            return
+        self._arm()
+        if len(call.body) <= PIECE_BYTES:
+            transport.write(call.head + call.body)
+        else:
+            transport.write(call.head)
+            self._unsent = memoryview(call.body)
+            self._write_more()
+
+    def drop(self, reader: Reader) -> None:
+        """Close the connection if `reader` has not got all of its answer."""
+        if self._reader is reader:
+            self.abort()
+
+    def pause(self, paused: bool) -> None:
+        """Stop or continue to read from the server."""
+        if self._transport is not None and not self._transport.is_closing():
+            (self._transport.pause_reading if paused else self._transport.resume_reading)()
+
+    def abort(self, error: Exception | None = None) -> None:
+        """Close at once. The reader's `finished` is called with `error`, if it is given."""
+        reader, self._reader = self._reader, None
+        self._stop()
+        if reader is not None and error is not None:
+            reader.finished(error)
+
+    # Called by asyncio.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self._reader is None:
+            # Nobody asked for it: this connection cannot be trusted any more.
+            self._stop()
+            return
+        self._answered = True
+        self._last_s = self._loop.time()
+        self._framing_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if self._reader is None:
+                self._stop()
+                return
+            if self._failure is None:
+                said = self._quote(f"{error or 'an upgrade'}: {data[:200].decode('utf-8', 'replace')}")
+                self._failure = ProtocolViolation(f"{self._url} did not speak HTTP: {said}")
+        reader = self._reader
+        if reader is None:
+            return
+        if self._failure is None and self._framing_bytes > MAX_FRAMING_BYTES:
+            what = "without a part of its body" if self._in_body else "of headers"
+            self._failure = self._violation(f"more than {MAX_FRAMING_BYTES} bytes {what}")
+        if self._failure is not None:
+            self._end(None if isinstance(self._failure, EnoughRead) else self._failure)
+        elif reader.done and not self._graced:
+            self._graced = True
+            self._silence_s, self._until_s = math.inf, self._last_s + CLOSE_GRACE_S
+            self._arm()
+
+    def eof_received(self) -> None:
+        if self._reader is not None and self._in_body and not self._sized and self._failure is None:
+            # The body ends with the connection.
+            self._end(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        if self._reader is not None:
+            if self._in_body:
+                said = f" ({self._quote(str(error))})" if error is not None else ""
+                self._end(Unreachable(f"{self._url} closed the connection in the middle of its answer{said}"))
+            else:
+                self._end(self._closed_early(error))
+        self._stop()
+        self._pool.lost(self)
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self._write_more()
+
+    # Called by httptools.
+
+    def on_message_begin(self) -> None:
+        if self._reader is None:
+            # A second answer to one request.
+            self._stop()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_body and self._reader is not None:
+            self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        reader = self._reader
+        if reader is None or self._failure is not None:
+            return
+        status = self._parser.get_status_code()
+        if status < 200:
+            self._headers = []
+            self._interim += 1
+            if self._interim > MAX_INTERIM:
+                self._failure = self._violation(f"more than {MAX_INTERIM} interim answers")
+            return
+        head = AnswerHead(status, self._headers)
+        self._in_body = True
+        self._sized = head.get("content-length") is not None or head.get("transfer-encoding") is not None
+        try:
+            reader.head(head)
+        except Exception as error:
+            self._failure = error
+
+    def on_body(self, data: bytes) -> None:
+        self._framing_bytes = 0
+        reader = self._reader
+        if reader is None or self._failure is not None or not self._in_body:
+            return
+        try:
+            reader.body(data)
+        except Exception as error:
+            self._failure = error
+
+    def on_message_complete(self) -> None:
+        if not self._in_body or self._failure is not None or self._reader is None:
+            return
+        reader, self._reader = self._reader, None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        transport = self._transport
+        if transport is None or not self._parser.should_keep_alive() or transport.get_write_buffer_size():
+            self._stop()
+        else:
+            self._used = True
+            transport.resume_reading()
+            self._pool.put(self)
+        reader.finished(None)
+
+    # Helpers.
+
+    def _end(self, error: Exception | None) -> None:
+        """End the answer, and the connection with it."""
+        reader, self._reader = self._reader, None
+        self._stop()
+        if reader is not None:
+            reader.finished(error)
+
+    def _stop(self) -> None:
+        self._reader = None
+        self._unsent = memoryview(b"")
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._pool.lost(self)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        due_s = min(self._last_s + self._silence_s, self._until_s)
+        self._timer = self._loop.call_at(due_s, self._check_time) if due_s < math.inf else None
+
+    def _check_time(self) -> None:
+        now_s = self._loop.time()
+        self._timer = None
+        if now_s >= self._until_s:
+            self._end(None if self._graced else CallOverdue(f"{self._url} did not finish its answer in time"))
+        elif now_s >= self._last_s + self._silence_s:
+            self._end(SilentServer(f"{self._url} sent nothing for {self._silence_s:g} s"))
+        else:
+            self._arm()
+
+    def _write_more(self) -> None:
+        while self._unsent and self._writable and self._transport is not None:
+            piece, self._unsent = self._unsent[:PIECE_BYTES], self._unsent[PIECE_BYTES:]
+            self._transport.write(piece)
+
+    def _violation(self, what: str) -> ProtocolViolation:
+        return ProtocolViolation(f"{self._url} sent {what}")
+
+    def _closed_early(self, error: Exception | None) -> Unreachable:
+        said = f" ({self._quote(str(error))})" if error is not None else ""
+        message = f"{self._url} closed the connection before it answered{said}"
+        raced = self._used and not self._answered and self._loop.time() - self._sent_s < RACE_S
+        return (StaleConnection if raced else Unreachable)(message)

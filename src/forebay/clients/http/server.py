@@ -1,0 +1,314 @@
+"""The connections to one server, opened on demand and reused."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import socket
+import ssl
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from aiohappyeyeballs import AddrInfoType, start_connection
+from yarl import URL
+
+from forebay.clients.http.connection import Connection, HttpCall, Quote, StaleConnection
+from forebay.clients.http.readers import AwaitedReader, CallOverdue, PulledAnswer
+from forebay.errors import BadRequest, Unreachable
+
+CONNECT_TIMEOUT_S = 10.0
+KEEPALIVE_S = 4.0
+"""How long an idle connection is kept: less than vLLM's 5 s."""
+ADDRESSES_S = 10.0
+"""How long the addresses of a name are kept."""
+NEXT_ADDRESS_S = 0.25
+"""After this time without a connection the next address of the name is tried as well (RFC 8305)."""
+AT_A_TIME = 50
+"""Connections that `make_ready` opens concurrently: fewer than a server's listen backlog."""
+
+Headers = Iterable[tuple[str, str]]
+
+
+@cache
+def tls_context() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+class HttpServer:
+    """A server and its connections: as many as there are concurrent requests; the caller limits them.
+
+    Belongs to the event loop of its first request. Uses no proxy, follows no redirect, and decodes no
+    content. All calls raise `Unreachable` if the connection could not be opened or broke before the end of
+    the answer, and `ProtocolViolation` if the answer is not HTTP or exceeds its limits.
+
+    A request on a connection that the server had closed, because it was idle, is sent once more, on a new
+    one. The server may have seen it nevertheless: `again=False` for a request that must not come twice.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        quote: Quote,
+        connect_s: float = CONNECT_TIMEOUT_S,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.url = url
+        self._quote = quote
+        self._connect_s = connect_s
+        parsed = URL(url)
+        assert parsed.host is not None
+        assert parsed.port is not None
+        self._host, self._port = parsed.host, parsed.port
+        self._tls = (tls or tls_context()) if parsed.scheme == "https" else None
+        self._path = parsed.raw_path.rstrip("/")
+        self._headers = dict(headers)
+        self._names = frozenset(name.lower() for name in headers)
+        self._host_line = f"\r\nHost: {parsed.raw_authority}"
+        self._lines = self._host_line + "".join(map(_line, headers, headers.values()))
+        self._idle: dict[Connection, None] = {}
+        self._open: set[Connection] = set()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._lookup: asyncio.Task[list[AddrInfoType]] | None = None
+        self._looked_up_s = -math.inf
+        self._dialled = 0
+        self._closed = False
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._open)
+
+    async def post(
+        self,
+        path: str,
+        body: bytes,
+        reader: AwaitedReader,
+        *,
+        headers: Headers = (),
+        silence_s: float = math.inf,
+        total_s: float = math.inf,
+        again: bool = True,
+    ) -> None:
+        """Send a request; returns when `reader` has the whole answer. Cancelling it closes the connection.
+
+        `silence_s`: the longest time until the first byte and between two reads (`SilentServer`). `total_s`:
+        of the call (`CallOverdue`). Raises what `reader` raises.
+        """
+        until_s = asyncio.get_running_loop().time() + total_s
+        call = HttpCall(self._head("POST", path, headers, body), body, silence_s, until_s)
+        await self._push(call, reader, again=again)
+
+    async def get(
+        self, path: str, reader: AwaitedReader, *, headers: Headers = (), total_s: float = math.inf
+    ) -> None:
+        until_s = asyncio.get_running_loop().time() + total_s
+        call = HttpCall(self._head("GET", path, headers, None), until_s=until_s)
+        await self._push(call, reader, again=True)
+
+    async def open_post(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        headers: Headers = (),
+        connect_s: float | None = None,
+        again: bool = True,
+    ) -> PulledAnswer:
+        """Send a request; returns when the head of its answer is there."""
+        call = HttpCall(self._head("POST", path, headers, body), body)
+        connection = self._kept()
+        if connection is not None:
+            try:
+                return await self._pull(connection, call)
+            except StaleConnection:
+                if not again:
+                    raise
+        return await self._pull(await self._connect(connect_s=connect_s), call)
+
+    async def make_ready(self, connections: int) -> None:
+        """Open connections until `connections` are idle.
+
+        Failures are not reported: the request that needs the connection tries again.
+        """
+        for first in range(len(self._idle), connections, AT_A_TIME):
+            count = min(AT_A_TIME, connections - first)
+            made = await asyncio.gather(*(self._connect() for _ in range(count)), return_exceptions=True)
+            for one in made:
+                if isinstance(one, Connection):
+                    self.put(one)
+                elif not isinstance(one, Unreachable):
+                    raise one
+
+    async def connect(self) -> None:
+        """Open a first connection. Raises `Unreachable`."""
+        self.put(await self._connect())
+
+    async def close(self) -> None:
+        """Close all connections; calls in flight raise `Unreachable`."""
+        self._closed = True
+        for pending in (self._lookup, self._sweeper):
+            if pending is not None:
+                pending.cancel()
+        for connection in tuple(self._open):
+            connection.abort(self._closed_error())
+        # The sockets are closed in the loop's next round.
+        await asyncio.sleep(0)
+
+    # Called by connections.
+
+    def put(self, connection: Connection) -> None:
+        if self._closed or not connection.is_open:
+            connection.abort()
+            return
+        loop = asyncio.get_running_loop()
+        connection.idle_since_s = loop.time()
+        self._idle[connection] = None
+        if self._sweeper is None:
+            self._sweeper = loop.call_later(KEEPALIVE_S, self._sweep)
+
+    def lost(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        self._idle.pop(connection, None)
+        if not self._idle and self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+
+    # Helpers.
+
+    def _head(self, method: str, path: str, headers: Headers, body: bytes | None) -> bytes:
+        lines, more = self._lines, ""
+        for name, value in headers:
+            if name.lower() in self._names:
+                # This one replaces the server's own.
+                lines = self._host_line + "".join(
+                    _line(own, self._headers[own]) for own in self._headers if own.lower() != name.lower()
+                )
+            more += _line(name, value)
+        if body is not None:
+            more += f"\r\nContent-Length: {len(body)}"
+        return f"{method} {self._path}{path} HTTP/1.1{lines}{more}\r\n\r\n".encode("latin-1")
+
+    async def _push(self, call: HttpCall, reader: AwaitedReader, *, again: bool) -> None:
+        connection = self._kept()
+        if connection is not None:
+            try:
+                await self._answered(connection, call, reader)
+                return
+            except StaleConnection:
+                if not again:
+                    raise
+        await self._answered(await self._connect(call.until_s), call, reader)
+
+    async def _answered(self, connection: Connection, call: HttpCall, reader: AwaitedReader) -> None:
+        ended = reader.ended = asyncio.get_running_loop().create_future()
+        connection.send(call, reader)
+        try:
+            await ended
+        except BaseException:
+            connection.drop(reader)
+            raise
+
+    async def _pull(self, connection: Connection, call: HttpCall) -> PulledAnswer:
+        answer = PulledAnswer(connection.pause, lambda: connection.drop(answer))
+        connection.send(call, answer)
+        try:
+            await answer.begin()
+        except BaseException:
+            answer.close()
+            raise
+        return answer
+
+    def _kept(self) -> Connection | None:
+        if not self._idle:
+            return None
+        since_s = asyncio.get_running_loop().time() - KEEPALIVE_S
+        while self._idle:
+            connection, _ = self._idle.popitem()
+            if connection.is_open and connection.idle_since_s > since_s:
+                return connection
+            connection.abort()
+        return None
+
+    def _sweep(self) -> None:
+        """Close connections that were idle for too long."""
+        self._sweeper = None
+        loop = asyncio.get_running_loop()
+        since_s = loop.time() - KEEPALIVE_S
+        for connection in tuple(self._idle):
+            if connection.idle_since_s > since_s:
+                self._sweeper = loop.call_at(connection.idle_since_s + KEEPALIVE_S, self._sweep)
+                return
+            connection.abort()
+
+    async def _connect(self, until_s: float = math.inf, connect_s: float | None = None) -> Connection:
+        connect_s = self._connect_s if connect_s is None else connect_s
+        left_s = until_s - asyncio.get_running_loop().time()
+        try:
+            connection = await asyncio.wait_for(self._dial(), min(connect_s, left_s))
+        except asyncio.TimeoutError:
+            if left_s < connect_s:
+                raise CallOverdue(f"{self.url} did not accept a connection in time") from None
+            raise Unreachable(f"{self.url} did not accept a connection within {connect_s:g} s") from None
+        except ssl.SSLError as error:
+            reason = getattr(error, "verify_message", "") or error.reason or str(error)
+            raise Unreachable(f"{self.url}: no TLS connection ({self._quote(reason)})") from None
+        except UnicodeError:
+            raise Unreachable(f"{self.url}: its host is not a valid name") from None
+        except OSError as error:
+            number = error.errno
+            reason = os.strerror(number) if number and number > 0 else error.strerror or str(error)
+            raise Unreachable(f"{self.url}: no connection ({self._quote(reason)}); is it there?") from None
+        if self._closed:
+            connection.abort()
+            raise self._closed_error()
+        return connection
+
+    async def _dial(self) -> Connection:
+        if self._closed:
+            raise self._closed_error()
+        loop = asyncio.get_running_loop()
+        addresses = await self._addresses()
+        # The server may be several: they get connections in turn.
+        turn = self._dialled % len(addresses)
+        self._dialled += 1
+        sock = await start_connection(
+            [*addresses[turn:], *addresses[:turn]], happy_eyeballs_delay=NEXT_ADDRESS_S, interleave=1
+        )
+        _, connection = await loop.create_connection(
+            lambda: Connection(self, self.url, self._quote),
+            sock=sock,
+            ssl=self._tls,
+            server_hostname=self._host if self._tls else None,
+        )
+        if connection.is_open:
+            self._open.add(connection)
+        return connection
+
+    async def _addresses(self) -> list[AddrInfoType]:
+        loop = asyncio.get_running_loop()
+        lookup, now_s = self._lookup, loop.time()
+        failed = lookup is not None and lookup.done() and (lookup.cancelled() or lookup.exception())
+        if lookup is None or failed or now_s - self._looked_up_s > ADDRESSES_S:
+            found: Any = loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            lookup = self._lookup = loop.create_task(found)
+            self._looked_up_s = now_s
+            # If nobody waits for it any more, its error is not reported.
+            lookup.add_done_callback(lambda task: task.cancelled() or task.exception())
+        # Others may wait for it, too.
+        return await asyncio.shield(lookup)
+
+    def _closed_error(self) -> Unreachable:
+        return Unreachable(f"{self.url}: the client is closed")
+
+
+def _line(name: str, value: str) -> str:
+    line = f"{name}: {value}"
+    if not line.isprintable() or not line.isascii():
+        raise BadRequest(f"the header {name[:80]!r} holds characters that HTTP does not allow")
+    return "\r\n" + line
