@@ -27,7 +27,7 @@ SWITCH = ("conversation", "code")
 LOAD = 0.8
 """Offered load, as a share of the best split's maximum rate."""
 STEPS = 8
-MOST_DOUBLINGS = 16
+MAX_DOUBLINGS = 16
 CODE, CONVERSATION = "azure_llm_2023_code.csv", "mooncake_conversation.jsonl"
 
 
@@ -100,11 +100,11 @@ def most_rate(goodput: Callable[[float], float], rate: float, goal: float) -> fl
     The search starts at `rate`. Assumes that goodput falls as the rate grows.
     """
     low, high = 0.0, rate
-    for _ in range(MOST_DOUBLINGS):
+    for _ in range(MAX_DOUBLINGS):
         if goodput(high) < goal:
             break
         low, high = high, 2 * high
-    for _ in range(MOST_DOUBLINGS):
+    for _ in range(MAX_DOUBLINGS):
         if low:
             break
         if goodput(high / 2) >= goal:

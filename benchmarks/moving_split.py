@@ -26,7 +26,7 @@ from forebay.planning.split import PhaseWork, decode_batch, split_of
 
 DECIDE_EVERY_S = 5.0
 WINDOW_S = 10.0
-MOST_REQUESTS = 10_000
+MAX_REQUESTS = 10_000
 GAIN = 1.1
 """The split changes only if the busier pool's load falls by this factor: a change costs both pools."""
 
@@ -59,7 +59,7 @@ class RecentSplit:
     def __init__(self, engine: EngineModel, tpot_s: float) -> None:
         self._engine = engine
         self._tpot_s = tpot_s
-        self._prompts: deque[tuple[float, float]] = deque(maxlen=MOST_REQUESTS)
+        self._prompts: deque[tuple[float, float]] = deque(maxlen=MAX_REQUESTS)
 
     def arrived(self, now_s: float, prompt_tokens: int) -> None:
         self._prompts.append((now_s, self._engine.alone_s(prompt_tokens)))

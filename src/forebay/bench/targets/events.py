@@ -134,12 +134,12 @@ class Collector:
             raise ProtocolViolation(f"an answer of more than {self._max_bytes} bytes")
 
 
-MOST_COUNTED = 1 << 31
+MAX_COUNTED = 1 << 31
 
 
 def count(value: object) -> int:
     """Return `value` if it is a valid count. Raises `ValueError` otherwise."""
-    if type(value) is not int or not 0 <= value < MOST_COUNTED:
+    if type(value) is not int or not 0 <= value < MAX_COUNTED:
         raise ValueError("not a count")
     return value
 
