@@ -11,49 +11,12 @@ from forebay.records import Message, Request, Usage
 from forebay.testing.answers import answer_to, request_text, tokens
 from forebay.testing.stateful import Machine
 
-WORDS = [
-    "order",
-    "parcel",
-    "invoice",
-    "train",
-    "ticket",
-    "hotel",
-    "garden",
-    "kitchen",
-    "river",
-    "bridge",
-    "report",
-    "meeting",
-    "budget",
-    "doctor",
-    "school",
-    "window",
-    "engine",
-    "battery",
-    "signal",
-    "camera",
-    "coffee",
-    "winter",
-    "holiday",
-    "museum",
-    "concert",
-    "market",
-    "harbour",
-    "forest",
-    "letter",
-    "should",
-    "could",
-    "maybe",
-    "again",
-    "later",
-    "before",
-    "after",
-    "without",
-    "near",
-    "under",
-    "because",
-    "really",
-]
+VOCABULARY = (
+    "order parcel invoice train ticket hotel garden kitchen river bridge report meeting budget doctor "
+    "school window engine battery signal camera coffee winter holiday museum concert market harbour "
+    "forest letter should could maybe again later before after without near under because really"
+)
+WORDS = VOCABULARY.split()
 MAX_TOKENS = 32
 
 

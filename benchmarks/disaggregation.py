@@ -1,5 +1,4 @@
-"""Tests the planner's split of prefill and decode replicas in the simulator: against all splits, and when
-requests change.
+"""Tests the planner's split of prefill and decode replicas in the simulator, against all splits.
 
 A workload must last much longer than an answer: a few hundred requests fill no decode replica, so every rate
 looks possible.
@@ -8,11 +7,10 @@ looks possible.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.moving_split import MovingPools, PoolLoad, RecentSplit
 from forebay.planning.simulate import Scenario
 from forebay.planning.simulate.disaggregation import Split, Transfer, TwoPools, at_rate
 from forebay.planning.simulate.engine import EngineModel
@@ -21,13 +19,8 @@ from forebay.planning.simulate.traces import Arrivals, TraceRequest, read_trace
 from forebay.planning.split import phase_work, split_of
 
 GOAL = 0.95
-KEEPS = 0.95
-"""Minimum goodput of an adaptive split, as a share of the best fixed split's."""
-SWITCH = ("conversation", "code")
-LOAD = 0.8
-"""Offered load, as a share of the best split's maximum rate."""
 STEPS = 8
-MOST_DOUBLINGS = 16
+MAX_DOUBLINGS = 16
 CODE, CONVERSATION = "azure_llm_2023_code.csv", "mooncake_conversation.jsonl"
 
 
@@ -100,11 +93,11 @@ def most_rate(goodput: Callable[[float], float], rate: float, goal: float) -> fl
     The search starts at `rate`. Assumes that goodput falls as the rate grows.
     """
     low, high = 0.0, rate
-    for _ in range(MOST_DOUBLINGS):
+    for _ in range(MAX_DOUBLINGS):
         if goodput(high) < goal:
             break
         low, high = high, 2 * high
-    for _ in range(MOST_DOUBLINGS):
+    for _ in range(MAX_DOUBLINGS):
         if low:
             break
         if goodput(high / 2) >= goal:
@@ -120,78 +113,3 @@ def most_rate(goodput: Callable[[float], float], rate: float, goal: float) -> fl
         else:
             high = middle
     return low
-
-
-@dataclass(frozen=True, slots=True)
-class Fixed:
-    """A split that never changes."""
-
-    def arrived(self, now_s: float, prompt_tokens: int) -> None:
-        pass
-
-    def split(self, now_s: float, current: Split, load: PoolLoad) -> Split:
-        return current
-
-
-def measure_switch(
-    loads: dict[str, list[TraceRequest]],
-    rates_per_s: dict[str, float],
-    half_s: float,
-    *,
-    engine: EngineModel,
-    replicas: int,
-    slo: Slo,
-    transfer: Transfer,
-    tell: Callable[[str], None] = lambda part: None,
-) -> dict[str, Any]:
-    """One workload for `half_s`, then another, at this rate.
-
-    Returns the goodput of each half with `RecentSplit`, started from an even split, and with the best fixed
-    split of that half.
-    """
-    first, second = (
-        _lasting(loads[name], rates_per_s[name], half_s, seed) for seed, name in enumerate(SWITCH)
-    )
-    after = [replace(one, arrived_s=one.arrived_s + half_s) for one in second]
-
-    def serve(trace: Sequence[TraceRequest], start: Split, policy: Fixed | RecentSplit) -> Any:
-        return MovingPools(trace, engine, start, slo, transfer).serve(policy)
-
-    def goodput(answers: Sequence[Any]) -> float:
-        return sum(map(slo.met, answers)) / max(len(answers), 1)
-
-    tell("following the switch")
-    even = Split(replicas // 2, replicas - replicas // 2)
-    served = serve([*first, *after], even, RecentSplit(engine, slo.tpot_s))
-    followed = (goodput(served.answers[: len(first)]), goodput(served.answers[len(first) :]))
-    halves: dict[str, dict[str, Any]] = {}
-    for name, half, reached in zip(SWITCH, (first, second), followed, strict=True):
-        fixed = {}
-        for prefill in range(1, replicas):
-            tell(f"{name}: {prefill} of {replicas} prefill")
-            fixed[prefill] = goodput(serve(half, Split(prefill, replicas - prefill), Fixed()).answers)
-        best = max(fixed, key=fixed.__getitem__)
-        halves[name] = {
-            "requests": len(half),
-            "rate_per_s": rates_per_s[name],
-            "goodput": reached,
-            "best_fixed_prefill": best,
-            "best_fixed_goodput": fixed[best],
-            "fixed_goodput": {str(prefill): found for prefill, found in fixed.items()},
-        }
-    return {
-        "half_s": half_s,
-        "halves": halves,
-        "splits": [[at_s, split.prefill] for at_s, split in served.splits],
-        "passed": all(one["goodput"] >= KEEPS * one["best_fixed_goodput"] for one in halves.values()),
-    }
-
-
-def _lasting(
-    lengths: Sequence[TraceRequest], rate_per_s: float, seconds: float, seed: int
-) -> list[TraceRequest]:
-    """Requests with these lengths, repeated, with random arrivals over `seconds`."""
-    count = max(1, round(rate_per_s * seconds))
-    repeated = [lengths[number % len(lengths)] for number in range(count)]
-    every = [replace(one, arrived_s=one.arrived_s / rate_per_s) for one in at_rate(repeated, seed)]
-    return [one for one in every if one.arrived_s < seconds]

@@ -25,7 +25,7 @@ from forebay.settings import Settings
 IN_FLIGHT = 32
 ANSWER_TOKENS = 20
 WARM_UP_S = 0.1
-MOST_S = 60.0
+MAX_S = 60.0
 """Later answers do not count."""
 KV_CACHE_GIB = 1.0
 BUSY = (sys.executable, "-c", "while True: pass")
@@ -118,7 +118,7 @@ def measure_settings(
 
 def written_per_second(url: str, model: str, seconds: float) -> float:
     """Tokens per second that the engine at `url` generates with `IN_FLIGHT` requests in flight; blocks.
-    Sends at least `IN_FLIGHT` requests, none after `seconds`, and waits at most `MOST_S` for all."""
+    Sends at least `IN_FLIGHT` requests, none after `seconds`, and waits at most `MAX_S` for all."""
     return asyncio.run(_written_per_second(url, model, seconds))
 
 
@@ -136,14 +136,14 @@ async def _written_per_second(url: str, model: str, seconds: float) -> float:
                 prompt=f"Post {index}: {text}\nWhat it is about:",
                 sampling=Sampling(max_tokens=ANSWER_TOKENS, extra={"ignore_eos": True}),
             )
-            completion = await engine.complete(request, timeout_s=2 * MOST_S)
+            completion = await engine.complete(request, timeout_s=2 * MAX_S)
             written += completion.usage.completion_tokens
             if time.monotonic() >= begun + seconds:
                 return
 
     lanes = [asyncio.create_task(ask_on(lane)) for lane in range(IN_FLIGHT)]
     try:
-        done, _ = await asyncio.wait(lanes, timeout=MOST_S, return_when=asyncio.FIRST_EXCEPTION)
+        done, _ = await asyncio.wait(lanes, timeout=MAX_S, return_when=asyncio.FIRST_EXCEPTION)
         took_s = time.monotonic() - begun
         for lane in done:
             lane.result()

@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks.figures import quantile
 from benchmarks.gateway_client import Answer, Order
+from benchmarks.run_process import run_module
 from forebay.errors import LaunchError
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.script import Fixed
@@ -94,17 +95,9 @@ def report(options: GatewayOptions, seen: dict[str, list[Answer]]) -> dict[str, 
 
 def run_round(order: Order) -> list[Answer]:
     """Run one client process. Raises `LaunchError` with the end of its log."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gateway_client"],
-        input=json.dumps(asdict(order)),
-        capture_output=True,
-        text=True,
-        timeout=ROUND_TIMEOUT_S,
-        check=False,
-    )
-    if done.returncode:
-        raise LaunchError(f"the client failed: {done.stderr.strip()[-2000:]}")
-    return [Answer(*fields) for fields in json.loads(done.stdout)]
+    order_text = json.dumps(asdict(order))
+    found = run_module("benchmarks.gateway_client", order_text, timeout_s=ROUND_TIMEOUT_S)
+    return [Answer(*fields) for fields in json.loads(found)]
 
 
 @contextmanager

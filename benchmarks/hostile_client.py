@@ -17,7 +17,7 @@ import orjson
 
 from forebay.testing.script import ANSWERS
 
-MOST_OPEN = 500
+MAX_OPEN = 500
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
 GREEDY = b'{"model":"fake","messages":[{"role":"user","content":"x"}],"max_tokens":1e308,"n":1000000}'
 DEEP = b'{"model":"fake","messages":' + b"[" * 900 + b"]" * 900 + b"}"
@@ -140,7 +140,7 @@ async def main(port: int, way: Way) -> None:
     for request in itertools.cycle(way.requests):
         if ended.done():
             break
-        if len(running) < MOST_OPEN:
+        if len(running) < MAX_OPEN:
             task = asyncio.create_task(attack(port, way, request))
             running.add(task)
             task.add_done_callback(running.discard)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,6 +14,7 @@ import orjson
 
 from benchmarks.overhead import SLOTS, fake_replica
 from benchmarks.places import PARTITIONS, kafka_to_start
+from benchmarks.run_process import run_module
 from benchmarks.workload import Workload, prompt_of
 from forebay.connectors.jars import KAFKA, installed_jar
 from forebay.errors import LaunchError
@@ -116,17 +115,8 @@ class _Bench:
             "jar": str(self._jar),
             "folder": str(self._folder),
         }
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.kafka_worker"],
-            input=json.dumps(order),
-            capture_output=True,
-            text=True,
-            timeout=WORKER_TIMEOUT_S,
-            check=False,
-        )
-        if done.returncode:
-            raise LaunchError(f"the job of {what} failed: {done.stderr.strip()[-2000:]}")
-        report: Report = json.loads(done.stdout.strip().splitlines()[-1])
+        found = run_module("benchmarks.kafka_worker", json.dumps(order), timeout_s=WORKER_TIMEOUT_S)
+        report: Report = json.loads(found)
         return report
 
 

@@ -13,7 +13,7 @@ SCALING = 3.0
 """Ratio of the share of posts in the bursting state to the usual share."""
 GAMMA = 1.0
 """Cost of entering the bursting state, in units of ln(number of batches)."""
-MOST_SHARE = 0.9999
+MAX_SHARE = 0.9999
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ def bursts(counts: Doubles, totals: Doubles) -> list[list[Interval]]:
     The cheapest sequence of the two states, by dynamic programming over the whole stream.
     """
     terms, batches = counts.shape
-    usual = np.clip(counts.sum(axis=1) / max(totals.sum(), 1), 1e-12, MOST_SHARE)
-    raised = np.minimum(usual * SCALING, MOST_SHARE)
+    usual = np.clip(counts.sum(axis=1) / max(totals.sum(), 1), 1e-12, MAX_SHARE)
+    raised = np.minimum(usual * SCALING, MAX_SHARE)
 
     def cost(share: Doubles) -> Doubles:
         return -(counts * np.log(share)[:, None] + (totals - counts) * np.log1p(-share)[:, None])

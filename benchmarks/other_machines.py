@@ -13,7 +13,7 @@ from typing import Literal
 
 from benchmarks.object_store import BUCKET, StoreLink, object_store
 from benchmarks.places import StorePlace
-from benchmarks.process_under_test import PipelineProcess
+from benchmarks.run_process import PipelineProcess
 from forebay.clients.s3.location import S3Path, s3_path
 from forebay.connectors.jars import S3, install_jar
 from forebay.errors import SettingError

@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -20,6 +18,7 @@ from typing import Any
 import psutil
 
 from benchmarks.cost import QUICK, CostOptions, cost_document, measure_cost
+from benchmarks.run_process import run_module
 from benchmarks.workload import System, Workload
 from forebay.engine.replica import list_models
 from forebay.errors import LaunchError, SettingError
@@ -178,20 +177,7 @@ def memory_growth(samples: list[dict[str, float]]) -> Report:
 def run_worker(system: System, load: Workload) -> Report:
     """Run one system on one workload in its own process. Raises `LaunchError` with the end of its log."""
     order = json.dumps({"system": system, "load": asdict(load)})
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.worker"],
-            input=order,
-            capture_output=True,
-            text=True,
-            timeout=WORKER_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise LaunchError(f"the {system} system did not finish within {WORKER_TIMEOUT_S:g} s") from None
-    if done.returncode:
-        raise LaunchError(f"the {system} system failed: {done.stderr.strip()[-2000:]}")
-    report: Report = json.loads(done.stdout.strip().splitlines()[-1])
+    report: Report = json.loads(run_module("benchmarks.worker", order, timeout_s=WORKER_TIMEOUT_S))
     if report["answered"] != load.events:
         raise LaunchError(f"the {system} system answered {report['answered']} of {load.events} events")
     return report

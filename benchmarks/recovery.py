@@ -18,7 +18,7 @@ from benchmarks.killable import EngineKind, KillableEngine, killable_engine
 from benchmarks.kills import OUTAGES, RESTARTED, Kill, KillKind, plan
 from benchmarks.other_machines import OtherMachines, other_machines
 from benchmarks.places import Place, PlaceKind, place
-from benchmarks.process_under_test import PipelineProcess, expect_gone
+from benchmarks.run_process import PipelineProcess, expect_gone
 from benchmarks.tally import Tally
 from benchmarks.workloads import SUBJECTS, SubjectKind
 from forebay.engine.launch import Progress, Silent
@@ -260,13 +260,11 @@ class _Runner:
         orphans: set[psutil.Process] = set()
         match kill.kind:
             case "job":
-                process.kill_all()
+                process.kill()
             case "command":
-                orphans = process.kill_command()
-            case "jvm":
-                process.kill_jvm()
-            case "flink":
-                process.kill_flink()
+                orphans = process.kill("command")
+            case "jvm" | "flink":
+                process.kill_part(kill.kind)
             case "engine":
                 self._engine.kill()
                 time.sleep(kill.down_s)

@@ -30,7 +30,7 @@ LENGTHS_S = ((0.5, 0.3), (0.3, 0.5), (0.2, 0.9))
 """Shares of the answers, and their seconds from first token to end at speed 1: 0.48 s on average, half a
 minute at 1/50."""
 GOOD = 0.9
-MOST_THROWN_AWAY = 0.03
+MAX_THROWN_AWAY = 0.03
 
 
 def _script(*, times: float = 1.0, tells: bool = True) -> ReplicaScript:
@@ -169,7 +169,7 @@ def measure_slowdown(
         "thrown_away": end.aborted,
         "thrown_away_share": round(thrown_away, 4),
         "passed": min(step.goodput for step in steps) >= GOOD
-        and thrown_away <= MOST_THROWN_AWAY
+        and thrown_away <= MAX_THROWN_AWAY
         and not causes
         and len(ids) == len(set(ids)),
     }

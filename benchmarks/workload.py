@@ -16,14 +16,8 @@ from forebay.testing.script import Fixed
 
 System = Literal["direct", "forebay", "async_function"]
 SUBJECTS = (
-    "the harbour",
-    "a power cut",
-    "the new tram",
-    "a lost dog",
-    "the derby",
-    "rain",
-    "an exam",
-    "bread",
+    *("the harbour", "a power cut", "the new tram", "a lost dog"),
+    *("the derby", "rain", "an exam", "bread"),
 )
 
 

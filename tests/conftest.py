@@ -32,13 +32,13 @@ settings.register_profile("attacks", deadline=None, print_blob=True, max_example
 settings.load_profile("forebay")
 
 
-MOST_OF_A_NAME = 60
+MAX_OF_A_NAME = 60
 """Maximum characters of a parameter in a test's name: some are inputs of megabytes."""
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
-    text = ascii(val) if isinstance(val, str | bytes) and len(val) > MOST_OF_A_NAME else None
-    return text and f"{text[:MOST_OF_A_NAME]}...{len(text)}"
+    text = ascii(val) if isinstance(val, str | bytes) and len(val) > MAX_OF_A_NAME else None
+    return text and f"{text[:MAX_OF_A_NAME]}...{len(text)}"
 
 
 def pytest_configure() -> None:

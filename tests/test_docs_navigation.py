@@ -12,8 +12,8 @@ DOCS = ROOT / "docs"
 PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
 SECTIONS = ["Start", "Concepts", "Guides", "Reference", "Evaluation"]
 OPENING = re.compile(r"After this page you (?:can|know)\b")
-MOST_PAGES = 42
-MOST_OPENING_LINES = 3
+MAX_PAGES = 42
+MAX_OPENING_LINES = 3
 
 
 def navigation(text: str) -> list[str]:
@@ -39,8 +39,8 @@ def wrong_opening(text: str) -> str:
     found = opening(text)
     if not OPENING.match(found):
         return "the first paragraph does not begin with `After this page you can` or `you know`"
-    if found.count("\n") >= MOST_OPENING_LINES:
-        return f"the first paragraph has more than {MOST_OPENING_LINES} lines"
+    if found.count("\n") >= MAX_OPENING_LINES:
+        return f"the first paragraph has more than {MAX_OPENING_LINES} lines"
     if not found.endswith(".") or re.search(r"[.!?] [A-Z]", found):
         return "the first paragraph is not one sentence"
     return ""
@@ -64,7 +64,7 @@ def test_the_start_page_links_every_page_but_measurements() -> None:
 
 
 def test_there_are_no_more_pages_than_a_reader_can_survey() -> None:
-    assert len(PAGES) <= MOST_PAGES
+    assert len(PAGES) <= MAX_PAGES
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -13,7 +13,7 @@ from tests.apps.summaries.test_page import SUMMARY
 from forebay.apps.summaries.page import summaries_page
 from forebay.apps.topics.page import read_topics
 from forebay.apps.trends.page import read_trends
-from forebay.bench.stream.result_book import read_told
+from forebay.bench.stream.result_book import read_sink_result
 from forebay.bench.stream.sinks import read_letter, read_result
 from forebay.cli.demo.plan import DemoOptions, plan_demo, summarize
 from forebay.connectors.formats import Format, dead_letter_json, result_json
@@ -41,7 +41,7 @@ READERS: dict[str, Callable[[], object]] = {
     "trends": lambda: read_trends([line(TREND)]),
     "topics": lambda: read_topics([line(TOPIC)]),
     "benchmark": lambda: read_result(line("a"), 0).usage == (3, 2, 0),
-    "benchmark of an application": lambda: read_told(
+    "benchmark of an application": lambda: read_sink_result(
         line({"kind": "why"}, position="p", time_ms=1), 0, ("why",)
     ),
     "dead letters": lambda: (

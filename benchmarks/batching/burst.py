@@ -28,7 +28,7 @@ REQUESTS = 5000
 PROMPT_TOKENS, OUTPUT_TOKENS = 6, 10
 ALONE_REPEATS = 20
 TIMEOUT_S = 3600.0
-MOST_REQUESTS = 100_000
+MAX_REQUESTS = 100_000
 FORMAT = "forebay-bench-burst/1"
 
 
@@ -43,8 +43,8 @@ class BurstOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.requests <= MOST_REQUESTS:
-            raise SettingError(f"requests: expected 1 to {MOST_REQUESTS}, found {self.requests}")
+        if not 1 <= self.requests <= MAX_REQUESTS:
+            raise SettingError(f"requests: expected 1 to {MAX_REQUESTS}, found {self.requests}")
 
     @property
     def workload(self) -> RandomTokens:

@@ -39,7 +39,7 @@ END_TIMEOUT_S = 10.0
 MAX_LINE_BYTES = 1 << 20
 GATHER_S = 0.01
 """How long an idle worker waits for requests that come with the first one."""
-MOST_REQUESTS = 4096
+MAX_REQUESTS = 4096
 ATTENTIONS = ("sdpa", "eager")
 """Attentions of transformers: PyTorch's own kernel (the default), and plain products."""
 
@@ -223,8 +223,8 @@ class TransformersWorker:
 
 def check_batch_size(size: int) -> None:
     """Raise `SettingError` unless it is 1 to 4096."""
-    if not 1 <= size <= MOST_REQUESTS:
-        raise SettingError(f"batch size: expected 1 to {MOST_REQUESTS}, found {size}")
+    if not 1 <= size <= MAX_REQUESTS:
+        raise SettingError(f"batch size: expected 1 to {MAX_REQUESTS}, found {size}")
 
 
 @dataclass(slots=True)

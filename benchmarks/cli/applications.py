@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from forebay.cli.output import (
-    JsonFile,
-    check_json,
-    errors_console,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
+from benchmarks.cli.options import digits, note, report, show_table
+from forebay.cli.output import JsonFile, check_json, errors_console, results_console, say
 from forebay.engine.launch import ConsoleProgress
 from forebay.errors import SettingError
 from forebay.settings import load_settings
@@ -55,94 +47,84 @@ def applications(
     apps = [each.value for each in app] if app else ["topics"] if file else list(APPLICATIONS)
     if file and "topics" not in apps:
         raise SettingError("--file gives topics to score; add --app topics")
-    console = errors_console()
-    report = measure_applications(
-        ApplicationsOptions(apps, data, tuple(file or ()), seed, engine),
-        load_settings(),
-        ConsoleProgress(console),
-        lambda line: say(console, line),
-    )
-    write_json(json, report)
-    if shows_text(json):
-        show(report, results_console())
+    options = ApplicationsOptions(apps, data, tuple(file or ()), seed, engine)
+    found = measure_applications(options, load_settings(), ConsoleProgress(errors_console()), note)
+    report(json, found, lambda: show(found))
 
 
-def show(report: dict[str, Any], console: Console) -> None:
+def show(report: dict[str, Any]) -> None:
     if report.get("topics"):
-        table = Table("topics", "NMI", "ARI", "clusters", "gold", "texts/s", "with embedding", box=None)
-        for name, part in report["topics"].items():
-            for title, each in ((name, part), *part["baselines"].items()):
-                table.add_row(
-                    title if each is part else f"  {title}",
-                    f"{each['nmi']:.3f}",
-                    f"{each['ari']:.3f}" if "ari" in each else "–",
-                    str(each.get("clusters", "–")),
-                    str(each.get("gold", "–")),
-                    f"{each['texts_per_s']:.0f}" if "texts_per_s" in each else "–",
-                    f"{each['texts_per_s_embedded']:.0f}" if "texts_per_s_embedded" in each else "–",
+        header = ("topics", "NMI", "ARI", "clusters", "gold", "texts/s", "with embedding")
+        show_table(
+            header,
+            (
+                (
+                    title,
+                    digits(each["nmi"], ".3f"),
+                    digits(each.get("ari"), ".3f"),
+                    each.get("clusters"),
+                    each.get("gold"),
+                    digits(each.get("texts_per_s"), ".0f"),
+                    digits(each.get("texts_per_s_embedded"), ".0f"),
                 )
-        console.print(table)
+                for name, part in report["topics"].items()
+                for title, each in _with_baselines(name, part)
+            ),
+        )
     if "trends" in report:
-        table = Table("trends", "precision", "recall", "delay p50", "events/s", "state", box=None)
-        part = report["trends"]
-        for title, each in (("planted bursts", part), *part["baselines"].items()):
-            delay = each["delay_s_p50"]
-            table.add_row(
-                title,
-                f"{each['precision']:.2f}",
-                f"{each['recall']:.2f}",
-                "–" if delay is None or each is not part else f"{delay:.0f} s",
-                f"{each['events_per_s']:.0f}" if "events_per_s" in each else "–",
-                f"{each['state_mib']:.0f} MiB" if "state_mib" in each else "–",
-            )
-        console.print(table)
+        show_table(
+            ("trends", "precision", "recall", "delay p50, s", "events/s", "state, MiB"),
+            (
+                (
+                    title,
+                    digits(each["precision"], ".2f"),
+                    digits(each["recall"], ".2f"),
+                    # The baselines see the whole stream.
+                    digits(each["delay_s_p50"], ".0f") if each is report["trends"] else None,
+                    digits(each.get("events_per_s"), ".0f"),
+                    digits(each.get("state_mib"), ".0f"),
+                )
+                for title, each in _with_baselines("planted bursts", report["trends"])
+            ),
+        )
     if "summary" in report:
         part = report["summary"]
-        table = Table("summaries", "close p50", "close p90", "close ratio", "tokens", "token ratio", box=None)
-        for title, each in (("while windows are open", part), *part["baselines"].items()):
-            own = each is part
-            table.add_row(
-                title,
-                f"{each['close_s_p50']:.2f} s",
-                f"{each['close_s_p90']:.2f} s",
-                "" if own else f"{each['close_ratio']:.3f}",
-                str(each["prompt_tokens"] + each["completion_tokens"]),
-                "" if own else f"{each['token_ratio']:.3f}",
-            )
-        console.print(table)
+        show_table(
+            ("summaries", "close p50, s", "close p90, s", "close ratio", "tokens", "token ratio"),
+            (
+                (
+                    title,
+                    digits(each["close_s_p50"], ".2f"),
+                    digits(each["close_s_p90"], ".2f"),
+                    digits(each.get("close_ratio") if each is not part else None, ".3f"),
+                    each["prompt_tokens"] + each["completion_tokens"],
+                    digits(each.get("token_ratio") if each is not part else None, ".3f"),
+                )
+                for title, each in _with_baselines("while windows are open", part)
+            ),
+        )
         say(
-            console,
+            results_console(),
             f"{part['engine']}: {part['events']} events in {part['windows']} windows, "
             f"{part['missed']} missed, {part['doubled']} doubled, {part['over_budget']} over their budget",
         )
     if "sessions" in report:
-        table = Table(
-            "sessions",
-            "sessions",
-            "hit share",
-            "lost",
-            "doubled",
-            "out of order",
-            "wrong",
-            "seconds",
-            box=None,
-        )
         part = report["sessions"]
-        places = (
-            ("scripted replica", part),
-            ("two", part.get("two_replicas")),
-            ("engine", part.get("engine")),
+        places = {"scripted replica": part, "two": part.get("two_replicas"), "engine": part.get("engine")}
+        names = ("lost", "doubled", "disorder", "wrong", "seconds")
+        show_table(
+            ("sessions", "sessions", "hit share", *names),
+            (
+                (title, row.get("sessions"), digits(row["hit_share"], ".3f"), *map(row.get, names))
+                for where, each in places.items()
+                if each is not None
+                for title, row in _with_baselines(where, each)
+            ),
         )
-        for where, each in places:
-            for title, row in () if each is None else ((where, each), *each.get("baselines", {}).items()):
-                share = row["hit_share"]
-                named = ("sessions", "lost", "doubled", "disorder", "wrong", "seconds")
-                table.add_row(
-                    title if row is each else f"  {title}",
-                    str(row.get(named[0], "–")),
-                    "–" if share is None else f"{share:.3f}",
-                    *(str(row.get(name, "–")) for name in named[1:]),
-                )
-        console.print(table)
     for name, reason in report["skipped"].items():
-        say(console, f"skipped: {name}: {reason}")
+        say(results_console(), f"skipped: {name}: {reason}")
+
+
+def _with_baselines(name: str, part: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield name, part
+    yield from ((f"  {title}", each) for title, each in part.get("baselines", {}).items())

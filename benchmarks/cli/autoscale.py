@@ -7,22 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from benchmarks.cli.options import Plot, check_plot, command_line
-from forebay.cli.output import (
-    JsonFile,
-    check_json,
-    errors_console,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
+from benchmarks.cli.options import Plot, check_plot, command_line, note, report, show_table
+from forebay.cli.output import JsonFile, check_json
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rich.console import Console
 
     from benchmarks.autoscale.measure import Comparison
 
@@ -74,7 +64,6 @@ def autoscale(
         TraceRequest(one.arrived_s, one.prompt_tokens, one.output_tokens) for one in read_trace(trace)
     ]
     model = WorkModel.fit(requests, find_model(engine))
-    console = errors_console()
     found: list[Comparison] = []
     for name in names:
         if name == TRACE:
@@ -84,47 +73,40 @@ def autoscale(
         else:
             times, quiet = BURSTS[name]
             case = bursts(requests, model, times=times, replicas=quiet, seed=seed)
-        found += compare_policies(case, boots, slos, lambda words: say(console, words))
-    write_json(
-        json,
-        {
-            "provenance": provenance(command=command_line(), seed=seed, model=model.engine.name),
-            "engine": engine,
-            "seed": seed,
-            "goal": GOAL,
-            "comparisons": [one.document() for one in found],
-        },
-    )
+        found += compare_policies(case, boots, slos, note)
+    document = {
+        "provenance": provenance(command=command_line(), seed=seed, model=model.engine.name),
+        "engine": engine,
+        "seed": seed,
+        "goal": GOAL,
+        "comparisons": [one.document() for one in found],
+    }
     if plot is not None:
         write_picture(plot, frontiers_picture(found))
-    if shows_text(json):
-        show_comparisons(found, results_console())
+    report(json, document, lambda: show_comparisons(found))
 
 
-def show_comparisons(found: Sequence[Comparison], console: Console) -> None:
+def show_comparisons(found: Sequence[Comparison]) -> None:
     """Costs are multiples of the work."""
-    from rich.table import Table
-
-    table = Table(
-        "load", "boot", "SLO", "goodput", "cost", "oracle", "at equal cost", "99 %: other", "fixed", box=None
-    )
+    rows = []
     for one in found:
         equal = one.at_equal_cost()
         cheapest = [one.cheapest(of_fixed=of_fixed) for of_fixed in (False, True)]
-        table.add_row(
-            one.load,
-            f"{one.boot_s:g} s",
-            f"{one.slo_s:g} s",
-            f"{one.deadline.goodput:.3f}",
-            f"{one.deadline.replica_seconds / one.work_s:.2f}",
-            f"{one.oracle_seconds / one.work_s:.2f}",
-            f"{equal.goodput:.3f} ({equal.policy})" if equal else "none",
-            *(
-                f"{each.replica_seconds / one.work_s:.2f} ({each.policy})" if each else "none"
-                for each in cheapest
-            ),
+        rows.append(
+            (
+                one.load,
+                f"{one.boot_s:g} s",
+                f"{one.slo_s:g} s",
+                f"{one.deadline.goodput:.3f}",
+                f"{one.deadline.replica_seconds / one.work_s:.2f}",
+                f"{one.oracle_seconds / one.work_s:.2f}",
+                f"{equal.goodput:.3f} ({equal.policy})" if equal else "none",
+                *(f"{p.replica_seconds / one.work_s:.2f} ({p.policy})" if p else "none" for p in cheapest),
+            )
         )
-    console.print(table)
+    show_table(
+        ("load", "boot", "SLO", "goodput", "cost", "oracle", "at equal cost", "99 %: other", "fixed"), rows
+    )
 
 
 def _check(

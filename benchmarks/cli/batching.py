@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from benchmarks.cli.options import INTERRUPTED, Cores, Dtype, Plot, Url, check_plot, command_line
+from benchmarks.cli.options import (
+    INTERRUPTED,
+    Cores,
+    Dtype,
+    Plot,
+    Url,
+    check_plot,
+    command_line,
+    digits,
+    show_table,
+)
 from forebay.cli.output import (
     JsonFile,
     check_json,
@@ -23,8 +33,6 @@ from forebay.errors import ForebayError, SettingError
 from forebay.settings import load_settings
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from benchmarks.batching.measurement import Batching, BatchingOptions, Cell
     from benchmarks.batching.static_sweep import BatchCost
 
@@ -169,7 +177,7 @@ def batching(
         title = f"{systems.held_equal()['model']}, {systems.number_type()}"
         write_picture(plot, batching_picture(document, title))
     if shows_text(json):
-        show_batching(found, results_console())
+        show_batching(found)
     if failure is not None:
         raise failure
     if not found.complete:
@@ -222,28 +230,24 @@ def burst(
     )
     write_json(json, document)
     if shows_text(json):
-        show_burst(document, results_console())
+        show_burst(document)
     if not found.complete:
         raise typer.Exit(INTERRUPTED)
     if document["reasons"]:
         raise typer.Exit(1)
 
 
-def show_burst(document: dict[str, Any], console: Console) -> None:
-    from rich.table import Table
-
-    table = Table("", "s", "requests/s", box=None)
+def show_burst(document: dict[str, Any]) -> None:
     alone, count = document["alone"]["p50_s"], document["requests"]
-    if alone:
-        table.add_row("one alone (median)", f"{alone:.3f}", f"{1 / alone:.1f}")
+    rows = [("one alone (median)", f"{alone:.3f}", f"{1 / alone:.1f}")] if alone else []
     for name, words in (("batch", f"{count} prompts, one HTTP request"), ("apart", f"{count} HTTP requests")):
         if one := document.get(name):
-            table.add_row(words, f"{one['latency_s']:.2f}", f"{one['requests_per_s']:.1f}")
-    console.print(table)
+            rows.append((words, f"{one['latency_s']:.2f}", f"{one['requests_per_s']:.1f}"))
+    show_table(("", "s", "requests/s"), rows)
     if gain := document.get("gain"):
-        say(console, f"In the batch, a request takes {gain:.1f} times less engine time than alone.")
+        say(results_console(), f"In the batch, a request takes {gain:.1f} times less engine time than alone.")
     for reason in document["reasons"]:
-        say(console, f"INVALID: {reason}")
+        say(results_console(), f"INVALID: {reason}")
 
 
 def _sizes(*, quick: bool, scale: float | None) -> BatchingOptions:
@@ -271,9 +275,7 @@ def cell_line(cell: Cell) -> str:
     return f"{cell.system}{how}, {where}: {rate}, {cell.run.duration_s:.1f} s{invalid}"
 
 
-def show_batching(found: Batching, console: Console) -> None:
-    from rich.table import Table
-
+def show_batching(found: Batching) -> None:
     from benchmarks.batching.document import latencies_s, ratio
     from benchmarks.batching.measurement import CONTINUOUS, STATIC, SYSTEMS
     from benchmarks.batching.picture import NAMES
@@ -281,38 +283,28 @@ def show_batching(found: Batching, console: Console) -> None:
 
     systems = [name for name in SYSTEMS if any(cell.system == name for cell in found.cells)]
     limits = [limit for limit in found.options.limits if any(cell.limit == limit for cell in found.cells)]
-    table = Table("tokens/s, prompts and answers", *(f"max {limit}" for limit in limits), box=None)
+    rows: list[list[str | None]] = []
     for system in systems:
-        row = []
-        for limit in limits:
-            cell = found.cell(system, limit=limit)
-            tokens = None if cell is None else cell.figures.total_tokens_per_s
-            row.append("" if tokens is None else f"{tokens:,.0f}")
-        table.add_row(NAMES[system], *row)
+        cells = [found.cell(system, limit=limit) for limit in limits]
+        tokens = (None if cell is None else cell.figures.total_tokens_per_s for cell in cells)
+        rows.append([NAMES[system], *(digits(each, ",.0f") for each in tokens)])
     for system in systems:
         if system != CONTINUOUS:
-            multiples = [ratio(found, limit, system) for limit in limits]
-            table.add_row(
-                "continuous over " + system.replace("_", " "),
-                *("" if each is None else f"{each:.1f} x" for each in multiples),
-            )
-    console.print(table)
-    rates = [rate for rate in found.options.rates_per_s if any(cell.rate == rate for cell in found.cells)]
+            multiples = (ratio(found, limit, system) for limit in limits)
+            name = "continuous over " + system.replace("_", " ")
+            rows.append([name, *(None if each is None else f"{each:.1f} x" for each in multiples)])
+    show_table(("tokens/s, prompts and answers", *(f"max {limit}" for limit in limits)), rows)
+    rates = {cell.rate: cell.rate_per_s for cell in found.cells if cell.rate is not None}
     if not rates:
         return
-    table = Table("latency, s", box=None)
-    for rate in rates:
-        sent = next(cell.rate_per_s for cell in found.cells if cell.rate == rate)
-        table.add_column(f"p50 at {sent:.3g}/s")
-        table.add_column("p90")
+    rows = []
     for system in (STATIC, CONTINUOUS):
-        row = []
+        row: list[str | None] = [NAMES[system]]
         for rate in rates:
-            cell = found.cell(system, rate=rate)
-            ordered = [] if cell is None else latencies_s(cell)
-            row += [
-                f"{percentile(ordered, percent):.2f}" if can_tell(len(ordered), percent) else "–"
-                for percent in (50, 90)
-            ]
-        table.add_row(NAMES[system], *row)
-    console.print(table)
+            timed = found.cell(system, rate=rate)
+            ordered = [] if timed is None else latencies_s(timed)
+            for percent in (50, 90):
+                row.append(f"{percentile(ordered, percent):.2f}" if can_tell(len(ordered), percent) else None)
+        rows.append(row)
+    heads = (name for sent in rates.values() for name in (f"p50 at {sent:.3g}/s", "p90"))
+    show_table(("latency, s", *heads), rows)

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from forebay.cli.output import (
-    JsonFile,
-    check_json,
-    errors_console,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from benchmarks.cli.options import note, report, show_table
+from forebay.cli.output import JsonFile, check_json, results_console, say
 
 
 def client(
@@ -36,31 +25,27 @@ def client(
     from benchmarks.client import ClientOptions, measure_client
 
     check_json(json)
-    console = errors_console()
     given = ClientOptions(seconds=seconds, tokens=tokens, seed=seed)
     options = ClientOptions(tuple(rate or given.rates), seconds, tokens, seed=seed)
-    found = measure_client(options, lambda words: say(console, words))
-    write_json(json, found)
-    if shows_text(json):
-        _show(found, results_console())
-    if any(run["verdict"] == "INVALID" for run in found["runs"]):
-        raise typer.Exit(1)
+    found = measure_client(options, note)
+    passed = all(run["verdict"] == "VALID" for run in found["runs"])
+    report(json, found, lambda: _show(found["runs"]), passed=passed)
 
 
-def _show(found: dict[str, Any], console: Console) -> None:
-    table = Table(
-        "requests/s", "", "schedule delay p50, p99, max", "added to TTFT p50, p99", "cores", box=None
+def _show(runs: list[dict[str, Any]]) -> None:
+    show_table(
+        ("requests/s", "", "schedule delay p50, p99, max, ms", "added to TTFT p50, p99, ms", "cores"),
+        (
+            (
+                f"{run['rate_per_s']:g}",
+                run["verdict"],
+                ", ".join(f"{value:.2f}" for value in run["schedule_delay_ms"].values()),
+                ", ".join(f"{value:.2f}" for value in list(run["added_ttft_ms"].values())[:2]),
+                f"{run['client_cores']:.2f}",
+            )
+            for run in runs
+        ),
     )
-    for run in found["runs"]:
-        delay, added = run["schedule_delay_ms"], run["added_ttft_ms"]
-        table.add_row(
-            f"{run['rate_per_s']:g}",
-            run["verdict"],
-            ", ".join(f"{delay[name]:.2f}" for name in delay) + " ms",
-            ", ".join(f"{added[name]:.2f}" for name in list(added)[:2]) + " ms",
-            f"{run['client_cores']:.2f}",
-        )
-    console.print(table)
-    for run in found["runs"]:
+    for run in runs:
         for reason in run["reasons"]:
-            say(console, f"{run['rate_per_s']:g}: {reason}")
+            say(results_console(), f"{run['rate_per_s']:g}: {reason}")

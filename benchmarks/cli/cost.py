@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forebay.cli.output import (
-    JsonFile,
-    check_json,
-    errors_console,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
+from benchmarks.cli.options import note, report
+from forebay.cli.output import JsonFile, check_json, results_console, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,11 +39,8 @@ def cost(
     from benchmarks.cost import QUICK, CostOptions, cost_document, measure_cost
 
     check_json(json)
-    console = errors_console()
-    found = measure_cost(QUICK if quick else CostOptions(), lambda words: say(console, words))
-    write_json(json, cost_document(found))
-    if shows_text(json):
-        show_cost(found, results_console())
+    found = measure_cost(QUICK if quick else CostOptions(), note)
+    report(json, cost_document(found), lambda: show_cost(found, results_console()))
 
 
 def show_cost(found: Cost, console: Console) -> None:

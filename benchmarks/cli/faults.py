@@ -6,9 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from forebay.cli.output import JsonFile, check_json, errors_console, results_console, shows_text, write_json
+from benchmarks.cli.options import report, show_table
+from forebay.cli.output import JsonFile, check_json, errors_console
 
 if TYPE_CHECKING:
     from benchmarks.faults import FaultRun
@@ -32,22 +32,19 @@ def faults(
         with console.status(fault):
             runs.append(asyncio.run(run_fault(fault, settings)))
     document = faults_document(settings, runs)
-    write_json(json, document)
-    if shows_text(json):
-        _show(runs)
-    if not document["passed"]:
-        raise typer.Exit(1)
+    report(json, document, lambda: _show(runs), passed=document["passed"])
 
 
 def _show(runs: list[FaultRun]) -> None:
-    table = Table("fault", "answered in time", "slowest", "there before", "from then on", "elsewhere")
-    for run in runs:
-        table.add_row(
-            run.fault,
-            f"{run.in_time} of {run.requests}",
-            f"{run.slowest_s:.2f} s",
-            str(run.calls_before),
-            str(run.calls_after),
-            str(run.others_after),
-        )
-    results_console().print(table)
+    show_table(
+        ("fault", "answered in time", "slowest, s", "there before", "from then on", "elsewhere"),
+        (
+            (
+                run.fault,
+                f"{run.in_time} of {run.requests}",
+                f"{run.slowest_s:.2f}",
+                *(run.calls_before, run.calls_after, run.others_after),
+            )
+            for run in runs
+        ),
+    )

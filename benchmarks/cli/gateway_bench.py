@@ -5,17 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from forebay.cli.output import (
-    JsonFile,
-    check_json,
-    errors_console,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
+from benchmarks.cli.options import note, report, show_table
+from forebay.cli.output import JsonFile, check_json, results_console, say
 from forebay.errors import SettingError
 
 
@@ -52,11 +44,6 @@ def gateway_bench(
     check_json(json)
     if unknown := set(attack or ()) - set(WAYS):
         raise SettingError(f"--attack: expected one of {', '.join(WAYS)}, found {sorted(unknown)[0]!r}")
-    console = errors_console()
-
-    def note(part: str) -> None:
-        say(console, part)
-
     options = GatewayOptions(rate_per_s=rate, rounds=rounds, seconds=seconds)
     if users is not None:
         found = measure_users(
@@ -66,45 +53,59 @@ def gateway_bench(
         found = measure_hostile(options, note, ways=attack or tuple(WAYS))
     else:
         found = measure_gateway(options, note)
-    write_json(json, found)
-    if shows_text(json):
-        show = _show_users if users is not None else _show_hostile if hostile else _show
-        show(found)
-    if not found["passed"]:
-        raise typer.Exit(1)
+    show = _show_users if users is not None else _show_hostile if hostile else _show
+    report(json, found, lambda: show(found), passed=found["passed"])
 
 
 def _show_users(found: dict[str, Any]) -> None:
-    table = Table(
-        "way", "answers", "refused", "first token p50 s", "p99 s", "answer p50 s", "p99 s", box=None
+    show_table(
+        ("way", "answers", "refused", "first token p50 s", "p99 s", "answer p50 s", "p99 s"),
+        (
+            (
+                way,
+                *(found[f"{way}_{name}"] for name in ("answers", "refused")),
+                *(
+                    f"{found[f'{way}_{name}_{q}'] / 1000:.2f}"
+                    for name in ("first_ms", "whole_ms")
+                    for q in ("p50", "p99")
+                ),
+            )
+            for way in ("direct", "gateway")
+        ),
     )
-    for way in ("direct", "gateway"):
-        figures = (found[f"{way}_{name}_{q}"] for name in ("first_ms", "whole_ms") for q in ("p50", "p99"))
-        counts = (str(found[f"{way}_{name}"]) for name in ("answers", "refused"))
-        table.add_row(way, *counts, *(f"{figure / 1000:.2f}" for figure in figures))
-    results_console().print(table, f"first token p50: {found['ratio']:.2f} times that of the engine alone")
+    say(results_console(), f"first token p50: {found['ratio']:.2f} times that of the engine alone")
 
 
 def _show_hostile(found: dict[str, Any]) -> None:
-    table = Table(
-        "hostile client", "p50 ms", "attacked", "ratio", "p99 ms", "attacked", "ratio", "lost", box=None
-    )
-    for way, figures in found["ways"].items():
-        cells = [
-            cell
-            for q in ("p50", "p99")
-            for cell in (
-                *(f"{figures[f'{turn}_ms_{q}']:.1f}" for turn in ("alone", "attacked")),
-                f"{figures[f'{q}_ratio']:.2f}",
+    show_table(
+        ("hostile client", "p50 ms", "attacked", "ratio", "p99 ms", "attacked", "ratio", "lost"),
+        (
+            (
+                way,
+                *(
+                    f"{figures[name]:.{places}f}"
+                    for q in ("p50", "p99")
+                    for name, places in ((f"alone_ms_{q}", 1), (f"attacked_ms_{q}", 1), (f"{q}_ratio", 2))
+                ),
+                f"{figures['lost']} of {figures['requests']}",
             )
-        ]
-        table.add_row(way, *cells, f"{figures['lost']} of {figures['requests']}")
-    results_console().print(table)
+            for way, figures in found["ways"].items()
+        ),
+    )
 
 
 def _show(found: dict[str, Any]) -> None:
-    table = Table("way", "TTFT p50 ms", "p99 ms", "latency p50 ms", "p99 ms", box=None)
-    for way in ("direct", "gateway", "added"):
-        figures = (found[f"{way}_{name}_{q}"] for name in ("ttft_ms", "latency_ms") for q in ("p50", "p99"))
-        table.add_row(way, *(f"{figure:.2f}" for figure in figures))
-    results_console().print(table)
+    show_table(
+        ("way", "TTFT p50 ms", "p99 ms", "latency p50 ms", "p99 ms"),
+        (
+            (
+                way,
+                *(
+                    f"{found[f'{way}_{name}_{q}']:.2f}"
+                    for name in ("ttft_ms", "latency_ms")
+                    for q in ("p50", "p99")
+                ),
+            )
+            for way in ("direct", "gateway", "added")
+        ),
+    )

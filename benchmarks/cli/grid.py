@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from benchmarks.cli.options import INTERRUPTED, Cores, Dtype, Plot, check_plot, command_line
+from benchmarks.cli.options import INTERRUPTED, Cores, Dtype, Plot, check_plot, command_line, note, show_table
 from forebay.cli.output import (
     JsonFile,
     check_json,
@@ -22,8 +22,6 @@ from forebay.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rich.console import Console
 
     from benchmarks.grid.engines import GivenEngines, LocalEngines
     from benchmarks.grid.measurement import Found
@@ -152,14 +150,13 @@ def grid(
         stream=stream,
         seed=seed,
     )
-    console = errors_console()
     engines.check(options.models)
-    measurement = Measurement(options, engines.start, lambda words: say(console, words), local=not url)
+    measurement = Measurement(options, engines.start, note, local=not url)
     found: list[Found] = []
     try:
         for each in measurement.found():
             found.append(each)
-            say(console, found_line(each))
+            note(found_line(each))
     except KeyboardInterrupt:
         measurement.complete = False
     origin = provenance(command=command_line(), seed=seed, data=trace)
@@ -170,7 +167,7 @@ def grid(
     if plot is not None:
         write_picture(plot, grid_picture(document))
     if shows_text(json):
-        show_grid(document, results_console())
+        show_grid(document)
     if not measurement.complete:
         raise typer.Exit(INTERRUPTED)
     if not document["valid"]:
@@ -226,20 +223,12 @@ def _p50(found: Distribution | None) -> str:
     return "never" if value is None else f"p50 {value:.2f} s"
 
 
-def show_grid(document: dict[str, Any], console: Console) -> None:
-    from rich.table import Table
-
+def show_grid(document: dict[str, Any]) -> None:
     from benchmarks.grid.table import cell_rows, engine_rows
 
     for rows in (engine_rows(document), cell_rows(document)):
         if len(rows) > 1:
-            table = Table(*rows[0], box=None)
-            for column in table.columns[1:]:
-                column.justify = "right"
-            for row in rows[1:]:
-                table.add_row(*row)
-            console.print(table)
-            say(console, "")
+            show_table(rows[0], rows[1:])
     for each in (*document["engines"], *document["cells"]):
         if each["error"]:
-            say(console, f"FAILED: {each['model']}: {each['error']}")
+            say(results_console(), f"FAILED: {each['model']}: {each['error']}")

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from benchmarks.cli.options import INTERRUPTED, Cores, Dtype, Plot, Url, check_plot, command_line
+from benchmarks.cli.options import (
+    INTERRUPTED,
+    Cores,
+    Dtype,
+    Plot,
+    Url,
+    check_plot,
+    command_line,
+    note,
+    show_table,
+)
 from forebay.cli.output import (
     JsonFile,
     check_json,
@@ -20,8 +30,6 @@ from forebay.cli.output import (
 from forebay.settings import load_settings
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from benchmarks.grid.engines import RunningEngine
     from benchmarks.interplay.measurement import PointRun, StartEngine
     from benchmarks.interplay.pipeline import InterplayOptions
@@ -86,14 +94,13 @@ def interplay(
     wanted = points(options.factors)
     if url is not None:
         wanted = [point for point in wanted if point.kv_cache_gib == KV_CACHE_GIB]
-    console = errors_console()
     start = _engine(url, model, cores, dtype, options)
     measurement = InterplayMeasurement(options, start)
     found: list[PointRun] = []
     try:
         for each in measurement.found(wanted):
             found.append(each)
-            say(console, point_line(each))
+            note(point_line(each))
     except KeyboardInterrupt:
         measurement.complete = False
     origin = provenance(command=command_line(), target=url, seed=seed)
@@ -111,7 +118,7 @@ def interplay(
     if plot is not None:
         write_picture(plot, interplay_picture(document))
     if shows_text(json):
-        show_interplay(document, results_console())
+        show_interplay(document)
     if not measurement.complete:
         raise typer.Exit(INTERRUPTED)
     if not document["valid"]:
@@ -158,18 +165,12 @@ def point_line(found: PointRun) -> str:
     return f"{found.point.name}: {running:.1f} running on average, {told}{invalid}"
 
 
-def show_interplay(document: dict[str, Any], console: Console) -> None:
-    from rich.table import Table
-
+def show_interplay(document: dict[str, Any]) -> None:
     from benchmarks.interplay.document import SHORT, point_rows
 
     heads, *rows = point_rows(document, SHORT)
-    table = Table(*heads, box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    console = results_console()
+    show_table(heads, rows)
     if document["rate_per_s"]:
         say(console, f"{document['rate_per_s']:.2f} events/s")
     for cell in document["cells"]:

@@ -6,17 +6,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from forebay.cli.output import (
-    JsonFile,
-    check_json,
-    errors_console,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
+from benchmarks.cli.options import note, report, show_table
+from forebay.cli.output import JsonFile, check_json, results_console, say
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
@@ -38,13 +30,9 @@ def known_times(
     unknown = sorted(set(case or ()) - CASES.keys())
     if unknown:
         raise SettingError(f"--case: expected some of {', '.join(CASES)}; found {', '.join(unknown)}")
-    console = errors_console()
-    found = measure_cases(case or list(CASES), requests, lambda words: say(console, words))
-    write_json(json, {"cases": [_document(each) for each in found]})
-    if shows_text(json):
-        _show(found)
-    if not all(each.right for each in found):
-        raise typer.Exit(1)
+    found = measure_cases(case or list(CASES), requests, note)
+    document = {"cases": [_document(each) for each in found]}
+    report(json, document, lambda: _show(found), passed=all(each.right for each in found))
 
 
 def _document(found: CaseFound) -> dict[str, Any]:
@@ -53,21 +41,20 @@ def _document(found: CaseFound) -> dict[str, Any]:
 
 
 def _show(found: list[CaseFound]) -> None:
-    table = Table("case", "figure", "mean", "truth", "median", "truth", "largest error ms", "right", box=None)
-    for each in found:
-        for figure in each.measures:
-            table.add_row(
+    show_table(
+        ("case", "figure", "mean", "truth", "median", "truth", "largest error ms", "right"),
+        (
+            (
                 each.name,
-                figure.name,
-                f"{figure.mean:.4f}",
-                f"{figure.true_mean:.4f}",
-                f"{figure.median:.4f}",
-                f"{figure.true_median:.4f}",
-                f"{figure.worst_error * 1000:.2f}",
-                "yes" if figure.right else "no",
+                of.name,
+                *(f"{value:.4f}" for value in (of.mean, of.true_mean, of.median, of.true_median)),
+                f"{of.worst_error * 1000:.2f}",
+                "yes" if of.right else "no",
             )
-    console = results_console()
-    console.print(table)
+            for each in found
+            for of in each.measures
+        ),
+    )
     for each in found:
         for words in (*each.wrong, *(f"missing: {words}" for words in each.missing), *each.surplus):
-            say(console, f"{each.name}: {words}")
+            say(results_console(), f"{each.name}: {words}")

@@ -8,16 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.cli.options import Plot, check_plot, command_line
-from forebay.cli.output import (
-    JsonFile,
-    check_json,
-    errors_console,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
+from benchmarks.cli.options import Plot, check_plot, command_line, report
+from forebay.cli.output import JsonFile, check_json, errors_console, results_console, say
 
 QUICK_RESTARTS = 5
 
@@ -71,20 +63,13 @@ def kubernetes(
         found = measure_kubernetes(
             Path(folder), real=not quick, restarts=times, rate_per_s=rate, slo_s=slo, say=status.update
         )
-    origin = provenance(
-        command=command_line(),
-        model="scripted" if quick else DEFAULT_MODEL,
-        seed=1,
-    )
-    write_json(json, {"provenance": origin, **found})
+    origin = provenance(command=command_line(), model="scripted" if quick else DEFAULT_MODEL, seed=1)
     if plot is not None:
         what = "scripted replicas" if quick else "vLLM"
         title = f"{found['burst']['events']} events, {what} in pods"
         write_picture(plot, course_picture(found["burst"]["course"], title))
-    if shows_text(json):
-        say(results_console(), words(found))
-    if not all(part["passed"] for part in found.values()):
-        raise typer.Exit(1)
+    document, passed = {"provenance": origin, **found}, all(part["passed"] for part in found.values())
+    report(json, document, lambda: say(results_console(), words(found)), passed=passed)
 
 
 def words(found: dict[str, Any]) -> str:

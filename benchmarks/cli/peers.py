@@ -22,7 +22,7 @@ from forebay.cli.output import (
 from forebay.errors import SettingError
 from forebay.files import read_bytes
 
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 
 
 def peers(
@@ -88,7 +88,7 @@ def _measure(chosen: Any, parts: Any, *, quick: bool) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = orjson.loads(read_bytes(path, MOST_BYTES, f"--from: {path}"))
+        found = orjson.loads(read_bytes(path, MAX_BYTES, f"--from: {path}"))
     except orjson.JSONDecodeError:
         raise SettingError(f"--from: {path} is not JSON") from None
     if not isinstance(found, dict):

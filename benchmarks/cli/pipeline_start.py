@@ -8,15 +8,8 @@ from typing import Annotated
 
 import typer
 
-from forebay.cli.output import (
-    JsonFile,
-    check_json,
-    errors_console,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
+from benchmarks.cli.options import note, report
+from forebay.cli.output import JsonFile, check_json, results_console, say
 from forebay.settings import load_settings
 
 
@@ -31,18 +24,11 @@ def pipeline_start(
     from benchmarks.pipeline_start import PipelineStartOptions, measure_pipeline_start
 
     check_json(json)
-    console = errors_console()
     options = PipelineStartOptions(events=events, capacity=capacity, rounds=rounds)
     with tempfile.TemporaryDirectory(prefix="forebay-pipeline-start-") as folder:
-        found = measure_pipeline_start(
-            options, Path(folder), load_settings(), lambda part: say(console, part)
-        )
-    write_json(json, found)
-    if shows_text(json):
-        say(
-            results_console(),
-            f"{events} events, {capacity} at a time: {found['direct_s']:.1f} s without a pipeline, "
-            f"{found['pipeline_s']:.1f} s with it, {found['ratio']:.2f} times as long",
-        )
-    if not found["passed"]:
-        raise typer.Exit(1)
+        found = measure_pipeline_start(options, Path(folder), load_settings(), note)
+    words = (
+        f"{events} events, {capacity} at a time: {found['direct_s']:.1f} s without a pipeline, "
+        f"{found['pipeline_s']:.1f} s with it, {found['ratio']:.2f} times as long"
+    )
+    report(json, found, lambda: say(results_console(), words), passed=found["passed"])

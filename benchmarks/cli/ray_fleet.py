@@ -5,18 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from benchmarks.cli.options import command_line
-from forebay.cli.output import (
-    JsonFile,
-    check_json,
-    errors_console,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
+from benchmarks.cli.options import command_line, digits, note, report, show_table
+from forebay.cli.output import JsonFile, check_json, results_console, say
 from forebay.errors import SetupError
 
 
@@ -39,30 +30,27 @@ def ray_fleet(
     if ray is None:
         raise SetupError("Ray is missing: make ray")
     options = RayOptions(rounds=1) if quick else RayOptions()
-    console = errors_console()
-    found = measure_ray(options, ray, lambda part: say(console, part))
+    found = measure_ray(options, ray, note)
     origin = provenance(command=command_line(), model="scripted", seed=options.load.seed)
-    write_json(json, {"provenance": origin, **found})
-    if shows_text(json):
-        _show(found)
-    if not all(found["passed"].values()):
-        raise typer.Exit(1)
+    passed = all(found["passed"].values())
+    report(json, {"provenance": origin, **found}, lambda: _show(found), passed=passed)
 
 
 def _show(found: dict[str, Any]) -> None:
-    table = Table("way", "hit share", "goodput", "TTFT p50 ms", "p99 ms", "failed", box=None)
-    for way, one in found["ways"].items():
-        p99 = one["ttft_ms_p99"]
-        table.add_row(
-            way,
-            f"{one['hit_share']:.3f}",
-            f"{one['goodput']:.3f}",
-            f"{one['ttft_ms_p50']:.1f}",
-            "–" if p99 is None else f"{p99:.1f}",
-            str(one["failed"]),
-        )
+    columns = {
+        "hit share": ("hit_share", ".3f"),
+        "goodput": ("goodput", ".3f"),
+        "TTFT p50 ms": ("ttft_ms_p50", ".1f"),
+        "p99 ms": ("ttft_ms_p99", ".1f"),
+    }
+    show_table(
+        ("way", *columns, "failed"),
+        (
+            (way, *(digits(one[name], form) for name, form in columns.values()), one["failed"])
+            for way, one in found["ways"].items()
+        ),
+    )
     console = results_console()
-    console.print(table)
     for client, one in found["killed"].items():
         say(
             console,

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from enum import Enum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import orjson
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from forebay.cli.output import (
-    JsonFile,
-    check_json,
-    errors_console,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
+from benchmarks.cli.options import note, report, show_table
+from forebay.cli.output import JsonFile, check_json, errors_console, results_console, say
 from forebay.engine.launch import ConsoleProgress
 from forebay.errors import SettingError
 from forebay.settings import load_settings
@@ -96,7 +86,6 @@ def recovery(
         raise SettingError("--state: needs --sink files, which then are in the store")
     if outages and state != "moto":
         raise SettingError("--outages: needs --state moto: other servers cannot be stopped")
-    console = errors_console()
 
     def measure(work: Path) -> Recovery:
         config = RecoveryConfig(
@@ -113,12 +102,8 @@ def recovery(
             state=state,
             outages=outages,
         )
-        return measure_recovery(
-            config,
-            load_settings(),
-            progress=ConsoleProgress(console),
-            say=partial(say, console),
-        )
+        progress = ConsoleProgress(errors_console())
+        return measure_recovery(config, load_settings(), progress=progress, say=note)
 
     if work_dir is None:
         with tempfile.TemporaryDirectory(prefix="forebay-recovery-") as folder:
@@ -131,11 +116,7 @@ def recovery(
         if any(work_dir.iterdir()):
             raise SettingError(f"--work-dir {work_dir}: expected an empty folder")
         found = measure(work_dir.resolve())
-    write_json(json, found.document())
-    if shows_text(json):
-        show_recovery(found, results_console())
-    if not found.passed:
-        raise typer.Exit(1)
+    report(json, found.document(), lambda: show_recovery(found), passed=found.passed)
 
 
 def kafka(
@@ -149,37 +130,27 @@ def kafka(
     from benchmarks.kafka import KafkaOptions, measure_kafka
 
     check_json(json)
-    console = errors_console()
-    report = measure_kafka(
-        KafkaOptions(records=records, events=events),
-        load_settings(),
-        partial(say, console),
-    )
-    write_json(json, report)
-    if shows_text(json):
-        results_console().print_json(orjson.dumps(report).decode())
+    found = measure_kafka(KafkaOptions(records=records, events=events), load_settings(), note)
+    report(json, found, lambda: results_console().print_json(orjson.dumps(found).decode()))
 
 
-def show_recovery(found: Recovery, console: Console) -> None:
+def show_recovery(found: Recovery) -> None:
     document = found.document()
-    counts = Table("events", "results", "lost", "duplicated", "dead letters", "restored", "kills", box=None)
     names = ("events", "results", "lost", "duplicated", "dead_letters", "restored")
-    counts.add_row(*(str(document[name]) for name in names), f"{document['kills']} of {found.run.planned}")
-    console.print(counts)
-    times = Table("killed", "times", "next result p50", "max", box=None)
+    counts = (*(document[name] for name in names), f"{document['kills']} of {found.run.planned}")
+    show_table(("events", "results", "lost", "duplicated", "dead letters", "restored", "kills"), [counts])
     spreads = {**document["next_result_s"]["by_kind"], "all": document["next_result_s"]}
-    for kind, spread in spreads.items():
-        if "p50" in spread:
-            times.add_row(
-                kind,
-                str(document["by_kind"].get(kind, document["kills"])),
-                f"{spread['p50']:.1f} s",
-                f"{spread['max']:.1f} s",
-            )
-    console.print(times)
+    show_table(
+        ("killed", "times", "next result p50, s", "max, s"),
+        (
+            (kind, document["by_kind"].get(kind, document["kills"]), f"{of['p50']:.1f}", f"{of['max']:.1f}")
+            for kind, of in spreads.items()
+            if "p50" in of
+        ),
+    )
     verdict = "every event gave exactly one result" if found.passed else "NOT PASSED"
     wrong = f", {document['wrong']} lines wrong" if document["wrong"] else ""
-    say(console, f"{verdict}: {document['kills']} kills in {found.seconds:.0f} s{wrong}")
+    say(results_console(), f"{verdict}: {document['kills']} kills in {found.seconds:.0f} s{wrong}")
 
 
 def _options(given: list[str]) -> dict[str, str]:

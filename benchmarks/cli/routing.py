@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from benchmarks.cli.options import Plot, check_plot
-from forebay.cli.output import (
-    JsonFile,
-    check_json,
-    errors_console,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
+from benchmarks.cli.options import Plot, check_plot, report, show_table
+from forebay.cli.output import JsonFile, check_json, errors_console, results_console, say
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
@@ -73,18 +63,13 @@ def routing(
     loads = tuple(load) if load else SWEEP if load_sweep else TWO_LOADS
     console = errors_console()
     with console.status("reading") as status:
-        report = measure_routing(
+        found = measure_routing(
             scenario, loads, policy or default_policies(), lambda part: status.update(Text(part))
         )
-    write_json(json, report.document())
     if plot is not None:
-        write_picture(
-            plot, routing_picture(report, f"{trace.name}, {replicas} replicas of {scenario.model.name}")
-        )
-    if shows_text(json):
-        _show(report, results_console())
-    if not report.passed:
-        raise typer.Exit(1)
+        title = f"{trace.name}, {replicas} replicas of {scenario.model.name}"
+        write_picture(plot, routing_picture(found, title))
+    report(json, found.document(), lambda: _show(found), passed=found.passed)
 
 
 def _routing_of_engines(urls: list[str], policies: list[str], seed: int, json: str | None) -> None:
@@ -102,21 +87,12 @@ def _routing_of_engines(urls: list[str], policies: list[str], seed: int, json: s
     console = errors_console()
     with console.status("starting") as status:
         found = asyncio.run(measure_engines(urls, options, lambda part: status.update(Text(part))))
-    write_json(json, found)
-    if shows_text(json):
-        _show_engines(found)
-    if not passed(found):
-        raise typer.Exit(1)
-
-
-def _show_engines(found: dict[str, Any]) -> None:
-    table = Table(box=None)
     names = ("requests", "ttft_p50_s", "ttft_mean_s", "ttft_p99_s", "requests_per_s", "hit_share")
-    for column in ("policy", *names):
-        table.add_column(column, no_wrap=True)
-    for policy, figures in found["policies"].items():
-        table.add_row(policy, *("–" if figures[n] is None else _short(figures[n]) for n in names))
-    results_console().print(table)
+    rows = [
+        (policy, *(None if figures[name] is None else _short(figures[name]) for name in names))
+        for policy, figures in found["policies"].items()
+    ]
+    report(json, found, lambda: show_table(("policy", *names), rows), passed=passed(found))
 
 
 def overload(
@@ -135,34 +111,22 @@ def overload(
 
     check_json(json)
     found = measure_overload(Scenario(read_trace(trace), find_model(engine), replicas, seed=seed))
-    write_json(json, found)
-    if shows_text(json):
-        _show_overload(found)
+    ways = found["ways"]
+    rows = [(name, *(_short(way[name]) for way in ways.values())) for name in ways["admission"]]
+    report(json, found, lambda: show_table(("figure", *ways), rows))
 
 
-def _show_overload(found: dict[str, Any]) -> None:
-    ways: dict[str, dict[str, Any]] = found["ways"]
-    table = Table(box=None)
-    for column in ("figure", *ways):
-        table.add_column(column, no_wrap=True)
-    for name in next(iter(ways.values())):
-        table.add_row(name, *(_short(way[name]) for way in ways.values()))
-    results_console().print(table)
-
-
-def _show(report: RoutingReport, console: Console) -> None:
+def _show(found: RoutingReport) -> None:
     for figure, title in (("goodput", "goodput by load"), ("ttft_mean_s", "mean TTFT (s) by load")):
-        table = Table(title=title, title_justify="left", box=None)
-        table.add_column("policy", no_wrap=True)
-        for load in report.loads:
-            table.add_column(f"{load:g}", no_wrap=True, justify="right")
-        for name, found in report.policies.items():
-            table.add_row(name, *(_short(getattr(one, figure)) for one in found))
-        console.print(table)
+        show_table(
+            ("policy", *(f"{load:g}" for load in found.loads)),
+            ((name, *(_short(getattr(one, figure)) for one in own)) for name, own in found.policies.items()),
+            title,
+        )
     say(
-        console,
-        f"capacity {report.capacity_per_s:.2f} requests/s; a decision takes "
-        + ", ".join(f"{cost:.0f} µs at {count} replicas" for count, cost in report.decision_us.items()),
+        results_console(),
+        f"capacity {found.capacity_per_s:.2f} requests/s; a decision takes "
+        + ", ".join(f"{cost:.0f} µs at {count} replicas" for count, cost in found.decision_us.items()),
     )
 
 

@@ -8,16 +8,8 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.cli.options import Plot, check_plot, command_line
-from forebay.cli.output import (
-    JsonFile,
-    check_json,
-    errors_console,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
+from benchmarks.cli.options import Plot, check_plot, command_line, report
+from forebay.cli.output import JsonFile, check_json, errors_console, results_console, say
 
 
 def scaling(
@@ -49,17 +41,14 @@ def scaling(
             options, load_settings(), Path(folder), say=line.show, progress=ConsoleProgress(console)
         )
     origin = provenance(command=command_line(), model=DEFAULT_MODEL, seed=1)
-    write_json(json, {"provenance": origin, **found.document()})
     if plot is not None:
         title = f"{found.events} events, local vLLM, policy deadline"
         write_picture(plot, course_picture(found.course, title))
-    if shows_text(json):
-        say(
-            results_console(),
-            f"{found.answered} of {found.events} events answered, {found.lost} lost, {found.doubled} "
-            f"doubled, {found.cut_off} cut off; ready replicas {' → '.join(map(str, found.levels))}; boots "
-            f"{', '.join(f'{boot:.0f} s' for boot in found.boots_s)}; first answer after "
-            f"{found.first_answer_s:.0f} s, burst done after {found.burst_done_s:.0f} s",
-        )
-    if not found.passed:
-        raise typer.Exit(1)
+    words = (
+        f"{found.answered} of {found.events} events answered, {found.lost} lost, {found.doubled} "
+        f"doubled, {found.cut_off} cut off; ready replicas {' → '.join(map(str, found.levels))}; boots "
+        f"{', '.join(f'{boot:.0f} s' for boot in found.boots_s)}; first answer after "
+        f"{found.first_answer_s:.0f} s, burst done after {found.burst_done_s:.0f} s"
+    )
+    document = {"provenance": origin, **found.document()}
+    report(json, document, lambda: say(results_console(), words), passed=found.passed)

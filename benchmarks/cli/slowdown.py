@@ -8,19 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from forebay.cli.output import (
-    STDOUT,
-    JsonFile,
-    check_json,
-    errors_console,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
+from benchmarks.cli.options import note, show_table
+from forebay.cli.output import STDOUT, JsonFile, check_json, results_console, say, shows_text, write_json
 from forebay.settings import load_settings
 
 
@@ -47,7 +37,6 @@ def slowdown(
     from benchmarks.slowdown import SlowdownOptions, measure_slowdown
 
     check_json(json)
-    console = errors_console()
     runs: list[dict[str, Any]] = []
     for kind in replica or (Kind.streaming, Kind.whole):
         step_s = 40.0 if quick else 120.0
@@ -56,44 +45,37 @@ def slowdown(
                 SlowdownOptions(replica=kind.value, step_s=step_s),
                 Path(folder),
                 load_settings(),
-                lambda part: say(console, part),
+                note,
             )
         runs.append(run)
         if json is not None and json != STDOUT:
             # Keep what was measured so far, in case a later run fails.
             write_json(json, {"runs": runs})
         if shows_text(json):
-            _show(run, results_console())
+            _show(run)
     if json == STDOUT:
         write_json(json, {"runs": runs})
     if not all(run["passed"] for run in runs):
         raise typer.Exit(1)
 
 
-def _show(run: dict[str, Any], console: Console) -> None:
-    table = Table(
-        "speed",
-        "goodput",
-        "answers/s",
-        "calls",
-        "thrown away",
-        "retries",
-        "held mean",
-        "held max",
-        title=run["replica"],
-        box=None,
+def _show(run: dict[str, Any]) -> None:
+    names = ("calls", "thrown_away", "retries", "held_mean", "held_max")
+    show_table(
+        ("speed", "goodput", "answers/s", *(name.replace("_", " ") for name in names)),
+        (
+            (
+                f"{step['speed']:g}",
+                *(f"{step[name]:.2f}" for name in ("goodput", "answers_per_s")),
+                *(step[name] for name in names),
+            )
+            for step in run["steps"]
+        ),
+        run["replica"],
     )
-    for step in run["steps"]:
-        table.add_row(
-            f"{step['speed']:g}",
-            f"{step['goodput']:.2f}",
-            f"{step['answers_per_s']:.2f}",
-            *(str(step[name]) for name in ("calls", "thrown_away", "retries", "held_mean", "held_max")),
-        )
-    console.print(table)
     letters = ", ".join(f"{count} {cause}" for cause, count in run["dead_letters"].items()) or "none"
     say(
-        console,
+        results_console(),
         f"{run['results']} results, {run['doubled']} twice; dead letters: {letters}; thrown away "
         f"{run['thrown_away']} of {run['calls']} calls ({100 * run['thrown_away_share']:.1f} %)",
     )

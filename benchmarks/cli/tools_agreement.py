@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from forebay.cli.output import (
-    JsonFile,
-    check_json,
-    errors_console,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
+from benchmarks.cli.options import note, report, show_table
+from forebay.cli.output import JsonFile, check_json
 from forebay.errors import SettingError
 
 
@@ -59,26 +51,16 @@ def tools_agreement(
         raise SettingError("name at least one tool: --vllm, --aiperf or --guidellm")
     if core:
         os.sched_setaffinity(0, core)
-    console = errors_console()
     found = agreement.measure_agreement(
         tools,
         agreement.server_at(engine, tokenizer),
         agreement.Shape(requests, concurrency, prompt_tokens, output_tokens),
         turns=turns,
         seed=seed,
-        note=lambda words: say(console, words),
+        note=note,
     )
-    write_json(json, found)
-    if shows_text(json):
-        _show(found)
-    if not found["passed"]:
-        raise typer.Exit(1)
-
-
-def _show(found: dict[str, Any]) -> None:
-    table = Table("tool", "figure", "forebay", "tool's", "difference", "of all turns", "agrees", box=None)
-    for each in found["comparison"]:
-        table.add_row(
+    rows = [
+        (
             each["tool"],
             each["figure"],
             f"{each['ours']:.2f}",
@@ -87,4 +69,7 @@ def _show(found: dict[str, Any]) -> None:
             f"{each['least']:+.1%} to {each['most']:+.1%}",
             "yes" if each["agrees"] else "no",
         )
-    results_console().print(table)
+        for each in found["comparison"]
+    ]
+    header = ("tool", "figure", "forebay", "tool's", "difference", "of all turns", "agrees")
+    report(json, found, lambda: show_table(header, rows), passed=found["passed"])

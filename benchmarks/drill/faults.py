@@ -11,9 +11,9 @@ import psutil
 from benchmarks.drill.engine import Engine
 from benchmarks.drill.link import Link
 from benchmarks.drill.machine import Machine
-from benchmarks.drill.process import Part, go_on
 from benchmarks.drill.scenario import Fault, FaultKind, Standstill
 from benchmarks.drill.shim import Shim
+from benchmarks.run_process import Part, go_on
 from forebay.errors import PipelineFailed
 from forebay.testing.kafka import LocalKafka
 
@@ -55,7 +55,7 @@ def standing_still(still: Standstill, machine: Machine) -> tuple[Step, Step]:
 
 def _paused(part: Part, machine: Machine) -> tuple[Step, Step]:
     paused: set[psutil.Process] = set()
-    return lambda: paused.update(machine.run.pause(part)), lambda: go_on(paused)
+    return lambda: paused.update(machine.run.suspend(part)), lambda: go_on(paused)
 
 
 def _beginning_and_end(fault: Fault, scene: Scene) -> tuple[Step, Step]:

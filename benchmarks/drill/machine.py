@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from benchmarks.drill.process import PipelineRun
 from benchmarks.object_store import ObjectStore, StoreLink
+from benchmarks.run_process import RunProcess
+
+
+class PipelineRun(RunProcess):
+    """The document of `--json` of start N goes to `logs/report-N.json`."""
+
+    @property
+    def _report(self) -> Path:
+        return self._logs / f"report-{self.starts}.json"
+
+    def command(self) -> Sequence[str]:
+        return (*self._command, "--json", str(self._report))
+
+    def report(self) -> Mapping[str, Any] | None:
+        """The document of the latest start's `--json`; None if it wrote none."""
+        path = self._report
+        found = orjson.loads(path.read_bytes()) if path.is_file() and path.stat().st_size else None
+        return found if isinstance(found, dict) else None
+
+    def texts(self) -> Iterator[str]:
+        """Output and reports of all starts."""
+        for path in sorted(self._logs.iterdir()):
+            yield path.read_text(errors="replace")
 
 
 class Machine(AbstractContextManager["Machine"]):

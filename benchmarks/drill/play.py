@@ -18,12 +18,12 @@ from benchmarks.drill.faults import Scene, lasting, standing_still
 from benchmarks.drill.machine import Machine
 from benchmarks.drill.outcome import Outcome, Surroundings
 from benchmarks.drill.places import Places
-from benchmarks.drill.process import GONE_S
 from benchmarks.drill.scenario import RESTARTS, SHIMMED, Fault, FaultKind, Scenario
 from benchmarks.drill.shim import Shim
 from benchmarks.drill.state import State
 from benchmarks.drill.workload import name_of, workload
 from benchmarks.object_store import BUCKET
+from benchmarks.run_process import GONE_S
 from forebay.clients.s3.location import Location, S3Path
 from forebay.errors import ForebayError, PipelineFailed
 from forebay.processes import wait_gone

@@ -102,7 +102,7 @@ AWAY_S = (0.2, 3.0)
 STORE_AWAY_S = (0.5, 8.0)
 """A run stops working if its store does not answer for 2.5 s."""
 LEAST_FAULTS = 5
-MOST_CHECKPOINTS = 2
+MAX_CHECKPOINTS = 2
 STEPS_S = (-7200.0, -60.0, -5.0, 5.0, 60.0, 7200.0)
 
 
@@ -269,7 +269,7 @@ def _faults(
 def _fault(dice: random.Random, kind: FaultKind, of: Measure, share: int) -> Fault:
     return Fault(
         kind=kind,
-        after=dice.randint(1, MOST_CHECKPOINTS if of == "checkpoints" else share),
+        after=dice.randint(1, MAX_CHECKPOINTS if of == "checkpoints" else share),
         of=of,
         away_s=round(dice.uniform(*(STORE_AWAY_S if kind in OF_STORES - {"take over"} else AWAY_S)), 1),
         step_s=dice.choice(STEPS_S) if kind == "step clock" else 0.0,

@@ -20,7 +20,7 @@ from forebay.pages.picture import Picture
 
 FRONT = "README"
 ORIGIN = "origin"
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.S)
 Records = Mapping[str, Any]
 """The recorded documents of a page by the names of their files."""
@@ -132,14 +132,14 @@ def _add(tables: dict[str, str], more: Mapping[str, str]) -> None:
 
 def _read(path: Path) -> Any:
     try:
-        return orjson.loads(read_bytes(path, MOST_BYTES, str(path)))
+        return orjson.loads(read_bytes(path, MAX_BYTES, str(path)))
     except orjson.JSONDecodeError as error:
         raise SettingError(f"{path}: not JSON: {error}") from None
 
 
 def _filled(path: Path, tables: Mapping[str, str]) -> bytes:
     """The page with its tables."""
-    text = read_bytes(path, MOST_BYTES, str(path)).decode()
+    text = read_bytes(path, MAX_BYTES, str(path)).decode()
     named = [match[2] for match in TABLE.finditer(text)]
     if sorted(named) != sorted(tables):
         wrong = ", ".join(sorted(set(named) ^ set(tables))) or "one marker twice"

@@ -29,7 +29,7 @@ ARRIVALS = (CONSTANT, POISSON, BURSTS, TRACE)
 BURSTINESS = 0.25
 """Shape of the gamma distribution of gaps for the arrival `bursts`: twice as uneven as Poisson's."""
 PARALLELISM = re.compile(r"([0-9]{1,3})(?:x([0-9]{1,4}))?")
-MOST_REPLICAS = 64
+MAX_REPLICAS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Parallelism:
 def read_parallelism(text: str) -> Parallelism:
     """`2`: two replicas that share all cores; `2x1`: two with one core each. Raises `SettingError`."""
     found = PARALLELISM.fullmatch(text)
-    if found is None or not 1 <= int(found[1]) <= MOST_REPLICAS or found[2] == "0":
+    if found is None or not 1 <= int(found[1]) <= MAX_REPLICAS or found[2] == "0":
         raise SettingError(
             f"--replicas: expected REPLICAS or REPLICASxCORES, such as 2 or 2x4, found {text[:80]!r}"
         )

@@ -16,7 +16,7 @@ from forebay.bench.stream.verdict import judge_stream
 from forebay.errors import ForebayError
 
 PERCENTILES = (50.0, 90.0, 99.0)
-MOST_CHARS = 200
+MAX_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def stream_each(
 
 
 def first_line(error: ForebayError) -> str:
-    return str(error).strip().partition("\n")[0][:MOST_CHARS]
+    return str(error).strip().partition("\n")[0][:MAX_CHARS]
 
 
 def streamed_document(streamed: Streamed) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from benchmarks.kubernetes.network import Place
 from forebay.processes import parent_death_signal
 
 BACK_OFF_S = 0.5
-MOST_BACK_OFF_S = 10.0
+MAX_BACK_OFF_S = 10.0
 LOOK_S = 0.2
 END_S = 5.0
 """Minimum time for a program to end after its pre-stop command."""
@@ -72,7 +72,7 @@ class PodProcess:
                     break
                 self._restarts += 1
                 await self._report("waiting", process.returncode)
-                await self._stopped_within(min(BACK_OFF_S * 2**self._restarts, MOST_BACK_OFF_S))
+                await self._stopped_within(min(BACK_OFF_S * 2**self._restarts, MAX_BACK_OFF_S))
         await self._api.delete(self._path, grace_s=0)
 
     async def _start(self, words: Sequence[str], log: Any) -> asyncio.subprocess.Process:

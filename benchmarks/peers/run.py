@@ -3,7 +3,6 @@ result."""
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +13,8 @@ from typing import Any
 
 from benchmarks.peers.base import PROGRAMS, SYSTEM, Order, Peer
 from benchmarks.peers.feed import Feed, Seen, Topics, Watch
-from benchmarks.peers.process import PeerProcess, Use, UseSampler
+from benchmarks.peers.process import Use, UseSampler
+from benchmarks.run_process import RunProcess
 from forebay.errors import LaunchError
 from forebay.flink.checkpoints import newest_checkpoint
 from forebay.flink.rest import FlinkRest
@@ -97,7 +97,7 @@ def observe(
     order.write(order_file)
     command = [str(place.python), str(PROGRAMS / peer.program), str(order_file)]
     with ExitStack() as stack:
-        process = stack.enter_context(PeerProcess(command, place.work, place.environment))
+        process = stack.enter_context(RunProcess(command, place.work, place.environment, place.work))
         written = stack.enter_context(Watch(topics, committed=False))
         committed = stack.enter_context(Watch(topics, committed=True))
         feed = Feed(topics)
@@ -134,7 +134,7 @@ def observe(
         _wait(lambda: False, min(3.0, load.drain_s))
         checkpoints_ms = _checkpoints(peer, order, place, warm_at)
         status = process.status()
-        ended = None if status is None else f"ended with status {status}: {process.last_words()[-600:]}"
+        ended = None if status is None else f"ended with status {status}: {process.said()[-600:]}"
         return Observed(
             start_s=start_s,
             end_s=end_s,
@@ -184,13 +184,13 @@ def _order(peer: Peer, load: Load, place: Place, topics: Topics) -> Order:
     )
 
 
-def _warm_up(process: PeerProcess, feed: Feed, watch: Watch, peer: Peer) -> None:
+def _warm_up(process: RunProcess, feed: Feed, watch: Watch, peer: Peer) -> None:
     """Send events until the first has a result: then the whole peer works."""
     until_s = time.monotonic() + START_S
     number = 0
     while not watch.warm:
         if process.status() is not None or time.monotonic() > until_s:
-            raise LaunchError(f"{peer.title} gave no result: {process.last_words()}")
+            raise LaunchError(f"{peer.title} gave no result: {process.said()}")
         feed.send(f"warm-{number}")
         number += 1
         _wait(lambda: watch.warm > 0, WARM_EVERY_S)
@@ -241,8 +241,3 @@ def _wait(there: Callable[[], bool], seconds: float) -> bool:
 
 def _sleep_until(moment_s: float) -> None:
     time.sleep(max(0.0, moment_s - time.monotonic()))
-
-
-def this_python() -> Path:
-    """This process's Python, whose environment contains Forebay."""
-    return Path(sys.executable)

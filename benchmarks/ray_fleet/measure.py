@@ -9,8 +9,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +25,7 @@ from benchmarks.ray_fleet.client import Answer, Order
 from benchmarks.ray_fleet.cluster import RayCluster
 from benchmarks.ray_fleet.figures import DIRECT, GATEWAY, IN_TURN, RAY, SERVE, Slo, kill_figures, report
 from benchmarks.ray_fleet.load import MODEL, PrefixLoad
+from benchmarks.run_process import run_module
 from forebay.clients.ray.engines import engine_urls, fleet_application
 from forebay.clients.ray.ports import DEPLOYMENT, Ports
 from forebay.clients.ray.rest import ServeRest
@@ -256,17 +255,8 @@ def _hung_up(options: RayOptions, gateway: str, fleet: FleetOnRay) -> dict[str, 
 
 def run_client(order: Order) -> list[Answer]:
     """Run one client process. Raises `LaunchError` with the end of its log."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.ray_fleet.client"],
-        input=order.to_json(),
-        capture_output=True,
-        text=True,
-        timeout=CLIENT_TIMEOUT_S,
-        check=False,
-    )
-    if done.returncode:
-        raise LaunchError(f"the client failed: {done.stderr.strip()[-2000:]}")
-    return [Answer(*fields) for fields in json.loads(done.stdout)]
+    found = run_module("benchmarks.ray_fleet.client", order.to_json(), timeout_s=CLIENT_TIMEOUT_S)
+    return [Answer(*fields) for fields in json.loads(found)]
 
 
 def _sleep_until_due(seconds: float, done: Callable[[], bool]) -> None:

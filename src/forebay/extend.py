@@ -59,7 +59,7 @@ __all__ = [
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _named_errors(what: str) -> Iterator[None]:
     try:
         yield
     except ForebayError:
@@ -81,7 +81,7 @@ class _Checked(ConnectorSettings):
 
     def check(self, key: str) -> None:
         try:
-            with _told(f"the connector {self.type!r} failed in ready()"):
+            with _named_errors(f"the connector {self.type!r} failed in ready()"):
                 self.ready()
         except SettingError as error:
             raise SettingError(f"{key}: {error}") from None
@@ -118,7 +118,7 @@ class SourceConnector(_Checked, SourceSettings):
     def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
         from forebay.api.objects import encoded_events
 
-        with _told(f"the connector {self.type!r} failed in read()"):
+        with _named_errors(f"the connector {self.type!r} failed in read()"):
             given = type(self).event is not SourceConnector.event
             return encoded_events(self.read(env), self.event if given else None, f"source {self.type}")
 
@@ -147,7 +147,7 @@ class SinkConnector(_Checked, SinkSettings):
         from forebay.api.objects import ObjectStream
 
         stream = ObjectStream(records, DeadLetter if written.what == DEAD_LETTERS else Result)
-        with _told(f"the connector {self.type!r} failed in write()"):
+        with _named_errors(f"the connector {self.type!r} failed in write()"):
             self.write(stream)
 
 
@@ -185,7 +185,7 @@ class Application(ApplicationSettings):
     def problems(self, pipeline: ApplicationView) -> Iterator[Problem]:
         yield from super().problems(pipeline)
         try:
-            with _told(f"the application {self.type!r} failed in program()"):
+            with _named_errors(f"the application {self.type!r} failed in program()"):
                 self.program(event_time=pipeline.event_time is not None)
         except SettingError as error:
             yield "application", str(error)

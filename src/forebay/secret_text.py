@@ -23,7 +23,7 @@ SECRET_TEXT = re.compile(
 URL = re.compile(r"[a-zA-Z][\w+.-]{0,40}://\S+")
 """Schemes are short; without a limit, a long word would take quadratic time."""
 
-MOST_DEEP = 100
+MAX_DEEP = 100
 SURE_TEXT = re.compile(
     r"\b(?:(?i:sk-|hf_|nvapi-|gh[pousr]_|xox[abp]-)|AKIA)[\w-]{8,}"
     r"|\b(?i:bearer)\s+[\w.~+/=-]{20,}"
@@ -44,7 +44,7 @@ def secrets_written_in(
 
     Ignores booleans, numbers, `$(VARIABLE)`, mappings under keys in `skipped`, and very deep nesting.
     """
-    yield from _written(value, path, skipped, MOST_DEEP)
+    yield from _written(value, path, skipped, MAX_DEEP)
 
 
 def _written(value: object, path: str, skipped: frozenset[str], depth: int) -> Iterator[str]:

@@ -12,10 +12,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-MOST_CPU_S = 5.0
-MOST_BYTES = 256 << 20
+MAX_CPU_S = 5.0
+MAX_BYTES = 256 << 20
 STUCK_S = 5.0
-TICK_S, MOST_OF_TICK_S = 0.25, 0.5
+TICK_S, MAX_OF_TICK_S = 0.25, 0.5
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
@@ -39,7 +39,7 @@ class Standstill:
         """Add the time since the last call; fails from 5 s on. Call it each `TICK_S`."""
         now_s, computed_s = time.monotonic(), time.process_time()
         passed_s, worked_s = now_s - self._looked_s, computed_s - self._computed_s
-        self._stood_s += min(passed_s, max(MOST_OF_TICK_S, worked_s))
+        self._stood_s += min(passed_s, max(MAX_OF_TICK_S, worked_s))
         self._looked_s, self._computed_s = now_s, computed_s
         assert self._stood_s < STUCK_S, f"nothing has come of it for {self._stood_s:.1f} s"
 
@@ -80,8 +80,8 @@ def within_bounds() -> Iterator[None]:
         yield
     finally:
         spent_s, more = time.thread_time() - begun_s, _peak_bytes(reset=False) - before
-    assert spent_s < MOST_CPU_S, f"it took {spent_s:.1f} s of the processor"
-    assert more < MOST_BYTES, f"it took {more >> 20} MiB more"
+    assert spent_s < MAX_CPU_S, f"it took {spent_s:.1f} s of the processor"
+    assert more < MAX_BYTES, f"it took {more >> 20} MiB more"
 
 
 def _peak_bytes(*, reset: bool = True) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from hypothesis import strategies as st
 
-MOST_BYTES = 1 << 18
+MAX_BYTES = 1 << 18
 """Longer results are truncated: they take longer to make than to read."""
 WIDE = 1 << 16
 
@@ -80,7 +80,7 @@ def mutated(seeds: Sequence[bytes], words: Sequence[bytes] = ()) -> st.SearchStr
     def made(seed: bytes, other: bytes, steps: Sequence[tuple[Change, int, int]]) -> bytes:
         raw = seed if seed is other else seed[: len(seed) // 2] + other[len(other) // 2 :]
         for change, a, b in steps:
-            raw = change(raw, a, b, known)[:MOST_BYTES]
+            raw = change(raw, a, b, known)[:MAX_BYTES]
         return raw
 
     one = st.sampled_from(list(seeds))

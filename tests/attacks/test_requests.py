@@ -27,7 +27,7 @@ from forebay.testing.script import Fixed
 from ..gateway.conftest import Served, before, until  # noqa: TID252
 from ..gateway.test_bad_input import raw  # noqa: TID252
 from .bounds import without_standstill
-from .mutations import CHANGES, COMMON, MOST_BYTES, WIDE, mutated
+from .mutations import CHANGES, COMMON, MAX_BYTES, WIDE, mutated
 from .requests import HIDING, INNER_ID, REFUSED, RIGHT, WORDS, Sent, call, exchange, read_all, statuses
 
 TOGETHER = 50
@@ -206,5 +206,5 @@ def any_wrong(dice: random.Random) -> bytes:
     raw = dice.choice(RIGHT)
     for _ in range(dice.randrange(6)):
         a, b = dice.randrange(WIDE), dice.randrange(WIDE)
-        raw = dice.choice(CHANGES)(raw, a, b, (*WORDS, *COMMON))[:MOST_BYTES]
+        raw = dice.choice(CHANGES)(raw, a, b, (*WORDS, *COMMON))[:MAX_BYTES]
     return raw

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from benchmarks.disaggregation import KEEPS, measure, measure_switch, most_rate
+from benchmarks.disaggregation import measure, most_rate
 
 from forebay.planning.simulate.disaggregation import Transfer, at_rate
 from forebay.planning.simulate.engine import LLAMA_8B
@@ -27,26 +27,6 @@ def test_the_planned_split_is_beside_the_best() -> None:
     assert set(conversation["rates_per_s"]) == {"1", "2"}
     assert conversation["best_per_s"] == max(conversation["rates_per_s"].values())
     assert found["passed"]
-
-
-def test_an_adaptive_split_is_compared_with_the_best_fixed_one_per_half() -> None:
-    engine = replace(LLAMA_8B, max_num_seqs=4)
-    loads = {
-        "conversation": at_rate(Arrivals(100, 1.0, 200, 100).make()),
-        "code": at_rate(Arrivals(100, 1.0, 3000, 4).make()),
-    }
-    rates = {"conversation": 4.0, "code": 4.0}
-    found = measure_switch(
-        loads, rates, 60.0, engine=engine, replicas=4, slo=Slo(1.0, 1.0, 0.05), transfer=Transfer()
-    )
-    conversation, code = found["halves"]["conversation"], found["halves"]["code"]
-    assert conversation["best_fixed_prefill"] < code["best_fixed_prefill"]
-    assert set(code["fixed_goodput"]) == {"1", "2", "3"}
-    assert code["best_fixed_goodput"] == max(code["fixed_goodput"].values())
-    at_s, prefill = (list(each) for each in zip(*found["splits"], strict=True))
-    assert (at_s[0], prefill[0]) == (0.0, 2)
-    assert code["fixed_goodput"][str(prefill[-1])] >= KEEPS * code["best_fixed_goodput"]
-    assert min(conversation["goodput"], code["goodput"]) > 0.5
 
 
 @pytest.mark.parametrize("start", [0.01, 3.0, 900.0])

@@ -39,7 +39,7 @@ def test_what_was_begun_is_counted_whole_and_what_is_not_answered_is_not(
 ) -> None:
     with ReplicaThread(ReplicaScript(delay=Fixed(0.05))) as replica:
         assert written_per_second(replica.url, "fake", 0.01) > IN_FLIGHT
-    monkeypatch.setattr(engine_settings, "MOST_S", 0.2)
+    monkeypatch.setattr(engine_settings, "MAX_S", 0.2)
     with ReplicaThread(ReplicaScript(delay=Fixed(60.0))) as replica:
         assert written_per_second(replica.url, "fake", 0.1) == 0
 

@@ -6,15 +6,15 @@ import itertools
 
 import numpy as np
 import pytest
-from benchmarks.kleinberg import GAMMA, MOST_SHARE, SCALING, bursts
+from benchmarks.kleinberg import GAMMA, MAX_SHARE, SCALING, bursts
 from hypothesis import given
 from hypothesis import strategies as st
 
 
 def cheapest(counts: list[int], totals: list[int]) -> float:
     """The cost of the best sequence of states, by brute force."""
-    usual = min(max(sum(counts) / max(sum(totals), 1), 1e-12), MOST_SHARE)
-    shares = (usual, min(usual * SCALING, MOST_SHARE))
+    usual = min(max(sum(counts) / max(sum(totals), 1), 1e-12), MAX_SHARE)
+    shares = (usual, min(usual * SCALING, MAX_SHARE))
     enter = GAMMA * np.log(max(len(counts), 2))
     return min(
         cost(states, counts, totals, shares, enter)
@@ -40,8 +40,8 @@ def test_the_sequence_is_the_cheapest(batches: list[tuple[int, int]]) -> None:
     states = [0] * len(counts)
     for each in found:
         states[each.first : each.end] = [1] * (each.end - each.first)
-    usual = min(max(sum(counts) / sum(totals), 1e-12), MOST_SHARE)
-    shares = (usual, min(usual * SCALING, MOST_SHARE))
+    usual = min(max(sum(counts) / sum(totals), 1e-12), MAX_SHARE)
+    shares = (usual, min(usual * SCALING, MAX_SHARE))
     mine = cost(tuple(states), counts, totals, shares, GAMMA * np.log(max(len(counts), 2)))
     assert mine == pytest.approx(cheapest(counts, totals), rel=1e-9, abs=1e-6)
 

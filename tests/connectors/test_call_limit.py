@@ -4,7 +4,7 @@ import pytest
 from tests.harness.clock import ManualClock
 from tests.harness.keyed_state import Room
 
-from forebay.connectors.python_source import MOST_WAIT_S, WAIT_S, CallLimit, IdleWait
+from forebay.connectors.python_source import MAX_WAIT_S, WAIT_S, CallLimit, IdleWait
 
 
 def test_a_call_ends_where_there_is_no_room() -> None:
@@ -33,7 +33,7 @@ def test_a_source_without_records_waits_longer_up_to_a_bound() -> None:
         clock.advance(idle.wait_s())
         waits.append(idle.wait_s())
     assert waits == sorted(waits)
-    assert waits[-1] == MOST_WAIT_S
+    assert waits[-1] == MAX_WAIT_S
     idle.came()
     assert idle.wait_s() == WAIT_S
     clock.advance(1.0)

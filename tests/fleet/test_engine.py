@@ -14,7 +14,7 @@ from tests.harness.clock import run_virtual
 
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.discovery import FixedReplicas
-from forebay.fleet.engine import ALWAYS, FIRST, MOST, SHARE, FleetEngine, RetryBudget
+from forebay.fleet.engine import ALWAYS, FIRST_RETRIES, MAX_RETRIES, SHARE, FleetEngine, RetryBudget
 from forebay.fleet.routing_request import RoutingRequest
 from forebay.records import Request
 from forebay.testing.replica import FakeReplica, ReplicaScript
@@ -64,7 +64,7 @@ def test_without_successes_there_are_some_and_then_a_few_at_a_time() -> None:
         for number in range(100):
             repeats.ask(number)
         await _settle()
-        allowed = int(FIRST) + ALWAYS
+        allowed = int(FIRST_RETRIES) + ALWAYS
         assert repeats.begun == list(range(allowed)), "in order"
         repeats.end(allowed - 1)
         await _settle()
@@ -80,13 +80,13 @@ def test_without_successes_there_are_some_and_then_a_few_at_a_time() -> None:
 def test_successes_pay_for_a_share_and_save_up_to_a_bound() -> None:
     async def main() -> None:
         budget = RetryBudget(lambda: False)
-        for _ in range(10 * int(MOST / SHARE)):
+        for _ in range(10 * int(MAX_RETRIES / SHARE)):
             budget.succeeded()
         repeats = Repeats(budget)
         for number in range(300):
             repeats.ask(number)
         await _settle()
-        most = int(MOST) + ALWAYS
+        most = int(MAX_RETRIES) + ALWAYS
         assert len(repeats.begun) == most
         for _ in range(round(2 / SHARE)):
             budget.succeeded()
@@ -121,7 +121,7 @@ def test_one_that_waits_past_its_time_is_told_so_and_takes_nobodys_turn() -> Non
     async def main() -> None:
         budget = RetryBudget(lambda: False)
         async with AsyncExitStack() as held:
-            for _ in range(int(FIRST)):
+            for _ in range(int(FIRST_RETRIES)):
                 assert await held.enter_async_context(budget.repeat(1.0))
             repeats = Repeats(budget)
             for number in range(ALWAYS):
@@ -168,7 +168,7 @@ def test_repeats_never_cost_more_than_their_share(events: list[tuple[str, int]])
                 await repeats.cancel(number % asked)
             await _settle()
             ended = sum(task.done() for task in repeats._tasks)
-            assert len(repeats.begun) <= FIRST + SHARE * succeeded + ALWAYS + ended
+            assert len(repeats.begun) <= FIRST_RETRIES + SHARE * succeeded + ALWAYS + ended
         assert len(set(repeats.begun)) == len(repeats.begun)
         for number in range(asked):
             repeats.end(number)

@@ -14,8 +14,8 @@ RULES = HealthRules(failures=3, missed_checks=2, first_wait_s=1.0, max_wait_s=4.
 
 def judge(health: Health, now_s: float) -> None:
     """A probe fails, too, if there has to be one."""
-    if health.accused is not None:
-        health.convict(now_s)
+    if health.suspicion is not None:
+        health.confirm_suspicion(now_s)
 
 
 def fail(health: Health, times: int, now_s: float = 0.0) -> None:
@@ -163,20 +163,20 @@ def test_the_requests_of_one_source_never_shut_it() -> None:
     health = Health(RULES)
     for _ in range(1000):
         health.failed(health.epoch, "cut off", 0.0, source="one key")
-    assert health.accused is not None
+    assert health.suspicion is not None
     assert health.room(0)
-    health.acquit()
+    health.clear_suspicion()
     for _ in range(2):
         health.failed(health.epoch, "again", 1.0, source="one key")
-    assert health.accused is None, "it takes three again"
+    assert health.suspicion is None, "it takes three again"
 
 
 def test_one_that_asks_to_be_left_alone_is_not_shut() -> None:
     health = Health(RULES)
     health.refused("429")
-    assert health.accused is not None
-    health.convict(1.0)
-    assert (health.state, health.accused) == ("up", None)
+    assert health.suspicion is not None
+    health.confirm_suspicion(1.0)
+    assert (health.state, health.suspicion) == ("up", None)
 
 
 def test_first_tokens_open_it_and_whole_answers_do_not_count_twice() -> None:

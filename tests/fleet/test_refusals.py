@@ -16,8 +16,8 @@ from tests.harness.clock import run_virtual
 from forebay.engine.replica import HttpReplica
 from forebay.errors import Overloaded, RateLimited
 from forebay.fleet.health import RULES
-from forebay.fleet.refusals import CALLS, IGNORE_S, MOST_ROUNDS, PROOF, ROUNDS, Refusals
-from forebay.fleet.replica import EXCUSED_S, FIRST_PAUSE_S, MOST_PAUSE_S, Replica
+from forebay.fleet.refusals import CALLS, IGNORE_S, MAX_ROUNDS, PROOF, ROUNDS, Refusals
+from forebay.fleet.replica import EXCUSED_S, FIRST_PAUSE_S, MAX_PAUSE_S, Replica
 from forebay.fleet.replica_table import ReplicaTable
 from forebay.testing.script import Faults, Mixture, ReplicaScript
 
@@ -71,7 +71,7 @@ def test_one_more_is_tried_after_twice_as_many_rounds_each_time_that_it_is_refus
         assert refusals.refused(4, now_s + 0.1, now_s + 0.2, 0.0) == "one too many"
         assert refusals.most == 4
     assert rounds == [4, 8, 16, 32, 64, 64, 64, 64]
-    assert (rounds[0], rounds[-1]) == (2 * ROUNDS, MOST_ROUNDS)
+    assert (rounds[0], rounds[-1]) == (2 * ROUNDS, MAX_ROUNDS)
 
 
 def test_where_one_more_is_welcome_another_one_follows_with_each_round() -> None:
@@ -189,7 +189,7 @@ def test_whatever_the_order_of_answers_a_fixed_limit_is_found_and_kept(slots: in
         refusals.answered(there, sent_s, float(now_s))
         assert not settled or slots <= refusals.most <= slots + 1
     rounds = len(ends) / slots
-    assert refusals.seen <= 2 + math.log2(1 + rounds) + rounds / MOST_ROUNDS
+    assert refusals.seen <= 2 + math.log2(1 + rounds) + rounds / MAX_ROUNDS
 
 
 def replica() -> Replica:
@@ -203,7 +203,7 @@ def test_a_probe_that_is_answered_takes_back_what_refusals_showed() -> None:
     one.refused(Overloaded("503"), 1, 0.0, 1.0)
     seen = one.refusals.seen
     assert one.refusals.most == 1
-    one.acquit(2.0)
+    one.clear_suspicion(2.0)
     assert (one.refusals.most, one.refusals.seen) == (math.inf, seen)
 
 
@@ -236,23 +236,23 @@ def test_one_that_takes_nothing_is_left_alone_for_as_long_as_it_says() -> None:
     one = replica()
     assert one.refused(RateLimited("429", retry_after_s=2.0), 0, 0.0, 1.0)
     assert one.open(1.0), "it may be due to the request"
-    one.convict(1.0)
+    one.confirm_suspicion(1.0)
     assert not one.open(2.9)
     assert one.open(3.0)
     one.refused(RateLimited("429", retry_after_s=3600.0), 0, 4.0, 4.0)
-    one.convict(4.0)
-    assert one.open(4.0 + MOST_PAUSE_S)
+    one.confirm_suspicion(4.0)
+    assert one.open(4.0 + MAX_PAUSE_S)
 
 
 def test_one_that_does_not_say_how_long_is_left_alone_twice_as_long_each_time() -> None:
     one, pauses, now_s = replica(), [], 0.0
     for _ in range(8):
         one.refused(RateLimited("429"), 0, now_s, now_s)
-        one.convict(now_s)
+        one.confirm_suspicion(now_s)
         pauses.append(one.paused_until_s - now_s)
         now_s = one.paused_until_s
     assert pauses[:3] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S]
-    assert pauses[-1] == MOST_PAUSE_S
+    assert pauses[-1] == MAX_PAUSE_S
     one.refused(Overloaded("503"), 0, now_s, now_s)
     assert one.open(now_s), "of a 503 that says nothing, nothing follows"
 

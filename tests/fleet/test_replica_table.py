@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forebay.fleet.estimate import fits, prefill_s, queue_of_s, queue_s
-from forebay.fleet.replica_table import MOST_BLOCKS, STALE_S, ReplicaLimits, ReplicaTable
+from forebay.fleet.replica_table import MAX_BLOCKS, STALE_S, ReplicaLimits, ReplicaTable
 from forebay.fleet.routing_request import InFlightRequest, RoutingRequest
 from forebay.fleet.speed import PrefillSpeed
 from forebay.records import ReplicaLoad
@@ -302,4 +302,4 @@ def test_within_it_some_replicas_are_not_available_unless_there_is_no_other() ->
 def test_a_cache_beyond_belief_is_not_believed() -> None:
     fleet = ReplicaTable([], block_tokens=128)
     fleet.add(ReplicaLimits("a", 1e24))
-    assert fleet.index._capacities == [MOST_BLOCKS]
+    assert fleet.index._capacities == [MAX_BLOCKS]

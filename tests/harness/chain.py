@@ -19,7 +19,7 @@ from tests.harness.keyed_state import Context, KeyedState, WallClock
 from forebay.flink.shards import subtask_of
 
 FIRST_MS, LAST_MS = -(2**63), 2**63 - 1
-MOST_FIRINGS = 20_000
+MAX_FIRINGS = 20_000
 """Maximum timers per round; a function with more never ends."""
 
 
@@ -274,7 +274,7 @@ class Chain:
         subtask.low_ms = to_ms
         firings = count()
         while subtask.state.event and subtask.state.event[0][0] <= to_ms:
-            assert next(firings) < MOST_FIRINGS, "an operator sets timers without end"
+            assert next(firings) < MAX_FIRINGS, "an operator sets timers without end"
             time_ms, subtask.key = subtask.state.event.pop(0)
             context = Context(subtask, self._clock, TimeDomain.EVENT_TIME)
             self._give(stage, number, subtask.function.on_timer(time_ms, context))
@@ -288,7 +288,7 @@ class Chain:
         assert until_ms is not None
         firings = count()
         while subtask.state.wall and subtask.state.wall[0][0] <= until_ms:
-            assert next(firings) < MOST_FIRINGS, "an operator sets timers without end"
+            assert next(firings) < MAX_FIRINGS, "an operator sets timers without end"
             time_ms, subtask.key = subtask.state.wall.pop(0)
             context = Context(subtask, self._clock, TimeDomain.PROCESSING_TIME)
             self.firings += 1

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 import pytest
-from benchmarks.process_under_test import PipelineProcess
+from benchmarks.run_process import PipelineProcess
 from benchmarks.topic_client import consume, consume_committed, member, produce
 from confluent_kafka import Consumer, TopicPartition
 from tests.harness.clock import ManualClock
@@ -300,8 +300,8 @@ def test_run_killed_after_its_job_finished_does_not_run_again(
         process.start()
         wait_until(lambda: replica.report().in_flight > 0, tell=process.said)
         process.pause()
-        wait_until(lambda: not process.has_jvm(), tell=process.said)
-        process.kill_all()
+        wait_until(lambda: not process.processes("jvm"), tell=process.said)
+        process.kill()
         assert len(consume_committed(node.bootstrap, results)) == count
         process.start()
         wait_until(lambda: process.status() is not None, tell=process.said)

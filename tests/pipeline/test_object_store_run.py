@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 from benchmarks.object_store import StoreLink
-from benchmarks.process_under_test import PipelineProcess
+from benchmarks.run_process import PipelineProcess
 
 from forebay.clients.s3.client import S3Client
 from forebay.clients.s3.location import S3Path, uri_of
@@ -127,7 +127,7 @@ def test_lost_machine_loses_nothing(machines: Machines, store_server: Any) -> No
             return len(committed_parts(machines.store / "results")) > before + 1
 
         wait_until(more, tell=process.said)
-        process.kill_all()
+        process.kill()
         seen = len(committed_parts(machines.store / "results"))
     process = machines.start(store_server.variables)
     finish(process)
@@ -160,7 +160,7 @@ def test_run_killed_at_its_end_repeats_no_event(machines: Machines, store_server
         return job is not None and store.has_finished(job)
 
     wait_until(marked, tell=process.said)
-    process.kill_all()
+    process.kill()
     process = machines.start(store_server.variables)
     wait_until(lambda: process.status() is not None, tell=process.said)
     exact(machines)
@@ -181,11 +181,11 @@ def test_suspended_run_commits_nothing_more(machines: Machines, store_server: An
     # Slow: it is not to finish before it is taken over.
     first = machines.start(store_server.variables, capacity=2)
     wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, tell=first.said)
-    first.pause(**STANDSTILLS[standstill])
+    first.pause(*STANDSTILLS[standstill])
     machines.hide_processes()
     finish(machines.start(store_server.variables))
     exact(machines)
-    first.unpause(**STANDSTILLS[standstill])
+    first.unpause(*STANDSTILLS[standstill])
     wait_until(lambda: first.status() is not None, tell=first.said)
     assert first.status() == 1
     assert "has taken over" in first.said()
@@ -202,7 +202,7 @@ def test_drain_after_a_takeover_commits_nothing(machines: Machines, store_server
     assert job is not None
     assert state is not None
     assert state.rest_port is not None
-    first.pause(flink=True)
+    first.pause("flink")
     with store.lock("moved"):
         store.fence(job, 0)
         keys = tls_keys(machines.folder / "machine-1" / "home" / "run" / "flink" / "keys")
@@ -218,7 +218,7 @@ def test_drain_after_a_takeover_commits_nothing(machines: Machines, store_server
         assert not [each for each in store.checkpoints(job) if each.path.name.startswith("savepoint")]
     finish(machines.start(store_server.variables))
     exact(machines)
-    first.kill_all()
+    first.kill()
     exact(machines)
 
 
@@ -226,7 +226,7 @@ def test_drain_after_a_takeover_commits_nothing(machines: Machines, store_server
 def test_run_after_a_failed_takeover_fences(machines: Machines, store_server: Any) -> None:
     first = machines.start(store_server.variables, capacity=2)
     wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, tell=first.said)
-    first.pause(flink=True)
+    first.pause("flink")
     machines.hide_processes()
     nowhere = machines.start(store_server.variables, "--cluster", f"127.0.0.1:{free_port()}")
     wait_until(lambda: nowhere.status() is not None, tell=nowhere.said)
@@ -235,10 +235,10 @@ def test_run_after_a_failed_takeover_fences(machines: Machines, store_server: An
     job = machines.job()
     wait_until(lambda: machines.job() != job and machines.completed(), tell=third.said)
     # It resumes from a checkpoint of its own, and the fences stay.
-    third.kill_jvm()
+    third.kill_part("jvm")
     finish(third)
     exact(machines)
-    first.unpause(flink=True)
+    first.unpause("flink")
     wait_until(lambda: first.status() is not None, tell=first.said)
     assert first.status() == 1
     exact(machines)
@@ -299,7 +299,7 @@ def test_expired_keys_delay_results_until_renewal(machines: Machines, store_serv
         wait_until(lambda: "the object store is available again" in run.said(), tell=run.said)
         finish(run)
     finally:
-        run.kill_all()
+        run.kill()
     exact(machines)
 
 
@@ -321,7 +321,7 @@ def test_cluster_keeps_state_and_results_in_the_store(
             return len(committed_parts(machines.store / "results")) > 1
 
         wait_until(begun)
-        first.kill_all()
+        first.kill()
         finish(machines.start(store_server.variables, "--cluster", address))
     exact(machines)
 

@@ -76,9 +76,9 @@ class ProgramEnvironment(StreamExecutionEnvironment):
         if last is not None and follower is not None and follower.hopeless:
             cause = last.cause
         if function_of(cause) is not None:
-            told = cause.removeprefix(f"{FunctionFailed.__name__}: ")
+            reason = cause.removeprefix(f"{FunctionFailed.__name__}: ")
             again = f"; {AGAIN}" if follower is not None and follower.hopeless else ""
-            return FunctionFailed(f"the Flink job failed: {told}{again}; {self._log()}")
+            return FunctionFailed(f"the Flink job failed: {reason}{again}; {self._log()}")
         task = f" in {last.task[:MAX_TASK_CHARS]}" if last and last.task and last.cause == cause else ""
         return PipelineFailed(f"the Flink job failed{task}: {cause}; {self._log()}")
 

@@ -80,9 +80,9 @@ class JobMonitor:
         if not self._runs and log.isEnabledFor(logging.INFO) and self._job.all_run():
             self._runs = True
             log.info("the job runs")
-        told = self._count_every and not self._rounds % self._count_every and log.isEnabledFor(logging.INFO)
-        if told or (self._unjudged and not self._rounds % JUDGE_EVERY):
-            self._see_counts(told=bool(told))
+        report = self._count_every and not self._rounds % self._count_every and log.isEnabledFor(logging.INFO)
+        if report or (self._unjudged and not self._rounds % JUDGE_EVERY):
+            self._see_counts(report=bool(report))
 
     def _see_failures(self) -> None:
         seen_ms = 0 if self.last is None else self.last.time_ms
@@ -99,9 +99,9 @@ class JobMonitor:
             self._job.cancel()
             self._cancelled = True
 
-    def _see_counts(self, *, told: bool) -> None:
+    def _see_counts(self, *, report: bool) -> None:
         counts = self._job.by_operator()
-        if told:
+        if report:
             now = lines(counts)
             for line in now:
                 if line not in self._said:

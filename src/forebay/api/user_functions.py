@@ -36,8 +36,8 @@ def shown(item: Any) -> str:
         kind, known = "dead letter", {"id": item.id or item.position, "key": item.key}
     elif isinstance(item, Event):
         kind, known = "event", {"position": item.position}
-    told = [f"{name} {_bounded(repr(value))}" for name, value in known.items() if value]
-    return f"the {kind} with {' and '.join(told)}" if told else f"the {kind} {_bounded(reprlib.repr(item))}"
+    parts = [f"{name} {_bounded(repr(value))}" for name, value in known.items() if value]
+    return f"the {kind} with {' and '.join(parts)}" if parts else f"the {kind} {_bounded(reprlib.repr(item))}"
 
 
 def _bounded(text: str) -> str:

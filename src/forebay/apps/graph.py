@@ -63,7 +63,7 @@ def with_answers(
     parts: InferenceOptions,
     *,
     read: Callable[[bytes], Found],
-    told: Callable[[Found], Result],
+    to_result: Callable[[Found], Result],
     question: Callable[[Found], Event | None],
     key: EventText,
     answered: Callable[[Result], Result],
@@ -73,7 +73,7 @@ def with_answers(
 ) -> InferenceStreams:
     """Turn detector messages into results, and add the model's answers if `asks` is set.
 
-    `read` decodes the payload of each message of `found`, `told` makes its result, and `question` makes the
+    `read` decodes the payload of each message of `found`, `to_result` makes its result, and `question` the
     event to send to the model. With a timeline, a result is read and emitted when it was found, and a
     question is read when it is sent. Dead letters are refused records and failed questions.
     """
@@ -84,7 +84,7 @@ def with_answers(
             yield encode(asked)
 
     def tell(value: bytes) -> bytes:
-        result = told(read(payload(value)))
+        result = to_result(read(payload(value)))
         if parts.timeline:
             now_us = SystemClock().wall_us()
             result = replace(result, timeline=Timeline(now_us, left_us=now_us))

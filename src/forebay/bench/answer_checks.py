@@ -160,10 +160,10 @@ def _had_no_cache(run: LoadRun) -> str | None:
     """Cache hits, from the answers' usage or else from the engine's counters."""
     if any(record.group is not None or record.session is not None for record in run.records):
         return None
-    told = [record for record in _answered(run) if record.cached_tokens is not None]
-    queries: float = sum(prompt_tokens(record) or 0 for record in told)
-    hits: float = sum(record.cached_tokens or 0 for record in told)
-    if not told:
+    counted = [record for record in _answered(run) if record.cached_tokens is not None]
+    queries: float = sum(prompt_tokens(record) or 0 for record in counted)
+    hits: float = sum(record.cached_tokens or 0 for record in counted)
+    if not counted:
         queries = _counted(run, "prefix_cache_queries") or 0.0
         hits = _counted(run, "prefix_cache_hits") or 0.0
     if hits <= MAX_CACHED_SHARE * queries:

@@ -13,7 +13,7 @@ from forebay.bench.metrics import RequestFigures, Slo, is_good, request_figures
 from forebay.bench.records import RequestRecord
 from forebay.bench.report.document import MeasuredRun, Report
 from forebay.bench.report.loads import flattened, load_name, load_of, loads, target_of
-from forebay.bench.statistics import difference_interval
+from forebay.bench.statistics import difference_interval, present
 from forebay.bench.verdict import Verdict
 from forebay.errors import SettingError
 
@@ -153,7 +153,7 @@ def differences(
 ) -> Iterator[Difference]:
     """Figures that both have; intervals are over repeats if both have two or more, else over requests."""
     for figure in figures:
-        a, b = told(map(figure.of_run, before)), told(map(figure.of_run, after))
+        a, b = present(map(figure.of_run, before)), present(map(figure.of_run, after))
         if len(a) == len(before) and len(b) == len(after):
             low, high, method = _interval(figure, before, after, a, b)
             unit, higher = figure.unit, figure.higher_is_better
@@ -210,7 +210,7 @@ def _times(
 ) -> Iterator[Figure[MeasuredRun]]:
     def samples(measured: MeasuredRun) -> list[float]:
         figures = map(request_figures, _by_due(measured))
-        return told(of_request(each) for each in figures if each is not None)
+        return present(of_request(each) for each in figures if each is not None)
 
     def of_run(measured: MeasuredRun, percent: float | None) -> float | None:
         found = measured.figures.distributions.get(key)
@@ -310,7 +310,3 @@ def settings_unlike(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iter
 
 def _by_due(measured: MeasuredRun) -> list[RequestRecord]:
     return sorted(measured.run.records, key=lambda record: (record.due_s, record.index))
-
-
-def told(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]

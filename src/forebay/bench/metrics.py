@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from forebay.bench.records import LoadRun, RequestRecord
-from forebay.bench.statistics import can_tell, percentile
+from forebay.bench.statistics import can_tell, percentile, present
 
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)
 MAX_TOKENS = 100_000
@@ -131,10 +131,10 @@ def prompt_tokens(record: RequestRecord) -> int | None:
 def token_times(record: RequestRecord) -> list[float]:
     """When each token arrived, which is when its chunk did; empty if the tokens per chunk are unknown or
     exceed `MAX_TOKENS`. Without counts, as many chunks as tokens hold one each."""
-    told = _chunk_tokens(record)
-    if told is not None and told > MAX_TOKENS:
+    reported = _chunk_tokens(record)
+    if reported is not None and reported > MAX_TOKENS:
         return []
-    if told is not None:
+    if reported is not None:
         return [chunk.at_s for chunk in record.chunks for _ in range(chunk.tokens or 0)]
     if record.output_tokens == len(record.chunks):
         return [chunk.at_s for chunk in record.chunks]
@@ -173,7 +173,7 @@ def run_figures(run: LoadRun, slo: Slo | None = None) -> RunFigures:
         "prompt_tokens": prompts,
         "output_tokens": outputs,
     }
-    found = {name: distribution(_told(values)) for name, values in samples.items()}
+    found = {name: distribution(present(values)) for name, values in samples.items()}
     return RunFigures(
         offered=len(run.records),
         answered=len(answered),
@@ -225,10 +225,6 @@ def _chunk_tokens(record: RequestRecord) -> int | None:
 
 def _gaps(times_s: Sequence[float]) -> tuple[float, ...]:
     return tuple(after - before for before, after in pairwise(times_s))
-
-
-def _told(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
 
 
 def _tokens_per_s(counts: Sequence[int | None], run: LoadRun) -> float | None:

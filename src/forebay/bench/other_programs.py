@@ -11,7 +11,7 @@ import psutil
 from forebay.engine.launch.spec import usable_cores
 from forebay.processes import descendants
 
-MOST_SHARE = 0.1
+MAX_SHARE = 0.1
 """A run is invalid if others used more than this share of the processor."""
 
 
@@ -51,7 +51,7 @@ def processor_use() -> ProcessorUse:
 
 
 def disturbed(others_cores: float, cores: int) -> str | None:
-    if others_cores <= MOST_SHARE * cores:
+    if others_cores <= MAX_SHARE * cores:
         return None
     return (
         f"other programs kept {others_cores:.2f} of {cores} cores busy meanwhile; end them, and measure again"

@@ -153,8 +153,8 @@ def _hidden_json(text: str) -> str:
         found = orjson.loads(text)
     except orjson.JSONDecodeError:
         return text
-    told = _without_secrets(found)
-    return text if told == found else orjson.dumps(told).decode()
+    public = _without_secrets(found)
+    return text if public == found else orjson.dumps(public).decode()
 
 
 def _without_secrets(value: Any) -> Any:

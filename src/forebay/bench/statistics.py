@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 LEAST_BEYOND = 10
 """Samples that must lie beyond a percentile: 1,000 samples for p99, 100 for p90. With fewer, a single sample
 moves it."""
 CONFIDENCE = 0.95
+
+
+def present(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from forebay.bench.report.document import MeasuredRun
 
-MOST_CAUSES = 5
-MOST_REMARKS = 20
+MAX_CAUSES = 5
+MAX_REMARKS = 20
 
 
 def show_runs(runs: Sequence[MeasuredRun], console: Console) -> None:
@@ -47,10 +47,10 @@ def show_loads(runs: Sequence[MeasuredRun], console: Console) -> None:
     if has_repeats(named):
         say(console, PLUS_MINUS)
     remarks = [line for load, own in named for line in _remarks(load, own)]
-    for line in remarks[:MOST_REMARKS]:
+    for line in remarks[:MAX_REMARKS]:
         say(console, line)
-    if len(remarks) > MOST_REMARKS:
-        say(console, f"and {len(remarks) - MOST_REMARKS} more")
+    if len(remarks) > MAX_REMARKS:
+        say(console, f"and {len(remarks) - MAX_REMARKS} more")
 
 
 def _remarks(load: str, own: Sequence[MeasuredRun]) -> Iterator[str]:
@@ -106,7 +106,7 @@ def _faults(measured: MeasuredRun) -> Iterator[str]:
 
 def _failures(runs: Sequence[MeasuredRun]) -> Iterator[str]:
     found = Counter(r.error for one in runs for r in one.run.records if r.error is not None)
-    shown = found.most_common(MOST_CAUSES)
+    shown = found.most_common(MAX_CAUSES)
     for cause, count in shown:
         yield f"{count} × {cause}"
     if rest := found.total() - sum(count for _, count in shown):

@@ -178,7 +178,7 @@ def headlines(measured: MeasuredStream) -> Iterator[str]:
     yield f"{counted(figures.checkpoints, 'checkpoint')}{failed}"
 
 
-MOST_CAUSES = 3
+MAX_CAUSES = 3
 
 
 def causes(measured: MeasuredStream) -> Iterator[str]:
@@ -187,7 +187,7 @@ def causes(measured: MeasuredStream) -> Iterator[str]:
     errors = [each.error for each in both if each.error is not None]
     first = {error.partition(":")[0]: error for error in reversed(errors)}
     counts = Counter(error.partition(":")[0] for error in errors)
-    for cause, count in counts.most_common(MOST_CAUSES):
+    for cause, count in counts.most_common(MAX_CAUSES):
         yield f"{count} of {counted(counts.total(), 'dead letter')}: {first[cause]}"
 
 

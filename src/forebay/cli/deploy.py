@@ -127,18 +127,18 @@ def _on_cluster(
     console = errors_console()
     with open_api(context, deployment.settings.namespace) as api:
         if remove:
-            done = _told(remove_all(api, deployment.instance, dry_run=dry_run), dry_run=dry_run)
+            done = _shown(remove_all(api, deployment.instance, dry_run=dry_run), dry_run=dry_run)
             if not done:
                 say(console, f"found nothing of {deployment.instance} in the namespace {api.namespace}")
             return {"namespace": api.namespace, "done": done}
-        done = _told(apply_all(api, manifests, dry_run=dry_run, force=force), dry_run=dry_run)
+        done = _shown(apply_all(api, manifests, dry_run=dry_run, force=force), dry_run=dry_run)
         refused = {} if dry_run else dict(refused_pods(api, manifests))
         for name, why in refused.items():
             say(console, f"warning: Deployment {name} gets no pods: {why}", style="yellow")
         return {"namespace": api.namespace, "done": done, "refused_pods": refused}
 
 
-def _told(steps: Iterable[Done], *, dry_run: bool) -> list[dict[str, Any]]:
+def _shown(steps: Iterable[Done], *, dry_run: bool) -> list[dict[str, Any]]:
     console, done = errors_console(), []
     for each in steps:
         say(console, f"{each.kind} {each.name}: {each.action}{' (dry run)' if dry_run else ''}")
@@ -213,24 +213,24 @@ async def _on_ray(spec: RayFleetSpec, action: str, replicas: int | None, *, show
 
     console = errors_console()
 
-    def told(words: str) -> None:
+    def show(words: str) -> None:
         say(console, words)
 
     unnamed = action == "--apply" and "address" not in spec.model_fields_set
-    started = unnamed and await asyncio.to_thread(start_local_cluster, spec.address, told)
+    started = unnamed and await asyncio.to_thread(start_local_cluster, spec.address, show)
     async with ServeRest(spec.address) as rest:
         if started:
             await until_it_answers(rest)
         if action == "--remove":
-            removed = await remove_fleet(rest, spec, told)
-            told(f"{spec.name}: removed" if removed else f"{spec.name}: not found at {spec.address}")
+            removed = await remove_fleet(rest, spec, show)
+            show(f"{spec.name}: removed" if removed else f"{spec.name}: not found at {spec.address}")
             return {"removed": removed}
         if action == "--replicas" and replicas is not None:
             await scale_fleet(rest, spec, replicas)
-            told(f"{spec.name}: {counted(replicas, 'replica is', 'replicas are')} requested")
+            show(f"{spec.name}: {counted(replicas, 'replica is', 'replicas are')} requested")
             return {"wanted": replicas}
         if action == "--apply":
-            found: dict[str, Any] | None = as_document(await apply_fleet(rest, spec, told))
+            found: dict[str, Any] | None = as_document(await apply_fleet(rest, spec, show))
         else:
             found = await fleet_status(rest, spec)
     if shown:

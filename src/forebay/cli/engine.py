@@ -24,7 +24,7 @@ from forebay.settings import load_settings
 if TYPE_CHECKING:
     from forebay.engine.launch import Replica
 
-MOST_PORTS = 10
+MAX_PORTS = 10
 
 engine = typer.Typer(help="Local vLLM replicas.", no_args_is_help=True)
 
@@ -105,7 +105,7 @@ def taken_ports(found: Sequence[int], base: int) -> str:
     taken = sorted({*range(base, max(found))} - {*found})
     if not taken:
         return ""
-    ports = ", ".join(map(str, taken[:MOST_PORTS])) + (", …" if len(taken) > MOST_PORTS else "")
+    ports = ", ".join(map(str, taken[:MAX_PORTS])) + (", …" if len(taken) > MAX_PORTS else "")
     return f"in use: {ports}; using the next free ports: {', '.join(map(str, found))}"
 
 

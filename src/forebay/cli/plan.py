@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from forebay.planning.simulate.traces import TraceRequest
 
 MADE_UP = 3000
-MOST_MADE_UP = 20_000
+MAX_MADE_UP = 20_000
 SPAN_S = 600.0
 TTFT_S, TPOT_S, GOAL = 1.0, 0.2, 0.99
 
@@ -240,7 +240,7 @@ def _workload(
         raise SettingError(f"--rate: expected more than 0 and at most 1,000,000 requests/s, found {rate:g}")
     random, now_s, made = Random(seed), 0.0, []
     one, other = read_lengths(prompts), read_lengths(outputs)
-    for _ in range(int(min(max(MADE_UP, rate * SPAN_S), MOST_MADE_UP))):
+    for _ in range(int(min(max(MADE_UP, rate * SPAN_S), MAX_MADE_UP))):
         made.append(TraceRequest(now_s, one.draw(random), other.draw(random)))
         now_s += random.expovariate(rate)
     return made

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from forebay.cli.machine_checks import Finding
     from forebay.connectors.jars import Jar
-    from forebay.engine.doctor import Finding
 
 
 INSTALLS = (
@@ -138,10 +138,10 @@ def list_(*, json: JsonFile = None) -> None:
         for jar, place in found:
             where = f"not installed; run: forebay connectors install {jar.connector}"
             say(results_console(), f"{jar.connector}: {where if place is None else place}")
-    told = [
+    places = [
         {"connector": jar.connector, "path": None if place is None else str(place)} for jar, place in found
     ]
-    write_json(json, {"connectors": told})
+    write_json(json, {"connectors": places})
 
 
 def _place(jar: Jar, settings: Settings) -> Path | None:
@@ -154,13 +154,13 @@ def _place(jar: Jar, settings: Settings) -> Path | None:
 
 def _finding(jar: Jar, settings: Settings) -> Finding:
     """Never `MISSING`, because only some users need a connector."""
-    from forebay.engine.doctor import Finding, Verdict
+    from forebay.cli.machine_checks import Finding, Severity
 
     place, subject = _place(jar, settings), f"{jar.connector} connector"
     if place is None:
         fix = f"forebay connectors install {jar.connector}, if you use it"
-        return Finding(subject, Verdict.OK, "not installed", fix)
-    return Finding(subject, Verdict.OK, str(place))
+        return Finding(subject, Severity.OK, "not installed", fix)
+    return Finding(subject, Severity.OK, str(place))
 
 
 STYLES = {"ok": "green", "warning": "yellow", "missing": "red"}
@@ -170,8 +170,8 @@ def doctor(*, json: JsonFile = None) -> None:
     """Check what is missing and how to install it. The exit status is 1 if something required is missing."""
     from rich.text import Text
 
+    from forebay.cli.machine_checks import Severity, examine
     from forebay.connectors.jars import JARS
-    from forebay.engine.doctor import Verdict, examine
 
     check_json(json)
     settings = load_settings()
@@ -185,5 +185,5 @@ def doctor(*, json: JsonFile = None) -> None:
             say(console, line)
             if finding.fix:
                 say(console, f"{'':9}→ {finding.fix}")
-    if any(finding.verdict is Verdict.MISSING for finding in findings):
+    if any(finding.verdict is Severity.MISSING for finding in findings):
         raise typer.Exit(1)

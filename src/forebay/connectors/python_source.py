@@ -14,10 +14,10 @@ from pyflink.java_gateway import get_gateway
 from forebay.clock import Clock, SystemClock
 from forebay.flink.jvm_task import HasRoom
 
-MOST_S = 0.05
+MAX_S = 0.05
 WAIT_S = 0.01
 IDLE_SHARE = 0.05
-MOST_WAIT_S = 0.2
+MAX_WAIT_S = 0.2
 
 
 class CallLimit:
@@ -25,7 +25,7 @@ class CallLimit:
     function only if there is room for one.
     """
 
-    def __init__(self, has_room: HasRoom, *, most_s: float = MOST_S, clock: Clock | None = None) -> None:
+    def __init__(self, has_room: HasRoom, *, most_s: float = MAX_S, clock: Clock | None = None) -> None:
         self._has_room = has_room
         self._most_s = most_s
         self._clock = clock or SystemClock()
@@ -40,7 +40,7 @@ class CallLimit:
 
 
 class IdleWait:
-    """A call waits for a record for a twentieth of the idle time, between `WAIT_S` and `MOST_WAIT_S`.
+    """A call waits for a record for a twentieth of the idle time, between `WAIT_S` and `MAX_WAIT_S`.
 
     Barriers and timers of the task wait as long. Each call crosses from Java to Python and back; an idle
     source makes five a second.
@@ -55,7 +55,7 @@ class IdleWait:
 
     def wait_s(self) -> float:
         idle_s = self._clock.monotonic_s() - self._came_s
-        return min(MOST_WAIT_S, max(WAIT_S, IDLE_SHARE * idle_s))
+        return min(MAX_WAIT_S, max(WAIT_S, IDLE_SHARE * idle_s))
 
 
 MAX_COUNT = 2**62

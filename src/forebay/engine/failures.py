@@ -114,25 +114,25 @@ def _until(date: str, now_ms: int) -> float:
 def _from_code(
     status: int, where: str, said: str, code: object, *, model: str, retry_after_s: float | None = None
 ) -> EngineError | None:
-    told = f"{where}: {said}" if said else where
+    message = f"{where}: {said}" if said else where
     if TOO_LONG.search(f"{code} {said}") and status in (400, 413, 422, 500):
-        return PromptTooLong(f"{told}; shorten the prompt or ask for fewer tokens")
+        return PromptTooLong(f"{message}; shorten the prompt or ask for fewer tokens")
     match status:
         case 401 | 403:
-            return Unauthorized(f"{told}; check the API key")
+            return Unauthorized(f"{message}; check the API key")
         case 404:
             serves = f"the model {model[:200]!r}" if model else "a model"
-            return ModelNotFound(f"{told}; check the URL and that it serves {serves}")
+            return ModelNotFound(f"{message}; check the URL and that it serves {serves}")
         case 408:
-            return AttemptTimeout(told, retry_after_s=retry_after_s)
+            return AttemptTimeout(message, retry_after_s=retry_after_s)
         case 429:
-            return RateLimited(told, retry_after_s=retry_after_s)
+            return RateLimited(message, retry_after_s=retry_after_s)
         case 502 | 503 | 504 | 529:
-            return Overloaded(told, retry_after_s=retry_after_s)
+            return Overloaded(message, retry_after_s=retry_after_s)
     if 400 <= status < 500:
-        return BadRequest(told)
+        return BadRequest(message)
     if 500 <= status < 600:
-        return ServerFault(told, retry_after_s=retry_after_s)
+        return ServerFault(message, retry_after_s=retry_after_s)
     return None
 
 

@@ -39,7 +39,7 @@ OVERDUE = 2.5
 """If answers come this many times more slowly than before, the trial is not the cause."""
 STUCK = 1.5
 """A trial of fewer ends after this many answer times without an answer."""
-REST_S, MOST_REST_S, COST = 10.0, 320.0, 20.0
+REST_S, MAX_REST_S, COST = 10.0, 320.0, 20.0
 """Seconds between trials, doubled after each without effect; and how much longer after one that cost
 throughput."""
 SLOW_S, SLOWLY_DOWN, LONG_S = 10.0, 0.75, 60.0
@@ -336,7 +336,7 @@ class ConcurrencyLimit:
     def _keep(self, there: int, now_s: float, least_s: float = 0.0) -> None:
         """End a trial without effect; the next one goes the other way."""
         self._up = not self._up
-        self._rest_s = min(2 * self._rest_s, MOST_REST_S)
+        self._rest_s = min(2 * self._rest_s, MAX_REST_S)
         self._settle(there, now_s, max(self._rest_s, least_s))
 
     def _settle(self, there: int, now_s: float, rest_s: float = 0.0) -> None:

@@ -21,7 +21,7 @@ from forebay.records import Completion, Request
 
 SHARE = 0.2
 """Retries that each success pays for."""
-FIRST, MOST = 32.0, 128.0
+FIRST_RETRIES, MAX_RETRIES = 32.0, 128.0
 """Retries allowed before any success, and the most that can be saved."""
 ALWAYS = 3
 """Retries at a time that need no budget, so that an outage can end."""
@@ -36,13 +36,13 @@ class RetryBudget:
 
     def __init__(self, idle: Callable[[], bool]) -> None:
         self._idle = idle
-        self._left = FIRST
+        self._left = FIRST_RETRIES
         self._free = ALWAYS
         self._waiting: deque[asyncio.Future[bool]] = deque()
 
     def succeeded(self) -> None:
         """Add to the budget."""
-        self._left = min(self._left + SHARE, MOST)
+        self._left = min(self._left + SHARE, MAX_RETRIES)
         self.wake()
 
     @asynccontextmanager

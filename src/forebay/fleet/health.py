@@ -41,7 +41,7 @@ SOURCES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Accusation:
+class Suspicion:
     """What failed requests hold against a replica until a probe decides. `shuts`: a failed probe shuts it;
     else it only pauses as it asked."""
 
@@ -54,8 +54,8 @@ class Health:
     """The state of one replica. Times are passed in.
 
     `up`: no limit, or that of a slow start. `shut`: nothing is sent. `trial`: it has just joined, and one
-    request may test it. `accused`: what a probe must confirm (`convict`) or refute (`acquit`). Requests sent
-    before the replica was shut have an older `epoch` and count no more.
+    request may test it. `suspicion`: what a probe must confirm or refute. Requests sent before the replica
+    was shut have an older `epoch` and count no more.
     """
 
     def __init__(self, rules: HealthRules = RULES) -> None:
@@ -71,7 +71,7 @@ class Health:
         self._sources: set[str] = set()
         self._missed = 0
         self._sign_s = -math.inf
-        self.accused: Accusation | None = None
+        self.suspicion: Suspicion | None = None
 
     def room(self, in_flight: int) -> bool:
         """Whether one more request may be sent."""
@@ -132,28 +132,28 @@ class Health:
             if len(self._sources) >= SOURCES:
                 self.shut(why, now_s, at_least_s=at_least_s)
             else:
-                self.accused = Accusation(why, at_least_s)
+                self.suspicion = Suspicion(why, at_least_s)
 
-    def accuse(self, why: str) -> None:
-        """Accuse it of hanging."""
-        self.accused = Accusation(why)
+    def suspect(self, why: str) -> None:
+        """Suspect it of hanging."""
+        self.suspicion = Suspicion(why)
 
     def refused(self, why: str) -> None:
-        """Accuse it of refusing requests although it has hardly any."""
-        self.accused = self.accused or Accusation(why, shuts=False)
+        """Suspect it of refusing requests although it has hardly any."""
+        self.suspicion = self.suspicion or Suspicion(why, shuts=False)
 
-    def acquit(self) -> None:
-        """Drop the accusation: a probe passed, so the requests were at fault."""
-        self.accused = None
+    def clear_suspicion(self) -> None:
+        """Drop the suspicion: a probe passed, so the requests were at fault."""
+        self.suspicion = None
         if self.state == "trial":
             self.state = "up"
         self._forget_failures()
 
-    def convict(self, now_s: float) -> None:
-        """Act on the accusation: a probe failed, too."""
-        accused, self.accused = self.accused, None
-        if accused is not None and accused.shuts and self.state != "shut":
-            self.shut(accused.why, now_s, at_least_s=accused.at_least_s)
+    def confirm_suspicion(self, now_s: float) -> None:
+        """Act on the suspicion: a probe failed, too."""
+        suspicion, self.suspicion = self.suspicion, None
+        if suspicion is not None and suspicion.shuts and self.state != "shut":
+            self.shut(suspicion.why, now_s, at_least_s=suspicion.at_least_s)
 
     def check_passed(self) -> None:
         """Count a passed check. That alone opens nothing."""
@@ -181,7 +181,7 @@ class Health:
         self.state, self.why, self.limit = "shut", why, 0.0
         self.epoch += 1
         self._forget_failures()
-        self.accused = None
+        self.suspicion = None
         self.until_s = now_s + max(self._wait_s, min(at_least_s or 0.0, self._rules.max_wait_s))
         self._wait_s = min(self._wait_s * 2, self._rules.max_wait_s)
 

@@ -134,7 +134,7 @@ class Membership:
         if row is None:
             return
         now_s = self._clock.monotonic_s()
-        if replica.health.accused is not None or replica.throttled:
+        if replica.health.suspicion is not None or replica.throttled:
             self._probes.judge(replica)
         if now_s < replica.paused_until_s != replica.wakes_s:
             replica.wakes_s = replica.paused_until_s

@@ -68,7 +68,7 @@ class StallDetector:
     def _give_up(self, replica: Replica, silent_s: float) -> None:
         why = f"{replica.url} sent nothing for {silent_s:.1f} s with requests in flight"
         if replica.health.state != "shut":
-            replica.accuse(why)
+            replica.suspect(why)
             self._sync(replica)
         for lease in list(replica.leases):
             lease.mark_stalled(why)
@@ -134,15 +134,15 @@ class Probes:
             task.add_done_callback(lambda _: self._judging.pop(replica, None))
 
     async def _judge(self, replica: Replica) -> None:
-        wait_s = replica.acquitted_s + PAUSE_S - self._clock.monotonic_s()
+        wait_s = replica.cleared_s + PAUSE_S - self._clock.monotonic_s()
         if wait_s > 0:
             await asyncio.sleep(wait_s)
-        accused = replica.health.accused
-        if accused is None:
+        suspicion = replica.health.suspicion
+        if suspicion is None:
             await self._check_limit(replica)
             return
         release: asyncio.TimerHandle | None = None
-        if not accused.shuts and not replica.held:
+        if not suspicion.shuts and not replica.held:
             # It may be full: more requests would only be refused.
             replica.held = True
             release = asyncio.get_running_loop().call_later(HOLD_S, self._release, replica)
@@ -153,10 +153,12 @@ class Probes:
             release.cancel()
         replica.held = False
         if why:
-            self._note_shut(replica, lambda: replica.convict(now_s))
+            self._note_shut(replica, lambda: replica.confirm_suspicion(now_s))
             return
-        log.warning("replica %s answers a probe, though requests failed there: %s", replica.url, accused.why)
-        replica.acquit(now_s)
+        log.warning(
+            "replica %s answers a probe, though requests failed there: %s", replica.url, suspicion.why
+        )
+        replica.clear_suspicion(now_s)
         self._sync(replica)
 
     async def _check_limit(self, replica: Replica) -> None:

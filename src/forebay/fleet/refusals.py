@@ -11,7 +11,7 @@ replica is shut."""
 CALLS = 16
 REFUSALS_FADE = 1 / CALLS
 IGNORE_S = 60.0
-ROUNDS, MOST_ROUNDS = 2, 64
+ROUNDS, MAX_ROUNDS = 2, 64
 """Rounds of answers until one more is tried, doubled with each refusal, including the first."""
 
 PROOF = 3
@@ -97,7 +97,7 @@ class Refusals:
             self._rounds, self._due = ROUNDS, 1
         else:
             if not together:
-                self._rounds = min(2 * self._rounds, MOST_ROUNDS)
+                self._rounds = min(2 * self._rounds, MAX_ROUNDS)
             self._due = self._rounds
         if low and self._calls >= 2 * CALLS and often and self._share <= 1 - ANYHOW:
             self._most, self._ignored_until_s = math.inf, now_s + IGNORE_S

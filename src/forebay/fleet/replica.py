@@ -20,7 +20,7 @@ METRICS_ONLY_S = 30.0
 """How long to wait for an answer in one piece before unchanged metrics count as silence."""
 NON_STREAMING = 0.99
 """If the first content comes after this share of an answer's time, the answer comes in one piece."""
-FIRST_PAUSE_S, MOST_PAUSE_S = 0.5, 30.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
 """How long to pause a replica that gets requests too fast and names no time: doubled until one succeeds. And
 the longest pause, whatever it asks for."""
 EXCUSED_S = 10.0
@@ -90,7 +90,7 @@ class Replica:
         """Until when it asked for a pause."""
         self.wakes_s = -math.inf
         """When the end of the pause is checked."""
-        self.acquitted_s = -math.inf
+        self.cleared_s = -math.inf
         """When a probe last passed although requests had failed."""
         self._asked_pause_s = 0.0
         self._refused_s = -math.inf
@@ -227,21 +227,21 @@ class Replica:
 
     # Probes
 
-    def accuse(self, why: str) -> None:
+    def suspect(self, why: str) -> None:
         """Hold it, and let a probe decide whether it hangs."""
         self.held = True
-        self.health.accuse(why)
+        self.health.suspect(why)
 
-    def convict(self, now_s: float) -> None:
+    def confirm_suspicion(self, now_s: float) -> None:
         """Shut it: a probe failed like the requests."""
         self.paused_until_s = max(self.paused_until_s, now_s + self._asked_pause_s)
         self._asked_pause_s = 0.0
-        self.health.convict(now_s)
+        self.health.confirm_suspicion(now_s)
 
-    def acquit(self, now_s: float) -> None:
-        """Drop accusations: a probe passed, so the requests were at fault."""
+    def clear_suspicion(self, now_s: float) -> None:
+        """Drop suspicions: a probe passed, so the requests were at fault."""
         self._asked_pause_s = 0.0
-        self.health.acquit()
+        self.health.clear_suspicion()
         self._excuse(now_s)
 
     def must_probe_limit(self, limit: Refusals) -> bool:
@@ -257,7 +257,7 @@ class Replica:
 
     def _excuse(self, now_s: float) -> None:
         """Ignore refusals for a while: probes passed, so they were due to the requests."""
-        self.acquitted_s = now_s
+        self.cleared_s = now_s
         self.refusals = Refusals(self.refusals.seen, now_s + EXCUSED_S)
 
     # Silence
@@ -371,11 +371,11 @@ class Replica:
         together = sent_s < self._refused_s
         if not together:
             self._refused_s = now_s
-        wait_s = min(error.retry_after_s or 0.0, MOST_PAUSE_S)
+        wait_s = min(error.retry_after_s or 0.0, MAX_PAUSE_S)
         kind = self.refusals.refused(others, sent_s, now_s, wait_s)
         if kind == "shut":
             if error.retry_after_s is None and isinstance(error, RateLimited) and not together:
-                wait_s, self._pause_s = min(self._pause_s, MOST_PAUSE_S), 2 * self._pause_s
+                wait_s, self._pause_s = min(self._pause_s, MAX_PAUSE_S), 2 * self._pause_s
             self._asked_pause_s = wait_s
             if wait_s:
                 self.health.refused(str(error))

@@ -18,7 +18,7 @@ FADE = 1 / 20
 """Weight of the newest sample in pace and mean lengths: the last few dozen requests count."""
 STEP_FADE = 1 / 100
 """How far one faster request lowers the step length."""
-MOST_BLOCKS = 1_000_000
+MAX_BLOCKS = 1_000_000
 """The most blocks remembered per replica, whatever cache size it reports."""
 STALE_S = 10.0
 """Age at which a load report expires: ten scrapes missed at one a second."""
@@ -168,7 +168,7 @@ class ReplicaTable:
     def _cached_blocks(self, replica: ReplicaLimits) -> int:
         if math.isinf(replica.kv_tokens):
             return self._index_blocks
-        return min(int(replica.kv_tokens / self.block_tokens), MOST_BLOCKS)
+        return min(int(replica.kv_tokens / self.block_tokens), MAX_BLOCKS)
 
     def numbers(self) -> Sequence[int]:
         """The available replicas."""

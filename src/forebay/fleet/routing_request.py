@@ -79,7 +79,7 @@ BLOCK_CHARS = 512
 MAX_BLOCKS = 4096
 """The most blocks hashed per prompt, from its start: two million characters."""
 CHARS_PER_TOKEN = 4.0
-LEAST, MOST = 0.5, 16.0
+MIN_RATIO, MAX_RATIO = 0.5, 16.0
 FADE = 1 / 50
 MASK = (1 << 60) - 1
 
@@ -127,5 +127,5 @@ class TokenEstimate:
     def learn(self, chars: int, tokens: int) -> None:
         """Learn from a prompt. Short ones are mostly template and are ignored."""
         if chars >= BLOCK_CHARS / 2 and tokens > 0:
-            seen = min(max(chars / tokens, LEAST), MOST)
+            seen = min(max(chars / tokens, MIN_RATIO), MAX_RATIO)
             self.chars_per_token += (seen - self.chars_per_token) * FADE

@@ -7,8 +7,8 @@ from typing import Any
 
 from forebay.errors import SettingError
 
-MOST = 100_000_000
-MOST_LAYERS = 2000
+MAX_NUMBER = 100_000_000
+MAX_LAYERS = 2000
 TYPE_BYTES = {
     "float32": 4.0,
     "float": 4.0,
@@ -25,7 +25,7 @@ class Fields:
         self._values = values
         self.where = where
 
-    def number(self, name: str, default: int | None = None, most: int = MOST) -> int:
+    def number(self, name: str, default: int | None = None, most: int = MAX_NUMBER) -> int:
         """A whole number; `default` for a missing field or null. Zero is allowed if it is the default."""
         value = self._values.get(name)
         if value is None and default is not None:
@@ -46,10 +46,10 @@ class Fields:
         for name in names:
             value = self._values.get(name)
             if isinstance(value, list) and value:
-                if len(value) > MOST_LAYERS or any(
-                    type(one) is not int or not 0 <= one <= MOST for one in value
+                if len(value) > MAX_LAYERS or any(
+                    type(one) is not int or not 0 <= one <= MAX_NUMBER for one in value
                 ):
-                    raise self.wrong(name, f"at most {MOST_LAYERS} whole numbers from 0 to {MOST}")
+                    raise self.wrong(name, f"at most {MAX_LAYERS} whole numbers from 0 to {MAX_NUMBER}")
                 return max(value) or default
             if value is not None and value != []:
                 return self.number(name, 0) or default

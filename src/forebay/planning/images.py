@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from forebay.planning.config_fields import MOST_LAYERS, Fields
+from forebay.planning.config_fields import MAX_LAYERS, Fields
 from forebay.planning.defaults import vision_config
 
 GATED = ("qwen2_5_vl", "qwen2_5_omni", "pixtral", "mistral3")
@@ -21,7 +21,7 @@ def image_weights(config: Mapping[str, Any], where: str) -> int:
     if not values:
         return 0
     found = Fields(values, f"{where}: vision_config")
-    layers = found.number("depth" if "depth" in values else "num_hidden_layers", 0, most=MOST_LAYERS)
+    layers = found.number("depth" if "depth" in values else "num_hidden_layers", 0, most=MAX_LAYERS)
     # Qwen2-VL calls the encoder's size embed_dim, and the text model's hidden_size.
     size = found.number("embed_dim" if "embed_dim" in values else "hidden_size", 0)
     inner = found.number("intermediate_size", 4 * size)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from forebay.errors import SettingError
-from forebay.planning.config_fields import MOST_LAYERS, Fields, shown
+from forebay.planning.config_fields import MAX_LAYERS, Fields, shown
 from forebay.planning.recurrent import DELTA_NET, MAMBA_2
 
 WINDOWED = frozenset(("sliding_attention", "local_attention", "chunked_attention"))
@@ -68,7 +68,7 @@ def _but_every(default: int, name: str = "sliding_window_pattern") -> Special:
     def special(found: Fields, layers: int) -> int:
         if name == "sliding_window_pattern" and found.get("sliding_window") is None:
             return 0
-        return layers - layers // found.number(name, default, most=MOST_LAYERS)
+        return layers - layers // found.number(name, default, most=MAX_LAYERS)
 
     return special
 
@@ -104,7 +104,7 @@ def _chunked(found: Fields, layers: int) -> int:
         if len(rotary) != layers or any(type(one) is not int or one not in (0, 1) for one in rotary):
             raise found.wrong("no_rope_layers", f"{layers} times 0 or 1")
         return sum(rotary)
-    return layers - layers // found.number("no_rope_layer_interval", 4, most=MOST_LAYERS)
+    return layers - layers // found.number("no_rope_layer_interval", 4, most=MAX_LAYERS)
 
 
 KINDS: dict[str, Special] = {
@@ -188,7 +188,7 @@ def _hybrid(found: Fields, full: int, recurrent: int) -> LayerCounts:
 def block_types(found: Fields) -> list[str]:
     pattern = found.get("hybrid_override_pattern")
     values = found.get("layer_types") or found.get("layers_block_type") or pattern
-    layers = found.number("num_hidden_layers", most=MOST_LAYERS)
+    layers = found.number("num_hidden_layers", most=MAX_LAYERS)
     if not isinstance(values, list | str) or len(values) != layers:
         raise found.wrong("hybrid_override_pattern", f"{layers} layers")
     blocks = [BLOCKS.get(str(one), OLD_BLOCKS.get(str(one), str(one))) for one in values]
@@ -216,7 +216,7 @@ def _gemma_4(found: Fields, named: object, layers: int, window: int) -> LayerCou
 
 
 def _named(found: Fields, kind: str, named: list[object], layers: int) -> int:
-    known = [one for one in named[:MOST_LAYERS] if isinstance(one, str)]
+    known = [one for one in named[:MAX_LAYERS] if isinstance(one, str)]
     special = RECURRENT if kind in HYBRID else WINDOWED
     other = [one for one in known if one not in special | FULL]
     if other or len(named) != layers or len(known) != layers:

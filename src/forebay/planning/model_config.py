@@ -11,7 +11,7 @@ import orjson
 
 from forebay.errors import SettingError
 from forebay.files import read_bytes
-from forebay.planning.config_fields import MOST, MOST_LAYERS, Fields, type_bytes_of
+from forebay.planning.config_fields import MAX_LAYERS, MAX_NUMBER, Fields, type_bytes_of
 from forebay.planning.defaults import text_config
 from forebay.planning.images import image_weights
 from forebay.planning.kv_cache import BLOCK_TOKENS, CachedLayers, reserved_bytes
@@ -128,7 +128,7 @@ def shape_of(config: Mapping[str, Any], where: str, *, kv_type: str | None = Non
     """`where` names the file in messages."""
     found = Fields(text_config(config), where)
     kind = kind_of(found)
-    layers = found.number("num_hidden_layers", most=MOST_LAYERS)
+    layers = found.number("num_hidden_layers", most=MAX_LAYERS)
     counts = layer_counts(found, layers)
     full, windowed = attention_of(found), attention_of(found, windowed=True)
     bytes_each = found.type_bytes()
@@ -178,11 +178,11 @@ def _max_context(found: Fields) -> int | None:
     if not length or not isinstance(scaling, dict) or found.get("model_type") == "gemma3_text":
         return length or None
     kind, factor = scaling.get("rope_type", scaling.get("type")), scaling.get("factor")
-    if not isinstance(factor, int | float) or not 1 <= factor <= MOST:
+    if not isinstance(factor, int | float) or not 1 <= factor <= MAX_NUMBER:
         return length
     if kind in ("linear", "dynamic"):
         return int(length * factor)
     original = scaling.get("original_max_position_embeddings")
-    if kind == "yarn" and isinstance(original, int) and 0 < original <= MOST:
+    if kind == "yarn" and isinstance(original, int) and 0 < original <= MAX_NUMBER:
         return max(length, int(original * factor))
     return length

@@ -9,7 +9,7 @@ from forebay.planning.config_fields import Fields, shown
 
 SCALE = 2 / 128
 """A scale of two bytes for each 128 weights."""
-MOST_GROUPS = 100
+MAX_GROUPS = 100
 
 
 def quantized_bytes(found: Fields) -> float | None:
@@ -45,9 +45,9 @@ def only_experts(found: Fields) -> bool:
 
 def _bits_of_groups(found: Fields, config: dict[str, Any]) -> Any:
     groups = config.get("config_groups")
-    if not isinstance(groups, dict) or not 1 <= len(groups) <= MOST_GROUPS:
+    if not isinstance(groups, dict) or not 1 <= len(groups) <= MAX_GROUPS:
         raise SettingError(
-            f"model: {found.where}: quantization_config: config_groups: expected 1 to {MOST_GROUPS} groups "
+            f"model: {found.where}: quantization_config: config_groups: expected 1 to {MAX_GROUPS} groups "
             f"with the bits of the weights, found {shown(groups)}"
         )
     bits = []

@@ -20,7 +20,7 @@ ARITHMETIC, BANDWIDTH = 0.6, 0.8
 STEP_S = 5e-4
 """Fixed seconds of a step."""
 SAMPLE = 1000
-MOST_REPLICAS = 4096
+MAX_REPLICAS = 4096
 NEARLY = 0.8
 LIMITS = ("KV cache", "arithmetic", "memory bandwidth", "max_num_seqs")
 
@@ -129,12 +129,12 @@ def _search(
 
     low, high = 0, first
     while goodput(high) < goal:
-        if high >= MOST_REPLICAS or (high > 64 and goodput(high) <= goodput(low) + 1e-9):
+        if high >= MAX_REPLICAS or (high > 64 and goodput(high) <= goodput(low) + 1e-9):
             raise SettingError(
                 f"the SLO is out of reach: with {high} replicas {goodput(high):.1%} of the requests meet it, "
                 f"and {goal:.1%} are required; allow more time, or take a faster accelerator"
             )
-        low, high = high, min(2 * high, MOST_REPLICAS)
+        low, high = high, min(2 * high, MAX_REPLICAS)
     while high - low > 1:
         middle = (low + high) // 2
         if goodput(middle) >= goal:

@@ -113,7 +113,7 @@ SURE_EVENTS = 9
 """Events before a partition's clock counts, because the first ones may be wrong."""
 SILENT_EVENTS = 1_000
 """A partition is idle after this many events per partition without one of its own."""
-MOST_PARTITIONS = 1024
+MAX_PARTITIONS = 1024
 
 
 class SlowestClock:
@@ -140,7 +140,7 @@ class SlowestClock:
         while len(self._partitions) > 1:
             name, (heard, _, _) = next(iter(self._partitions.items()))
             silent = heard < self._count - SILENT_EVENTS * len(self._partitions)
-            if not silent and len(self._partitions) <= MOST_PARTITIONS:
+            if not silent and len(self._partitions) <= MAX_PARTITIONS:
                 return
             del self._partitions[name]
 

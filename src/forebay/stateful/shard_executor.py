@@ -141,8 +141,10 @@ class ShardExecutor(ShardMachine, Generic[S]):
         if isinstance(answer, DeadLetter):
             failure = Failure(answer.cause, answer.detail, turn.attempts)
         else:
-            told = Answer(answer.answer, answer.usage, answer.finish_reason)
-            step = self._guarded(lambda: self._program.on_answer(self._or_new(state, key), tag, told, moment))
+            given = Answer(answer.answer, answer.usage, answer.finish_reason)
+            step = self._guarded(
+                lambda: self._program.on_answer(self._or_new(state, key), tag, given, moment)
+            )
             spoilt = self._apply(turn, memory, step, now, effects, carrier=answer)
             if spoilt is None:
                 self._go_on(key, now, effects)

@@ -136,9 +136,9 @@ class PartitionTime:
 
 WHAT = "clock"
 LEAST_FAR_MS = 60_000
-MOST_GAP_MS = 1_000
+MAX_GAP_MS = 1_000
 """A pause between events counts at most this much, because the stream may have been blocked."""
-MOST_PARTITIONS = 1024
+MAX_PARTITIONS = 1024
 
 Verdict = Literal["in time", "late", "ahead"]
 
@@ -197,7 +197,7 @@ class StreamTime:
 
         `passed_ms` is the time since the previous event. The only partition of a stream has an empty name.
         """
-        self._flow_ms += min(passed_ms, MOST_GAP_MS)
+        self._flow_ms += min(passed_ms, MAX_GAP_MS)
         self._count += 1
         yield from self._leave_idle()
         found = self._partitions.pop(partition, None) or PartitionTime(self._tolerance.far_ms)
@@ -229,7 +229,7 @@ class StreamTime:
         while self._partitions:
             name, found = next(iter(self._partitions.items()))
             idle = found.heard_ms < self._flow_ms - self._tolerance.idle_ms
-            if not (idle or len(self._partitions) > MOST_PARTITIONS):
+            if not (idle or len(self._partitions) > MAX_PARTITIONS):
                 return
             events = found.release()
             del self._partitions[name]

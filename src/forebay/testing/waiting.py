@@ -38,8 +38,8 @@ def wait_until(
             return
         now_s = time.monotonic()
         if now_s >= start_s + timeout_s:
-            told = f": {tell()}" if tell else ""
-            raise AssertionError(f"the condition did not come true within {timeout_s:g} s{told}")
+            detail = f": {tell()}" if tell else ""
+            raise AssertionError(f"the condition did not come true within {timeout_s:g} s{detail}")
         pause.wait(pause_s(now_s - begin_s, now_s - start_s))
 
 

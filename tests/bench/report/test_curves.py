@@ -10,7 +10,7 @@ from tests.bench.report.made_runs import answered, failed, made_run
 from forebay.bench.records import Chunk, EngineSample, RequestRecord
 from forebay.bench.report.curves import (
     CURVE_POINTS,
-    MOST_ROWS,
+    MAX_ROWS,
     ROWS_AROUND,
     courses,
     cumulative,
@@ -105,8 +105,8 @@ def test_signals_that_came_and_went() -> None:
 
 
 def test_of_many_requests_those_around_the_slowest_are_shown() -> None:
-    few = made_run(requests=MOST_ROWS)
-    assert [record.index for record in waterfall(few)] == list(range(MOST_ROWS))
+    few = made_run(requests=MAX_ROWS)
+    assert [record.index for record in waterfall(few)] == list(range(MAX_ROWS))
     records = list(made_run(requests=1000, failing=0).records)
     slow = records[700]
     records[700] = RequestRecord(700, slow.due_s, slow.sent_s, slow.due_s + 900.0)

@@ -14,10 +14,10 @@ from tests.pages.documents import ATTACKS, seen
 from forebay.bench.metrics import Slo
 from forebay.bench.records import Chunk, EngineSample, LoadRun, RequestRecord
 from forebay.bench.report.document import MeasuredRun, Report
-from forebay.bench.report.html import MOST_DETAILED, report_page
+from forebay.bench.report.html import MAX_DETAILED, report_page
 
 ONE = measured(made_run(requests=300), verdict=VALID)
-MOST_BYTES = 2_000_000
+MAX_BYTES = 2_000_000
 
 
 def page(*runs: MeasuredRun) -> str:
@@ -181,7 +181,7 @@ def test_a_sweep_has_its_curves_its_table_and_some_runs_in_full() -> None:
     assert re.search(r"60 requests/s 2 1 INVALID [\d.,]+ ± ", said)
     assert "Not in the curves, because INVALID: 60 requests/s (1 of 2 runs)." in said
     assert "knee:" in said
-    assert found.count('<details class="run">') == 6 <= MOST_DETAILED
+    assert found.count('<details class="run">') == 6 <= MAX_DETAILED
     assert [title for title in titles(found) if "throughput" in title] == [
         "TTFT, ms, by throughput",
         "TPOT, ms, by throughput",
@@ -208,7 +208,7 @@ def test_a_long_run_and_a_long_sweep_give_a_page_of_bounded_size() -> None:
     long = measured(made_run(requests=10_000, rate_per_s=30, tokens=3))
     assert len(page(long).encode()) < 200_000
     many: Any = [measured(made_run(requests=200, rate_per_s=1.0 + n)) for n in range(60)]
-    assert len(page(*many).encode()) < MOST_BYTES
+    assert len(page(*many).encode()) < MAX_BYTES
 
 
 def test_response_and_service_are_one_line_where_they_are_the_same() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.bench.report.made_runs import SLO, VALID, answered, failed, invalid, made_run, measured
 
 from forebay.bench.records import EngineSample, LoadRun
-from forebay.bench.report.llmd import MOST_POINTS, benchmark_report
+from forebay.bench.report.llmd import MAX_POINTS, benchmark_report
 
 
 def report(run: LoadRun, **values: Any) -> dict[str, Any]:
@@ -90,9 +90,9 @@ def test_the_same_run_has_the_same_id_and_another_a_different_one() -> None:
 
 
 def test_a_long_run_has_no_more_points_than_can_be_looked_at() -> None:
-    samples = tuple(EngineSample(float(at), {"running": 1.0}) for at in range(3 * MOST_POINTS + 1))
+    samples = tuple(EngineSample(float(at), {"running": 1.0}) for at in range(3 * MAX_POINTS + 1))
     (engine,) = report(made_run(samples=samples))["results"]["observability"]["components"]
-    assert MOST_POINTS / 2 < len(engine["time_series"]["num_requests_running"]["series"]) <= MOST_POINTS
+    assert MAX_POINTS / 2 < len(engine["time_series"]["num_requests_running"]["series"]) <= MAX_POINTS
 
 
 RUNS = [

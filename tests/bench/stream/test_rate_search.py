@@ -14,7 +14,7 @@ from tests.bench.stream.stream_runs import even, event, lost, stream_run
 from forebay.bench.load.schedules import Constant
 from forebay.bench.statistics import percentile
 from forebay.bench.stream.options import EventLoad, EventSlo
-from forebay.bench.stream.rate_search import MOST_TRIALS, RateSearch, trials, tried
+from forebay.bench.stream.rate_search import MAX_TRIALS, RateSearch, trials, tried
 from forebay.bench.stream.records import StreamRun
 from forebay.errors import SettingError
 
@@ -45,7 +45,7 @@ def test_a_limit_is_found_to_the_resolution(
 def test_any_outcomes_end_the_search_with_a_confirmed_rate(first: float, seed: int) -> None:
     dice, told = Random(seed), dict[float, list[bool]]()
     search = RateSearch(first)
-    for _ in range(MOST_TRIALS + 1):
+    for _ in range(MAX_TRIALS + 1):
         rate = search.next_per_s
         if rate is None:
             break

@@ -15,8 +15,8 @@ from forebay.cli.demo.run import (
     IN_FLIGHT,
     LEAST_CAPACITY,
     LEAST_EVENTS,
-    MOST_CAPACITY,
-    MOST_EVENTS,
+    MAX_CAPACITY,
+    MAX_EVENTS,
     RUN_S,
     WAIT_S,
     Fit,
@@ -72,7 +72,7 @@ async def test_an_engine_is_asked_the_demos_question_about_other_posts(tmp_path:
     request = engine.requests[0]
     assert request.prompt == f"Post: {text}\nThe topic of this post is"
     assert (request.model, request.sampling.max_tokens) == ("m", 1)
-    own = {post(1, index, topic_of(1, index))["text"] for index in range(MOST_EVENTS)}
+    own = {post(1, index, topic_of(1, index))["text"] for index in range(MAX_EVENTS)}
     asked = {str(request.prompt).removeprefix("Post: ").split("\n")[0] for request in engine.requests}
     assert len(asked & own) < len(asked) / 10, "the prefix cache would answer the demo's"
 
@@ -101,8 +101,8 @@ async def test_an_engine_that_answers_nothing_is_not_measured(tmp_path: Path, er
 @given(st.floats(1e-3, 1e4))
 def test_a_demo_takes_about_a_minute_where_the_engine_lets_it(per_s: float) -> None:
     size = fit(Measured(1, per_s, ("", "")))
-    assert LEAST_EVENTS <= size.events <= MOST_EVENTS
-    assert LEAST_CAPACITY <= size.capacity <= MOST_CAPACITY
+    assert LEAST_EVENTS <= size.events <= MAX_EVENTS
+    assert LEAST_CAPACITY <= size.capacity <= MAX_CAPACITY
     assert size.events <= max(LEAST_EVENTS, per_s * RUN_S)
     assert size.capacity <= max(LEAST_CAPACITY, per_s * WAIT_S)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from forebay.clients.kubernetes.watch import (
     LEAST_PAUSE_S,
-    MOST_PAUSE_S,
+    MAX_PAUSE_S,
     Collection,
     Objects,
     Trouble,
@@ -72,7 +72,7 @@ def test_what_is_no_event_is_one_error(wrong: Any) -> None:
 
 @given(st.integers(1, 10_000))
 def test_pauses_grow_and_are_bounded(failures: int) -> None:
-    assert LEAST_PAUSE_S <= pause_s(failures) <= pause_s(failures + 1) <= MOST_PAUSE_S
+    assert LEAST_PAUSE_S <= pause_s(failures) <= pause_s(failures + 1) <= MAX_PAUSE_S
 
 
 Answer = Callable[[], Any]

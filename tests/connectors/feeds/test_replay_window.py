@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.connectors.feeds.feed import Backoff, FeedBroken, Received, digest_of
-from forebay.connectors.feeds.jetstream import MOST_FRUITLESS, JetstreamFeed
+from forebay.connectors.feeds.jetstream import MAX_FRUITLESS, JetstreamFeed
 from forebay.connectors.feeds.replay_window import (
     MAX_REMEMBERED,
     MAX_TIME_US,
@@ -118,7 +118,7 @@ def out_of_order(draw: st.DrawFn) -> list[int]:
 
 @given(
     out_of_order(),
-    st.lists(st.tuples(st.integers(0, 15), st.integers(0, 5)), min_size=2, max_size=MOST_FRUITLESS),
+    st.lists(st.tuples(st.integers(0, 15), st.integers(0, 5)), min_size=2, max_size=MAX_FRUITLESS),
     st.lists(st.integers(1, 9), max_size=6),
     st.booleans(),
     st.booleans(),

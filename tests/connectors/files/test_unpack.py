@@ -94,7 +94,7 @@ def test_each_file_in_an_archive_is_a_file(tmp_path: Path) -> None:
 def test_archives_that_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, members: dict[str, bytes], said: str
 ) -> None:
-    monkeypatch.setattr(unpack, "MOST_MEMBERS", 2)
+    monkeypatch.setattr(unpack, "MAX_MEMBERS", 2)
     (tmp_path / "in.zip").write_bytes(zipped(**members))
     with pytest.raises(SettingError, match=f"in.zip cannot be read: .*{said}"):
         read(tmp_path)
@@ -115,7 +115,7 @@ def test_a_decompression_bomb_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packing: str
 ) -> None:
     monkeypatch.setattr(unpack, "FREE_BYTES", 1 << 20)
-    monkeypatch.setattr(unpack, "MOST_RATIO", 100)
+    monkeypatch.setattr(unpack, "MAX_RATIO", 100)
     (tmp_path / "f").write_bytes(PACKED[packing](bytes(16 << 20)))
     with pytest.raises(SettingError, match="unpacks to more than 100 times its size"):
         parts_of(tmp_path, TEXT)
@@ -126,7 +126,7 @@ def test_an_xz_file_that_needs_much_memory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(lzma.compress(CONTENT, filters=filters))
     assert sized(Part(str(tmp_path / "f"), "f")).size == len(CONTENT)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unpack, "MOST_MEMORY_BYTES", 1 << 19)
+        patch.setattr(unpack, "MAX_MEMORY_BYTES", 1 << 19)
         with pytest.raises(Unreadable, match="at most 0 MiB of memory"):
             open_file(tmp_path / "f")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from forebay.connectors.kafka.admin import Place
 from forebay.connectors.kafka.gaps import (
-    MOST_NAMED,
+    MAX_NAMED,
     Gap,
     Topics,
     find_gaps,
@@ -100,7 +100,7 @@ def test_each_topic_of_a_name_has_a_mark_of_its_own() -> None:
 
 
 def test_a_text_names_partitions_and_ranges() -> None:
-    gaps = [Gap("deleted", "a", n, 5, 7) for n in range(MOST_NAMED + 3)]
+    gaps = [Gap("deleted", "a", n, 5, 7) for n in range(MAX_NAMED + 3)]
     text = gaps_text(gaps)
     assert text.startswith("a/0: offsets 5 to 6 were deleted unread (2 records at most); a/1: ")
     assert text.endswith("; and 3 more partitions")

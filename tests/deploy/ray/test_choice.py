@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.harness.clock import ManualClock
 
-from forebay.deploy.ray.choice import MOST_S, SEEN_S, ReplicaChooser, asked_text
+from forebay.deploy.ray.choice import MAX_S, SEEN_S, ReplicaChooser, asked_text
 from forebay.deploy.ray.stats import ReplicaSeen, replica_metadata, routing_stats
 from forebay.fleet.routing_request import prompt_text
 from forebay.records import Message, Request
@@ -117,10 +117,10 @@ def test_requests_end_as_their_replica_says() -> None:
 def test_where_replicas_say_nothing_requests_end_by_themselves() -> None:
     program = Program()
     program.send(PREFIX, instead="b")
-    program.clock.advance(MOST_S / 2)
+    program.clock.advance(MAX_S / 2)
     program.send("", instead="a")
     assert program.in_flight()[1] == 1
-    program.clock.advance(MOST_S / 2)
+    program.clock.advance(MAX_S / 2)
     program.send("", instead="a")
     assert program.in_flight()[1] == 0
 

@@ -18,7 +18,7 @@ from forebay.engine.prompt.filters import FILTERS
 from forebay.engine.prompt.sandbox import INTERNAL, PromptEnvironment
 from forebay.errors import SettingError, TemplateFailed
 
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """Memory limit of a rendering with the usual budget; some attacks took a gigabyte."""
 
 
@@ -89,7 +89,7 @@ def test_an_attack_is_refused_before_it_costs(name: str) -> None:
     try:
         with pytest.raises((TemplateFailed, SettingError)):
             PromptTemplate(ATTACKS[name], api="completions").render(FIELDS)
-        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+        assert tracemalloc.get_traced_memory()[1] < MAX_BYTES
     finally:
         tracemalloc.stop()
 
@@ -99,7 +99,7 @@ def test_the_first_character_of_a_long_text_costs_no_list_of_all() -> None:
     try:
         source = WIDER + "{{ a | first }}{{ a | last }}"
         assert PromptTemplate(source, api="completions").render({}) == "ああ"
-        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+        assert tracemalloc.get_traced_memory()[1] < MAX_BYTES
     finally:
         tracemalloc.stop()
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from forebay.errors import SettingError
 from forebay.fleet.autoscale.base import (
-    MOST_REPLICAS,
+    MAX_REPLICAS,
     Decision,
     Limits,
     ReplicaSpeed,
@@ -71,7 +71,7 @@ def test_a_budget_bounds_the_replicas() -> None:
     found = Scaler(Always(9), SPEED, limits).decide(Signals(0.0, ready=1))
     assert found.wanted == 4
     assert "4 in place of 9" in found.reason
-    assert Limits(budget_per_hour=1e300, price_per_hour=1e-300).ceiling == MOST_REPLICAS
+    assert Limits(budget_per_hour=1e300, price_per_hour=1e-300).ceiling == MAX_REPLICAS
 
 
 def test_signals_that_stopped_change_nothing() -> None:

@@ -23,7 +23,7 @@ from forebay.fleet.autoscale.demand import (
     report_name,
 )
 from forebay.fleet.autoscale.loop import ReplicaCounts
-from forebay.fleet.autoscale.meter import MOST_PARTS, AnswerLengths, DemandMeter, DemandReport, Waiting
+from forebay.fleet.autoscale.meter import MAX_PARTS, AnswerLengths, DemandMeter, DemandReport, Waiting
 from forebay.fleet.autoscale.published import PublishedReplicas
 from forebay.fleet.autoscale.speed import LearnedSpeed
 
@@ -110,7 +110,7 @@ def test_nothing_that_waits_is_left_out_and_there_are_never_many_parts(
     for number, second in enumerate(read_s):
         meter.accept(number, str(number), 40, NOW_MS + second * 1000, USUAL)
     found = meter.report(NOW_MS, sent=ids(running))
-    assert len(found.waiting) <= MOST_PARTS
+    assert len(found.waiting) <= MAX_PARTS
     assert sum(part.tokens.requests for part in found.waiting) == max(len(read_s) - running, 0)
     assert found.running == min(running, len(read_s))
 

@@ -25,7 +25,7 @@ from forebay.fleet.autoscale.base import (
 )
 from forebay.fleet.autoscale.deadline import LONGEST_BOOT, DeadlinePolicy
 from forebay.fleet.autoscale.forecast import DAY_S, NAMES, SLOT_S, Season
-from forebay.fleet.autoscale.memory import MOST_PART_BYTES, Memory, holds_for, memory_of, saved_ms
+from forebay.fleet.autoscale.memory import MAX_PART_BYTES, Memory, holds_for, memory_of, saved_ms
 from forebay.fleet.autoscale.meter import AnswerLengths
 from forebay.fleet.autoscale.settings import ScalingSettings
 from forebay.fleet.autoscale.speed import LearnedSpeed
@@ -247,7 +247,7 @@ class Fails(Plain):
 
 class Hoards(Plain):
     def remembers(self) -> Mapping[str, object]:
-        return {"all": "x" * MOST_PART_BYTES}
+        return {"all": "x" * MAX_PART_BYTES}
 
     def recall(self, memory: Mapping[str, object]) -> None: ...
 
@@ -270,7 +270,7 @@ def test_a_memory_has_a_bounded_size_and_the_moment_at_which_it_was_written() ->
     for quarter in range(15 * 96 * 3):
         policy.learn(quarter * 300.0, quarter * 300.0 + 300, work(quarter / 7))
     data = saved(Memory(OF, {"p": policy}), at_ms=1_700_000_000_000)
-    assert MOST_PART_BYTES / 12 < len(data) < MOST_PART_BYTES / 5
+    assert MAX_PART_BYTES / 12 < len(data) < MAX_PART_BYTES / 5
     assert saved_ms(data) == 1_700_000_000_000
     assert orjson.loads(data)["format"] == FORMAT
 

@@ -25,7 +25,7 @@ from forebay.flink.types import BYTES, side_output
 from forebay.records import DeadLetter, Event
 from forebay.settings import load_settings
 
-MOST_LOG_BYTES = 1 << 18
+MAX_LOG_BYTES = 1 << 18
 """Some thousand texts; after a restore they are embedded again, at 3 ms each."""
 
 
@@ -96,7 +96,7 @@ def topic_events(
         shards=shards,
         next_shards=1,
         wait_ms=wait_ms,
-        most_log_bytes=MOST_LOG_BYTES,
+        most_log_bytes=MAX_LOG_BYTES,
     )
     events = staged(texts, function, parallelism=min(parallelism, shards), name=f"{name}-topics")
     return Clocked(events, side_output(texts, REFUSED))
@@ -125,7 +125,7 @@ def topics(
         found,
         parts,
         read=shard_event_of,
-        told=to_result,
+        to_result=to_result,
         question=to_prompt_event,
         key=_topic,
         answered=labelled,

@@ -23,7 +23,7 @@ class Cluster:
     pace: ArrivalPace = field(default_factory=ArrivalPace)
     born: bool = False
     emerging: bool = False
-    told: bytes = b""
+    reported: bytes = b""
     told_size: int = 0
     near: list[tuple[float, str]] = field(default_factory=list)
     latest: list[str] = field(default_factory=list)
@@ -93,7 +93,7 @@ class TopicLives:
 
     def _bear(self, topic: int, row: int, cluster: Cluster, now_ms: int, events: list[TopicEvent]) -> None:
         cluster.born = True
-        cluster.told = self.centres.directions([row])[0].astype(np.float16).tobytes()
+        cluster.reported = self.centres.directions([row])[0].astype(np.float16).tobytes()
         size = int(self.centres.texts[row])
         cluster.told_size = size
         events.append(TopicEvent("born", topic, now_ms, size, texts=cluster.texts))
@@ -115,8 +115,8 @@ class TopicLives:
         elif cluster.emerging and times < settings.emerging_ratio**0.5:
             cluster.emerging = False
         centre = self.centres.directions([row])[0]
-        if float(centre @ np.frombuffer(cluster.told, np.float16).astype(np.float32)) < settings.moved:
-            cluster.told = centre.astype(np.float16).tobytes()
+        if float(centre @ np.frombuffer(cluster.reported, np.float16).astype(np.float32)) < settings.moved:
+            cluster.reported = centre.astype(np.float16).tobytes()
             events.append(TopicEvent("moved", topic, now_ms, size, texts=cluster.texts))
 
     def merge(self, events: list[TopicEvent], since: int) -> None:
@@ -137,7 +137,7 @@ class TopicLives:
             if sum(sizes) >= self.settings.birth_texts and not mine.born:
                 mine.born = True
                 mine.told_size = sum(sizes)
-                mine.told = centres.directions([kept])[0].astype(np.float16).tobytes()
+                mine.reported = centres.directions([kept])[0].astype(np.float16).tobytes()
                 events.append(TopicEvent("born", topic, now_ms, sum(sizes), texts=mine.texts))
 
         centres.merge(self.settings.merge, since, merged)

@@ -100,7 +100,7 @@ def trends(settings: Trends, stream: DataStream, parts: InferenceOptions) -> Inf
         found,
         parts,
         read=event_of,
-        told=to_result,
+        to_result=to_result,
         question=to_prompt_event,
         key=_trend,
         answered=why,

@@ -19,7 +19,7 @@ from forebay.stateful.rates import Doubles, rise
 ROWS = 3
 # Odd factors of multiply-shift hashing (Dietzfelbinger et al. 1997), one per row.
 FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
-MOST_DOUBLINGS = 60
+MAX_DOUBLINGS = 60
 
 
 class RateSketch:
@@ -51,7 +51,7 @@ class RateSketch:
         self._tick = max(self._tick, tick)
         for index, half_life in enumerate(self.half_lives):
             doublings = (self._tick - int(self._start[index])) / half_life
-            if doublings > MOST_DOUBLINGS:
+            if doublings > MAX_DOUBLINGS:
                 factor = 0.5 ** min(doublings, 1000.0)
                 self._cells[index] *= np.float32(factor)
                 self._totals[index] *= factor
@@ -192,17 +192,17 @@ class RisingTerms:
         self._warm = {term: seen for term, seen in self._warm.items() if seen >= since}
         if len(self._warm) > self.settings.max_warm:
             self._warm = self._warmest(risen)
-        told = {
+        rising = {
             term: Seen(entry, tuple(counts[:, index].tolist()), risen.get(term))
             for index, (term, entry) in enumerate(self._present.items())
             if term in self._warm
         }
-        numbers = {number for seen in told.values() for number in seen.entry[1:]}
+        numbers = {number for seen in rising.values() for number in seen.entry[1:]}
         texts = {number: text for number, text in self._texts.items() if number in numbers}
         self._present.clear()
         self._texts.clear()
         self._closed = True
-        return Report(self._tick, self._posts_per_s(), told, texts)
+        return Report(self._tick, self._posts_per_s(), rising, texts)
 
     def _warmest(self, risen: dict[str, Rise]) -> dict[str, int]:
         def order(term: str) -> tuple[int, float, str]:

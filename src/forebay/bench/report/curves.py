@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from forebay.bench.metrics import output_tokens, request_figures
 from forebay.bench.records import LoadRun, RequestRecord
-from forebay.bench.statistics import can_tell
+from forebay.bench.statistics import can_tell, present
 
 CURVE_POINTS = 200
-LEAST_BINS, MOST_BINS = 10, 120
+LEAST_BINS, MAX_BINS = 10, 120
 REQUESTS_PER_BIN = 8
-MOST_ROWS = 120
+MAX_ROWS = 120
 ROWS_AROUND = 80
-MOST_DOTS = 1500
+MAX_DOTS = 1500
 KNEE_LEAST = 0.1
 """A knee lies at least this far from the straight line, as a share of the chart's height."""
 
@@ -44,14 +44,14 @@ def response_and_service(run: LoadRun, name: str) -> tuple[list[float], list[flo
     figures = [each for each in map(request_figures, run.records) if each is not None]
     response = [getattr(each, f"{name}_s") for each in figures]
     service = [getattr(each, f"service_{name}_s") for each in figures]
-    return _told(response), _told(service)
+    return present(response), present(service)
 
 
 def tokens_and_gaps(run: LoadRun) -> tuple[list[float], list[float], list[float]]:
     """TPOT of each request; gaps between tokens and between chunks of all requests together."""
     figures = [each for each in map(request_figures, run.records) if each is not None]
     return (
-        _told(each.tpot_s for each in figures),
+        present(each.tpot_s for each in figures),
         [gap for each in figures for gap in each.token_gaps_s],
         [gap for each in figures for gap in each.chunk_gaps_s],
     )
@@ -76,7 +76,7 @@ def courses(run: LoadRun) -> Courses | None:
     """None for a run without requests or duration."""
     if run.duration_s <= 0 or not run.records:
         return None
-    bins = min(max(len(run.records) // REQUESTS_PER_BIN, LEAST_BINS), MOST_BINS)
+    bins = min(max(len(run.records) // REQUESTS_PER_BIN, LEAST_BINS), MAX_BINS)
     width_s = run.duration_s / bins
     due, answered, tokens, busy_s = ([0.0] * bins for _ in range(4))
 
@@ -113,21 +113,23 @@ def signals(run: LoadRun) -> dict[str, Points]:
     names = list(dict.fromkeys(name for sample in run.samples for name in sample.values))
     found = {}
     for name in names:
-        told = [(sample.at_s, sample.values.get(name, math.nan)) for sample in run.samples]
-        found[name] = thinned([(at_s, value) for at_s, value in told if math.isfinite(value)], 2 * MOST_BINS)
+        observed = [(sample.at_s, sample.values.get(name, math.nan)) for sample in run.samples]
+        found[name] = thinned(
+            [(at_s, value) for at_s, value in observed if math.isfinite(value)], 2 * MAX_BINS
+        )
     return found
 
 
 def first_tokens(run: LoadRun) -> Points:
     """(when it was due, its TTFT) of each answered request, thinned out."""
     found = [(record.due_s, figures.ttft_s) for record in run.records if (figures := request_figures(record))]
-    return thinned([(due_s, ttft_s) for due_s, ttft_s in found if ttft_s is not None], MOST_DOTS)
+    return thinned([(due_s, ttft_s) for due_s, ttft_s in found if ttft_s is not None], MAX_DOTS)
 
 
 def waterfall(run: LoadRun) -> list[RequestRecord]:
     """Requests by when they were due: all of few; of many, those due around the slowest one."""
     ordered = sorted(run.records, key=lambda record: (record.due_s, record.index))
-    if len(ordered) <= MOST_ROWS:
+    if len(ordered) <= MAX_ROWS:
         return ordered
     slowest = max(range(len(ordered)), key=lambda place: ordered[place].ended_s - ordered[place].due_s)
     first = min(max(slowest - ROWS_AROUND // 2, 0), len(ordered) - ROWS_AROUND)
@@ -159,10 +161,6 @@ def knee(points: Sequence[tuple[float, float]]) -> int | None:
 def share_within(values: Sequence[float], bound: float) -> float:
     """The share of sorted `values` that are no larger than `bound`."""
     return bisect_right(values, bound) / len(values) if values else 0.0
-
-
-def _told(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
 
 
 def percentages(count: int) -> Iterator[float]:

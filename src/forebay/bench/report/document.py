@@ -24,9 +24,9 @@ from forebay.errors import SettingError
 from forebay.files import read_bytes, write_atomic
 
 FORMAT = "forebay-bench/1"
-MOST_DOCUMENT_BYTES = 256 << 20
-MOST_REQUEST_BYTES = 2 << 30
-MOST_RUNS = 10_000
+MAX_DOCUMENT_BYTES = 256 << 20
+MAX_REQUEST_BYTES = 2 << 30
+MAX_RUNS = 10_000
 DIGITS = 6
 """Times are written to the microsecond: finer than the clock's noise, and half the size."""
 
@@ -116,7 +116,7 @@ def read_report(path: Path) -> Report:
 def read_object(path: Path) -> dict[str, Any]:
     """Read a document's JSON object. Raises `SettingError` if it has none, or is too large."""
     try:
-        found = orjson.loads(read_bytes(path, MOST_DOCUMENT_BYTES, str(path)))
+        found = orjson.loads(read_bytes(path, MAX_DOCUMENT_BYTES, str(path)))
     except orjson.JSONDecodeError as error:
         raise SettingError(f"{path}: not JSON: {error}") from None
     return found if isinstance(found, dict) else {}
@@ -125,8 +125,8 @@ def read_object(path: Path) -> dict[str, Any]:
 def listed_runs(path: Path, found: Mapping[str, Any]) -> list[Any]:
     """The runs that a document lists. Raises `SettingError` for none, or too many."""
     listed = found.get("runs")
-    if not isinstance(listed, list) or not 0 < len(listed) <= MOST_RUNS:
-        raise SettingError(f'{path}: expected 1 to {MOST_RUNS} runs in "runs"')
+    if not isinstance(listed, list) or not 0 < len(listed) <= MAX_RUNS:
+        raise SettingError(f'{path}: expected 1 to {MAX_RUNS} runs in "runs"')
     return listed
 
 
@@ -221,7 +221,7 @@ def _read_run(path: Path, number: int, found: object) -> MeasuredRun:
 
 
 def _read_requests(path: Path, runs: int) -> Iterator[tuple[int, RequestRecord]]:
-    data = read_bytes(path, MOST_REQUEST_BYTES, str(path))
+    data = read_bytes(path, MAX_REQUEST_BYTES, str(path))
     for number, line in enumerate(data.splitlines(), start=1):
         try:
             found = orjson.loads(line)

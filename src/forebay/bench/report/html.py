@@ -16,10 +16,10 @@ from forebay.counted import counted
 from forebay.pages.charts import Table
 from forebay.pages.render import page
 
-MOST_DETAILED = 8
+MAX_DETAILED = 8
 """Runs of a sweep that are shown with all their charts."""
-MOST_SETTINGS = 200
-MOST_REASONS = 12
+MAX_SETTINGS = 200
+MAX_REASONS = 12
 MEANINGS = (
     ("TTFT", "time to the first token with content"),
     ("TPOT", "time per output token: (last − first token) / (tokens − 1)"),
@@ -55,7 +55,7 @@ def report_page(report: Report) -> str:
 def settings_table(provenance: Mapping[str, Any], asked: Mapping[str, Any]) -> Table:
     """The origin of a run's figures."""
     rows = [*flattened(provenance), *(("load " + name, value) for name, value in flattened(asked))]
-    return Table("Provenance", (), rows[:MOST_SETTINGS])
+    return Table("Provenance", (), rows[:MAX_SETTINGS])
 
 
 def _title(report: Report) -> str:
@@ -102,16 +102,16 @@ def _verdicts(runs: Sequence[MeasuredRun]) -> tuple[str, str, Sequence[str], str
     )
     lines = [
         reason if count == 1 else f"{reason} ({count} runs)"
-        for reason, count in list(same.items())[:MOST_REASONS]
+        for reason, count in list(same.items())[:MAX_REASONS]
     ]
-    if len(same) > MOST_REASONS:
-        lines.append(f"and {len(same) - MOST_REASONS} more")
+    if len(same) > MAX_REASONS:
+        lines.append(f"and {len(same) - MAX_REASONS} more")
     return {"VALID": "valid", "INVALID": "invalid"}.get(word, "unknown"), word, lines, share
 
 
 def _detailed(runs: Sequence[MeasuredRun]) -> list[tuple[str, dict[str, Any]]]:
-    """At most `MOST_DETAILED` runs, evenly chosen, with their titles."""
-    step = -(-len(runs) // MOST_DETAILED)
+    """At most `MAX_DETAILED` runs, evenly chosen, with their titles."""
+    step = -(-len(runs) // MAX_DETAILED)
     names = {id(one): name for name, own in loads(runs) for one in own}
     chosen = list(enumerate(runs))[::step]
     return [

@@ -21,8 +21,8 @@ from forebay.pages.units import MILLISECONDS, NUMBER, SHARE, Unit, shown, time_u
 
 HEADER = ("", "A", "B", "B − A", "95 % interval", "")
 REQUEST_TIMES = "Times are response times: from when a request was due."
-MOST_LOADS = 20
-MOST_CHANGES = 100
+MAX_LOADS = 20
+MAX_CHANGES = 100
 WORDS = {True: "better", False: "worse"}
 
 
@@ -39,9 +39,9 @@ def comparison_page(
         title="Comparison of two benchmarks",
         lead=f"A is {before}, B is {after}",
         obstacles=found.obstacles,
-        loads=[_load(load, curves) for load in found.loads[:MOST_LOADS]],
+        loads=[_load(load, curves) for load in found.loads[:MAX_LOADS]],
         all_loads=len(found.loads),
-        changes=Table("Other differences", ("", "A", "B"), found.changes[:MOST_CHANGES]),
+        changes=Table("Other differences", ("", "A", "B"), found.changes[:MAX_CHANGES]),
         reading=_reading(found, times),
     )
 

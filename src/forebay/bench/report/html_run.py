@@ -27,11 +27,11 @@ from forebay.pages.axes import LOG_FROM
 from forebay.pages.charts import Figure, Layer, Line, Note, Table, share_figure, span_figure, time_figure
 from forebay.pages.units import MILLISECONDS, NUMBER, SECONDS, SHARE, Unit, shown, time_unit
 
-MOST_SIGNALS = 8
+MAX_SIGNALS = 8
 SLOWEST = 8
 TIMES = 12
 """Rows of a table of a chart over time."""
-MOST_ERRORS = 12
+MAX_ERRORS = 12
 FAR = 1.25
 """An objective more than this many times the longest time is not drawn: the curve would be too narrow."""
 SAME = 0.01
@@ -72,8 +72,8 @@ def run_view(measured: MeasuredRun) -> dict[str, Any]:
 
 def _failures(run: LoadRun) -> Table | None:
     errors = Counter(record.error for record in run.records if record.error is not None)
-    rows = [(f"{count:,}", words) for words, count in errors.most_common(MOST_ERRORS)]
-    if len(errors) > MOST_ERRORS:
+    rows = [(f"{count:,}", words) for words, count in errors.most_common(MAX_ERRORS)]
+    if len(errors) > MAX_ERRORS:
         rows.append(("…", f"{len(errors)} kinds in all"))
     return Table("Failures", (), rows) if rows else None
 
@@ -165,7 +165,7 @@ def _over_time(run: LoadRun) -> Iterator[Figure]:
         title = f"TTFT of each request, {unit.name}, by when it was due"
         rows = _medians(dots, run.duration_s, unit)
         yield _course(title, [Line("", dots, look="dots")], run, unit, rows=rows)
-    for name in [name for name in {**SIGNALS, **own} if name in own and name not in TOTALS][:MOST_SIGNALS]:
+    for name in [name for name in {**SIGNALS, **own} if name in own and name not in TOTALS][:MAX_SIGNALS]:
         title, unit = _signal(name)
         if any(value for _, value in own[name]):
             yield _course(title[:1].upper() + title[1:], [Line("", own[name])], run, unit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from forebay.bench.report.curves import MOST_ROWS, cumulative
+from forebay.bench.report.curves import MAX_ROWS, cumulative
 from forebay.bench.report.html import settings_table
 from forebay.bench.statistics import can_tell
 from forebay.bench.stream.document import MeasuredStream
@@ -18,8 +18,8 @@ from forebay.pages.render import page
 from forebay.pages.svg import Colour
 from forebay.pages.units import MILLISECONDS, SECONDS, SHARE, shown, time_unit
 
-MOST_DETAILED = 8
-MOST_POINTS = 1200
+MAX_DETAILED = 8
+MAX_POINTS = 1200
 PERCENTILES = (50.0, 90.0, 99.0)
 GROUPS: Sequence[tuple[Colour, str, Sequence[str]]] = (
     ("gold", "at the source, or for the window", ("source", "read")),
@@ -41,7 +41,7 @@ def stream_page(measured: Sequence[MeasuredStream], command: str, findings: Sequ
     runs, some are shown in full."""
     run = measured[0].run
     count = sum(len(one.run.followed) for one in measured)
-    step = -(-len(measured) // MOST_DETAILED)
+    step = -(-len(measured) // MAX_DETAILED)
     pipeline = run.asked.get("pipeline", {}).get("name", "a pipeline")
     return page(
         "stream.html.j2",
@@ -154,7 +154,7 @@ def _stages_table(measured: MeasuredStream) -> Table:
 
 def _waterfall(run: StreamRun) -> Figure:
     """Single events from their own time to the commit, evenly chosen, ordered by when they were due."""
-    step = -(-len(run.followed) // MOST_ROWS) or 1
+    step = -(-len(run.followed) // MAX_ROWS) or 1
     chosen = run.followed[::step]
     spans: list[list[tuple[float, float, float]]] = [[] for _ in GROUPS]
     uncommitted = []
@@ -247,7 +247,7 @@ def _sampled(run: StreamRun, name: str) -> list[tuple[float, float]]:
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most about `MOST_POINTS` points: the largest of each group."""
-    step = -(-len(points) // MOST_POINTS) or 1
+    """At most about `MAX_POINTS` points: the largest of each group."""
+    step = -(-len(points) // MAX_POINTS) or 1
     groups = (points[begin : begin + step] for begin in range(0, len(points), step))
     return [max(group, key=lambda point: point[1]) for group in groups]

@@ -14,10 +14,10 @@ from forebay.bench.report.loads_table import LATENCIES, PLUS_MINUS, Loads, has_r
 from forebay.pages.charts import Figure, Key, Line, Note, Table, line_figure
 from forebay.pages.units import NUMBER, time_unit
 
-MOST_ROWS = 400
-MOST_SERIES = 4
+MAX_ROWS = 400
+MAX_SERIES = 4
 """Curves of a sweep that are drawn: one per target and workload."""
-MOST_LEFT_OUT = 8
+MAX_LEFT_OUT = 8
 
 
 def sweep_view(runs: Sequence[MeasuredRun]) -> dict[str, Any]:
@@ -26,16 +26,16 @@ def sweep_view(runs: Sequence[MeasuredRun]) -> dict[str, Any]:
     series = _series(believed)
     curves = [
         drawn
-        for target, own in list(series.items())[:MOST_SERIES]
+        for target, own in list(series.items())[:MAX_SERIES]
         for name, words in LATENCIES
         if (drawn := _throughput_latency(own, name, f"{words}, {target}" if len(series) > 1 else words))
         is not None
     ]
-    more = f" and {len(left_out) - MOST_LEFT_OUT} more" if len(left_out) > MOST_LEFT_OUT else ""
-    shown = named[:MOST_ROWS]
+    more = f" and {len(left_out) - MAX_LEFT_OUT} more" if len(left_out) > MAX_LEFT_OUT else ""
+    shown = named[:MAX_ROWS]
     return {
         "curves": curves,
-        "left_out": ", ".join(left_out[:MOST_LEFT_OUT]) + more,
+        "left_out": ", ".join(left_out[:MAX_LEFT_OUT]) + more,
         "loads": Table("Loads", *loads_table(shown)),
         "note": PLUS_MINUS if has_repeats(shown) else "",
     }

@@ -23,7 +23,7 @@ from forebay.bench.report.document import MeasuredRun, verdict_document
 from forebay.bench.report.loads import concurrency, kind, load_name, rate_per_s
 
 VERSION = "0.2.1"
-MOST_POINTS = 500
+MAX_POINTS = 500
 NAMES = {0.1: "p0p1", 99.9: "p99p9"}
 ENGINE = "engine"
 SOURCES = {
@@ -204,17 +204,17 @@ def _throughput(measured: MeasuredRun) -> dict[str, Any]:
 
 def _observability(samples: Sequence[EngineSample], began: datetime) -> dict[str, Any]:
     aggregate, series = {}, {}
-    step = -(-len(samples) // MOST_POINTS) or 1
+    step = -(-len(samples) // MAX_POINTS) or 1
     for ours, (in_series, in_aggregate, units, scale) in SIGNALS.items():
-        told = [(each.at_s, each.values[ours] * scale) for each in samples if ours in each.values]
-        found = distribution([value for _, value in told])
+        observed = [(each.at_s, each.values[ours] * scale) for each in samples if ours in each.values]
+        found = distribution([value for _, value in observed])
         if found is None:
             continue
         if in_aggregate is not None:
             aggregate[in_aggregate] = _values(found, units)
         points = [
             {"ts": (began + timedelta(seconds=at_s)).isoformat(), "value": value}
-            for at_s, value in told[::step]
+            for at_s, value in observed[::step]
         ]
         series[in_series] = {"units": units, "series": points}
     if not series:

@@ -9,7 +9,7 @@ import orjson
 
 from forebay.bench.report.document import MeasuredRun
 
-MOST_TOLD = 3
+MAX_TOLD = 3
 CHANGES_IN_REPEATS = ("seed", "nonce", "target")
 
 
@@ -63,7 +63,7 @@ def _told_apart(
     for name, own in named:
         alike.setdefault(name, []).append(dict(flattened(load_of(own[0].run.asked))))
     differ = {
-        name: [key for key in group[0] if len({one.get(key) for one in group}) > 1][:MOST_TOLD]
+        name: [key for key in group[0] if len({one.get(key) for one in group}) > 1][:MAX_TOLD]
         for name, group in alike.items()
     }
     apart = []

@@ -61,10 +61,10 @@ def _median(measured: MeasuredRun, name: str) -> float | None:
 
 
 def _over_repeats(values: Sequence[float | None], unit: Unit) -> str:
-    told = [value for value in values if value is not None]
-    if not told or len(told) < len(values):
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
         return "–"
-    interval = mean_interval(told)
+    interval = mean_interval(known)
     if interval is None:
-        return shown(told[0], unit)
+        return shown(known[0], unit)
     return f"{shown(interval.mean, unit)} ± {shown((interval.high - interval.low) / 2, unit, digits=2)}"

@@ -115,8 +115,8 @@ def _figures(name: str, values_s: Sequence[float]) -> dict[str, float | None]:
         f"std_{name}_ms": pstdev(ordered) if ordered else None,
     }
     for number in PERCENTILES:
-        told = can_tell(len(ordered), number)
-        found[f"p{number}_{name}_ms"] = percentile(ordered, number) if told else None
+        enough = can_tell(len(ordered), number)
+        found[f"p{number}_{name}_ms"] = percentile(ordered, number) if enough else None
     return found
 
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from forebay.bench.compare import Figure, Kind, LoadComparison, told
+from forebay.bench.compare import Figure, Kind, LoadComparison
 from forebay.bench.metrics import Distribution
 from forebay.bench.report.loads import flattened, rate_per_s
 from forebay.bench.report.loads import kind as kind_of
+from forebay.bench.statistics import present
 from forebay.bench.stream.document import MeasuredStream
 from forebay.bench.stream.figures import UNTIL, is_good, latency_s
 from forebay.bench.stream.options import Until
@@ -74,7 +75,7 @@ def _times(
 
 def latencies(until: Until, measured: MeasuredStream) -> list[float]:
     """From each event's own time until it was answered, or committed, in the order of these times."""
-    return told(latency_s(event, until) for event in _by_due(measured))
+    return present(latency_s(event, until) for event in _by_due(measured))
 
 
 def _latency(until: Until) -> Iterator[Figure[MeasuredStream]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from forebay.bench.metrics import Distribution, distribution
+from forebay.bench.statistics import present
 from forebay.bench.stream.lag import Slope, lag_curve, lag_slope
 from forebay.bench.stream.options import EventSlo, Until
 from forebay.bench.stream.records import EventRecord, StreamRun
@@ -126,11 +127,11 @@ def stream_figures(run: StreamRun, slo: EventSlo | None = None) -> StreamFigures
     good = None if slo is None else sum(is_good(event, slo) for event in events)
     good_per_s = None if good is None else _per_second(good, begin_s, done_s["committed"])
     latency: dict[str, list[float]] = {
-        until: _told(latency_s(event, until) for event in events) for until in UNTIL
+        until: present(latency_s(event, until) for event in events) for until in UNTIL
     }
-    stages = {name: _told(stage_s(event, name) for event in events) for name in stages_of(run)}
+    stages = {name: present(stage_s(event, name) for event in events) for name in stages_of(run)}
     done = [each for each in run.checkpoints if each.completed]
-    delays = _told(sample.values.get(WATERMARK_DELAY) for sample in run.samples)
+    delays = present(sample.values.get(WATERMARK_DELAY) for sample in run.samples)
     return StreamFigures(
         offered=len(events),
         committed=sum(event.committed for event in events),
@@ -172,10 +173,6 @@ def _samples(run: StreamRun) -> dict[str, list[float]]:
         for name, value in sample.values.items():
             found.setdefault(name, []).append(value)
     return found
-
-
-def _told(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
 
 
 def _distributions(samples: Mapping[str, Sequence[float]]) -> dict[str, Distribution]:

@@ -25,8 +25,8 @@ class Slope:
     high: float
 
     def grows(self, rate_per_s: float) -> bool:
-        """Whether the whole interval is above 0, and the growth above `MOST_GROWTH` of the rate."""
-        return self.low > 0 and self.per_s > MOST_GROWTH * rate_per_s
+        """Whether the whole interval is above 0, and the growth above `MAX_GROWTH` of the rate."""
+        return self.low > 0 and self.per_s > MAX_GROWTH * rate_per_s
 
     def unsure(self, rate_per_s: float) -> float:
         """Half the width of the interval, as a share of the rate of events."""
@@ -39,9 +39,9 @@ SETTLE_LATENCIES = 2.0
 """The lag counts from this many of these latencies after the first event, because latencies differ."""
 LEAST_LATENCIES = 10.0
 """A run must last this many of these latencies."""
-MOST_UNSURE = 0.1
+MAX_UNSURE = 0.1
 """The widest half interval, as a share of the rate, for which "does not grow" means anything."""
-MOST_GROWTH = 0.01
+MAX_GROWTH = 0.01
 """Smaller growth, as a share of the rate, does not count: repeats of a run differ by as much."""
 
 
@@ -84,7 +84,7 @@ def least_length_s(due_s: Sequence[float], done_s: Sequence[float], slope: Slope
     length_s = due_s[-1] - due_s[0] if due_s else 0.0
     if slope is None or length_s <= 0:
         return least_s
-    return max(least_s, length_s * (slope.unsure(len(due_s) / length_s) / MOST_UNSURE) ** 2)
+    return max(least_s, length_s * (slope.unsure(len(due_s) / length_s) / MAX_UNSURE) ** 2)
 
 
 def lag_slope(due_s: Sequence[float], done_s: Sequence[float]) -> Slope | None:

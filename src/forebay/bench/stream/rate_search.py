@@ -16,7 +16,7 @@ from forebay.errors import SettingError
 
 RESOLUTION = 1.1
 LEAST_PER_S = 0.01
-MOST_TRIALS = 60
+MAX_TRIALS = 60
 
 
 class RateSearch:
@@ -26,7 +26,7 @@ class RateSearch:
     the logarithm until their ratio is at most `resolution`, then tries the lower one `confirmations` times
     more. A new rate that fails is tried once more: otherwise chance, or a disturbance, would keep the search
     below it. A sustained rate that later fails counts as not sustained, and the search continues below it.
-    Rates stay within `least_per_s` and `most_per_s`. After `MOST_TRIALS` the search ends without a result.
+    Rates stay within `least_per_s` and `most_per_s`. After `MAX_TRIALS` the search ends without a result.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class RateSearch:
     def next_per_s(self) -> float | None:
         """The rate to try next; None if the search is over."""
         low, high = self.low_per_s, self._high
-        if self._trials >= MOST_TRIALS:
+        if self._trials >= MAX_TRIALS:
             return None
         if low is None:
             if high is None:
@@ -80,7 +80,7 @@ class RateSearch:
     @property
     def found_per_s(self) -> float | None:
         """The highest sustained rate once it is confirmed; None before, and if no rate is sustained."""
-        over = self.next_per_s is None and self._trials < MOST_TRIALS
+        over = self.next_per_s is None and self._trials < MAX_TRIALS
         return self.low_per_s if over else None
 
     def tell(self, sustained: bool) -> None:
@@ -103,7 +103,7 @@ class RateSearch:
         self._failed_once = False
 
 
-MOST_TIMES = 8
+MAX_TIMES = 8
 """The longest trial, as a multiple of the requested length."""
 SETTLE_S = 600.0
 """The longest wait for the backlog of a rate that was too high."""
@@ -121,7 +121,7 @@ def trials(
 
     `load_at` returns the load of a rate, given the number of the trial, for its seed, and a factor for its
     length. A trial that is too short is repeated with twice the length, which later ones keep, up to
-    `MOST_TIMES`. A trial with other doubts is repeated once. Ends early if the repeat has doubts, too, if the
+    `MAX_TIMES`. A trial with other doubts is repeated once. Ends early if the repeat has doubts, too, if the
     longest trial is too short, after Ctrl-C, if the pipeline ended, and if the backlog is not answered within
     `SETTLE_S`.
     """
@@ -132,7 +132,7 @@ def trials(
         if run.complete and not trial.doubts:
             search.tell(trial.sustained)
         yield trial, run
-        longer = trial.too_short and times < MOST_TIMES
+        longer = trial.too_short and times < MAX_TIMES
         over = bool(trial.doubts) and not longer and (again or trial.too_short)
         if not run.complete or over or not session.settle(SETTLE_S):
             return

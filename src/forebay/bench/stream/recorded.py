@@ -11,7 +11,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from forebay.bench.records import EngineSample
-from forebay.bench.report.document import MOST_REQUEST_BYTES, first_fault, listed_runs, read_object
+from forebay.bench.report.document import MAX_REQUEST_BYTES, first_fault, listed_runs, read_object
 from forebay.bench.stream.document import FORMAT, MeasuredStream, events_path
 from forebay.bench.stream.figures import StreamFigures
 from forebay.bench.stream.options import EventSlo
@@ -110,7 +110,7 @@ def _read_run(path: Path, number: int, found: object) -> MeasuredStream:
 
 
 def _read_events(path: Path, runs: int) -> Iterator[tuple[int, EventRecord]]:
-    data = read_bytes(path, MOST_REQUEST_BYTES, str(path))
+    data = read_bytes(path, MAX_REQUEST_BYTES, str(path))
     for number, line in enumerate(data.splitlines(), start=1):
         try:
             found = orjson.loads(line)

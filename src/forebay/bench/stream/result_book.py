@@ -58,7 +58,7 @@ class ManyToOne:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SinkResult:
     """A committed result, identified by `name`, and its contents."""
 
     name: str
@@ -69,7 +69,7 @@ class Told:
     given_up: int = 0
 
 
-def read_told(line: bytes, at_us: int, asked: Sequence[str]) -> Told:
+def read_sink_result(line: bytes, at_us: int, asked: Sequence[str]) -> SinkResult:
     """Parse a line of results; `asked`: kinds about which the model is asked."""
     found, value = read_result(line, at_us), read_json(line)
     answer: Mapping[str, Any] = value["answer"]
@@ -80,13 +80,13 @@ def read_told(line: bytes, at_us: int, asked: Sequence[str]) -> Told:
             # All of its calls; those of shared panes and of running windows count once.
             usage = answer["prompt_tokens"], answer["completion_tokens"], found.usage[2]
             found = replace(found, usage=usage)
-        return Told(
+        return SinkResult(
             name, window["end_ms"] * 1000, found, stands_for=answer["events"], given_up=answer["failed"]
         )
     kind, due_us = answer["kind"], value["time_ms"] * 1000
     if kind in ANSWERED:
-        return Told(_answer_name(value["position"]), due_us, found)
-    return Told(value["id"], due_us, found, asks=_answer_name(value["id"]) if kind in asked else None)
+        return SinkResult(_answer_name(value["position"]), due_us, found)
+    return SinkResult(value["id"], due_us, found, asks=_answer_name(value["id"]) if kind in asked else None)
 
 
 def _answer_name(id: str) -> str:
@@ -100,7 +100,7 @@ class ResultBook(EventBook):
     def __init__(self, places: Places, kind: ManyToOne) -> None:
         super().__init__(places)
         self._kind = kind
-        self._told: dict[str, Told] = {}
+        self._by_name: dict[str, SinkResult] = {}
         self._new: set[str] = set()
         self._known_windows: set[str] = set()
         self._windows: dict[str, KeyWindow] = {}
@@ -133,36 +133,36 @@ class ResultBook(EventBook):
 
     def look(self) -> None:
         for at_us, line in self._results.look():
-            self._take_result(read_told(line, at_us, self._kind.asked))
+            self._take_result(read_sink_result(line, at_us, self._kind.asked))
         for at_us, line in self._letters.look():
             found = read_letter(line, at_us, ID)
             if found.id in self._known:
                 self._take(found)
             elif found.id is not None and (name := _answer_name(found.id)) in self._answers:
-                self._take_result(Told(name, self._answers[name], found))
+                self._take_result(SinkResult(name, self._answers[name], found))
 
-    def _take_result(self, told: Told) -> None:
-        name = told.name
-        if name in self._told and name not in self._new and name not in self._windows:
+    def _take_result(self, result: SinkResult) -> None:
+        name = result.name
+        if name in self._by_name and name not in self._new and name not in self._windows:
             self.earlier_doubled += 1
-        elif name not in self._told:
-            self._told[name] = told
+        elif name not in self._by_name:
+            self._by_name[name] = result
             self._new.add(name)
-            if told.found.error is not None:
+            if result.found.error is not None:
                 self._failed += 1
-        times = self._times if told.found.error is None else self._letters_of
+        times = self._times if result.found.error is None else self._letters_of
         times[name] = times.get(name, 0) + 1
         if self.countable and name not in self._known_windows:
             self.strangers += 1
-        if told.asks is not None:
-            self._answers[told.asks] = told.due_us
+        if result.asks is not None:
+            self._answers[result.asks] = result.due_us
 
     def over(self, checkpoints_us: Sequence[int]) -> bool:
         """Whether all ended windows have their result, all questions have their answer, and nothing caused by
         the last event can still be in flight."""
         after_us = self._due_us[-1] + round((self._kind.late_s + SETTLE_S) * 1e6)
         settled = sum(at_us > after_us for at_us in checkpoints_us) >= SETTLED_CHECKPOINTS
-        return settled and all(name in self._told for name in (*self._awaited(), *self._answers))
+        return settled and all(name in self._by_name for name in (*self._awaited(), *self._answers))
 
     def _awaited(self) -> dict[str, int]:
         """The windows that ended in the load, and the number of events in each."""
@@ -175,10 +175,10 @@ class ResultBook(EventBook):
     def progress(self, now_us: int) -> Progress:
         if not self.countable:
             due = self._due(now_us)
-            unanswered = sum(name not in self._told for name in self._answers)
+            unanswered = sum(name not in self._by_name for name in self._answers)
             return Progress(len(self._sent), due, max(0, due - unanswered), self._failed)
         due = sum(window.end_ms * 1000 <= now_us for window in self._windows.values())
-        done = sum(name in self._told for name in self._windows)
+        done = sum(name in self._by_name for name in self._windows)
         return Progress(len(self._windows), due, done, self._failed)
 
     def results(self, began_us: int, until_us: int) -> tuple[ResultRecord, ...]:
@@ -189,7 +189,7 @@ class ResultBook(EventBook):
             due_us = {name: self._windows[name].end_ms * 1000 for name in counts}
             due_us = {name: at_us for name, at_us in due_us.items() if at_us + late_us <= until_us}
         else:
-            due_us = {name: self._told[name].due_us for name in self._new} | self._answers
+            due_us = {name: self._by_name[name].due_us for name in self._new} | self._answers
             due_us = {name: at_us for name, at_us in due_us.items() if at_us >= began_us}
         ordered = sorted(due_us.items(), key=lambda each: (each[1], each[0]))
         return tuple(
@@ -204,18 +204,18 @@ class ResultBook(EventBook):
         record = ResultRecord(
             index, name, (due_us - began_us) / 1e6, letters=self._letters_of.get(name, 0), expected=expected
         )
-        told = self._told.get(name)
-        if told is None:
+        result = self._by_name.get(name)
+        if result is None:
             return record
-        record = with_found(record, told.found, self._times.get(name, 0), after_s)
+        record = with_found(record, result.found, self._times.get(name, 0), after_s)
         answered_s = record.left_s if record.answered_s is None else record.answered_s
         return replace(
             record,
             emitted_s=record.read_s,
             accepted_s=record.accepted_s,
             answered_s=answered_s,
-            stands_for=told.stands_for,
-            given_up=told.given_up,
+            stands_for=result.stands_for,
+            given_up=result.given_up,
         )
 
 

@@ -11,7 +11,7 @@ from forebay.bench.statistics import can_tell, percentile
 from forebay.bench.stream.figures import WINDOW, lag_times, stage_s, stages_of
 from forebay.bench.stream.lag import (
     LEAST_EVENTS,
-    MOST_UNSURE,
+    MAX_UNSURE,
     first_latency_s,
     lag_slope,
     least_length_s,
@@ -218,10 +218,10 @@ def too_little_for_lag(run: StreamRun) -> str | None:
     rate_per_s = len(due_s) / length_s
     if slope is not None and slope.grows(rate_per_s):
         return None
-    if slope is not None and slope.unsure(rate_per_s) > MOST_UNSURE:
+    if slope is not None and slope.unsure(rate_per_s) > MAX_UNSURE:
         why = (
             f"since the growth of the lag is known to ±{slope.unsure(rate_per_s):.0%} of the rate, and "
-            f"±{MOST_UNSURE:.0%} are needed"
+            f"±{MAX_UNSURE:.0%} are needed"
         )
     else:
         why = f"since the first answers took {first_latency_s(due_s, done_s):.3g} s"

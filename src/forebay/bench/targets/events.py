@@ -133,12 +133,12 @@ def open_server(url: str, api_key: str | None) -> HttpServer:
     return HttpServer(url, headers=headers, quote=Redactor(api_key))
 
 
-MOST_COUNTED = 1 << 31
+MAX_COUNTED = 1 << 31
 
 
 def count(value: object) -> int:
     """Return `value` if it is a valid count. Raises `ValueError` otherwise."""
-    if type(value) is not int or not 0 <= value < MOST_COUNTED:
+    if type(value) is not int or not 0 <= value < MAX_COUNTED:
         raise ValueError("not a count")
     return value
 

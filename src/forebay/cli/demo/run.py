@@ -29,15 +29,15 @@ from forebay.settings import Settings, read_secret
 
 MEASURE_S = 1.0
 LEAST_S = 1e-3
-MOST_S = 15.0
+MAX_S = 15.0
 """If the engine has not answered its first question by then, do not wait any longer."""
 IN_FLIGHT = 8
 SEED_APART = 1_000_003
 """Added to the demo's seed, so that measuring does not fill the prefix cache with the demo's prompts."""
-MOST_EVENTS, LEAST_EVENTS = 300, 60
+MAX_EVENTS, LEAST_EVENTS = 300, 60
 RUN_S = 60.0
 WAIT_S = 1.0
-MOST_CAPACITY, LEAST_CAPACITY = 32, IN_FLIGHT
+MAX_CAPACITY, LEAST_CAPACITY = 32, IN_FLIGHT
 START_S = 8.0
 """Approximate time for Flink to start a job on two cores."""
 
@@ -65,11 +65,11 @@ def fit(measured: Measured | None, *, events: int | None = None, capacity: int |
     answer, but at least as many as measured with. The user's own values are kept. An engine without an answer
     gets the smallest demo.
     """
-    per_s = measured.per_s if measured is not None else 1 / MOST_S
-    fitted = min(MOST_EVENTS, max(LEAST_EVENTS, int(per_s * RUN_S))) if events is None else events
+    per_s = measured.per_s if measured is not None else 1 / MAX_S
+    fitted = min(MAX_EVENTS, max(LEAST_EVENTS, int(per_s * RUN_S))) if events is None else events
     return Fit(
         fitted,
-        min(MOST_CAPACITY, max(LEAST_CAPACITY, int(per_s * WAIT_S))) if capacity is None else capacity,
+        min(MAX_CAPACITY, max(LEAST_CAPACITY, int(per_s * WAIT_S))) if capacity is None else capacity,
         START_S + fitted / per_s,
     )
 
@@ -79,7 +79,7 @@ def measure_engine(
 ) -> Measured | None:
     """Send the prompt of `spec` about other generated posts to `url` for a second or two.
 
-    Blocks for at most twice `MOST_S`. None if there was no answer.
+    Blocks for at most twice `MAX_S`. None if there was no answer.
     """
     secret = spec.engine.secret()
 
@@ -111,7 +111,7 @@ async def measure(
         topic = topic_of(apart, index, burst_topic="outage", share=1 / len(TOPICS))
         text = post(apart, index, topic)["text"]
         request = _request(spec, model, text_field, text, index)
-        done.append((text, (await engine.complete(request, timeout_s=MOST_S)).text.strip()))
+        done.append((text, (await engine.complete(request, timeout_s=MAX_S)).text.strip()))
 
     async def ask_until(end_s: float) -> None:
         while now.monotonic_s() < end_s:
@@ -125,7 +125,7 @@ async def measure(
     first_s, begin_s = now.monotonic_s() - begin_s, now.monotonic_s()
     with suppress(EngineError, asyncio.TimeoutError):
         several = (ask_until(begin_s + MEASURE_S) for _ in range(IN_FLIGHT))
-        await asyncio.wait_for(asyncio.gather(*several), MOST_S)
+        await asyncio.wait_for(asyncio.gather(*several), MAX_S)
     took_s, answers = now.monotonic_s() - begin_s, len(done) - 1
     if not answers:
         return Measured(1, 1 / max(first_s, LEAST_S), done[0])

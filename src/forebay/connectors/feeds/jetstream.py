@@ -27,7 +27,7 @@ from forebay.connectors.feeds.replay_window import MAX_TIME_US, REWIND_US, Repla
 
 log = logging.getLogger(__name__)
 
-MOST_FRUITLESS = 3
+MAX_FRUITLESS = 3
 """Connections in a row that only repeat delivered messages. Then the feed rewinds less: otherwise a server
 that closes each connection before it has repeated them all would stop the feed for good.
 """
@@ -61,7 +61,7 @@ class JetstreamFeed:
 
         async def once() -> AsyncIterator[Received]:
             nonlocal fruitless
-            rewind_us = REWIND_US // 10 ** max(0, fruitless - MOST_FRUITLESS)
+            rewind_us = REWIND_US // 10 ** max(0, fruitless - MAX_FRUITLESS)
             newest_us, last_us, new = window.newest_us, None, False
             try:
                 async for raw in self._payloads(window.cursor_us(rewind_us)):
@@ -72,7 +72,7 @@ class JetstreamFeed:
                         yield received
             finally:
                 fruitless = 0 if new or last_us is None else fruitless + 1
-                if fruitless == MOST_FRUITLESS + 1 and (last_us or 0) < (newest_us or 0):
+                if fruitless == MAX_FRUITLESS + 1 and (last_us or 0) < (newest_us or 0):
                     log.warning(
                         "%s: %d connections in a row ended before they had repeated the last %.0f s; going "
                         "back less, so messages that are further out of order can be lost",

@@ -16,7 +16,7 @@ from forebay.clock import Clock
 from forebay.codec import encode, pack_state, unpack_state
 from forebay.connectors.feeds.feed import Feed, Received
 from forebay.connectors.formats import Format, with_added
-from forebay.connectors.python_source import MOST_WAIT_S, CallLimit, IdleWait, calls
+from forebay.connectors.python_source import MAX_WAIT_S, CallLimit, IdleWait, calls
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.jvm_task import is_cancelled, output_room
 from forebay.flink.types import BYTES, END_OF_TIME_MS, STATE
@@ -184,7 +184,7 @@ class Poll(KeyedProcessFunction):
             self._begun = True
             ctx.timer_service().register_event_time_timer(END_OF_TIME_MS)
         if self._left:
-            self._sleep(MOST_WAIT_S)
+            self._sleep(MAX_WAIT_S)
         yield from self._hand_on()
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:

@@ -14,13 +14,13 @@ from forebay.errors import SettingError
 if TYPE_CHECKING:
     from forebay.connectors.files.source import Files
 
-MOST_FILES = 1000
+MAX_FILES = 1000
 """Files that are checked before the start."""
-MOST_WARNINGS, MOST_NAMES, MOST_CHARS = 5, 5, 60
+MAX_WARNINGS, MAX_NAMES, MAX_CHARS = 5, 5, 60
 
 
 def columns_at(config: Files) -> tuple[str, ...]:
-    """The names in the first `MOST_FILES` files. Blocks."""
+    """The names in the first `MAX_FILES` files. Blocks."""
     if config.format.columns:
         return config.format.columns
     found: dict[str, None] = {}
@@ -30,7 +30,7 @@ def columns_at(config: Files) -> tuple[str, ...]:
 
 
 def header_warnings(config: Files) -> list[str]:
-    """At most `MOST_WARNINGS`, also about unreadable headers, and a count of the rest. Blocks."""
+    """At most `MAX_WARNINGS`, also about unreadable headers, and a count of the rest. Blocks."""
     if config.format.kind != "csv" or config.format.columns or config.letters:
         return []
     warnings: list[str] = []
@@ -38,8 +38,8 @@ def header_warnings(config: Files) -> list[str]:
     for part, names in _headers(config, warnings):
         first = first or (part.name, names)
         warnings += compare_headers(part.name, names, *first)
-    more = len(warnings) - MOST_WARNINGS
-    return [*warnings[:MOST_WARNINGS], f"{more} more warnings about CSV headers"] if more > 0 else warnings
+    more = len(warnings) - MAX_WARNINGS
+    return [*warnings[:MAX_WARNINGS], f"{more} more warnings about CSV headers"] if more > 0 else warnings
 
 
 def compare_headers(name: str, names: Sequence[str], first: str, expected: Sequence[str]) -> Iterator[str]:
@@ -48,7 +48,7 @@ def compare_headers(name: str, names: Sequence[str], first: str, expected: Seque
     for column, new in zip(names, distinct(names), strict=True):
         if column != new:
             renamed.setdefault(column, []).append(new)
-    for column, others in islice(renamed.items(), MOST_WARNINGS):
+    for column, others in islice(renamed.items(), MAX_WARNINGS):
         named = f"{len(others) + 1} columns are named {_shown(column)}"
         yield f"{name}: {named}; the later ones are read as {_list(others)}"
     missing, added = set(expected) - set(names), set(names) - set(expected)
@@ -58,17 +58,17 @@ def compare_headers(name: str, names: Sequence[str], first: str, expected: Seque
 
 
 def _list(names: Collection[str]) -> str:
-    shown = ", ".join(map(_shown, sorted(names)[:MOST_NAMES]))
-    return shown + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
+    shown = ", ".join(map(_shown, sorted(names)[:MAX_NAMES]))
+    return shown + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")
 
 
 def _shown(name: str) -> str:
-    return repr(name[:MOST_CHARS])
+    return repr(name[:MAX_CHARS])
 
 
 def _headers(config: Files, problems: list[str] | None = None) -> Iterator[tuple[Part, list[str]]]:
     reader = LineReader(config.format, True, encoding=canonical_encoding(config.encoding))
-    for part in islice(files_of(config.path), MOST_FILES):
+    for part in islice(files_of(config.path), MAX_FILES):
         try:
             names = header_of(part, reader)
         except SettingError as error:

@@ -29,11 +29,11 @@ BLOCK_BYTES = 1 << 16
 UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError)
 """Errors of opening and reading a file that is damaged, truncated or forbidden."""
 
-MOST_RATIO = 1000
+MAX_RATIO = 1000
 FREE_BYTES = 64 << 20
-"""Always allowed; beyond it, `MOST_RATIO` times the file's size."""
-MOST_MEMORY_BYTES = 256 << 20
-MOST_MEMBERS = 10_000
+"""Always allowed; beyond it, `MAX_RATIO` times the file's size."""
+MAX_MEMORY_BYTES = 256 << 20
+MAX_MEMBERS = 10_000
 
 
 class Unreadable(OSError):
@@ -62,9 +62,9 @@ def members_of(path: str | Path) -> list[str]:
     if "[Content_Types].xml" in names:
         raise Unreadable("it is a document of an office program; save it as CSV first")
     kept = sorted(name for name in names if not is_hidden(Path(name)))
-    if len(kept) > MOST_MEMBERS:
+    if len(kept) > MAX_MEMBERS:
         raise Unreadable(
-            f"the archive has {len(kept)} files, at most {MOST_MEMBERS} are read; unpack it first"
+            f"the archive has {len(kept)} files, at most {MAX_MEMBERS} are read; unpack it first"
         )
     if len(set(kept)) < len(kept):
         raise Unreadable("the archive has several files of one name; unpack it first")
@@ -103,7 +103,7 @@ class _Bounded(io.RawIOBase):
 
     def __init__(self, inner: Any, packed_bytes: int) -> None:
         self._inner = inner
-        self._most = FREE_BYTES + MOST_RATIO * packed_bytes
+        self._most = FREE_BYTES + MAX_RATIO * packed_bytes
         self._taken = 0
 
     def readable(self) -> bool:
@@ -115,7 +115,7 @@ class _Bounded(io.RawIOBase):
         self._taken += len(got)
         if self._taken > self._most:
             raise Unreadable(
-                f"it unpacks to more than {MOST_RATIO:,} times its size, as only a decompression bomb does; "
+                f"it unpacks to more than {MAX_RATIO:,} times its size, as only a decompression bomb does; "
                 "if it is not one, unpack it first"
             )
         return len(got)
@@ -131,9 +131,9 @@ def _open_xz(path: str | Path) -> Any:
     with open(path, "rb") as file:
         head = file.read(1024)
     try:
-        lzma.LZMADecompressor(memlimit=MOST_MEMORY_BYTES).decompress(head, 1)
+        lzma.LZMADecompressor(memlimit=MAX_MEMORY_BYTES).decompress(head, 1)
     except lzma.LZMAError as error:
-        raise Unreadable(f"{error}; at most {MOST_MEMORY_BYTES >> 20} MiB of memory are used") from None
+        raise Unreadable(f"{error}; at most {MAX_MEMORY_BYTES >> 20} MiB of memory are used") from None
     return lzma.open(path)
 
 

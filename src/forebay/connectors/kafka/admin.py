@@ -124,10 +124,10 @@ class KafkaAdmin:
     def transactions(self, ids: Iterable[str]) -> dict[str, Transaction]:
         """The newest of each id; ids that Kafka does not have are missing."""
         wanted, found = list(ids), {}
-        told = self._client.describeTransactions(_java_list(wanted))
+        descriptions = self._client.describeTransactions(_java_list(wanted))
         for id in wanted:
             with suppress(_Unknown):
-                description = self._ask(told.description(id))
+                description = self._ask(descriptions.description(id))
                 began = description.transactionStartTimeMs()
                 began_ms = int(began.getAsLong()) if began.isPresent() else None
                 found[id] = Transaction(

@@ -25,7 +25,7 @@ from forebay.connectors.kafka.json_scalars import (
 )
 from forebay.records import JSON
 
-MOST_EMPTY = 10_000
+MAX_EMPTY = 10_000
 VALUES_PER_BYTE = 4
 """Nested records without bytes could otherwise expand for more than a day."""
 PRIMITIVE = frozenset(("null", "boolean", "int", "long", "float", "double", "string", "bytes"))
@@ -68,7 +68,7 @@ class _Reader:
         self._names = names
         self._data = data
         self._items = 0
-        self._left = MOST_EMPTY + VALUES_PER_BYTE * len(data)
+        self._left = MAX_EMPTY + VALUES_PER_BYTE * len(data)
 
     def value(self, schema: Any, at: int, depth: int) -> tuple[JSON, int]:
         """The value, and the position after it."""

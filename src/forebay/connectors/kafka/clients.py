@@ -31,12 +31,12 @@ class KafkaWriter:
 
     def write(self, value: bytes) -> None:
         """Blocks while the client's buffer is full."""
-        with _told(self._cluster):
+        with _named_errors(self._cluster):
             self._last = self._producer.send(self._record(self._topic, value))
 
     def flush(self) -> None:
         """Blocks until all is written. Raises `KafkaAway` if the last record was rejected."""
-        with _told(self._cluster):
+        with _named_errors(self._cluster):
             self._producer.flush()
             if self._last is not None:
                 self._last.get()
@@ -49,7 +49,7 @@ def kafka_writer(cluster: KafkaCluster, topic: str) -> Iterator[KafkaWriter]:
     properties = _properties(
         cluster, {"max.request.size": str(MAX_RECORD_BYTES), "client.id": f"{topic}-writer"}
     )
-    with _told(cluster):
+    with _named_errors(cluster):
         producer = _shaded("clients.producer.KafkaProducer")(properties, plain(), plain())
     try:
         yield KafkaWriter(cluster, topic, producer)
@@ -68,10 +68,10 @@ def read_committed(cluster: KafkaCluster, topic: str) -> Iterator[bytes]:
     kafka, jvm = _shaded("common"), get_gateway().jvm
     plain = kafka.serialization.ByteArrayDeserializer
     properties = _properties(cluster, {"isolation.level": "read_committed"})
-    with _told(cluster):
+    with _named_errors(cluster):
         consumer = _shaded("clients.consumer.KafkaConsumer")(properties, plain(), plain())
     try:
-        with _told(cluster):
+        with _named_errors(cluster):
             wait = jvm.java.time.Duration.ofMillis(POLL_MS)
             partitions = jvm.java.util.ArrayList()
             for found in consumer.partitionsFor(topic):
@@ -104,7 +104,7 @@ def _properties(cluster: KafkaCluster, more: Mapping[str, str]) -> Any:
 
 
 @contextmanager
-def _told(cluster: KafkaCluster) -> Iterator[None]:
+def _named_errors(cluster: KafkaCluster) -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:

@@ -14,7 +14,7 @@ from forebay.connectors.kafka.admin import Place
 from forebay.connectors.kafka.start import Generations
 
 Kind = Literal["deleted", "recreated", "shrunk"]
-MOST_NAMED = 20
+MAX_NAMED = 20
 LOST_POSITION = ("OffsetOutOfRangeException", "LogTruncationException", "NoOffsetForPartitionException")
 """Errors of Kafka's consumer if its position is no longer in the topic."""
 
@@ -128,7 +128,7 @@ def next_generations(before: Generations, now: Mapping[str, str], gaps: Iterable
 
 
 def gaps_text(gaps: Iterable[Gap]) -> str:
-    """At most `MOST_NAMED`."""
+    """At most `MAX_NAMED`."""
     texts = [str(gap) for gap in gaps]
-    left = len(texts) - MOST_NAMED
-    return "; ".join(texts[:MOST_NAMED]) + (f"; and {left} more partitions" if left > 0 else "")
+    left = len(texts) - MAX_NAMED
+    return "; ".join(texts[:MAX_NAMED]) + (f"; and {left} more partitions" if left > 0 else "")

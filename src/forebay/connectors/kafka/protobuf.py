@@ -18,7 +18,7 @@ from forebay.connectors.kafka.json_scalars import (
 )
 from forebay.records import JSON
 
-MOST_EMPTY = 100_000
+MAX_EMPTY = 100_000
 VALUES_PER_BYTE = 4
 """Unsent fields have defaults, so a message of two bytes can expand to any number of values."""
 MAX_INDEXES = 100
@@ -161,7 +161,7 @@ WRAPPERS = frozenset(
 
 class _Converter:
     def __init__(self, size: int) -> None:
-        self._left = MOST_EMPTY + VALUES_PER_BYTE * size
+        self._left = MAX_EMPTY + VALUES_PER_BYTE * size
 
     def fields(self, message: Any) -> dict[str, JSON]:
         found: dict[str, JSON] = {}

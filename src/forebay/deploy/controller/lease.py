@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LENGTH_S = 15
 RENEW_S = 4.0
-MOST_LENGTH_S = 3600
+MAX_LENGTH_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class LeaseState:
             return cls(
                 str(body["metadata"]["resourceVersion"]),
                 str(spec.get("holderIdentity") or ""),
-                min(length_s, MOST_LENGTH_S),
+                min(length_s, MAX_LENGTH_S),
                 int(spec.get("leaseTransitions") or 0),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:

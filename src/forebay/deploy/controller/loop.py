@@ -64,7 +64,7 @@ class Controller:
     identity: str
     _deciders: dict[str, Decider] = field(init=False)
     _leases: dict[str, Leadership] = field(init=False)
-    _told: dict[str, str] = field(default_factory=dict, init=False)
+    _logged: dict[str, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self._deciders = deciders(self.scaling)
@@ -88,7 +88,7 @@ class Controller:
             except DeployError as error:
                 self._warn(name, str(error))
             else:
-                self._told.pop(name, None)
+                self._logged.pop(name, None)
 
     def release(self) -> None:
         """Let another controller take over at once. Raises nothing."""
@@ -108,7 +108,7 @@ class Controller:
         elif load.problems:
             self._warn("metrics", f"{PARTLY_READ}: {load.problems}")
         else:
-            self._told.pop("metrics", None)
+            self._logged.pop("metrics", None)
         return load
 
     def _read(self, pods: str | None, port: int, problems: list[str]) -> list[str] | None:
@@ -145,9 +145,9 @@ class Controller:
     def _trouble(self, state: DeploymentState, reason: str) -> None:
         key = f"trouble of {state.name}"
         if not state.trouble:
-            self._told.pop(key, None)
-        elif self._told.get(key) != state.trouble:
-            self._told[key] = state.trouble
+            self._logged.pop(key, None)
+        elif self._logged.get(key) != state.trouble:
+            self._logged[key] = state.trouble
             log.warning("%s: %s; %s", state.name, reason, state.trouble)
             self._event(state, "ReplicasMissing", state.trouble, warning=True)
 
@@ -161,8 +161,8 @@ class Controller:
 
     def _warn(self, key: str, text: str) -> bool:
         """Log a new text; returns whether it is new."""
-        if self._told.get(key) == text:
+        if self._logged.get(key) == text:
             return False
-        self._told[key] = text
+        self._logged[key] = text
         log.warning("%s", text)
         return True

@@ -19,20 +19,20 @@ ROUND_S = 3.0
 AT_ONCE = 32
 MAX_LINE = 64 << 10
 OWN = (PREFIX.encode(), PEAK_LOAD.encode())
-Told = Sequence["str | DeployError"]
+Readings = Sequence["str | DeployError"]
 """For each URL its text, or why it is missing."""
-Scrape = Callable[[Sequence[str]], Told]
+Scrape = Callable[[Sequence[str]], Readings]
 """Reads some URLs, in order. Raises nothing for failures."""
 
 
-def scrape(urls: Sequence[str]) -> Told:
+def scrape(urls: Sequence[str]) -> Readings:
     """Forebay's metrics at each of `urls`, in parallel, without proxies. Blocks at most `ROUND_S`, and
     `POD_S` for each URL, however slowly it sends.
     """
     return asyncio.run(_scrape(urls))
 
 
-async def _scrape(urls: Sequence[str]) -> Told:
+async def _scrape(urls: Sequence[str]) -> Readings:
     import httpx2
 
     async with httpx2.AsyncClient(trust_env=False, timeout=POD_S) as http:
@@ -46,7 +46,7 @@ async def read_all(
     pod_s: float = POD_S,
     round_s: float = ROUND_S,
     at_once: int = AT_ONCE,
-) -> Told:
+) -> Readings:
     """Call `read` for each URL, `at_once` in parallel. Calls over `pod_s`, or not started within `round_s`,
     become a
     `DeployError`.

@@ -82,7 +82,7 @@ class RayScaler:
     read: Read
     addresses: Addresses = each_address
     gateway_metrics: Sequence[str] = ()
-    _told: dict[str, str] = field(default_factory=dict, init=False)
+    _logged: dict[str, str] = field(default_factory=dict, init=False)
 
     async def round(self) -> None:
         """Read once, and scale. Raises nothing for failures of clusters."""
@@ -157,9 +157,9 @@ class RayScaler:
 
     def _warn(self, key: str, text: str) -> None:
         """Log a new text; an empty text ends the problem."""
-        if text and self._told.get(key) != text:
+        if text and self._logged.get(key) != text:
             log.warning("%s", text)
-        self._told[key] = text
+        self._logged[key] = text
 
 
 def state_of(found: ServeApplication) -> DeploymentState:

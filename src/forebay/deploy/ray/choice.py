@@ -31,7 +31,7 @@ from forebay.records import ReplicaLoad
 
 SEEN_S = 2 * STATS_PERIOD_S
 """Age from which a request is in its replica's report."""
-MOST_S = 60.0
+MAX_S = 60.0
 """Assumed duration of a request if its replica reports nothing."""
 WORK_S = 0.1
 """Assumed prefill time of others' requests: a thousand tokens at the assumed speed."""
@@ -45,13 +45,13 @@ class Placement:
 
 @dataclass(slots=True)
 class _Row:
-    """Own requests at one replica, oldest first: all, and those without a first token. `told`: its reported
-    total.
+    """Own requests at one replica, oldest first: all, and those without a first token. `reported`: the total
+    that it reports.
     """
 
     sent: deque[InFlightRequest] = field(default_factory=deque)
     queued: deque[InFlightRequest] = field(default_factory=deque)
-    told: float = math.inf
+    reported: float = math.inf
 
 
 class ReplicaChooser:
@@ -81,8 +81,8 @@ class ReplicaChooser:
                 self._numbers[replica.name] = number
                 self._rows[number] = _Row()
             fleet.report(number, ReplicaLoad(now_s, replica.running, replica.waiting))
-            told = math.inf if replica.running is None else replica.running + (replica.waiting or 0.0)
-            self._rows[number].told = told
+            reported = math.inf if replica.running is None else replica.running + (replica.waiting or 0.0)
+            self._rows[number].reported = reported
         alive = [replica.name for replica in replicas if not replica.away]
         for replica in replicas:
             # If all are away, they are equal.
@@ -160,7 +160,7 @@ class ReplicaChooser:
                 fleet.assume_first_token(row.queued.popleft(), due_s)
             # Oldest first: while there are too many, the first one has ended if it is old enough to be
             # reported.
-            most, age_s = (int(row.told), SEEN_S) if row.told < math.inf else (0, MOST_S)
+            most, age_s = (int(row.reported), SEEN_S) if row.reported < math.inf else (0, MAX_S)
             while len(row.sent) > most and row.sent[most].sent_s <= now_s - age_s:
                 self._finish(row, row.sent.popleft(), now_s)
 

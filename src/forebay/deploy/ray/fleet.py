@@ -140,7 +140,7 @@ async def _until(
     running one that ends.
     """
     begun_s = moved_s = clock.monotonic_s()
-    told = ""
+    last_words = ""
     ran: set[str] = set()
     there: set[str] = set()
     while True:
@@ -159,8 +159,8 @@ async def _until(
                     there, moved_s = here, clock.monotonic_s()
         if ended:
             return found
-        if words != told:
-            told = words
+        if words != last_words:
+            last_words = words
             say(f"{name}: {words}")
         now_s = clock.monotonic_s()
         if now_s - moved_s > limit_s:

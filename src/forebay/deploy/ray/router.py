@@ -28,7 +28,7 @@ class FleetRouter(RequestRouter):  # type: ignore[misc]
         self._chooser = ReplicaChooser(SystemClock())
         self._placements: WeakKeyDictionary[asyncio.Future[Any], Placement] = WeakKeyDictionary()
         self._known: list[RunningReplica] | None = None
-        self._told = False
+        self._logged = False
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -74,6 +74,6 @@ class FleetRouter(RequestRouter):  # type: ignore[misc]
             self._tell()
 
     def _tell(self) -> None:
-        if not self._told:
-            self._told = True
+        if not self._logged:
+            self._logged = True
             logging.getLogger("ray.serve").exception("Forebay's router failed, and Serve chooses instead")

@@ -78,8 +78,8 @@ def choose(speeds: Mapping[str, float]) -> NumberType | None:
     if not known:
         return None
     fastest = max(known, key=lambda name: known[name] / (LONG_FROM if name == LONG else 1.0))
-    told = ", ".join(f"{name} {known[name]:.0f}" for name in TYPES if name in known)
-    return NumberType(fastest, f"measured here, GFLOP/s: {told}", known[fastest])
+    listed = ", ".join(f"{name} {known[name]:.0f}" for name in TYPES if name in known)
+    return NumberType(fastest, f"measured here, GFLOP/s: {listed}", known[fastest])
 
 
 def choose_by_features(processor: Processor) -> NumberType:

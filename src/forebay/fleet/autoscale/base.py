@@ -15,7 +15,7 @@ from pydantic import Field
 
 from forebay.errors import SettingError
 
-MOST_REPLICAS = 10_000
+MAX_REPLICAS = 10_000
 Amount = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 """A validated number in a part's memory."""
 HOUR_S = 3600.0
@@ -205,15 +205,15 @@ class Limits:
     """
 
     least: int = 0
-    most: int = MOST_REPLICAS
+    most: int = MAX_REPLICAS
     budget_per_hour: float | None = None
     price_per_hour: float | None = None
     stale_after_s: float = 30.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.least <= MOST_REPLICAS or not 1 <= self.most <= MOST_REPLICAS:
+        if not 0 <= self.least <= MAX_REPLICAS or not 1 <= self.most <= MAX_REPLICAS:
             raise SettingError(
-                f"replicas: expected a least number from 0 and a most from 1, up to {MOST_REPLICAS}; found "
+                f"replicas: expected a least number from 0 and a most from 1, up to {MAX_REPLICAS}; found "
                 f"{self.least} and {self.most}"
             )
         if self.least > self.most:
@@ -245,8 +245,8 @@ class Limits:
 
 
 def replicas_for(budget_per_hour: float, price_per_hour: float) -> int:
-    """How many replicas a budget pays for, at most `MOST_REPLICAS`."""
-    return int(min(budget_per_hour / price_per_hour + 1e-9, MOST_REPLICAS))
+    """How many replicas a budget pays for, at most `MAX_REPLICAS`."""
+    return int(min(budget_per_hour / price_per_hour + 1e-9, MAX_REPLICAS))
 
 
 @dataclass(slots=True)
@@ -311,7 +311,7 @@ class Scaler:
 def whole(replicas: float) -> int:
     if not replicas > 0:
         return 0
-    return min(math.ceil(replicas - 0.01), MOST_REPLICAS)
+    return min(math.ceil(replicas - 0.01), MAX_REPLICAS)
 
 
 def _sound(signals: Signals) -> bool:

@@ -22,7 +22,7 @@ FRESH_S = 10.0
 """An older report is that of a subtask that hangs or was killed: it is silent."""
 GONE_S = 60.0
 """An even older one is that of a subtask that has ended."""
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 SUFFIX = ".demand.json"
 NEAR = 0.05
 """Parts of the backlog whose due times differ by less than this share of the time left are reported as
@@ -58,7 +58,7 @@ def read_reports(folder: Path) -> dict[str, DemandReport]:
     found = {}
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         try:
-            found[path.name] = _REPORT.validate_json(read_bytes(path, MOST_BYTES, str(path)))
+            found[path.name] = _REPORT.validate_json(read_bytes(path, MAX_BYTES, str(path)))
         except (SettingError, ValidationError):
             continue
     return found

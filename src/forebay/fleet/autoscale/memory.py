@@ -12,7 +12,7 @@ from forebay.errors import SettingError
 from forebay.fleet.autoscale.base import Remembers, ScalingPolicy, Speed
 from forebay.fleet.autoscale.settings import ScalingSettings
 
-MOST_PART_BYTES = 1 << 17
+MAX_PART_BYTES = 1 << 17
 """A larger part is not kept; a season takes at most a sixth of it."""
 KEEP_S = 60.0
 """Seconds between two saves: a kill loses what was learned since."""
@@ -98,4 +98,4 @@ def _saved(part: Remembers) -> bytes:
         saved = orjson.dumps(dict(part.remembers()))
     except Exception:
         return b""
-    return saved if len(saved) <= MOST_PART_BYTES else b""
+    return saved if len(saved) <= MAX_PART_BYTES else b""

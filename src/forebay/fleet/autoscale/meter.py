@@ -12,7 +12,7 @@ from forebay.fleet.autoscale.base import ServiceClass, Tokens
 
 PARTS = 12
 """The backlog of one class of service is reported in this many parts per SLO."""
-MOST_PARTS = 160
+MAX_PARTS = 160
 """Maximum of parts in total: enough for nine classes."""
 FADE = 0.02
 """Weight of one answer in the expected cost of the next ones."""
@@ -216,10 +216,10 @@ class DemandMeter:
             due_ms = event.due_ms // step_ms * step_ms
             parts[due_ms] = parts.get(due_ms, Tokens()) + self._expected(event.chars)
         found = sorted(parts.items())
-        if len(found) > MOST_PARTS:
+        if len(found) > MAX_PARTS:
             # All work that is long overdue counts the same.
-            early = sum((tokens for _, tokens in found[:-MOST_PARTS]), Tokens())
-            found = [(found[-MOST_PARTS][0], found[-MOST_PARTS][1] + early), *found[1 - MOST_PARTS :]]
+            early = sum((tokens for _, tokens in found[:-MAX_PARTS]), Tokens())
+            found = [(found[-MAX_PARTS][0], found[-MAX_PARTS][1] + early), *found[1 - MAX_PARTS :]]
         return tuple(Waiting(due_ms, tokens) for due_ms, tokens in found)
 
     def _expected(self, chars: int) -> Tokens:

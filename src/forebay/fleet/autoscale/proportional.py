@@ -10,7 +10,7 @@ import math
 from collections import deque
 
 from forebay.errors import SettingError
-from forebay.fleet.autoscale.base import MOST_REPLICAS
+from forebay.fleet.autoscale.base import MAX_REPLICAS
 
 TOLERANCE = 0.1
 HOLD_S = 300.0
@@ -45,7 +45,7 @@ def proportional(replicas: int, metric: float, target: float) -> int:
     if abs(ratio - 1) <= TOLERANCE:
         return replicas
     most = max(FASTEST * replicas, replicas + 4)
-    return min(math.ceil(replicas * ratio - 1e-9), int(most), MOST_REPLICAS)
+    return min(math.ceil(replicas * ratio - 1e-9), int(most), MAX_REPLICAS)
 
 
 def check_target(name: str, target: float) -> float:

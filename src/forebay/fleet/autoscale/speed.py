@@ -13,7 +13,7 @@ ENOUGH_S = 20.0
 """Replica seconds after which measurements are used."""
 MEMORY_S = 300.0
 """Replica seconds after which a measurement's weight is a third."""
-MOST = 1000.0
+MAX_FACTOR = 1000.0
 """Maximum factor between the learned and the assumed speed."""
 
 
@@ -85,4 +85,4 @@ class LearnedSpeed:
 
     def _correct(self) -> None:
         if self._spent_s >= ENOUGH_S and self._work_s > 0:
-            self.factor = min(max(self._spent_s / self._work_s, 1 / MOST), MOST)
+            self.factor = min(max(self._spent_s / self._work_s, 1 / MAX_FACTOR), MAX_FACTOR)

@@ -22,8 +22,8 @@ class StepLog:
     """
 
     log: logging.Logger
-    _told: int | None = field(default=None, init=False)
-    _told_s: float = field(default=-math.inf, init=False)
+    _logged: int | None = field(default=None, init=False)
+    _logged_s: float = field(default=-math.inf, init=False)
     _warned_s: float = field(default=-math.inf, init=False)
 
     def __call__(self, step: ScalingStep) -> None:
@@ -33,9 +33,9 @@ class StepLog:
             if now_s - self._warned_s >= FAILURES_S:
                 self._warned_s = now_s
                 self.log.warning("replicas could not be scaled as decided: %s", problem)
-        elif decision.wanted != self._told and now_s - self._told_s >= CHANGES_S:
-            before = "" if self._told is None else f" in place of {self._told}"
-            self._told, self._told_s = decision.wanted, now_s
+        elif decision.wanted != self._logged and now_s - self._logged_s >= CHANGES_S:
+            before = "" if self._logged is None else f" in place of {self._logged}"
+            self._logged, self._logged_s = decision.wanted, now_s
             self.log.info(
                 "%d replicas are wanted%s, %d are ready, %d start: %s",
                 decision.wanted,

@@ -13,7 +13,7 @@ from forebay.errors import SettingError
 from forebay.fields import Model, NotNegativeFloat, PositiveFloat, PositiveInt, wrong
 from forebay.fleet.autoscale.base import (
     DEFAULT_CLASS,
-    MOST_REPLICAS,
+    MAX_REPLICAS,
     Limits,
     ReplicaSpeed,
     ServiceClass,
@@ -67,10 +67,10 @@ class ScalingSpec(Model):
     policy: Annotated[str, AfterValidator(_policy)] = Field(
         DEFAULT_SCALING, description="Scaling policy; docs/autoscaling.md lists them."
     )
-    min: Annotated[int, Strict(), Field(ge=0, le=MOST_REPLICAS)] = Field(
+    min: Annotated[int, Strict(), Field(ge=0, le=MAX_REPLICAS)] = Field(
         0, description="Fewest replicas. With 0, none runs while nothing waits."
     )
-    max: Annotated[int, Strict(), Field(ge=1, le=MOST_REPLICAS)] = Field(description="Most replicas.")
+    max: Annotated[int, Strict(), Field(ge=1, le=MAX_REPLICAS)] = Field(description="Most replicas.")
     slo_s: PositiveFloat = Field(
         60.0, le=1e6, description="How long a record may wait until its answer begins."
     )

@@ -13,8 +13,8 @@ from forebay.testing.answers import tokens
 
 PROMPT_MAX_TOKENS = 16
 """Default of `/v1/completions`; a chat answer may fill the context."""
-MOST_CHOICES = 128
-MOST_TOP_LOGPROBS = 20
+MAX_CHOICES = 128
+MAX_TOP_LOGPROBS = 20
 MEDIA = ("image_url", "image_embeds", "input_audio", "audio_url", "video_url", "file")
 
 
@@ -150,8 +150,8 @@ def _max_tokens(document: Mapping[str, Any], rest: int, *, chat: bool) -> int:
 def _choices(document: Mapping[str, Any]) -> int:
     asked = document.get("n")
     n = 1 if asked is None else int(asked)
-    if not 1 <= n <= MOST_CHOICES:
-        raise ValueError(f"n must be at least 1, got {n}." if n < 1 else f"n must be at most {MOST_CHOICES}.")
+    if not 1 <= n <= MAX_CHOICES:
+        raise ValueError(f"n must be at least 1, got {n}." if n < 1 else f"n must be at most {MAX_CHOICES}.")
     if n > 1 and document.get("temperature") == 0:
         raise ValueError(f"n must be 1 when using greedy sampling, got {n}.")
     return n
@@ -171,9 +171,9 @@ def _logprobs(document: Mapping[str, Any], *, chat: bool) -> int | None:
         if top:
             raise ValueError("when using `top_logprobs`, `logprobs` must be set to true.")
         return None
-    if top is not None and not 0 <= int(top) <= MOST_TOP_LOGPROBS:
+    if top is not None and not 0 <= int(top) <= MAX_TOP_LOGPROBS:
         raise ValueError(
-            f"Requested sample logprobs of {top}, which is greater than max allowed: {MOST_TOP_LOGPROBS}"
+            f"Requested sample logprobs of {top}, which is greater than max allowed: {MAX_TOP_LOGPROBS}"
         )
     return (0 if chat else None) if top is None else int(top)
 

