@@ -102,9 +102,7 @@ def test_group_is_own_only_if_it_is_no_other_users(
     own = SimpleNamespace(gr_name=f"u{os.getuid()}", gr_mem=[])
     monkeypatch.setattr(files, "grp", SimpleNamespace(getgrgid=lambda gid: own))
     everybody = [user(os.getuid()), *map(user, others)]
-    monkeypatch.setattr(
-        files, "pwd", SimpleNamespace(getpwuid=user, getpwall=lambda: everybody)
-    )
+    monkeypatch.setattr(files, "pwd", SimpleNamespace(getpwuid=user, getpwall=lambda: everybody))
     tmp_path.chmod(0o770)
     with pytest.raises(SettingError, match="others may write") if others else nullcontext():
         check_nobody_else_writes(tmp_path)
