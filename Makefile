@@ -11,10 +11,11 @@
 # make reference   the pages and tables of the documentation that are generated from the code
 # make lock    update the locks from pyproject.toml and the .in files (needs a network)
 # make dist    dist/forebay-VERSION-py3-none-any.whl, for environments without the source tree
-# make sbom    build/sbom.json and build/sbom-engine.json: the installed packages, as CycloneDX
+# make sbom    build/sbom.json and build/sbom-engine.json: installed packages, Java, jars and models, as CycloneDX
+# make digests   the digests of the images that ours begin with, into their Dockerfiles (needs Docker and a network)
 # make flink-options   the names of the installed Flink's options, against which pipeline files are checked
 # make model-defaults   the defaults of models' configs in the engine's transformers, for forebay plan
-# make audit   known vulnerabilities of the installed packages (needs a network, and PyPI itself: no mirror)
+# make audit   known vulnerabilities of packages and jars (needs a network: PyPI itself, no mirror, and osv.dev)
 # make test-faults   random pipelines under random faults, for SECONDS=600 or FAULTS=200 (default: 20 faults);
 #                    DRILL='--seed 7 --json' passes more options.
 #                    Before that, the operators alone at thousands of random moments, and thousands of events
@@ -59,7 +60,7 @@ RAY_HOME = $$($(BIN)/python -c 'from forebay.settings import load_settings; prin
 PACKAGES := 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
 .PHONY: dist reference flink-options model-defaults setup demo ray check test test-rest test-all coverage test-faults test-attacks lint docs lock \
-	sbom audit clean
+	sbom digests audit clean
 
 setup: $(READY)
 	@$(BIN)/forebay setup
@@ -72,9 +73,9 @@ check: $(READY) lint
 
 # Real Ray, for tests only, in its own environment next to the engine's.
 ray: $(READY)
-	@home="$(RAY_HOME)"; cmp -s locks/ray.txt "$$home/lock.txt" || { \
+	@home="$(RAY_HOME)"; cmp -s $(IMAGES)/ray.txt "$$home/lock.txt" || { \
 		echo "Making $$home: Ray Serve, for tests" && $(BIN)/python -m venv --clear "$$home" && \
-		"$$home"/bin/$(INSTALL) --quiet -r locks/ray.txt && cp locks/ray.txt "$$home/lock.txt"; }
+		"$$home"/bin/$(INSTALL) --quiet -r $(IMAGES)/ray.txt && cp $(IMAGES)/ray.txt "$$home/lock.txt"; }
 
 test: setup lint
 	@echo "Many tests start Flink, Kafka or vLLM for real: this takes about eleven minutes on two cores."
@@ -123,7 +124,7 @@ reference: $(READY)
 lock: $(TOOLS)/ready
 	$(COMPILE) --python-version 3.10 -o locks/build.txt locks/build.in
 	$(COMPILE) --python-version 3.10 -o locks/tools.txt locks/tools.in
-	$(COMPILE) --python-version 3.10 -o locks/ray.txt locks/ray.in
+	$(COMPILE) --python-version 3.10 -o $(IMAGES)/ray.txt locks/ray.in
 	$(COMPILE) --python-version 3.10 --extra dev -o locks/project.txt pyproject.toml
 	$(COMPILE) --python-version 3.10 -c locks/project.txt $(IMAGE_EXTRAS) -o $(IMAGES)/requirements.txt pyproject.toml
 	cp locks/build.txt $(IMAGES)/build.txt
@@ -145,6 +146,7 @@ model-defaults: setup
 sbom: setup $(TOOLS)/ready
 	$(SBOM) --pyproject pyproject.toml --output-file build/sbom.json $(BIN)/python
 	$(SBOM) --output-file build/sbom-engine.json "$$($(ENGINE_PYTHON))"
+	$(BIN)/python -m tools.java_parts
 
 # A package index without the service answers "not found" to everything, which pip-audit takes for no vulnerability:
 # first check that it finds a known one.
@@ -158,6 +160,14 @@ audit: $(TOOLS)/ready
 	@$(MAKE) --no-print-directory setup
 	$(AUDIT) --skip-editable --path "$$($(BIN)/python -c $(PACKAGES))" \
 		--path "$$("$$($(ENGINE_PYTHON))" -c $(PACKAGES))"
+	$(BIN)/python -m tools.java_parts --audit
+
+# A tag may lead to another image tomorrow, a digest may not.
+digests:
+	@for file in $(IMAGES)/*.Dockerfile; do \
+		image="$$(sed -n 's/^FROM \([^@ ]*\).*/\1/p' "$$file")"; \
+		digest="$$(docker buildx imagetools inspect "$$image" --format '{{.Manifest.Digest}}')" || exit 1; \
+		sed -i "s|^FROM .*|FROM $$image@$$digest|" "$$file" && echo "$$image@$$digest"; done
 
 $(TOOLS)/ready: locks/tools.txt
 	python3 -m venv --clear $(TOOLS)

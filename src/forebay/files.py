@@ -18,6 +18,7 @@ from typing import IO
 import orjson
 
 from forebay.errors import SettingError, SetupError
+from forebay.settings import trusted_owners
 
 
 def private_folder(path: Path) -> Path:
@@ -53,7 +54,8 @@ def check_nobody_else_writes(path: Path, risk: str = RUNS_CODE, *, by: int = OTH
     is neither this user nor root.
 
     `risk`: what a malicious content could do. `by`: mode bits that count as writable by others; a group that
-    has only this user does not count. A missing `path` is fine.
+    has only this user does not count. A missing `path` is fine. Owners that `FOREBAY_TRUST_OWNERS` names are
+    trusted like this user.
     """
     try:
         check_ancestors(path, risk, by=by)
@@ -62,10 +64,10 @@ def check_nobody_else_writes(path: Path, risk: str = RUNS_CODE, *, by: int = OTH
         return
     except OSError as error:
         raise SettingError(f"{path} cannot be read: {error.strerror}") from None
-    if found.st_uid not in {os.getuid(), 0}:
+    if found.st_uid not in {os.getuid(), 0, *trusted_owners()}:
         raise SettingError(
             f"{path} belongs to user {found.st_uid}, and its content {risk}: change the owner (chown) if "
-            f"you trust it"
+            f"you trust it, or name the user in FOREBAY_TRUST_OWNERS"
         )
     if _others_write(found, by):
         raise SettingError(
@@ -78,9 +80,10 @@ def check_ancestors(path: Path, risk: str, *, by: int = OTHERS) -> None:
     """Raise `SettingError` if another user could replace `path`, or a folder or link on the way to it.
 
     Folders that others may write are fine if they are sticky, as `/tmp` is, and what `path` needs of them
-    belongs to this user or root. If this user is root, the owners of other folders are trusted.
+    belongs to this user, root or a trusted owner. If this user is root, the owners of other folders are
+    trusted.
     """
-    me, left = os.getuid(), list(reversed(path.absolute().parts))
+    me, trusted, left = os.getuid(), trusted_owners(), list(reversed(path.absolute().parts))
     current, links = Path(left.pop()), 0
     while left:
         child = current / left.pop()
@@ -95,10 +98,10 @@ def check_ancestors(path: Path, risk: str, *, by: int = OTHERS) -> None:
             found = child.lstat()
         except FileNotFoundError:
             return
-        if found.st_uid not in {me, 0} and (shared or me != 0):
+        if found.st_uid not in {me, 0, *trusted} and (shared or me != 0):
             raise SettingError(
                 f"{child} belongs to user {found.st_uid}, who could replace {path}, whose content {risk}: "
-                f"choose another place"
+                f"choose another place, or name the user in FOREBAY_TRUST_OWNERS"
             )
         if stat.S_ISLNK(found.st_mode):
             links += 1
@@ -123,7 +126,10 @@ def _is_own_group(gid: int) -> bool:
         me, group = pwd.getpwuid(os.getuid()), grp.getgrgid(gid)
     except KeyError:
         return False
-    return (gid, group.gr_name) == (me.pw_gid, me.pw_name) and set(group.gr_mem) <= {me.pw_name}
+    if (gid, group.gr_name) != (me.pw_gid, me.pw_name) or not set(group.gr_mem) <= {me.pw_name}:
+        return False
+    # A group does not list those whose primary group it is.
+    return all(user.pw_uid == me.pw_uid for user in pwd.getpwall() if user.pw_gid == gid)
 
 
 MAX_STATE_BYTES = 1 << 20

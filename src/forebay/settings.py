@@ -7,6 +7,7 @@
 | `FOREBAY_CONNECTORS_FROM` | a Maven repository or a folder with Flink's connectors | Maven Central |
 | `FOREBAY_KAFKA_HOME` | an unpacked Kafka distribution, for demos and measurements | none |
 | `FOREBAY_UMASK` | what others may not do with the files that are written, as octal number | `077` |
+| `FOREBAY_TRUST_OWNERS` | trusted owners of folders: names or numbers of users, with commas | none |
 
 `otel_signals` reads those of OpenTelemetry's standard variables that its SDK does not read itself.
 
@@ -16,6 +17,7 @@ Secrets are never settings: a pipeline names the variable or file, and `read_sec
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import sys
 from collections.abc import Collection, Mapping
@@ -159,6 +161,22 @@ def ray_token(environ: Mapping[str, str] | None = None) -> str | None:
         return read_secret(SecretRef(file=str(Path(env.get("HOME", "~")).expanduser() / RAY_TOKEN_FILE)), env)
     except SettingError:
         return None
+
+
+def trusted_owners(environ: Mapping[str, str] | None = None) -> frozenset[int]:
+    """The users in `FOREBAY_TRUST_OWNERS`. Raises `SettingError` for one that this machine does not have."""
+    env = os.environ if environ is None else environ
+    named = (name.strip() for name in env.get("FOREBAY_TRUST_OWNERS", "").split(","))
+    return frozenset(_user(name) for name in named if name)
+
+
+def _user(name: str) -> int:
+    try:
+        return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
+    except (KeyError, ValueError):
+        raise SettingError(
+            f"FOREBAY_TRUST_OWNERS: expected users by name or number, with commas, found {name[:80]!r}"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,7 @@ def test_any_bytes_are_a_message_or_a_plain_error(raw: bytes) -> None:
         frame(bytes(LEFT + 1)),
         frame(bytes(LEFT), MORE) + frame(b"a"),
         frame(b"", MORE) * (MAX_FRAMES + 1),
+        frame(b"a", MORE) + frame(b"", COMMAND) * (MAX_FRAMES + 1) + frame(b"b"),
         bytes((LONG,)) + b"\xff" * 8,
         bytes((LONG | COMMAND,)) + (1 << 20).to_bytes(8, "big"),
         frame(b"a", 8),

@@ -104,11 +104,11 @@ def text_blocks(text: str, block_chars: int = BLOCK_CHARS) -> tuple[int, ...]:
 
     Two texts share exactly the blocks of their common beginning. Linear in the text, at most `MAX_BLOCKS`.
     """
-    data = text.encode("utf-32-le", "surrogatepass")
+    data = text[: MAX_BLOCKS * block_chars].encode("utf-32-le", "surrogatepass")
     size = 4 * block_chars
     running = blake2b(digest_size=8)
     blocks = []
-    for end in range(size, min(len(data), MAX_BLOCKS * size) + 1, size):
+    for end in range(size, len(data) + 1, size):
         running.update(data[end - size : end])
         blocks.append(int.from_bytes(running.digest(), "little") & MASK)
     return tuple(blocks)

@@ -39,10 +39,10 @@ async def read_frames(
     """The frames of the next message, or none for a command. Answers pings.
 
     Raises `ProtocolViolation` if it has more than `max_bytes` in all, or more than `MAX_FRAMES`, before it is
-    received as a whole.
+    received as a whole. As many commands may come between them: what calls this rests between messages only.
     """
     frames: list[bytes] = []
-    left = max_bytes
+    left, commands = max_bytes, 0
     while True:
         flags, body = await _frame(reader, left)
         if flags & COMMAND:
@@ -52,6 +52,9 @@ async def read_frames(
                 await writer.drain()
             if not frames:
                 return []
+            commands += 1
+            if commands > MAX_FRAMES:
+                raise ProtocolViolation(f"a message with more than {MAX_FRAMES} commands between its frames")
             continue
         frames.append(body)
         left -= len(body)

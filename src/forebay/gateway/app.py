@@ -59,7 +59,16 @@ from forebay.gateway.refusal import (
 )
 from forebay.gateway.relay import Cut, Relay, break_off
 from forebay.gateway.rename import with_model
-from forebay.gateway.routes import METHODS, MODEL_PATH, MODELS_PATH, MONITORING, OPEN, dialect_of, route_of
+from forebay.gateway.routes import (
+    METHODS,
+    MODEL_PATH,
+    MODELS_PATH,
+    MONITORING,
+    OPEN,
+    ROUTES,
+    dialect_of,
+    route_of,
+)
 from forebay.gateway.spec import LimitsSpec
 from forebay.gateway.telemetry import CONTENT_TYPE, GatewayMetrics
 from forebay.gateway.tracing import Tracing
@@ -306,7 +315,7 @@ class Gateway:
         with ExitStack() as held:
             held.enter_context(self._counted())
             held.enter_context(caller.usage.request(clock.monotonic_s()))
-            take = held.enter_context(self._room.share())
+            take = held.enter_context(self._room.share(caller.name if self.keys.shared else None))
             if exchange.route in (MODELS_PATH, MODEL_PATH):
                 await self._send_models(exchange, send)
                 return
@@ -341,7 +350,7 @@ class Gateway:
                     last = model == models[-1]
                     if asked.model and model != asked.model:
                         take(len(asked.body))
-                        asked = with_model(asked, model, content_type=content_type)
+                        asked = with_model(asked, model, form=ROUTES[exchange.route].form)
                     if self._prefill is not None and asked.transferable:
                         # The prefill has its own copy of the body.
                         take(len(asked.body))

@@ -53,6 +53,7 @@ class Asked:
         session: The client's own grouping: `prompt_cache_key`, `user` or `metadata.user_id`.
         costs: Whether it counts in limits and estimates.
         hides_usage: Whether only the gateway asked for the token count at the end of the stream.
+        model_begin, model_end: Where the model's name is in the body, in JSON with its quotes.
     """
 
     path: str
@@ -69,6 +70,8 @@ class Asked:
     session: str | None = None
     costs: bool = True
     hides_usage: bool = False
+    model_begin: int = 0
+    model_end: int = 0
 
     @property
     def prompt_tokens(self) -> int:
@@ -101,7 +104,11 @@ def read_asked(
     `salt`: of the client's prefix cache; a client's own salt divides it further.
     """
     route = ROUTES[path]
-    document = _form(content_type, body, max_depth) if route.form else parse_object(body, max_depth=max_depth)
+    begin = end = 0
+    if route.form:
+        document, begin, end = _form(content_type, body, max_depth)
+    else:
+        document = parse_object(body, max_depth=max_depth)
     check_fields(document, fields)
     model = document.get("model")
     if model is None and not route.needs_model:
@@ -118,8 +125,12 @@ def read_asked(
         text = f"{salt}\n{text}"
     counts = {name: _whole(document, name) for name in ("n", "best_of", *route.max_tokens)}
     if not route.form:
-        document = without_nulls(document | {name: n for name, n in counts.items() if n is not None}, fields)
+        numbers = {name: n for name, n in counts.items() if n is not None}
+        # The name comes first, so that another one can be put there without reading the body again.
+        document = without_nulls({"model": model or None, **document, **numbers}, fields)
         body = orjson.dumps(document)
+        begin = len(b'{"model":')
+        end = begin + len(orjson.dumps(model))
     answers = _answers(route, document, counts)
     prompt, media = prompt_bytes(document, len(body)) if not route.form else (len(text.encode()), 1)
     if given:
@@ -140,6 +151,8 @@ def read_asked(
         session=_session(document),
         costs=route.costs,
         hides_usage=hides_usage,
+        model_begin=begin,
+        model_end=end,
     )
 
 
@@ -162,8 +175,10 @@ def _add_usage(document: dict[str, Any]) -> bool:
     return True
 
 
-def _form(content_type: bytes, body: bytes, max_depth: int) -> dict[str, Any]:
+def _form(content_type: bytes, body: bytes, max_depth: int) -> tuple[dict[str, Any], int, int]:
+    """The fields, and where the model's name begins and ends."""
     document: dict[str, Any] = {}
+    model = 0, 0
     for field in form_fields(content_type, body):
         if field.name in document and not field.name.endswith("[]"):
             raise invalid_value(field.name[:200], "expected the field once, found it twice")
@@ -173,6 +188,8 @@ def _form(content_type: bytes, body: bytes, max_depth: int) -> dict[str, Any]:
         if field.end - field.begin > MAX_FIELD_BYTES:
             raise invalid_value(field.name[:200], f"expected at most {MAX_FIELD_BYTES} bytes, found more")
         document[field.name] = body[field.begin : field.end].decode("utf-8", "replace")
+        if field.name == "model":
+            model = field.begin, field.end
     if "stream" in document:
         # As pydantic reads it in vLLM; the replica rejects other values.
         document["stream"] = document["stream"].strip().lower() in ("true", "1", "on", "t", "y", "yes")
@@ -180,7 +197,7 @@ def _form(content_type: bytes, body: bytes, max_depth: int) -> dict[str, Any]:
     if isinstance(arguments, str) and arguments.lstrip().startswith("{"):
         document["vllm_xargs"] = parse_object(arguments.encode(), max_depth=max_depth)
     check_transfers(document)
-    return document
+    return document, *model
 
 
 def _answers(route: Route, document: Mapping[str, Any], counts: Mapping[str, int | None]) -> int:

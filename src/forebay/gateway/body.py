@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -37,25 +38,33 @@ class Room:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self.held = 0
+        self._held_by: Counter[str] = Counter()
 
     @contextmanager
-    def share(self) -> Iterator[Callable[[int], None]]:
+    def share(self, key: str | None = None) -> Iterator[Callable[[int], None]]:
         """Yield a function that reserves more bytes until the block ends, or raises `Refusal` (503) over the
-        limit.
+        limit. A `key` gets at most as many as it leaves to others.
         """
         taken = 0
 
         def take(size: int) -> None:
             nonlocal taken
-            if self.held + size > self._max_bytes:
+            left = self._max_bytes - self.held - size
+            if left < (0 if key is None else self._held_by[key] + size):
                 raise no_room()
             taken += size
             self.held += size
+            if key is not None:
+                self._held_by[key] += size
 
         try:
             yield take
         finally:
             self.held -= taken
+            if key is not None:
+                self._held_by[key] -= taken
+                if not self._held_by[key]:
+                    del self._held_by[key]
 
 
 async def read_body(

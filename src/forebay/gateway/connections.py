@@ -6,12 +6,36 @@ from collections import Counter
 from collections.abc import Callable
 from ipaddress import IPv6Address, IPv6Network
 
+Close = Callable[[], None]
+
+
+class _Waiting:
+    """Connections that may be closed, oldest first."""
+
+    def __init__(self) -> None:
+        self._all: dict[object, Close] = {}
+        self._of: dict[str, dict[object, Close]] = {}
+
+    def add(self, connection: object, client: str, close: Close) -> None:
+        self._all[connection] = self._of.setdefault(client, {})[connection] = close
+
+    def remove(self, connection: object, client: str) -> None:
+        if self._all.pop(connection, None) is not None:
+            del self._of[client][connection]
+            if not self._of[client]:
+                del self._of[client]
+
+    def oldest(self, client: str | None) -> tuple[object, Close] | None:
+        """Of `client`, or of all."""
+        return next(iter((self._all if client is None else self._of.get(client, {})).items()), None)
+
 
 class Connections:
     """Bounds the connections of all clients, and of each one.
 
     A connection is unproven until a request on it has shown that its client may call. Unproven ones make room
-    for new ones, oldest first, so that clients without a key cannot keep others out.
+    for new ones, oldest first, so that clients without a key cannot keep others out. If there are none, those
+    without a request do, so that one key cannot keep others out either.
     """
 
     def __init__(self, most: int, most_per_client: int) -> None:
@@ -19,43 +43,45 @@ class Connections:
         self._most_per_client = most_per_client
         self._clients: dict[object, str] = {}
         self._counts: Counter[str] = Counter()
-        self._unproven: dict[object, Callable[[], None]] = {}
-        self._unproven_of: dict[str, dict[object, None]] = {}
+        self._unproven, self._resting = _Waiting(), _Waiting()
 
     def __len__(self) -> int:
         return len(self._clients)
 
-    def add(self, connection: object, client: str, close: Callable[[], None]) -> bool:
+    def add(self, connection: object, client: str, close: Close) -> bool:
         """Count a connection; `close` ends it if it makes room. Returns False if there is no room."""
         if not (self._has_room(client) or self._make_room(client)):
             return False
         self._clients[connection] = client
         self._counts[client] += 1
-        self._unproven[connection] = close
-        self._unproven_of.setdefault(client, {})[connection] = None
+        self._unproven.add(connection, client, close)
         return True
 
     def _has_room(self, client: str) -> bool:
         return self._counts[client] < self._most_per_client and len(self._clients) < self._most
 
     def _make_room(self, client: str) -> bool:
-        full = self._counts[client] >= self._most_per_client
-        oldest = next(iter(self._unproven_of.get(client, ()) if full else self._unproven), None)
-        if oldest is None:
+        of = client if self._counts[client] >= self._most_per_client else None
+        found = self._unproven.oldest(of) or self._resting.oldest(of)
+        if found is None:
             return False
-        close = self._unproven[oldest]
-        self.remove(oldest)
+        connection, close = found
+        self.remove(connection)
         close()
         return True
 
     def prove(self, connection: object) -> None:
-        """The client of this connection may call."""
-        if self._unproven.pop(connection, None) is None:
-            return
-        client = self._clients[connection]
-        del self._unproven_of[client][connection]
-        if not self._unproven_of[client]:
-            del self._unproven_of[client]
+        """The client of this connection may call, and has a request."""
+        client = self._clients.get(connection)
+        if client is not None:
+            self._unproven.remove(connection, client)
+            self._resting.remove(connection, client)
+
+    def rest(self, connection: object, close: Close) -> None:
+        """A proven connection has no request now."""
+        client = self._clients.get(connection)
+        if client is not None:
+            self._resting.add(connection, client, close)
 
     def remove(self, connection: object) -> None:
         """Forget a connection that has ended, if it was counted."""

@@ -15,6 +15,8 @@ MAX_PARTS = 100
 MAX_PART_HEADER_BYTES = 8192
 MAX_BOUNDARY_BYTES = 200
 """RFC 2046 allows 70."""
+MAX_PARAMETERS = 20
+"""Of a header: the time to read them grows with the square of their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,8 @@ def _field(head: bytes, begin: int, end: int) -> FormField:
 
 
 def _parameters(value: bytes) -> Message:
+    if value.count(b";") > MAX_PARAMETERS:
+        raise _not_a_form(f"a header has more than {MAX_PARAMETERS} parameters")
     message = Message()
     message["Content-Type"] = " ".join(value.decode("latin-1").split())
     return message

@@ -12,6 +12,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from forebay.gateway.asgi import PROVE
 from forebay.gateway.connections import Connections, client_of
+from forebay.gateway.listener import Handshakes
 from forebay.gateway.refusal import INVALID, SERVER, error_body
 from forebay.gateway.spec import LimitsSpec
 
@@ -30,6 +31,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     limits: LimitsSpec
     opened: Connections
+    handshakes: Handshakes | None
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -46,6 +48,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if self.handshakes is not None:
+            self.handshakes.end(transport.get_extra_info("socket").fileno())
         # asyncio sets it only if the listening socket names TCP; without it a first token waits 40 ms.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # Any unsent byte pauses writing, and so has a time limit, even after `close`. With a limit of 0
@@ -79,6 +83,17 @@ class BoundedProtocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         self._forget_unread()
         super().resume_writing()
+        self._rest()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._rest()
+
+    def _rest(self) -> None:
+        """Without a request and an unread answer, this connection may make room for another one."""
+        idle = self.cycle is not None and self.cycle.response_complete
+        if self._proven and idle and not self.transport.get_write_buffer_size():
+            self.opened.rest(self, self.transport.abort)
 
     def _forget_unread(self) -> None:
         if self._unread_timer is not None:
@@ -204,7 +219,7 @@ def _announces_body(header: tuple[bytes, bytes]) -> bool:
     return name == b"transfer-encoding" or (name == b"content-length" and bool(value.strip(b"0")))
 
 
-def bounded(limits: LimitsSpec) -> type[BoundedProtocol]:
-    """The protocol class with these limits, for uvicorn."""
+def bounded(limits: LimitsSpec, handshakes: Handshakes | None = None) -> type[BoundedProtocol]:
+    """The protocol class with these limits, for uvicorn. `handshakes`: of TLS that have begun."""
     opened = Connections(limits.connections, limits.connections_per_client)
-    return type("Bounded", (BoundedProtocol,), {"limits": limits, "opened": opened})
+    return type("Bounded", (BoundedProtocol,), {"limits": limits, "opened": opened, "handshakes": handshakes})

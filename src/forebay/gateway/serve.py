@@ -27,6 +27,7 @@ from forebay.gateway.cors import Cors
 from forebay.gateway.hosts import Hosts
 from forebay.gateway.key_reload import KeyReload, read_keys
 from forebay.gateway.keys import KeyEntry, KeyLimits, KeyRing
+from forebay.gateway.listener import Handshakes, Listener, within_files
 from forebay.gateway.monitoring import Monitoring
 from forebay.gateway.protocol import bounded
 from forebay.gateway.spec import GatewaySpec, TlsSpec
@@ -50,9 +51,10 @@ class GatewayServer(uvicorn.Server):
 
     def __init__(self, gateway: Gateway, spec: GatewaySpec) -> None:
         limits = spec.limits
+        self._handshakes = None if spec.tls is None else Handshakes()
         config = uvicorn.Config(
             gateway,
-            http=bounded(limits),
+            http=bounded(limits, self._handshakes),
             ws="none",
             lifespan="off",
             loop="asyncio",
@@ -71,6 +73,12 @@ class GatewayServer(uvicorn.Server):
         self._gateway = gateway
         self._drain = spec.drain
         self._draining: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        for each in sockets or []:
+            if isinstance(each, Listener):
+                each.handshakes = self._handshakes
+        await super().startup(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -175,7 +183,8 @@ def listen(host: str, port: int) -> socket.socket:
     """A listening socket at `host` and `port` (0: any free port). Raises `SettingError`."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=2048)
+        made = socket.create_server((host, port), family=family, backlog=2048)
+        return Listener(made.family, made.type, made.proto, made.detach())
     except (OSError, OverflowError) as error:
         said = getattr(error, "strerror", None) or str(error)
         raise SettingError(f"the gateway cannot listen at {host}:{port}: {said}") from None
@@ -195,6 +204,7 @@ def run_gateway(
     `load` rereads the settings at `path`: changed keys apply at once. Raises `SettingError` for a port in
     use, a missing secret, or replicas without a permitted model.
     """
+    spec = within_files(spec)
     gateway = make_gateway(spec)
     if not spec.keys and host not in LOCAL:
         LOG.warning("without keys, everybody who can reach %s may use the replicas", host)

@@ -166,8 +166,8 @@ class LimitsSpec(Model):
     idle_s: PositiveInt = Field(60, description="How long a connection is kept between requests.")
     connections: PositiveInt = Field(
         4096,
-        description="Connections at a time. For one more the oldest is closed that has shown no key; if "
-        "none is left, the new one.",
+        description="Connections at a time. For one more the oldest is closed that has shown no key, "
+        "or else that has no request; if none is left, the new one.",
     )
     connections_per_client: PositiveInt = Field(
         1024,

@@ -3,10 +3,15 @@
 FROM vllm/vllm-openai:v0.32.0
 
 COPY forebay-*.whl /tmp/
-# What runs on the cluster needs nothing of what Forebay needs elsewhere.
-RUN python3 -m pip install --no-cache-dir 'ray[serve]==2.60.*' \
- && python3 -m pip install --no-cache-dir --no-deps /tmp/forebay-*.whl \
- && rm /tmp/forebay-*.whl
+# Ray has an environment of its own, so engines keep the packages of their image. What runs on the cluster
+# needs nothing of what Forebay needs elsewhere.
+RUN python3 -m venv /opt/ray \
+ && /opt/ray/bin/python -m zipfile -e /tmp/forebay-*.whl /tmp/wheel \
+ && locked='/opt/ray/bin/pip install --no-cache-dir --no-deps --require-hashes' \
+ && $locked -r /tmp/wheel/forebay/deploy/images/ray.txt \
+ && /opt/ray/bin/pip install --no-cache-dir --no-deps /tmp/forebay-*.whl \
+ && rm -r /tmp/forebay-*.whl /tmp/wheel
 
+ENV PATH=/opt/ray/bin:$PATH
 ENTRYPOINT []
 USER 9999:9999

@@ -18,6 +18,7 @@ from forebay.deploy.kubernetes.deployment import (
     RAY,
     Deployment,
 )
+from forebay.deploy.kubernetes.egress import API_SERVER, NAMES, gateway_egress, pipeline_egress
 from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
 from forebay.deploy.kubernetes.pod_settings import EnginePods
 from forebay.deploy.kubernetes.ray import ray_fleet
@@ -25,15 +26,16 @@ from forebay.deploy.kubernetes.settings import RaySpec
 
 NAMESPACE = "kubernetes.io/metadata.name"
 FLINK_REST_PORT = 8081
-API_SERVER_PORTS = (443, 6443, 8443, 16443)
 Rule = dict[str, Any]
-NAMES: Rule = {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]}
 
 
 def network_manifests(deployment: Deployment) -> Iterator[Manifest]:
     settings = deployment.settings
     scrape = [_namespace(settings.monitoring.namespace)]
     own = _pods(deployment, PIPELINE)
+    called = [_pods(deployment, ENGINE)] if settings.engine is not None else []
+    if settings.ray is not None:
+        called.append(_pods(deployment, RAY))
     callers = [] if deployment.job is None else [own]
     readers = list(scrape)
     if settings.scaling is not None and settings.scaling.by == "controller":
@@ -42,9 +44,8 @@ def network_manifests(deployment: Deployment) -> Iterator[Manifest]:
         if settings.gateway is not None:
             metrics.append(_to([_pods(deployment, GATEWAY)], METRICS_PORT))
         if settings.ray is None:
-            server = {"ports": [{"protocol": "TCP", "port": port} for port in API_SERVER_PORTS]}
             egress, why = (
-                [*metrics, server],
+                [*metrics, API_SERVER],
                 "The metrics that it reads, and the API server, which has no labels.",
             )
         else:
@@ -62,13 +63,18 @@ def network_manifests(deployment: Deployment) -> Iterator[Manifest]:
                 _from([_namespace(settings.flink_operator.namespace)], FLINK_REST_PORT),
                 _from(readers, FLINK_METRICS_PORT),
             ],
+            egress=pipeline_egress(deployment, deployment.job, own, called),
             notes={
                 (
                     "spec",
                     "ingress",
-                ): "Flink's processes call each other at many ports; the operator calls the "
-                "job's REST service. What the job itself calls is not limited here: brokers and stores may "
-                "be anywhere."
+                ): "Flink's processes call each other at many ports; the operator calls the job's REST "
+                "service.",
+                (
+                    "spec",
+                    "egress",
+                ): "Names, its own pods, replicas, the API server, and the ports of brokers, "
+                "stores and other addresses in its settings; pipeline.egress_ports opens more.",
             },
         )
     if settings.gateway is not None:
@@ -89,7 +95,13 @@ def network_manifests(deployment: Deployment) -> Iterator[Manifest]:
         yield from _ray_policies(deployment, settings.ray, settings.engine, callers)
     if settings.gateway is not None:
         clients: list[Rule] = [{"podSelector": {}}, *map(_namespace, settings.gateway.from_namespaces)]
-        yield _policy(deployment, GATEWAY, [_from(clients, GATEWAY_PORT), _from(readers, METRICS_PORT)])
+        yield _policy(
+            deployment,
+            GATEWAY,
+            [_from(clients, GATEWAY_PORT), _from(readers, METRICS_PORT)],
+            egress=gateway_egress(deployment, settings.gateway, called),
+            notes={("spec", "egress"): "Names, replicas, the API server; gateway.egress_ports opens more."},
+        )
 
 
 def _ray_policies(
@@ -107,6 +119,7 @@ def _ray_policies(
         deployment,
         RAY,
         [{"from": nodes}, _from(callers, DASHBOARD_PORT)],
+        egress=[{"to": nodes}, *_engine_egress(engine.egress), API_SERVER],
         notes={
             (
                 "spec",
@@ -147,14 +160,15 @@ def _policy(
     deployment: Deployment,
     component: str,
     ingress: list[Rule],
-    egress: list[Rule] | None = None,
+    *,
+    egress: list[Rule],
     notes: dict[Where, str] | None = None,
 ) -> Manifest:
     spec: dict[str, Any] = {
         "podSelector": {"matchLabels": deployment.selector(component)},
-        "policyTypes": ["Ingress"] if egress is None else ["Ingress", "Egress"],
+        "policyTypes": ["Ingress", "Egress"],
         "ingress": ingress,
-        **({} if egress is None else {"egress": egress}),
+        "egress": egress,
     }
     return manifest(
         component,

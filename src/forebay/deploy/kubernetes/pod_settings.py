@@ -13,6 +13,7 @@ from forebay.deploy.fields import (
     MountPath,
     ObjectName,
     PoolName,
+    Port,
     Quantity,
     Replicas,
     ResourceName,
@@ -80,6 +81,14 @@ class PodSpec(Model):
     )
 
 
+EgressPorts = Annotated[tuple[Port, ...], Field(max_length=MAX_ENTRIES)]
+EGRESS_PORTS: EgressPorts = Field(
+    (),
+    description="Further TCP ports that its pods may reach at any address; of a Service, this is the port of "
+    "its pods. Those of the addresses in its settings and in `env` are open.",
+)
+
+
 class PipelinePods(PodSpec):
     """The Flink cluster that runs the pipeline, created by the Flink Kubernetes operator."""
 
@@ -97,6 +106,7 @@ class PipelinePods(PodSpec):
     slots: Count = Field(
         1, description="Subtasks per task manager; they share one Python, so 1 uses most cores."
     )
+    egress_ports: EgressPorts = EGRESS_PORTS
     python: MountPath = Field(
         "/opt/forebay/bin/python",
         description="Python with Forebay in the image, as in its Dockerfile.",
@@ -192,6 +202,7 @@ class GatewayPods(PodSpec):
         None,
         description="Settings of the gateway (docs/gateway.md); its engine and monitoring are set here.",
     )
+    egress_ports: EgressPorts = EGRESS_PORTS
     from_namespaces: Annotated[tuple[Label, ...], Field(max_length=MAX_ENTRIES)] = Field(
         (), description="Further namespaces whose pods may call it, such as that of an ingress controller."
     )
