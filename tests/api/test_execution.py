@@ -90,6 +90,7 @@ def interrupted(process: subprocess.Popen[bytes], said: Path) -> str:
     return said.read_text()
 
 
+@pytest.mark.slow
 def test_ctrl_c_cancels_the_job_and_says_no_more_than_that(start: Start, tmp_path: Path) -> None:
     said = interrupted(start("said"), tmp_path / "said")
     assert said.count("Traceback") == 1

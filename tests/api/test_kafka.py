@@ -66,6 +66,7 @@ def test_from_topic_to_topic(
     assert (letter.key(), orjson.loads(letter.value())["input"]) == (b"bad", "not JSON")
 
 
+@pytest.mark.slow
 def test_a_defect_in_value_ends_the_job_and_names_the_sink_and_the_record(
     node: Any, topic: Callable[..., str], kafka_jar: Path, tmp_path: Path, flink_logs: Path
 ) -> None:

@@ -10,15 +10,12 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from benchmarks.__main__ import application
 from benchmarks.cli.cost import show_cost
 from benchmarks.cost import PARTS, Cost, CostOptions, LoadCost, cost_document, measure_cost, part_of
 from rich.console import Console
-from typer.testing import CliRunner
 
 from benchmarks import cost
 from forebay.bench.processor import ProcessUse
-from forebay.errors import SetupError
 
 
 @pytest.mark.parametrize(
@@ -98,15 +95,6 @@ def test_the_document_and_the_table_say_the_same() -> None:
     assert lines["outside: scripted engine"][-3:-1] == ["ms", "0.20"]
     assert lines["memory: all"][-2:] == ["250", "MB"]
     assert "5.2 s" in shown.getvalue()
-
-
-def test_a_system_without_proc_is_told_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cost.check_proc, "__defaults__", (tmp_path,))
-    monkeypatch.setattr(cost, "started_feed", None)
-    result = CliRunner().invoke(application(), ["cost", "--quick"])
-    assert isinstance(result.exception, SetupError)
 
 
 def test_an_idle_load_begins_once_what_came_before_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ class Attacked:
         return found
 
 
-@pytest.fixture(scope="module", params=[1, 2])
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)])
 def attacked(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Attacked]:
     with ReplicaThread(ReplicaScript(delay=Fixed(0.01))) as replica:
         run = Attacked(tmp_path_factory.mktemp("attacked"), replica.url, request.param)

@@ -83,6 +83,7 @@ def test_a_kafka_of_the_demos_own_does_not_get_the_engines_key(
     assert "LLM_API_KEY" not in given
 
 
+@pytest.mark.slow
 @pytest.mark.flink
 def test_posts_go_from_topic_to_topic(
     node: Any, kafka_jar: Path, flink_logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -320,7 +320,7 @@ OWN, OTHERS, ANSWERS = 0, 1 << 40, 2 << 40
 
 
 class Replica:
-    """A cache of `capacity` blocks that tells of what it stores and evicts."""
+    """A cache of `capacity` blocks that reports what it stores and evicts."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -380,7 +380,7 @@ def test_the_index_follows_a_cache_that_others_fill(others: float) -> None:
     (_, wrong, lost), (right_guessed, wrong_guessed, _) = seen["told"], seen["guessed"]
     assert wrong <= 0.01 * right_guessed
     assert lost <= 0.01 * right_guessed
-    assert wrong_guessed > 0.3 * right_guessed, "what is sent alone does not tell"
+    assert wrong_guessed > 0.3 * right_guessed, "sent prompts alone do not show it"
 
 
 def test_blocks_of_requests_in_flight_stay() -> None:

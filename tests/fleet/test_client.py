@@ -1,4 +1,4 @@
-"""Requests placed on replicas over HTTP: who gets them, in which order, what is said if none can."""
+"""Requests placed on replicas over HTTP: which replica, in which order, and the error if there is none."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_a_replica_that_is_away_at_the_start_is_no_hindrance(
 
 
 class Unheard(InsideReplica):
-    """Says nothing before it is told to."""
+    """Answers nothing before `speaks` is set."""
 
     def __init__(self) -> None:
         super().__init__(QUICK)
@@ -60,7 +60,7 @@ class Unheard(InsideReplica):
         return await super().check_health(timeout_s)
 
 
-async def test_who_watches_knows_the_replicas_without_a_request_once_each_was_asked(wait_for: Any) -> None:
+async def test_replicas_are_known_without_a_request_after_one_check_each(wait_for: Any) -> None:
     replicas = {f"http://r{number}:1": Unheard() for number in range(2)}
     config = FleetConfig(FixedReplicas(tuple(replicas)), model="m", check_s=0.05)
     client = FleetClient(config, connect=replicas.__getitem__)
@@ -174,7 +174,7 @@ async def test_replicas_join_and_leave_while_requests_run(
             for number in range(10, 20):
                 await engine.complete(ask(number), timeout_s=60.0)
             assert fakes.calls(0) == before, "one that leaves gets nothing new"
-            assert (await slow).text, "and finishes what it has"
+            assert (await slow).text, "and finishes its requests"
             await wait_for(lambda: int(engine.client.fleet.available.sum()) == 1)
             file.write_text("broken: [")
             await engine.complete(ask(30), timeout_s=60.0)
@@ -206,7 +206,7 @@ async def test_a_row_that_is_free_is_used_again(
 @pytest.mark.parametrize(
     ("fault", "error"), [("400", BadRequest), ("too_long", BadRequest), ("500", ServerFault)]
 )
-async def test_what_lies_in_the_request_is_not_tried_elsewhere_nor_held_against_anyone(
+async def test_request_errors_are_not_retried_or_held_against_a_replica(
     fleet_of: Any, ask: Any, fault: str, error: type[Exception]
 ) -> None:
     async with fleet_of(2) as fakes:
@@ -288,7 +288,7 @@ async def _full(client: FleetClient) -> AsyncIterator[None]:
         yield
 
 
-async def test_what_waits_goes_by_deadline_then_priority_and_past_it_costs_nothing(
+async def test_queue_goes_by_deadline_then_priority_and_drops_the_expired(
     fleet_of: Any, ask: Any, wait_for: Any
 ) -> None:
     async with fleet_of(1, ReplicaScript(models=("m",), delay=Fixed(0.02), slots=1)) as fakes:
@@ -434,7 +434,7 @@ async def test_two_clients_of_the_same_replicas_stay_out_of_each_others_way(
             task.cancel()
         await asyncio.gather(*crowd, return_exceptions=True)
         await other.close()
-        # Its reports are old, and say nothing, where this process was held up for long.
+        # If this process was held up for long, its reports are too old to use.
         assert fakes.calls(1) - before[1] >= 15, own
 
 
@@ -472,7 +472,7 @@ async def test_lost_leases_are_told_and_the_silent_one_is_shut() -> None:
             await client.close()
 
 
-def test_a_replica_that_was_shut_gets_one_request_at_a_time_whatever_it_has_from_before() -> None:
+def test_reopened_replica_gets_one_request_at_a_time() -> None:
     async def main() -> None:
         clock = LoopClock(asyncio.get_running_loop())
         replica = InsideReplica(QUICK)
@@ -572,7 +572,7 @@ async def test_what_a_wrong_replica_serves_is_told_in_one_short_line(
         assert said.isprintable()
 
 
-def test_how_many_may_get_requests_is_told_when_it_is_known_and_when_it_changes() -> None:
+def test_number_of_available_replicas_is_reported_on_each_change() -> None:
     async def main() -> None:
         a, b = Unheard(), Unheard()
         inside = {"http://a:1": a, "http://b:1": b}

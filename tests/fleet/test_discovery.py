@@ -157,7 +157,7 @@ def test_what_is_no_list_is_refused(tmp_path: Path, content: bytes) -> None:
         read_listing(tmp_path / "replicas.json")
 
 
-async def test_requests_wait_while_there_is_no_replica_and_one_that_leaves_ends_what_it_has(
+async def test_requests_wait_for_a_replica_and_end_with_one_that_leaves(
     fleet_of: Any, ask: Any, wait_for: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "replicas.json"
@@ -185,7 +185,7 @@ async def test_requests_wait_while_there_is_no_replica_and_one_that_leaves_ends_
             await wait_for(lambda: min(client.at_replicas().values()) > 0)
             write_listing(path, ScaledReplicaSet((second,), 2, 1))
             await wait_for(lambda: client.listing == 2)
-            assert client.at_replicas()[first] > 0, "it is told of until its last request has ended"
+            assert client.at_replicas()[first] > 0, "it is listed until its last request has ended"
             assert all(found.text for found in await asyncio.gather(*both))
             await wait_for(lambda: first not in client.at_replicas())
             write_listing(path, ScaledReplicaSet((), 3, 0))

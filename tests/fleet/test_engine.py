@@ -26,7 +26,7 @@ async def _settle() -> None:
 
 
 class Repeats:
-    """Repeats that begin as soon as they may, and go on until they are ended."""
+    """Repeats that begin as soon as they may, and last until they are ended."""
 
     def __init__(self, budget: RetryBudget) -> None:
         self._budget = budget
@@ -179,7 +179,7 @@ def test_repeats_never_cost_more_than_their_share(events: list[tuple[str, int]])
     run_virtual(main())
 
 
-async def test_a_request_keeps_its_place_and_its_key_takes_turns_within_its_class(
+async def test_request_keeps_its_place_and_keys_take_turns_by_class(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An alarm does not wait for what else its key has."""

@@ -26,7 +26,7 @@ AWAY = "http://127.0.0.1:9"
 def checked(
     *scripts: ReplicaScript, away: bool = False, chat: bool = True, key: SecretRef | None = None
 ) -> tuple[str, list[str]]:
-    """What is said, and the servers' URLs."""
+    """The report, and the servers' URLs."""
     with ExitStack() as opened:
         urls = [opened.enter_context(ReplicaThread(script)).url for script in scripts]
         more = [AWAY] if away else []
@@ -84,7 +84,7 @@ def test_where_none_answers_it_is_told_and_nothing_ends(monkeypatch: pytest.Monk
 
 
 class Told:
-    """A list that is empty, or cannot be read, or that nobody tells."""
+    """A list that is empty, unreadable or never sent."""
 
     def __init__(self, error: SettingError | None = None, *, silent: bool = False) -> None:
         self._error = error
@@ -120,7 +120,7 @@ def test_a_list_of_which_nothing_is_known_is_told(
     )
 
 
-def test_a_server_that_lists_no_models_is_asked_for_a_kv_cache_all_the_same() -> None:
+def test_server_without_a_model_list_is_checked_for_a_kv_cache() -> None:
     silent = replace(FIT, absent=("/v1/models",))
     assert checked(silent)[0] == ""
     with pytest.raises(SettingError, match="gives no KV cache"):

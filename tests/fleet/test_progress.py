@@ -66,7 +66,7 @@ def test_between_tokens_there_may_pass_as_long_again() -> None:
     request.begin(59.0)
     assert request.overdue(118.0) == (0.0, False)
     progress.continued(request, 118.0)
-    assert request.overdue(177.0) == (0.0, False), "an answer that goes on is never late"
+    assert request.overdue(177.0) == (0.0, False), "an answer that continues is never late"
 
 
 def test_limits_follow_what_answers_were_seen_to_take() -> None:

@@ -21,7 +21,7 @@ from forebay.records import ReplicaLoad
 BUSY = ReplicaLoad(1.0, 4.0, 2.0, 0.5)
 
 
-def test_a_busy_replica_that_repeats_itself_to_the_last_token_tells_nothing_new() -> None:
+def test_report_repeated_to_the_last_token_adds_nothing() -> None:
     check = ReportCheck()
     assert check.news(BUSY, ReplicaCounters(generation_tokens=10.0))
     assert not check.news(ReplicaLoad(2.0, 4.0, 2.0, 0.5), ReplicaCounters(generation_tokens=10.0))
@@ -198,7 +198,7 @@ def test_it_says_why_it_gets_no_requests_as_long_as_it_gets_none(fleet: ReplicaT
     assert not replica.open(99.0)
 
 
-def test_what_was_sent_before_it_was_shut_takes_no_place_of_what_is_to_open_it(fleet: ReplicaTable) -> None:
+def test_requests_sent_before_a_close_do_not_count_as_probes(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     replica.fault = ""
     replica.leases |= {Sent(0), Sent(0)}  # type: ignore[arg-type]

@@ -45,7 +45,7 @@ class Served:
         return url_of("127.0.0.1", self.port)
 
     async def metric(self, line: str) -> float:
-        """The value of the metric whose name and labels are `line`; 0 where it is missing."""
+        """The value of the metric whose name and labels are `line`; 0 if it is missing."""
         async with self.session.get(self.url + "/metrics") as response:
             text = await response.text()
         found = [row.rsplit(" ", 1) for row in text.splitlines() if not row.startswith("#")]

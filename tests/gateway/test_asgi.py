@@ -1,4 +1,4 @@
-"""What of headers goes on, and what ends a request from outside."""
+"""Which headers are forwarded, and what ends a request from outside."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_clients_id_is_kept() -> None:
 async def test_time_over() -> None:
     with pytest.raises(TimeOver), TimeLimit(0.01):
         await asyncio.Event().wait()
-    # The task itself goes on, and may be cancelled later.
+    # The task itself continues, and may be cancelled later.
     await asyncio.sleep(0)
 
 
@@ -128,7 +128,7 @@ async def test_a_cancellation_in_the_round_in_which_the_time_is_over_stays_one(o
 
 
 async def test_the_end_of_the_time_does_not_hold_for_what_comes_after() -> None:
-    """Also where something else ended it in the same round."""
+    """Also if something else ended it in the same round."""
     before = cancellings()
 
     async def fail() -> None:

@@ -1,4 +1,4 @@
-"""What of a body the gateway sees."""
+"""The parts of a body that the gateway reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients may do wrong, over real sockets: each is told why, and nobody else notices."""
+"""Mistakes of clients, over real sockets: each gets the reason, and nobody else notices."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def _send(writer: asyncio.StreamWriter, megabytes: int, *, chunked: bool =
             writer.write(b"%x\r\n%b\r\n" % (len(part), part) if chunked else part)
             await writer.drain()
     except ConnectionError:
-        return  # The gateway has closed: it does not read on for ever.
+        return  # The gateway has closed: it does not read without end.
 
 
 async def test_half_a_body_and_silence() -> None:

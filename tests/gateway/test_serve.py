@@ -1,4 +1,4 @@
-"""What the server of the gateway says of servers that prefill, at its start."""
+"""The gateway's log about servers that prefill, at its start."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def tokens_left(served: Served) -> float:
 async def test_no_wish_locks_a_key(wish: dict[str, Any]) -> None:
     async with before(**limited(100_000)) as (served, _):
         status, _ = await ask(served, CHAT | wish)
-        assert status in (200, 400)  # said by the replica
+        assert status in (200, 400)  # the replica's own status
         assert (await ask(served, CHAT))[0] == 200
 
 

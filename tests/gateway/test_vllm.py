@@ -51,7 +51,7 @@ async def test_what_vllm_says_comes_through_as_it_is(replica: str, more: dict[st
         for number in range(TRIES):
             direct = await ask(replica, f"vllm {number}")
             passed_on = await ask(served.url, f"gateway {number}")
-            # With requests of others in its batch, vLLM itself may say something else the second time.
+            # With requests of others in its batch, vLLM itself may answer differently the second time.
             if direct == passed_on:
                 break
         assert direct == passed_on

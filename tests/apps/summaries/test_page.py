@@ -138,13 +138,6 @@ def test_a_window_in_which_nothing_failed_and_nothing_was_said() -> None:
     assert "Summarised in part" not in said
 
 
-def test_one_of_a_thing_is_no_plural() -> None:
-    one = replace(SUMMARY, statements=SUMMARY.statements[:1], events=1, cut=1, calls=1)
-    said = " ".join(check(page([line(one)])).text)
-    for part in ("1 window.", "1 event,", "1 source event", "1 statement over", "1 call,"):
-        assert part in said
-
-
 def test_a_summary_survives_its_json() -> None:
     assert Summary.from_json(orjson.loads(orjson.dumps(SUMMARY.to_json()))) == SUMMARY
 

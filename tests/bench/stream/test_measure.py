@@ -59,6 +59,7 @@ def run() -> Iterator[StreamRun]:
             yield session.measure(options.load)
 
 
+@pytest.mark.slow
 @pytest.mark.flink
 def test_every_event_has_all_of_its_moments_in_order(run: StreamRun) -> None:
     assert run.complete
@@ -70,6 +71,7 @@ def test_every_event_has_all_of_its_moments_in_order(run: StreamRun) -> None:
     assert run.strangers == 0
 
 
+@pytest.mark.slow
 @pytest.mark.flink
 def test_the_engines_known_time_is_found_where_it_was_spent(run: StreamRun) -> None:
     figures = stream_figures(run)
@@ -79,6 +81,7 @@ def test_the_engines_known_time_is_found_where_it_was_spent(run: StreamRun) -> N
     assert figures.offered_per_s == pytest.approx(60 / (59 / 20))
 
 
+@pytest.mark.slow
 @pytest.mark.flink
 def test_flink_and_the_engine_say_what_they_do(run: StreamRun) -> None:
     figures = stream_figures(run)
@@ -91,6 +94,7 @@ def test_flink_and_the_engine_say_what_they_do(run: StreamRun) -> None:
     assert figures.watermark_delay.minimum >= 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.flink
 def test_nothing_was_lost_and_the_clocks_agree(run: StreamRun) -> None:
     # The others depend on what else runs on this machine.

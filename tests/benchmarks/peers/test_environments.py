@@ -11,7 +11,6 @@ from benchmarks.peers.environments import ensure_environment, environment_of, ve
 
 from benchmarks.peers import environments
 from forebay.engine.launch import Silent
-from forebay.errors import SetupError
 from forebay.settings import Settings, load_settings
 
 PEER = Peer("made_up", "Made up", "made_up.py", docs="none", requirements="made_up.txt")
@@ -44,16 +43,6 @@ def test_an_environment_is_made_once_for_the_same_versions(settings: Settings) -
     assert not mark.exists()
 
 
-@pytest.mark.long
-@pytest.mark.slow
-def test_what_cannot_be_installed_is_told_and_not_taken_for_ready(settings: Settings) -> None:
-    missing = settings.home.parent / "no-such-wheel.whl"
-    requirements(settings, f"{missing}\n")
-    for _ in range(2):
-        with pytest.raises(SetupError, match="no-such-wheel"):
-            ensure_environment(PEER, settings, Silent())
-
-
 def test_a_peer_without_requirements_runs_here(settings: Settings) -> None:
     peer = Peer("here", "Here", "here.py", docs="none")
     assert ensure_environment(peer, settings, Silent()) == Path(sys.executable)
@@ -72,8 +61,3 @@ def test_nothing_leads_from_a_peers_environment_into_this_one(
 def test_every_peer_has_the_java_that_forebay_brings(settings: Settings) -> None:
     java = Path(environment_of(PEER, settings)["JAVA_HOME"])
     assert (java / "bin" / "java").is_file()
-
-
-def test_versions_of_a_python_that_does_not_run() -> None:
-    with pytest.raises(SetupError, match="does not run"):
-        versions(Path("/bin/false"), [])

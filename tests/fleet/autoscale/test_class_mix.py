@@ -39,7 +39,7 @@ def test_the_last_requests_count_however_they_were_told(ticks: int, each: float)
     shares = {of.name: part.requests for of, part in mix.split(Tokens(1, 1, 1))}
     assert shares["archive"] / shares["default"] == pytest.approx(3, rel=0.01)
     assert shares["alarm"] < 0.4
-    # A handful among thousands says little.
+    # A handful among thousands means little.
     mix.add({"alarm": Tokens(35, 1, 1)})
     more = {of.name: part.requests for of, part in mix.split(Tokens(1, 1, 1))}
     assert more["alarm"] < shares["alarm"] + 0.02

@@ -1,4 +1,4 @@
-"""The loop between a policy and whoever owns the replicas."""
+"""The loop between a policy and the owner of the replicas."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_each_interval_the_policy_sees_stream_and_replicas_and_is_obeyed() -> No
     assert loop.last is steps[-1]
 
 
-def test_replicas_that_cannot_be_counted_change_nothing_and_take_no_arrivals() -> None:
+def test_uncountable_replicas_change_nothing_and_keep_arrivals() -> None:
     replicas, stream = Replicas(), Stream()
     loop, policy = loop_of(replicas, stream)
     loop.tick(0.0)

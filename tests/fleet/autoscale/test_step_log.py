@@ -40,7 +40,7 @@ def test_each_change_is_told_with_its_reason(caplog: pytest.LogCaptureFixture) -
 def test_what_goes_up_and_down_is_told_as_it_is_after_a_while(caplog: pytest.LogCaptureFixture) -> None:
     steps = [step(second, 1 + second % 2) for second in range(8)] + [step(10, 4), step(11, 4)]
     assert [words.split(" replicas")[0] for _, words in told(caplog, steps)] == ["1", "4"]
-    # A number that is as before after that while is no change.
+    # A number that is the same again after that time is not a change.
     assert len(told(caplog, [step(0, 1), step(5, 2), step(9, 1), step(60, 1)])) == 1
 
 

@@ -1,4 +1,4 @@
-"""What waits in topics: told as JSON, worth something, for a while, and what only seems to wait."""
+"""The backlog of topics: its JSON, its cost, its age, and records that only seem to wait."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_what_waits_while_the_job_is_busy_counts_in_full(steps: list[tuple[int, 
 
 
 @given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 5), st.booleans()), max_size=60))
-def test_never_more_than_is_there_counts_and_what_has_changed_of_late_counts(
+def test_count_is_limited_to_existing_records_and_recent_changes(
     steps: list[tuple[int, int, bool]],
 ) -> None:
     standing, now_s, before = StandingRecords(), 0.0, 0
