@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.apps.sessions import BOUNDS, FOLDING, RULE, Session, Sessions
@@ -73,7 +73,6 @@ def test_folds_are_rare_and_what_is_folded_begins_like_the_prompt_before() -> No
     assert all(tokens(text_of(ask)) <= 300 for ask in asked if ask.tag != FOLDING)
 
 
-@settings(max_examples=40)
 @given(
     st.lists(st.integers(1, 3000), min_size=1, max_size=25),
     st.floats(0.05, 1.5),

@@ -167,7 +167,6 @@ def test_two_limits_of_one_replica_never_try_at_once() -> None:
     assert all(tried)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     most=st.integers(1, 300),
     most_s=st.sampled_from([0.001, 1.0, 1e3, math.inf]),

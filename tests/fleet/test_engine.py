@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.clock import run_virtual
 
@@ -138,7 +138,6 @@ def test_one_that_waits_past_its_time_is_told_so_and_takes_nobodys_turn() -> Non
     run_virtual(main())
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     events=st.lists(
         st.tuples(st.sampled_from(["ask", "end", "cancel", "succeed", "pass"]), st.integers(0, 60)),

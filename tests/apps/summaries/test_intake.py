@@ -56,7 +56,6 @@ def test_the_sample_follows_from_the_seed() -> None:
     assert heard(1) != heard(2)
 
 
-@settings(max_examples=40)
 @given(
     st.sampled_from(
         (

@@ -49,7 +49,7 @@ steps = st.lists(st.integers(0, 9 * SECOND), max_size=120)
 shuffles = st.lists(st.integers(-3 * SECOND, 3 * SECOND), min_size=120, max_size=120)
 
 
-@settings(max_examples=150)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(
     st.sampled_from(WINDOWS),
     steps,
@@ -220,7 +220,6 @@ def test_a_late_event_does_not_stretch_the_session_that_it_is_folded_into() -> N
     assert spans == [(0, 20_000, 1, 0), (100_001, 121_000, 2, 1)]
 
 
-@settings(max_examples=60)
 @given(
     st.lists(st.integers(0, 300 * SECOND), max_size=120),
     st.sampled_from(("next", "side", "correct")),

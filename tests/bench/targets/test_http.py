@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.bench.targets import http
@@ -105,7 +105,6 @@ def test_what_is_no_answer_is_told(answer: bytes, error: type[EngineError], says
 
 
 @given(st.binary(max_size=200) | st.binary(max_size=60).map(lambda data: OK[:-2] + data))
-@settings(max_examples=40)
 def test_any_bytes_give_an_answer_or_an_error(data: bytes) -> None:
     try:
         found = one(data)
