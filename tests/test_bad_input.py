@@ -146,7 +146,7 @@ def test_a_fault_that_passes_costs_a_try_and_nothing_else(run: Run, fault: str) 
     assert run.results[run.at(line)]["attempts"] == 2
 
 
-def test_nothing_is_lost_nothing_comes_twice_and_the_job_goes_on(run: Run) -> None:
+def test_nothing_is_lost_nothing_comes_twice_and_the_job_continues(run: Run) -> None:
     positions = Counter([*run.results, *run.letters])
     assert positions == Counter(f"in.jsonl@{number}" for number in range(1, len(INPUT) + 1))
     assert len(run.letters) == len(GIVEN_UP)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +18,11 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+# Replaces pip-audit, with a service without any entries: it finds no vulnerability.
+BLIND_AUDIT = """#!/bin/sh
+echo "$@" >> {asked}
+echo 'No known vulnerabilities found' >&2
+"""
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = ("dev",)
@@ -133,6 +139,20 @@ def test_what_both_builds_of_torch_share_is_pinned_alike() -> None:
 def test_no_lock_names_a_host() -> None:
     for lock in (*(ROOT / "locks").iterdir(), *LOCKS.iterdir()):
         assert "://" not in lock.read_text(), lock.name
+
+
+def test_an_audit_that_can_find_nothing_says_so_and_asks_no_more(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    audit, asked = tmp_path / "bin" / "pip-audit", tmp_path / "asked"
+    audit.write_text(BLIND_AUDIT.format(asked=asked))
+    audit.chmod(0o700)
+    (tmp_path / "ready").touch()
+    command = ["make", "audit", f"TOOLS={tmp_path}", "-o", f"{tmp_path}/ready"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "nothing was audited" in done.stderr
+    assert "https://pypi.org/pypi/" in done.stderr
+    assert len(asked.read_text().splitlines()) == 1
 
 
 def test_images_name_the_locked_version_of_vllm() -> None:

@@ -130,7 +130,7 @@ def test_what_is_too_large_for_a_topic_is_a_dead_letter_or_ends_the_job(
         env.execute("topics")
 
 
-def test_what_is_wrong_is_told_at_the_call(flink_logs: Path, kafka_jar: Path, tmp_path: Path) -> None:
+def test_what_is_wrong_is_reported_at_the_call(flink_logs: Path, kafka_jar: Path, tmp_path: Path) -> None:
     from forebay.flink.jvm import start_jvm
 
     start_jvm(flink_logs, heap_mb=768, jars=(kafka_jar,))

@@ -38,7 +38,7 @@ from forebay.bench.processor import ProcessUse
         ("Time Trigger fo", "flink"),
     ],
 )
-def test_a_thread_belongs_to_the_part_that_its_name_says(name: str, part: str) -> None:
+def test_a_thread_belongs_to_the_part_that_its_name_shows(name: str, part: str) -> None:
     assert part_of(name) == part
 
 
@@ -60,7 +60,7 @@ def found(rate_per_s: float = 100.0, events: int = 1000) -> LoadCost:
     return cost._load_cost(rate_per_s, 10.0, events, before, after)
 
 
-def test_what_a_load_used_is_told_by_part_and_per_event() -> None:
+def test_what_a_load_used_is_reported_by_part_and_per_event() -> None:
     load = found()
     none = dict.fromkeys(PARTS, 0.0)
     assert load.processor_s == {
@@ -79,7 +79,7 @@ def test_what_a_load_used_is_told_by_part_and_per_event() -> None:
     assert found(0.0, 0).ms_per_event(3.75) is None
 
 
-def test_the_document_and_the_table_say_the_same() -> None:
+def test_the_document_and_the_table_show_the_same() -> None:
     whole = Cost("A processor", 2, 5.25, (found(0.0, 0), found(), found(math.inf, 20_000)))
     document = cost_document(whole)
     json.dumps(document, allow_nan=False)

@@ -141,7 +141,7 @@ def document(**given: Any) -> dict[str, Any]:
         ({"aborted": 39}, ["hung_up"]),
     ],
 )
-def test_a_report_says_which_targets_are_missed(given: dict[str, Any], missed: list[str]) -> None:
+def test_a_report_shows_which_targets_are_missed(given: dict[str, Any], missed: list[str]) -> None:
     found = document(**given)
     assert [name for name, passed in found["passed"].items() if not passed] == missed
     assert found["ways"][RAY]["rounds"] == [

@@ -157,7 +157,7 @@ def test_nothing_is_imported_from_the_working_directory(attacked: Attacked) -> N
         assert Path(java.cwd()) != attacked.planted
 
 
-def test_the_password_of_the_key_is_beside_the_key_alone(attacked: Attacked) -> None:
+def test_the_password_of_the_key_is_next_to_the_key_alone(attacked: Attacked) -> None:
     logs = attacked.home / "run" / "flink"
     password = (logs / "keys" / PASSWORD).read_text()
     for part in attacked.parts:

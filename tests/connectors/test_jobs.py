@@ -190,7 +190,7 @@ class FastClock:
 
 
 @pytest.mark.long
-def test_a_paced_generator_goes_on_after_a_restore(jobs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_paced_generator_continues_after_a_restore(jobs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # Twenty seconds, of which the first run has two or three.
     total = 4000
     config = Generator(count=total, rate_per_s=200)

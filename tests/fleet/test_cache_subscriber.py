@@ -142,7 +142,7 @@ async def test_a_publisher_that_is_away_is_no_hindrance(fleet_of: Any, ask: Any)
         assert counts(fakes).read == 0
 
 
-async def test_the_port_may_be_told_from_the_replicas(fleet_of: Any, wait_for: Any) -> None:
+async def test_the_port_may_follow_from_the_replicas(fleet_of: Any, wait_for: Any) -> None:
     async with publisher() as (_, script), FakeReplica(ReplicaScript(models=("m",))) as replica:
         added = script.port - replica.port
         kv_events = f"tcp://{{host}}:{{port{added:+}}}"

@@ -77,7 +77,7 @@ async def test_replicas_are_known_without_a_request_after_one_check_each(wait_fo
         client.watch()
 
 
-async def test_with_no_replica_at_all_the_start_ends_in_its_time_and_says_why(
+async def test_with_no_replica_at_all_the_start_ends_in_its_time_and_shows_why(
     fleet_of: Any, wait_for: Any
 ) -> None:
     async with fleet_of(0, dead=(AWAY,)) as fakes:
@@ -89,7 +89,7 @@ async def test_with_no_replica_at_all_the_start_ends_in_its_time_and_says_why(
             await fakes.engine.client.start(0.1)
 
 
-async def test_a_request_without_any_replica_is_told_so_at_its_deadline(fleet_of: Any, ask: Any) -> None:
+async def test_a_request_without_any_replica_is_reported_at_its_deadline(fleet_of: Any, ask: Any) -> None:
     async with fleet_of(0, dead=(AWAY,)) as fakes:
         with pytest.raises(Unreachable, match="there is no replica to send the request to") as caught:
             await fakes.engine.complete(ask(1), timeout_s=9.0, deadline=Deadline(0.2))
@@ -110,7 +110,7 @@ async def test_only_replicas_that_serve_the_model_get_requests(
         assert [model.name for model in fakes.engine.client.models] == ["m"]
 
 
-async def test_where_none_serves_the_model_the_start_says_so_at_once(fleet_of: Any) -> None:
+async def test_where_none_serves_the_model_the_start_shows_it_at_once(fleet_of: Any) -> None:
     async with fleet_of(2, model="unknown") as fakes:
         with pytest.raises(SettingError, match=r"no replica serves the model: .*it serves m, not unknown"):
             await fakes.engine.client.start(60.0)
@@ -137,7 +137,7 @@ async def test_a_call_that_every_replica_of_its_model_failed_ends(fleet_of: Any,
         assert (fakes.calls(0), fakes.calls(1)) == (1, 0)
 
 
-async def test_one_that_is_started_anew_with_another_model_loses_its_requests(
+async def test_one_that_is_started_again_with_another_model_loses_its_requests(
     fleet_of: Any, ask: Any, wait_for: Any
 ) -> None:
     async with fleet_of(2) as fakes:
@@ -227,7 +227,7 @@ async def test_a_retry_goes_to_another_replica(fleet_of: Any, ask: Any) -> None:
         assert [fakes.calls(number) for number in range(3)] == [1, 1, 1]
 
 
-async def test_a_replica_that_refuses_is_passed_over_unheard(fleet_of: Any, ask: Any) -> None:
+async def test_a_replica_that_refuses_is_skipped_silently(fleet_of: Any, ask: Any) -> None:
     async with fleet_of(2) as fakes:
         await fakes.engine.client.start(60.0)
         fakes.change(0, faults=Faults((("503", 1.0),)))
@@ -444,7 +444,7 @@ async def _ask_on(engine: HttpEngine, number: int) -> None:
         await engine.complete(request, timeout_s=120.0)
 
 
-async def test_lost_leases_are_told_and_the_silent_one_is_shut() -> None:
+async def test_lost_leases_are_reported_and_the_silent_one_is_shut() -> None:
     clock = ManualClock()
     async with FakeReplica(QUICK) as one, FakeReplica(QUICK) as two:
         config = FleetConfig(FixedReplicas((one.url, two.url)), model="m", stall_s=5.0, check_s=0.01)
@@ -559,7 +559,7 @@ async def test_a_caller_that_gives_up_is_obeyed_though_the_replica_is_lost(
         assert fakes.calls(0) + fakes.calls(1) == 1
 
 
-async def test_what_a_wrong_replica_serves_is_told_in_one_short_line(
+async def test_what_a_wrong_replica_serves_is_reported_in_one_short_line(
     fleet_of: Any, ask: Any, wait_for: Any
 ) -> None:
     async with fleet_of(2) as fakes:

@@ -286,7 +286,7 @@ def test_a_kv_cache_that_cannot_be_read_shuts_nobody_who_decodes() -> None:
     asyncio.run(main())
 
 
-def test_prefills_for_nothing_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_prefills_for_nothing_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with pools(prefill=replace(SCRIPT, gives_kv_cache=False)) as both:
             for number in range(2 * MISSING):
@@ -296,7 +296,7 @@ def test_prefills_for_nothing_are_told_once(caplog: pytest.LogCaptureFixture) ->
     assert [record.message.split(",")[1] for record in caplog.records] == [f" {MISSING} times"]
 
 
-def test_each_answer_says_whether_a_kv_cache_was_handed_over_and_why_not() -> None:
+def test_each_answer_shows_whether_a_kv_cache_was_handed_over_and_why_not() -> None:
     async def main() -> None:
         async with pools(each=1) as both:
             assert (await both.answer(request(0))).handover == "transferred"

@@ -80,7 +80,7 @@ async def test_a_file_may_be_lines_yaml_or_json(tmp_path: Path, text: str) -> No
         (b"http://a:1\n" * (MAX_BYTES // 10), "larger than"),
     ],
 )
-def test_a_broken_file_says_what_is_wrong(tmp_path: Path, data: bytes, says: str) -> None:
+def test_a_broken_file_shows_what_is_wrong(tmp_path: Path, data: bytes, says: str) -> None:
     file = tmp_path / "replicas"
     file.write_bytes(data)
     with pytest.raises(SettingError, match=says) as caught:
@@ -88,7 +88,7 @@ def test_a_broken_file_says_what_is_wrong(tmp_path: Path, data: bytes, says: str
     assert str(file) in str(caught.value)
 
 
-def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_shows_it(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="cannot be read"):
         read_replicas(tmp_path / "none")
 

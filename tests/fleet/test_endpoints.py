@@ -283,7 +283,7 @@ async def anext_of(updates: Any) -> Any:
     raise AssertionError("it has ended")
 
 
-async def test_a_cluster_that_is_not_there_is_told_at_once(
+async def test_a_cluster_that_is_not_there_is_reported_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("lightkube", reason="lightkube is missing: pip install 'forebay[kubernetes]'")

@@ -93,7 +93,7 @@ def test_time_for_which_this_process_was_held_up_does_not_count() -> None:
     assert request.overdue(500.0, here_since_s=450.0) == (0.0, False)
 
 
-def test_one_whose_silence_says_nothing_is_not_late() -> None:
+def test_silence_without_meaning_is_not_late() -> None:
     progress = RequestProgress()
     request = Asked(progress)
     request.ignore_silence = True

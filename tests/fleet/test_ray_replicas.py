@@ -43,7 +43,7 @@ def test_its_parts() -> None:
     assert RayPlace.parse("http://head:8265/fleet") == RayPlace("http://head:8265", "fleet")
 
 
-async def test_replicas_come_and_go_with_what_the_cluster_says() -> None:
+async def test_replicas_come_and_go_with_what_the_cluster_shows() -> None:
     two, one = ("RUNNING", "RUNNING"), ("STOPPING", "RUNNING")
     answers = [body(application("fleet", states=states)) for states in (two, one, ())]
     async with (

@@ -135,13 +135,6 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-@pytest.fixture(scope="module")
-def gateway_url() -> Iterator[str]:
-    """One gateway for tests that only look."""
-    with on_thread(ReplicaScript(delay=Fixed(0.0), chunks=3)) as url:
-        yield url
-
-
 @asynccontextmanager
 async def before_engines(
     *engines: CannedEngine, also: tuple[str, ...] = (), **settings: Any

@@ -27,7 +27,7 @@ pairs = st.lists(st.tuples(names, st.binary(max_size=8)), max_size=12)
 
 
 @given(headers=pairs)
-def test_no_header_of_the_connection_goes_on(headers: list[tuple[bytes, bytes]]) -> None:
+def test_no_header_of_the_connection_is_forwarded(headers: list[tuple[bytes, bytes]]) -> None:
     for kept in (
         [name for name, _ in headers_down(headers)],
         [name.encode() for name, _ in headers_up(headers)],

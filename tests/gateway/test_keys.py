@@ -31,7 +31,7 @@ def test_a_bucket_never_gives_more_than_it_held_and_got(
 
 
 @given(rate=st.floats(0.1, 100), amount=st.floats(0.1, 100))
-def test_after_the_wait_that_is_told_there_is_enough(rate: float, amount: float) -> None:
+def test_after_the_reported_wait_there_is_enough(rate: float, amount: float) -> None:
     bucket = Bucket(rate, 10.0, 0.0)
     bucket.take(10.0, 0.0)
     wait_s = bucket.take(amount, 0.0)
@@ -199,7 +199,7 @@ def test_requests_at_a_time_exceed_a_day_by_one_of_them_at_most() -> None:
     assert usage.tokens(0, 0.0, 0) == 0
 
 
-def test_new_limits_count_from_now_on_and_the_day_goes_on() -> None:
+def test_new_limits_count_from_now_on_and_the_day_continues() -> None:
     usage = Usage(KeyLimits(tokens_per_day=100), 0.0)
     used(usage, 90, 0)
     usage.change(KeyLimits(tokens_per_day=50), 0.0)

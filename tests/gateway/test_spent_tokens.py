@@ -129,7 +129,7 @@ async def test_stream_is_counted_whether_its_client_asks(asks: bool) -> None:
         assert tokens_left(served) > LENGTH
 
 
-async def test_a_transcript_does_not_say_what_it_cost() -> None:
+async def test_a_transcript_does_not_show_what_it_cost() -> None:
     """Its words are the client's own."""
     text = b'"prompt_tokens": 1, "completion_tokens": 1'
     engine = CannedEngine([card("m")], {"/v1/audio/transcriptions": Canned(text, content_type="text/plain")})

@@ -279,7 +279,7 @@ def test_a_kafka_that_is_away_is_waited_for_and_then_given_up(ask: Callable[...,
         ),
     ],
 )
-def test_what_kafka_will_not_do_is_said_before_the_start(
+def test_what_kafka_will_not_do_is_reported_before_the_start(
     ask: Callable[..., Any], answers: Answers, sink: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(SettingError, match=words):

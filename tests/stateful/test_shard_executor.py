@@ -411,7 +411,7 @@ def test_a_key_that_is_put_off_many_times_is_noted_once() -> None:
     assert machine.stores.due == {}
 
 
-def test_at_the_end_all_timers_fire_but_none_for_ever() -> None:
+def test_at_the_end_all_timers_fire_but_none_forever() -> None:
     def again(state: Any, name: str, time_ms: int, now: Moment) -> Step[Any]:
         return Step(state, outputs=(Output(name),), timers={"tick": Timer(time_ms + 1000, "wall")})
 
@@ -553,7 +553,7 @@ def test_state_accesses_do_not_depend_on_how_many_events_wait() -> None:
     assert len(events) == len(answers) == 1
 
 
-def test_results_of_events_found_after_a_restart_say_restored() -> None:
+def test_results_of_events_found_after_a_restart_show_restored() -> None:
     """Also events that waited for their turn without a call yet."""
     machine = Machine(Remember())
     for number in (1, 2):

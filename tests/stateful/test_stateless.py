@@ -136,7 +136,7 @@ def test_a_restore_makes_the_same_calls_under_the_same_ids() -> None:
     assert list(shard.calls)[4:] == ["same", "same#2#2"]
 
 
-def test_results_of_events_found_after_a_restart_say_restored() -> None:
+def test_results_of_events_found_after_a_restart_show_restored() -> None:
     store = DictStore()
     found: dict[str, bool] = {}
     for machine, id in ((StatelessExecutor(store), "old"), (StatelessExecutor(store), "new")):

@@ -169,7 +169,7 @@ def test_sliding_windows_share_the_work_of_their_panes() -> None:
 
 
 @pytest.mark.parametrize("late", ["next", "side", "correct"])
-def test_a_late_event_goes_where_the_policy_says(late: str) -> None:
+def test_a_late_event_follows_the_policy(late: str) -> None:
     program = SummaryProgram(plan_of(WINDOWS[0], late=late, allowed_ms=100 * SECOND, correct_ms=10 * SECOND))
     driven = Driven(program)
     for event in events_at([1000, 2000, 3000]):

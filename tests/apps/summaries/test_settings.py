@@ -177,6 +177,6 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         ({"who": "ann", "text": None}, "ann: "),
     ],
 )
-def test_what_is_said_has_no_words_of_python(said: dict[str, Any], words: str) -> None:
+def test_text_of_a_message_has_no_words_of_python(said: dict[str, Any], words: str) -> None:
     program: Any = SMALL.program(event_time=True)
     assert program._said(said) == words

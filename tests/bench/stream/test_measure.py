@@ -83,7 +83,7 @@ def test_the_engines_known_time_is_found_where_it_was_spent(run: StreamRun) -> N
 
 @pytest.mark.slow
 @pytest.mark.flink
-def test_flink_and_the_engine_say_what_they_do(run: StreamRun) -> None:
+def test_flink_and_the_engine_show_what_they_do(run: StreamRun) -> None:
     figures = stream_figures(run)
     assert run.checkpoints
     assert figures.checkpoint["state_bytes"].maximum > 0
@@ -104,7 +104,7 @@ def test_nothing_was_lost_and_the_clocks_agree(run: StreamRun) -> None:
 
 @pytest.mark.long
 @pytest.mark.flink
-def test_events_without_the_prompts_fields_are_told_at_once() -> None:
+def test_events_without_the_prompts_fields_are_reported_at_once() -> None:
     document = {**PIPELINE, "prompt": "About? {{ headline }}"}
     with ReplicaProcess(ReplicaScript()) as replica:
         options = StreamOptions(pipeline=document, engine=(replica.url,))

@@ -99,7 +99,7 @@ def test_a_point_with_windows_is_as_long_as_some_of_them() -> None:
     assert (options().max_model_len(1.0), options().max_model_len(SMALL_KV_CACHE_GIB)) == (2048, 50)
 
 
-def test_events_share_what_they_are_told_to_share(tmp_path: Path) -> None:
+def test_events_share_the_given_parts(tmp_path: Path) -> None:
     def texts(events: Events) -> list[dict[str, Any]]:
         path = write_events(tmp_path / "events.jsonl", options(events=200), events)
         return [orjson.loads(line) for line in path.read_bytes().splitlines()]
@@ -119,7 +119,7 @@ def test_events_share_what_they_are_told_to_share(tmp_path: Path) -> None:
     assert not {one["text"] for one in texts(Events())} & {one["text"] for one in own}
 
 
-def test_every_point_is_measured_and_told() -> None:
+def test_every_point_is_measured_and_reported() -> None:
     pipelines = ScriptedPipelines()
     document = measured(pipelines, "prefix", "capacity")
     assert [cell["factor"] for cell in document["cells"]] == [

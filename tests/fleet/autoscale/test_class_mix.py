@@ -31,7 +31,7 @@ def test_the_parts_add_up_and_none_is_below_zero(seen: list[dict[str, Tokens]], 
 
 
 @pytest.mark.parametrize(("ticks", "each"), [(40, 100.0), (1, 4000.0)])
-def test_the_last_requests_count_however_they_were_told(ticks: int, each: float) -> None:
+def test_the_last_requests_count_in_any_report(ticks: int, each: float) -> None:
     mix = ClassMix(CLASSES)
     mix.add({"alarm": Tokens(100_000, 1, 1)})
     for _ in range(ticks):

@@ -106,7 +106,7 @@ def test_uncountable_replicas_change_nothing_and_keep_arrivals() -> None:
     assert stream.taken == 2
 
 
-def test_a_platform_that_refuses_is_told_and_asked_again() -> None:
+def test_a_platform_that_refuses_is_reported_and_asked_again() -> None:
     replicas = Replicas(refuses="quota: 0 of 2 GPUs left")
     loop, _ = loop_of(replicas, Stream())
     step = loop.tick(0.0)

@@ -23,7 +23,7 @@ COUNTS = st.integers(0, 10**12)
 
 
 @given(st.none() | st.builds(TopicBacklog, COUNTS, st.none() | COUNTS, st.none() | COUNTS, st.floats(0, 1e9)))
-def test_what_is_told_is_what_is_heard(backlog: TopicBacklog | None) -> None:
+def test_what_is_sent_is_what_is_received(backlog: TopicBacklog | None) -> None:
     assert decode_backlog(encode_backlog(backlog)) == backlog
 
 
@@ -91,7 +91,7 @@ def test_the_ends_of_transactions_keep_no_replica_and_hide_no_record() -> None:
     assert counted(standing, [(903, 4), (2000, 4)]) == [0, 0]
 
 
-def test_a_source_that_hung_and_goes_on_has_records_after_all() -> None:
+def test_a_source_that_hung_and_continues_has_records_after_all() -> None:
     standing = StandingRecords()
     assert counted(standing, [(0, 10**6), (STANDS_S, 10**6)]) == [10**6, 0]
     assert counted(standing, [(70, 10**6 - 500)]) == [10**6 - 500]
