@@ -9,17 +9,19 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import orjson
 import pytest
 import typer.main
 from hypothesis import settings
 
 from forebay.errors import SettingError
+
+if TYPE_CHECKING:
+    from tests.harness.pipelines import Pipelines
 
 # A deadline per example would be an assertion about the wall clock of a busy machine.
 settings.register_profile("forebay", deadline=None, print_blob=True, max_examples=50)
@@ -123,93 +125,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "home"
 
 
-class Pipelines:
-    """Runs pipelines in this process, on the session's JVM, with their files in one folder."""
-
-    def __init__(self, folder: Path, connector: Path | None = None) -> None:
-        self.folder = folder
-        self._connector = connector
-
-    def beside(self, name: str) -> Pipelines:
-        """Others, with their files in a folder of this name."""
-        folder = self.folder / name
-        folder.mkdir()
-        return Pipelines(folder, self._connector)
-
-    def spec(self, **document: Any) -> Any:
-        """A pipeline from `in.jsonl` to `out`, changed by `document`."""
-        from forebay.pipeline.load import parse_spec
-
-        usual = {
-            "name": "p",
-            "source": {"type": "jsonl", "path": "in.jsonl"},
-            "prompt": "{{ event.text }}",
-            "sink": {"type": "jsonl", "path": "out"},
-            "checkpoint": {"interval_s": 0.5},
-        }
-        return parse_spec({**usual, **document}, base=self.folder)
-
-    def write(self, *lines: bytes | dict[str, Any], name: str = "in.jsonl") -> None:
-        """Write an input file: bytes unchanged, everything else as JSON."""
-        text = [line if isinstance(line, bytes) else orjson.dumps(line) for line in lines]
-        (self.folder / name).write_bytes(b"".join(line + b"\n" for line in text))
-
-    def run(
-        self,
-        spec: Any,
-        url: str,
-        *,
-        watch: Any = lambda _: None,
-        enough: Any = lambda _: False,
-        **options: Any,
-    ) -> Any:
-        """Run `spec` to its end; `options` are those of a plan."""
-        from forebay.pipeline.plan import Plan
-        from forebay.pipeline.run import run_pipeline
-        from forebay.settings import Settings
-
-        home = self.folder / "home"
-        if self._connector is not None and not home.exists():
-            home.mkdir(mode=0o700)
-            (home / "connectors").symlink_to(self._connector.parent)
-        settings = Settings(home=home, python=Path())
-        plan = Plan(spec, settings, **{"in_process": True, **options})
-        try:
-            return run_pipeline(plan, nullcontext([url]), watch, enough=enough)
-        finally:
-            self._keep_jvm(Path(spec.checkpoint.dir))
-
-    def interrupt(self, spec: Any, url: str, enough: Callable[[], bool], **options: Any) -> Any:
-        """Run `spec` until there is `enough`, and interrupt it like Ctrl-C; returns the last snapshot."""
-        seen = []
-
-        def watch(now: Any) -> None:
-            seen.append(now)
-            if now.state == "RUNNING" and enough():
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            self.run(spec, url, watch=watch, **options)
-        assert seen[-1].state == "INTERRUPTED"
-        return seen[-1]
-
-    def _keep_jvm(self, checkpoints: Path) -> None:
-        """A run ends the JVM of an interrupted run; here it is shared by all tests."""
-        from forebay.pipeline.run_state import read_state, write_state
-
-        state = read_state(checkpoints)
-        if state is not None:
-            write_state(checkpoints, state.model_copy(update={"jvm": None}))
-
-    def lines(self, sink: str = "out") -> list[dict[str, Any]]:
-        """Committed lines of a sink."""
-        from forebay.connectors.files.sink import read_jsonl_sink
-
-        return [orjson.loads(line) for line in read_jsonl_sink(self.folder / sink)]
-
-
 @pytest.fixture
 def pipelines(tmp_path: Path, flink_logs: Path, connector: Path | None) -> Pipelines:
+    from tests.harness.pipelines import Pipelines
+
     return Pipelines(tmp_path, connector)
 
 
@@ -218,7 +137,12 @@ def shared_pipelines(
     tmp_path_factory: pytest.TempPathFactory, flink_logs: Path, connector: Path | None
 ) -> Pipelines:
     """For tests that check several aspects of one run."""
+    from tests.harness.pipelines import Pipelines
+
     return Pipelines(tmp_path_factory.mktemp("pipelines"), connector)
+
+
+TOOL_CALLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 
 
 @pytest.fixture(scope="session")
@@ -229,7 +153,7 @@ def local_engine() -> Iterator[Any]:
 
     settings = load_settings()
     ensure_engine(settings, Silent())
-    options = EngineOptions(kv_cache_gib=0.5, max_model_len=512, extra=("--seed", "3"))
+    options = EngineOptions(kv_cache_gib=0.5, max_model_len=512, extra=("--seed", "3", *TOOL_CALLS))
     with local_replicas(1, options, settings=settings) as replicas:
         processes = replicas.replicas[0].processes()
         yield replicas

@@ -1,8 +1,4 @@
-"""What bad input gets: every kind of it in a run of a real pipeline, and then fed in again.
-
-One run has failures by number of attempts, with time for them on any machine; another has failures by
-deadline.
-"""
+"""What bad input gets: every kind of it in a run of a real pipeline, and then fed in again."""
 
 from __future__ import annotations
 
@@ -17,8 +13,6 @@ import pytest
 
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.script import Fixed
-
-from .conftest import Pipelines
 
 # One run, or one node, for all of them.
 pytestmark = [pytest.mark.flink, pytest.mark.xdist_group("bad_input")]
@@ -58,14 +52,6 @@ GIVEN_UP: dict[str, tuple[bytes, str, int, str]] = {
 }
 """The line, and its dead letter: cause, attempts, words of the detail."""
 
-OUTAGES: dict[str, tuple[bytes, str, str]] = {
-    "429": (b'{"text": "((fault:429))"}', "rate_limited", "answered 429"),
-    "503": (b'{"text": "((fault:503))"}', "overloaded", "answered 503"),
-    "cut": (b'{"text": "((fault:cut))"}', "unreachable", ""),
-    "refused": (b'{"text": "((fault:refuse))"}', "unreachable", ""),
-}
-"""The line, its cause, words of the detail: retried until its deadline, however few attempts are allowed."""
-
 PASSING = ("429", "500", "503", "hang", "cut", "refuse", "garbage", "schema", "error")
 """Faults that pass after one attempt."""
 
@@ -74,7 +60,6 @@ INPUT = [
     *(orjson.dumps({"text": f"((fault:{fault}x1))"}) for fault in PASSING),
     *(orjson.dumps({"text": f"plain {i}"}) for i in range(12)),
 ]
-OUTAGE_INPUT = [*(line for line, _, _ in OUTAGES.values()), b'{"text": "plain"}']
 
 
 class Search:
@@ -143,15 +128,6 @@ def run(shared_pipelines: Any, flink_logs: Path, key_file: Path) -> Run:
     return Run(shared_pipelines, INPUT, key_file, flink_logs, **limits)
 
 
-@pytest.fixture(scope="module")
-def outage(tmp_path_factory: pytest.TempPathFactory, flink_logs: Path, key_file: Path) -> Run:
-    # Half of `base_s` is the least that the last try has, so that its cause is seldom the deadline.
-    retry = {"max_attempts": 1, "base_s": 5.0, "max_backoff_s": 5.0}
-    limits = {"timeout_s": 25.0, "deadline_s": 25.0, "retry": retry}
-    pipelines = Pipelines(tmp_path_factory.mktemp("outage"))
-    return Run(pipelines, OUTAGE_INPUT, key_file, flink_logs, **limits)
-
-
 @pytest.mark.parametrize("name", GIVEN_UP)
 def test_a_failed_record_is_a_dead_letter_with_cause_attempts_and_input(run: Run, name: str) -> None:
     line, cause, attempts, words = GIVEN_UP[name]
@@ -164,25 +140,13 @@ def test_a_failed_record_is_a_dead_letter_with_cause_attempts_and_input(run: Run
         assert run.report.calls.get(letter["id"], 0) == (letter["attempts"] if cause != "unauthorized" else 1)
 
 
-@pytest.mark.parametrize("name", OUTAGES)
-def test_a_record_that_is_not_to_blame_is_tried_until_its_deadline(outage: Run, name: str) -> None:
-    line, cause, words = OUTAGES[name]
-    letter = outage.letters[outage.at(line)]
-    assert letter["cause"] == cause
-    assert words in letter["detail"]
-    assert letter["attempts"] > 1, "which is all that max_attempts allows others"
-    assert raw_of(letter) == line
-    assert outage.results.keys() == {outage.at(b'{"text": "plain"}')}
-    assert outage.search.with_key == set()
-
-
 @pytest.mark.parametrize("fault", PASSING)
 def test_a_fault_that_passes_costs_a_try_and_nothing_else(run: Run, fault: str) -> None:
     line = orjson.dumps({"text": f"((fault:{fault}x1))"})
     assert run.results[run.at(line)]["attempts"] == 2
 
 
-def test_nothing_is_lost_nothing_comes_twice_and_the_job_goes_on(run: Run) -> None:
+def test_nothing_is_lost_nothing_comes_twice_and_the_job_continues(run: Run) -> None:
     positions = Counter([*run.results, *run.letters])
     assert positions == Counter(f"in.jsonl@{number}" for number in range(1, len(INPUT) + 1))
     assert len(run.letters) == len(GIVEN_UP)

@@ -72,7 +72,7 @@ def test_a_dead_letter_steers_no_terminal() -> None:
     assert not steering(written.getvalue())
 
 
-def test_what_the_engine_says_while_it_starts_steers_no_terminal() -> None:
+def test_what_the_engine_shows_while_it_starts_steers_no_terminal() -> None:
     console, written = terminal()
     with ConsoleProgress(console).step("starting") as detail:
         detail(ATTACK)

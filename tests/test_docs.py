@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import typer
 from benchmarks.__main__ import application as benchmarks
-from tests.harness.run_programs import Ran, run_programs
+from tests.harness.run_programs import run_programs
 
 import forebay
 import forebay.testing
@@ -175,12 +175,6 @@ def test_commands_exist(place: str, words: list[str]) -> None:
             "kubectl",
             "helm",
         }, f"{place}: what is {name}?"
-
-
-def test_a_wrong_command_would_be_seen() -> None:
-    for wrong in ("run x.yaml --frsh", "engine sideways", "demo --events many", "bench", "run"):
-        with pytest.raises(WrongCommand):
-            parse(shlex.split(wrong))
 
 
 PYTHON = [block for page in PAGES for block in blocks(page, "python")]
@@ -355,23 +349,26 @@ def test_pipelines_on_local_files_run(block: Block, pipelines: Any) -> None:
     assert (last.state, last.results, last.dead_letters) == ("FINISHED", rows, 0)
 
 
-@pytest.fixture(scope="module")
-def programs(
-    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> dict[Path, tuple[Ran, int]]:
-    """Run all Python of a page, in order, as one program in a folder with the examples; returns its outcome
-    and the number of answers."""
+@pytest.mark.flink
+@pytest.mark.parametrize(
+    "pages",
+    [
+        pytest.param(WITH_PYTHON[:1], id="README"),
+        pytest.param(WITH_PYTHON[1:], id="docs", marks=pytest.mark.slow),
+    ],
+)
+def test_python_runs(pages: list[Path], tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """All Python of a page runs, in order, as one program in a folder with the examples."""
     from forebay.testing.replica import ReplicaScript, ReplicaThread
     from forebay.testing.script import Fixed
     from forebay.testing.waiting import wait_until
 
-    folder = tmp_path_factory.mktemp("pages")
+    files, replicas, folder = {}, {}, tmp_path
     (folder / "home").mkdir(mode=0o700)
-    if any("_kafka(" in block.text for block in PYTHON):
+    if any("_kafka(" in block.text for page in pages for block in blocks(page, "python")):
         (folder / "home" / "connectors").symlink_to(request.getfixturevalue("kafka_jar").parent)
-    files, replicas = {}, {}
     with ExitStack() as stack:
-        for number, page in enumerate(WITH_PYTHON):
+        for number, page in enumerate(pages):
             script = ReplicaScript(models=(MODEL,), delay=Fixed(0.05))
             replica = replicas[page] = stack.enter_context(ReplicaThread(script))
             examples = folder / str(number) / "examples"
@@ -382,14 +379,7 @@ def programs(
         ran = run_programs(files, folder / "home")
         # A replica may notice aborted requests of a program only after its end.
         wait_until(lambda: not any(replica.report().in_flight for replica in replicas.values()))
-        return {page: (ran[str(page)], replicas[page].report().completed) for page in WITH_PYTHON}
-
-
-@pytest.mark.flink
-@pytest.mark.xdist_group("pages")
-@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_python_runs(page: Path, programs: dict[Path, tuple[Ran, int]]) -> None:
-    ran, answers = programs[page]
-    assert not ran.error, ran.error
-    asks = any(ENGINE in block.text for block in blocks(page, "python"))
-    assert (answers > 0) == asks, "the program asked the engine nothing"
+        answers = {str(page): replicas[page].report().completed for page in pages}
+    assert {name: each.error for name, each in ran.items() if each.error} == {}
+    asking = {str(page): any(ENGINE in block.text for block in blocks(page, "python")) for page in pages}
+    assert {name: count > 0 for name, count in answers.items()} == asking

@@ -72,32 +72,6 @@ def test_a_page_begins_with_what_its_reader_can_do(page: str) -> None:
     assert wrong_opening((DOCS / page).read_text(encoding="utf-8")) == ""
 
 
-def test_wrong_navigations_are_found() -> None:
-    text = '{"A" = "a.md"}, {"B" = "how-to/b.md"}, {"A again" = "a.md"}, {"D" = "d.md"}'
-    assert wrong_navigation(text, ["a.md", "c.md", "how-to/b.md"]) == [
-        "c.md is missing",
-        "a.md is listed twice",
-        "d.md does not exist",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("# A\n\nAfter this page you can do it.\n\n## B\n", ""),
-        ("<!-- Made. -->\n\n# A\n\nAfter this page you know it.\n", ""),
-        ("# A\n\n## B\n\nAfter this page you can do it.\n", "does not begin"),
-        ("# A\n\nA few words.\n", "does not begin"),
-        ("# A\n\nAfter this page you can\na\nb\nc.\n", "more than 3 lines"),
-        ("# A\n\nAfter this page you can do it. And more.\n", "not one sentence"),
-    ],
-)
-def test_wrong_openings_are_found(text: str, why: str) -> None:
-    found = wrong_opening(text)
-    assert why in found
-    assert bool(found) == bool(why)
-
-
 def extras(text: str) -> set[str]:
     """The extras of a pyproject.toml."""
     section = re.split(r"^\[", text.partition("[project.optional-dependencies]\n")[2], flags=re.M)[0]
@@ -116,12 +90,6 @@ def test_one_table_lists_all_extras() -> None:
     names = [name for _, name in rows]
     assert len(names) == len(set(names))
     assert set(names) == extras((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-
-
-def test_extras_are_read_from_their_section_alone() -> None:
-    text = '[project]\nname = "x"\n[project.optional-dependencies]\na-b = [\n    "x[y]>=1",\n]\n'
-    text += 'c = ["z"]\n[tool.x]\nd = 1\n'
-    assert extras(text) == {"a-b", "c"}
 
 
 NOT_OURS = {"results/NAME.md", "features/nixl_connector_usage.md"}

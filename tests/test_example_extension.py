@@ -122,6 +122,7 @@ def test_it_is_exactly_once_over_a_kill_and_its_source_settings_are_bound(
     assert len(letters) == LINES - len(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.flink
 def test_its_application_runs_by_its_name(
     tmp_path: Path, environment: dict[str, str], replica: ReplicaThread

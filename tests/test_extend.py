@@ -129,7 +129,7 @@ def test_a_connector_of_a_package_is_settings_like_our_own(
         parse_spec(pipeline(dead_letters={"type": "shout"}))
 
 
-def test_what_a_connector_finds_missing_is_told_before_the_start(
+def test_what_a_connector_finds_missing_is_reported_before_the_start(
     install_package: Install, tmp_path: Path
 ) -> None:
     install_package("forebay.connectors", "numbers_package", CONNECTOR, numbers="SOURCE")
@@ -236,7 +236,7 @@ def test_a_policy_of_a_package_is_held_to_what_a_policy_promises(caplog: pytest.
 
 
 @pytest.mark.usefixtures("policies")
-def test_a_policy_that_cannot_be_made_is_told_where_it_is_named() -> None:
+def test_a_policy_that_cannot_be_made_is_reported_where_it_is_named() -> None:
     with pytest.raises(
         SettingError, match=r"'fails' .* could not be created with the seed 0: RuntimeError: no map"
     ):

@@ -78,11 +78,6 @@ async def test_each_metric_and_label_exists() -> None:
         assert labels <= exported[metric] | SCRAPED, f"{query}: {metric} has no {labels - exported[metric]}"
 
 
-def test_what_a_query_names_is_found() -> None:
-    query = 'histogram_quantile(0.5, sum by (le, a) (rate(x:y_bucket{b!="c", d=~"e"}[1m])))'
-    assert metric_and_labels(query, "{{f}} of {{a}}") == ("x:y_bucket", {"le", "a", "b", "d", "f"})
-
-
 @pytest.fixture
 def prometheus(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     """A Prometheus that scrapes the file of targets."""

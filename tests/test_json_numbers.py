@@ -125,7 +125,7 @@ def test_what_holds_itself_comes_to_an_end() -> None:
     check_numbers(holds)
 
 
-def test_other_values_are_written_as_told() -> None:
+def test_other_values_are_written_as_given() -> None:
     value = {"set": {1}, "n": [2**64, ExactFloat("1e400")]}
     assert dump_json(value, list) == b'{"set":[1],"n":[18446744073709551616,1e400]}'
     with pytest.raises(TypeError, match="not JSON serializable"):

@@ -145,28 +145,6 @@ def test_no_lock_names_a_host() -> None:
         assert "://" not in lock.read_text(), lock.name
 
 
-LOCK = f"a==1.5 \\\n    --hash=sha256:{'0' * 64}\n    # via x (pyproject.toml)\n"
-
-
-@pytest.mark.parametrize(
-    ("requirements", "said"),
-    [
-        (["a>=1"], []),
-        (["a>=2"], ["a>=2 is asked for, Python 3.11 gets 1.5"]),
-        (["a", "b"], ["b is asked for, Python 3.11 gets None"]),
-        ([], ["a is pinned for x (pyproject.toml) and not asked for"]),
-    ],
-)
-def test_a_lock_that_disagrees_is_found(requirements: list[str], said: list[str]) -> None:
-    assert disagreements(requirements, LOCK, "x (pyproject.toml)", ("3.11",)) == said
-
-
-@pytest.mark.parametrize("lock", ["a==1.5\n", "--index-url x\n", LOCK + "b>=1\n"])
-def test_a_pin_without_a_hash_is_found(lock: str) -> None:
-    with pytest.raises(AssertionError):
-        pins(lock)
-
-
 def test_an_audit_that_can_find_nothing_says_so_and_asks_no_more(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     audit, asked = tmp_path / "bin" / "pip-audit", tmp_path / "asked"

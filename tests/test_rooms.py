@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -21,3 +22,9 @@ def test_room_states_purpose_and_imports(room: Path) -> None:
     # A docstring that also explains a registry may be longer.
     assert 2 <= len(text.splitlines()) <= 8
     assert "ay import" in text or "import from" in text
+
+
+def test_names_of_tests_have_less_than_70_characters() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("*.py")]
+    names = [name for text in texts for name in re.findall(r"def (test_\w+)", text)]
+    assert [name for name in names if len(name) >= 70] == []

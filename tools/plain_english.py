@@ -28,13 +28,8 @@ CLEAN = (
 )
 """Files and folders that are checked. Add a line when one is clean."""
 
-NOT_YET = re.compile(r"tests/(?:fleet|gateway)/")
-"""Files in `CLEAN` that still have findings; they are checked only if they are named."""
-
 TREE = ("src", "tests", "benchmarks", "tools", "docs", "examples", "README.md", "CONTRIBUTING.md")
-NOT_CHECKED = re.compile(
-    r"docs/reference/(?:forebay|testing)\.md|tests/corpus/|tools/plain_english|tests/tools/test_plain_english"
-)
+NOT_CHECKED = re.compile(r"docs/reference/(?:forebay|testing)\.md|tests/corpus/|tools/plain_english")
 
 PROMPT = "a prompt: other words change the answers"
 CODE_IN_TEXT = "a name in a program or a template"
@@ -52,7 +47,6 @@ ALLOWED = {
     ("src/forebay/apps/trends/settings.py", "say"): PROMPT,
     ("src/forebay/connectors/generator/posts.py", "so much"): "a generated post",
     ("src/forebay/untrusted_text.py", "say"): PROMPT,
-    ("tests/apps/summaries/test_settings.py", "Tell"): PROMPT,
     ("tests/apps/test_questions.py", "say"): PROMPT,
     ("tests/apps/test_sessions.py", "tell"): PROMPT,
     ("tests/apps/topics/test_page.py", "what it is"): PROMPT,
@@ -196,8 +190,6 @@ def main(arguments: list[str]) -> int:
     counts = "--counts" in arguments
     paths = [argument for argument in arguments if argument != "--counts"]
     wrong, used = check(paths or (TREE if counts else CLEAN))
-    if not paths and not counts:
-        wrong = [each for each in wrong if not NOT_YET.match(each.path)]
     if counts:
         rooms, reasons = (
             Counter(each.path.rpartition("/")[0] for each in wrong),

@@ -209,7 +209,7 @@ class TestStreams:
         with pytest.raises(SettingError, match="needs the time of each event"):
             fb.read_jsonl(env, tmp_path / "a.csv", out_of_orderness_s=3)
 
-    def test_wrong_settings_of_applications_are_all_told(self, env: Any) -> None:
+    def test_wrong_settings_of_applications_are_all_reported(self, env: Any) -> None:
         ask = fb.Inference(URL, model="m")
         with pytest.raises(SettingError) as caught:
             fb.summaries(env.from_collection(["a"]), ask, key="{{ event }}", window="slidin", siz_s=3)
@@ -219,7 +219,7 @@ class TestStreams:
             "summaries: unknown key 'siz_s'; did you mean 'size_s'?",
         ]
 
-    def test_without_the_connector_it_is_said_where_it_comes_from(
+    def test_missing_connector_is_reported_with_its_command(
         self, env: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from forebay.api import kafka

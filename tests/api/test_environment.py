@@ -70,7 +70,7 @@ def test_one_process_may_take_it_again(tmp_path: Path, monkeypatch: pytest.Monke
     assert not hold_folder(Path("state"))
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SettingError, match=r"checkpoints: .*file/state cannot be used: Not a directory"):
         hold_folder(tmp_path / "file" / "state")
@@ -188,7 +188,7 @@ def importing_pyflink(before: str = "") -> str:
     return done.stderr
 
 
-def test_pyflink_does_not_say_what_it_lacks_unless_it_is_asked() -> None:
+def test_pyflink_does_not_show_what_it_lacks_unless_it_is_asked() -> None:
     said = importing_pyflink()
     assert "GCSFileSystem" not in said
     assert "PYFLINK_CYTHON" not in said

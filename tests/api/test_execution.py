@@ -50,7 +50,7 @@ def test_a_defect_in_what_is_written_ends_the_job_at_the_second_failure(
 
 
 @pytest.mark.usefixtures("flink_logs")
-def test_another_failure_is_told_in_one_line() -> None:
+def test_another_failure_is_reported_in_one_line() -> None:
     def refuse(text: str) -> str:
         raise ValueError(f"no {text}")
 
@@ -90,7 +90,8 @@ def interrupted(process: subprocess.Popen[bytes], said: Path) -> str:
     return said.read_text()
 
 
-def test_ctrl_c_cancels_the_job_and_says_no_more_than_that(start: Start, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_ctrl_c_cancels_the_job_with_one_message(start: Start, tmp_path: Path) -> None:
     said = interrupted(start("said"), tmp_path / "said")
     assert said.count("Traceback") == 1
     assert "while sending command" not in said

@@ -66,6 +66,7 @@ def test_from_topic_to_topic(
     assert (letter.key(), orjson.loads(letter.value())["input"]) == (b"bad", "not JSON")
 
 
+@pytest.mark.slow
 def test_a_defect_in_value_ends_the_job_and_names_the_sink_and_the_record(
     node: Any, topic: Callable[..., str], kafka_jar: Path, tmp_path: Path, flink_logs: Path
 ) -> None:
@@ -129,7 +130,7 @@ def test_what_is_too_large_for_a_topic_is_a_dead_letter_or_ends_the_job(
         env.execute("topics")
 
 
-def test_what_is_wrong_is_told_at_the_call(flink_logs: Path, kafka_jar: Path, tmp_path: Path) -> None:
+def test_what_is_wrong_is_reported_at_the_call(flink_logs: Path, kafka_jar: Path, tmp_path: Path) -> None:
     from forebay.flink.jvm import start_jvm
 
     start_jvm(flink_logs, heap_mb=768, jars=(kafka_jar,))

@@ -49,7 +49,7 @@ def test_a_dead_letter_is_cut_to_what_fits() -> None:
         assert orjson.loads(record[1])["cut_bytes"]["input"] > 10_000
 
 
-def test_what_is_too_large_fails_the_job_in_words_that_say_what_to_do() -> None:
+def test_what_is_too_large_fails_the_job_in_words_that_show_what_to_do() -> None:
     words = r"^write_kafka 't': writing failed for the result with id '1'.*: TooLargeForSink: 9 bytes; write"
     with pytest.raises(FunctionFailed, match=words) as failed:
         WriteObject(where="write_kafka 't'").refused(RESULT, "9 bytes")
@@ -151,7 +151,7 @@ def test_what_value_raises_names_the_sink_the_function_and_the_record() -> None:
         ("{{ customer }}", DeadLetter, "a dead letter has no fields"),
     ],
 )
-def test_a_wrong_key_is_told_at_the_call(given: Any, holds: Any, words: str) -> None:
+def test_a_wrong_key_is_reported_at_the_call(given: Any, holds: Any, words: str) -> None:
     with pytest.raises(SettingError, match=words):
         key_of(given, holds)
 

@@ -129,7 +129,7 @@ def test_of_several_models_one_has_to_be_named() -> None:
         fb.Inference(replica.url).served_model()
 
 
-def test_a_model_that_is_not_served_is_told_with_those_that_are() -> None:
+def test_a_model_that_is_not_served_is_reported_with_those_that_are() -> None:
     with (
         ReplicaThread(script("a", "b")) as replica,
         pytest.raises(SettingError, match=r"^model: 'gpt' is not served: the engine at .* serves a, b$"),
@@ -151,7 +151,7 @@ def test_an_engine_that_does_not_answer_may_come_later(monkeypatch: pytest.Monke
         assert fb.Inference(replica.url, model="m", api_key=no_key).served_model() == "m"
 
 
-def test_a_wait_for_the_server_is_told_once_and_not_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wait_for_the_server_is_reported_once_and_not_at_once(caplog: pytest.LogCaptureFixture) -> None:
     say = inference.SaidOnce(3.0)
     for waited_s in (0.0, 1.0, 3.5, 8.0):
         say(f"waited {waited_s} s", waited_s)
@@ -160,7 +160,7 @@ def test_a_wait_for_the_server_is_told_once_and_not_at_once(caplog: pytest.LogCa
     ]
 
 
-def test_which_server_is_waited_for_is_told(
+def test_which_server_is_waited_for_is_reported(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inference, "SILENT_S", 0.0)

@@ -97,7 +97,7 @@ def test_a_line_for_each_operator_that_had_an_event() -> None:
     ]
 
 
-def test_nothing_is_said_twice_in_a_row(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_reported_twice_in_a_row(caplog: pytest.LogCaptureFixture) -> None:
     more = {**COUNTS, "results": 31.0}
     job = FakeJob([{}, {"sort": COUNTS}, {"sort": COUNTS}, {"sort": more}, {"sort": COUNTS}])
     assert said(caplog, job) == [LINE, LINE.replace("30 results", "31 results"), LINE]
@@ -107,14 +107,14 @@ def test_a_flink_that_does_not_answer_is_asked_again(caplog: pytest.LogCaptureFi
     assert said(caplog, FakeJob([None, {"sort": COUNTS}, None, {"sort": COUNTS}])) == [LINE]
 
 
-def test_that_the_job_runs_is_said_when_it_begins_and_after_each_restart(
+def test_running_job_is_reported_at_the_start_and_after_restarts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     words = said(caplog, FakeJob([{}, {}, (1, OTHER), {}], runs=True))
     assert words == ["the job runs", f"Flink restarts the job: {OTHER}", "the job runs"]
 
 
-def test_each_restart_is_said_once_also_where_nobody_listens_to_info(
+def test_each_restart_is_reported_once_also_where_nobody_listens_to_info(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     job = FakeJob([{}, (1, OTHER), {}, (2, OTHER), {"sort": COUNTS}], runs=True)
@@ -202,7 +202,7 @@ def test_only_dead_letters_is_reported_once_even_without_info_logging(
     ],
     ids=["usual", "few", "half", "one result"],
 )
-def test_dead_letters_beside_others_are_no_alarm(
+def test_dead_letters_next_to_others_are_no_alarm(
     caplog: pytest.LogCaptureFixture, found: dict[str, float]
 ) -> None:
     assert said(caplog, FakeJob([{"sort": found}] * 10), logging.WARNING) == []

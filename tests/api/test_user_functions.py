@@ -36,7 +36,7 @@ def test_no_element_makes_a_long_message() -> None:
     assert len(shown(Event(b"x", {}, position="p" * 100_000))) < 200
 
 
-def test_the_function_is_found_in_the_cause_that_flink_tells() -> None:
+def test_the_function_is_found_in_flinks_cause() -> None:
     with pytest.raises(FunctionFailed) as raised, failing_as("write_kafka 'teams'", "value", RESULT):
         raise KeyError("a\nb")
     told = f"pemja.core.PythonException: <class 'forebay.errors.FunctionFailed'>: {raised.value}\n\tat a.b(c)"

@@ -80,7 +80,7 @@ def test_trends_are_those_of_the_stages_whatever_comes_in(pipelines: Any) -> Non
     "job",
     [pytest.param(TrendsJob(), id="trends"), pytest.param(TopicsJob(), id="topics", marks=pytest.mark.long)],
 )
-def test_without_labels_a_run_that_is_interrupted_goes_on_where_it_was(job: Any, pipelines: Any) -> None:
+def test_without_labels_a_run_that_is_interrupted_continues_where_it_was(job: Any, pipelines: Any) -> None:
     """No operator calls a model: the state must be restored without one."""
     document = job.document()
     document["application"]["labels"] = False

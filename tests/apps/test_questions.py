@@ -90,7 +90,7 @@ def test_no_post_ends_the_block_and_each_is_one_line(posts: list[str]) -> None:
 @pytest.mark.parametrize(
     ("make", "application"), [(trend, trends), (topic, topics)], ids=["trends", "topics"]
 )
-async def test_what_a_post_says_changes_neither_schema_nor_another_keys_answer(
+async def test_text_of_a_post_changes_no_schema_and_no_other_keys_answer(
     attack: str, make: Any, application: Any
 ) -> None:
     async def answers(first: str) -> list[Result]:

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.apps.sessions import BOUNDS, FOLDING, RULE, Session, Sessions
@@ -73,7 +73,6 @@ def test_folds_are_rare_and_what_is_folded_begins_like_the_prompt_before() -> No
     assert all(tokens(text_of(ask)) <= 300 for ask in asked if ask.tag != FOLDING)
 
 
-@settings(max_examples=40)
 @given(
     st.lists(st.integers(1, 3000), min_size=1, max_size=25),
     st.floats(0.05, 1.5),
@@ -192,7 +191,7 @@ def test_a_message_with_more_tokens_than_expected_is_shortened_again() -> None:
 
 
 @pytest.mark.parametrize("per_byte", [0.25, 0.004])
-def test_a_session_never_wants_to_keep_more_than_it_may(per_byte: float) -> None:
+def test_a_session_never_keeps_more_than_it_may(per_byte: float) -> None:
     """Even with a large budget, and if very many characters are one token."""
     settings = Sessions(budget_tokens=20_000, idle_s=None)
     machine = Machine(settings.program(event_time=False), Limits(max_state_bytes=settings.max_state_bytes))
@@ -205,7 +204,7 @@ def test_a_session_never_wants_to_keep_more_than_it_may(per_byte: float) -> None
     assert len(machine.results) == 60
 
 
-def test_while_the_engine_is_away_no_session_forgets_what_was_said() -> None:
+def test_no_session_forgets_messages_while_the_engine_is_away() -> None:
     machine = sessions()
     number = 0
     while not machine.calls or machine.calls["a"].ask.tag != FOLDING:
@@ -239,7 +238,7 @@ def test_a_turn_that_fails_is_not_remembered() -> None:
     assert [r.answer["turn"] for r in machine.results] == [1, 2]
 
 
-def test_an_idle_session_ends_with_an_output_and_the_next_begins_anew() -> None:
+def test_an_idle_session_ends_with_an_output_and_the_next_begins_again() -> None:
     machine = sessions()
     converse(machine, "a", 0, "hello")
     machine.pass_time(wall_ms=30_000)
@@ -300,7 +299,7 @@ def test_where_event_time_is_ahead_sessions_go_by_their_own_gaps() -> None:
     assert machine.results[-1].answer == {"ended": "idle", "turns": 1, "summary": ""}
 
 
-def test_a_message_without_a_time_does_not_stay_for_ever() -> None:
+def test_a_message_without_a_time_does_not_stay_forever() -> None:
     machine = sessions(event_time=True)
     machine.pass_time(watermark_ms=1000)
     converse(machine, "a", 0, "hello")
@@ -352,7 +351,7 @@ def test_what_is_no_text_is_a_dead_letter_and_no_call(text: Any) -> None:
         ({"body": "a"}, "nothing; the event has n, body"),
     ],
 )
-def test_what_there_is_in_place_of_a_text_is_told(fields: dict[str, Any], found: str) -> None:
+def test_what_there_is_in_place_of_a_text_is_reported(fields: dict[str, Any], found: str) -> None:
     machine = sessions()
     machine.event("a", 0, **fields)
     assert [letter.detail for letter in machine.letters] == [
@@ -360,7 +359,7 @@ def test_what_there_is_in_place_of_a_text_is_told(fields: dict[str, Any], found:
     ]
 
 
-def test_a_megabyte_of_text_is_shortened_and_said_to_be() -> None:
+def test_a_megabyte_of_text_is_shortened_and_marked_so() -> None:
     machine = sessions(Sessions(budget_tokens=1000))
     converse(machine, "a", 0, "begin " + "x" * 1_000_000 + " end")
     prompt = machine.asked[0].ask.messages[-1].content

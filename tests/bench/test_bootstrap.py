@@ -37,7 +37,7 @@ def test_of_the_same_there_is_none() -> None:
 
 
 @pytest.mark.parametrize("alike", [0.0, 0.7])
-def test_as_many_intervals_hold_the_truth_as_are_said_to(alike: float) -> None:
+def test_as_many_intervals_hold_the_truth_as_are_claimed(alike: float) -> None:
     """For equal runs, 95 of 100 intervals contain 0; slightly fewer with correlated neighbours. Drawing
     single requests instead of blocks would give about 60 of 100 there."""
     rounds = 200

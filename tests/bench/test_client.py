@@ -159,7 +159,7 @@ async def test_turns_of_a_session_come_one_after_the_other(schedule: Bursts | Cl
             assert after.due_s >= before.ended_s
 
 
-async def test_failures_are_recorded_and_others_go_on() -> None:
+async def test_failures_are_recorded_and_others_continue() -> None:
     async def fail(request: LoadRequest) -> None:
         if request.index % 2:
             raise Overloaded("http://x answered 503: full")
@@ -215,7 +215,7 @@ async def test_a_defect_of_a_target_is_no_measurement() -> None:
         await run_load(Scripted(broken), make_load(Bursts(), SHORT, 3))
 
 
-async def test_progress_is_told() -> None:
+async def test_progress_is_reported() -> None:
     seen: list[Progress] = []
     told = [asyncio.Event(), asyncio.Event()]
 

@@ -134,7 +134,7 @@ def test_what_cannot_be_compared_is_refused_with_its_reason(b: Report, said: str
     assert compare(report(0), b, anyway=True).obstacles == (said,)
 
 
-def test_all_that_stands_against_it_is_told_at_once() -> None:
+def test_all_that_stands_against_it_is_reported_at_once() -> None:
     with pytest.raises(SettingError) as error:
         compare(report(0, verdict=invalid("late")), report(1, rate_per_s=2.0, changes=other(model="x")))
     assert str(error.value).count("\n- ") == 3
@@ -190,7 +190,7 @@ def test_what_only_one_has_is_left_out() -> None:
     assert len({figure.name for figure in FIGURES}) == len(FIGURES)
 
 
-def test_the_document_says_all() -> None:
+def test_the_document_is_complete() -> None:
     found = compare(report(0), report(1, slower=0.8, changes=other(engine_version="2")))
     written = comparison_document(found)
     (load,) = written["loads"]

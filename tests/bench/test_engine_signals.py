@@ -46,7 +46,7 @@ def test_counters_begin_with_the_first_reading_and_gauges_do_not() -> None:
     assert signals()["prefix_cache_hit_share"] == 1.0
 
 
-def test_what_an_engine_does_not_say_is_left_out() -> None:
+def test_what_an_engine_does_not_show_is_left_out() -> None:
     texts = iter(["", "vllm:gpu_cache_usage_perc 0.5\n", "no metrics <at> all"])
     signals = EngineSignals(lambda: next(texts))
     assert [signals(), signals(), signals()] == [{}, {"kv_cache_usage": 0.5}, {}]

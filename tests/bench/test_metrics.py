@@ -73,7 +73,7 @@ def test_a_first_chunk_with_several_tokens() -> None:
     assert found.token_gaps_s == (0.0, 0.0, 0.0, 1.0, 1.0)
 
 
-def test_chunks_that_do_not_say_how_much_they_hold() -> None:
+def test_chunks_that_do_not_show_how_much_they_hold() -> None:
     as_many = record_of(Chunk(2.0), Chunk(2.5), Chunk(4.5), output_tokens=3)
     assert figures_of(as_many).token_gaps_s == (0.5, 2.0)
     fewer = replace(as_many, output_tokens=5)
@@ -84,7 +84,7 @@ def test_chunks_that_do_not_say_how_much_they_hold() -> None:
     assert figures_of(one_says).token_gaps_s == ()
 
 
-def test_a_chunk_that_says_it_holds_more_than_can_be() -> None:
+def test_a_chunk_that_shows_it_holds_more_than_can_be() -> None:
     found = figures_of(record_of(Chunk(2.0, 1), Chunk(3.0, 2**40), output_tokens=2**40 + 1))
     assert found.token_gaps_s == ()
     assert found.chunk_gaps_s == (1.0,)
@@ -166,7 +166,7 @@ def test_a_stall_that_pooled_gaps_hide_is_seen() -> None:
     assert found["longest_gap"].percentiles[50] == pytest.approx(0.01)
 
 
-def test_token_rates_are_not_told_where_a_count_is_missing() -> None:
+def test_token_rates_are_not_reported_where_a_count_is_missing() -> None:
     found = run_figures(
         run_of(ONE, replace(ONE, index=1, output_tokens=None, chunks=(Chunk(2.0), Chunk(3.0))))
     )
@@ -207,7 +207,7 @@ def test_each_objective_counts_from_when_a_request_was_due(slo: Slo, good: bool)
     assert is_good(ONE, slo) == good
 
 
-def test_what_cannot_be_told_was_not_kept() -> None:
+def test_an_unknown_figure_was_not_kept() -> None:
     assert not is_good(replace(ONE, chunks=()), Slo(ttft_s=100))
     assert not is_good(record_of(Chunk(2.0), Chunk(3.0)), Slo(tpot_s=100))
     assert is_good(record_of(Chunk(2.0, 1), output_tokens=1), Slo(tpot_s=0.0))

@@ -37,7 +37,7 @@ def test_what_a_child_uses_is_the_measurements_own() -> None:
         child.kill()
 
 
-def test_the_time_of_the_machine_goes_on() -> None:
+def test_the_time_of_the_machine_continues() -> None:
     before = processor_use()
     begin_s = time.process_time()
     while time.process_time() - begin_s < WORK_S:

@@ -47,7 +47,7 @@ def test_a_process_that_has_ended_is_named(tmp_path: Path) -> None:
         process_use(7, tmp_path)
 
 
-def test_a_system_without_proc_is_told_so(tmp_path: Path) -> None:
+def test_a_system_without_proc_is_reported(tmp_path: Path) -> None:
     for half in ("task", "memory"):
         (tmp_path / half / "self").mkdir(parents=True)
     (tmp_path / "task" / "self" / "task").mkdir()
@@ -59,7 +59,7 @@ def test_a_system_without_proc_is_told_so(tmp_path: Path) -> None:
         check_proc(tmp_path)
 
 
-def test_use_is_told_by_name_and_what_ended_is_not_lost() -> None:
+def test_use_is_reported_by_name_and_what_ended_is_not_lost() -> None:
     before = ProcessUse(10.0, 1.0, {1: ("a", 4.0), 2: ("b", 3.0), 3: ("b", 2.0)})
     after = ProcessUse(16.0, 1.0, {1: ("a", 5.0), 3: ("b", 4.0), 4: ("b", 0.5)})
     assert used_between(before, after) == {"a": 1.0, "b": 2.5, ENDED: 2.5}

@@ -25,14 +25,14 @@ from forebay.engine.launch.dtype import read_processor
 from forebay.testing.waiting import wait_until
 
 
-def test_of_a_processor_the_widest_instructions_are_told() -> None:
+def test_of_a_processor_the_widest_instructions_are_reported() -> None:
     assert widest(frozenset({"sse2", "avx2", "avx512f", "avx512_bf16"})) == "avx512_bf16"
     assert widest(frozenset({"sse2", "avx2"})) == "avx2"
     assert widest(frozenset({"sse2"})) is None
     assert machine()["instructions"] == widest(read_processor().features)
 
 
-def test_it_tells_machine_versions_and_what_it_is_given(tmp_path: Path) -> None:
+def test_it_reports_machine_versions_and_what_it_is_given(tmp_path: Path) -> None:
     data = tmp_path / "trace.jsonl"
     data.write_bytes(b"{}\n" * 1_000_000)
     found = provenance(
@@ -57,7 +57,7 @@ def test_it_tells_machine_versions_and_what_it_is_given(tmp_path: Path) -> None:
     assert orjson.loads(orjson.dumps(found)) == found
 
 
-def test_the_flags_of_an_engine_are_told_by_its_process() -> None:
+def test_the_flags_of_an_engine_are_reported_by_its_process() -> None:
     words = [sys.executable, "-c", "input()", "--max-model-len", "2048", "--api-key", "abc"]
     with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
         wait_until(lambda: "2048" in (command_of(process.pid) or ""))
@@ -120,6 +120,6 @@ def test_a_word_without_end_is_cut(piece: str) -> None:
     assert len(hidden(piece * (300_000 // len(piece)))) < 600
 
 
-def test_nothing_of_the_environment_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_the_environment_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "a-secret-value")
     assert b"a-secret-value" not in orjson.dumps(provenance(command=["run"]))

@@ -53,7 +53,7 @@ class OneGpu:
         return self._values
 
 
-def test_gpus_are_told_by_their_number() -> None:
+def test_gpus_are_reported_by_their_number() -> None:
     both: tuple[Gpu, ...] = (OneGpu(busy=0.5, memory_mb=10.0), OneGpu(power_w=7.0))
     assert GpuResources(both)() == {"gpu0_busy": 0.5, "gpu0_memory_mb": 10.0, "gpu1_power_w": 7.0}
     assert GpuResources(())() == {}

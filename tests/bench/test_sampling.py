@@ -42,7 +42,7 @@ def test_samples_are_in_seconds_after_the_run_began() -> None:
     )
 
 
-def test_what_one_source_lacks_another_still_tells() -> None:
+def test_what_one_source_lacks_another_still_gives() -> None:
     def gone() -> Mapping[str, float]:
         raise ConnectionRefusedError
 

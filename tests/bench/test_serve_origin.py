@@ -39,7 +39,7 @@ def test_samples_and_provenance_of_a_run(monkeypatch) -> None:  # type: ignore[n
         assert "the-key" not in str(run)
 
 
-def test_an_engine_that_tells_no_version() -> None:
+def test_an_engine_that_reports_no_version() -> None:
     with ReplicaThread(ReplicaScript(absent=("/version",))) as replica:
         assert fetch_version(replica.url) is None
     assert fetch_version("http://127.0.0.1:9") is None

@@ -73,7 +73,7 @@ def test_an_interval_of_known_samples() -> None:
     assert 3 - found.low == pytest.approx(found.high - 3)
 
 
-def test_one_repeat_says_nothing_of_the_next() -> None:
+def test_one_repeat_shows_nothing_of_the_next() -> None:
     assert mean_interval([3.0]) is None
     assert difference_interval([3.0], [1.0, 2.0]) is None
     assert difference_interval([1.0, 2.0], [3.0]) is None

@@ -189,7 +189,7 @@ BROKEN: dict[str, tuple[LoadRun, str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_misleads_is_told_and_nothing_else(name: str) -> None:
+def test_what_misleads_is_reported_and_nothing_else(name: str) -> None:
     run, words = BROKEN[name]
     found = judge(run)
     assert not found.valid
@@ -207,12 +207,12 @@ def test_requests_that_were_never_sent_have_failed() -> None:
     assert judge(run_of(lost)).notes == ()
 
 
-def test_an_error_is_told_in_few_words() -> None:
+def test_an_error_is_reported_in_few_words() -> None:
     (reason,) = judge(run_of(changed(constant(), lambda i: i < 3, error="x" * 5000))).reasons
     assert len(reason) < 300
 
 
-def test_the_schedule_delay_is_always_told() -> None:
+def test_the_schedule_delay_is_always_reported() -> None:
     few, many = judge(run_of(constant(40))), judge(GOOD["poisson"])
     assert (few.schedule_delay_p99_s, few.schedule_delay_max_s) == (None, pytest.approx(0.0005))
     assert few.notes == ("schedule delay: at most 0.5 ms; a p99 needs 1,000 requests, and 40 were sent",)
@@ -220,7 +220,7 @@ def test_the_schedule_delay_is_always_told() -> None:
     assert many.notes == ("schedule delay: p99 0.5 ms, at most 0.5 ms",)
 
 
-def test_a_delay_that_is_small_beside_the_first_token_does_not_matter() -> None:
+def test_a_delay_that_is_small_next_to_the_first_token_does_not_matter() -> None:
     # The first token after a second: 9 ms are less than a hundredth.
     slow = [record_at(i, i / 10, delay_s=0.009, service_s=20.0) for i in range(40)]
     assert judge(run_of(slow)).valid
@@ -357,7 +357,7 @@ def heavy(index: int) -> float:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_server_that_keeps_up_is_not_said_to_fall_behind(seed: int) -> None:
+def test_a_server_that_keeps_up_does_not_fall_behind(seed: int) -> None:
     schedule = {"kind": "poisson", "rate_per_s": RATE_PER_S}
     for count in (100, 300, 3000):
         due_s = poisson(count, seed)

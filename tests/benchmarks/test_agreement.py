@@ -28,6 +28,6 @@ def test_names_do_not_matter_and_nothing_is_above_1(both: list[tuple[int, int]])
         assert measure(gold, gold) == pytest.approx(1)
 
 
-def test_one_cluster_tells_nothing() -> None:
+def test_one_cluster_has_no_agreement() -> None:
     assert mutual_information([0, 0, 1, 1], [0, 0, 0, 0]) == 0
     assert adjusted_rand([0, 0, 1, 1], [0, 0, 0, 0]) == 0

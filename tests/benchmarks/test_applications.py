@@ -10,7 +10,6 @@ from benchmarks.applications import ApplicationsOptions, measure_applications
 
 from benchmarks import applications as module
 from forebay.engine.launch.progress import Silent
-from forebay.errors import SettingError, SetupError
 from forebay.settings import Settings
 
 
@@ -74,29 +73,3 @@ def test_files_are_scored_instead_of_the_data(tmp_path: Path, measured: list[Any
     assert measured == ["mine.jsonl"]
     assert "trends" not in report
     assert report["skipped"] == {}
-
-
-def test_a_baseline_that_is_not_installed_is_named(
-    tmp_path: Path, measured: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "is_installed", lambda: False)
-    report = measure(tmp_path, apps=["topics"], files=[line(tmp_path / "mine.jsonl")])
-    assert measured == ["mine.jsonl"]
-    assert report["skipped"].keys() == {"river"}
-
-
-def test_a_file_that_cannot_be_read_ends_it(tmp_path: Path, measured: list[Any]) -> None:
-    with pytest.raises(SettingError, match="cannot be read"):
-        measure(tmp_path, apps=["topics"], files=[tmp_path / "none.jsonl"])
-
-
-def test_without_a_model_topics_are_skipped(
-    tmp_path: Path, measured: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*arguments: Any) -> Path:
-        raise SetupError("no network")
-
-    monkeypatch.setattr(module, "ensure_embedding_model", fails)
-    report = measure(tmp_path, apps=["topics"], files=[line(tmp_path / "mine.jsonl")])
-    assert report["topics"] == {}
-    assert report["skipped"] == {"mine.jsonl": "no embedding model: no network"}

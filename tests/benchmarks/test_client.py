@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 
 import orjson
 import pytest
 from benchmarks.__main__ import application
-from benchmarks.client import ClientOptions, measure_client, on_core
+from benchmarks.client import ClientOptions, measure_client
 from typer.testing import CliRunner
-
-from benchmarks import client as module
-from forebay.errors import SetupError
 
 two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 
@@ -44,18 +40,3 @@ def test_a_client_that_is_too_late_is_invalid(monkeypatch: pytest.MonkeyPatch) -
     assert result.exit_code == 1
     assert "INVALID" in result.output
     assert "could not keep its schedule" in result.output
-
-
-def test_one_core_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: {0})
-    with pytest.raises(SetupError, match="a core each"):
-        measure_client(ClientOptions())
-
-
-@two_cores
-def test_the_core_is_given_back_after_an_error() -> None:
-    cores = os.sched_getaffinity(0)
-    with suppress(ZeroDivisionError), on_core(min(cores)):
-        assert os.sched_getaffinity(0) == {min(cores)}
-        raise ZeroDivisionError
-    assert os.sched_getaffinity(0) == cores

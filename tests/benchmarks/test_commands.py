@@ -10,8 +10,6 @@ import pytest
 from benchmarks.__main__ import application
 from typer.testing import CliRunner
 
-from forebay.errors import SettingError
-
 
 @pytest.fixture(autouse=True)
 def nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,42 +21,6 @@ def nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.recovery.measure_recovery", measure)
     monkeypatch.setattr("benchmarks.peers.parts.measure_peers", measure)
     monkeypatch.setattr("benchmarks.kubernetes.measure.measure_kubernetes", measure)
-
-
-def refused(*words: str) -> BaseException:
-    error = CliRunner().invoke(application(), [*words]).exception
-    assert error is not None
-    return error
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["overhead", "--json", "{}/none/a.json"], "--json: there is no folder .*/none to write a.json to"),
-        (["overhead", "--json", "{}"], "--json: expected a file, found the folder"),
-        (["overhead", "--plot", "{}/none/a.png"], "--plot: there is no folder"),
-        (["overhead", "--plot", "{}/a.xyz"], r"--plot: expected a name that ends in \.svg, found"),
-        (["applications", "--json", "{}/none/a.json"], "--json: there is no folder"),
-        (["applications", "--data", "{}/none"], "--data: there is no folder .*/none"),
-        (["applications", "--app", "trends", "--file", "{}/file"], "--file gives topics to score"),
-        (["recovery", "--json", "{}/none/a.json"], "--json: there is no folder"),
-        (["recovery", "--work-dir", "{}/file/x"], "--work-dir: .* could not be created: Not a directory"),
-        (["kubernetes", "--json", "{}/none/a.json"], "--json: there is no folder"),
-        (["kubernetes", "--plot", "{}/a.xyz"], r"--plot: expected a name that ends in"),
-        (["peers", "--peer", "storm"], "--peer: expected one of .*, found 'storm'"),
-        (["peers", "--part", "speed"], "--part: expected one of latency, .*, found 'speed'"),
-        (["peers", "--json", "{}/none/a.json"], "--json: there is no folder"),
-        (["peers", "--from", "{}/file"], "--from: .*/file is not JSON"),
-        (["peers", "--from", "{}/none"], "--from: .*/none cannot be read: No such file"),
-        (["recovery", "--flink", "a"], "--flink: expected KEY=VALUE, found a"),
-    ],
-)
-def test_places_that_cannot_be_written_are_refused_first(tmp_path: Path, words: list[str], says: str) -> None:
-    (tmp_path / "file").touch()
-    error = refused(*(word.replace("{}", str(tmp_path)) for word in words))
-    assert isinstance(error, SettingError)
-    with pytest.raises(SettingError, match=says):
-        raise error
 
 
 def figures(added_ms: float) -> dict[str, Any]:

@@ -10,15 +10,12 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from benchmarks.__main__ import application
 from benchmarks.cli.cost import show_cost
 from benchmarks.cost import PARTS, Cost, CostOptions, LoadCost, cost_document, measure_cost, part_of
 from rich.console import Console
-from typer.testing import CliRunner
 
 from benchmarks import cost
 from forebay.bench.processor import ProcessUse
-from forebay.errors import SetupError
 
 
 @pytest.mark.parametrize(
@@ -41,7 +38,7 @@ from forebay.errors import SetupError
         ("Time Trigger fo", "flink"),
     ],
 )
-def test_a_thread_belongs_to_the_part_that_its_name_says(name: str, part: str) -> None:
+def test_a_thread_belongs_to_the_part_that_its_name_shows(name: str, part: str) -> None:
     assert part_of(name) == part
 
 
@@ -63,7 +60,7 @@ def found(rate_per_s: float = 100.0, events: int = 1000) -> LoadCost:
     return cost._load_cost(rate_per_s, 10.0, events, before, after)
 
 
-def test_what_a_load_used_is_told_by_part_and_per_event() -> None:
+def test_what_a_load_used_is_reported_by_part_and_per_event() -> None:
     load = found()
     none = dict.fromkeys(PARTS, 0.0)
     assert load.processor_s == {
@@ -82,7 +79,7 @@ def test_what_a_load_used_is_told_by_part_and_per_event() -> None:
     assert found(0.0, 0).ms_per_event(3.75) is None
 
 
-def test_the_document_and_the_table_say_the_same() -> None:
+def test_the_document_and_the_table_show_the_same() -> None:
     whole = Cost("A processor", 2, 5.25, (found(0.0, 0), found(), found(math.inf, 20_000)))
     document = cost_document(whole)
     json.dumps(document, allow_nan=False)
@@ -98,15 +95,6 @@ def test_the_document_and_the_table_say_the_same() -> None:
     assert lines["outside: scripted engine"][-3:-1] == ["ms", "0.20"]
     assert lines["memory: all"][-2:] == ["250", "MB"]
     assert "5.2 s" in shown.getvalue()
-
-
-def test_a_system_without_proc_is_told_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cost.check_proc, "__defaults__", (tmp_path,))
-    monkeypatch.setattr(cost, "started_feed", None)
-    result = CliRunner().invoke(application(), ["cost", "--quick"])
-    assert isinstance(result.exception, SetupError)
 
 
 def test_an_idle_load_begins_once_what_came_before_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,3 @@ def test_the_planned_split_is_beside_the_best() -> None:
 @pytest.mark.parametrize("start", [0.01, 3.0, 900.0])
 def test_the_highest_rate_is_found_from_wherever_the_search_begins(start: float) -> None:
     assert most_rate(lambda rate: 1.0 if rate <= 7.0 else 0.5, start, 0.9) == pytest.approx(7.0, rel=0.01)
-
-
-def test_no_rate_is_none() -> None:
-    assert most_rate(lambda rate: 0.5, 1.0, 0.9) == 0.0

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
-from benchmarks.__main__ import application
 from benchmarks.engines import EnginesOptions, measure_engines, passed, requests_of
-from typer.testing import CliRunner
 
-from benchmarks import engines as module
-from forebay.errors import LaunchError
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 
@@ -49,11 +42,6 @@ def test_policies_are_measured_side_by_side() -> None:
     assert report["comparison"].keys() == {"round_robin"}
 
 
-def test_prompts_too_short_for_the_measurement_are_refused() -> None:
-    with ReplicaThread(SCRIPT) as replica, pytest.raises(LaunchError, match="expected 1000 or more"):
-        asyncio.run(measure_engines([replica.url], replace(QUICK, prefix_words=50)))
-
-
 @pytest.mark.parametrize(
     ("ttft", "throughput", "is_passed"), [(0.5, 1.3, True), (0.51, 2.0, False), (0.1, 1.29, False)]
 )
@@ -61,33 +49,3 @@ def test_what_is_promised(ttft: float, throughput: float, is_passed: bool) -> No
     beside = {"ttft_p50_ratio": ttft, "throughput_ratio": throughput}
     assert passed({"comparison": {"round_robin": beside}}) is is_passed
     assert passed({"comparison": {"random": beside}})
-
-
-def test_the_command_writes_figures_and_tells_by_its_status(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    figures = dict.fromkeys(("requests", "ttft_p50_s", "ttft_mean_s", "ttft_p99_s", "requests_per_s"), 1.0)
-    asked: list[Any] = []
-
-    async def measure(urls: Any, options: EnginesOptions, note: Any) -> dict[str, Any]:
-        asked.append((urls, options.policies, options.seed))
-        beside = {"ttft_p50_ratio": 0.6, "throughput_ratio": 2.0}
-        return {
-            "policies": {"random": {**figures, "hit_share": None}},
-            "comparison": {"round_robin": beside},
-        }
-
-    monkeypatch.setattr(module, "measure_engines", measure)
-    out = tmp_path / "f.json"
-    line = ["routing", "--engine", "http://a:1", "--engine", "http://b:1", "--seed", "3"]
-    result = CliRunner().invoke(application(), [*line, "--policy", "random", "--json", str(out)])
-    assert result.exit_code == 1
-    assert asked == [(["http://a:1", "http://b:1"], ("random",), 3)]
-    assert json.loads(out.read_bytes())["policies"]["random"]["ttft_p50_s"] == 1.0
-
-
-@pytest.mark.parametrize("line", [[], ["--engine", "http://a:1"]])
-def test_one_engine_is_no_choice(line: list[str]) -> None:
-    result = CliRunner().invoke(application(), ["routing", *line])
-    assert result.exit_code
-    assert "--engine URL twice or more" in str(result.exception)

@@ -7,11 +7,9 @@ from typing import Any
 
 import orjson
 import pytest
-from benchmarks.__main__ import application
 from benchmarks.evaluation import PAGES, batching, grid, peers
 from benchmarks.evaluation.invalid import invalid
 from benchmarks.evaluation.page import Page, Records, Rendered, changed, evaluation, origin, table, write
-from typer.testing import CliRunner
 
 from forebay.errors import SettingError
 
@@ -76,39 +74,6 @@ def test_a_figure_that_is_changed_by_hand_is_seen(folder: Path) -> None:
     page = folder / "one.md"
     page.write_text(page.read_text().replace("| 7 |", "| 8 |"))
     assert changed(evaluation(folder, [ONE])) == [page]
-
-
-@pytest.mark.parametrize(
-    ("page", "says"),
-    [
-        ("", "one.md: markers and tables differ: numbers"),
-        (MARKER.format("numbers", "") * 2, "one marker twice"),
-        (MARKER.format("numbers", "") + MARKER.format("more", ""), "differ: more"),
-    ],
-)
-def test_a_marker_without_a_table_is_an_error(folder: Path, page: str, says: str) -> None:
-    (folder / "one.md").write_text(page)
-    with pytest.raises(SettingError, match=says):
-        evaluation(folder, [ONE])
-
-
-def test_a_missing_or_damaged_record_is_an_error(folder: Path) -> None:
-    (folder / "one.json").write_text("{")
-    with pytest.raises(SettingError, match=r"one\.json: not JSON"):
-        evaluation(folder, [ONE])
-    (folder / "one.json").unlink()
-    with pytest.raises(SettingError, match=r"one\.json cannot be read"):
-        evaluation(folder, [ONE])
-
-
-def test_the_command_checks_and_writes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.evaluation.PAGES", (ONE,))
-    words = ["evaluation", "--folder", str(folder)]
-    checked = CliRunner().invoke(application(), [*words, "--check"])
-    assert checked.exit_code == 1
-    assert "one.md differs" in checked.output
-    assert "one.md written" in CliRunner().invoke(application(), words).output
-    assert CliRunner().invoke(application(), [*words, "--check"]).exit_code == 0
 
 
 def cell(**values: Any) -> dict[str, Any]:

@@ -5,12 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-import pytest
-from benchmarks.expected_events import Foretold, TopicsJob, TrendsJob, held_against
-from benchmarks.recovery import RecoveryConfig, measure_recovery
-
-from forebay.errors import SettingError
-from forebay.settings import Settings
+from benchmarks.expected_events import Foretold, held_against
 
 
 class Engine:
@@ -63,22 +58,3 @@ def test_a_real_engines_words_are_its_own() -> None:
 
 def test_a_dead_letter_is_not_exact() -> None:
     assert not held_against(FORETOLD, "why", LINES, [b"{}"], Engine()).exact  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("job", [TrendsJob(), TopicsJob()], ids=["trends", "topics"])
-def test_the_made_up_stream_has_enough_to_tell(job: Any) -> None:
-    events = job.events(4000, 3)
-    assert events == job.events(4000, 3)
-    assert [event["n"] for event in events] == list(range(4000))
-    foretold = job.foretold(events)
-    assert len(foretold) > 100
-    kinds = {answer["kind"] for answer in foretold.values()}
-    assert {"born", "why" if isinstance(job, TrendsJob) else "label"} <= kinds
-    assert foretold == job.foretold(events)
-    assert foretold != job.foretold(job.events(4000, 4))
-
-
-def test_partitions_are_refused(tmp_path: Any) -> None:
-    config = RecoveryConfig(kills=2, seed=1, work=tmp_path, sink="kafka", app="trends")
-    with pytest.raises(SettingError, match="use --sink files"):
-        measure_recovery(config, Settings(home=tmp_path, python=tmp_path))

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
-from benchmarks.__main__ import application
-from benchmarks.faults import FAULTS, FaultSettings, faults_document, run_fault
-from typer.testing import CliRunner
+from benchmarks.faults import FaultSettings, faults_document, run_fault
 
 # Long waits, because this process may be delayed itself, which is not a replica's fault.
 SETTINGS = FaultSettings(requests=240, deadline_s=60.0, stall_s=3.0)
@@ -27,19 +22,6 @@ async def test_one_sick_replica_harms_nobody(fault: str, at_most: int) -> None:
     )
     assert run.calls_after <= at_most
     assert run.others_after >= SETTINGS.requests * 2 / 3 - at_most
-
-
-def test_the_command_writes_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in FAULTS if name != "killed"]:
-        monkeypatch.delitem(FAULTS, name)
-    file = tmp_path / "faults.json"
-    done = CliRunner().invoke(
-        application(), ["faults", "--requests", "60", "--replicas", "2", "--json", str(file)]
-    )
-    assert done.exit_code == 0, done.output
-    document = json.loads(file.read_text())
-    assert document["passed"]
-    assert [run["fault"] for run in document["faults"]] == ["killed"]
 
 
 async def test_a_request_that_is_not_answered_in_time_is_no_pass() -> None:

@@ -33,7 +33,7 @@ def clock(time_ms: int) -> str:
     return datetime.datetime.fromtimestamp(time_ms / 1000, datetime.timezone.utc).strftime("%H:%M:%S")
 
 
-def test_the_turning_points_are_found_when_the_documentation_says() -> None:
+def test_the_turning_points_are_found_at_the_documented_times() -> None:
     if not FIGHT.is_file():
         pytest.skip(f"{FIGHT} is missing")
     events = []

@@ -27,7 +27,7 @@ def test_a_line_holds_what_was_seen(
     assert Seen.parse(seen.line()) == seen
 
 
-def test_what_is_added_is_the_time_beside_the_call() -> None:
+def test_what_is_added_is_the_time_next_to_the_call() -> None:
     seen = [at_rate(i, added_s=0.002 if i < 95 else 0.5) for i in range(100)]
     found = figures(load(100, 10.0), seen)
     assert found.added_ms_p50 == pytest.approx(2.0, abs=1e-6)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.__main__ import application
 from benchmarks.gateway import GatewayOptions
 from benchmarks.gateway_client import Answer
 from benchmarks.hostile import Rounds, measure_hostile, report
 from benchmarks.hostile_client import WAYS
-from typer.testing import CliRunner
 
-from forebay.errors import SettingError
 from forebay.testing.script import FAULTS
 
 ALONE = [[Answer(200, 1.0, float(ms)) for ms in range(1, 101)] for _ in range(3)]
@@ -53,9 +50,3 @@ def test_an_answer_that_others_lose_decides() -> None:
 def test_every_fault_of_a_prompt_is_a_way_to_be_hostile() -> None:
     sent = b"".join(request for way in WAYS.values() for request in way.requests).decode("latin-1")
     assert [fault for fault in FAULTS if f"((fault:{fault}))" not in sent] == []
-
-
-def test_an_unknown_way_is_refused_before_anything_runs() -> None:
-    done = CliRunner().invoke(application(), ["gateway", "--hostile", "--attack", "shouting"])
-    assert isinstance(done.exception, SettingError)
-    assert "--attack: expected one of as others, " in str(done.exception)

@@ -58,7 +58,7 @@ async def test_figures_over_real_sockets(name: str) -> None:
         assert record.prompt_tokens == (PROMPT_TOKENS if case.answer.usage else None)
 
 
-def test_a_server_of_its_own_process_tells_what_it_did() -> None:
+def test_a_server_of_its_own_process_reports_what_it_did() -> None:
     case = quick(CASES["several"])
     with timed_process([case.answer] * 2) as url:
         run = run_case(case, url, 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +11,6 @@ from benchmarks.overhead import OverheadOptions, measure_overhead, memory_growth
 from benchmarks.workload import Workload
 
 from benchmarks import overhead as module
-from forebay.errors import LaunchError, SettingError
 
 LOAD = Workload(events=3, rate_per_s=None, capacity=2, url="http://engine")
 
@@ -25,30 +23,6 @@ def worker(monkeypatch: pytest.MonkeyPatch, *, stdout: str = "", stderr: str = "
 def test_a_worker_reports_in_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
     worker(monkeypatch, stdout='a log line\n{"answered": 3}\n')
     assert run_worker("forebay", LOAD) == {"answered": 3}
-
-
-@pytest.mark.parametrize(
-    ("answer", "says"),
-    [
-        ({"stderr": "boom", "status": 1}, "the direct system failed: boom"),
-        ({"stdout": '{"answered": 2}'}, "the direct system answered 2 of 3 events"),
-    ],
-)
-def test_a_worker_that_fails_is_told_of(
-    monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any], says: str
-) -> None:
-    worker(monkeypatch, **answer)
-    with pytest.raises(LaunchError, match=says):
-        run_worker("direct", LOAD)
-
-
-def test_a_worker_that_hangs_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hangs(command: Any, *, timeout: float, **more: Any) -> None:
-        raise subprocess.TimeoutExpired(command, timeout)
-
-    monkeypatch.setattr(module.subprocess, "run", hangs)
-    with pytest.raises(LaunchError, match="the direct system did not finish within 1800 s"):
-        run_worker("direct", LOAD)
 
 
 def engine(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[tuple[str, Workload]]:
@@ -66,12 +40,6 @@ def engine(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[tuple[str, Work
     monkeypatch.setattr(module, "list_models", list_models)
     monkeypatch.setattr(module, "run_worker", run)
     return runs
-
-
-def test_an_engine_without_a_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine(monkeypatch)
-    with pytest.raises(SettingError, match="--engine: the engine at http://e serves no model"):
-        measure_overhead(OverheadOptions(engine="http://e"))
 
 
 def test_a_real_engine_is_warmed_up_and_compared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def test_as_many_are_due_as_the_time_has_brought(rate_per_s: float, steps: list[
         assert 0 <= wait_s <= 1 / rate_per_s + 1e-9
 
 
-def test_a_new_rate_begins_anew() -> None:
+def test_a_new_rate_begins_again() -> None:
     time = Time()
     pace = Pace(time)
     pace.set(100.0)
@@ -65,7 +65,7 @@ async def _read(url: str, cursor: str | None, count: int) -> list[tuple[str, byt
     return found
 
 
-def test_a_client_reads_at_the_rate_and_goes_on_where_it_was() -> None:
+def test_a_client_reads_at_the_rate_and_continues_where_it_was() -> None:
     with started_feed() as feed:
         feed.pace(math.inf)
         whole = asyncio.run(_read(feed.url, None, 2500))

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.__main__ import application as command_line
 from benchmarks.evaluation import ray_fleet as page
 from benchmarks.ray_fleet.client import Answer, Order, over_fleet, over_http
 from benchmarks.ray_fleet.figures import (
@@ -24,9 +22,7 @@ from benchmarks.ray_fleet.figures import (
 )
 from benchmarks.ray_fleet.load import MODEL, PrefixLoad
 from tests.harness.ray_serve import ScriptedServe, application, body
-from typer.testing import CliRunner
 
-from forebay.errors import SetupError
 from forebay.testing.replica import FakeReplica, ReplicaScript, ReplicaThread
 from forebay.testing.script import Faults, Fixed
 
@@ -145,7 +141,7 @@ def document(**given: Any) -> dict[str, Any]:
         ({"aborted": 39}, ["hung_up"]),
     ],
 )
-def test_a_report_says_which_targets_are_missed(given: dict[str, Any], missed: list[str]) -> None:
+def test_a_report_shows_which_targets_are_missed(given: dict[str, Any], missed: list[str]) -> None:
     found = document(**given)
     assert [name for name, passed in found["passed"].items() if not passed] == missed
     assert found["ways"][RAY]["rounds"] == [
@@ -164,24 +160,3 @@ def test_the_page_marks_what_is_missed_and_leaves_out_what_is_not_known() -> Non
     assert "hit share −3.7%, goodput +0.0%. 5.0 ms more" in page.finding(found)
     found["killed"]["pipeline"] = {**found["killed"]["gateway"], "broken": None}
     assert "| a pipeline's client | 10 | 4 | – | 0 | 0.1 s | 4 s |" in page.kills_table(found)
-
-
-def test_the_command_ends_by_what_was_missed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("benchmarks.ray_fleet.cluster.find_ray", lambda: tmp_path / "ray")
-    for given, code, says in (({}, 0, "no target missed"), ({"aborted": 1}, 1, "missed: hung_up")):
-        measured = document(**given)
-        monkeypatch.setattr("benchmarks.ray_fleet.measure.measure_ray", lambda *_, found=measured: found)
-        out = tmp_path / "ray.json"
-        done = CliRunner().invoke(command_line(), ["ray"])
-        assert (done.exit_code, says in done.stdout) == (code, True), done.output
-        CliRunner().invoke(command_line(), ["ray", "--json", str(out)])
-        written = json.loads(out.read_text())
-        assert written["ways"] == measured["ways"]
-        assert written["provenance"]["seed"] == 1
-
-
-def test_the_command_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.ray_fleet.cluster.find_ray", lambda: None)
-    error = CliRunner().invoke(command_line(), ["ray"]).exception
-    assert isinstance(error, SetupError)
-    assert "make ray" in str(error)

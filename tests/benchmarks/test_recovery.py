@@ -8,10 +8,8 @@ from pathlib import Path
 
 import orjson
 import pytest
-from benchmarks.__main__ import application
 from benchmarks.recovery import Killed, Recovery, Run, await_archive
 from benchmarks.tally import Tally
-from typer.testing import CliRunner
 
 EXACT = Tally(events=5, results=5, dead_letters=0, lost=0, duplicated=0, wrong=0, restored=2)
 KILLS = (
@@ -68,12 +66,6 @@ def test_an_offset_committed_ahead_of_its_result_fails_the_run() -> None:
     run = Run(2, KILLS, EXACT, starts=3, seconds=6.0, ahead=1)
     assert not recovery(run).passed
     assert recovery(run).document()["ahead"] == 1
-
-
-def test_a_work_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "mine").touch()
-    outcome = CliRunner().invoke(application(), ["recovery", "--work-dir", str(tmp_path)])
-    assert "expected an empty folder" in str(outcome.exception)
 
 
 @pytest.mark.long

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from benchmarks.kills import AFTER_S, DOWN_S, MAX_RESULTS, TURNS, WITH_BROKER, plan
 
-from forebay.errors import SettingError
-
 
 def test_the_same_seed_gives_the_same_kills_and_another_seed_others() -> None:
     assert plan(20, 1) == plan(20, 1)
@@ -32,8 +30,3 @@ def test_moments_are_within_their_bounds() -> None:
         assert 1 <= kill.after_results <= MAX_RESULTS
         assert AFTER_S[0] <= kill.after_s <= AFTER_S[1]
         assert DOWN_S[0] <= kill.down_s <= DOWN_S[1]
-
-
-def test_no_kills_are_no_plan() -> None:
-    with pytest.raises(SettingError, match="at least 1"):
-        plan(0, 1)

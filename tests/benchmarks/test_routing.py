@@ -8,12 +8,9 @@ import orjson
 import pytest
 from benchmarks.overload import CONSTANTS, measure_overload, overload_arrivals
 from benchmarks.routing import SIZES, RoutingReport, decision_us, measure_routing
-from benchmarks.routing_picture import routing_picture
 
-from forebay.errors import SettingError
 from forebay.planning.simulate import Scenario
 from forebay.planning.simulate.engine import LLAMA_8B
-from forebay.planning.simulate.figures import runs_picture
 from forebay.planning.simulate.traces import Arrivals
 
 TRACE = Arrivals(150, 20.0, 1500.0, 30.0, prefixes=4, prefix_tokens=1024, seed=1).make()
@@ -54,22 +51,8 @@ def test_the_default_passes_only_where_it_is_the_best() -> None:
     assert alone.comparison() == []
 
 
-def test_unknown_policies_and_loads_are_refused() -> None:
-    with pytest.raises(SettingError, match="--policy: expected one of random"):
-        measure_routing(SCENARIO, (0.5,), ("best",))
-    with pytest.raises(SettingError, match="--load"):
-        measure_routing(SCENARIO, (0.0,), ("random",))
-
-
 def test_a_decision_has_a_price() -> None:
     assert decision_us(3, decisions=20) > 0
-
-
-def test_pictures_are_drawn() -> None:
-    found = routing_picture(report(), "a title").svg()
-    assert "a title" in found
-    assert found.count("<path") == 4 * len(report().policies)
-    assert runs_picture({"x": ((0.1, 0.2), (1.0, 2.0))}, "b").svg().count("<path") == 2
 
 
 def test_an_overload_is_twice_the_capacity_and_then_half() -> None:

@@ -35,7 +35,7 @@ def report(**changes: Any) -> BurstReport:
     )  # fmt: skip
 
 
-def test_levels_are_told_as_often_as_they_are_come_to() -> None:
+def test_levels_are_reported_as_often_as_they_are_come_to() -> None:
     assert levels_of(course(0, 0, 1, 1, 2, 2, 1, 0, 0)) == [0, 1, 2, 1, 0]
     assert levels_of([]) == []
 

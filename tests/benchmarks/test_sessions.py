@@ -49,7 +49,7 @@ def test_what_is_wrong_is_counted() -> None:
     assert (judged(EVENTS, mixed, expected)["disorder"], judged(EVENTS, mixed, expected)["wrong"]) == (2, 2)
 
 
-def test_an_expected_answer_depends_on_all_that_was_said_before() -> None:
+def test_an_expected_answer_depends_on_the_whole_talk() -> None:
     other = [dict(event) for event in EVENTS]
     other[0]["text"] += "!"
     before, after = (expected_answers(events, SETTINGS) for events in (EVENTS, other))

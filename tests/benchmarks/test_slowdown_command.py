@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from benchmarks.__main__ import application
-from benchmarks.cli.slowdown import Kind
-from benchmarks.slowdown import REPLICAS, SlowdownOptions
+from benchmarks.slowdown import SlowdownOptions
 from typer.testing import CliRunner
 
 from benchmarks import slowdown as module
@@ -41,7 +40,3 @@ def test_each_kind_is_run_and_written_down(
         ("long", 40.0),
     ]
     assert "0.95" in done.output
-
-
-def test_every_kind_that_can_be_named_there_is() -> None:
-    assert {kind.value for kind in Kind} == set(REPLICAS)

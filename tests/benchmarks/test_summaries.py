@@ -57,7 +57,7 @@ def test_work_while_windows_are_open_pays() -> None:
     assert set(found["baselines"]) == {"one_call", "map_reduce"}
 
 
-def test_an_event_that_is_forgotten_or_told_twice_is_counted() -> None:
+def test_an_event_that_is_lost_or_doubled_is_counted() -> None:
     channels, plan = {"c": [Arrival("a", 1, "x"), Arrival("b", 2, "y")]}, SummaryPlan(Windows.tumbling(10))
     tally = Tally()
     tally.asked(("c", 10), Ask("1", "chunk", "c", (), (item_of("a", 1, "x"),), 100))

@@ -12,21 +12,17 @@ from benchmarks.tools_agreement import (
     Server,
     Shape,
     ToolFigures,
-    aiperf,
     check,
     compare,
     document,
     forebay_bench,
-    guidellm,
     measure_agreement,
     read_aiperf,
     read_guidellm,
     read_vllm,
-    server_at,
-    vllm_bench,
 )
 
-from forebay.errors import LaunchError, SettingError, SetupError
+from forebay.errors import LaunchError
 
 SHAPE = Shape(requests=4, concurrency=1, prompt_tokens=8, output_tokens=5)
 SAME = ToolFigures(100.0, 20.0, 50.0, 4, 32, 20)
@@ -120,24 +116,6 @@ def test_each_turn_begins_with_another_tool(monkeypatch: pytest.MonkeyPatch, tmp
         *[("b", 9), (OURS, 9), ("a", 9)],
     ]
     assert found["passed"]
-
-
-@pytest.mark.parametrize("tool", [vllm_bench, aiperf, guidellm])
-def test_a_tool_that_is_not_there_or_fails(tool, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    server = Server("http://127.0.0.1:9", MODEL, tmp_path)
-    with pytest.raises(SetupError, match="there is no"):
-        tool(tmp_path / "none")(SHAPE, server, 0, tmp_path)
-    with pytest.raises(LaunchError, match="failed"):
-        tool(Path("/bin/false"))(SHAPE, server, 0, tmp_path)
-    with pytest.raises(LaunchError, match="was not written as expected"):
-        tool(Path("/bin/true"))(SHAPE, server, 0, tmp_path)
-
-
-def test_what_is_to_be_measured_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="--tokenizer"):
-        server_at("http://127.0.0.1:9", tmp_path / "none")
-    with pytest.raises(SettingError, match="--engine"):
-        server_at("http://127.0.0.1:9", tmp_path)
 
 
 def test_our_own_turn_is_measured_and_must_be_valid(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from benchmarks.topics import Labelled, followed, leader_clusters, measure_topic
 from forebay.apps.topics.embedding import find_embedding_model
 from forebay.apps.topics.minilm import MiniLM
 from forebay.apps.topics.values import TopicEvent, TopicSettings
-from forebay.errors import SettingError
 from forebay.settings import load_settings
 
 SUBJECTS = ("storm lisbon flood rain", "goal final penalty referee", "album song concert tour")
@@ -77,29 +76,6 @@ def test_a_labelled_file_is_read(tmp_path: Path) -> None:
         '{"textCleaned": "a b", "clusterNo": 3, "x": 1}\n\n{"textCleaned": "", "clusterNo": "k"}\n'
     )
     assert read_labelled(path) == Labelled("some.jsonl", ("a b", ""), (3, "k"))
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "holds no texts"),
-        ('{"textCleaned": "a"}', ":1: expected a JSON object with textCleaned and clusterNo"),
-        ('{"textCleaned": "a", "clusterNo": 1}\nnot json', ":2: expected"),
-        ("[1]", ":1: expected"),
-        ('{"textCleaned": 5, "clusterNo": 1}', ":1: expected"),
-        ('{"textCleaned": "a", "clusterNo": [1]}', ":1: expected"),
-    ],
-)
-def test_other_files_are_refused(tmp_path: Path, text: str, says: str) -> None:
-    path = tmp_path / "some.jsonl"
-    path.write_text(text)
-    with pytest.raises(SettingError, match=says):
-        read_labelled(path)
-
-
-def test_a_missing_file_is_told_of(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="cannot be read: No such file"):
-        read_labelled(tmp_path / "none.jsonl")
 
 
 def test_real_news_are_clustered_better_than_by_leaders() -> None:

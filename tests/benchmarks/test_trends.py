@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from benchmarks.applications import fight_trends
 from benchmarks.bursts import BurstPlan, PlantedBurst
-from benchmarks.trends import Sighting, hits, measure_trends, memory, sightings
+from benchmarks.trends import Sighting, hits, measure_trends, sightings
 
 from benchmarks import trends as module
 from forebay.apps.trends.values import TrendEvent, TrendSettings
-from forebay.errors import SettingError
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 STORM = PlantedBurst(("storm", "#storm1"), 100.0, 300.0, "step", 5.0, 1.0, 4.0)
@@ -74,21 +73,9 @@ def test_a_small_stream_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None
     assert {"delay_s_p50", "state_mib", "distinct_terms"} <= report.keys()
 
 
-def test_memory_is_that_of_the_sketch() -> None:
-    found = memory(TrendSettings(width_bits=15), 200_000)
-    assert found["distinct_terms"] == 200_000
-    assert 1.5 < found["state_mib"] < 64
-
-
 def test_the_fight_is_found() -> None:
     path = DATA / "tweets_fight_2017.jsonl"
     if not path.is_file():
         pytest.skip(f"{path} is not there")
     terms = {term for trend in fight_trends(path) for term in trend["terms"]}
     assert {"round 9", "tired", "50 0", "it's over", "rematch", "undefeated"} <= terms
-
-
-def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_text('{"text": "no time"}\n')
-    with pytest.raises(SettingError, match="expected JSON lines with created_at and text"):
-        fight_trends(tmp_path / "x.jsonl")

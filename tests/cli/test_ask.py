@@ -51,7 +51,7 @@ def test_answers_in_order_and_dead_letters_with_their_cause(tmp_path: Path, repl
     assert two.startswith("line 3: malformed_record: not JSON: ")
 
 
-def test_an_answer_that_was_cut_is_printed_and_said_to_be(tmp_path: Path, replica: ReplicaThread) -> None:
+def test_an_answer_that_was_cut_is_printed_and_marked_so(tmp_path: Path, replica: ReplicaThread) -> None:
     data = b"((fault:length))\nwhole\n"
     status, out, said = asked(tmp_path, data, "Say {{ text }}", "--engine", replica.url)
     assert (status, len(out.splitlines())) == (0, 2)
@@ -73,7 +73,7 @@ def test_lines_of_json_hold_the_record_and_the_answer(tmp_path: Path, replica: R
     assert {line["replica"] for line in lines} == {replica.url}
 
 
-def test_a_schema_and_a_file_beside_the_text(tmp_path: Path, replica: ReplicaThread) -> None:
+def test_a_schema_and_a_file_next_to_the_text(tmp_path: Path, replica: ReplicaThread) -> None:
     schema = tmp_path / "schema.json"
     properties = {"word": {"enum": ["a", "b"]}}
     schema.write_text(json.dumps({"type": "object", "properties": properties, "required": ["word"]}))
@@ -128,7 +128,7 @@ def test_ctrl_c_ends_it_while_it_waits_for_a_line(tmp_path: Path, replica: Repli
         ),
     ],
 )
-def test_a_mistake_is_said_before_a_line_is_read(
+def test_a_mistake_is_reported_before_a_line_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -35,7 +35,7 @@ def test_each_deployment_has_a_name_of_its_own_and_perhaps_its_parts(word: str) 
     assert f"or as NAME=PARTS with a whole number from 1, found {word!r}" in str(error)
 
 
-def test_without_a_cluster_it_says_how_to_name_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_cluster_is_reported_with_the_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("lightkube", reason="lightkube is missing: pip install 'forebay[kubernetes]'")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     error = refused("--max=2")

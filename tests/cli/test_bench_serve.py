@@ -109,7 +109,7 @@ def test_a_server_that_is_not_there() -> None:
         (["--json", "a.json", "--data", "a.requests.jsonl"], "a.requests.jsonl is also --data"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_sent(words: list[str], says: str) -> None:
+def test_what_is_wrong_is_reported_before_anything_is_sent(words: list[str], says: str) -> None:
     with pytest.raises(SettingError, match=says):
         run("http://127.0.0.1:9", *words)
 
@@ -211,7 +211,7 @@ def test_the_first_example_of_the_docs_is_valid() -> None:
         ("triton-trtllm", ["--model", "m"], "answered 404"),
     ],
 )
-def test_what_would_fail_each_request_is_told_before_the_load(
+def test_what_would_fail_each_request_is_reported_before_the_load(
     protocol: str, words: list[str], says: str
 ) -> None:
     load = ["--requests", "20", "--concurrency", "4", "--protocol", protocol]
@@ -222,7 +222,7 @@ def test_what_would_fail_each_request_is_told_before_the_load(
     assert "\n" not in str(told.value)
 
 
-def test_a_page_in_place_of_a_protocol_is_told_before_the_load() -> None:
+def test_a_page_in_place_of_a_protocol_is_reported_before_the_load() -> None:
     page = Answer(((0.0, b"<html>"),), content_type="text/html")
     for words in ([], ["--protocol", "tgi"], ["--protocol", "triton"]):
         with StreamServer(lambda _: page) as server:

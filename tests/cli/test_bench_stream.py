@@ -59,7 +59,7 @@ def pipeline(tmp_path: Path) -> Path:
         ),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_starts(
+def test_what_is_wrong_is_reported_before_anything_starts(
     pipeline: Path, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Options that get this far are not refused.
@@ -131,7 +131,7 @@ def report(path: Path, error: BaseException | None, **changes: object) -> None:
         ({}, KeyboardInterrupt(), 130),
     ],
 )
-def test_the_exit_status_says_how_it_went(
+def test_the_exit_status_shows_how_it_went(
     tmp_path: Path, changes: dict[str, object], error: BaseException | None, status: int
 ) -> None:
     with pytest.raises(typer.Exit) as ended:
@@ -140,7 +140,7 @@ def test_the_exit_status_says_how_it_went(
     assert (tmp_path / "run.json").exists()
 
 
-def test_what_was_measured_before_an_error_is_written_and_the_error_told(tmp_path: Path) -> None:
+def test_figures_before_an_error_are_written_and_it_is_reported(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="gone"):
         report(tmp_path / "run.json", LaunchError("gone"))
     assert (tmp_path / "run.json").exists()
@@ -181,7 +181,7 @@ def test_the_words_of_a_run() -> None:
     assert rate_words(2.5, 3.0) == "2.5 events/s is sustained; 3 is not"
 
 
-def test_the_causes_of_dead_letters_are_told() -> None:
+def test_the_causes_of_dead_letters_are_reported() -> None:
     refused = [
         event(number, number / 10, error=error, results=0, committed_s=None, letters=1)
         for number, error in enumerate(["too_long: 9 tokens", "timeout: 60 s", "too_long: 8 tokens"])

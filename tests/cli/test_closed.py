@@ -82,7 +82,7 @@ class Attacked:
         return found
 
 
-@pytest.fixture(scope="module", params=[1, 2])
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)])
 def attacked(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Attacked]:
     with ReplicaThread(ReplicaScript(delay=Fixed(0.01))) as replica:
         run = Attacked(tmp_path_factory.mktemp("attacked"), replica.url, request.param)
@@ -157,7 +157,7 @@ def test_nothing_is_imported_from_the_working_directory(attacked: Attacked) -> N
         assert Path(java.cwd()) != attacked.planted
 
 
-def test_the_password_of_the_key_is_beside_the_key_alone(attacked: Attacked) -> None:
+def test_the_password_of_the_key_is_next_to_the_key_alone(attacked: Attacked) -> None:
     logs = attacked.home / "run" / "flink"
     password = (logs / "keys" / PASSWORD).read_text()
     for part in attacked.parts:

@@ -25,7 +25,7 @@ def test_the_most_frequent_cause_and_an_example_are_named() -> None:
     )
 
 
-def test_what_a_record_says_is_short_and_no_order_to_the_terminal() -> None:
+def test_text_of_a_record_is_short_and_steers_no_terminal() -> None:
     said = shown(("bad_record", "\x1b[2J\x07" + "a" * 5000))
     assert "\x1b" not in said
     assert "\x07" not in said

@@ -53,7 +53,7 @@ def test_the_summary_for_a_person() -> None:
     assert any(row[0] == "00:01:00" and row[-1] == "outage" for row in rows)
 
 
-def test_what_was_planted_found_and_right_is_said() -> None:
+def test_what_was_planted_found_and_right_is_reported() -> None:
     planted = Outbreak("outage", 55_000, 110_000)
     found = Outbreak("outage", 60_000, 120_000, events=8, factor=12.2)
     known = replace(SUMMARY, right=Right(9, 10), by_topic={"outage": Right(8, 8), "food": Right(1, 2)})
@@ -69,7 +69,7 @@ def test_what_was_planted_found_and_right_is_said() -> None:
     assert "nothing broke out" in shown(replace(known, planted=planted, found=None))
 
 
-def test_rows_of_less_than_a_second_are_told_apart() -> None:
+def test_rows_of_less_than_a_second_are_distinguished() -> None:
     first, *_ = SUMMARY.slices
     quick = replace(SUMMARY, slices=tuple(replace(first, start_ms=n * 300) for n in range(4)))
     rows = [line.replace("│", " ").split() for line in shown(quick).splitlines() if "█" in line]

@@ -48,7 +48,9 @@ def test_an_address_may_be_left_out(words: list[str], found: list[str]) -> None:
         (["--kafka", "broker"], "--kafka: expected HOST:PORT, .* found 'broker'"),
     ],
 )
-def test_what_is_missing_is_told_before_anything_starts(tmp_path: Path, words: list[str], says: str) -> None:
+def test_what_is_missing_is_reported_before_anything_starts(
+    tmp_path: Path, words: list[str], says: str
+) -> None:
     jar = tmp_path / "connectors" / KAFKA.name
     environ = {"FOREBAY_HOME": str(tmp_path), "FOREBAY_KAFKA_HOME": ""}
     command = ["demo", *words, "--engine", "http://h:1", "--out", str(tmp_path / "out")]
@@ -83,6 +85,7 @@ def test_a_kafka_of_the_demos_own_does_not_get_the_engines_key(
     assert "LLM_API_KEY" not in given
 
 
+@pytest.mark.slow
 @pytest.mark.flink
 def test_posts_go_from_topic_to_topic(
     node: Any, kafka_jar: Path, flink_logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

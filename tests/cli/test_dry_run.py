@@ -57,7 +57,7 @@ def test_it_needs_no_connector() -> None:
     assert run("p.yaml", "--dry-run", "--set", f"dead_letters={json.dumps(letters)}").exit_code == 0
 
 
-def test_first_records_that_lack_a_field_are_a_warning_beside_the_plan() -> None:
+def test_first_records_that_lack_a_field_are_a_warning_next_to_the_plan() -> None:
     done = run("p.yaml", "--dry-run", "--set", "prompt={{ txt }}")
     assert done.exit_code == 0
     assert (

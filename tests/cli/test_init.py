@@ -42,7 +42,7 @@ def test_a_file_is_looked_at_to_name_its_fields(folder: Path) -> None:
     assert spec.source.path == str(folder / "My Posts.jsonl")  # type: ignore[union-attr]
 
 
-def test_all_that_can_be_said(folder: Path) -> None:
+def test_all_options_at_once(folder: Path) -> None:
     (folder / "deep").mkdir()
     words = (
         "--source",
@@ -165,7 +165,7 @@ def test_an_answer_that_would_not_do_is_asked_for_again(
     assert (spec.prompt, spec.engine.url) == ("What? {{ text }}", ("http://127.0.0.1:8100",))
 
 
-def test_an_empty_file_is_said_to_be_empty(folder: Path) -> None:
+def test_an_empty_file_is_reported_as_empty(folder: Path) -> None:
     (folder / "empty.jsonl").write_text("")
     done = init("--source", "empty.jsonl", "--yes")
     assert done.exit_code == 0, done.output

@@ -28,14 +28,14 @@ def text(of: Console) -> str:
     return of.file.getvalue()
 
 
-def test_the_line_says_what_goes_in_and_out() -> None:
+def test_the_line_shows_what_goes_in_and_out() -> None:
     assert line_of(NOW, 33.4) == (
         "   12 s running · in 20 · out 15 · in flight 4 · event p50 250 ms p99 1.5 s · 33 tokens/s · "
         "dead letters 1"
     )
 
 
-def test_the_line_and_the_end_say_what_limits() -> None:
+def test_the_line_and_the_end_show_what_limits() -> None:
     shown = console()
     with LiveLine(shown) as line:
         for second in range(20):
@@ -57,18 +57,18 @@ def test_the_line_and_the_end_say_what_limits() -> None:
         (TopicBacklog(7, None, None, OLD_S), " · waiting 7, as of 15 s ago · "),
     ],
 )
-def test_the_line_says_what_waits_in_kafka(backlog: TopicBacklog, words: str) -> None:
+def test_the_line_shows_what_waits_in_kafka(backlog: TopicBacklog, words: str) -> None:
     assert words in line_of(replace(NOW, backlog=backlog), 0.0)
 
 
-def test_the_line_says_how_many_prompts_fell_back() -> None:
+def test_the_line_shows_how_many_prompts_fell_back() -> None:
     now = replace(NOW, kv_transfers=KvTransfers(transferred=7))
     assert "prefilled" not in line_of(now, 0.0)
     fell_back = replace(now, kv_transfers=KvTransfers(7, no_server=2, no_kv_cache=1))
     assert " · prefill fallbacks 3" in line_of(fell_back, 0.0)
 
 
-def test_commits_that_failed_are_said_once_each_and_at_the_end() -> None:
+def test_commits_that_failed_are_reported_once_each_and_at_the_end() -> None:
     where = console()
     with LiveLine(where) as line:
         for seconds, failed_commits in enumerate((0, 1, 1, 3)):
@@ -82,7 +82,7 @@ def test_commits_that_failed_are_said_once_each_and_at_the_end() -> None:
     assert text(where).count(f"3 {words}") == 2
 
 
-def test_times_of_1970_are_said_once_and_counted_at_the_end() -> None:
+def test_times_of_1970_are_reported_once_and_counted_at_the_end() -> None:
     where = console()
     with LiveLine(where) as line:
         for seconds, count in enumerate((0, 1, 1, 3)):
@@ -134,7 +134,7 @@ def test_what_is_done_about_a_loss_gets_a_line_of_its_own_that_stays() -> None:
     assert len(lines) == 4
 
 
-def test_trouble_with_the_object_store_is_told_when_it_begins_and_ends() -> None:
+def test_object_store_trouble_is_reported_as_it_begins_and_ends() -> None:
     where = console()
     with LiveLine(where) as line:
         line.show(NOW)
@@ -169,7 +169,7 @@ def test_a_checkpoint_that_fails_as_the_job_ends_is_not_spoken_of(failure: str) 
 
 
 @pytest.mark.parametrize("failure", CLOSING)
-def test_a_checkpoint_that_fails_so_in_mid_run_is_told_once(failure: str) -> None:
+def test_a_checkpoint_that_fails_so_in_mid_run_is_reported_once(failure: str) -> None:
     where = console()
     with LiveLine(where) as line:
         for second in range(30):
@@ -179,7 +179,7 @@ def test_a_checkpoint_that_fails_so_in_mid_run_is_told_once(failure: str) -> Non
     assert text(where).count("a checkpoint failed") == 1
 
 
-def test_the_line_says_what_is_not_as_usual_only_where_it_is() -> None:
+def test_the_line_shows_what_is_not_as_usual_only_where_it_is() -> None:
     odd = line_of(replace(NOW, retries=2, restarts=1, engine_restarts=3, event_p50_s=0.0), 0.0)
     assert "retries 2 · restarts 1 · engine restarts 3" in odd
     assert "p50 – " in odd
@@ -188,7 +188,7 @@ def test_the_line_says_what_is_not_as_usual_only_where_it_is() -> None:
 @pytest.mark.parametrize(
     ("now", "words"), [(NOW, "no answer for 5 s"), (replace(NOW, in_flight=0), "no new event for 5 s")]
 )
-def test_the_line_says_what_it_waits_for(now: Snapshot, words: str) -> None:
+def test_the_line_shows_what_it_waits_for(now: Snapshot, words: str) -> None:
     assert line_of(now, 0.0, QUIET_S).endswith(words)
     assert words not in line_of(now, 0.0, QUIET_S - 0.1)
     assert words not in line_of(replace(now, state="CREATED"), 0.0, QUIET_S)
@@ -203,7 +203,7 @@ def test_without_a_terminal_a_line_comes_every_ten_seconds() -> None:
     assert PLAIN_EVERY_S == 10
 
 
-def test_failures_that_a_run_recovers_from_are_told_once_each() -> None:
+def test_failures_that_a_run_recovers_from_are_reported_once_each() -> None:
     plain = console()
     with LiveLine(plain) as line:
         for now in (
@@ -262,7 +262,7 @@ def test_the_end_is_one_line_or_one_document(capsys: pytest.CaptureFixture[str])
     }
 
 
-def test_after_a_wait_for_the_engine_time_starts_anew() -> None:
+def test_after_a_wait_for_the_engine_time_starts_again() -> None:
     plain = console()
     with LiveLine(plain) as line:
         waiting = Snapshot(40.0, "WAITING FOR THE ENGINE", engine_failure="waiting: no connection")

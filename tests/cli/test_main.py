@@ -53,7 +53,7 @@ def test_doctor_looks_where_flink_is_missing(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["findings"], done.stderr
 
 
-def test_it_is_said_which_connectors_are_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_connectors_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jar = replace(KAFKA, size=3)
     monkeypatch.setitem(JARS, "kafka", jar)
     monkeypatch.setenv("FOREBAY_HOME", str(tmp_path / "home"))

@@ -64,7 +64,7 @@ def test_two_pools_are_planned_where_the_network_is_given(model: Path, tmp_path:
     assert "not worth it: it takes" in shown.stdout
 
 
-def test_the_kv_cache_may_be_told(model: Path) -> None:
+def test_the_kv_cache_may_be_given(model: Path) -> None:
     found = planned(str(model), "--kv-cache-gib", "2", "--context", "8192")
     assert found["memory"]["requests"] == 2
 

@@ -50,7 +50,7 @@ def test_a_trace_is_served_at_a_share_of_capacity(tmp_path: Path) -> None:
     assert "expected_ttft" in output
 
 
-def test_settings_that_are_wrong_are_said(tmp_path: Path) -> None:
+def test_settings_that_are_wrong_are_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="expected one of random"):
         run("simulate", "--policy", "best")
     with pytest.raises(SettingError, match="--load"):

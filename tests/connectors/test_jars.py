@@ -135,7 +135,7 @@ def test_other_bytes_are_never_put_in_place(
     assert nothing_in(tmp_path / "kept")
 
 
-def test_a_repository_without_it_and_one_that_is_not_there_say_what_to_do(
+def test_missing_jar_or_repository_is_reported_with_the_fix(
     tmp_path: Path, serve: Callable[..., str]
 ) -> None:
     empty = serve(partial(Quiet, directory=str(tmp_path)))

@@ -18,7 +18,6 @@ from benchmarks.feeds import Drops, FeedServer, serve
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.feeds import source as feed_source
 from forebay.connectors.feeds.feed import Backoff, FeedRefused, Received
-from forebay.connectors.feeds.jetstream import JetstreamFeed
 from forebay.connectors.feeds.source import LIMIT_REACHED, Polled, polled_source
 from forebay.connectors.feeds.sse import SseFeed
 from forebay.connectors.files.replay import ReplaySpeed, replay_source
@@ -191,7 +190,7 @@ class FastClock:
 
 
 @pytest.mark.long
-def test_a_paced_generator_goes_on_after_a_restore(jobs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_paced_generator_continues_after_a_restore(jobs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # Twenty seconds, of which the first run has two or three.
     total = 4000
     config = Generator(count=total, rate_per_s=200)
@@ -249,15 +248,7 @@ def test_a_replayed_directory_continues_in_its_file_despite_new_ones(jobs: Any, 
     assert set(raws(lines, "Event")) == expected
 
 
-FEEDS = {
-    "sse": (lambda s: SseFeed(s.events_url, backoff=Backoff(0.01, 0.05)), FeedServer.event),
-    "jetstream": (lambda s: JetstreamFeed(s.subscribe_url, backoff=Backoff(0.01, 0.05)), FeedServer.message),
-}
-
-
-@pytest.mark.parametrize("feed", ["sse", "jetstream"])
-def test_a_feed_that_disconnects_gives_each_event_once_over_a_restore(jobs: Any, feed: str) -> None:
-    make, message = FEEDS[feed]
+def test_a_feed_that_disconnects_gives_each_event_once_over_a_restore(jobs: Any) -> None:
     total = 3000
     records = [{"n": n, "u": "é"} for n in range(total)]
     # The first run cannot come to the end, however late it is cancelled.
@@ -265,7 +256,8 @@ def test_a_feed_that_disconnects_gives_each_event_once_over_a_restore(jobs: Any,
 
         def build(**changes: Any) -> Any:
             env = jobs.environment(**changes)
-            jobs.write(polled_source(env, Polled(make(server))))
+            feed = SseFeed(server.events_url, backoff=Backoff(0.01, 0.05))
+            jobs.write(polled_source(env, Polled(feed)))
             return env
 
         jobs.run_until(build(), lambda: len(jobs.lines()) >= 100)
@@ -273,7 +265,7 @@ def test_a_feed_that_disconnects_gives_each_event_once_over_a_restore(jobs: Any,
         jobs.run_until(
             build(restore_from=newest_checkpoint(jobs.checkpoints)), lambda: len(jobs.lines()) >= total
         )
-        expected = [message(server, n) for n in range(total)]
+        expected = [server.event(n) for n in range(total)]
     assert sorted(raws(jobs.lines(), "Event")) == sorted(expected)
 
 

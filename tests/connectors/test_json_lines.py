@@ -45,7 +45,7 @@ def test_utf8_stands_as_text_and_other_bytes_as_base64() -> None:
     assert orjson.loads(dead_letter_json(DeadLetter(b"\xff", "c", "d")))["input_base64"] == "/w=="
 
 
-def test_a_dead_letter_that_was_cut_says_so_and_is_not_read_as_its_record() -> None:
+def test_a_cut_dead_letter_is_marked_and_not_read_as_its_record() -> None:
     letter = DeadLetter("aé".encode(), "c", "d", position="in@3")
     line = dead_letter_json(letter, input_bytes=2, cut_bytes={"headers": 7})
     assert orjson.loads(line)["input"] == "a"

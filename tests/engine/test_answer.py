@@ -59,13 +59,13 @@ def test_numbers_of_an_answer_keep_their_digits() -> None:
     )
 
 
-def test_an_answer_that_was_cut_says_so() -> None:
+def test_a_cut_answer_is_marked() -> None:
     with pytest.raises(AnswerCut, match="cut at max_tokens before its JSON was complete; raise sampling"):
         AnswerCheck(SCHEMA)('{"mood": "go', finish_reason="length")
 
 
 @pytest.mark.parametrize("text", ["12", "-1.5"])
-def test_a_number_that_may_go_on_is_cut(text: str) -> None:
+def test_a_number_that_could_be_longer_is_cut(text: str) -> None:
     check = AnswerCheck({})
     assert check(text, finish_reason="stop") == float(text)
     with pytest.raises(AnswerCut):

@@ -103,7 +103,7 @@ async def test_an_answer_that_would_be_cut_again_is_not_asked_for(
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_text_that_was_cut_is_an_answer_that_says_so(stream: bool) -> None:
+async def test_a_cut_text_is_a_marked_answer(stream: bool) -> None:
     outcome, _ = await ask("hi ((fault:length))", stream=stream)
     assert outcome.completion is not None
     assert outcome.answer == echo("hi ((fault:length))")[:8]

@@ -51,7 +51,7 @@ def test_what_cannot_succeed_is_not_sent_again(cls: type[errors.EngineError]) ->
 
 
 @pytest.mark.parametrize("cls", TO_THE_DEADLINE)
-def test_what_says_nothing_of_the_request_is_retried_without_a_count(cls: type[errors.EngineError]) -> None:
+def test_errors_that_are_not_the_requests_fault_do_not_count_as_tries(cls: type[errors.EngineError]) -> None:
     assert delay(cls("x"), attempt=100_000) == POLICY.max_backoff_s
 
 

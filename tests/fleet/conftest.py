@@ -67,7 +67,7 @@ async def open_fleet(
         "replicas": FixedReplicas((*dead, *(replica.url for replica in replicas))),
         "model": "m",
         "check_s": 0.05,
-        # Long, as this process may be held up itself: that is no replica's fault.
+        # Long, because this process itself may be held up.
         "check_timeout_s": 60.0,
         "stall_s": 60.0,
         "health": RULES,

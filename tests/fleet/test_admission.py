@@ -75,7 +75,7 @@ def test_order_is_due_moment_then_priority_then_arrival() -> None:
 
 
 def test_what_keeps_its_place_goes_first_although_it_is_late() -> None:
-    """Or urgent events that wait would be behind all that have time: for ever, where those keep coming."""
+    """Otherwise a steady stream of events with time would keep waiting urgent ones back forever."""
     one = fleet()
     admission: Admission[str] = Admission(one)
     admission.add("runs", RoutingRequest(1000), 0.0)
@@ -346,13 +346,13 @@ def test_deadlines_within_a_second_are_alike_and_priority_decides() -> None:
     assert names(admission.ready(0.1)) == ["high", "low"]
 
 
-def test_a_prompt_whose_kv_cache_comes_from_elsewhere_takes_room_and_no_time() -> None:
+def test_prompt_with_a_remote_kv_cache_takes_room_but_no_time() -> None:
     one = fleet(kv_tokens=10_000.0)
     admission: Admission[str] = Admission(one)
     for name in "ab":
         admission.add(name, RoutingRequest(6000, transferred=True), 0.0)
     [(name, ticket)] = admission.ready(0.0)
-    assert name == "a", "the second does not fit beside it"
+    assert name == "a", "the second does not fit in addition"
     assert ticket.reserved >= 6000
     assert ticket.work_s <= 0.002
 

@@ -1,4 +1,4 @@
-"""Where events are published, from a replica's URL."""
+"""The address of a replica's events, from its URL."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_a_hash_in_another_group_is_another_block() -> None:
         ["SomethingNew"],
     ],
 )
-def test_what_says_nothing_of_the_prefix_cache_is_passed_over(event: Any) -> None:
+def test_events_of_other_caches_are_skipped(event: Any) -> None:
     assert read(event, removed(1)).events == (Removed((1,)),)
 
 
@@ -201,7 +201,7 @@ def test_what_was_used_before_the_evicted_blocks_is_gone() -> None:
     assert horizon.horizon_s == 3.0
 
 
-def test_a_single_eviction_out_of_turn_says_nothing() -> None:
+def test_a_single_eviction_out_of_order_has_no_effect() -> None:
     horizon = CacheHorizon()
     publisher = Publisher(horizon)
     for block in range(20):
@@ -214,13 +214,13 @@ def test_a_single_eviction_out_of_turn_says_nothing() -> None:
     assert horizon.horizon_s == 7.0
 
 
-def test_blocks_that_were_never_heard_of_say_nothing() -> None:
+def test_unknown_blocks_have_no_effect() -> None:
     horizon = CacheHorizon()
     Publisher(horizon).say(Removed(tuple(range(100))))
     assert horizon.horizon_s == -math.inf
 
 
-def test_a_sequence_that_begins_anew_is_a_restart() -> None:
+def test_a_sequence_that_begins_again_is_a_restart() -> None:
     horizon = CacheHorizon()
     publisher = Publisher(horizon)
     publisher.sequence = 5
@@ -320,7 +320,7 @@ OWN, OTHERS, ANSWERS = 0, 1 << 40, 2 << 40
 
 
 class Replica:
-    """A cache of `capacity` blocks that tells of what it stores and evicts."""
+    """A cache of `capacity` blocks that reports what it stores and evicts."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -380,7 +380,7 @@ def test_the_index_follows_a_cache_that_others_fill(others: float) -> None:
     (_, wrong, lost), (right_guessed, wrong_guessed, _) = seen["told"], seen["guessed"]
     assert wrong <= 0.01 * right_guessed
     assert lost <= 0.01 * right_guessed
-    assert wrong_guessed > 0.3 * right_guessed, "what is sent alone does not tell"
+    assert wrong_guessed > 0.3 * right_guessed, "sent prompts alone do not show it"
 
 
 def test_blocks_of_requests_in_flight_stay() -> None:
@@ -404,7 +404,7 @@ def test_wrong_messages_are_counted_and_change_nothing() -> None:
     assert watch.evicted([], 2.0) == []
 
 
-def test_a_restart_and_a_cleared_cache_are_told() -> None:
+def test_a_restart_and_a_cleared_cache_are_reported() -> None:
     replica, watch = Replica(10), CacheWatch("r")
     assert not watch.receive(replica.use(1), 1.0)
     assert watch.receive(replica.message(["AllBlocksCleared"]), 2.0)

@@ -21,7 +21,7 @@ TEXT = "a question of some length " * 60
 
 
 class Script:
-    """A publisher that knows when somebody has subscribed, as vLLM's own does not need to."""
+    """A publisher that records subscriptions, which vLLM's own does not need."""
 
     def __init__(self, context: Any, port: int = 0) -> None:
         self._socket = context.socket(zmq.XPUB)
@@ -92,7 +92,7 @@ def counts(fakes: Any) -> Any:
 async def test_what_others_push_out_is_forgotten(fleet_of: Any, ask: Any, wait_for: Any) -> None:
     async with publisher() as (_, script), followed(fleet_of, script) as fakes:
         await script.say(stored(*range(100)))
-        # Heard before the prompt is sent: what is stored after it does not count as older.
+        # Received before the prompt is sent: blocks stored later do not count as older.
         await wait_for(lambda: counts(fakes).read == 1)
         await fakes.engine.complete(ask(1, TEXT), timeout_s=60.0)
         assert held(fakes) == 3
@@ -142,7 +142,7 @@ async def test_a_publisher_that_is_away_is_no_hindrance(fleet_of: Any, ask: Any)
         assert counts(fakes).read == 0
 
 
-async def test_the_port_may_be_told_from_the_replicas(fleet_of: Any, wait_for: Any) -> None:
+async def test_the_port_may_follow_from_the_replicas(fleet_of: Any, wait_for: Any) -> None:
     async with publisher() as (_, script), FakeReplica(ReplicaScript(models=("m",))) as replica:
         added = script.port - replica.port
         kv_events = f"tcp://{{host}}:{{port{added:+}}}"

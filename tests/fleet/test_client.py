@@ -1,4 +1,4 @@
-"""Requests placed on replicas over HTTP: who gets them, in which order, what is said if none can."""
+"""Requests placed on replicas over HTTP: which replica, in which order, and the error if there is none."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_a_replica_that_is_away_at_the_start_is_no_hindrance(
 
 
 class Unheard(InsideReplica):
-    """Says nothing before it is told to."""
+    """Answers nothing before `speaks` is set."""
 
     def __init__(self) -> None:
         super().__init__(QUICK)
@@ -60,7 +60,7 @@ class Unheard(InsideReplica):
         return await super().check_health(timeout_s)
 
 
-async def test_who_watches_knows_the_replicas_without_a_request_once_each_was_asked(wait_for: Any) -> None:
+async def test_replicas_are_known_without_a_request_after_one_check_each(wait_for: Any) -> None:
     replicas = {f"http://r{number}:1": Unheard() for number in range(2)}
     config = FleetConfig(FixedReplicas(tuple(replicas)), model="m", check_s=0.05)
     client = FleetClient(config, connect=replicas.__getitem__)
@@ -77,7 +77,7 @@ async def test_who_watches_knows_the_replicas_without_a_request_once_each_was_as
         client.watch()
 
 
-async def test_with_no_replica_at_all_the_start_ends_in_its_time_and_says_why(
+async def test_with_no_replica_at_all_the_start_ends_in_its_time_and_shows_why(
     fleet_of: Any, wait_for: Any
 ) -> None:
     async with fleet_of(0, dead=(AWAY,)) as fakes:
@@ -89,7 +89,7 @@ async def test_with_no_replica_at_all_the_start_ends_in_its_time_and_says_why(
             await fakes.engine.client.start(0.1)
 
 
-async def test_a_request_without_any_replica_is_told_so_at_its_deadline(fleet_of: Any, ask: Any) -> None:
+async def test_a_request_without_any_replica_is_reported_at_its_deadline(fleet_of: Any, ask: Any) -> None:
     async with fleet_of(0, dead=(AWAY,)) as fakes:
         with pytest.raises(Unreachable, match="there is no replica to send the request to") as caught:
             await fakes.engine.complete(ask(1), timeout_s=9.0, deadline=Deadline(0.2))
@@ -110,7 +110,7 @@ async def test_only_replicas_that_serve_the_model_get_requests(
         assert [model.name for model in fakes.engine.client.models] == ["m"]
 
 
-async def test_where_none_serves_the_model_the_start_says_so_at_once(fleet_of: Any) -> None:
+async def test_where_none_serves_the_model_the_start_shows_it_at_once(fleet_of: Any) -> None:
     async with fleet_of(2, model="unknown") as fakes:
         with pytest.raises(SettingError, match=r"no replica serves the model: .*it serves m, not unknown"):
             await fakes.engine.client.start(60.0)
@@ -137,7 +137,7 @@ async def test_a_call_that_every_replica_of_its_model_failed_ends(fleet_of: Any,
         assert (fakes.calls(0), fakes.calls(1)) == (1, 0)
 
 
-async def test_one_that_is_started_anew_with_another_model_loses_its_requests(
+async def test_one_that_is_started_again_with_another_model_loses_its_requests(
     fleet_of: Any, ask: Any, wait_for: Any
 ) -> None:
     async with fleet_of(2) as fakes:
@@ -174,7 +174,7 @@ async def test_replicas_join_and_leave_while_requests_run(
             for number in range(10, 20):
                 await engine.complete(ask(number), timeout_s=60.0)
             assert fakes.calls(0) == before, "one that leaves gets nothing new"
-            assert (await slow).text, "and finishes what it has"
+            assert (await slow).text, "and finishes its requests"
             await wait_for(lambda: int(engine.client.fleet.available.sum()) == 1)
             file.write_text("broken: [")
             await engine.complete(ask(30), timeout_s=60.0)
@@ -206,7 +206,7 @@ async def test_a_row_that_is_free_is_used_again(
 @pytest.mark.parametrize(
     ("fault", "error"), [("400", BadRequest), ("too_long", BadRequest), ("500", ServerFault)]
 )
-async def test_what_lies_in_the_request_is_not_tried_elsewhere_nor_held_against_anyone(
+async def test_request_errors_are_not_retried_or_held_against_a_replica(
     fleet_of: Any, ask: Any, fault: str, error: type[Exception]
 ) -> None:
     async with fleet_of(2) as fakes:
@@ -227,7 +227,7 @@ async def test_a_retry_goes_to_another_replica(fleet_of: Any, ask: Any) -> None:
         assert [fakes.calls(number) for number in range(3)] == [1, 1, 1]
 
 
-async def test_a_replica_that_refuses_is_passed_over_unheard(fleet_of: Any, ask: Any) -> None:
+async def test_a_replica_that_refuses_is_skipped_silently(fleet_of: Any, ask: Any) -> None:
     async with fleet_of(2) as fakes:
         await fakes.engine.client.start(60.0)
         fakes.change(0, faults=Faults((("503", 1.0),)))
@@ -288,7 +288,7 @@ async def _full(client: FleetClient) -> AsyncIterator[None]:
         yield
 
 
-async def test_what_waits_goes_by_deadline_then_priority_and_past_it_costs_nothing(
+async def test_queue_goes_by_deadline_then_priority_and_drops_the_expired(
     fleet_of: Any, ask: Any, wait_for: Any
 ) -> None:
     async with fleet_of(1, ReplicaScript(models=("m",), delay=Fixed(0.02), slots=1)) as fakes:
@@ -434,7 +434,7 @@ async def test_two_clients_of_the_same_replicas_stay_out_of_each_others_way(
             task.cancel()
         await asyncio.gather(*crowd, return_exceptions=True)
         await other.close()
-        # Its reports are old, and say nothing, where this process was held up for long.
+        # If this process was held up for long, its reports are too old to use.
         assert fakes.calls(1) - before[1] >= 15, own
 
 
@@ -444,7 +444,7 @@ async def _ask_on(engine: HttpEngine, number: int) -> None:
         await engine.complete(request, timeout_s=120.0)
 
 
-async def test_lost_leases_are_told_and_the_silent_one_is_shut() -> None:
+async def test_lost_leases_are_reported_and_the_silent_one_is_shut() -> None:
     clock = ManualClock()
     async with FakeReplica(QUICK) as one, FakeReplica(QUICK) as two:
         config = FleetConfig(FixedReplicas((one.url, two.url)), model="m", stall_s=5.0, check_s=0.01)
@@ -472,7 +472,7 @@ async def test_lost_leases_are_told_and_the_silent_one_is_shut() -> None:
             await client.close()
 
 
-def test_a_replica_that_was_shut_gets_one_request_at_a_time_whatever_it_has_from_before() -> None:
+def test_reopened_replica_gets_one_request_at_a_time() -> None:
     async def main() -> None:
         clock = LoopClock(asyncio.get_running_loop())
         replica = InsideReplica(QUICK)
@@ -559,7 +559,7 @@ async def test_a_caller_that_gives_up_is_obeyed_though_the_replica_is_lost(
         assert fakes.calls(0) + fakes.calls(1) == 1
 
 
-async def test_what_a_wrong_replica_serves_is_told_in_one_short_line(
+async def test_what_a_wrong_replica_serves_is_reported_in_one_short_line(
     fleet_of: Any, ask: Any, wait_for: Any
 ) -> None:
     async with fleet_of(2) as fakes:
@@ -572,7 +572,7 @@ async def test_what_a_wrong_replica_serves_is_told_in_one_short_line(
         assert said.isprintable()
 
 
-def test_how_many_may_get_requests_is_told_when_it_is_known_and_when_it_changes() -> None:
+def test_number_of_available_replicas_is_reported_on_each_change() -> None:
     async def main() -> None:
         a, b = Unheard(), Unheard()
         inside = {"http://a:1": a, "http://b:1": b}

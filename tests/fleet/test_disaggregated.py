@@ -126,7 +126,7 @@ def test_cached_tokens_and_the_begin_are_those_of_the_prefill() -> None:
         async with pools(each=1) as both:
             first = await both.answer(request(0))
             second = await both.answer(request(1))
-            assert first.usage.cached_tokens == 0, "whoever decodes would count all that it took over"
+            assert first.usage.cached_tokens == 0, "a decoding replica would count all that it took over"
             assert second.usage.cached_tokens > 0
             whole = replace(SCRIPT, delay=Fixed(0.2))
         async with pools(prefill=whole, each=1) as both:
@@ -194,7 +194,7 @@ def test_where_none_prefills_from_the_start_the_others_do_both() -> None:
     asyncio.run(main())
 
 
-def test_a_list_of_those_that_prefill_that_cannot_be_read_is_not_waited_for(tmp_path: Path) -> None:
+def test_unreadable_list_of_prefill_servers_blocks_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with FakeReplica(SCRIPT) as decode:
             fleet = FleetConfig(FixedReplicas((decode.url,)), model="m")
@@ -286,7 +286,7 @@ def test_a_kv_cache_that_cannot_be_read_shuts_nobody_who_decodes() -> None:
     asyncio.run(main())
 
 
-def test_prefills_for_nothing_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_prefills_for_nothing_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with pools(prefill=replace(SCRIPT, gives_kv_cache=False)) as both:
             for number in range(2 * MISSING):
@@ -296,7 +296,7 @@ def test_prefills_for_nothing_are_told_once(caplog: pytest.LogCaptureFixture) ->
     assert [record.message.split(",")[1] for record in caplog.records] == [f" {MISSING} times"]
 
 
-def test_each_answer_says_whether_a_kv_cache_was_handed_over_and_why_not() -> None:
+def test_each_answer_shows_whether_a_kv_cache_was_handed_over_and_why_not() -> None:
     async def main() -> None:
         async with pools(each=1) as both:
             assert (await both.answer(request(0))).handover == "transferred"
@@ -356,7 +356,7 @@ def test_an_outage_of_those_that_decode_costs_no_prefills() -> None:
     ),
     seed=st.integers(0, 1000),
 )
-def test_whatever_fails_no_kv_cache_is_read_twice_and_all_get_their_answer(
+def test_no_kv_cache_is_read_twice_and_every_request_is_answered(
     shares: list[tuple[str, float]], seed: int
 ) -> None:
     async def main() -> None:

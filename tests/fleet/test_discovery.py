@@ -80,7 +80,7 @@ async def test_a_file_may_be_lines_yaml_or_json(tmp_path: Path, text: str) -> No
         (b"http://a:1\n" * (MAX_BYTES // 10), "larger than"),
     ],
 )
-def test_a_broken_file_says_what_is_wrong(tmp_path: Path, data: bytes, says: str) -> None:
+def test_a_broken_file_shows_what_is_wrong(tmp_path: Path, data: bytes, says: str) -> None:
     file = tmp_path / "replicas"
     file.write_bytes(data)
     with pytest.raises(SettingError, match=says) as caught:
@@ -88,7 +88,7 @@ def test_a_broken_file_says_what_is_wrong(tmp_path: Path, data: bytes, says: str
     assert str(file) in str(caught.value)
 
 
-def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_shows_it(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="cannot be read"):
         read_replicas(tmp_path / "none")
 
@@ -157,7 +157,7 @@ def test_what_is_no_list_is_refused(tmp_path: Path, content: bytes) -> None:
         read_listing(tmp_path / "replicas.json")
 
 
-async def test_requests_wait_while_there_is_no_replica_and_one_that_leaves_ends_what_it_has(
+async def test_requests_wait_for_a_replica_and_end_with_one_that_leaves(
     fleet_of: Any, ask: Any, wait_for: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "replicas.json"
@@ -185,7 +185,7 @@ async def test_requests_wait_while_there_is_no_replica_and_one_that_leaves_ends_
             await wait_for(lambda: min(client.at_replicas().values()) > 0)
             write_listing(path, ScaledReplicaSet((second,), 2, 1))
             await wait_for(lambda: client.listing == 2)
-            assert client.at_replicas()[first] > 0, "it is told of until its last request has ended"
+            assert client.at_replicas()[first] > 0, "it is listed until its last request has ended"
             assert all(found.text for found in await asyncio.gather(*both))
             await wait_for(lambda: first not in client.at_replicas())
             write_listing(path, ScaledReplicaSet((), 3, 0))

@@ -1,4 +1,4 @@
-"""Replicas behind a Service of Kubernetes: what its EndpointSlices say, and the real API server."""
+"""Replicas behind a Service of Kubernetes: its EndpointSlices, and the real API server."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ async def in_thread(call: Callable[..., Any], *arguments: Any) -> Any:
     return await asyncio.get_running_loop().run_in_executor(None, call, *arguments)
 
 
-async def test_requests_wait_for_the_first_replica_follow_new_ones_and_leave_those_that_stop(
+async def test_requests_follow_the_service_as_pods_start_and_stop(
     service: Service, ask: Callable[..., Request], wait_for: Callable[..., Awaitable[None]]
 ) -> None:
     script = ReplicaScript(models=("m",), delay=Fixed(0.02))
@@ -240,7 +240,7 @@ async def test_the_last_list_stays_while_the_api_server_is_away(
         assert (calls(one), calls(two)) == (2, 1)
 
 
-async def test_a_service_that_is_not_there_and_rights_that_are_missing_are_named(
+async def test_missing_service_and_missing_rights_are_named(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(SettingError, match=r"is there such a Service .*get service engine"):
@@ -276,14 +276,14 @@ async def test_a_service_that_is_not_there_and_rights_that_are_missing_are_named
 
 
 async def anext_of(updates: Any) -> Any:
-    """The next answer, past those that say what is wrong: a new right is not known at once."""
+    """The next answer that is not an error: a new right takes a while to apply."""
     async for found in updates:
         if isinstance(found, tuple):
             return found
     raise AssertionError("it has ended")
 
 
-async def test_a_cluster_that_is_not_there_is_told_at_once(
+async def test_a_cluster_that_is_not_there_is_reported_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("lightkube", reason="lightkube is missing: pip install 'forebay[kubernetes]'")

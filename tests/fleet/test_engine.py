@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.clock import run_virtual
 
@@ -26,7 +26,7 @@ async def _settle() -> None:
 
 
 class Repeats:
-    """Repeats that begin as soon as they may, and go on until they are ended."""
+    """Repeats that begin as soon as they may, and last until they are ended."""
 
     def __init__(self, budget: RetryBudget) -> None:
         self._budget = budget
@@ -138,7 +138,6 @@ def test_one_that_waits_past_its_time_is_told_so_and_takes_nobodys_turn() -> Non
     run_virtual(main())
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     events=st.lists(
         st.tuples(st.sampled_from(["ask", "end", "cancel", "succeed", "pass"]), st.integers(0, 60)),
@@ -179,7 +178,7 @@ def test_repeats_never_cost_more_than_their_share(events: list[tuple[str, int]])
     run_virtual(main())
 
 
-async def test_a_request_keeps_its_place_and_its_key_takes_turns_within_its_class(
+async def test_request_keeps_its_place_and_keys_take_turns_by_class(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An alarm does not wait for what else its key has."""

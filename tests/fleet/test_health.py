@@ -39,7 +39,7 @@ def test_a_passed_check_after_its_time_lets_one_request_through() -> None:
     health = Health(RULES)
     fail(health, 3, now_s=10.0)
     health.probe_passed(10.5)
-    assert not health.room(0), "it said that it is well all the time"
+    assert not health.room(0), "it reported good health all the time"
     health.probe_passed(11.0)
     assert health.state == "up"
     assert health.room(0)

@@ -10,7 +10,7 @@ from forebay.fleet import kv_handover
 from forebay.fleet.kv_handover import while_some_prefill
 
 
-async def test_a_prefill_that_takes_a_cancellation_for_something_else_ends_all_the_same(
+async def test_prefill_that_swallows_a_cancellation_still_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As before Python 3.11, where its time is over in the same round of the loop."""

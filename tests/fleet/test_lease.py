@@ -24,7 +24,7 @@ HANGS = ReplicaScript(models=("m",), faults=Faults((("hang", 1.0),)))
 
 
 class Decoding:
-    """A fleet of one replica, and requests whose prompts take so long elsewhere; in counted time."""
+    """A fleet of one replica, and requests with prefills of a set time elsewhere; in virtual time."""
 
     def __init__(self) -> None:
         self.replica = InsideReplica(SCRIPT)
@@ -61,7 +61,7 @@ def test_a_first_token_is_awaited_from_the_end_of_the_prefill_on() -> None:
     decoding(main)
 
 
-def test_one_whose_prefill_takes_long_was_not_left_lying_where_others_overtook_it() -> None:
+def test_long_prefill_is_not_taken_for_a_forgotten_request() -> None:
     async def main(here: Decoding) -> None:
         answers = await asyncio.gather(here.answer("a", prefill_s=30.0), here.answer("b", prefill_s=1.0))
         assert all(answer.text for answer in answers)
@@ -69,7 +69,7 @@ def test_one_whose_prefill_takes_long_was_not_left_lying_where_others_overtook_i
     decoding(main)
 
 
-def test_who_says_nothing_after_the_prefill_is_given_up_as_soon_as_without_one() -> None:
+def test_silence_after_a_prefill_ends_as_soon_as_without_one() -> None:
     async def main(here: Decoding) -> None:
         for id in ("a", "b"):
             await here.answer(id, prefill_s=30.0)

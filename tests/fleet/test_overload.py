@@ -17,8 +17,8 @@ SETTLE_S = 20.0
 
 
 @pytest.mark.parametrize("kind", REPLICAS)
-def test_an_engine_that_becomes_fifty_times_slower_is_kept_full_and_nothing_is_thrown_away(kind: str) -> None:
-    # Where each request slows the others, half as many get nearly as much done: that is hard to see.
+def test_engine_fifty_times_slower_stays_full_and_loses_nothing(kind: str) -> None:
+    # If each request slows the others, half as many get nearly as much done: that is hard to detect.
     least = 0.85 if REPLICAS[kind].crowding else GOOD
 
     async def main() -> None:
@@ -123,7 +123,7 @@ def test_one_that_takes_so_many_calls_in_a_second_gets_nearly_so_many() -> None:
     run_virtual(main())
 
 
-def test_a_deadline_that_no_answer_can_meet_is_said_and_the_engine_is_not_crowded() -> None:
+def test_impossible_deadline_is_reported_without_crowding_the_engine() -> None:
     async def main() -> None:
         async with Load(REPLICAS["whole"], deadline_s=10.0, timeout_s=10.0) as load:
             await load.run(30.0)

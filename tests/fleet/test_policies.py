@@ -139,7 +139,7 @@ def test_a_session_without_a_name_is_kept_by_its_first_block() -> None:
     assert choose("session_affinity", one, RoutingRequest(40)) == 5
 
 
-def test_expected_ttft_takes_the_cached_replica_until_its_queue_costs_more() -> None:
+def test_expected_ttft_prefers_the_cached_replica_with_a_short_queue() -> None:
     one = fleet(2)
     blocks = tuple(range(50))
     one.take(1, RoutingRequest(800, blocks), one.nothing, 0.0)

@@ -26,7 +26,7 @@ AWAY = "http://127.0.0.1:9"
 def checked(
     *scripts: ReplicaScript, away: bool = False, chat: bool = True, key: SecretRef | None = None
 ) -> tuple[str, list[str]]:
-    """What is said, and the servers' URLs."""
+    """The report, and the servers' URLs."""
     with ExitStack() as opened:
         urls = [opened.enter_context(ReplicaThread(script)).url for script in scripts]
         more = [AWAY] if away else []
@@ -35,7 +35,7 @@ def checked(
 
 
 @pytest.mark.parametrize("chat", [True, False])
-def test_of_servers_that_can_nothing_is_said(chat: bool) -> None:
+def test_capable_servers_are_not_reported(chat: bool) -> None:
     assert checked(FIT, FIT, chat=chat)[0] == ""
     assert checked(FIT, away=True)[0] == "", "replicas come and go"
 
@@ -54,7 +54,7 @@ def test_where_all_answer_and_none_can_it_is_a_wrong_setting(script: ReplicaScri
         checked(script)
 
 
-def test_what_starts_whatever_they_are_is_told_the_same() -> None:
+def test_starts_of_all_kinds_are_reported_the_same() -> None:
     with ReplicaThread(OTHER) as replica:
         replicas = FixedReplicas((replica.url,))
         said = asyncio.run(describe_prefill(replicas, "m", chat=False, api_key=None, key="engine.prefill"))
@@ -69,12 +69,12 @@ def test_while_one_does_not_answer_one_that_cannot_ends_nothing() -> None:
 
 
 @pytest.mark.parametrize("script", [OTHER, NO_CACHE])
-def test_one_that_cannot_beside_one_that_can_is_told(script: ReplicaScript) -> None:
+def test_one_incapable_server_of_two_is_reported(script: ReplicaScript) -> None:
     said, (_, wrong) = checked(FIT, script)
     assert said.startswith(f"engine.prefill: {wrong} ")
 
 
-def test_where_none_answers_it_is_told_and_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_none_answers_it_is_reported_and_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     said, _ = checked(away=True)
     assert said.startswith("engine.prefill: prompts are prefilled where they are decoded until one of its")
     assert AWAY in said
@@ -84,7 +84,7 @@ def test_where_none_answers_it_is_told_and_nothing_ends(monkeypatch: pytest.Monk
 
 
 class Told:
-    """A list that is empty, or cannot be read, or that nobody tells."""
+    """A list that is empty, unreadable or never sent."""
 
     def __init__(self, error: SettingError | None = None, *, silent: bool = False) -> None:
         self._error = error
@@ -109,7 +109,7 @@ class Told:
         (Told(silent=True), "the list of replicas was not read within 0.05 s"),
     ],
 )
-def test_a_list_of_which_nothing_is_known_is_told(
+def test_a_list_of_which_nothing_is_known_is_reported(
     replicas: Told, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CHECK_S", 0.05)
@@ -120,7 +120,7 @@ def test_a_list_of_which_nothing_is_known_is_told(
     )
 
 
-def test_a_server_that_lists_no_models_is_asked_for_a_kv_cache_all_the_same() -> None:
+def test_server_without_a_model_list_is_checked_for_a_kv_cache() -> None:
     silent = replace(FIT, absent=("/v1/models",))
     assert checked(silent)[0] == ""
     with pytest.raises(SettingError, match="gives no KV cache"):

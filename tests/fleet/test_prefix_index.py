@@ -1,4 +1,4 @@
-"""What the index says of who holds which prefix, against a plain model, and what it takes in memory."""
+"""The index of prefixes by replica, compared with a plain model, and its memory."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_many_replicas_may_hold_a_prefix_to_different_depths(count: int) -> None
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_hundred_replicas_of_a_hundred_thousand_blocks_fit_in_a_gibibyte(shared: bool) -> None:
+def test_hundred_replicas_with_100000_blocks_fit_in_a_gibibyte(shared: bool) -> None:
     # A twentieth of that, whose table is as empty as tables get right after they have grown.
     blocks, replicas = 5600, 100
     index = PrefixIndex([blocks] * replicas)

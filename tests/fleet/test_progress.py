@@ -66,7 +66,7 @@ def test_between_tokens_there_may_pass_as_long_again() -> None:
     request.begin(59.0)
     assert request.overdue(118.0) == (0.0, False)
     progress.continued(request, 118.0)
-    assert request.overdue(177.0) == (0.0, False), "an answer that goes on is never late"
+    assert request.overdue(177.0) == (0.0, False), "an answer that continues is never late"
 
 
 def test_limits_follow_what_answers_were_seen_to_take() -> None:
@@ -93,7 +93,7 @@ def test_time_for_which_this_process_was_held_up_does_not_count() -> None:
     assert request.overdue(500.0, here_since_s=450.0) == (0.0, False)
 
 
-def test_one_whose_silence_says_nothing_is_not_late() -> None:
+def test_silence_without_meaning_is_not_late() -> None:
     progress = RequestProgress()
     request = Asked(progress)
     request.ignore_silence = True

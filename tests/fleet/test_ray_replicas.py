@@ -43,7 +43,7 @@ def test_its_parts() -> None:
     assert RayPlace.parse("http://head:8265/fleet") == RayPlace("http://head:8265", "fleet")
 
 
-async def test_replicas_come_and_go_with_what_the_cluster_says() -> None:
+async def test_replicas_come_and_go_with_what_the_cluster_shows() -> None:
     two, one = ("RUNNING", "RUNNING"), ("STOPPING", "RUNNING")
     answers = [body(application("fleet", states=states)) for states in (two, one, ())]
     async with (
@@ -68,11 +68,11 @@ async def test_all_that_follow_a_fleet_ask_once() -> None:
         for _ in range(3):
             async with aclosing(pickle.loads(given).updates()) as updates:
                 assert await anext(updates) == ("http://127.0.0.2:20100",)
-        assert await pickle.loads(given).urls() == (), "what is asked by itself is asked anew"
+        assert await pickle.loads(given).urls() == (), "a query on its own is not cached"
 
 
 async def listed(*applications: dict[str, Any]) -> list[tuple[str, ...] | SettingError]:
-    """What the updates are where the cluster tells one of these applications after the other."""
+    """The updates if the cluster reports these applications one after the other."""
     answers = [body(each) for each in applications]
     async with (
         ScriptedServe(answers).served() as serve,
@@ -81,7 +81,7 @@ async def listed(*applications: dict[str, Any]) -> list[tuple[str, ...] | Settin
         return [await anext(updates) for _ in applications]
 
 
-async def test_while_serve_builds_a_version_and_where_that_fails_the_last_list_stays() -> None:
+async def test_last_list_stays_while_serve_builds_a_version_or_fails() -> None:
     there = application("fleet", states=("RUNNING",))
     building = application("fleet", status="DEPLOYING", built=False)
     failed = application("fleet", status="DEPLOY_FAILED", built=False, message="no module engine")
@@ -93,7 +93,7 @@ async def test_while_serve_builds_a_version_and_where_that_fails_the_last_list_s
     ]
 
 
-async def test_a_fleet_that_is_built_for_the_first_time_or_removed_has_no_replicas() -> None:
+async def test_new_or_removed_fleet_has_no_replicas() -> None:
     building = application("fleet", status="DEPLOYING", built=False)
     there = application("fleet", states=("RUNNING",))
     deleting = application("fleet", status="DELETING", states=("STOPPING",))

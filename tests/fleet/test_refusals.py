@@ -23,7 +23,7 @@ from forebay.testing.script import Faults, Mixture, ReplicaScript
 
 SLOTS = 4
 BOUND_S = 3.0
-"""For so long a place may stay free that a request waits for: what a 429 asks for, and some calls."""
+"""Maximum time that a place stays free while requests wait: the pause of a 429, and some calls."""
 
 
 def answer(refusals: Refusals, there: int, times: int, now_s: float) -> None:
@@ -43,7 +43,7 @@ def test_the_first_one_too_many_tells_how_many_it_takes() -> None:
     assert refusals.most == 4
 
 
-def test_of_many_that_were_under_way_at_once_each_tells_and_they_count_as_one_try() -> None:
+def test_simultaneous_refusals_count_as_one_try() -> None:
     refusals = Refusals()
     for others in (7, 6, 5, 4):
         assert refusals.refused(others, 0.0, 0.1, 0.0) == "one too many"
@@ -61,7 +61,7 @@ def probe(refusals: Refusals, now_s: float) -> int:
     return answers
 
 
-def test_one_more_is_tried_after_twice_as_many_rounds_each_time_that_it_is_refused() -> None:
+def test_each_refusal_doubles_the_rounds_before_one_more_is_tried() -> None:
     refusals = Refusals()
     refusals.refused(4, 0.0, 0.1, 0.0)
     rounds = []
@@ -83,10 +83,10 @@ def test_where_one_more_is_welcome_another_one_follows_with_each_round() -> None
     probe(refusals, 9.0)
     assert [probe(refusals, 9.0) for _ in range(3)] == [5, 6, 7]
     refusals.refused(7, 9.1, 9.2, 0.0)
-    assert probe(refusals, 10.0) == 2 * ROUNDS * 7, "and it begins anew"
+    assert probe(refusals, 10.0) == 2 * ROUNDS * 7, "and it starts again"
 
 
-def test_one_more_is_not_tried_before_the_replica_wishes_nor_while_there_is_room() -> None:
+def test_one_more_is_tried_only_when_full_and_after_retry_after() -> None:
     refusals = Refusals()
     refusals.refused(4, 0.0, 0.1, 2.0)
     answer(refusals, 4, 1000, 2.0)
@@ -105,14 +105,14 @@ def test_what_was_sent_before_the_refusal_says_nothing_of_the_new_number() -> No
 
 
 def proven(most: int) -> Refusals:
-    """It refused one more, and was shown to take so many."""
+    """Refusals of a replica that refused one more than `most`, and proved to take `most`."""
     refusals = Refusals()
     refusals.refused(most, 0.0, 0.1, 0.0)
     answer(refusals, most, PROOF, 1.0)
     return refusals
 
 
-def test_a_single_refusal_of_fewer_than_it_took_says_nothing_of_their_number() -> None:
+def test_single_refusal_below_the_known_number_teaches_nothing() -> None:
     refusals = proven(40)
     assert refusals.refused(20, 1.1, 1.2, 2.0) == "passing"
     assert refusals.most == 40
@@ -141,7 +141,7 @@ def test_far_past_where_it_refused_it_is_forgotten() -> None:
     assert refusals.most == math.inf
 
 
-def test_one_that_refuses_as_many_of_fewer_refuses_them_for_another_reason() -> None:
+def test_as_many_refusals_of_fewer_have_another_reason() -> None:
     refusals = Refusals()
     now_s = 0.0
     while True:
@@ -244,7 +244,7 @@ def test_one_that_takes_nothing_is_left_alone_for_as_long_as_it_says() -> None:
     assert one.open(4.0 + MAX_PAUSE_S)
 
 
-def test_one_that_does_not_say_how_long_is_left_alone_twice_as_long_each_time() -> None:
+def test_each_refusal_without_a_time_doubles_the_pause() -> None:
     one, pauses, now_s = replica(), [], 0.0
     for _ in range(8):
         one.refused(RateLimited("429"), 0, now_s, now_s)
@@ -254,7 +254,7 @@ def test_one_that_does_not_say_how_long_is_left_alone_twice_as_long_each_time() 
     assert pauses[:3] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S]
     assert pauses[-1] == MAX_PAUSE_S
     one.refused(Overloaded("503"), 0, now_s, now_s)
-    assert one.open(now_s), "of a 503 that says nothing, nothing follows"
+    assert one.open(now_s), "a 503 without a reason has no effect"
 
 
 def gateway(**more: Any) -> ReplicaScript:
@@ -300,7 +300,7 @@ def test_a_gateway_that_comes_to_take_more_gets_more() -> None:
     run_virtual(main())
 
 
-def test_a_gateway_that_comes_to_take_fewer_is_left_alone_once_and_gets_fewer() -> None:
+def test_gateway_with_fewer_places_pauses_once_and_gets_fewer() -> None:
     async def main() -> None:
         async with Load(gateway(max_calls=16)) as load:
             await asyncio.sleep(60.0)
@@ -334,7 +334,7 @@ def test_a_gateway_that_is_shut_is_left_alone() -> None:
     run_virtual(main())
 
 
-def test_a_dead_server_in_ten_behind_a_proxy_costs_its_share_and_little_more() -> None:
+def test_one_dead_server_in_ten_costs_little_more_than_its_share() -> None:
     async def main() -> None:
         faults = Faults((("503", 0.1),))
         async with Load(gateway(max_calls=None, slots=32, faults=faults)) as load:
@@ -397,7 +397,7 @@ def test_a_look_at_fewer_ends_where_slow_calls_have_all_their_places(seed: int, 
 
 
 @pytest.mark.parametrize("shut_s", [20.0, 60.0, 600.0])
-def test_one_that_names_a_time_answers_again_soon_after_it_is_open_however_long_it_was_shut(
+def test_replica_that_names_a_time_is_used_soon_after_it(
     shut_s: float,
 ) -> None:
     async def main() -> None:

@@ -21,14 +21,14 @@ from forebay.records import ReplicaLoad
 BUSY = ReplicaLoad(1.0, 4.0, 2.0, 0.5)
 
 
-def test_a_busy_replica_that_repeats_itself_to_the_last_token_tells_nothing_new() -> None:
+def test_report_repeated_to_the_last_token_adds_nothing() -> None:
     check = ReportCheck()
     assert check.news(BUSY, ReplicaCounters(generation_tokens=10.0))
     assert not check.news(ReplicaLoad(2.0, 4.0, 2.0, 0.5), ReplicaCounters(generation_tokens=10.0))
     assert check.news(ReplicaLoad(3.0, 4.0, 2.0, 0.5), ReplicaCounters(generation_tokens=11.0))
 
 
-def test_an_idle_one_may_say_the_same_for_ever() -> None:
+def test_an_idle_one_may_repeat_itself_forever() -> None:
     check = ReportCheck()
     idle = ReplicaLoad(1.0, 0.0, 0.0, 0.0)
     assert all(check.news(idle, ReplicaCounters(1.0)) for _ in range(3))
@@ -150,7 +150,7 @@ def begin(replica: Replica) -> None:
     replica.first_token(Sent(), 0.0, there=1, waiting=1, own_s=0.0, claimed_s=0.0)
 
 
-def test_where_answers_come_in_one_piece_nothing_tells_who_waits(fleet: ReplicaTable) -> None:
+def test_answers_in_one_piece_do_not_show_who_waits(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     replica.update_room()
     assert (fleet.window[0], fleet.prefill_slots[0]) == (FIRST, FIRST)
@@ -182,7 +182,7 @@ def test_the_more_is_queued_there_the_longer_it_may_be_silent(fleet: ReplicaTabl
     assert replica.patience_s(2.0) == pytest.approx(4.0 + 4 * 4.0)
 
 
-def test_it_says_why_it_gets_no_requests_as_long_as_it_gets_none(fleet: ReplicaTable) -> None:
+def test_it_shows_why_it_gets_no_requests_as_long_as_it_gets_none(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     assert replica.why == "it was not asked yet"
     replica.fault = ""
@@ -198,7 +198,7 @@ def test_it_says_why_it_gets_no_requests_as_long_as_it_gets_none(fleet: ReplicaT
     assert not replica.open(99.0)
 
 
-def test_what_was_sent_before_it_was_shut_takes_no_place_of_what_is_to_open_it(fleet: ReplicaTable) -> None:
+def test_requests_sent_before_a_close_do_not_count_as_probes(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     replica.fault = ""
     replica.leases |= {Sent(0), Sent(0)}  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ def take(fleet: ReplicaTable, replica: int, demand: RoutingRequest, now_s: float
     return fleet.take(replica, demand, fleet.cached(demand), now_s)
 
 
-def test_a_first_token_that_nobody_sees_empties_the_queue_and_teaches_nothing() -> None:
+def test_unseen_first_token_empties_the_queue_and_teaches_nothing() -> None:
     one = fleet()
     seen, unseen = take(one, 0, RoutingRequest(500), 0.0), take(one, 0, RoutingRequest(500), 0.0)
     one.first_token(seen, 0.5)
@@ -289,7 +289,7 @@ def test_a_request_that_overtakes_shows_that_the_replica_works() -> None:
     assert queue_s(one, 11.0)[0] == pytest.approx(0.0, abs=1e-9)
 
 
-def test_within_it_some_replicas_are_not_available_unless_there_is_no_other() -> None:
+def test_some_replicas_are_unavailable_unless_there_is_no_other() -> None:
     one = fleet(2)
     with one.without([1]):
         assert list(one.numbers()) == [0]

@@ -28,7 +28,7 @@ def test_blocks_are_bounded_and_fit_the_index() -> None:
     assert all(0 <= block < 1 << 60 for block in blocks)
 
 
-def test_messages_are_told_apart_from_one_text() -> None:
+def test_messages_are_distinguished_from_one_text() -> None:
     chat = Request("r", "m", messages=(Message("system", "be short"), Message("user", "hi")))
     other = Request("r", "m", messages=(Message("system", "be short"), Message("user", "ho")))
     assert prompt_text(chat) != prompt_text(other)

@@ -89,7 +89,7 @@ async def test_a_model_of_a_replica_that_left_is_known_for_a_while() -> None:
     assert fleet.served.knows("b")
 
 
-async def test_a_list_is_asked_for_again_and_a_change_is_told() -> None:
+async def test_a_list_is_asked_for_again_and_a_change_is_reported() -> None:
     lists = ListingReplica("a")
     fleet = ServedFleet(lists)
     await fleet.join()
@@ -106,7 +106,7 @@ async def test_a_list_is_asked_for_again_and_a_change_is_told() -> None:
     assert list(fleet.served.rows("adapter")) == [0]
 
 
-async def test_all_are_asked_once_whoever_wants_to_know() -> None:
+async def test_all_are_asked_once_for_all_callers() -> None:
     replicas = ListingReplica("a"), ListingReplica("b")
     fleet = ServedFleet(*replicas)
     await fleet.join()

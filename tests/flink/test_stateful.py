@@ -27,6 +27,7 @@ def events(start: int, stop: int, *, hold: str | None = None) -> list[dict[str, 
     return [{"n": n, "text": held, "key": f"k{n % KEYS}", "at": n * 20} for n in range(start, stop)]
 
 
+@pytest.mark.slow
 def test_turns_stay_exact_and_ordered_through_kill_and_rescale(
     make_runs: Callable[..., Runs],
 ) -> None:

@@ -45,7 +45,7 @@ class Served:
         return url_of("127.0.0.1", self.port)
 
     async def metric(self, line: str) -> float:
-        """The value of the metric whose name and labels are `line`; 0 where it is missing."""
+        """The value of the metric whose name and labels are `line`; 0 if it is missing."""
         async with self.session.get(self.url + "/metrics") as response:
             text = await response.text()
         found = [row.rsplit(" ", 1) for row in text.splitlines() if not row.startswith("#")]
@@ -133,13 +133,6 @@ def clients_ids(monkeypatch: pytest.MonkeyPatch) -> None:
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():  # noqa: ASYNC110 (what is waited for is in another task's plain fields)
         await asyncio.sleep(0.005)
-
-
-@pytest.fixture(scope="module")
-def gateway_url() -> Iterator[str]:
-    """One gateway for tests that only look."""
-    with on_thread(ReplicaScript(delay=Fixed(0.0), chunks=3)) as url:
-        yield url
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The access log and the counts of tokens: what each request cost, and nothing of what it said."""
+"""The access log and the counts of tokens: the cost of each request, and none of its text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of headers goes on, and what ends a request from outside."""
+"""Which headers are forwarded, and what ends a request from outside."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pairs = st.lists(st.tuples(names, st.binary(max_size=8)), max_size=12)
 
 
 @given(headers=pairs)
-def test_no_header_of_the_connection_goes_on(headers: list[tuple[bytes, bytes]]) -> None:
+def test_no_header_of_the_connection_is_forwarded(headers: list[tuple[bytes, bytes]]) -> None:
     for kept in (
         [name for name, _ in headers_down(headers)],
         [name.encode() for name, _ in headers_up(headers)],
@@ -71,7 +71,7 @@ def test_a_clients_id_is_kept() -> None:
 async def test_time_over() -> None:
     with pytest.raises(TimeOver), TimeLimit(0.01):
         await asyncio.Event().wait()
-    # The task itself goes on, and may be cancelled later.
+    # The task itself continues, and may be cancelled later.
     await asyncio.sleep(0)
 
 
@@ -128,7 +128,7 @@ async def test_a_cancellation_in_the_round_in_which_the_time_is_over_stays_one(o
 
 
 async def test_the_end_of_the_time_does_not_hold_for_what_comes_after() -> None:
-    """Also where something else ended it in the same round."""
+    """Also if something else ended it in the same round."""
     before = cancellings()
 
     async def fail() -> None:

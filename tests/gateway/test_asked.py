@@ -1,4 +1,4 @@
-"""What of a body the gateway sees."""
+"""The parts of a body that the gateway reads."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_any_body_is_read_or_refused_with_a_400(body: bytes, path: str) -> None:
         ({"vllm_xargs": {"a": 1, "kv_transfer_params": ["x"]}}, "vllm_xargs.kv_transfer_params"),
     ],
 )
-def test_no_client_says_whose_cache_is_taken_over(path: str, more: dict[str, Any], param: str) -> None:
+def test_no_client_decides_whose_cache_is_taken_over(path: str, more: dict[str, Any], param: str) -> None:
     document = {"model": "m", "messages": [{"role": "user", "content": "a"}], "prompt": "a", "input": "a"}
     with pytest.raises(Refusal, match="clients must not choose which KV caches are handed over") as refused:
         read_asked(path, orjson.dumps({**document, **more}), max_depth=64)
@@ -124,7 +124,7 @@ def test_the_prompt(path: str, more: dict[str, Any], text: str, tokens: int) -> 
     assert (asked.text, asked.given_tokens) == (text, tokens)
 
 
-def test_what_the_fleet_is_told() -> None:
+def test_what_the_fleet_gets() -> None:
     body = {"model": "m", "prompt": "a", "max_tokens": 7, "user": "u", "stream": True}
     asked = read_asked(PROMPT, orjson.dumps(body), max_depth=64)
     assert (asked.max_tokens, asked.session, asked.stream) == (7, "u", True)

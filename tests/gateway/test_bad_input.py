@@ -1,4 +1,4 @@
-"""What clients may do wrong, over real sockets: each is told why, and nobody else notices."""
+"""Mistakes of clients, over real sockets: each gets the reason, and nobody else notices."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def fine(served: Served, headers: dict[str, str] | None = None) -> None:
         assert (await response.json())["choices"][0]["message"]["content"] == "echo:aaf4c61ddcc5"
 
 
-async def test_a_hundred_megabytes_whose_length_is_told() -> None:
+async def test_a_hundred_megabytes_of_known_length() -> None:
     async with before() as (served, replicas):
         reader, writer = await raw(served, HEAD + b"content-length: 104857600\r\n\r\n")
         sending = asyncio.ensure_future(_send(writer, 100))
@@ -92,7 +92,7 @@ async def _send(writer: asyncio.StreamWriter, megabytes: int, *, chunked: bool =
             writer.write(b"%x\r\n%b\r\n" % (len(part), part) if chunked else part)
             await writer.drain()
     except ConnectionError:
-        return  # The gateway has closed: it does not read on for ever.
+        return  # The gateway has closed: it does not read without end.
 
 
 async def test_half_a_body_and_silence() -> None:
@@ -246,7 +246,7 @@ async def test_wrong_keys(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> No
         assert "sk-" not in caplog.text
 
 
-async def test_a_wrong_key_with_a_large_body_is_told_so_without_reading_it() -> None:
+async def test_a_wrong_key_is_refused_without_reading_a_large_body() -> None:
     async with before(keys=[{"name": "a", "key": {"env": "PATH"}}]) as (served, _):
         reader, writer = await raw(served, HEAD + b"content-length: 104857600\r\n\r\n")
         sending = asyncio.ensure_future(_send(writer, 100))

@@ -185,7 +185,7 @@ async def test_images_of_twenty_megabytes_are_let_through() -> None:
         assert len(engine.sent[0].body) > 20 << 20
 
 
-async def test_models_are_listed_with_all_that_the_engine_says() -> None:
+async def test_models_are_listed_with_all_that_the_engine_shows() -> None:
     cards = [card("org/base"), card("adapter", parent="org/base", root="/adapters/1")]
     async with before_engines(CannedEngine(cards)) as served:
         async with served.session.get(served.url + "/v1/models") as response:

@@ -1,4 +1,4 @@
-"""The end: answers in flight are finished, new requests are told to go elsewhere."""
+"""The end: answers in flight are finished, new requests are sent elsewhere."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ async def test_a_client_that_reads_nothing_is_cut_off() -> None:
         message = {"role": "user", "content": "((fault:huge))"}
         body = orjson.dumps(CHAT | {"messages": [message], "stream": True})
         began, writers = b"", []
-        # Where this process was held up, the time is over before the answer begins.
+        # If this process was held up, the time is over before the answer begins.
         while b" 200 " not in began:
             reader, writer = await asyncio.open_connection("127.0.0.1", served.port, limit=1024)
             writers.append(writer)

@@ -135,7 +135,7 @@ def test_settings_that_cannot_be_used_leave_the_last_keys(files: Files, text: st
     assert files.owner("sk-b") == "b"
 
 
-def test_other_settings_need_a_restart_and_the_log_says_so(
+def test_other_settings_need_a_restart_and_the_log_shows_it(
     files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
     files.write(end="relay: {attempts: 9}\n")

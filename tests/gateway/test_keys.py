@@ -1,4 +1,4 @@
-"""Limits of a key, by a clock that is told."""
+"""Limits of a key, by a clock that is passed in."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_bucket_never_gives_more_than_it_held_and_got(
 
 
 @given(rate=st.floats(0.1, 100), amount=st.floats(0.1, 100))
-def test_after_the_wait_that_is_told_there_is_enough(rate: float, amount: float) -> None:
+def test_after_the_reported_wait_there_is_enough(rate: float, amount: float) -> None:
     bucket = Bucket(rate, 10.0, 0.0)
     bucket.take(10.0, 0.0)
     wait_s = bucket.take(amount, 0.0)
@@ -77,7 +77,7 @@ def test_tokens_are_taken_by_the_minute() -> None:
     usage.tokens(100, 10.1)
 
 
-def test_a_request_larger_than_a_minutes_tokens_is_let_in_when_the_minute_is_full() -> None:
+def test_request_above_a_minutes_tokens_enters_with_a_full_minute() -> None:
     usage = Usage(KeyLimits(tokens_per_min=600), 0.0)
     usage.tokens(1200, 0.0)
     with pytest.raises(Refusal):
@@ -93,7 +93,7 @@ def test_no_request_makes_a_key_owe_more_than_a_minutes_tokens() -> None:
     assert caught.value.retry_after_s == pytest.approx(120.0)
 
 
-def test_what_was_not_used_is_given_back_and_what_was_used_beyond_it_is_taken() -> None:
+def test_unused_tokens_are_given_back_and_excess_is_taken() -> None:
     usage = Usage(KeyLimits(tokens_per_min=600), 0.0)
     usage.settle(usage.tokens(600, 0.0), 100)
     usage.settle(usage.tokens(500, 0.0), 560)
@@ -167,7 +167,7 @@ DAY_S = 86_400
 
 
 def used(usage: Usage, tokens: float, wall_ms: int, *, taken: float | None = None) -> float:
-    """A request that takes so many tokens at first; returns the seconds to wait, 0 if it is let in."""
+    """Charge a request; returns the seconds to wait, 0 if it is let in."""
     try:
         charged = usage.tokens(tokens if taken is None else taken, 0.0, wall_ms)
     except Refusal as refusal:
@@ -199,7 +199,7 @@ def test_requests_at_a_time_exceed_a_day_by_one_of_them_at_most() -> None:
     assert usage.tokens(0, 0.0, 0) == 0
 
 
-def test_new_limits_count_from_now_on_and_the_day_goes_on() -> None:
+def test_new_limits_count_from_now_on_and_the_day_continues() -> None:
     usage = Usage(KeyLimits(tokens_per_day=100), 0.0)
     used(usage, 90, 0)
     usage.change(KeyLimits(tokens_per_day=50), 0.0)

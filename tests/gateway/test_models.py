@@ -105,7 +105,7 @@ async def test_a_model_whose_replica_is_down_is_no_unknown_one() -> None:
         assert await chat(served, "c") == (404, "model_not_found")
 
 
-async def test_while_a_replica_has_not_said_what_it_serves_no_model_is_unknown() -> None:
+async def test_no_model_is_unknown_before_all_replicas_have_answered() -> None:
     away = "http://127.0.0.1:9"
     async with before_engines(engine_of("one", "a"), also=(away,)) as served:
         assert await chat(served, "a") == (200, "one")

@@ -92,7 +92,7 @@ def test_what_the_gateway_refuses(client: openai.OpenAI) -> None:
     assert caught.value.param == "messages"
 
 
-def test_what_the_engine_refuses_says_it_in_the_engines_words(client: openai.OpenAI) -> None:
+def test_refusals_of_the_engine_keep_its_words(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="maximum context length"):
         client.completions.create(model="fake", prompt="x" * 200_000)
 

@@ -57,7 +57,7 @@ async def test_each_prompt_is_prefilled_at_one_and_decoded_at_another(
         (EMBED_PATH, {"model": "fake", "input": "one"}, {}),
     ],
 )
-async def test_what_no_kv_cache_can_be_handed_over_for_goes_to_one_replica_unchanged(
+async def test_requests_without_a_handover_go_to_one_replica_unchanged(
     path: str, body: dict[str, Any], why: dict[str, float]
 ) -> None:
     async with pools() as both:
@@ -115,7 +115,7 @@ async def test_both_replicas_get_the_clients_headers_and_its_words() -> None:
     assert decode == read[:-1] + b',"kv_transfer_params":' + orjson.dumps(given) + b"}"
 
 
-async def test_what_a_prompt_was_counted_is_learned_also_before_a_long_list_of_blocks(
+async def test_prompt_tokens_are_learned_before_a_long_list_of_blocks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """vLLM names a block for some tokens each, behind its counts."""

@@ -34,7 +34,7 @@ async def test_what_a_prefill_fails_with_no_client_notices(fault: str) -> None:
         assert why == ("no_server" if fault in {"refuse", "cut"} else "prefill_failed")
 
 
-async def test_what_a_replica_says_of_a_wrong_request_the_client_reads_in_its_words() -> None:
+async def test_a_replicas_error_about_the_request_reaches_the_client() -> None:
     short = replace(SCRIPT, max_model_len=4)
     async with pools(prefill=short, each=2) as both:
         assert (await both.ask())[0] == 200, "the replica that decodes can take it"
@@ -81,7 +81,7 @@ async def test_what_both_fail_at_is_held_against_nobody() -> None:
 async def test_what_fails_in_decoding_is_prefilled_where_it_is_decoded_next(
     fault: str, stream: bool, each: int
 ) -> None:
-    """Also at the same replica, where there is no other."""
+    """Also at the same replica, if there is no other."""
     text = f"Why? ((fault:{fault}x1))"
     body = CHAT_OF | {"messages": [{"role": "user", "content": text}]}
     async with pools(each=each) as both:
@@ -103,7 +103,7 @@ async def test_what_fails_in_decoding_is_prefilled_where_it_is_decoded_next(
 
 
 async def test_a_kv_cache_that_cannot_be_read_shuts_nobody_who_decodes() -> None:
-    """As a vLLM that is to fail where it cannot load one."""
+    """Like a vLLM that is set to fail if it cannot load one."""
     async with pools(decode=FAILING, each=2, routing="round_robin") as both:
         both.decode[1].script = SCRIPT
         for _ in range(12):
@@ -126,7 +126,7 @@ async def test_without_a_server_that_prefills_from_the_start_the_others_do_both(
             assert served.gateway.health()[0] == 200
 
 
-async def test_a_list_of_servers_that_cannot_be_read_is_not_waited_for(tmp_path: Path) -> None:
+async def test_unreadable_list_of_prefill_servers_blocks_nothing(tmp_path: Path) -> None:
     async with FakeReplica(SCRIPT) as replica:
         missing = {"file": str(tmp_path / "missing")}
         async with serving(spec_of([replica.url], engine={"prefill": missing})) as served:
@@ -152,7 +152,7 @@ async def test_a_server_that_is_killed_in_a_prefill_costs_no_answer(stream: bool
         assert both.reads() == []
 
 
-async def test_where_one_of_two_servers_is_killed_in_a_prefill_the_other_does_it() -> None:
+async def test_killed_prefill_server_is_replaced_by_the_other() -> None:
     async with pools(prefill=HANGING, each=2, routing="round_robin") as both:
         both.prefill[1].script = SCRIPT
         waiting = [asyncio.ensure_future(both.ask()) for _ in range(6)]
@@ -164,7 +164,7 @@ async def test_where_one_of_two_servers_is_killed_in_a_prefill_the_other_does_it
         assert both.reads() == [1] * 6
 
 
-async def test_a_replica_that_dies_while_a_prompt_is_prefilled_for_it_costs_no_answer() -> None:
+async def test_replica_that_dies_during_its_prefill_costs_no_answer() -> None:
     slow = replace(SCRIPT, delay=Fixed(0.5))
     async with pools(prefill=slow, each=2, routing="round_robin") as both:
         waiting = [asyncio.ensure_future(both.ask()) for _ in range(4)]
@@ -208,9 +208,7 @@ async def test_an_answer_that_is_over_its_time_ends_its_prefill() -> None:
     ),
     seed=st.integers(0, 1000),
 )
-def test_whatever_fails_no_kv_cache_is_read_twice_and_no_answer_differs(
-    shares: list[tuple[str, float]], seed: int
-) -> None:
+def test_no_kv_cache_is_read_twice_and_no_answer_differs(shares: list[tuple[str, float]], seed: int) -> None:
     async def main() -> None:
         faulty = replace(SCRIPT, faults=Faults(tuple(shares), seed), retry_after_s=0.01)
         async with pools(prefill=faulty, decode=faulty, each=2) as both:

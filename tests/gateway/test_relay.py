@@ -122,7 +122,7 @@ async def test_a_request_without_an_id_gets_one() -> None:
             assert seen[-1].headers["X-Request-Id"] == made
 
 
-async def test_a_clients_trace_goes_on_if_opentelemetry_is_off() -> None:
+async def test_a_clients_trace_continues_if_opentelemetry_is_off() -> None:
     seen: list[web.Request] = []
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     async with recorder(seen, []) as url, serving(spec_of([url])) as served:

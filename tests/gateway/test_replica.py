@@ -14,7 +14,7 @@ from .conftest import before
 
 @pytest.mark.parametrize("outside", [False, True])
 async def test_a_replica_is_lost_once_and_a_cancellation_from_outside_stays_one(outside: bool) -> None:
-    """A replica that hangs is told for each of its requests, also for those that were told on their own."""
+    """Each request of a replica that hangs is ended, also those that were cancelled before."""
     if sys.version_info < (3, 11):
         pytest.skip("tasks do not count their cancellations")
     async with before() as (served, _):

@@ -38,7 +38,7 @@ async def test_an_unreachable_replica_at_start_is_left_out() -> None:
             assert served.gateway.health()[1]["replicas"] == {"available": 1, "known": 2}
 
 
-async def test_without_any_replica_the_gateway_says_so_until_one_comes() -> None:
+async def test_without_any_replica_the_gateway_shows_it_until_one_comes() -> None:
     port = free_port()
     async with serving(spec_of([f"http://127.0.0.1:{port}"], relay={"absent_s": 0.1}), wait_s=0.05) as served:
         status, body = await chat(served)
@@ -111,7 +111,7 @@ async def test_what_two_replicas_fail_at_lies_in_the_request() -> None:
         assert all(replica.report().calls for replica in replicas)
 
 
-async def test_an_answer_that_breaks_off_is_not_begun_anew() -> None:
+async def test_an_answer_that_breaks_off_is_not_begun_again() -> None:
     async with before(QUICK, QUICK) as (served, replicas):
         bad = [{"role": "user", "content": "((fault:cut))"}]
         async with served.session.post(

@@ -1,4 +1,4 @@
-"""What the server of the gateway says of servers that prefill, at its start."""
+"""The gateway's log about servers that prefill, at its start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from forebay.testing.replica import FakeReplica
 from .conftest import serving, spec_of
 
 
-async def test_the_log_says_at_the_start_which_servers_cannot_prefill(
+async def test_the_log_shows_at_the_start_which_servers_cannot_prefill(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with FakeReplica(SCRIPT) as decode, FakeReplica(replace(SCRIPT, gives_kv_cache=False)) as prefill:
@@ -32,7 +32,7 @@ async def test_the_log_says_at_the_start_which_servers_cannot_prefill(
             assert not caplog.records
 
 
-async def test_without_a_model_it_is_said_once_a_server_that_decodes_is_up(
+async def test_without_a_model_it_is_reported_once_a_server_that_decodes_is_up(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serve, "LOOK_S", 0.01)

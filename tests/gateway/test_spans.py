@@ -286,7 +286,7 @@ async def test_no_text_and_no_key_is_reported(reported: Reported, monkeypatch: p
         assert word not in text
 
 
-async def test_a_trace_that_its_client_does_not_sample_goes_on(reported: Reported) -> None:
+async def test_a_trace_that_its_client_does_not_sample_continues(reported: Reported) -> None:
     engine = CannedEngine([card("m")], {CHAT_PATH: answer_of("m")})
     async with before_engines(engine, opentelemetry=True) as served:
         assert await ask(served, CANNED_CHAT, traceparent=PARENT[:-1] + "0") == 200

@@ -1,4 +1,4 @@
-"""The gateway's settings: what a file may hold, and what is said of one that is wrong."""
+"""The gateway's settings: the keys of a file, and the errors for wrong ones."""
 
 from __future__ import annotations
 

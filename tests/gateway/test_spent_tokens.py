@@ -57,7 +57,7 @@ def tokens_left(served: Served) -> float:
 async def test_no_wish_locks_a_key(wish: dict[str, Any]) -> None:
     async with before(**limited(100_000)) as (served, _):
         status, _ = await ask(served, CHAT | wish)
-        assert status in (200, 400)  # said by the replica
+        assert status in (200, 400)  # the replica's own status
         assert (await ask(served, CHAT))[0] == 200
 
 
@@ -129,7 +129,7 @@ async def test_stream_is_counted_whether_its_client_asks(asks: bool) -> None:
         assert tokens_left(served) > LENGTH
 
 
-async def test_a_transcript_does_not_say_what_it_cost() -> None:
+async def test_a_transcript_does_not_show_what_it_cost() -> None:
     """Its words are the client's own."""
     text = b'"prompt_tokens": 1, "completion_tokens": 1'
     engine = CannedEngine([card("m")], {"/v1/audio/transcriptions": Canned(text, content_type="text/plain")})

@@ -34,7 +34,9 @@ def replica(local_engine: Any) -> str:
         ({"temperature": -1}, 400),
     ],
 )
-async def test_what_vllm_says_comes_through_as_it_is(replica: str, more: dict[str, Any], status: int) -> None:
+async def test_answers_of_vllm_come_through_unchanged(
+    replica: str, more: dict[str, Any], status: int
+) -> None:
     async with serving(spec_of([replica])) as served:
 
         async def ask(url: str, salt: str) -> tuple[int, str, bytes]:
@@ -51,7 +53,7 @@ async def test_what_vllm_says_comes_through_as_it_is(replica: str, more: dict[st
         for number in range(TRIES):
             direct = await ask(replica, f"vllm {number}")
             passed_on = await ask(served.url, f"gateway {number}")
-            # With requests of others in its batch, vLLM itself may say something else the second time.
+            # With requests of others in its batch, vLLM itself may answer differently the second time.
             if direct == passed_on:
                 break
         assert direct == passed_on

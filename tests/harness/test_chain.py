@@ -179,26 +179,3 @@ def test_an_operators_own_watermarks_are_in_no_checkpoint() -> None:
     assert again.outputs == (*whole.outputs, 32)
     again.finish()
     assert again.outputs == (*whole.outputs, 32, "32 at 10", "32 at 12")
-
-
-def test_a_function_that_sets_timers_without_end_is_told_of() -> None:
-    class Endless(Sum):
-        def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
-            ctx.timer_service().register_event_time_timer(timestamp + 1)
-            yield from ()
-
-    run = Chain([Operator(Endless, lambda _: KEYS[0])], [(2, None)], WallClock(0))
-    with pytest.raises(AssertionError, match="without end"):
-        run.finish()
-
-
-def test_state_that_flink_would_pickle_is_told_of() -> None:
-    run = Chain([Operator(Careless, lambda _: KEYS[0])], [(2, None)], WallClock(0))
-    with pytest.raises(TypeError, match="expected bytes for state, found tuple"):
-        run.finish()
-
-
-class Careless(Sum):
-    def process_element(self, value: int, ctx: Any) -> Iterator[int]:
-        self._sum.update((value, 1))
-        yield value

@@ -47,7 +47,7 @@ def test_settings_reach_the_detectors() -> None:
         ({"type": "trends"}, {"prompt": "{{ text }}"}, "expected none with 'application'"),
     ],
 )
-def test_what_does_not_fit_is_said(application: dict[str, Any], more: dict[str, Any], says: str) -> None:
+def test_what_does_not_fit_is_reported(application: dict[str, Any], more: dict[str, Any], says: str) -> None:
     with pytest.raises(SettingError, match=says):
         spec(application, **more)
 

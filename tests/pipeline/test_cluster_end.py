@@ -37,7 +37,7 @@ def fail(rest: FlinkRest, job: str, processes: list[Any], folder: Path) -> None:
 @pytest.mark.parametrize(
     ("end", "status"),
     [
-        (cancel, "CANCELED"),
+        pytest.param(cancel, "CANCELED", marks=pytest.mark.slow),
         pytest.param(fail, "FAILED", marks=pytest.mark.long),
         pytest.param(drain, "SUCCEEDED", marks=pytest.mark.long),
     ],

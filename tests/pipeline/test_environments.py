@@ -81,6 +81,7 @@ def tree(process: psutil.Process) -> dict[str, set[str]]:
 
 
 @pytest.mark.flink
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas", ["1", pytest.param("0..1", marks=pytest.mark.long)])
 def test_secrets_reach_only_processes_that_need_them(replicas: str, tmp_path: Path) -> None:
     home, notes, log = tmp_path / "home", tmp_path / "notes", tmp_path / "said"

@@ -40,6 +40,7 @@ class HeldReplica(ReplicaThread):
         self._replica._answer = held  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 @pytest.mark.flink
 def test_backlog_is_seen_under_backpressure_and_falls_to_zero(
     node: Any,

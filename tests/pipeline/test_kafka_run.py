@@ -103,7 +103,7 @@ def test_pipelines_of_one_name_have_separate_transactions(
     results, stop = {"first": topic(), "second": topic()}, threading.Event()
 
     def run(name: str, url: str, *, enough: Callable[[Any], bool], **source: Any) -> Any:
-        one = pipelines.beside(name)
+        one = pipelines.in_folder(name)
         spec = one.spec(
             source={"type": "generator", **source},
             prompt="{{ text }}",
@@ -278,6 +278,7 @@ def end_of(bootstrap: str, topic: str) -> int:
         consumer.close()
 
 
+@pytest.mark.slow
 def test_run_killed_after_its_job_finished_does_not_run_again(
     node: Any, kafka_jar: Path, topic: Callable[..., str], tmp_path: Path
 ) -> None:

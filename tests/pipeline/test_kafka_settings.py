@@ -50,7 +50,7 @@ def test_where_to_start(start: str, found: object) -> None:
     assert parse_spec(document(start=start)).source.start == found
 
 
-def test_a_reader_that_loses_its_place_fails_unless_nobody_would_restart_it() -> None:
+def test_reader_without_its_offset_fails_unless_nobody_restarts_it() -> None:
     def reset(*, watched: bool, **source: Any) -> str:
         spec = parse_spec(document(**source))
         return str(spec.source.topics_of(spec, TopicStart(watched=watched)).reset)
@@ -115,7 +115,7 @@ def test_mistakes_name_the_key_and_the_mend_and_no_secret(source: dict[str, Any]
     assert "'the secret" not in str(raised.value)
 
 
-def test_a_secret_that_is_missing_or_ends_with_a_line_break_is_said_before_the_start(tmp_path: Path) -> None:
+def test_missing_secret_or_trailing_line_break_stops_the_start(tmp_path: Path) -> None:
     from forebay.pipeline.preflight import check_secrets
 
     def check(**source: Any) -> None:
@@ -279,7 +279,7 @@ def test_a_kafka_that_is_away_is_waited_for_and_then_given_up(ask: Callable[...,
         ),
     ],
 )
-def test_what_kafka_will_not_do_is_said_before_the_start(
+def test_what_kafka_will_not_do_is_reported_before_the_start(
     ask: Callable[..., Any], answers: Answers, sink: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(SettingError, match=words):

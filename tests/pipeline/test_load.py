@@ -262,7 +262,7 @@ def test_secrets_are_refused_and_not_shown(changes: dict[str, Any], tmp_path: Pa
     assert SECRET not in "\n".join(mistakes(changed(**changes)))
 
 
-def test_a_literal_key_is_told_where_to_go() -> None:
+def test_a_literal_key_gets_a_message_with_its_place() -> None:
     assert "use an environment variable" in mistakes(changed(engine__api_key=SECRET))[0]
 
 

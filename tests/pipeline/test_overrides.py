@@ -80,7 +80,7 @@ def test_what_is_set_wins_and_the_rest_stays(file: Path, tmp_path: Path) -> None
         ("a..b=5", "expected key.in.the.pipeline=VALUE"),
     ],
 )
-def test_a_mistake_is_said_to_be_the_options(file: Path, setting: str, said: str) -> None:
+def test_a_mistake_names_the_option(file: Path, setting: str, said: str) -> None:
     assert said in refused(file, setting)
     assert "sk-123" not in refused(file, setting)
 
@@ -92,7 +92,7 @@ def test_a_mistake_of_the_file_keeps_its_line(file: Path) -> None:
     assert two.startswith("--set: shards: ")
 
 
-def test_a_kind_that_is_set_wrong_is_not_said_of_the_files_line(file: Path) -> None:
+def test_a_wrong_kind_in_an_option_names_no_line_of_the_file(file: Path) -> None:
     said = refused(file, "sink.type=jsnol")
     assert said.startswith(
         "--set: sink: type: expected one of jsonl, kafka, stdout, found 'jsnol'; did you mean"

@@ -92,12 +92,12 @@ def test_a_folder_of_files_is_read_by_their_kind(tmp_path: Path) -> None:
         ("key=null", "expected a template with application sessions"),
     ],
 )
-def test_wrong_settings_are_told(setting: str, said: str, file: Path, tmp_path: Path) -> None:
+def test_wrong_settings_are_reported(setting: str, said: str, file: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=said):
         made(file, tmp_path, setting)
 
 
-def test_a_source_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_source_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"there is no nowhere\.jsonl"):
         preset_spec("sessions", ApplicationOptions("nowhere.jsonl", tmp_path))
 

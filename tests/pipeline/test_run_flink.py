@@ -47,6 +47,7 @@ def fake_replica(port: int, cores: tuple[int, ...]) -> Launch:
     return Launch(command)
 
 
+@pytest.mark.slow
 def test_local_engine_killed_during_a_run_loses_no_record(pipelines: Any, flink_logs: Path) -> None:
     from forebay.flink.jvm import start_jvm
     from forebay.pipeline.plan import Plan

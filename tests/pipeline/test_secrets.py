@@ -128,6 +128,7 @@ def told(url: str, key: str, ca: Path) -> bytes:
 
 
 # With others that use the same node.
+@pytest.mark.slow
 @pytest.mark.xdist_group("kafka_security")
 def test_run_leaves_and_shows_no_secret(
     secured: Any,

@@ -77,7 +77,7 @@ def test_a_specification_cannot_be_changed() -> None:
         parse_spec(DATA).capacity = 3  # type: ignore[misc]
 
 
-def test_every_field_says_what_it_is() -> None:
+def test_every_field_is_described() -> None:
     schema = PipelineSpec.model_json_schema()
     for model in [schema, *(m for m in schema["$defs"].values() if "properties" in m)]:
         assert model["description"]

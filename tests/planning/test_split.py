@@ -57,7 +57,7 @@ def test_the_batch_is_bound_by_the_kv_cache() -> None:
     assert phase_work(lengths, small, 0.2).decode_s > 5 * phase_work(lengths, LLAMA_8B, 0.2).decode_s
 
 
-def test_a_tight_pace_beside_long_prompts_pays() -> None:
+def test_a_tight_pace_next_to_long_prompts_pays() -> None:
     """A mixed replica's chunk of 2048 tokens takes 0.1 s, in which every other answer waits."""
     slo, trace = Slo(1.0, 1.0, 0.03), Arrivals(400, 6.0, 3000, 150).make()
     found = plan_split(trace, LLAMA_8B, slo, Transfer(), mixed=8, goal=0.9)

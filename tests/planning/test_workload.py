@@ -63,7 +63,7 @@ def test_what_limits_a_replica() -> None:
     assert plan_workload(load(1.0, 200, 600), few, SLO).limit == "max_num_seqs"
 
 
-def test_an_slo_out_of_reach_is_told() -> None:
+def test_an_slo_out_of_reach_is_reported() -> None:
     with pytest.raises(SettingError, match="out of reach"):
         plan_workload(load(5.0), engine(), Slo(2.0, 1.0, 1e-4))
 

@@ -75,7 +75,7 @@ def test_single_events_from_elsewhere_do_not_move_the_clock() -> None:
     assert 75_000 < clock.now_ms < 99_000
 
 
-def test_the_clock_goes_on_as_before_from_its_state() -> None:
+def test_the_clock_continues_as_before_from_its_state() -> None:
     clock = EventClock()
     for second in range(50):
         clock.see(second)

@@ -104,7 +104,7 @@ def test_a_restart_makes_the_call_again_with_the_same_id_and_words() -> None:
     assert seen(machine) == [[0], [0, 1], [0, 1, 2]]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(st.data())
 def test_each_event_exactly_once_whatever_happens(data: st.DataObject) -> None:
     """Random events, answers, failures, clocks and kills, each with a restore of a random checkpoint."""
@@ -213,7 +213,7 @@ class Restless(Program[int]):
         return Step(state + 1, ask() if dice.random() < 0.4 else None, timers=dict(timers))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=4 * settings.default.max_examples, deadline=None)
 @given(st.data())
 def test_no_two_turns_have_the_same_id(data: st.DataObject) -> None:
     machine = Machine(Restless())
@@ -411,7 +411,7 @@ def test_a_key_that_is_put_off_many_times_is_noted_once() -> None:
     assert machine.stores.due == {}
 
 
-def test_at_the_end_all_timers_fire_but_none_for_ever() -> None:
+def test_at_the_end_all_timers_fire_but_none_forever() -> None:
     def again(state: Any, name: str, time_ms: int, now: Moment) -> Step[Any]:
         return Step(state, outputs=(Output(name),), timers={"tick": Timer(time_ms + 1000, "wall")})
 
@@ -553,7 +553,7 @@ def test_state_accesses_do_not_depend_on_how_many_events_wait() -> None:
     assert len(events) == len(answers) == 1
 
 
-def test_results_of_events_found_after_a_restart_say_restored() -> None:
+def test_results_of_events_found_after_a_restart_show_restored() -> None:
     """Also events that waited for their turn without a call yet."""
     machine = Machine(Remember())
     for number in (1, 2):

@@ -18,7 +18,7 @@ def test_with_one_partition_it_is_that_ones_clock(moments: list[int]) -> None:
 
 
 @given(st.lists(st.tuples(times, st.sampled_from(["", "t/0", "t/1"])), max_size=80), st.integers(0, 80))
-def test_it_goes_on_as_before_from_its_state(events: list[tuple[int, str]], at: int) -> None:
+def test_it_continues_as_before_from_its_state(events: list[tuple[int, str]], at: int) -> None:
     clock, other = SlowestClock(), SlowestClock()
     for number, event in enumerate(events):
         if number == at:

@@ -93,7 +93,7 @@ class Shard:
         raise AssertionError("a look at the clocks costs, and nothing here needs it")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=4 * settings.default.max_examples, deadline=None)
 @given(st.data())
 def test_each_event_gives_one_output_whatever_happens(data: st.DataObject) -> None:
     """Random events, some with equal ids, answers in any order, and kills, each with a restore."""
@@ -136,7 +136,7 @@ def test_a_restore_makes_the_same_calls_under_the_same_ids() -> None:
     assert list(shard.calls)[4:] == ["same", "same#2#2"]
 
 
-def test_results_of_events_found_after_a_restart_say_restored() -> None:
+def test_results_of_events_found_after_a_restart_show_restored() -> None:
     store = DictStore()
     found: dict[str, bool] = {}
     for machine, id in ((StatelessExecutor(store), "old"), (StatelessExecutor(store), "new")):

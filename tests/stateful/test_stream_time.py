@@ -117,7 +117,7 @@ def test_a_few_events_from_the_future_do_not_move_the_clock(
     assert set(said[:begin] + said[begin + wrong :]) == {"in time"}
 
 
-def test_a_stream_that_goes_on_after_a_day_loses_nothing() -> None:
+def test_a_stream_that_continues_after_a_day_loses_nothing() -> None:
     times = [1000 * second for second in range(50)] + [86_400_000 + 1000 * second for second in range(50)]
     judged = judge(one(times))
     assert set(verdicts(judged)) == {"in time"}

@@ -55,7 +55,7 @@ def test_every_fault_can_be_marked(fault: str) -> None:
     assert Faults().pick("r", f"((fault:{fault}))", 1) == fault
 
 
-def test_shares_are_kept_and_drawn_anew_for_each_try() -> None:
+def test_shares_are_kept_and_drawn_again_for_each_try() -> None:
     faults = Faults((("500", 0.1), ("cut", 0.2)), seed=3)
     picks = [faults.pick(f"r{i}", "", 1) for i in range(10_000)]
     assert 900 < picks.count("500") < 1100

@@ -15,7 +15,7 @@ def test_it_returns_with_the_look_that_finds_it_true() -> None:
     assert list(looks) == []
 
 
-def test_who_waits_in_vain_is_told_what_there_was() -> None:
+def test_a_wait_that_fails_reports_what_there_was() -> None:
     with pytest.raises(AssertionError, match="did not come true within 0 s: nothing"):
         wait_until(lambda: False, 0.0, tell=lambda: "nothing")
 

@@ -31,7 +31,7 @@ def many(count: int, length_ms: int = 60 * MINUTE) -> list[Arrival]:
     ]
 
 
-def test_a_busy_hour_is_heard_to_its_end() -> None:
+def test_a_busy_hour_is_read_to_its_end() -> None:
     driven = Driven(SummaryProgram(PLAN), eager=0.9, restarts=False).run(many(20_000))
     (summary,) = driven.summaries
     assert summary.events == 20_000
@@ -56,7 +56,6 @@ def test_the_sample_follows_from_the_seed() -> None:
     assert heard(1) != heard(2)
 
 
-@settings(max_examples=40)
 @given(
     st.sampled_from(
         (

@@ -83,7 +83,7 @@ def test_what_exceeds_the_limit_goes_the_least_founded_first() -> None:
     assert read.cut == 2
 
 
-def test_an_answer_that_says_nothing_keeps_what_was_there() -> None:
+def test_an_empty_answer_keeps_the_statements() -> None:
     assert read_answer(CLOSE, {"keep": [], "statements": []}).earlier == EARLIER
     assert without_answer(CLOSE).earlier == EARLIER
 

@@ -50,7 +50,7 @@ def answer(machine: Machine, key: str = "k") -> None:
     machine.answer(key, orjson.loads(said), Usage(tokens(text), tokens(said)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(
     st.sampled_from(KINDS),
     st.integers(0, 2**32),

@@ -20,12 +20,12 @@ def test_a_clean_text_is_one_bounded_line(text: str, most: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " \n\t ", "\x00\x01", "\u202e", "\U000e0041"])
-def test_an_empty_text_says_so(text: str) -> None:
+def test_an_empty_text_shows_it(text: str) -> None:
     assert clean(text, 50) == NO_TEXT
 
 
 @pytest.mark.timeout(60)  # In linear time, it takes milliseconds.
-def test_a_megabyte_is_clipped_and_says_how_long_it_was() -> None:
+def test_a_megabyte_is_clipped_and_shows_how_long_it_was() -> None:
     line = clean("x" * 1_000_000, 100)
     assert line.endswith("… (1,000,000 characters)")
     assert tokens(line) <= 100

@@ -111,7 +111,7 @@ def test_scaling_leaves_the_centres_and_makes_what_comes_weigh_more() -> None:
     assert (centres.directions() @ unit(np.array([[1, 0.2, 0, 0]]))[0]).max() > 0.9999
 
 
-def test_it_goes_on_as_before_from_its_state() -> None:
+def test_it_continues_as_before_from_its_state() -> None:
     centres = two_halves()
     other = Centres.restore(centres.state())
     vectors = clumps(3)[:, :4]

@@ -61,7 +61,7 @@ def test_old_counts_fade() -> None:
     assert lexicon.state()[1] == 2.0
 
 
-def test_it_goes_on_as_before_from_its_state() -> None:
+def test_it_continues_as_before_from_its_state() -> None:
     lexicon = Lexicon(64)
     lexicon.learn(lexicon.keys("storm today"), 1.0)
     lexicon.settle()
@@ -263,7 +263,7 @@ def test_the_time_of_topics_is_that_of_the_slowest_partition() -> None:
     assert max(event.time_ms for event in told) > 1_000_000
 
 
-def test_it_goes_on_as_before_from_its_bytes() -> None:
+def test_it_continues_as_before_from_its_bytes() -> None:
     texts = [text for text, _ in stream(1500)] + ["", "👏", "\ud800"]
     straight, kept = TopicFinder(SMALL, WIDTH), TopicFinder(SMALL, WIDTH)
     for first in range(0, len(texts), 37):

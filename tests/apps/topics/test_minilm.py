@@ -190,7 +190,7 @@ def test_the_activation_is_exact_enough() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["missing", "config", "header", "tensor"])
-def test_a_folder_without_a_model_is_told_of(model: Path, wrong: str) -> None:
+def test_a_folder_without_a_model_is_reported(model: Path, wrong: str) -> None:
     if wrong == "missing":
         (model / "vocab.txt").unlink()
     elif wrong == "config":

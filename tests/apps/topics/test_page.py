@@ -88,12 +88,6 @@ def test_texts_without_times_are_shown_by_their_numbers() -> None:
         assert expected in document
 
 
-def test_one_of_a_thing_is_no_plural() -> None:
-    document = topics_page([line("born", size=1)])
-    assert "1 topic<" in document
-    assert "1 text · " in document
-
-
 def test_the_width_grows_with_the_texts() -> None:
     tracks = read_topics(LIFE)
     assert [size for _, size in tracks["0"].points] == [8, 16, 20, 32]

@@ -64,7 +64,7 @@ def test_topics_are_born_and_grow() -> None:
     assert max(grown) > 64
 
 
-def test_at_the_end_every_topic_has_told_all_its_texts() -> None:
+def test_at_the_end_every_topic_has_reported_all_its_texts() -> None:
     """Growth is checked every `review_every` texts, so for a short stream only at its end."""
     current = TopicStage(TopicSettings(), 0, Embedding(), 0)
     before = [output for time_ms, text in texts(300) for output in current.take(text_bytes(time_ms, text))]
@@ -101,7 +101,7 @@ def test_texts_without_times_come_a_second_apart() -> None:
 
 
 @pytest.mark.parametrize("timed", [True, False])
-def test_an_event_says_whether_its_time_is_one_also_after_a_restore(timed: bool) -> None:
+def test_an_event_shows_whether_its_time_is_one_also_after_a_restore(timed: bool) -> None:
     current = stage()
     outputs = []
     for time_ms, text in texts(130):

@@ -101,7 +101,7 @@ def test_ten_thousand_copies_of_one_text_are_one_trend() -> None:
     )
 
 
-def test_a_stream_that_stops_ends_its_trends_when_it_goes_on() -> None:
+def test_a_stream_that_stops_ends_its_trends_when_it_continues() -> None:
     finder = TrendFinder(SMALL)
     begun = find(background(1000) + burst("storm", 900, 100, 3), finder, wide())
     assert [event.kind for event in begun][:1] == ["born"]
@@ -124,7 +124,7 @@ def halves(posts: list[Post], save: Callable[[TrendFinder], TrendFinder]) -> tup
     return events, finder.to_bytes()
 
 
-def test_it_goes_on_as_before_from_its_bytes() -> None:
+def test_it_continues_as_before_from_its_bytes() -> None:
     posts = background(1200) + burst("big storm #bigstorm", 600, 150, 2) + burst("goal", 700, 90, 3, 9)
     straight = halves(posts, lambda finder: finder)
     assert len(straight[0]) >= 6

@@ -74,11 +74,6 @@ def test_a_trend_has_its_times_its_reason_and_its_posts() -> None:
         assert expected in words
 
 
-def test_one_trend_is_no_plural() -> None:
-    assert "1 trend from" in trends_page([line("born")])
-    assert "2 trends from" in trends_page([line("born"), line("born", 1)])
-
-
 def test_what_a_post_holds_is_text() -> None:
     harmless, attack = (
         Tags(

@@ -112,7 +112,7 @@ def test_sketches_of_other_forms_are_refused() -> None:
         sketch += RateSketch(HALF_LIVES, width_bits=9)
 
 
-def test_it_goes_on_as_before_from_its_state() -> None:
+def test_it_continues_as_before_from_its_state() -> None:
     sketch = RateSketch(HALF_LIVES, width_bits=8)
     feed(sketch, [(5, [(1, 8), (2, 3)])])
     other = RateSketch.restore(sketch.state())

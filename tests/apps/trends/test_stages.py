@@ -97,7 +97,7 @@ def found() -> list[TrendEvent]:
     return run(stream(), 4)
 
 
-def test_the_trends_are_found_with_posts_that_say_so() -> None:
+def test_the_trends_are_found_with_their_posts() -> None:
     born = [event for event in found() if event.kind == "born"]
     merged = sum(event.kind == "merged" for event in found())
     assert len(born) - merged == 2

@@ -71,7 +71,7 @@ def test_keys_are_the_same_everywhere() -> None:
     assert keys_of(["storm", "🌊", "\ud800"]).tolist() == [2030164039, 2019999519, 2956585793]
 
 
-def test_terms_that_say_the_same() -> None:
+def test_terms_of_the_same_meaning() -> None:
     assert same_term("#fightnight", "fight night")
     assert same_term("storm", "storms")
     assert not same_term("storm", "stormtrooper")

@@ -81,7 +81,7 @@ def test_a_tick_that_holds_too_much_is_handed_over_early(monkeypatch: pytest.Mon
 @given(
     st.lists(st.tuples(st.integers(0, 20_000), st.lists(st.sampled_from("abcd"), unique=True)), max_size=30)
 )
-def test_it_goes_on_as_before_from_its_state(posts: list[tuple[int, list[str]]]) -> None:
+def test_it_continues_as_before_from_its_state(posts: list[tuple[int, list[str]]]) -> None:
     counter = TickCounter(tick_ms=1000)
     for time_ms, terms in posts[:15]:
         counter.add(terms, time_ms)

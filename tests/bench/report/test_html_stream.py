@@ -58,7 +58,7 @@ def test_a_run_without_events_has_a_page() -> None:
     assert "0 of 0" in stream_page([measured_stream(stream_run([]))], "stream")
 
 
-def test_the_slowest_are_told_from_the_usual() -> None:
+def test_the_slowest_are_distinguished_from_the_usual() -> None:
     slow = (0.001, 0.002, 0.003, 0.01, 9.0, 0.2, 0.001, 0.5)
     run = stream_run([*even(90), *(event(n, n / 10, slow) for n in range(90, 100))])
     (_, usual), (_, slowest) = slow_and_usual(run)

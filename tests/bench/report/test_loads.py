@@ -22,7 +22,7 @@ def test_repeats_are_put_together_by_their_load() -> None:
     ]
 
 
-def test_a_load_says_what_it_was() -> None:
+def test_a_load_shows_what_it_was() -> None:
     workload = RandomTokens(Exactly(3), Exactly(2))
     gamma, closed, burst = (
         make_load(schedule, workload, 2).asked for schedule in (Gamma(5, 0.25), ClosedLoop(8), Bursts())
@@ -43,7 +43,7 @@ def test_settings_within_settings() -> None:
     assert found == [("versions vllm", "0.32"), ("flags", "a, 1"), ("seed", "0")]
 
 
-def test_loads_of_one_name_are_told_apart_by_what_differs() -> None:
+def test_loads_of_one_name_are_distinguished_by_what_differs() -> None:
     runs = [measured(made_run(requests=requests, tokens=tokens)) for tokens in (8, 16) for requests in (3, 4)]
     assert [name for name, _ in loads(runs)] == [
         "10 requests/s, output tokens 8, requests 3",

@@ -86,7 +86,7 @@ def test_a_dead_letter_and_a_result_of_one_event_are_a_double(tmp_path: Path) ->
     assert (first.doubled, second.doubled) == (True, False)
 
 
-def test_what_comes_twice_of_an_earlier_load_is_told(tmp_path: Path) -> None:
+def test_what_comes_twice_of_an_earlier_load_is_reported(tmp_path: Path) -> None:
     places = Places("http://feed", tmp_path)
     book = EventBook(places)
     book.expect(sent(["e0"]))

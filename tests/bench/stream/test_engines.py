@@ -43,7 +43,7 @@ def test_an_engine_of_this_process_is_not_counted_a_second_time(monkeypatch: pyt
         assert engines.used_s() == 0
 
 
-def test_an_engine_that_is_not_there_is_told_before_anything_starts() -> None:
+def test_an_engine_that_is_not_there_is_reported_before_anything_starts() -> None:
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         # Bound without listening, so that no other process gets the port.

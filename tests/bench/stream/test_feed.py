@@ -38,7 +38,7 @@ def test_what_is_due_is_taken_in_one_piece() -> None:
     assert emitted.wait_s(3) is None
 
 
-def test_a_late_feed_says_so() -> None:
+def test_a_late_feed_shows_it() -> None:
     clock = Clock()
     emitted = loaded(clock, 1500)
     clock.us = 9000
@@ -84,7 +84,7 @@ def test_every_event_comes_once_and_none_before_its_time(due_us: list[int], step
     ("head", "number"),
     [(b"GET / HTTP/1.1\r\nHost: a", 0), (b"GET / HTTP/1.1\r\nLast-Event-ID: 41\r\nAccept: *", 42)],
 )
-def test_a_client_goes_on_behind_the_last_event_it_names(head: bytes, number: int) -> None:
+def test_a_client_continues_behind_the_last_event_it_names(head: bytes, number: int) -> None:
     assert next_event(head) == number
 
 

@@ -85,7 +85,7 @@ def test_a_kill_after_the_load_is_refused() -> None:
         check_kills([Kill("jvm", 12.0)], 12.0)
 
 
-def test_a_kill_that_was_not_made_is_told() -> None:
+def test_a_kill_that_was_not_made_is_reported() -> None:
     missed = measured_stream(stream_run(even(200), planned_kills=1), EventSlo(within_s=1.0))
     assert any(words.startswith("0 of 1 kills were made") for words in missed.verdict.reasons)
     document = goodput_document([missed])

@@ -17,7 +17,7 @@ moments = st.lists(st.floats(0, 1000), min_size=1, max_size=60).map(sorted)
 
 
 @given(moments, moments)
-def test_the_curve_says_the_lag_of_each_moment(due_s: list[float], done_s: list[float]) -> None:
+def test_the_curve_shows_the_lag_of_each_moment(due_s: list[float], done_s: list[float]) -> None:
     curve = lag_curve(due_s, done_s)
     for at_s, lag in curve:
         assert lag == bisect_right(due_s, at_s) - bisect_right(done_s, at_s)
@@ -45,7 +45,7 @@ def test_a_server_that_keeps_up_has_no_growing_lag() -> None:
     assert abs(slope.per_s) < 0.3
 
 
-def test_a_lag_that_grows_is_told_with_its_rate() -> None:
+def test_a_lag_that_grows_is_reported_with_its_rate() -> None:
     # Ten events a second, and eight answers.
     due_s = [index / 10 for index in range(600)]
     done_s = [index / 8 for index in range(600)]
@@ -94,7 +94,7 @@ def test_a_pipeline_that_fills_at_first_has_no_growing_lag(seconds: int) -> None
     assert slope.per_s == pytest.approx(0, abs=1e-6)
 
 
-def test_without_an_answer_in_the_first_half_nothing_is_told() -> None:
+def test_without_an_answer_in_the_first_half_nothing_is_reported() -> None:
     due_s = [index / 10 for index in range(100)]
     assert lag_slope(due_s, [at_s + 6 for at_s in due_s]) is None
     assert lag_slope(due_s, []) is None

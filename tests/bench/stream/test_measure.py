@@ -59,6 +59,7 @@ def run() -> Iterator[StreamRun]:
             yield session.measure(options.load)
 
 
+@pytest.mark.slow
 @pytest.mark.flink
 def test_every_event_has_all_of_its_moments_in_order(run: StreamRun) -> None:
     assert run.complete
@@ -70,6 +71,7 @@ def test_every_event_has_all_of_its_moments_in_order(run: StreamRun) -> None:
     assert run.strangers == 0
 
 
+@pytest.mark.slow
 @pytest.mark.flink
 def test_the_engines_known_time_is_found_where_it_was_spent(run: StreamRun) -> None:
     figures = stream_figures(run)
@@ -79,8 +81,9 @@ def test_the_engines_known_time_is_found_where_it_was_spent(run: StreamRun) -> N
     assert figures.offered_per_s == pytest.approx(60 / (59 / 20))
 
 
+@pytest.mark.slow
 @pytest.mark.flink
-def test_flink_and_the_engine_say_what_they_do(run: StreamRun) -> None:
+def test_flink_and_the_engine_show_what_they_do(run: StreamRun) -> None:
     figures = stream_figures(run)
     assert run.checkpoints
     assert figures.checkpoint["state_bytes"].maximum > 0
@@ -91,6 +94,7 @@ def test_flink_and_the_engine_say_what_they_do(run: StreamRun) -> None:
     assert figures.watermark_delay.minimum >= 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.flink
 def test_nothing_was_lost_and_the_clocks_agree(run: StreamRun) -> None:
     # The others depend on what else runs on this machine.
@@ -100,7 +104,7 @@ def test_nothing_was_lost_and_the_clocks_agree(run: StreamRun) -> None:
 
 @pytest.mark.long
 @pytest.mark.flink
-def test_events_without_the_prompts_fields_are_told_at_once() -> None:
+def test_events_without_the_prompts_fields_are_reported_at_once() -> None:
     document = {**PIPELINE, "prompt": "About? {{ headline }}"}
     with ReplicaProcess(ReplicaScript()) as replica:
         options = StreamOptions(pipeline=document, engine=(replica.url,))

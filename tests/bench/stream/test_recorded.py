@@ -102,7 +102,7 @@ def test_a_damaged_document_is_refused(tmp_path: Path, content: bytes, words: st
         read_streams(tmp_path / "a.json")
 
 
-def test_a_damaged_event_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_damaged_event_is_reported_with_its_line(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", run())
     (tmp_path / "a.events.jsonl").write_bytes(b'{"run": 0, "index": 0}\n')
     with pytest.raises(SettingError, match=r"a.events.jsonl: line 1\.id: Field required"):

@@ -99,7 +99,7 @@ def test_a_window_without_a_result_is_lost_and_two_of_one_are_a_double(tmp_path:
     assert "1 of 2 results are in the sink more than once" in reasons(book)
 
 
-def test_a_result_that_counts_other_events_is_told(tmp_path: Path) -> None:
+def test_a_result_that_counts_other_events_is_reported(tmp_path: Path) -> None:
     book = windows_book(tmp_path)
     commit(Places("", tmp_path).results, "part-abc-0.jsonl", summary(0, 3), summary(2, 5))
     book.look()
@@ -151,7 +151,7 @@ def trend(id: str, kind: str, time_s: float, **more: Any) -> str:
     return result_json(Result(id, "1", {}, {"kind": kind}, Usage(), 0, 0, 0.0, 0.0, time_ms=time_ms, **more))
 
 
-def test_of_a_detector_doubles_and_unanswered_questions_are_told(tmp_path: Path) -> None:
+def test_of_a_detector_doubles_and_unanswered_questions_are_reported(tmp_path: Path) -> None:
     book = ResultBook(Places("http://feed", tmp_path), ManyToOne(None, 5.0, ("born",)))
     book.expect(sent(9))
     results = Places("", tmp_path).results
@@ -181,7 +181,7 @@ def test_of_a_detector_doubles_and_unanswered_questions_are_told(tmp_path: Path)
     assert any("the expected results are unknown" in note for note in judge_stream(run_of(book)).notes)
 
 
-def test_a_run_without_any_result_says_nothing(tmp_path: Path) -> None:
+def test_a_run_without_any_result_shows_nothing(tmp_path: Path) -> None:
     book = ResultBook(Places("http://feed", tmp_path), ManyToOne(None, 5.0))
     book.expect(sent(9))
     assert "no results, so" in reasons(book)

@@ -74,7 +74,7 @@ def test_few_events_give_no_p99() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said(changes: dict[str, Any], reason: str) -> None:
+def test_what_is_wrong_is_reported(changes: dict[str, Any], reason: str) -> None:
     verdict = judge_stream(stream_run(**{"events": even(200), **changes}))
     assert any(each.startswith(reason) for each in verdict.reasons), verdict.reasons
     assert not verdict.valid
@@ -99,14 +99,14 @@ def test_dead_letters_are_no_growing_lag() -> None:
     assert judge_stream(stream_run(events)).valid
 
 
-def test_a_run_that_is_too_short_for_its_answers_says_so() -> None:
+def test_a_run_that_is_too_short_for_its_answers_shows_it() -> None:
     events = even(80, 4.0, stages_s=(0.001, 0.002, 0.003, 0.01, 6.0, 0.2, 0.001, 0.5))
     verdict = judge_stream(stream_run(events))
     assert verdict.valid
     assert any("19.8 s are too short to judge" in note and "--seconds 69 " in note for note in verdict.notes)
 
 
-def test_a_run_whose_lag_scatters_too_much_says_so() -> None:
+def test_a_run_whose_lag_scatters_too_much_shows_it() -> None:
     queue = SimulatedQueue(16, Random(3))
     notes = judge_stream(queue.measure(queue.load(15.0))).notes
     (note,) = (note for note in notes if "whether the lag grows was not checked" in note)
@@ -116,12 +116,12 @@ def test_a_run_whose_lag_scatters_too_much_says_so() -> None:
     )
 
 
-def test_few_events_leave_the_lag_unchecked_and_say_so() -> None:
+def test_few_events_leave_the_lag_unchecked_and_show_it() -> None:
     assert any("49 events are too few to judge" in note for note in judge_stream(stream_run(even(49))).notes)
     assert not any("too few" in note for note in judge_stream(stream_run(even(50))).notes)
 
 
-def test_events_that_were_sent_before_are_told() -> None:
+def test_events_that_were_sent_before_are_reported() -> None:
     assert any("20 of 200 events were sent before" in note for note in _notes(resent=20))
     assert not any("sent before" in note for note in _notes())
 
@@ -136,7 +136,7 @@ def test_a_ramp_may_grow() -> None:
     assert judge_stream(stream_run(events, asked=asked)).valid
 
 
-def test_what_no_checkpoint_committed_is_told_apart_from_what_is_lost() -> None:
+def test_what_no_checkpoint_committed_is_distinguished_from_what_is_lost() -> None:
     events = [*even(199), lost(199, 19.9)]
     early, late = Checkpoint(1, 5.0, 0.1, 1, 1), Checkpoint(2, 25.0, 0.1, 1, 1)
     for checkpoints, told in (((early,), True), ((early, late), False)):

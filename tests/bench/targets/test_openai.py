@@ -143,7 +143,7 @@ def test_tokens_of_each_event_by_their_ids(ask: Ask) -> None:
     assert contents(pieces) == [2]
 
 
-def test_a_server_that_tells_no_counts(ask: Ask) -> None:
+def test_a_server_that_reports_no_counts(ask: Ask) -> None:
     with StreamServer(answers(at_once(completion(), completion(), completion("", "stop"), DONE))) as server:
         pieces = ask(OpenAiTarget(server.url, TOLD), REQUEST)
     assert contents(pieces) == [None, None]
@@ -251,7 +251,7 @@ def test_events_cut_anywhere(ask: Ask) -> None:
         (at_once(completion("a", "length"), ends=False), Unreachable, "closed the connection in the middle"),
     ],
 )
-def test_what_goes_wrong_is_told(ask: Ask, answer: Answer, error: type[EngineError], words: str) -> None:
+def test_what_goes_wrong_is_reported(ask: Ask, answer: Answer, error: type[EngineError], words: str) -> None:
     options = OpenAiOptions(model="m", extensions=True, api_key="sk-secret")
     seen: list[Piece] = []
     with (

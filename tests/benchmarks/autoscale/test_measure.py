@@ -7,14 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmarks.autoscale.contenders import OTHERS, Point
-from benchmarks.autoscale.drive import drive
 from benchmarks.autoscale.fluid import Load, WorkModel
 from benchmarks.autoscale.loads import Case, bursts, days, stretched
 from benchmarks.autoscale.measure import Comparison, compare_policies, frontiers_picture
 
 from benchmarks.autoscale import contenders
-from forebay.errors import ForebayError
-from forebay.fleet.autoscale.base import Decision, Signals
 from forebay.planning.simulate.engine import LLAMA_8B
 from forebay.planning.simulate.traces import Arrivals
 
@@ -94,12 +91,3 @@ def test_loads_have_the_shape_that_they_promise() -> None:
     burst = bursts(TRACE, MODEL, times=10, replicas=1.0, count=2)
     assert float(burst.load.work_s.max()) > 5
     assert len(stretched("x", TRACE, MODEL, stretch=2, replicas=3).load) >= 2 * int(TRACE[-1].arrived_s)
-
-
-def test_a_policy_that_fails_is_no_figure() -> None:
-    class Fails:
-        def decide(self, signals: Signals) -> Decision:
-            raise ValueError("no forecast")
-
-    with pytest.raises(ForebayError, match=r"Fails at 0 s of the load: the policy failed.*no forecast"):
-        drive(Fails(), short(), slo_s=60.0, boot_s=60.0, start=1)

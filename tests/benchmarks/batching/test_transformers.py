@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import psutil
 import pytest
 from benchmarks.batching.transformers import StaticBatchTarget, TransformersWorker, WorkerOptions
 
-from forebay.bench.client import measure, run_load
+from forebay.bench.client import measure
 from forebay.bench.load.lengths import CappedExponential, Exactly
 from forebay.bench.load.plan import Load, make_load
 from forebay.bench.load.request import LoadRequest
 from forebay.bench.load.schedules import Bursts
 from forebay.bench.load.workloads import RandomTokens
 from forebay.engine.launch import ensure_engine
-from forebay.errors import LaunchError, SettingError, Unreachable
 from forebay.settings import Settings, load_settings
-from forebay.testing.waiting import wait_until
 
 SCRIPTED = Path(__file__).with_name("scripted_worker.py")
 Start = Callable[..., TransformersWorker]
@@ -37,16 +32,12 @@ def settings(tmp_path: Path) -> Settings:
 def start(tmp_path: Path, settings: Settings) -> Iterator[Start]:
     workers = []
 
-    def start(
-        dtype: str = "bfloat16", start_timeout_s: float = 60.0, batch_timeout_s: float = 60.0
-    ) -> TransformersWorker:
+    def start() -> TransformersWorker:
         options = WorkerOptions(
             python=Path(sys.executable),
             model=str(tmp_path / "batches"),
-            dtype=dtype,
+            dtype="bfloat16",
             script=SCRIPTED,
-            start_timeout_s=start_timeout_s,
-            batch_timeout_s=batch_timeout_s,
         )
         workers.append(TransformersWorker(options, settings).__enter__())
         return workers[-1]
@@ -98,92 +89,6 @@ def test_a_batch_that_fails_is_an_error_of_its_requests_and_no_others(start: Sta
     run = measure(StaticBatchTarget(worker, 2), burst([1, 1], "fail"))
     assert [record.error is not None and "buy more" in record.error for record in run.records] == [True, True]
     assert all(record.answered for record in measure(StaticBatchTarget(worker, 2), burst([1, 1])).records)
-
-
-@pytest.mark.parametrize(
-    ("prompt", "word"),
-    [
-        ("die", "status -9; it was killed"),
-        ("nonsense", "not a JSON object"),
-        ("short", "requested"),
-        ("endless", "more than"),
-    ],
-)
-def test_a_process_that_misbehaves_is_an_error_and_never_an_answer(
-    start: Start, prompt: str, word: str
-) -> None:
-    run = measure(StaticBatchTarget(start(), 2), burst([4, 4], prompt))
-    assert [record.error is not None and word in record.error for record in run.records] == [True, True]
-
-
-def test_a_process_that_has_ended_is_told_when_the_target_opens(start: Start) -> None:
-    worker = start()
-    worker.close()
-    assert not worker.alive
-    with pytest.raises(Unreachable, match="not running"):
-        measure(StaticBatchTarget(worker, 2), burst([1]))
-
-
-def test_a_batch_that_takes_too_long_is_ended(start: Start) -> None:
-    worker = start(batch_timeout_s=0.2)
-    (record,) = measure(StaticBatchTarget(worker, 2), burst([4], "hang")).records
-    assert record.error is not None
-    assert "no answer within 0.2 s" in record.error
-    assert not worker.alive
-
-
-def test_a_run_that_is_stopped_does_not_wait_for_its_batch(start: Start, tmp_path: Path) -> None:
-    worker = start()
-
-    async def run() -> bool:
-        stop, target = asyncio.Event(), StaticBatchTarget(worker, 2)
-        async with target.open():
-            running = asyncio.create_task(run_load(target, burst([4], "hang"), stop=stop))
-            await asyncio.to_thread(wait_until, (tmp_path / "batches").exists)
-            stop.set()
-            return (await running).complete
-
-    assert asyncio.run(run()) is False
-    assert not worker.alive
-
-
-def test_a_model_that_does_not_load_is_told_with_the_log(start: Start) -> None:
-    with pytest.raises(LaunchError, match=r"no such number type(.|\n)*what is wrong"):
-        start("none")
-    with pytest.raises(LaunchError, match=r"within 0.1 s"):
-        start("silent", start_timeout_s=0.1)
-
-
-def test_a_python_that_is_not_there_is_told(settings: Settings) -> None:
-    options = WorkerOptions(python=Path("/nowhere/python"), model="m", dtype="bfloat16")
-    with pytest.raises(LaunchError, match=r"/nowhere/python cannot be started"):
-        TransformersWorker(options, settings).__enter__()
-
-
-def test_a_batch_has_a_size(start: Start) -> None:
-    with pytest.raises(SettingError, match="batch size: expected 1 to"):
-        StaticBatchTarget(start(), 0)
-
-
-def test_the_process_ends_with_the_one_that_started_it(tmp_path: Path) -> None:
-    program = """if True:
-        import sys, time
-        from pathlib import Path
-        from benchmarks.batching.transformers import TransformersWorker, WorkerOptions
-        from forebay.settings import Settings
-
-        python, script, home = map(Path, (sys.executable, *sys.argv[1:]))
-        options = WorkerOptions(python=python, model=str(home / "batches"), dtype="float32", script=script)
-        with TransformersWorker(options, Settings(home, python)) as worker:
-            print(worker.about["versions"]["pid"], flush=True)
-            time.sleep(600)
-    """
-    command = [sys.executable, "-c", program, str(SCRIPTED), str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        worker = psutil.Process(int(parent.stdout.readline()))
-        parent.kill()
-    wait_until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ from benchmarks.batching.transformers import TransformersWorker, WorkerOptions
 from typer.testing import CliRunner, Result
 
 from forebay.bench.report.document import read_report
-from forebay.errors import LaunchError, SettingError
+from forebay.errors import SettingError
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 
@@ -27,26 +27,6 @@ def run(*args: str) -> Result:
     if isinstance(result.exception, SettingError):
         raise result.exception
     return result
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["--quick", "--scale", "0.5"], "--quick and --scale: use only one"),
-        (["--scale", "0"], "--scale: expected more than 0 and at most 1, found 0"),
-        (["--scale", "1.5"], "found 1.5"),
-        (["--system", "dynamic"], "--system: expected static or continuous, found dynamic"),
-        (["--limit", "0", "--url", "http://127.0.0.1:9"], "length limit: expected 1"),
-        (["--batch-size", "0", "--url", "http://127.0.0.1:9"], "batch size: expected 1 to"),
-        (["--attention", "flashy", "--url", "http://127.0.0.1:9"], "attention: expected sdpa or eager"),
-        (["--plot", "nowhere/here.png"], "--plot: there is no folder nowhere"),
-        (["--requests", "nowhere/here.json"], "--requests: there is no folder nowhere"),
-        (["--model", "not there"], "'not there' is not a directory"),
-    ],
-)
-def test_what_is_asked_wrongly_is_told_before_anything_starts(args: list[str], words: str) -> None:
-    with pytest.raises(SettingError, match=words):
-        run(*args)
 
 
 @pytest.fixture
@@ -90,32 +70,3 @@ def test_a_server_that_runs_is_compared_with_transformers(tmp_path: Path) -> Non
     assert "continuous over static" in result.stdout
     assert "p50 at" in result.stdout
     assert result.exit_code == (0 if document["valid"] else 1)
-
-
-@pytest.mark.parametrize(
-    ("ends", "status"), [(KeyboardInterrupt(), 130), (LaunchError("no room for the model"), 1)]
-)
-def test_what_was_measured_before_an_end_is_kept_and_marked(
-    ends: BaseException, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def end(systems: Systems, attention: str) -> None:
-        raise ends
-
-    monkeypatch.setenv("FOREBAY_HOME", str(tmp_path))
-    monkeypatch.setattr(Systems, "transformers", end)
-    args = ["--scale", "0.003", "--limit", "4", "--no-latency", "--json", str(tmp_path / "report.json")]
-    with ReplicaThread(ReplicaScript(delay=Fixed(0.002))) as replica:
-        result = run("--url", replica.url, *args)
-    document = orjson.loads((tmp_path / "report.json").read_bytes())
-    assert (document["complete"], document["valid"]) == (False, False)
-    assert set(document["throughput"]["4"]) == {"continuous"}
-    assert result.exit_code == status
-
-
-@pytest.mark.usefixtures("scripted")
-def test_one_system_alone_has_no_ratio(tmp_path: Path) -> None:
-    args = ["--system", "static", "--scale", "0.003", "--limit", "4", "--batch-size", "2", "--no-latency"]
-    document = orjson.loads(run(*args, "--dtype", "float32", "--json").stdout)
-    assert document["ratio"] == {"4": None}
-    assert set(document["throughput"]["4"]) == {"static"}
-    assert document["latency"] == {}

@@ -8,7 +8,7 @@ import orjson
 import pytest
 from benchmarks.__main__ import application
 from benchmarks.interplay.measurement import InterplayMeasurement
-from tests.benchmarks.grid.scripted_session import ScriptedPipelines, ScriptedSession
+from tests.benchmarks.grid.scripted_session import ScriptedPipelines
 from typer.testing import CliRunner, Result
 
 from forebay.errors import SettingError
@@ -23,20 +23,6 @@ def run(*args: str) -> Result:
     if isinstance(result.exception, SettingError):
         raise result.exception
     return result
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["--factor", "weather"], "--factor: expected capacity, checkpoint"),
-        (["--model", "random:gpt-9"], "expected one of random:opt-125m"),
-        (["--load", "-1"], "--load: expected more than 0"),
-        (["--plot", "nowhere/here.png"], "--plot: there is no folder nowhere"),
-    ],
-)
-def test_what_is_asked_wrongly_is_told_before_anything_starts(args: list[str], words: str) -> None:
-    with pytest.raises(SettingError, match=words):
-        run(*args)
 
 
 @pytest.fixture
@@ -72,24 +58,3 @@ def test_a_running_server_is_measured_and_its_kv_cache_is_not_changed(
     }
     assert "capacity: 64" in " ".join(result.stdout.split())
     assert result.exit_code == (0 if document["valid"] else 1)
-
-
-def test_what_was_measured_before_ctrl_c_is_kept(
-    tmp_path: Path, pipelines: ScriptedPipelines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = ScriptedSession.measure
-    measured = []
-
-    def measure(self: ScriptedSession, load: object) -> object:
-        if len(measured) == 2:
-            raise KeyboardInterrupt
-        measured.append(load)
-        return whole(self, load)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(ScriptedSession, "measure", measure)
-    with ReplicaThread(ReplicaScript(delay=Fixed(0.001))) as replica:
-        result = run("--url", replica.url, *SMALL, "--json", str(tmp_path / "found.json"))
-    document = orjson.loads((tmp_path / "found.json").read_bytes())
-    assert (document["complete"], document["valid"]) == (False, False)
-    assert len(document["cells"]) == 2
-    assert result.exit_code == 130

@@ -47,7 +47,7 @@ def test_everything_passes(echo: int) -> None:
         assert here.recv(100) == b"hello"
 
 
-def test_a_cut_ends_connections_and_lets_none_be_made_until_it_is_restored(echo: int) -> None:
+def test_cut_refuses_connections_until_it_is_restored(echo: int) -> None:
     with Link(echo) as link, connect(link) as here:
         here.sendall(b"hello")
         assert here.recv(100) == b"hello"

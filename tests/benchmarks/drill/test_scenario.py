@@ -23,8 +23,6 @@ from benchmarks.drill.workload import workload
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.errors import SettingError
-
 EVERYTHING = Range(kafka=True, s3=True)
 
 
@@ -75,18 +73,6 @@ def test_every_application_source_sink_and_fault_is_reached_by_few_seeds() -> No
     }
     assert {fault.kind for each in drawn for fault in each.faults} == set(EVERYTHING.faults)
     assert {fault.parallelism for each in drawn for fault in each.faults} == {None, 1, 2}
-
-
-@pytest.mark.parametrize("among", [Range(sinks=()), Range(faults=("cut feed",), sources=("file",))])
-def test_nothing_to_draw_is_said(among: Range) -> None:
-    with pytest.raises(SettingError, match="left to draw"):
-        draw(1, among)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"faults": [{"kind": 1}]}'])
-def test_what_is_no_scenario_is_refused(text: str) -> None:
-    with pytest.raises(SettingError, match="not a scenario"):
-        Scenario.from_json(text)
 
 
 @pytest.mark.parametrize("application", EVERYTHING.applications)

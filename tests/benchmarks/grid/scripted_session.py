@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 from typing import Any
@@ -12,26 +12,22 @@ import orjson
 from forebay.bench.records import EngineSample
 from forebay.bench.stream.options import EventLoad
 from forebay.bench.stream.records import Checkpoint, EventRecord, StreamRun
-from forebay.errors import LaunchError
 
 ANSWER_S, COMMIT_S = 0.5, 1.25
 
 
 class ScriptedSession:
-    """Records loads and events. `fails`: whether the pipeline ends in the load with this number."""
+    """Records loads and events."""
 
-    def __init__(self, fails: Callable[[int], bool] = lambda number: False) -> None:
+    def __init__(self) -> None:
         self.loads: list[EventLoad] = []
         self.events: list[list[dict[str, Any]]] = []
-        self._fails = fails
 
     def measure(self, load: EventLoad) -> StreamRun:
-        number = len(self.loads)
         self.loads.append(load)
         assert load.data is not None
         self.events.append([orjson.loads(line) for line in load.data.read_bytes().splitlines()])
         due_s = load.schedule.due_s(load.events, Random(load.seed))
-        failure = "the JVM was killed" if self._fails(number) else None
         records = tuple(
             EventRecord(
                 index=index,
@@ -61,24 +57,19 @@ class ScriptedSession:
             events=records,
             checkpoints=(Checkpoint(1, 0.5, 0.02, 1000, 500),),
             samples=(EngineSample(0.1, values), EngineSample(0.2, {**values, "preemptions": 7.0})),
-            complete=failure is None,
-            failure=failure,
+            complete=True,
         )
 
 
 class ScriptedPipelines:
-    """Opens sessions. `starts`: whether the session with this number starts."""
+    """Opens sessions."""
 
-    def __init__(self, session: Callable[[], ScriptedSession] = ScriptedSession, starts: bool = True) -> None:
+    def __init__(self) -> None:
         self.opened: list[tuple[Any, ...]] = []
         self.sessions: list[ScriptedSession] = []
-        self._session = session
-        self._starts = starts
 
     @contextmanager
     def __call__(self, *asked: Any) -> Iterator[ScriptedSession]:
         self.opened.append(asked)
-        if not self._starts:
-            raise LaunchError("Flink did not start\nits log")
-        self.sessions.append(self._session())
+        self.sessions.append(ScriptedSession())
         yield self.sessions[-1]

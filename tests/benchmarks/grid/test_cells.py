@@ -7,7 +7,6 @@ import pytest
 from benchmarks.grid.cells import (
     ARRIVALS,
     CONSTANT,
-    TRACE,
     CellSpec,
     GridOptions,
     Parallelism,
@@ -51,12 +50,6 @@ def test_every_engine_has_every_cell_and_its_cells_are_measured_together() -> No
 def test_parallelism_is_replicas_and_cores(text: str, found: Parallelism) -> None:
     assert read_parallelism(text) == found
     assert read_parallelism(text).name == text
-
-
-@pytest.mark.parametrize("text", ["", "0", "65", "2x", "2x0", "x1", "-1", "1.5", "2x4x1"])
-def test_what_is_no_parallelism(text: str) -> None:
-    with pytest.raises(SettingError, match="expected REPLICAS or REPLICASxCORES"):
-        read_parallelism(text)
 
 
 def test_replicas_share_the_cores_out() -> None:
@@ -105,25 +98,3 @@ def test_repeats_have_other_times_and_fresh_prompts() -> None:
 
 def test_what_an_engine_can_do_is_measured_all_at_once() -> None:
     assert {request.due_s for request in burst_load(options(), "heavy").requests} == {0.0}
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"arrivals": ("sometimes",)}, "--arrival: expected constant, poisson, bursts, trace"),
-        ({"tails": ("fat",)}, "--tail: expected exact, exponential, heavy, found 'fat'"),
-        ({"arrivals": (TRACE,)}, "--arrival trace and --trace FILE"),
-        ({"trace_s": TRACE_S}, "--arrival trace and --trace FILE"),
-        ({"arrivals": (TRACE,), "trace_s": TRACE_S[:5]}, "--trace: holds 5 requests, and 12 are asked for"),
-        ({"load": 0.0}, "--load: expected more than 0"),
-        ({"rate_per_s": 0.0}, "--rate: expected requests per second"),
-        ({"serving": False, "stream": False}, "expected to measure the engine, the stream, or both"),
-        ({"requests": 0}, "requests: expected 1"),
-        ({"mean_tokens": 50}, "a third of the limit"),
-        ({"models": ()}, "at least one value"),
-        ({"repeats": 0}, "at least one repeat"),
-    ],
-)
-def test_what_is_asked_wrongly(changed: dict[str, Any], words: str) -> None:
-    with pytest.raises(SettingError, match=words):
-        options(**changed)

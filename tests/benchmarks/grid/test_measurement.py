@@ -10,13 +10,10 @@ import pytest
 from benchmarks.grid.cells import GridOptions, Parallelism
 from benchmarks.grid.document import grid_document
 from benchmarks.grid.measurement import Capacity, Cell, Measurement, RunningEngine
-from benchmarks.grid.picture import grid_picture
 from benchmarks.grid.streams import grid_pipeline
-from benchmarks.grid.table import NONE, cell_rows, engine_rows
-from tests.benchmarks.grid.scripted_session import ANSWER_S, COMMIT_S, ScriptedPipelines, ScriptedSession
+from benchmarks.grid.table import cell_rows
+from tests.benchmarks.grid.scripted_session import ANSWER_S, COMMIT_S, ScriptedPipelines
 
-from forebay.bench.stream.options import EventLoad
-from forebay.bench.stream.records import StreamRun
 from forebay.errors import LaunchError
 from forebay.pipeline.load import parse_spec
 from forebay.testing.replica import ReplicaScript, ReplicaThread
@@ -66,49 +63,6 @@ def test_a_grid_has_what_each_engine_can_do_and_all_its_cells() -> None:
     assert cell["serving"]["e2el_s"]["p50"] > 0
     assert cell["serving"]["e2el_s"]["p99"] is None
     assert document["provenance"] == {"command": "here"}
-
-
-def test_an_engine_that_does_not_start_stops_no_other() -> None:
-    measurement, found = measured(models=("broken", "default"), parallelisms=(Parallelism(1),))
-    document = grid_document(measurement.options, found, complete=measurement.complete, provenance={})
-    broken, other = document["engines"]
-    assert broken["error"] == "no room for the model"
-    assert other["error"] is None
-    assert {cell["model"] for cell in document["cells"]} == {"default"}
-    assert (document["complete"], document["valid"]) == (True, False)
-    assert engine_rows(document)[1][2:4] == [NONE, NONE]
-
-
-def test_a_cell_that_fails_is_told_and_the_others_go_on() -> None:
-    replica = ReplicaThread(ReplicaScript(delay=Fixed(0.001)))
-
-    @contextmanager
-    def dying(model: str, parallelism: Parallelism) -> Iterator[RunningEngine]:
-        replica.__enter__()
-        yield RunningEngine((replica.url,), None)
-
-    options = GridOptions(**{**SMALL, "models": ("default",), "parallelisms": (Parallelism(1),)})
-    measurement = Measurement(options, dying, lambda words: None, local=False)
-    found = measurement.found()
-    engine = next(found)
-    replica.__exit__()
-    document = grid_document(options, [engine, *found], complete=True, provenance={})
-    assert document["engines"][0]["error"] is None
-    errors = [cell["error"] for cell in document["cells"]]
-    assert len(errors) == 4
-    assert all("127.0.0.1" in error for error in errors)
-    assert document["valid"] is False
-
-
-def test_after_an_interruption_no_cell_is_measured() -> None:
-    options = GridOptions(**SMALL)
-    measurement = Measurement(options, scripted, lambda words: None, local=False)
-    cells = measurement.found()
-    first = next(cells)
-    measurement.complete = False
-    assert list(cells) == []
-    document = grid_document(options, [first], complete=measurement.complete, provenance={})
-    assert (document["complete"], document["valid"], len(document["engines"])) == (False, False, 1)
 
 
 def test_repeats_have_an_interval() -> None:
@@ -177,46 +131,8 @@ def test_the_stream_gets_the_same_rate_and_lengths_as_the_engine_alone() -> None
     assert {len(event["text"].split()) for event in events} == {4}
 
 
-def test_a_pipeline_that_ended_is_started_again_for_the_next_cell() -> None:
-    pipelines = ScriptedPipelines(lambda: ScriptedSession(fails=lambda number: number == 1))
-    document = streamed(pipelines)
-    assert [cell["error"] for cell in document["cells"]] == [None, "the JVM was killed"] * 2
-    assert len(pipelines.opened) == 2
-    assert (document["complete"], document["valid"]) == (True, False)
-
-
-def test_a_pipeline_that_does_not_start_leaves_the_engines_figures() -> None:
-    pipelines = ScriptedPipelines(starts=False)
-    document = streamed(pipelines)
-    assert len(pipelines.opened) == 1
-    assert {cell["error"] for cell in document["cells"]} == {"stream: Flink did not start"}
-    assert all(cell["serving"] for cell in document["cells"])
-
-
-def test_ctrl_c_in_the_pipeline_keeps_what_was_measured() -> None:
-    class Interrupted(ScriptedSession):
-        def measure(self, load: EventLoad) -> StreamRun:
-            if self.loads:
-                raise KeyboardInterrupt
-            return super().measure(load)
-
-    document = streamed(ScriptedPipelines(Interrupted))
-    assert (document["complete"], document["valid"]) == (False, False)
-    assert len(document["cells"]) == 4
-    assert [cell["stream"] is not None for cell in document["cells"]] == [True, False, False, False]
-    assert all(cell["serving"] for cell in document["cells"])
-
-
 def test_the_pipeline_of_a_grid_is_one_that_forebay_runs() -> None:
     options = GridOptions(**SMALL)
     spec = parse_spec(grid_pipeline(("http://127.0.0.1:9", "http://127.0.0.1:10"), "m", options, 2))
     assert (spec.parallelism, spec.engine.model, len(spec.engine.url)) == (2, "m", 2)
     assert spec.answer_tokens_template() is not None
-
-
-def test_a_grid_can_be_drawn() -> None:
-    document = streamed(ScriptedPipelines(), models=("default", "broken"))
-    drawn = grid_picture(document).svg()
-    assert "output tokens/s, all requests at once" in drawn
-    assert "median from event to answer, s" in drawn
-    assert grid_picture({**document, "cells": [], "engines": []}).svg().count("<rect") == 1

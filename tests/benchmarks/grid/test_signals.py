@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.grid.signals import FleetSignals, sample_figures
+from benchmarks.grid.signals import sample_figures
 
 from forebay.bench.records import EngineSample
-from forebay.testing.replica import ReplicaThread
 
 
 def test_means_and_largest_values_are_those_of_the_run() -> None:
@@ -56,12 +55,3 @@ def test_the_share_of_the_prefix_cache_is_that_of_the_whole_run() -> None:
     found = sample_figures([sample(0, 100, 0), sample(1, 300, 50), sample(2, 500, 300)], 2.0)
     assert found == {"prefix_hit_share": 300 / 400}
     assert sample_figures([], 1.0) == {}
-
-
-def test_an_engine_that_is_gone_is_left_out() -> None:
-    with ReplicaThread() as replica:
-        found = FleetSignals([replica.url, "http://127.0.0.1:9"])()
-        alone = FleetSignals([replica.url])()
-    assert found["engine0_running"] == 0
-    assert not any(name.startswith("engine1_") for name in found)
-    assert alone["running"] == 0

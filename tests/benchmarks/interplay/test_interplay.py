@@ -22,11 +22,10 @@ from benchmarks.interplay.factors import (
     points,
 )
 from benchmarks.interplay.measurement import InterplayMeasurement
-from benchmarks.interplay.picture import interplay_picture
 from benchmarks.interplay.pipeline import InterplayOptions, point_pipeline, sized, write_events
-from tests.benchmarks.grid.scripted_session import ScriptedPipelines, ScriptedSession
+from tests.benchmarks.grid.scripted_session import ScriptedPipelines
 
-from forebay.errors import LaunchError, SettingError
+from forebay.errors import LaunchError
 from forebay.pipeline.load import parse_spec
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
@@ -81,11 +80,6 @@ def test_points_of_one_engine_and_of_one_pipeline_follow_one_another() -> None:
     assert ["ordering", "ordering", "ordering"] in alike
 
 
-def test_an_unknown_factor_names_those_that_are_known() -> None:
-    with pytest.raises(SettingError, match="--factor: expected capacity, checkpoint"):
-        points(("weather",))
-
-
 @pytest.mark.parametrize("point", points(tuple(FACTORS)), ids=lambda point: point.name)
 def test_the_pipeline_of_each_point_is_one_that_forebay_runs(point: Any) -> None:
     spec = parse_spec(point_pipeline("http://127.0.0.1:9", "m", options(), point.settings))
@@ -105,7 +99,7 @@ def test_a_point_with_windows_is_as_long_as_some_of_them() -> None:
     assert (options().max_model_len(1.0), options().max_model_len(SMALL_KV_CACHE_GIB)) == (2048, 50)
 
 
-def test_events_share_what_they_are_told_to_share(tmp_path: Path) -> None:
+def test_events_share_the_given_parts(tmp_path: Path) -> None:
     def texts(events: Events) -> list[dict[str, Any]]:
         path = write_events(tmp_path / "events.jsonl", options(events=200), events)
         return [orjson.loads(line) for line in path.read_bytes().splitlines()]
@@ -125,7 +119,7 @@ def test_events_share_what_they_are_told_to_share(tmp_path: Path) -> None:
     assert not {one["text"] for one in texts(Events())} & {one["text"] for one in own}
 
 
-def test_every_point_is_measured_and_told() -> None:
+def test_every_point_is_measured_and_reported() -> None:
     pipelines = ScriptedPipelines()
     document = measured(pipelines, "prefix", "capacity")
     assert [cell["factor"] for cell in document["cells"]] == [
@@ -140,40 +134,3 @@ def test_every_point_is_measured_and_told() -> None:
     assert heads[:3] == ["", "running, mean", "preemptions"]
     assert "KV cache, most" not in heads, "it was not measured"
     assert rows[1][:2] == ["prefix: a third of each prompt shared", "3.0"]
-
-
-def test_a_point_that_fails_is_told_and_the_others_go_on() -> None:
-    pipelines = ScriptedPipelines(lambda: ScriptedSession(fails=lambda number: number == 1))
-    document = measured(pipelines, "prefix", "kv-cache", broken=SMALL_KV_CACHE_GIB)
-    errors = [cell["error"] for cell in document["cells"]]
-    # The base point at the end is the second load of the second pipeline.
-    ended = "the JVM was killed"
-    assert errors == [None, ended, None, ended, "engine: no room for the KV cache"]
-    assert len(pipelines.opened) == 2
-    assert (document["complete"], document["valid"]) == (True, False)
-    assert point_rows(document)[-1][1] == "(–)"
-
-
-def test_a_pipeline_that_does_not_start_is_told() -> None:
-    document = measured(ScriptedPipelines(starts=False), "capacity")
-    assert {cell["error"] for cell in document["cells"]} == {"Flink did not start"}
-
-
-def test_it_can_be_drawn() -> None:
-    document = measured(ScriptedPipelines(), "capacity")
-    drawn = interplay_picture(document).svg()
-    assert drawn.count("<rect") == 1 + 7 * len(document["cells"])
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"load": 0}, "--load: expected more than 0"),
-        ({"rate_per_s": -1.0}, "--rate: expected requests per second"),
-        ({"events": 0}, "requests: expected 1"),
-        ({"mean_tokens": 9.0}, "a third of the limit"),
-    ],
-)
-def test_what_is_asked_wrongly(changed: dict[str, Any], words: str) -> None:
-    with pytest.raises(SettingError, match=words):
-        options(**changed)

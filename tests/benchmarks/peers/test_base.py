@@ -9,11 +9,9 @@ import orjson
 import pytest
 from benchmarks.peers.base import ID_IN_PROMPT, PROGRAMS, Named, Order, event_of, read_result
 from benchmarks.peers.environments import requirements_of
-from benchmarks.peers.peers import PEERS, peers_named
+from benchmarks.peers.peers import PEERS
 from hypothesis import given
 from hypothesis import strategies as st
-
-from forebay.errors import SettingError
 
 
 @pytest.mark.parametrize(
@@ -73,10 +71,3 @@ def test_every_peer_has_its_program_and_what_its_environment_holds() -> None:
             lines = requirements_of(peer).read_text().splitlines()
             assert lines, peer.name
             assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[^=\s]+", line) for line in lines), peer.name
-
-
-def test_peers_are_named_in_any_order_and_a_wrong_name_is_told() -> None:
-    assert [peer.name for peer in peers_named(["async_function", "forebay"])] == ["forebay", "async_function"]
-    assert peers_named(None) == PEERS
-    with pytest.raises(SettingError, match=r"--peer: expected one of .*forebay.*, found 'storm'"):
-        peers_named(["storm"])

@@ -13,7 +13,6 @@ from benchmarks.peers.peers import peers_named
 from benchmarks.peers.run import Load, Observed, Place, durations_ms, observe, this_python
 
 from benchmarks.peers import figures
-from forebay.errors import LaunchError
 from forebay.settings import load_settings
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.script import Fixed
@@ -68,13 +67,6 @@ def test_a_peer_that_ends_is_in_the_figures(node: Any, engine: ReplicaProcess, t
     assert seen.ended is not None
     assert "status 1: this peer gave up" in seen.ended
     assert figures.common(LOAD, seen)["lost"] == 20
-
-
-def test_a_peer_that_gives_no_result_is_told_with_its_last_words(
-    node: Any, engine: ReplicaProcess, tmp_path: Path
-) -> None:
-    with pytest.raises(LaunchError, match="Fake gave no result: this peer gave up"):
-        run(fake(ends_at="warm-0"), LOAD, node, engine, tmp_path / "work")
 
 
 def test_checkpoints_that_are_complete_and_were_begun_after_the_warm_up() -> None:

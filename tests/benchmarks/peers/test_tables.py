@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 from benchmarks.peers.peers import PEERS
-from benchmarks.peers.tables import markdown, merged, table_of, title_of
+from benchmarks.peers.tables import merged, table_of
 
 from forebay.errors import SettingError
 
@@ -75,19 +75,6 @@ def test_figures_of_events_without_an_engine_call_are_in_brackets() -> None:
     assert table.reasons["Forebay"] == "INVALID: 2,000 events have an answer, the engine was asked about 788"
     found["called_again"] = 6
     assert "Forebay" not in table_of("latency", document).reasons
-
-
-def test_markdown_keeps_a_reason_in_one_line() -> None:
-    text = markdown(table_of("latency", DOCUMENT))
-    assert "| Forebay | 100.0 | 1 ms | 10 ms |" in text
-    assert "- Absent: no wheel for this \\| Python" in text.splitlines()
-
-
-@pytest.mark.parametrize("part", ["vllm", "refusals", "kill"])
-def test_every_part_has_a_title(part: str) -> None:
-    shape = {"rate_per_s": 4, "seconds": 40, "max_tokens": 16, "refused_s": 60, "kill_at_s": 8}
-    assert "4 events/s for 40 s" in title_of(part, shape)
-    assert "4 events/s for 30 s, after 10 s of the same" in title_of(part, {**shape, "warm_s": 10})
 
 
 def test_of_two_documents_the_later_counts_and_nothing_is_dropped() -> None:

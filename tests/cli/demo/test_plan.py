@@ -127,7 +127,7 @@ def test_a_replay_needs_times(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_used_is_told(
+def test_what_cannot_be_used_is_reported(
     tmp_path: Path, text: str | None, options: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(SettingError, match=says):

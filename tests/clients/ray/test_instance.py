@@ -34,7 +34,7 @@ def test_what_holds_for_all_is_kept() -> None:
 
 
 @given(JSON)
-def test_what_is_of_another_form_is_said(found: Any) -> None:
+def test_what_is_of_another_form_is_reported(found: Any) -> None:
     with pytest.raises(DeployError, match="unknown form"):
         ServeInstance.parse({"applications": {"a": found}})
 

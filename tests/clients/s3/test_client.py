@@ -20,7 +20,7 @@ def client(store: S3Path, **options: Any) -> S3Client:
     return S3Client(store.bucket, **options)
 
 
-def test_a_write_replaces_what_it_knows_and_nothing_else(store: S3Path) -> None:
+def test_a_write_replaces_only_the_known_version(store: S3Path) -> None:
     s3, key = client(store), f"{store.key}/x"
     first = s3.put(key, b"1", replacing=None)
     with pytest.raises(Changed):
@@ -75,7 +75,7 @@ def test_a_bucket_that_is_not_there_is_named(store: S3Path) -> None:
         S3Client("no-such-bucket").get("x")
 
 
-def test_a_server_that_is_busy_or_away_is_said_to_be(store: S3Path, store_server: Any) -> None:
+def test_a_busy_or_missing_server_is_reported(store: S3Path, store_server: Any) -> None:
     s3 = client(store, timeout_s=0.3, attempts=1)
     store_server.link.busy()
     with pytest.raises(StoreAway, match=r"cannot be used now \(503 SlowDown\)"):
@@ -121,7 +121,7 @@ def test_keys_in_a_mounted_file_are_taken(
         ("Teapot", 418, SettingError, "answered 418 Teapot"),
     ],
 )
-def test_what_a_server_refuses_is_told_without_its_words(
+def test_what_a_server_refuses_is_reported_without_its_words(
     store: S3Path, monkeypatch: pytest.MonkeyPatch, refusal: tuple[str, int, type[Exception], str]
 ) -> None:
     code, status, kind, words = refusal
@@ -149,7 +149,7 @@ def test_what_a_server_refuses_is_told_without_its_words(
         (403, "SignatureDoesNotMatch", r"rejects these keys \(403 SignatureDoesNotMatch\)"),
     ],
 )
-def test_a_server_that_refuses_is_told_from_one_that_is_away(
+def test_a_server_that_refuses_is_distinguished_from_one_that_is_away(
     store: S3Path, store_server: Any, status: int, code: str, words: str
 ) -> None:
     s3, key = client(store, attempts=1), f"{store.key}/x"
@@ -163,7 +163,7 @@ def test_a_server_that_refuses_is_told_from_one_that_is_away(
     s3.put(key, b"2", replacing=etag)
 
 
-def test_keys_that_were_refused_are_read_anew(
+def test_keys_that_were_refused_are_read_again(
     store: S3Path, store_server: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     file = tmp_path / "credentials"
@@ -188,7 +188,7 @@ def test_keys_that_were_refused_are_read_anew(
     assert s3._s3._get_credentials().access_key == "AKIANEW"
 
 
-def test_a_second_client_reads_nothing_anew_of_what_botocore_knows_of_s3(
+def test_a_second_client_reads_nothing_again_of_what_botocore_knows_of_s3(
     store: S3Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client(store).check(store.key)
@@ -209,7 +209,7 @@ def test_keys_that_cannot_be_fetched_are_no_outage(
         client(store).check(store.key)
 
 
-def test_flink_is_told_where_the_server_is_and_no_key(store: S3Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flink_gets_the_servers_address_and_no_key(store: S3Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = client(store).flink_options()
     assert options["s3.endpoint"].startswith("http://127.0.0.1:")
     assert options["s3.path.style.access"] == "true"

@@ -40,7 +40,7 @@ def test_one_that_is_renewed_is_refused() -> None:
     assert claim.look(seen("2"), 0.5) == "refuse"
 
 
-def test_a_renewal_that_nobody_watched_does_not_say_that_the_holder_lives() -> None:
+def test_an_unwatched_renewal_does_not_prove_a_living_holder() -> None:
     claim = Claim()
     claim.look(seen("1"), 0.0)
     looks = [claim.look(seen("2"), 2 * GAP_S + at_s / 2) for at_s in range(int(2 * LEASE_S) + 1)]
@@ -90,7 +90,7 @@ def test_a_lock_is_read_as_it_was_written(lock: Lock) -> None:
 
 
 @given(st.binary(max_size=80) | st.sampled_from([b"null", b"[]", b'{"pipeline": 1}', b"[" * 4000]))
-def test_what_is_no_lock_is_said_to_be_none(content: bytes) -> None:
+def test_what_is_no_lock_is_rejected(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         decode_lock(content)
 

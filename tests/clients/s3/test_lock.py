@@ -72,7 +72,7 @@ def test_an_outage_loses_no_lock(store: S3Path, store_server: Any) -> None:
         assert hold.renew()
 
 
-def test_what_keeps_a_lock_from_being_renewed_is_told(store: S3Path, store_server: Any) -> None:
+def test_what_keeps_a_lock_from_being_renewed_is_reported(store: S3Path, store_server: Any) -> None:
     """At once if the server refuses, and after some seconds if it does not answer."""
     clock = ManualClock()
     with held_lock(store / "lock", "p", uptime_s=clock.monotonic_s) as hold:

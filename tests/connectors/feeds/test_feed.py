@@ -81,7 +81,7 @@ async def test_jetstream_messages_come_once_and_in_order(seed: int, inclusive: b
 
 @pytest.mark.parametrize("inclusive", [False, True])
 @pytest.mark.parametrize("kind", ["sse", "jetstream"])
-async def test_a_new_reader_goes_on_after_the_cursor(kind: str, inclusive: bool) -> None:
+async def test_a_new_reader_continues_after_the_cursor(kind: str, inclusive: bool) -> None:
     with serve(FeedServer(RECORDS, inclusive=inclusive)) as server:
         feed = SseFeed(server.events_url) if kind == "sse" else JetstreamFeed(server.subscribe_url)
         first = await collect(feed, 120)
@@ -269,7 +269,7 @@ async def test_a_delay_and_an_id_count_without_an_event(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("kind", ["sse", "jetstream"])
-async def test_a_silent_connection_is_made_anew(kind: str) -> None:
+async def test_a_silent_connection_is_made_again(kind: str) -> None:
     with serve(FeedServer(RECORDS[:5])) as server:
         feed: Feed = SseFeed(server.events_url, silence_s=0.05, backoff=FAST)
         if kind == "jetstream":

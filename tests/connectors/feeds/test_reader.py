@@ -45,7 +45,7 @@ def taken(reader: FeedReader, count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("room", [1, 2, 10])
-def test_reading_stops_when_the_queue_is_full_and_goes_on_when_it_is_not(room: int) -> None:
+def test_reading_stops_while_the_queue_is_full(room: int) -> None:
     feed = Counting()
     reader = FeedReader(feed, None, room=room)
     wait_until(lambda: len(feed.given) == room + 1)

@@ -84,7 +84,7 @@ class Run:
         self.function.close()
 
 
-def test_a_call_hands_on_what_there_is_room_for_and_the_next_call_goes_on(
+def test_a_call_emits_what_fits_and_the_next_one_continues(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = Run(monkeypatch, Endless(9), room=Room(True, True, False, False))
@@ -124,7 +124,7 @@ def test_a_call_ends_in_time_though_there_is_room(monkeypatch: pytest.MonkeyPatc
 
 
 @given(st.integers(1, 30), st.integers(1, 30), st.lists(st.booleans(), max_size=40), st.data())
-def test_a_restore_between_any_two_calls_goes_on_right_behind(
+def test_a_restore_between_any_two_calls_continues_right_behind(
     end: int, limit: int, room: list[bool], data: st.DataObject
 ) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -183,7 +183,7 @@ def test_a_feed_without_a_limit_keeps_its_position_in_a_drained_job(
 
 
 @pytest.mark.parametrize(("feed", "limit"), [(Endless(9), 4), (Scripted(4), None), (Scripted(4), 9)])
-def test_a_feed_at_its_limit_or_its_end_is_left_and_told_once(
+def test_a_feed_at_its_limit_or_its_end_is_left_and_reported_once(
     monkeypatch: pytest.MonkeyPatch, feed: Scripted, limit: int | None
 ) -> None:
     run = Run(monkeypatch, feed, limit=limit)

@@ -60,7 +60,7 @@ def test_a_file_with_other_content_is_a_new_one(stamp: Stamp, whole: bool) -> No
 
 
 @pytest.mark.parametrize("stamp", [Stamp(1, 15, 200), Stamp(1, 10, 200), Stamp(7, 15, 200)])
-def test_a_file_that_begins_as_it_was_read_goes_on(stamp: Stamp) -> None:
+def test_a_file_that_begins_as_it_was_read_continues(stamp: Stamp) -> None:
     found = changes({"a": READ}, {"a": stamp}, same=True)
     assert found == Changes({"a": replace(READ, stamp=stamp, done=False)}, {}, {})
 
@@ -69,7 +69,7 @@ def test_what_cannot_be_known_now_changes_nothing() -> None:
     assert changes({"a": READ}, {"a": Stamp(7, 10, 200)}, same=None) == Changes({}, {}, {})
 
 
-def test_a_log_that_is_rotated_goes_on_under_its_new_name() -> None:
+def test_a_log_that_is_rotated_continues_under_its_new_name() -> None:
     older = Known(Stamp(9, 30, 90), "in/a", place=Place(offset=30), done=True)
     known = {"a": replace(READ, version=2, latest=2), "a.1": replace(older, latest=0)}
     now = {"a": Stamp(3, 4, 300), "a.1": Stamp(1, 12, 200), "a.2": Stamp(9, 30, 90)}
@@ -80,7 +80,7 @@ def test_a_log_that_is_rotated_goes_on_under_its_new_name() -> None:
     assert (found.replaced, found.lost) == ({}, {})
 
 
-def test_versions_under_a_name_go_on_after_it_was_empty() -> None:
+def test_versions_under_a_name_continue_after_it_was_empty() -> None:
     first = changes({"a": READ}, {"b": Stamp(1, 10, 100)}, same=True)
     assert first.known["a"].stamp is None
     assert first.known["b"] == replace(READ, latest=0)

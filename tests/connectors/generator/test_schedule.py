@@ -14,7 +14,7 @@ def test_a_constant_rate() -> None:
     assert [Schedule(10).due_s(i) for i in range(4)] == pytest.approx([0.0, 0.1, 0.2, 0.3])
 
 
-def test_a_burst_is_denser_and_the_base_rate_goes_on_after_it() -> None:
+def test_a_burst_is_denser_and_the_base_rate_continues_after_it() -> None:
     schedule = Schedule(2, (Burst(1, 1, factor=3),))
     due = [schedule.due_s(i) for i in range(12)]
     assert due == pytest.approx([0, 0.5, *(1 + i / 6 for i in range(6)), 2, 2.5, 3, 3.5])

@@ -18,7 +18,7 @@ def metric(topic: str, partition: int) -> str:
     return f"{reader}.topic.{topic}.partition.{partition}.currentOffset"
 
 
-def test_the_source_says_which_record_it_took_last() -> None:
+def test_the_source_shows_which_record_it_took_last() -> None:
     ends = [Place("a.b", 0, 10), Place("a.b", 1, 10), Place("c", 0, 10), Place("c", 1, 5)]
     said = {metric("a_b", 0): 6.0, metric("a_b", 1): -1.0, metric("c", 0): float("nan"), metric("d", 0): 3.0}
     assert places(said, ends) == (Place("a.b", 0, 7),)
@@ -68,7 +68,7 @@ def test_before_anything_is_read_all_from_the_start_waits(start: Any, records: i
     assert waits(Answers(), start=start) == records
 
 
-def test_committed_offsets_count_until_the_source_says_more() -> None:
+def test_committed_offsets_count_until_the_source_shows_more() -> None:
     answers = Answers((Place("a", 0, 10), Place("a", 1, 14)))
     assert waits(answers) == 4
     assert waits(answers, {metric("a", 0): 12.0}) == 1

@@ -240,7 +240,7 @@ def test_other_bytes_are_indexes_or_refused(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("text", ['syntax = "proto3";', "é", "YWI"])
-def test_a_text_that_is_not_base64_is_told_apart(text: str) -> None:
+def test_a_text_that_is_not_base64_is_distinguished(text: str) -> None:
     with pytest.raises(NotADescriptor):
         file_descriptor(text, "f.proto")
 

@@ -29,7 +29,9 @@ def scenes(
         ("committed", ["e3"]),
     ],
 )
-def test_it_starts_where_it_is_told_to(scenes: dict[str, Any], start: str, texts: list[str]) -> None:
+def test_source_starts_at_the_configured_position(
+    scenes: dict[str, Any], start: str, texts: list[str]
+) -> None:
     assert [line["text"] for line in scenes[start]] == texts
 
 

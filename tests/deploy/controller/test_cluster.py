@@ -66,7 +66,7 @@ WRONG = [429, 500, 503, 403, 404, b"<html>", b"[]", b"{}", httpx2.ConnectError("
 
 @pytest.mark.parametrize("method", ["GET", "PATCH", "POST"])
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
-def test_whatever_it_answers_the_next_round_goes_on(method: str, wrong: Any) -> None:
+def test_whatever_it_answers_the_next_round_continues(method: str, wrong: Any) -> None:
     server = Server()
     controller = controller_of(server)
     server.wrong[method] = wrong
@@ -89,7 +89,7 @@ def test_each_patch_names_the_version_and_conflicts_are_tried_a_few_times() -> N
     assert server.replicas == 1
 
 
-def test_trouble_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_trouble_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     server = Server()
     controller = controller_of(server)
     server.wrong["PATCH"] = 403
@@ -107,7 +107,7 @@ def test_an_event_names_the_deployment_and_the_reason() -> None:
     assert event["lastTimestamp"] == "2023-11-14T22:13:20Z"
 
 
-def test_pods_on_several_pages_are_all_found_and_too_many_are_told() -> None:
+def test_pods_on_several_pages_are_all_found_and_too_many_are_reported() -> None:
     def controller(pages: int) -> ClusterCalls:
         def answer(request: Any) -> Any:
             page = int(request.url.params.get("continue", "0"))

@@ -133,7 +133,7 @@ def test_requests_in_flight_keep_their_replicas() -> None:
     assert "work in flight needs them" in decision.reason
 
 
-def test_metrics_that_stop_change_nothing_and_the_reason_says_so() -> None:
+def test_metrics_that_stop_change_nothing_and_the_reason_shows_it() -> None:
     decider = Decider(Limits(0, 9))
     assert "the load was not read yet: no change" in decider.decide(STATE, 0.0).reason
     decider.observe(ObservedLoad(7), 0.0)

@@ -182,7 +182,7 @@ def test_clients_of_the_gateway_alone_start_and_keep_replicas(
     ]
 
 
-def test_while_a_pod_tells_no_metrics_no_replica_is_taken_away(
+def test_while_a_pod_reports_no_metrics_no_replica_is_taken_away(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     controller = cluster.controller()
@@ -274,7 +274,7 @@ def _refused(cluster: Cluster) -> bool:
     return False
 
 
-def test_a_quota_that_refuses_pods_is_told_and_no_more_are_asked_for(cluster: Cluster) -> None:
+def test_a_quota_that_refuses_pods_is_reported_and_no_more_are_asked_for(cluster: Cluster) -> None:
     cluster.kubectl("create", "quota", "none", "--hard=pods=1")
     controller = cluster.controller()
     cluster.scaled(controller, 2)

@@ -12,7 +12,7 @@ FOUND = {(each.kind, each.name): each.body for each in render(variant("controlle
 NAMES = ["triage-engine-prefill", "triage-engine-decode"]
 
 
-def test_it_is_told_what_to_scale_and_its_limits() -> None:
+def test_it_gets_what_to_scale_and_its_limits() -> None:
     spec = FOUND["Deployment", "triage-autoscaler"]["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
     args = spec["template"]["spec"]["containers"][0]["args"]

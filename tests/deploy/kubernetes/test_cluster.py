@@ -174,7 +174,9 @@ def node(folder: Path) -> str:
     return str(folder / "node.json")
 
 
-def test_a_quota_that_refuses_pods_is_told(api: KubeApi, control_plane: ControlPlane, namespace: str) -> None:
+def test_a_quota_that_refuses_pods_is_reported(
+    api: KubeApi, control_plane: ControlPlane, namespace: str
+) -> None:
     control_plane.kubectl("-n", namespace, "create", "quota", "small", "--hard=requests.cpu=1")
     manifests = [each for each in render(variant("smallest")) if each.part == "engine"]
     list(apply_all(api, manifests))
@@ -182,7 +184,7 @@ def test_a_quota_that_refuses_pods_is_told(api: KubeApi, control_plane: ControlP
     assert "exceeded quota: small" in refused["triage-engine"]
 
 
-def test_pods_that_are_refused_late_are_told_and_those_that_come_are_not() -> None:
+def test_only_pods_that_stay_refused_are_reported() -> None:
     httpx2 = pytest.importorskip("httpx2")
     looked = {"type": "Progressing", "status": "True"}
     refused = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
@@ -205,7 +207,7 @@ def test_pods_that_are_refused_late_are_told_and_those_that_come_are_not() -> No
     assert not any(told.values())
 
 
-def test_a_quota_that_refuses_an_object_is_told(
+def test_a_quota_that_refuses_an_object_is_reported(
     api: KubeApi, control_plane: ControlPlane, namespace: str
 ) -> None:
     control_plane.kubectl("-n", namespace, "create", "quota", "few", "--hard=count/deployments.apps=0")

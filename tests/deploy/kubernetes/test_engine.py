@@ -30,7 +30,7 @@ def test_it_serves_the_model_by_the_name_that_the_pipeline_asks_for() -> None:
     assert args[-1] == "--max-model-len=4096"
 
 
-def test_the_key_that_the_pipeline_shows_is_the_one_that_it_wants() -> None:
+def test_the_pipelines_key_is_the_engines_key() -> None:
     env = {each["name"]: each for each in container(made())["env"]}
     assert env["VLLM_API_KEY"]["valueFrom"]["secretKeyRef"] == {"name": "forebay", "key": "engine-key"}
 
@@ -59,7 +59,7 @@ def test_an_accelerator_is_a_resource_or_a_claim() -> None:
     assert claims == [{"name": "gpu", "resourceClaimTemplateName": "triage-engine"}]
 
 
-def test_it_may_take_as_long_to_load_and_to_drain_as_the_file_says() -> None:
+def test_loading_and_draining_may_take_as_long_as_the_file_allows() -> None:
     deployment = made(startup_s=601, drain_s=90)
     probe = container(deployment)["startupProbe"]
     assert 601 <= probe["periodSeconds"] * probe["failureThreshold"] < 601 + probe["periodSeconds"]
@@ -70,7 +70,7 @@ def test_it_may_take_as_long_to_load_and_to_drain_as_the_file_says() -> None:
 
 
 @pytest.mark.parametrize(("rollout", "surge", "away"), [("surge", 1, 0), ("replace", 0, 1)])
-def test_a_new_version_comes_beside_the_old_one_or_in_its_place(rollout: str, surge: int, away: int) -> None:
+def test_a_new_version_comes_next_to_the_old_one_or_in_its_place(rollout: str, surge: int, away: int) -> None:
     update = made(rollout=rollout)["spec"]["strategy"]["rollingUpdate"]
     assert update == {"maxSurge": surge, "maxUnavailable": away}
 

@@ -191,7 +191,7 @@ WIKI = {"type": "sse", "url": "https://feed.example/v1?access_token=abcdef"}
         ),
     ],
 )
-def test_a_secret_that_a_manifest_would_hold_is_refused_and_not_said(
+def test_a_secret_that_a_manifest_would_hold_is_refused_and_not_reported(
     settings: dict[str, Any], pipeline: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(SettingError) as caught:
@@ -306,7 +306,7 @@ def test_the_settings_of_a_gateway_are_checked_and_keep_their_keys(tmp_path: Pat
         ),
     ],
 )
-def test_what_an_inference_pool_leaves_out_is_told_and_nothing_of_it_else(
+def test_only_what_an_inference_pool_leaves_out_is_reported(
     more: dict[str, Any], left_out: str | None
 ) -> None:
     pipeline = {key: value for key, value in PIPELINE.items() if key != "scaling"} | more
@@ -368,7 +368,7 @@ def test_scaling_that_cannot_be_right_is_warned_of(
     assert found.startswith(said)
 
 
-def test_limits_that_contradict_each_other_are_told() -> None:
+def test_limits_that_contradict_each_other_are_reported() -> None:
     pipeline = {**PIPELINE, "scaling": {"max": 9}}
     (told,) = warnings_of(deployment_of({**SMALL, "scaling": SCALING}, pipeline))
     assert told.startswith("scaling.max: the pipeline file asks for up to 9 replicas")

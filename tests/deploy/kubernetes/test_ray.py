@@ -61,7 +61,7 @@ def test_the_pipeline_finds_every_head_by_the_name_of_the_fleet() -> None:
     assert heads["selector"] == cluster["headGroupSpec"]["template"]["metadata"]["labels"]
 
 
-def test_where_a_pipeline_says_another_place_it_is_not_kept() -> None:
+def test_another_place_of_a_pipeline_is_not_kept() -> None:
     pipeline = {
         **job_of(deployment_of(VARIANTS["ray"])).document,
         "engine": {"ray": "http://other:8265/other"},
@@ -114,7 +114,7 @@ def environment_of(pod: dict[str, Any]) -> dict[str, Any]:
     return {each["name"]: each for each in container.get("env", ())}
 
 
-def test_whoever_calls_a_dashboard_has_its_token() -> None:
+def test_a_caller_of_a_dashboard_has_its_token() -> None:
     found = objects(variant("ray, scaled"))
     cluster = service(variant("ray, scaled"))["rayClusterConfig"]
     assert cluster["authOptions"] == {"mode": "token", "secretName": "ray"}
@@ -273,7 +273,7 @@ def test_what_does_not_go_together_is_refused(settings: dict[str, Any], said: st
     assert said in str(caught.value)
 
 
-def test_a_mistake_is_said_once() -> None:
+def test_a_mistake_is_reported_once() -> None:
     pools = [{"name": "a", "role": "prefill"}, {"name": "b", "role": "decode"}]
     with pytest.raises(SettingError) as caught:
         deployment_of({"pipeline": JOB, "engine": {**ENGINE, "pools": pools}, "ray": RAY})

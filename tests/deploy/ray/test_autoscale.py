@@ -104,7 +104,7 @@ async def test_what_is_not_known_changes_nothing(caplog: pytest.LogCaptureFixtur
     ],
     ids=["none", "another's", "no JSON"],
 )
-async def test_a_cluster_that_fails_is_told_and_asked_again(
+async def test_a_cluster_that_fails_is_reported_and_asked_again(
     answer: Any, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert await rounds(Pipeline(), [answer, answer, body(TWO)], [3, 3, 3]) == [3]
@@ -130,7 +130,7 @@ async def test_an_engine_that_has_ended_does_not_hold_the_others_back() -> None:
     assert await rounds(Pipeline(), [body(healing)], [4]) == [4]
 
 
-async def test_a_fleet_that_is_being_removed_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_fleet_that_is_being_removed_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     assert await rounds(Pipeline(), [body(application("fleet", status="DELETING"))], [4]) == []
     assert "fleet: it is being removed" in caplog.text
 

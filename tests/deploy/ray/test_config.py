@@ -95,7 +95,7 @@ def test_a_fleet_that_is_there_keeps_its_ports(changed: dict[str, int], said: st
 
 
 @pytest.mark.parametrize("arguments", [None, {}])
-def test_a_fleet_that_does_not_say_its_ports_is_submitted_anew(arguments: Any) -> None:
+def test_a_fleet_that_does_not_show_its_ports_is_submitted_again(arguments: Any) -> None:
     made = application("fleet")
     made["deployed_app_config"]["args"] = arguments
     assert with_fleet(instance(made), SPEC)["applications"][0]["args"] == fleet_config(SPEC)["args"]

@@ -103,7 +103,7 @@ async def test_a_replica_that_fails_again_and_again_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"no JSON", {"applications": []}], ids=["no JSON", "another form"])
-async def test_a_look_that_fails_is_told_and_made_again(answer: Any) -> None:
+async def test_a_look_that_fails_is_reported_and_made_again(answer: Any) -> None:
     done = application("fleet", states=("RUNNING", "RUNNING"), deployed_s=6.0)
     said: list[str] = []
     answers = [body(), answer, body(done), body(done), answer, body()]

@@ -91,7 +91,7 @@ def test_keys_of_an_object_store_stay_here(home: Path, address: str, monkeypatch
     assert "AWS_SECRET" not in (home / "environment").read_text()
 
 
-def test_a_token_that_is_named_and_not_there_is_told(
+def test_a_token_that_is_named_and_not_there_is_reported(
     home: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(home / "gone"))
@@ -106,7 +106,7 @@ def test_a_cluster_that_is_there_is_left_alone(home: Path) -> None:
     assert not (home / "calls").exists()
 
 
-def test_a_start_that_fails_is_told_with_its_last_words(home: Path, address: str) -> None:
+def test_a_start_that_fails_is_reported_with_its_last_words(home: Path, address: str) -> None:
     ray = scripted(home, "echo no memory left >&2; exit 7")
     with pytest.raises(DeployError, match="ray start ended with 7: no memory left"):
         start_local_cluster(address, lambda words: None, ray=lambda: ray)
@@ -115,7 +115,7 @@ def test_a_start_that_fails_is_told_with_its_last_words(home: Path, address: str
         start_local_cluster(address, lambda words: None, ray=lambda: ray)
 
 
-def test_without_ray_it_is_said_what_is_needed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ray_is_reported_with_the_fix(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(home))
     monkeypatch.setattr("sys.executable", str(home / "bin" / "python"))
     with pytest.raises(DeployError, match="no Ray to start one: pip install"):

@@ -103,7 +103,7 @@ def test_a_fleet_comes_grows_heals_and_goes(ray_cluster: RayCluster, tmp_path: P
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_an_engine_that_ends_at_once_is_told(ray_cluster: RayCluster, tmp_path: Path) -> None:
+def test_an_engine_that_ends_at_once_is_reported(ray_cluster: RayCluster, tmp_path: Path) -> None:
     path = tmp_path / "fleet.yaml"
     fleet = ray_cluster.fleet("broken")
     fleet["command"] = ["sh", "-c", "echo no such model: {host} {port}; exit 3"]

@@ -76,7 +76,7 @@ async def test_a_prefix_goes_where_it_is(router: Any) -> None:
     assert await send(router, replicas, Pending(body={"prompt": f"{PREFIX} and more"})) == "b"
 
 
-async def test_what_serve_says_of_replicas_is_read_when_it_changes(router: Any) -> None:
+async def test_what_serve_shows_of_replicas_is_read_when_it_changes(router: Any) -> None:
     clock = ManualClock()
     router._chooser = ReplicaChooser(clock)
     replicas = [Running("a"), Running("b")]

@@ -119,7 +119,7 @@ def test_without_an_engine_nothing_is_measured(home: Settings) -> None:
     assert probe(home, (), 1) == {}
 
 
-def test_a_broken_memory_is_measured_anew(home: Settings) -> None:
+def test_a_broken_memory_is_measured_again(home: Settings) -> None:
     notes = engine_that_says(home, json.dumps({"float32": 75.0}))
     for content in (b"{", b'{"a": 1}'):
         (home.home / "number-types.json").write_bytes(content)

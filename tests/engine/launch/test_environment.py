@@ -100,7 +100,7 @@ def test_an_import_that_fails_leads_to_the_next_way(settings: Settings) -> None:
     assert environment_ready(settings)
 
 
-def test_an_interrupted_install_is_made_anew(settings: Settings) -> None:
+def test_an_interrupted_install_is_made_again(settings: Settings) -> None:
     engine_python(settings).parent.mkdir(parents=True)
     (settings.engine_env / "half").write_text("")
     engine_python(settings).write_text("")
@@ -123,7 +123,7 @@ class Told:
         yield lambda line: None
 
 
-def test_a_second_set_up_says_that_it_waits(settings: Settings) -> None:
+def test_a_second_set_up_shows_that_it_waits(settings: Settings) -> None:
     with ExitStack() as held:
         held.enter_context(locked(settings.home / "engine.lock"))
         told = Told(held)
@@ -132,13 +132,13 @@ def test_a_second_set_up_says_that_it_waits(settings: Settings) -> None:
     assert environment_ready(settings)
 
 
-def test_another_recipe_makes_it_anew(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_recipe_makes_it_again(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     ensure_environment(settings, Silent())
     monkeypatch.setattr(environment, "recipe", lambda: "3 something newer")
     assert not environment_ready(settings)
 
 
-def test_a_full_disk_is_told_before_anything_is_done(
+def test_a_full_disk_is_reported_before_anything_is_done(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "NEEDED_BYTES", 2**62)

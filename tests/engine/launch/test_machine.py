@@ -46,7 +46,7 @@ flags\t\t: avx512_bf16
 ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd bf16\n"
 
 
-def test_a_processor_says_its_name_and_features(tmp_path: Path) -> None:
+def test_a_processor_shows_its_name_and_features(tmp_path: Path) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(X86)
     found = read_processor(cpuinfo)

@@ -40,7 +40,7 @@ def test_a_step_that_fails_is_not_called_done() -> None:
     assert "done" not in out.getvalue()
 
 
-def test_without_a_terminal_a_long_step_says_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_a_long_step_shows_that_it_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     from .conftest import eventually
 
     monkeypatch.setattr(module, "STILL_AT_IT_S", 0.001)

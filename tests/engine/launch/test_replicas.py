@@ -168,7 +168,7 @@ def test_replicas_are_added_and_ended_one_by_one_without_waiting(stand_in: Stand
     assert stand_in.processes() == []
 
 
-def test_one_that_dies_at_its_start_is_told_with_its_status(stand_in: StandIn) -> None:
+def test_one_that_dies_at_its_start_is_reported_with_its_status(stand_in: StandIn) -> None:
     with stand_in.replicas("dies") as replicas:
         one = replicas.add((), port_base=stand_in.port_base)
         eventually(lambda: replicas.ended(one) == 1)

@@ -35,7 +35,7 @@ def test_quantized_weights_stay_as_they_are(tmp_path: Path) -> None:
     assert more_weights_gib(quantized, "float32") == pytest.approx(1.0 - DEFAULT_WEIGHTS_GIB)
 
 
-def test_a_model_that_says_nothing_counts_as_the_default(tmp_path: Path) -> None:
+def test_a_model_without_a_number_type_counts_as_the_default(tmp_path: Path) -> None:
     assert not is_quantized(tmp_path)
     assert more_weights_gib(tmp_path, "bfloat16") == 0
     assert more_weights_gib(Path("owner/name"), "float32") == pytest.approx(DEFAULT_WEIGHTS_GIB)

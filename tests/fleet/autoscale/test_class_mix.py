@@ -31,7 +31,7 @@ def test_the_parts_add_up_and_none_is_below_zero(seen: list[dict[str, Tokens]], 
 
 
 @pytest.mark.parametrize(("ticks", "each"), [(40, 100.0), (1, 4000.0)])
-def test_the_last_requests_count_however_they_were_told(ticks: int, each: float) -> None:
+def test_the_last_requests_count_in_any_report(ticks: int, each: float) -> None:
     mix = ClassMix(CLASSES)
     mix.add({"alarm": Tokens(100_000, 1, 1)})
     for _ in range(ticks):
@@ -39,7 +39,7 @@ def test_the_last_requests_count_however_they_were_told(ticks: int, each: float)
     shares = {of.name: part.requests for of, part in mix.split(Tokens(1, 1, 1))}
     assert shares["archive"] / shares["default"] == pytest.approx(3, rel=0.01)
     assert shares["alarm"] < 0.4
-    # A handful among thousands says little.
+    # A handful among thousands means little.
     mix.add({"alarm": Tokens(35, 1, 1)})
     more = {of.name: part.requests for of, part in mix.split(Tokens(1, 1, 1))}
     assert more["alarm"] < shares["alarm"] + 0.02

@@ -28,7 +28,7 @@ def arrived(seconds: float) -> tuple[tuple[str, Tokens], ...]:
 
 
 def settled(policy: DeadlinePolicy, rate: float, until_s: float, *, ready: int, since_s: float = 0.0) -> int:
-    """What the policy wants after arrivals at this rate, which the ready replicas serve at once."""
+    """The decision after arrivals at this rate, which the ready replicas serve at once."""
     now_s, wanted = since_s, 0
     while now_s <= until_s:
         wanted = policy.decide(Signals(now_s, ready=ready, arrived=arrived(rate * STEP_S))).wanted
@@ -196,7 +196,7 @@ def test_after_a_burst_none_is_kept_where_what_comes_can_wait_for_a_start(slo_s:
 
 
 def test_margin_and_hold_follow_a_boot_that_is_learned() -> None:
-    """One that was told 60 s and saw 600 s decides as one that was told 600 s."""
+    """A policy set to 60 s that saw boots of 600 s decides like one set to 600 s."""
     told, learned = (DeadlinePolicy(SPEED, timings=Timings(boot_s=boot_s)) for boot_s in (600.0, 60.0))
     random = Random(0)
     differ = 0
@@ -234,7 +234,7 @@ def test_forecasts_are_judged_over_the_window_that_they_were_for(rates: list[flo
     ]
 
 
-def test_forecasts_for_a_shorter_window_are_judged_before_those_for_a_longer_one() -> None:
+def test_forecasts_for_shorter_windows_are_judged_first() -> None:
     forecast = Forecast(3600.0)
     for number in range(60):
         now_s = (number + 1) * STEP_S

@@ -81,7 +81,7 @@ def test_what_waits_is_due_by_its_class_whatever_runs() -> None:
     }
     assert found.running == 1
     due_s = [((part.due_ms - NOW_MS) / 1000, part.tokens.requests) for part in found.waiting]
-    # Moments are told to a twelfth of an SLO.
+    # Moments are reported to a twelfth of an SLO.
     assert due_s == [
         (pytest.approx(5, abs=0.5), 1),
         (pytest.approx(60, abs=5), 1),
@@ -147,14 +147,14 @@ def report(at_ms: int = NOW_MS, arrived: float = 0, waits: float = 0, **more: in
     return DemandReport(at_ms, waiting, arrived=Tokens(arrived, arrived, arrived), **more)
 
 
-def test_the_demand_of_all_subtasks_is_added_up_and_arrivals_are_told_once() -> None:
+def test_demand_of_all_subtasks_adds_up_and_arrivals_count_once() -> None:
     reports, wall = {"a": report(arrived=5, waits=2, running=1), "b": report(arrived=7, running=2)}, Wall()
     stream = StreamDemand(lambda: reports, wall, mix=ClassMix([USUAL]))
     first = stream.take(0.0)
     assert (first.running, first.backlog) == (3, (Backlog(30.0, Tokens(2, 2, 2)),))
     assert dict(first.arrived)["default"].requests == 12
     assert dict(stream.take(1.0).arrived)["default"].requests == 0
-    # A subtask that was started anew counts from nothing; the other goes on.
+    # A restarted subtask counts from zero; the other continues.
     reports = {"c": report(arrived=1), "b": report(arrived=9)}
     assert dict(stream.take(2.0).arrived)["default"].requests == 3
 
@@ -175,7 +175,7 @@ def test_reports_that_stop_grow_old_and_then_count_no_more() -> None:
 @given(
     subtasks=st.lists(st.tuples(st.floats(0, 2 * GONE_S), st.integers(0, 50), st.integers(0, 50)), max_size=6)
 )
-def test_a_subtask_counts_with_what_it_told_last_until_it_is_known_to_have_ended(
+def test_last_report_of_a_subtask_counts_until_it_has_ended(
     subtasks: list[tuple[float, int, int]],
 ) -> None:
     reports = {
@@ -210,7 +210,7 @@ def test_what_a_subtask_got_while_it_was_silent_has_arrived_once() -> None:
 
 
 def test_nothing_is_learned_of_a_speed_while_a_subtask_is_silent() -> None:
-    """What it waits for may not be sent, and what it did comes at once when it goes on."""
+    """Its waiting requests may not be sent, and its finished work is reported all at once later."""
     speed, wall, factors = LearnedSpeed(ReplicaSpeed(0.001, 0.01)), Wall(), list[float]()
     reports: dict[str, DemandReport] = {}
     stream = StreamDemand(lambda: reports, wall, mix=ClassMix([USUAL]), speed=speed, ready=lambda: 1)
@@ -219,7 +219,7 @@ def test_nothing_is_learned_of_a_speed_while_a_subtask_is_silent() -> None:
         wall.now_ms = NOW_MS + second * 1000
         waiting = (Waiting(wall.now_ms, Tokens(9, 900, 900)),)
         one = DemandReport(wall.now_ms, waiting, done=Tokens(second, 100 * second, 100 * second), full=True)
-        # It goes on doing so much all the while, and tells nothing from 40 s to 80 s.
+        # It works at the same speed all the while, and reports nothing from 40 s to 80 s.
         hung = hung or one if 40 <= second < 80 else None
         reports = {"a": DemandReport(wall.now_ms), "b": hung or one}
         stream.take(float(second))
@@ -229,8 +229,8 @@ def test_nothing_is_learned_of_a_speed_while_a_subtask_is_silent() -> None:
     assert factors[-1] == pytest.approx(factors[19], rel=0.2)
 
 
-def test_what_waits_in_a_topic_at_first_came_before_and_is_due_when_the_slo_is_over() -> None:
-    """What gathered while nothing ran is no rush at the hour of the start."""
+def test_initial_topic_backlog_is_due_one_slo_after_the_start() -> None:
+    """Records that gathered while nothing ran are not a rush at the hour of the start."""
     waits = Tokens(100, 1000, 500)
     queued: Tokens | None = waits
     reports = {"a": report()}
@@ -252,7 +252,7 @@ def test_what_waits_in_a_topic_at_first_came_before_and_is_due_when_the_slo_is_o
     assert came(3.0) == Tokens(5, 50, 25)
 
 
-def test_what_stands_in_a_topic_while_nothing_else_is_to_be_done_does_not_wait() -> None:
+def test_topic_records_of_an_idle_job_do_not_wait() -> None:
     wall, queued, reports = Wall(), Tokens(4, 40, 20), {"a": report()}
     stream = StreamDemand(lambda: reports, wall, mix=ClassMix([USUAL]), queued=lambda: queued)
 
@@ -267,12 +267,12 @@ def test_what_stands_in_a_topic_while_nothing_else_is_to_be_done_does_not_wait()
     # While one of them is at a replica, the rest may wait for it.
     assert [waits(40.0, running=1) for _ in range(3)] == [(4, 0)] * 3
     assert [waits(40.0), waits(40.0), waits(40.0)] == [(4, 0), (0, 0), (0, 0)]
-    # One more has come, and what stands has not come with it.
+    # One more has arrived; the waiting ones had arrived before.
     queued = Tokens(5, 50, 25)
     assert waits(5.0) == (1, 1)
 
 
-def test_what_could_not_be_read_while_nobody_counted_it_waits_all_the_same() -> None:
+def test_unread_records_wait_although_nobody_counted_them() -> None:
     """Kafka was away: neither was a record read, nor was it known what waits."""
     wall, reports = Wall(), {"a": report()}
     queued: Tokens | None = Tokens(4, 40, 20)
@@ -306,7 +306,7 @@ def test_what_waits_in_a_topic_is_shared_out_among_the_classes() -> None:
     assert (alarm.tokens, usual.tokens) == (Tokens(10, 2000, 100), Tokens(30, 2000, 300))
 
 
-def test_what_a_restore_brings_back_says_of_which_class_the_rest_of_a_topic_is() -> None:
+def test_restored_requests_give_the_classes_of_the_rest_of_a_topic() -> None:
     meter = DemandMeter(10.0)
     for number in range(64):
         meter.accept(number, str(number), 40, NOW_MS, ARCHIVE, again=True)
@@ -331,7 +331,7 @@ def test_arrivals_are_of_their_own_classes_where_all_of_them_are_known() -> None
 
 
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.integers(1, 9)), max_size=400))
-def test_parts_that_are_due_together_are_one_and_none_is_due_later_than_it_was(
+def test_parts_due_together_merge_and_none_is_due_later(
     parts: list[tuple[float, int]],
 ) -> None:
     given_ = [Backlog(due_s, Tokens(count)) for due_s, count in parts]
@@ -392,7 +392,7 @@ def test_what_left_a_topic_and_never_arrives_hides_no_later_arrivals() -> None:
     assert later == [0] * 12 + [3] * 8
 
 
-def test_what_left_a_topic_at_the_last_look_may_arrive_however_long_ago_that_was() -> None:
+def test_records_that_left_a_topic_may_arrive_any_time_later() -> None:
     queued, reports = Tokens(10, 10, 10), {"a": report()}
     stream = StreamDemand(lambda: reports, Wall(), mix=ClassMix([USUAL]), queued=lambda: queued)
     stream.take(0.0)
@@ -402,7 +402,7 @@ def test_what_left_a_topic_at_the_last_look_may_arrive_however_long_ago_that_was
     assert dict(stream.take(1.0 + 3 * GONE_S).arrived)["default"] == Tokens()
 
 
-def test_what_waits_in_a_topic_and_turns_out_to_cost_more_has_not_come_again() -> None:
+def test_topic_records_that_cost_more_than_assumed_count_once() -> None:
     queued = Tokens(100, 0, 6400)
     stream = StreamDemand(lambda: {"a": report()}, Wall(), mix=ClassMix([USUAL]), queued=lambda: queued)
     stream.take(0.0)
@@ -437,7 +437,7 @@ def test_nothing_is_learned_of_a_speed_while_no_subtask_reports() -> None:
     assert factors[-1] != factors[34]
 
 
-def test_what_waits_behind_a_slow_pipeline_does_not_make_its_replicas_slow() -> None:
+def test_slow_pipeline_does_not_make_its_replicas_look_slow() -> None:
     """Events wait all the while, and from 60 s to 120 s the replicas have room for more."""
     speed, wall, done, factors = LearnedSpeed(ReplicaSpeed(0.001, 0.01)), Wall(), 0, list[float]()
     reports: dict[str, DemandReport] = {}
@@ -488,7 +488,7 @@ def test_a_speed_is_learned_while_requests_wait() -> None:
     for _ in range(30):
         speed.add(Tokens(4, 400, 360), 2.0, busy=True)
     assert speed.work_s(tokens) == pytest.approx(0.5)
-    # Idle replicas say nothing of how fast they are, unless they do more than was thought.
+    # Idle replicas do not show their speed, unless they do more than was assumed.
     for _ in range(30):
         speed.add(Tokens(1, 100, 90), 2.0, busy=False)
     assert speed.work_s(tokens) == pytest.approx(0.5)

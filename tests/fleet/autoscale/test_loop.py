@@ -1,4 +1,4 @@
-"""The loop between a policy and whoever owns the replicas."""
+"""The loop between a policy and the owner of the replicas."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_each_interval_the_policy_sees_stream_and_replicas_and_is_obeyed() -> No
     assert loop.last is steps[-1]
 
 
-def test_replicas_that_cannot_be_counted_change_nothing_and_take_no_arrivals() -> None:
+def test_uncountable_replicas_change_nothing_and_keep_arrivals() -> None:
     replicas, stream = Replicas(), Stream()
     loop, policy = loop_of(replicas, stream)
     loop.tick(0.0)
@@ -106,7 +106,7 @@ def test_replicas_that_cannot_be_counted_change_nothing_and_take_no_arrivals() -
     assert stream.taken == 2
 
 
-def test_a_platform_that_refuses_is_told_and_asked_again() -> None:
+def test_a_platform_that_refuses_is_reported_and_asked_again() -> None:
     replicas = Replicas(refuses="quota: 0 of 2 GPUs left")
     loop, _ = loop_of(replicas, Stream())
     step = loop.tick(0.0)

@@ -1,4 +1,4 @@
-"""What scaling has learned outlives a restart, and what is no memory does no harm."""
+"""Learned scaling state survives a restart, and files that are not a memory do no harm."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ RATES = st.lists(st.integers(0, 50), max_size=900)
 
 
 @given(RATES, st.integers(0, 50), st.integers(0, 5000), RATES, st.lists(st.integers(0, 10_000), min_size=1))
-def test_a_season_that_is_saved_and_recalled_goes_on_as_one_that_never_stopped(
+def test_recalled_season_continues_as_if_never_stopped(
     before: list[int], half: int, gap: int, after: list[int], asked: list[int]
 ) -> None:
     policies = DeadlinePolicy(SPEED), DeadlinePolicy(SPEED)
@@ -68,7 +68,7 @@ def test_a_season_that_is_saved_and_recalled_goes_on_as_one_that_never_stopped(
     # The last slot has not ended.
     stayed.add(now_s, now_s + SLOT_S / 2 + 1, half * (SLOT_S / 2 + 1))
     assert Memory(OF, {"p": policies[1]}).recall(saved(Memory(OF, {"p": policies[0]}))) == []
-    # Nothing is heard of the stream for a while, and then by both the same.
+    # The stream is silent for a while; then both receive the same.
     for season in (stayed, restarted):
         slots(season, after, now_s + (gap + 1) * SLOT_S)
     for slot in asked:
@@ -82,13 +82,12 @@ BUSY_S = 9 * 3600.0
 
 
 def rate(at_s: float) -> float:
-    """One replica is busy, but for four hours in which it is more and more up to 25, and then less."""
+    """One replica is busy, except for four hours with a peak of 25 in the middle."""
     return 1 + 24 * max(0, 1 - abs(at_s % DAY_S - BUSY_S) / 7200)
 
 
 def drive(policy: DeadlinePolicy, since_s: float, until_s: float, ahead_s: float) -> list[int]:
-    """What the policy wants each quarter of this time of the wall clock, which is ahead of the other one;
-    ready are those that were wanted."""
+    """The decision of each quarter of an hour; the wall clock is ahead, and all wanted replicas are ready."""
     wanted, found = 1, []
     for at_s in itertools.takewhile(lambda at_s: at_s < until_s, itertools.count(since_s, STEP_S)):
         came = work(rate(at_s) * STEP_S)
@@ -107,7 +106,7 @@ def known_days(policy: DeadlinePolicy) -> None:
         policy.learn(at_s - AHEAD_S, at_s - AHEAD_S + 60, work(60 * rate(at_s)))
 
 
-def test_a_policy_that_restarts_each_day_decides_as_one_that_never_stopped() -> None:
+def test_policy_restarted_daily_decides_as_if_never_stopped() -> None:
     """A boot takes a quarter of an hour, so that it pays to know the rush before it comes."""
     setting = (SPEED, (ServiceClass(slo_s=10.0),), Timings(boot_s=900))
     stayed, restarted, anew = DeadlinePolicy(*setting), DeadlinePolicy(*setting), DeadlinePolicy(*setting)
@@ -117,7 +116,7 @@ def test_a_policy_that_restarts_each_day_decides_as_one_that_never_stopped() -> 
     assert Memory(OF, {"p": restarted}).recall(saved(Memory(OF, {"p": stayed}))) == []
     best = [NAMES[policy._streams["default"].forecast.best] for policy in (stayed, restarted, anew)]
     assert best == ["days", "days", "level"]
-    # Hours without signals; then beside the old one another machine, whose monotonic clock begins with it.
+    # Hours without signals; then another machine as well, whose monotonic clock starts with it.
     begin_s = MIDNIGHT_S + DAY_S + 6 * 3600
     end_s = begin_s + 5 * 3600
     found = drive(restarted, begin_s, end_s, begin_s)
@@ -169,7 +168,7 @@ def test_the_speed_the_boots_and_the_lengths_outlive_a_restart() -> None:
     assert "'n'" in other[0]
 
 
-def test_a_boot_that_is_remembered_is_believed_no_more_than_one_that_is_seen() -> None:
+def test_remembered_boot_counts_no_more_than_a_measured_one() -> None:
     policy = DeadlinePolicy(SPEED, timings=Timings(boot_s=1.0))
     policy.recall({"boot_s": 1e6, "classes": {}})
     assert policy.remembers()["boot_s"] == LONGEST_BOOT
@@ -205,7 +204,7 @@ def test_parts_that_are_wrong_are_left_out_and_what_was_there_still_works(
     before = {name: part.remembers() for name, part in made.items()}
     whole = orjson.loads(saved(memory))
     for name in PARTS:
-        # Right but for one field.
+        # Right except for one field.
         field = data.draw(st.sampled_from(sorted(whole["parts"][name])))
         parts.setdefault(name, {**whole["parts"][name], field: data.draw(JSON)})
     problems = memory.recall(orjson.dumps({**whole, "parts": parts}))
@@ -265,7 +264,7 @@ def test_a_policy_that_remembers_nothing_or_fails_at_it_harms_nothing(policy: Pl
     assert again.output == 17
 
 
-def test_a_memory_has_a_bounded_size_and_the_moment_at_which_it_was_written() -> None:
+def test_memory_is_bounded_and_has_the_time_of_its_writing() -> None:
     policy = DeadlinePolicy(SPEED)
     for quarter in range(15 * 96 * 3):
         policy.learn(quarter * 300.0, quarter * 300.0 + 300, work(quarter / 7))
@@ -276,7 +275,7 @@ def test_a_memory_has_a_bounded_size_and_the_moment_at_which_it_was_written() ->
 
 
 def test_a_day_is_one_of_the_wall_clock() -> None:
-    """The monotonic clock begins anew with the machine."""
+    """The monotonic clock starts with the machine."""
     policy = DeadlinePolicy(SPEED)
     known_days(policy)
     season = policy._streams["default"].forecast.season

@@ -1,4 +1,4 @@
-"""Replicas that whoever scales a cluster starts, or does not start, by the number that is published."""
+"""Replicas that a cluster's scaler starts, or does not start, by the published number."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_what_a_quota_refuses_is_awaited_for_a_while_and_teaches_no_boot() -> No
     assert {lead_s(step) for step in given_up} == {BOOT_S + STEP_S}
 
 
-def test_replicas_that_die_under_a_quota_teach_how_long_they_take_to_come_back() -> None:
+def test_deaths_under_a_quota_teach_the_time_of_a_restart() -> None:
     platform = Platform(room=4)
 
     def die(now_s: float) -> None:
@@ -107,7 +107,7 @@ def test_replicas_that_die_under_a_quota_teach_how_long_they_take_to_come_back()
     assert lead_s(steps[-1]) == BOOT_S + STEP_S
 
 
-def test_a_quota_that_is_raised_teaches_a_boot_of_so_long_as_is_awaited_at_most() -> None:
+def test_raised_quota_teaches_a_boot_within_the_wait() -> None:
     platform = Platform(room=4)
 
     def raised(now_s: float) -> None:
@@ -180,7 +180,7 @@ def test_no_more_are_awaited_than_are_missing_and_none_for_long(
 
 
 class Failing:
-    """A policy that wants three replicas once, and then fails."""
+    """A policy that requests three replicas once, and then fails."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -207,7 +207,7 @@ class Three:
 @pytest.mark.parametrize("policy", [Failing(), Three()], ids=["the policy fails", "subtasks are silent"])
 def test_replicas_that_others_asked_for_are_not_asked_for_again(policy: ScalingPolicy) -> None:
     published: list[int] = []
-    # Whoever scales adds two for a gateway, at once.
+    # The scaler adds two for a gateway, at once.
     owner = PublishedReplicas(lambda: published[-1] + 2 if published else 0, published.append, BOOT_S)
     loop = ScalingLoop(Scaler(policy, ReplicaSpeed(0.01, 0.01), Limits(0, 20)), owner, Silent(), STEP_S)
     for number in range(6):

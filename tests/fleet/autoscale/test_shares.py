@@ -1,4 +1,4 @@
-"""Pools that share what a pipeline wants."""
+"""Pools that share the number of replicas for a pipeline."""
 
 from __future__ import annotations
 

@@ -30,17 +30,17 @@ def told(caplog: pytest.LogCaptureFixture, steps: Sequence[ScalingStep]) -> list
     return [(record.levelname, record.getMessage()) for record in caplog.records]
 
 
-def test_each_change_is_told_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_change_is_reported_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
     assert told(caplog, [step(0, 1), step(5, 1), step(100, 1), step(105, 3), step(200, 3)]) == [
         ("INFO", "1 replicas are wanted, 1 are ready, 1 start: reason 0"),
         ("INFO", "3 replicas are wanted in place of 1, 1 are ready, 1 start: reason 105"),
     ]
 
 
-def test_what_goes_up_and_down_is_told_as_it_is_after_a_while(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_goes_up_and_down_is_reported_as_it_is_after_a_while(caplog: pytest.LogCaptureFixture) -> None:
     steps = [step(second, 1 + second % 2) for second in range(8)] + [step(10, 4), step(11, 4)]
     assert [words.split(" replicas")[0] for _, words in told(caplog, steps)] == ["1", "4"]
-    # A number that is as before after that while is no change.
+    # A number that is the same again after that time is not a change.
     assert len(told(caplog, [step(0, 1), step(5, 2), step(9, 1), step(60, 1)])) == 1
 
 

@@ -1,4 +1,4 @@
-"""What waits in topics: told as JSON, worth something, for a while, and what only seems to wait."""
+"""The backlog of topics: its JSON, its cost, its age, and records that only seem to wait."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COUNTS = st.integers(0, 10**12)
 
 
 @given(st.none() | st.builds(TopicBacklog, COUNTS, st.none() | COUNTS, st.none() | COUNTS, st.floats(0, 1e9)))
-def test_what_is_told_is_what_is_heard(backlog: TopicBacklog | None) -> None:
+def test_what_is_sent_is_what_is_received(backlog: TopicBacklog | None) -> None:
     assert decode_backlog(encode_backlog(backlog)) == backlog
 
 
@@ -91,7 +91,7 @@ def test_the_ends_of_transactions_keep_no_replica_and_hide_no_record() -> None:
     assert counted(standing, [(903, 4), (2000, 4)]) == [0, 0]
 
 
-def test_a_source_that_hung_and_goes_on_has_records_after_all() -> None:
+def test_a_source_that_hung_and_continues_has_records_after_all() -> None:
     standing = StandingRecords()
     assert counted(standing, [(0, 10**6), (STANDS_S, 10**6)]) == [10**6, 0]
     assert counted(standing, [(70, 10**6 - 500)]) == [10**6 - 500]
@@ -106,7 +106,7 @@ def test_what_waits_while_the_job_is_busy_counts_in_full(steps: list[tuple[int, 
 
 
 @given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 5), st.booleans()), max_size=60))
-def test_never_more_than_is_there_counts_and_what_has_changed_of_late_counts(
+def test_count_is_limited_to_existing_records_and_recent_changes(
     steps: list[tuple[int, int, bool]],
 ) -> None:
     standing, now_s, before = StandingRecords(), 0.0, 0

@@ -197,6 +197,7 @@ class ByChance(ScalingSettings):
 CHANCE = Chance()
 
 
+@pytest.mark.slow
 def test_removing_replicas_under_load_aborts_no_request(pipelines: Any) -> None:
     texts = [f"event {number}" for number in range(600)]
     pipelines.write(*({"text": text} for text in texts))

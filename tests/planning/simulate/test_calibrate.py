@@ -71,7 +71,7 @@ def test_a_malformed_line_is_refused_with_its_number(tmp_path: Path, line: bytes
         read_run(path)
 
 
-def test_a_run_of_one_request_says_nothing(tmp_path: Path) -> None:
+def test_a_run_of_one_request_shows_nothing(tmp_path: Path) -> None:
     path = tmp_path / "run"
     path.write_bytes(b"")
     with pytest.raises(SettingError, match="holds 0 requests"):

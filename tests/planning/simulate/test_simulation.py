@@ -118,7 +118,7 @@ def test_the_slo_allows_long_prompts_more() -> None:
 
 
 @given(st.integers(1, 100_000))
-def test_a_prompt_alone_takes_what_the_simulator_says(prompt: int) -> None:
+def test_a_single_prompt_takes_the_simulated_time(prompt: int) -> None:
     models = [LLAMA_8B]
     fleet = fleet_of(models)
     request = SimRequest(0, 0.0, RoutingRequest(prompt), 1)

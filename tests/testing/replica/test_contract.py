@@ -21,23 +21,6 @@ def scripted() -> Iterator[str]:
         yield replica.url
 
 
-@pytest.fixture(scope="module")
-def vllm() -> Iterator[str]:
-    """A vLLM with a parser for tool calls."""
-    from forebay.engine.launch import EngineOptions, Silent, ensure_engine, local_replicas
-    from forebay.settings import load_settings
-
-    settings = load_settings()
-    ensure_engine(settings, Silent())
-    options = EngineOptions(
-        kv_cache_gib=0.5,
-        max_model_len=512,
-        extra=("--seed", "3", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
-    )
-    with local_replicas(1, options, settings=settings) as replicas:
-        yield str(replicas[0])
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_the_scripted_replica_answers_as_vllm_did(scripted: str, name: str) -> None:
     assert ask(scripted, "m", name) == EXPECTED[name]
@@ -45,5 +28,5 @@ def test_the_scripted_replica_answers_as_vllm_did(scripted: str, name: str) -> N
 
 @pytest.mark.vllm
 @pytest.mark.parametrize("name", CASES)
-def test_vllm_answers_as_it_did(vllm: str, name: str) -> None:
-    assert ask(vllm, "smollm2-135m-instruct", name) == EXPECTED[name]
+def test_vllm_answers_as_it_did(local_engine: Any, name: str) -> None:
+    assert ask(str(local_engine[0]), "smollm2-135m-instruct", name) == EXPECTED[name]

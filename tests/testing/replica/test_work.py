@@ -10,7 +10,7 @@ from tests.harness.clock import run_virtual
 from forebay.testing.replica.work import Work
 
 
-def test_work_goes_on_at_a_new_speed() -> None:
+def test_work_continues_at_a_new_speed() -> None:
     async def main() -> tuple[float, tuple[float, float, float]]:
         work = Work(slots=2)
         loop = asyncio.get_running_loop()
