@@ -1,4 +1,4 @@
-"""What pods may call: what they are given, and not the addresses of the cloud or of others."""
+"""Pods may call the addresses in their settings, and no others."""
 
 from __future__ import annotations
 
