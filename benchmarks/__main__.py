@@ -16,6 +16,7 @@ from benchmarks.cli.evaluation import evaluation
 from benchmarks.cli.faults import faults
 from benchmarks.cli.gateway_bench import gateway_bench
 from benchmarks.cli.grid import grid
+from benchmarks.cli.http_calls import http_calls
 from benchmarks.cli.interplay import interplay
 from benchmarks.cli.known_times import known_times
 from benchmarks.cli.kubernetes import kubernetes
@@ -64,6 +65,7 @@ def application() -> typer.Typer:
     app.command(cls=Command)(evaluation)
     app.command(name="engine-settings", cls=Command)(engine_settings)
     app.command(name="gateway", cls=Command)(gateway_bench)
+    app.command(name="http-calls", cls=Command)(http_calls)
     app.command(name="pipeline-start", cls=Command)(pipeline_start)
     app.command(name="ray", cls=Command)(ray_fleet)
     app.command(name="known-times", cls=Command)(known_times)

@@ -6,10 +6,11 @@ from __future__ import annotations
 import asyncio
 import logging
 
-import aiohttp
-
+from forebay.clients.http.readers import WholeAnswer
+from forebay.clients.http.server import HttpServer
 from forebay.clock import Clock
-from forebay.errors import SettingError
+from forebay.engine.failures import Redactor
+from forebay.errors import EngineError, SettingError
 from forebay.fleet.autoscale.topic_queue import TopicQueue, decode_backlog
 
 log = logging.getLogger(__name__)
@@ -38,10 +39,10 @@ class QueueReader:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _read_on(self) -> None:
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-        async with aiohttp.ClientSession(timeout=timeout, trust_env=False) as http:
+        server = HttpServer(self._url, headers={"User-Agent": "forebay"}, quote=Redactor())
+        try:
             while True:
-                problem = await self._read(http)
+                problem = await self._read(server)
                 now_s = self._clock.monotonic_s()
                 if not problem:
                     self._heard_s, self._told = now_s, False
@@ -52,21 +53,19 @@ class QueueReader:
                         problem,
                     )
                 await asyncio.sleep(self._every_s)
+        finally:
+            await server.close()
 
-    async def _read(self, http: aiohttp.ClientSession) -> str:
+    async def _read(self, server: HttpServer) -> str:
         """Returns why it failed, or an empty text."""
+        answer = WholeAnswer(self._url, max_bytes=MOST_BYTES, max_error_bytes=0)
         try:
-            async with http.get(self._url, allow_redirects=False) as answer:
-                if answer.status != 200:
-                    return f"{self._url}: expected status 200, found {answer.status}"
-                body = b""
-                async for part in answer.content.iter_any():
-                    body += part
-                    if len(body) > MOST_BYTES:
-                        return f"{self._url}: expected a backlog, found more than {MOST_BYTES} bytes"
-            backlog = decode_backlog(body)
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
-            return f"{self._url} does not answer: {type(error).__name__}: {str(error)[:200]}"
+            await server.get("", answer, total_s=TIMEOUT_S)
+            if answer.status != 200:
+                return f"{self._url}: expected status 200, found {answer.status}"
+            backlog = decode_backlog(bytes(answer.data))
+        except EngineError as error:
+            return str(error)
         except SettingError as error:
             return f"{self._url}: expected a backlog, found something else: {error}"
         if backlog is None:

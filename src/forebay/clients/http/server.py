@@ -192,7 +192,7 @@ class HttpServer:
             more += _line(name, value)
         if body is not None:
             more += f"\r\nContent-Length: {len(body)}"
-        return f"{method} {self._path}{path} HTTP/1.1{lines}{more}\r\n\r\n".encode("latin-1")
+        return f"{method} {self._path + path or '/'} HTTP/1.1{lines}{more}\r\n\r\n".encode("latin-1")
 
     async def _push(self, call: HttpCall, reader: AwaitedReader, *, again: bool) -> None:
         connection = self._kept()
