@@ -77,7 +77,7 @@ ray: $(READY)
 		"$$home"/bin/$(INSTALL) --quiet -r locks/ray.txt && cp locks/ray.txt "$$home/lock.txt"; }
 
 test: setup lint
-	@echo "Many tests start Flink, Kafka or vLLM for real: this takes about eleven minutes on two cores."
+	@echo "Many tests start Flink, Kafka or vLLM for real: this takes about nine minutes on two cores."
 	$(PYTEST) --hypothesis-profile=check -m $(USUAL)
 
 test-rest: setup
