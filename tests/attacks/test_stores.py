@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from forebay.clients.s3.client import S3Client
 from forebay.connectors.kafka import registry
-from forebay.connectors.kafka.registry import Registry, RegistryRetry, registry_client
+from forebay.connectors.kafka.registry import Registry, RegistryAway, RegistryRetry, registry_client
 from forebay.errors import ForebayError
 from forebay.settings import SecretRef
 
@@ -104,3 +105,27 @@ def test_a_registry_leads_to_no_other_server(status: int, monkeypatch: pytest.Mo
     assert asked
     assert not led
     assert SECRET not in str(caught.value)
+
+
+def test_a_registry_whose_head_does_not_end_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "PATIENCE_S", 0.5)
+    ended = threading.Event()
+
+    def drip(listening: socket.socket) -> None:
+        with suppress(OSError):
+            connection, _ = listening.accept()
+            connection.sendall(b"HTTP/1.1 200 OK\r\nx: ")
+            while not ended.wait(0.1):
+                connection.sendall(b"a")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=drip, args=(listening,), daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        client = registry_client(Registry(url), RegistryRetry(url, sleep=lambda s: None))
+        try:
+            with pytest.raises(RegistryAway, match="no whole answer within"):
+                client.get_schema(1)
+        finally:
+            ended.set()
+    thread.join()
