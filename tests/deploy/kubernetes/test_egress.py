@@ -1,4 +1,4 @@
-"""What pods may call: what they are given, and not the addresses of the cloud or of others."""
+"""Pods call the addresses that their settings name, and no others of the cluster or its cloud."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
     try:
         await asyncio.wait([running], timeout=seconds)
         if not running.done():
-            raise asyncio.TimeoutError(f"the server did not go on within {seconds:g} s")
+            raise asyncio.TimeoutError(f"the server did not continue within {seconds:g} s")
         return running.result()
     finally:
         running.cancel()
