@@ -241,6 +241,23 @@ def test_what_is_no_prompt_does_not_count() -> None:
     assert MEDIA_TOKENS <= embedded.prompt_tokens < MEDIA_TOKENS + 50
 
 
+@pytest.mark.parametrize(
+    ("more", "answers"),
+    [
+        ({"prompt": "a", "prompt_embeds": "A"}, 2),
+        ({"prompt": "a", "prompt_embeds": ["A"] * 1000}, 1001),
+        ({"prompt": "", "prompt_embeds": ["A"] * 1000, "n": 2}, 2000),
+        ({"prompt": [1, 2, 3]}, 1),
+        ({"prompt": [[1], [2]]}, 2),
+    ],
+)
+def test_an_engine_answers_each_embedded_prompt_too(more: dict[str, Any], answers: int) -> None:
+    body = {"model": "m", "max_tokens": 7, **more}
+    asked = read_asked(PROMPT, orjson.dumps(body), max_depth=64)
+    assert asked.answers == answers
+    assert asked.tokens(100) >= answers * 7 + MEDIA_TOKENS * len(more.get("prompt_embeds", []))
+
+
 @pytest.mark.parametrize("path", [CHAT, PROMPT])
 def test_engines_are_asked_for_the_count_of_every_stream(path: str) -> None:
     for options, hides in (
