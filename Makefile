@@ -20,8 +20,8 @@
 #                    DRILL='--seed 7 --json' passes more options.
 #                    Before that, the operators alone at thousands of random moments, and thousands of events
 #                    under one key and in one JVM
-# make test-attacks  more than 100,000 wrong inputs for everything that reads external data, and 10,000 wrong
-#                    requests for the gateway
+# make test-attacks  attacks by clients, replicas, servers and another user of the machine (if you are root); more
+#                    than 100,000 wrong inputs for all that reads external data, 10,000 wrong requests for the gateway
 #
 # PYTHON=... sets the Python (3.10 to 3.12); default: the first suitable one on the PATH.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import resource
-import socket
 import ssl
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from forebay.gateway import listener
 from forebay.gateway.asked import read_asked
 from forebay.gateway.form import form_fields
-from forebay.gateway.listener import Handshakes, within_files
+from forebay.gateway.listener import within_files
 from forebay.gateway.refusal import Refusal
 from forebay.gateway.rename import with_model
 from forebay.testing.replica import ReplicaScript
@@ -120,19 +119,6 @@ async def test_handshakes_that_do_not_end_take_no_connections(
             assert response.status == 200
         for _, writer in held:
             writer.close()
-
-
-def test_a_number_that_another_connection_had_is_not_cut() -> None:
-    handshakes = Handshakes(1)
-    first, second = socket.socketpair()
-    with second:
-        handshakes.begin(first)
-        first.close()
-        with socket.socket() as other:
-            handshakes.begin(other)
-            handshakes.end(other.fileno())
-            handshakes.begin(second)
-        assert second.fileno() in handshakes._begun
 
 
 @pytest.mark.parametrize(

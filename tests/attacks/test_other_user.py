@@ -1,12 +1,15 @@
-"""Another user of this machine plants checkpoints, and links where results are written."""
+"""Another user of this machine takes files, and plants checkpoints and links where results are written."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import psutil
 import pytest
 
 from forebay.errors import SettingError
@@ -16,11 +19,26 @@ from forebay.pipeline.preflight import check_paths
 from forebay.pipeline.run import run_pipeline
 from forebay.pipeline.state_store import LocalStore
 from forebay.settings import Settings
+from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.script import Fixed
 
-ATTACKER = 12345
+from .other_user import ATTACKER, as_attacker, needs_other_user
+
 JOB = "0123456789abcdef0123456789abcdef"
 
-pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+pytestmark = needs_other_user
+
+
+TAKE = """
+find "$1" -mindepth 1 | sort | while read -r path; do
+  test -f "$path" && cat "$path" >/dev/null && echo "reads $path"
+  test -d "$path" && ls "$path" >/dev/null && echo "lists $path"
+  test -f "$path" && printf '' >>"$path" && echo "writes $path"
+  test -d "$path" && touch "$path/planted" && echo "plants in $path"
+  mv "$path" "$path.taken" && echo "moves $path"
+done
+"""
+"""Tries to read, change and replace everything below a folder."""
 
 
 def give(path: Path) -> Path:
@@ -38,6 +56,14 @@ def shared(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder like `/tmp` that everybody reaches; pytest's are private."""
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o1777)
+        yield Path(folder)
+
+
 def plan(base: Path, from_checkpoint: Path | None = None, **document: Any) -> Plan:
     usual = {
         "name": "p",
@@ -47,6 +73,41 @@ def plan(base: Path, from_checkpoint: Path | None = None, **document: Any) -> Pl
     }
     spec = parse_spec({**usual, **document}, base=base)
     return Plan(spec, Settings(base, base), in_process=True, from_checkpoint=from_checkpoint)
+
+
+def test_the_attack_works_on_what_is_open(public: Path) -> None:
+    assert as_attacker("id -u; id -G") == f"{ATTACKER}\n{ATTACKER}\n"
+    for name, mode in (("mine", 0o600), ("ours", 0o666)):
+        (public / name).write_text("secret")
+        (public / name).chmod(mode)
+    assert as_attacker(TAKE, public) == f"reads {public}/ours\nwrites {public}/ours\n"
+
+
+@pytest.mark.flink
+def test_files_and_processes_of_a_run_are_closed(pipelines: Any, public: Path) -> None:
+    """Also with everything in a folder like `/tmp`. Ports: see `test_ports.py`."""
+    before = os.umask(0o077)
+    try:
+        run = type(pipelines)(public, pipelines._connector)
+        run.write(*({"id": str(n), "text": f"t{n}"} for n in range(40)))
+        taken: list[str] = []
+
+        def attack(now: Any) -> None:
+            if now.state == "RUNNING" and run.lines() and not taken:
+                processes = psutil.Process().children(recursive=True)
+                secrets = [
+                    f"/proc/{process.pid}/{name}" for process in processes for name in ("environ", "maps")
+                ]
+                taken.append(as_attacker(TAKE, public))
+                taken.append(as_attacker('for path; do cat "$path"; done', *secrets))
+
+        with ReplicaThread(ReplicaScript(delay=Fixed(0.2))) as replica:
+            last = run.run(run.spec(capacity=4), replica.url, watch=attack, in_process=False)
+        assert (last.state, taken) == ("FINISHED", ["", ""])
+        ids = [line["id"] for line in run.lines()]
+        assert len(ids) == len(set(ids)) == 40
+    finally:
+        os.umask(before)
 
 
 def test_state_below_a_folder_of_another_user_is_refused(shared: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -12,6 +13,8 @@ import pytest
 
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
+
+from .other_user import BASH, as_attacker
 
 CONNECTIONS = 4
 SENT_MB = 64
@@ -28,7 +31,14 @@ def listening(processes: list[psutil.Process]) -> set[int]:
     }
 
 
+FLOOD = 'exec 3<>"/dev/tcp/127.0.0.1/$1" && head -c "$2" /dev/zero >&3'
+
+
 def flood(port: int) -> None:
+    if BASH is not None and os.getuid() == 0:
+        as_attacker(FLOOD, port, SENT_MB << 20)
+        return
+    # The same as this user, if this one cannot be another.
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as stranger:
         for _ in range(SENT_MB):
             stranger.sendall(b"x" * (1 << 20))

@@ -18,6 +18,7 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding:
 INTERIM = b"HTTP/1.1 102 Processing\r\n\r\n"
 ENDLESS = {
     "interim answers": (b"", INTERIM * 1000),
+    "interim answers one by one": (b"", INTERIM),
     "trailers of one name": (HEAD + b"2\r\n{}\r\n0\r\nx-", b"a" * 4096),
     "a trailer": (HEAD + b"2\r\n{}\r\n0\r\nx-a: ", b"a" * 4096),
     "many trailers": (HEAD + b"2\r\n{}\r\n0\r\n", b"x-a: 1\r\n" * 512),

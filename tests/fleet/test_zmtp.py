@@ -11,9 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import ProtocolViolation
+from forebay.fleet import cache_subscriber
 from forebay.fleet.cache_events import MAX_MESSAGE_BYTES, read_message
 from forebay.fleet.cache_subscriber import CacheSubscriber
-from forebay.fleet.zmtp import COMMAND, GREETING, LONG, MAX_FRAMES, MORE, READY, read_frames
+from forebay.fleet.zmtp import (
+    COMMAND,
+    GREETING,
+    LONG,
+    MAX_COMMAND_BYTES,
+    MAX_FRAMES,
+    MORE,
+    READY,
+    read_frames,
+)
 
 from ..attacks.bounds import within_bounds  # noqa: TID252
 
@@ -43,12 +53,12 @@ def message(frames: Sequence[bytes]) -> bytes:
     return b"".join(frame(one, MORE) for one in frames[:-1]) + frame(frames[-1])
 
 
-def read(raw: bytes) -> tuple[list[bytes], bytes]:
+def read(raw: bytes, left: int = LEFT) -> tuple[list[bytes], bytes]:
     async def reading() -> tuple[list[bytes], bytes]:
         reader, replies = asyncio.StreamReader(), Replies()
         reader.feed_data(raw)
         reader.feed_eof()
-        return await read_frames(reader, replies, LEFT), replies.written  # type: ignore[arg-type]
+        return await read_frames(reader, replies, left), replies.written  # type: ignore[arg-type]
 
     return asyncio.run(reading())
 
@@ -84,6 +94,11 @@ def test_any_bytes_are_a_message_or_a_plain_error(raw: bytes) -> None:
 def test_a_message_that_is_too_large_is_refused_before_its_end(raw: bytes) -> None:
     with pytest.raises(ProtocolViolation):
         read(raw)
+
+
+def test_a_command_is_small_however_large_a_message_may_be() -> None:
+    with pytest.raises(ProtocolViolation, match="of at most 4096"):
+        read(frame(bytes(MAX_COMMAND_BYTES + 1), COMMAND), 1 << 20)
 
 
 def test_a_ping_is_answered_and_other_commands_are_passed_over() -> None:
@@ -144,6 +159,19 @@ async def test_one_message_without_end_is_not_kept(begin: bytes, more: bytes) ->
     if more[0] != COMMAND:
         # What the kernel holds was sent, too.
         assert sent[0] < MAX_MESSAGE_BYTES + (16 << 20)
+
+
+async def test_messages_without_end_leave_the_event_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_subscriber, "PARSE_S", 1e6)
+    sent: list[int] = []
+    heard: list[list[bytes]] = []
+    async with flooding(b"", message([b"", b"a"]) * 1000, sent) as endpoint:
+        following = asyncio.ensure_future(CacheSubscriber().follow(endpoint, heard.append))
+        while not sent or sent[-1] < 1 << 20:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    assert len(heard) <= 1
 
 
 def test_the_largest_hostile_message_is_read_in_bounded_memory() -> None:

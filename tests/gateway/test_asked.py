@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from forebay.gateway.asked import MAX_ANSWERS, Asked, read_asked
 from forebay.gateway.body import MAX_CONTAINERS, deeper_than
+from forebay.gateway.fields import MEDIA_TOKENS
 from forebay.gateway.refusal import Refusal
 
 CHAT, PROMPT, EMBED = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
@@ -198,6 +199,8 @@ def test_a_name_that_comes_twice_reaches_the_engine_once() -> None:
 
 WORDS = "words " * 4000
 
+BODY = {"model": "m", "messages": [{"role": "u", "content": "a"}]}
+
 
 @pytest.mark.parametrize(
     ("path", "more"),
@@ -219,12 +222,53 @@ WORDS = "words " * 4000
             "/v1/messages",
             {"messages": [{"role": "u", "content": [{"type": "tool_result", "content": WORDS}]}]},
         ),
+        (
+            "/v1/messages",
+            {"messages": [{"role": "u", "content": [{"source": {"type": "text", "data": WORDS}}]}]},
+        ),
         ("/v1/rerank", {"query": "a", "documents": [{"text": WORDS}]}),
     ],
 )
 def test_all_that_becomes_prompt_counts(path: str, more: dict[str, Any]) -> None:
     body = {"model": "m", "messages": [{"role": "u", "content": "a"}], "prompt": "a", **more}
     assert read_asked(path, orjson.dumps(body), max_depth=64).prompt_tokens >= len(WORDS) // 4
+
+
+def test_what_is_no_prompt_does_not_count() -> None:
+    more = {"metadata": {"a": WORDS}, "bad_words": [WORDS], "logit_bias": {WORDS: 1}}
+    assert read_asked(CHAT, orjson.dumps(BODY | more), max_depth=64).prompt_tokens < 50
+    embedded = read_asked(PROMPT, orjson.dumps(BODY | {"prompt": "", "prompt_embeds": WORDS}), max_depth=64)
+    assert MEDIA_TOKENS <= embedded.prompt_tokens < MEDIA_TOKENS + 50
+
+
+@pytest.mark.parametrize(
+    ("more", "answers"),
+    [
+        ({"prompt": "a", "prompt_embeds": "A"}, 2),
+        ({"prompt": "a", "prompt_embeds": ["A"] * 1000}, 1001),
+        ({"prompt": "", "prompt_embeds": ["A"] * 1000, "n": 2}, 2000),
+        ({"prompt": [1, 2, 3]}, 1),
+        ({"prompt": [[1], [2]]}, 2),
+    ],
+)
+def test_an_engine_answers_each_embedded_prompt_too(more: dict[str, Any], answers: int) -> None:
+    body = {"model": "m", "max_tokens": 7, **more}
+    asked = read_asked(PROMPT, orjson.dumps(body), max_depth=64)
+    assert asked.answers == answers
+    assert asked.tokens(100) >= answers * 7 + MEDIA_TOKENS * len(more.get("prompt_embeds", []))
+
+
+@pytest.mark.parametrize("path", [CHAT, PROMPT])
+def test_engines_are_asked_for_the_count_of_every_stream(path: str) -> None:
+    for options, hides in (
+        (None, True),
+        ({"include_usage": False, "x": 1}, True),
+        ({"include_usage": True}, False),
+    ):
+        body = BODY | {"prompt": "a", "stream": True, "stream_options": options}
+        asked = read_asked(path, orjson.dumps(body), max_depth=64)
+        sent = orjson.loads(asked.body)["stream_options"]
+        assert (sent, asked.hides_usage) == ({**(options or {}), "include_usage": True}, hides)
 
 
 @pytest.mark.parametrize(

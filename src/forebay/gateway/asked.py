@@ -12,7 +12,7 @@ import orjson
 
 from forebay.engine.protocol import CHAT_PATH, KV_TRANSFER, PROMPT_PATH
 from forebay.gateway.body import check_transfers, kind_of, parse_object
-from forebay.gateway.fields import MEDIA_TOKENS, check_fields, prompt_bytes, without_nulls
+from forebay.gateway.fields import MEDIA_TOKENS, check_fields, count_of, prompt_bytes, without_nulls
 from forebay.gateway.form import form_fields
 from forebay.gateway.refusal import invalid_value
 from forebay.gateway.routes import RESPONSES_PATH, ROUTES, TRANSFERABLE, Route
@@ -204,7 +204,8 @@ def _form(content_type: bytes, body: bytes, max_depth: int) -> tuple[dict[str, A
 def _answers(route: Route, document: Mapping[str, Any], counts: Mapping[str, int | None]) -> int:
     if not route.writes:
         return 0
-    answers = max(1, counts["n"] or 0, counts["best_of"] or 0) * _prompts(document.get("prompt"))
+    prompts = max(1, _prompts(document.get("prompt")) + count_of(document.get("prompt_embeds")))
+    answers = max(1, counts["n"] or 0, counts["best_of"] or 0) * prompts
     return min(answers, MAX_ANSWERS)
 
 
@@ -234,7 +235,7 @@ def _whole(document: Mapping[str, Any], name: str) -> int | None:
 
 
 def _prompts(prompt: object) -> int:
-    return len(prompt) if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else 1
+    return 1 if isinstance(prompt, list) and prompt and isinstance(prompt[0], int) else count_of(prompt)
 
 
 def _transferable(document: Mapping[str, Any]) -> bool:

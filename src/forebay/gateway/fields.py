@@ -227,11 +227,16 @@ def prompt_bytes(document: Mapping[str, Any], written: int) -> tuple[int, int]:
     for name, value in document.items():
         if name in OTHER_FIELDS or name == "prompt_embeds":
             count -= len(name) + 4 + len(orjson.dumps(value))
-    media = 1 if document.get("prompt_embeds") is not None else 0
+    media = count_of(document.get("prompt_embeds"))
     for part in _media_in([document.get(name) for name in ("messages", "input", "system")]):
         count -= len(orjson.dumps(part))
         media += 1
     return max(0, count), media
+
+
+def count_of(prompts: object) -> int:
+    """How many a field holds: one or a list of them, or none."""
+    return len(prompts) if isinstance(prompts, list) else 1 if prompts else 0
 
 
 def _media_in(value: object) -> Iterator[object]:

@@ -27,12 +27,10 @@ class Handshakes:
         self._begun.pop(number, None)
         self._begun[number] = connection
         if len(self._begun) > self._most:
-            oldest = next(iter(self._begun))
-            cut = self._begun.pop(oldest)
-            if cut.fileno() == oldest:
-                with suppress(OSError):
-                    # Its transport closes it.
-                    cut.shutdown(socket.SHUT_RDWR)
+            oldest = self._begun.pop(next(iter(self._begun)))
+            with suppress(OSError):
+                # Its transport closes it, or has done so.
+                oldest.shutdown(socket.SHUT_RDWR)
 
     def end(self, number: int) -> None:
         self._begun.pop(number, None)

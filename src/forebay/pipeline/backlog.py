@@ -287,20 +287,30 @@ def _listening(port: int) -> socket.socket | OSError:
 
 @dataclass(slots=True)
 class _Page:
-    """Answers every request with the backlog; slow or excess requests are dropped."""
+    """Answers every request with the backlog; slow ones are dropped. For one more than `MOST_AT_ONCE`, so is
+    the oldest: clients that are slow on purpose keep no other one out.
+    """
 
     backlog: Callable[[], TopicBacklog | None]
-    open: int = 0
+    open: dict[asyncio.Task[None] | None, None] = field(default_factory=dict)
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.open += 1
+        task = asyncio.current_task()
+        self.open[task] = None
+        if len(self.open) > MOST_AT_ONCE:
+            oldest = next(iter(self.open))
+            del self.open[oldest]
+            assert oldest is not None
+            oldest.cancel()
         try:
-            if self.open <= MOST_AT_ONCE:
-                await asyncio.wait_for(self._answer(reader, writer), ASKED_S)
-        except (OSError, EOFError, ValueError, asyncio.TimeoutError, asyncio.LimitOverrunError):
+            await asyncio.wait_for(self._answer(reader, writer), ASKED_S)
+        except (
+            *(OSError, EOFError, ValueError, asyncio.TimeoutError, asyncio.LimitOverrunError),
+            asyncio.CancelledError,
+        ):
             pass
         finally:
-            self.open -= 1
+            self.open.pop(task, None)
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

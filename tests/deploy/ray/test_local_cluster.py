@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tests.harness.ray_serve import ScriptedServe, application, body
 
 from forebay.clients.ray.rest import ServeRest
 from forebay.deploy.ray.local_cluster import find_ray, start_local_cluster, until_it_answers
-from forebay.errors import DeployError
+from forebay.errors import DeployError, SettingError
 from forebay.ports import free_port
 
 SCRIPT = """#!/bin/sh
@@ -27,6 +28,7 @@ esac
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("RAY_ADDRESS", "http://elsewhere:8265")
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
@@ -59,6 +61,19 @@ def test_its_dashboard_is_on_loopback_and_requires_a_token(home: Path, address: 
     # The token is there now, and stays.
     assert start_local_cluster(address, said.append, ray=lambda: ray)
     assert len((home / "calls").read_text().splitlines()) == 3
+
+
+def test_no_other_user_writes_where_ray_runs_code_from(home: Path, address: str) -> None:
+    ray = scripted(
+        home, 'for word; do case "$word" in --temp-dir=*) mkdir -m 777 "${word#*=}/session" ;; esac; done'
+    )
+    assert start_local_cluster(address, lambda words: None, ray=lambda: ray)
+    [session] = home.glob("*/session")
+    assert session.parent.stat().st_mode & 0o777 == 0o700
+    if os.getuid() == 0:
+        os.chown(session.parent, 12345, -1)
+        with pytest.raises(SettingError, match="forebay-ray-0 belongs to user 12345"):
+            start_local_cluster(address, lambda words: None, ray=lambda: ray)
 
 
 @pytest.mark.parametrize("mode", ["", " TOKEN "])

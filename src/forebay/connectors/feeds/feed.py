@@ -9,7 +9,7 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import aiohttp
 import orjson
@@ -20,6 +20,7 @@ from forebay.records import JSON
 from forebay.settings import SecretRef, read_secret
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 CONNECT_S = 20.0
 RECENT = 32
@@ -124,6 +125,21 @@ def _is_upgrade(before: URL, target: URL) -> bool:
 
 def _origin(url: URL) -> tuple[str, str | None, int | None]:
     return url.scheme.replace("ws", "http"), url.host, url.port
+
+
+async def within(seconds: float, work: Awaitable[T]) -> T:
+    """The result of `work`. Raises `asyncio.TimeoutError`.
+
+    Before Python 3.12 `asyncio.wait_for` loses a cancellation that comes together with the result.
+    """
+    running = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait([running], timeout=seconds)
+        if not running.done():
+            raise asyncio.TimeoutError(f"the server did not continue within {seconds:g} s")
+        return running.result()
+    finally:
+        running.cancel()
 
 
 def broken(error: BaseException) -> FeedBroken | FeedRefused:

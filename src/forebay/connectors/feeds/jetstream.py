@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from socket import SHUT_RDWR
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -22,6 +24,7 @@ from forebay.connectors.feeds.feed import (
     digest_of,
     header_values,
     redirects,
+    within,
 )
 from forebay.connectors.feeds.replay_window import MAX_TIME_US, REWIND_US, ReplayWindow
 
@@ -92,22 +95,33 @@ class JetstreamFeed:
 
     async def _payloads(self, cursor_us: int | None) -> AsyncIterator[bytes]:
         """One connection. Raises `FeedBroken` or `FeedRefused`."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, connect=CONNECT_S)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
         try:
-            async with (
-                aiohttp.ClientSession(timeout=timeout, trace_configs=redirects(self.headers)) as session,
-                session.ws_connect(
+            async with aiohttp.ClientSession(
+                timeout=timeout, trace_configs=redirects(self.headers)
+            ) as session:
+                opening = session.ws_connect(
                     self.url,
                     params={} if cursor_us is None else {"cursor": str(cursor_us)},
                     headers=header_values(self.headers),
                     timeout=aiohttp.ClientWSTimeout(ws_receive=self.silence_s),
                     max_msg_size=self.max_message_bytes,
-                ) as socket,
-            ):
-                async for message in socket:
-                    yield _payload(message.type, message.data)
-                if socket.exception() is not None:
-                    raise broken(socket.exception() or EOFError())
+                    autoping=False,
+                )
+                # aiohttp waits for good for an answer, and for a server that does not read pongs.
+                socket = await within(self.silence_s, opening)
+                try:
+                    async for message in socket:
+                        if message.type is aiohttp.WSMsgType.PING:
+                            await within(self.silence_s, socket.pong(message.data))
+                        elif message.type is not aiohttp.WSMsgType.PONG:
+                            yield _payload(message.type, message.data)
+                    if socket.exception() is not None:
+                        raise broken(socket.exception() or EOFError())
+                finally:
+                    # `close` would wait for the server to read.
+                    with suppress(OSError, AttributeError):
+                        socket.get_extra_info("socket").shutdown(SHUT_RDWR)
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise broken(error) from None
 

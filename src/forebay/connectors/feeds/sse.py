@@ -22,6 +22,7 @@ from forebay.connectors.feeds.feed import (
     digest_of,
     header_values,
     redirects,
+    within,
 )
 from forebay.connectors.formats import MAX_RECORD_BYTES
 from forebay.records import JSON
@@ -191,7 +192,8 @@ class SseFeed:
                 aiohttp.ClientSession(
                     timeout=timeout, read_bufsize=65536, trace_configs=redirects(self.headers)
                 ) as session,
-                session.get(self.url, headers=headers) as response,
+                # Otherwise a byte of the head from time to time would hold the feed for good.
+                await within(self.silence_s, session.get(self.url, headers=headers)) as response,
             ):
                 if response.status != 200:
                     raise answered(response.status)

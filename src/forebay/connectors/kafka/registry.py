@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -89,7 +92,7 @@ class RegistryRetry:
         failures = 0
         while True:
             try:
-                return call()
+                return _within_patience(call)
             except (MalformedRecord, RegistryRefused):
                 raise
             except Exception as error:
@@ -115,6 +118,25 @@ class RegistryRetry:
                 f"the schema registry at {self._url} answered {status}; check the registry's url and auth"
             ) from None
         return f"it answered {status}"
+
+
+def _within_patience(call: Callable[[], Any]) -> Any:
+    """The result of `call`. Its HTTP client limits the time of each read only: a byte of the head every few
+    seconds would hold the task for days.
+    """
+    answered: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            answered.set_result(call())
+        except BaseException as error:
+            answered.set_exception(error)
+
+    threading.Thread(target=run, name="registry", daemon=True).start()
+    try:
+        return answered.result(PATIENCE_S)
+    except FutureTimeout:
+        raise RegistryAway(f"no whole answer within {PATIENCE_S:g} s") from None
 
 
 def registry_client(registry: Registry, patience: RegistryRetry) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from forebay.clients.ray.rest import ServeRest, TokenRefused
 from forebay.clock import Clock, SystemClock
 from forebay.deploy.ray.fleet import Say, Sleep
 from forebay.errors import DeployError, SettingError
+from forebay.files import private_folder
 from forebay.ports import port_is_free
 from forebay.settings import AWS_SECRETS, load_settings, ray_token
 from forebay.untrusted_text import replace_controls
@@ -44,7 +46,8 @@ def start_local_cluster(
 
     The dashboard is on the loopback interface. Ray's other servers listen on all interfaces, whatever the
     settings, so callers need Ray's token, which is created if missing. `options`: of `ray start`. Raises
-    `DeployError` if Ray is missing, has no token, or takes over three minutes.
+    `DeployError` if Ray is missing, has no token, or takes over three minutes, and `SettingError` if another
+    user has its folder.
     """
     port = urlsplit(address).port or 80
     if not port_is_free(port):
@@ -72,7 +75,10 @@ def start_local_cluster(
         raise DeployError(f"Ray's token: {error}") from None
     if token is None:
         _run(environment, program, "get-auth-token", "--generate")
-    places = [f"--dashboard-port={port}", f"--node-ip-address={LOOPBACK}", "--port=0"]
+    # Ray lets all users write to its folders, from which it runs code; those below a private one are closed.
+    # Longer paths than this one would not fit into the addresses of its sockets.
+    folder = private_folder(Path(tempfile.gettempdir(), f"forebay-ray-{os.getuid()}"))
+    places = [f"--dashboard-port={port}", f"--node-ip-address={LOOPBACK}", "--port=0", f"--temp-dir={folder}"]
     shown = ("--include-dashboard=true", "--dashboard-host=127.0.0.1")
     _run(environment, program, "start", "--head", *shown, *places, *options)
     return True
@@ -114,7 +120,7 @@ def _run(environment: Mapping[str, str], program: Path, *words: str) -> None:
                 umask=0o077,
             )
         except subprocess.TimeoutExpired:
-            raise DeployError(f"{program} {words[0]}: not done after {START_S:g} s; see /tmp/ray") from None
+            raise DeployError(f"{program} {words[0]}: not done after {START_S:g} s") from None
         except OSError as error:
             raise DeployError(f"{program}: {error.strerror}; {NEEDS}") from None
         if done.returncode != 0:
