@@ -190,7 +190,6 @@ class _Key:
 
 
 def _streamed(channels: Channels, stage: Stage, plan: SummaryPlan) -> Tally:
-    """Summarise while windows are open."""
     tally, program = Tally(), SummaryProgram(plan)
     for name, arrivals in channels.items():
         key = _Key(name, stage, program, tally)
@@ -201,7 +200,6 @@ def _streamed(channels: Channels, stage: Stage, plan: SummaryPlan) -> Tally:
 
 
 def _collected(channels: Channels, stage: Stage, plan: SummaryPlan, *, chunked: bool) -> Tally:
-    """Summarise after the close, all chunks at once."""
     tally = Tally()
     for name, arrivals in channels.items():
         windows: dict[int, list[Item]] = {}

@@ -13,11 +13,9 @@ from benchmarks.autoscale.drive import MOST, drive, speed_of, timings_of
 from benchmarks.autoscale.fluid import View, run_fleet
 from benchmarks.autoscale.loads import Case
 from forebay.fleet.autoscale.base import ReplicaSpeed, ScalingPolicy, ServiceClass
-from forebay.fleet.autoscale.batch import BatchedTokens
 from forebay.fleet.autoscale.capacity import PlannedCapacity
 from forebay.fleet.autoscale.deadline import DeadlinePolicy
-from forebay.fleet.autoscale.kv_cache import KvCacheUse
-from forebay.fleet.autoscale.queue import QueueLength
+from forebay.fleet.autoscale.proportional import BatchedTokens, KvCacheUse, QueueLength
 
 DEADLINE, FIXED = "deadline", "fixed"
 OTHERS = ("queue", "batch", "kv_cache", "capacity")

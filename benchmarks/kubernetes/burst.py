@@ -273,7 +273,6 @@ class BurstRun:
         return sum(each.ready_s is not None for each in self._seen.here())
 
     async def _until(self, what: str, done: Callable[[], bool], stream: Stream | None = None) -> None:
-        """Poll until `done`, recording the course each second, while the stream continues."""
         line_s, course = 0.0, ""
         while not done():
             now_s = self._clock() - self._began_s
@@ -317,7 +316,6 @@ class BurstRun:
                     yield each
 
     async def _poll(self, http: httpx2.AsyncClient) -> None:
-        """Read the metrics of the pipeline's pod and of each replica, repeatedly."""
         from benchmarks.kubernetes.network import NODE_IP
 
         while True:

@@ -300,7 +300,6 @@ class Restarts:
         )
 
     async def _hold(self, kept: int, when: str) -> None:
-        """Wait until the number of replicas matches the requests in flight, and for some more rounds."""
         await self._until(f"{kept} replicas in use after {when}", lambda: self._scale == kept)
         self._allowed = {kept}
         last = self._signal.rounds + ROUNDS
@@ -333,7 +332,6 @@ class Restarts:
             await asyncio.sleep(LOOK_S)
 
     async def _watch(self) -> None:
-        """Record every number of replicas that the Deployment gets."""
         path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
         every = Collection(path, NAMESPACE, "", "the deployments")
         async with aclosing(follow(self._api.http, every)) as found:
@@ -350,7 +348,6 @@ class Restarts:
                     )
 
     async def _route(self) -> None:
-        """Maintain a router's list with its own watch."""
 
         async def asked(request: Any) -> None:
             if "watch" not in request.url.params:
@@ -371,7 +368,6 @@ class Restarts:
                             self._urls = endpoint_urls(each.values(), "http", where="the endpoints")
 
     async def _disturb(self) -> None:
-        """Write the same Deployment as another client."""
         path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{self._name}"
         number = 0
         while True:

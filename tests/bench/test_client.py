@@ -17,10 +17,9 @@ import pytest
 from forebay.bench.client import INTERRUPTED, Progress, check_files, measure, run_load
 from forebay.bench.load.lengths import Exactly
 from forebay.bench.load.plan import Load, make_load
-from forebay.bench.load.request import LoadRequest
 from forebay.bench.load.schedules import Bursts, ClosedLoop, Constant, Poisson
 from forebay.bench.load.workloads import RandomTokens, Sessions
-from forebay.bench.records import LoadRun, RequestRecord
+from forebay.bench.records import LoadRequest, LoadRun, RequestRecord
 from forebay.bench.targets.base import OnPiece, Piece
 from forebay.bench.targets.openai import OpenAiTarget
 from forebay.errors import Overloaded, SetupError, Unreachable

@@ -9,8 +9,17 @@ import orjson
 import pytest
 from benchmarks.__main__ import application
 from benchmarks.evaluation import PAGES, batching, grid, peers
-from benchmarks.evaluation.invalid import invalid
-from benchmarks.evaluation.page import Page, Records, Rendered, changed, evaluation, origin, table, write
+from benchmarks.evaluation.page import (
+    Page,
+    Records,
+    Rendered,
+    changed,
+    evaluation,
+    invalid,
+    origin,
+    table,
+    write,
+)
 from typer.testing import CliRunner
 
 from forebay.errors import SettingError

@@ -7,8 +7,8 @@ from dataclasses import replace
 import orjson
 import pytest
 from benchmarks.overload import CONSTANTS, measure_overload, overload_arrivals
+from benchmarks.picture import routing_picture
 from benchmarks.routing import SIZES, RoutingReport, decision_us, measure_routing
-from benchmarks.routing_picture import routing_picture
 
 from forebay.errors import SettingError
 from forebay.planning.simulate import Scenario

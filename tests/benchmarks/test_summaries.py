@@ -7,8 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from benchmarks.chats import measure_chats
-from benchmarks.irc import read_channels
+from benchmarks.chats import measure_chats, read_channels
 from benchmarks.stage import RealStage, SimulatedStage
 from benchmarks.summaries import Tally, measure_summaries, told_once
 

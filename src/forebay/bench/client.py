@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from forebay.bench.load.plan import Load
-from forebay.bench.load.request import LoadRequest
-from forebay.bench.records import Chunk, LoadRun, RequestRecord
+from forebay.bench.records import Chunk, LoadRequest, LoadRun, RequestRecord
 from forebay.bench.targets.base import Piece, Target, trial_requests
 from forebay.errors import AttemptTimeout, EngineError, SetupError
 

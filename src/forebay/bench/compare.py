@@ -8,12 +8,11 @@ from functools import partial
 from statistics import fmean
 from typing import Any, Generic, Protocol, TypeVar
 
-from forebay.bench.bootstrap import bootstrap_difference
 from forebay.bench.metrics import RequestFigures, Slo, is_good, request_figures
 from forebay.bench.records import RequestRecord
 from forebay.bench.report.document import MeasuredRun, Report
 from forebay.bench.report.loads import flattened, load_name, load_of, loads, target_of
-from forebay.bench.statistics import difference_interval, present
+from forebay.bench.statistics import bootstrap_difference, difference_interval, present
 from forebay.bench.verdict import Verdict
 from forebay.errors import SettingError
 

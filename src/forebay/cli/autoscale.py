@@ -145,7 +145,7 @@ def ray(
 
     from forebay.deploy.controller.decision import Decider
     from forebay.deploy.controller.exposition import shown
-    from forebay.deploy.ray.load import load_fleet
+    from forebay.deploy.ray.settings import load_fleet
     from forebay.fleet.autoscale.base import Limits
 
     # On Kubernetes, Serve is configured with the maximum number of replicas.

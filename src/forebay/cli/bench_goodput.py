@@ -136,8 +136,8 @@ def _measure(
 ) -> None:
     """Measure each load without kills, then with those of `kills_of(number, engine_is_ours)`."""
     from forebay.bench.stream.document import measured_stream
+    from forebay.bench.stream.loads import with_origin
     from forebay.bench.stream.measure import StreamSession
-    from forebay.bench.stream.origin import with_origin
     from forebay.bench.stream.rate_search import SETTLE_S
 
     console = errors_console()

@@ -281,8 +281,8 @@ def check_files(json: str | None, html: Path | None, read: dict[str, Path | None
 
 def measure_loads(options: StreamOptions, loads: Sequence[EventLoad], found: list[MeasuredStream]) -> None:
     from forebay.bench.stream.document import measured_stream
+    from forebay.bench.stream.loads import with_origin
     from forebay.bench.stream.measure import StreamSession
-    from forebay.bench.stream.origin import with_origin
 
     console = errors_console()
     with (
@@ -311,9 +311,8 @@ def search_rate(
     from dataclasses import asdict
 
     from forebay.bench.stream.document import measured_stream
-    from forebay.bench.stream.loads import RATE_PER_S
+    from forebay.bench.stream.loads import RATE_PER_S, with_origin
     from forebay.bench.stream.measure import StreamSession
-    from forebay.bench.stream.origin import with_origin
     from forebay.bench.stream.rate_search import RateSearch, trials
 
     console = errors_console()

@@ -227,7 +227,6 @@ class FleetEngine:
         *,
         prompt: PromptElsewhere | None = None,
     ) -> Completion | Failed:
-        """Make one call when a replica has room. Raises if none has within the deadline."""
         begun = deadline.begun_s is not None
         demand = self.client.demand(
             text,

@@ -285,7 +285,6 @@ class Replica:
         return max(least_s, PATIENCE * (self._table.queued_s(self.row) + self.credible_s))
 
     def _sign(self, now_s: float) -> None:
-        """Note a sign that it works."""
         self.progress.moved(now_s)
         self.health.sign(now_s)
 

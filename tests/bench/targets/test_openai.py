@@ -14,9 +14,9 @@ import pytest
 from forebay.bench.client import measure
 from forebay.bench.load.lengths import Exactly
 from forebay.bench.load.plan import make_load
-from forebay.bench.load.request import LoadRequest
 from forebay.bench.load.schedules import ClosedLoop
 from forebay.bench.load.workloads import RandomTokens
+from forebay.bench.records import LoadRequest
 from forebay.bench.targets.base import TRIAL, Piece, trial_requests
 from forebay.bench.targets.openai import OpenAiOptions, OpenAiTarget
 from forebay.errors import (

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from forebay.bench.load.request import LoadRequest
+from forebay.bench.records import LoadRequest
 from forebay.bench.targets.base import Piece, Target
 from forebay.bench.targets.tgi import TgiTarget
 from forebay.bench.targets.triton import TENSORRT_LLM, TritonOptions, TritonTarget

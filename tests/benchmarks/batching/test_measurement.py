@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.batching.document import batching_document, ratio
+from benchmarks.batching.document import batching_document, batching_picture, ratio
 from benchmarks.batching.measurement import (
     CONTINUOUS,
     LONGEST_OF_ALL,
@@ -23,10 +23,8 @@ from benchmarks.batching.measurement import (
     fresh_prompts,
     quantile_lengths,
 )
-from benchmarks.batching.picture import batching_picture
-from benchmarks.batching.static_sweep import BatchCost
 from benchmarks.batching.systems import Systems
-from benchmarks.batching.transformers import TransformersWorker, WorkerOptions
+from benchmarks.batching.transformers import BatchCost, TransformersWorker, WorkerOptions
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,7 +34,7 @@ from forebay.bench.load.lengths import CappedExponential, Exactly
 from forebay.bench.load.plan import Load, make_load
 from forebay.bench.load.schedules import Bursts
 from forebay.bench.load.workloads import RandomTokens
-from forebay.bench.other_programs import ProcessorUse
+from forebay.bench.processor import ProcessorUse
 from forebay.bench.records import LoadRun
 from forebay.bench.targets.base import Target
 from forebay.bench.targets.openai import OpenAiTarget

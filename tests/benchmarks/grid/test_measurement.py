@@ -10,9 +10,8 @@ import pytest
 from benchmarks.grid.cells import GridOptions, Parallelism
 from benchmarks.grid.document import grid_document
 from benchmarks.grid.measurement import Capacity, Cell, Measurement, RunningEngine
-from benchmarks.grid.picture import grid_picture
 from benchmarks.grid.streams import grid_pipeline
-from benchmarks.grid.table import NONE, cell_rows, engine_rows
+from benchmarks.grid.table import NONE, cell_rows, engine_rows, grid_picture
 from tests.benchmarks.grid.scripted_session import ANSWER_S, COMMIT_S, ScriptedPipelines, ScriptedSession
 
 from forebay.bench.stream.options import EventLoad

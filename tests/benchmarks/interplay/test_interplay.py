@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 from benchmarks.grid.engines import RunningEngine
-from benchmarks.interplay.document import interplay_document, point_rows
+from benchmarks.interplay.document import interplay_document, interplay_picture, point_rows
 from benchmarks.interplay.factors import (
     BASE_AGAIN,
     BASE_POINT,
@@ -22,7 +22,6 @@ from benchmarks.interplay.factors import (
     points,
 )
 from benchmarks.interplay.measurement import InterplayMeasurement
-from benchmarks.interplay.picture import interplay_picture
 from benchmarks.interplay.pipeline import InterplayOptions, point_pipeline, sized, write_events
 from tests.benchmarks.grid.scripted_session import ScriptedPipelines, ScriptedSession
 

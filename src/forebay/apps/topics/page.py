@@ -174,5 +174,4 @@ def _row(topic: Topic, axis: Axis, most: int, last_ms: float) -> Row:
 
 
 def _half(size: int, most: int) -> float:
-    """Half of the height of a topic with this many texts."""
     return 1 + (BAR / 2 - 1) * math.log1p(size) / math.log1p(max(most, 2))

@@ -311,7 +311,6 @@ def _event(event: TrendEvent) -> Output:
 
 
 def _valid(value: Any) -> Any:
-    """Replace lone surrogates, which JSON cannot hold."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):

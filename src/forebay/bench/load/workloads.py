@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, Protocol
 
 from forebay.bench.load.lengths import Lengths
-from forebay.bench.load.request import LoadRequest
+from forebay.bench.records import LoadRequest
 from forebay.errors import SettingError
 from forebay.planning.simulate.traces import MOONCAKE_BLOCK_TOKENS, TraceRequest
 

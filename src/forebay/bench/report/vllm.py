@@ -121,7 +121,6 @@ def _figures(name: str, values_s: Sequence[float]) -> dict[str, float | None]:
 
 
 def _peaks(good: Sequence[_Answer]) -> tuple[float, int]:
-    """Most chunks, and most requests in flight, in any second after the first request was sent."""
     if not good:
         return 0.0, 0
     began_s = min(answer.sent_s for answer in good)

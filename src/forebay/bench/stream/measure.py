@@ -28,7 +28,7 @@ import orjson
 
 from forebay.bench.load.plan import fresh_nonce
 from forebay.bench.load.schedules import Constant
-from forebay.bench.other_programs import processor_use
+from forebay.bench.processor import processor_use
 from forebay.bench.resources import ProcessResources
 from forebay.bench.sampling import Sampler
 from forebay.bench.stream.book import EventBook, Progress

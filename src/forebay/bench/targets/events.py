@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from forebay.bench.load.request import LoadRequest
+from forebay.bench.records import LoadRequest
 from forebay.bench.targets.base import OnPiece, Piece
 from forebay.engine.failures import Redactor, error_from_status
 from forebay.engine.protocol import DONE, SseParser

@@ -194,7 +194,6 @@ def read_line(file: BinaryIO, most: int, newline: bytes = b"\n", crc: int = 0) -
 
 
 def _read_units(file: BinaryIO, most: int, width: int) -> bytes:
-    """Up to a byte 0x0a and the end of its character."""
     read = file.readline(most)
     return read + file.read(-len(read) % width) if width > 1 else read
 

@@ -71,7 +71,6 @@ class _Reader:
         self._left = MAX_EMPTY + VALUES_PER_BYTE * len(data)
 
     def value(self, schema: Any, at: int, depth: int) -> tuple[JSON, int]:
-        """The value, and the position after it."""
         self._left -= 1
         if self._left < 0:
             raise Unreadable("its schema expands the record to more values than are allowed")

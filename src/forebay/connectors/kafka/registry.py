@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from pydantic import Field
+
 from forebay.clock import Clock, SystemClock
 from forebay.connectors.feeds.feed import PASSING, Backoff
 from forebay.errors import ForebayError, MalformedRecord, SettingError, SetupError
+from forebay.fields import HttpUrl, LocalPath, Model, SecretField
 from forebay.settings import SecretRef, read_secret
 
 UNKNOWN = frozenset((40401, 40402, 40403))
@@ -231,3 +234,29 @@ def referenced_schemas(client: Any, schema: Any, fmt: str | None = None) -> dict
 
     visit(schema, 0)
     return found
+
+
+class RegistrySpec(Model):
+    """The schema registry of values; it must support Confluent's protocol."""
+
+    url: HttpUrl = Field(description="Address of the registry.")
+    auth: SecretField | None = Field(
+        None, description="Where `USER:PASSWORD` is: `{env: NAME}` or `{file: PATH}`; null: none is needed."
+    )
+    ca: LocalPath | None = Field(
+        None,
+        description="PEM file with the authorities that its certificate is checked against; null: the usual.",
+    )
+
+    def registry(self) -> Registry:
+        return Registry(self.url, None if self.auth is None else self.auth.ref(), self.ca)
+
+    def check(self, key: str) -> None:
+        """Raise `SetupError` without the extra, `SettingError` if the secret is missing. `key`: the
+        source's path.
+        """
+        require_registry()
+        try:
+            registry_auth(self.registry())
+        except SettingError as error:
+            raise SettingError(f"{key}.registry.auth: {error}") from None

@@ -134,7 +134,6 @@ def _source_table(config: KafkaSource) -> TableDescriptor:
 
 
 def _first_transformation(rows: DataStream) -> Any:
-    """Flink's source, before the table's operators."""
     found = rows._j_data_stream.getTransformation()
     while not found.getInputs().isEmpty():
         found = found.getInputs().get(0)

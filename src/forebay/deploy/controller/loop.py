@@ -160,7 +160,6 @@ class Controller:
             self._warn("events", str(error))
 
     def _warn(self, key: str, text: str) -> bool:
-        """Log a new text; returns whether it is new."""
         if self._logged.get(key) == text:
             return False
         self._logged[key] = text

@@ -15,12 +15,12 @@ from forebay.records import Usage
 from forebay.testing.answers import CHARS_PER_TOKEN
 from forebay.testing.replica import wire
 from forebay.testing.replica.asked import Asked, read_body
-from forebay.testing.replica.choices import choices_of
 from forebay.testing.replica.kv_caches import KvCaches, kv_place
 from forebay.testing.replica.metrics import Load, load_headers, metrics_text
 from forebay.testing.replica.responses import (
     EVENT_STREAM,
     break_off,
+    choices_of,
     error_response,
     hang_up,
     json_response,

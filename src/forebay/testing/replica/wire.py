@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,6 @@ import orjson
 from forebay.records import Usage
 from forebay.testing.answers import CHARS_PER_TOKEN, AnswerParts, token_texts, tokens
 from forebay.testing.replica.asked import Asked
-from forebay.testing.replica.logprobs import chat_logprobs, text_logprobs
 
 DONE = b"data: [DONE]\n\n"
 EMBED_SIZE = 8
@@ -211,3 +211,39 @@ def _head(asked: Asked, answer: Answered, *, stream: bool) -> bytes:
         name,
         orjson.dumps(asked.model),
     )
+
+
+TAKEN = math.log(0.5)
+"""Log probability of the chosen token: one half. Each further one has half as much."""
+
+
+def chat_logprobs(text: str, top: int) -> dict[str, Any]:
+    content = []
+    for token in token_texts(text) if text else ():
+        likeliest = [_entry(one, value) for one, value in _likeliest(token, top).items()]
+        content.append({**_entry(token, TAKEN), "top_logprobs": likeliest})
+    return {"content": content}
+
+
+def text_logprobs(text: str, top: int, offset: int) -> dict[str, Any]:
+    """For a completion's text that starts `offset` characters into the answer."""
+    found = token_texts(text) if text else []
+    offsets = []
+    for token in found:
+        offsets.append(offset)
+        offset += len(token)
+    return {
+        "text_offset": offsets,
+        "token_logprobs": [TAKEN] * len(found),
+        "tokens": found,
+        "top_logprobs": [_likeliest(token, max(1, top)) for token in found],
+    }
+
+
+def _likeliest(token: str, top: int) -> dict[str, float]:
+    others = {f"{token}{number}": TAKEN * (number + 1) for number in range(1, top)}
+    return {token: TAKEN, **others} if top else {}
+
+
+def _entry(token: str, value: float) -> dict[str, Any]:
+    return {"token": token, "logprob": value, "bytes": list(token.encode())}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.peers.base import ID_IN_PROMPT
-from benchmarks.peers.known_prompts import ask_all
+from benchmarks.peers.parts import ask_all
 from benchmarks.peers.run import Load
 
 from forebay.testing.replica import ReplicaProcess, ReplicaScript, fetch_report
