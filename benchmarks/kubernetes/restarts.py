@@ -27,9 +27,9 @@ from benchmarks.kubernetes.seen import summary
 from forebay.clients.kubernetes.connection import find_cluster, open_async_client, open_client
 from forebay.clients.kubernetes.watch import Collection, Trouble, follow
 from forebay.clock import SystemClock
-from forebay.deploy.controller.cluster import Changed, ClusterCalls
+from forebay.deploy.controller.cluster import ClusterCalls, DeploymentChanged
 from forebay.deploy.controller.decision import DeploymentState
-from forebay.deploy.controller.loop import Controller, Scaling
+from forebay.deploy.controller.loop import Controller, ControllerScaling
 from forebay.deploy.kubernetes import Deployment, load_deployment, render
 from forebay.deploy.kubernetes.api import open_api
 from forebay.deploy.kubernetes.cluster import apply_all
@@ -108,7 +108,7 @@ class CountedCalls(ClusterCalls):
             self._ask("PATCH", path, "Deployment", content=body, headers=form)
         try:
             super().scale(state, wanted)
-        except Changed:
+        except DeploymentChanged:
             self.conflicts += 1
             raise
 
@@ -238,7 +238,7 @@ class Restarts:
         with open_client(find_cluster()) as http:
             calls = CountedCalls(http, NAMESPACE)
             controller = Controller(
-                Scaling({self._name: 1}, pods, Limits(1, MOST), PER_REPLICA, settle_s=0.0),
+                ControllerScaling({self._name: 1}, pods, Limits(1, MOST), PER_REPLICA, settle_s=0.0),
                 calls,
                 self._signal,
                 SystemClock(),

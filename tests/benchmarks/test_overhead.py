@@ -19,7 +19,7 @@ LOAD = Workload(events=3, rate_per_s=None, capacity=2, url="http://engine")
 
 def worker(monkeypatch: pytest.MonkeyPatch, *, stdout: str = "", stderr: str = "", status: int = 0) -> None:
     done = SimpleNamespace(returncode=status, stdout=stdout, stderr=stderr)
-    monkeypatch.setattr(module.subprocess, "run", lambda *arguments, **more: done)
+    monkeypatch.setattr(subprocess, "run", lambda *arguments, **more: done)
 
 
 def test_a_worker_reports_in_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +30,7 @@ def test_a_worker_reports_in_its_last_line(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        ({"stderr": "boom", "status": 1}, "the direct system failed: boom"),
+        ({"stderr": "boom", "status": 1}, "benchmarks.worker failed: boom"),
         ({"stdout": '{"answered": 2}'}, "the direct system answered 2 of 3 events"),
     ],
 )
@@ -46,8 +46,8 @@ def test_a_worker_that_hangs_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None
     def hangs(command: Any, *, timeout: float, **more: Any) -> None:
         raise subprocess.TimeoutExpired(command, timeout)
 
-    monkeypatch.setattr(module.subprocess, "run", hangs)
-    with pytest.raises(LaunchError, match="the direct system did not finish within 1800 s"):
+    monkeypatch.setattr(subprocess, "run", hangs)
+    with pytest.raises(LaunchError, match=r"benchmarks\.worker did not finish within 1800 s"):
         run_worker("direct", LOAD)
 
 

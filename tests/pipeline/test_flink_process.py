@@ -274,7 +274,7 @@ def test_description_of_a_jvms_end(tmp_path: Path) -> None:
 TREE = """
 import sys, time
 from pathlib import Path
-from forebay.engine.launch import Registry, Replicas
+from forebay.engine.launch import ReplicaRegistry, Replicas
 from forebay.engine.launch.spec import Launch
 from forebay.pipeline.flink_process import FlinkLauncher
 from forebay.pipeline.load import parse_spec
@@ -289,7 +289,7 @@ def fake_replica(port, cores):
 
 with FlinkLauncher() as launcher:
     process = launcher.take(Plan(parse_spec(document, base=folder), Settings(folder, Path())))
-    with Replicas(Registry(folder / "replicas.json"), fake_replica, model="fake") as replicas:
+    with Replicas(ReplicaRegistry(folder / "replicas.json"), fake_replica, model="fake") as replicas:
         replicas.start([()], port_base=int(sys.argv[2]))
         print("up", flush=True)
         time.sleep(600)

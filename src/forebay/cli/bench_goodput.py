@@ -14,7 +14,7 @@ from forebay.cli.bench_stream import (
     EngineLater,
     EngineUrls,
     HtmlFile,
-    Moment,
+    LatencyEnd,
     Patience,
     Pipeline,
     SetValues,
@@ -42,7 +42,7 @@ def goodput(
     slo_event_ms: Annotated[
         float, typer.Option(help="The objective: time from an event to its committed result.")
     ],
-    slo_until: SloUntil = Moment.committed,
+    slo_until: SloUntil = LatencyEnd.committed,
     set: SetValues = None,
     engine: EngineUrls = None,
     engine_later: EngineLater = False,

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PIPELINE, EVENTS = "Pipeline", "Events"
 
 
-class Moment(str, Enum):
+class LatencyEnd(str, Enum):
     answered = "answered"
     committed = "committed"
 
@@ -91,7 +91,7 @@ SloMs = Annotated[
     ),
 ]
 SloUntil = Annotated[
-    Moment, typer.Option(help="End of the latency that the objective is for.", rich_help_panel=REPORT)
+    LatencyEnd, typer.Option(help="End of the latency that the objective is for.", rich_help_panel=REPORT)
 ]
 Patience = Annotated[
     float,
@@ -170,7 +170,7 @@ def stream(
     warm_events: WarmEvents = 20,
     patience: Patience = 60.0,
     slo_event_ms: SloMs = None,
-    slo_until: SloUntil = Moment.committed,
+    slo_until: SloUntil = LatencyEnd.committed,
     slo_share: Annotated[
         float,
         typer.Option(
@@ -259,7 +259,7 @@ def check_searchable(options: StreamOptions) -> None:
             "events, so there are too few results to judge a rate; use --rate"
         )
     slo, interval_s = options.slo, spec.checkpoint.interval_s
-    if slo is not None and slo.until == Moment.committed.value and slo.within_s <= interval_s:
+    if slo is not None and slo.until == LatencyEnd.committed.value and slo.within_s <= interval_s:
         raise SettingError(
             f"--slo-event-ms: {slo.within_s * 1000:g} ms to the commit is impossible at any rate, because a "
             f"commit waits up to {interval_s:g} s for the next checkpoint; raise it, or use --slo-until "

@@ -103,7 +103,7 @@ Waiting = tuple[float, int, int, Item, RoutingRequest]
 """The time it is ordered by, its priority, its number, the item and its demand."""
 
 
-class Room(NamedTuple):
+class ReplicaRoom(NamedTuple):
     """The replicas as one call of `Admission.ready` sees them.
 
     `has_room`: whether each takes one more request. `queues`: seconds until it has prefilled its requests,
@@ -211,7 +211,7 @@ class Admission(Generic[Item]):
             self._set_wake(queue_s(self._fleet, now_s) if touched else room.queues, now_s)
         return sent
 
-    def _look(self, now_s: float) -> Room:
+    def _look(self, now_s: float) -> ReplicaRoom:
         fleet = self._fleet
         queues = queue_s(fleet, now_s)
         has_room = queues <= fleet.hold_s
@@ -224,7 +224,7 @@ class Admission(Generic[Item]):
             queues[~fleet.available] = math.inf
         turns_s = (fleet.requests >= fleet.window) * (fleet.answer_s / np.maximum(fleet.requests, 1.0))
         queues += turns_s
-        return Room(has_room, queues, turns_s)
+        return ReplicaRoom(has_room, queues, turns_s)
 
     def _next(self, heap: list[Waiting[Item]], now_s: float) -> Waiting[Item] | None:
         while heap:
@@ -234,7 +234,7 @@ class Admission(Generic[Item]):
             self._give_up(entry)
         return None
 
-    def _fit(self, demand: RoutingRequest, room: Room, now_s: float) -> Fit:
+    def _fit(self, demand: RoutingRequest, room: ReplicaRoom, now_s: float) -> Fit:
         fleet = self._fleet
         cached = fleet.cached(demand)
         work_s = prefill_s(fleet, demand, cached)
@@ -246,7 +246,7 @@ class Admission(Generic[Item]):
             return Fit(best, cached, first_s, late, False)
         return Fit(best, cached, first_s, late, fits(fleet, new_tokens(demand, cached[best]), best))
 
-    def _place(self, demand: RoutingRequest, fit: Fit, room: Room, now_s: float) -> InFlightRequest:
+    def _place(self, demand: RoutingRequest, fit: Fit, room: ReplicaRoom, now_s: float) -> InFlightRequest:
         fleet, replica = self._fleet, fit.replica
         self._leave(demand)
         request = fleet.take(replica, demand, fit.cached, now_s)

@@ -51,7 +51,7 @@ NO_TIME_S = 0.25
 Phase = Literal["climb", "rest", "trial", "back"]
 
 
-class Turn:
+class LimitTurn:
     """Lets one limit at a time try another number, so that effects are not mixed up."""
 
     def __init__(self) -> None:
@@ -84,11 +84,11 @@ class ConcurrencyLimit:
         *,
         most: float = math.inf,
         most_s: float = math.inf,
-        turn: Turn | None = None,
+        turn: LimitTurn | None = None,
     ) -> None:
         self._most = most
         self._most_s = most_s
-        self._turn = turn or Turn()
+        self._turn = turn or LimitTurn()
         self._limit = min(float(FIRST), most)
         self._start = Opening()
         self._careful = False

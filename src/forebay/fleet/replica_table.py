@@ -11,7 +11,7 @@ import numpy as np
 
 from forebay.fleet.prefix_index import PrefixIndex
 from forebay.fleet.routing_request import InFlightRequest, RoutingRequest, Vector
-from forebay.fleet.speed import Prefills, PrefillSpeed, SpeedFit, features
+from forebay.fleet.speed import PrefillSamples, PrefillSpeed, SpeedFit, features
 from forebay.records import ReplicaLoad
 
 FADE = 1 / 20
@@ -120,7 +120,7 @@ class ReplicaTable:
         self.nothing: Vector = np.zeros(0)
         self._output_tokens = 0.0
         self._work_s = work_s
-        self._prefills: list[Prefills] = []
+        self._prefills: list[PrefillSamples] = []
         self._free: list[int] = []
         self._set_values(np.empty((len(COLUMNS), 0)))
         for replica in replicas:
@@ -144,7 +144,7 @@ class ReplicaTable:
         self.set_available(replica, False)
         self.index.clear(replica)
         self._values[:, replica] = NEW_ROW
-        self._prefills[replica] = Prefills()
+        self._prefills[replica] = PrefillSamples()
         self._free.append(replica)
 
     def _grow(self) -> int:
@@ -157,7 +157,7 @@ class ReplicaTable:
         self.nothing = np.zeros(self.count)
         self.names.append("")
         self.index.grow()
-        self._prefills.append(Prefills())
+        self._prefills.append(PrefillSamples())
         return number
 
     def _set_values(self, values: Vector) -> None:

@@ -16,9 +16,9 @@ from benchmarks.autoscale import contenders
 from forebay.errors import ForebayError
 from forebay.fleet.autoscale.base import Decision, Signals
 from forebay.planning.simulate.engine import LLAMA_8B
-from forebay.planning.simulate.traces import Arrivals
+from forebay.planning.simulate.traces import PoissonArrivals
 
-TRACE = Arrivals(1500, 5.0, 3000, 150).make()
+TRACE = PoissonArrivals(1500, 5.0, 3000, 150).make()
 MODEL = WorkModel.fit(TRACE, LLAMA_8B)
 
 

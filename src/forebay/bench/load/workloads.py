@@ -122,7 +122,7 @@ class PrefixGroups:
 
 
 @dataclass(frozen=True, slots=True)
-class Sessions:
+class SessionWorkload:
     """Conversations of `turns` turns: each prompt is the previous one, an answer, and new tokens.
 
     The answers in the prompts are made up, with the requested length, instead of the server's: lengths are

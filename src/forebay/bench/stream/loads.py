@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forebay.bench.engine_signals import fetch_version
-from forebay.bench.load.schedules import MAX_SECONDS, ClosedLoop, Replay, check_rate
+from forebay.bench.load.schedules import MAX_SECONDS, ClosedLoop, TraceReplay, check_rate
 from forebay.bench.provenance import provenance
 from forebay.bench.serve import LoadOptions
 from forebay.bench.stream.lag import LEAST_EVENTS
@@ -78,7 +78,7 @@ class EventLoadOptions:
         assert not isinstance(schedule, ClosedLoop)
         return EventLoad(
             schedule=schedule,
-            events=self._events(rate, schedule.arrivals_s if isinstance(schedule, Replay) else ()),
+            events=self._events(rate, schedule.arrivals_s if isinstance(schedule, TraceReplay) else ()),
             data=self.data,
             seed=self.seed + turn,
         )

@@ -31,7 +31,7 @@ from forebay.bench.load.schedules import Constant
 from forebay.bench.processor import processor_use
 from forebay.bench.resources import ProcessResources
 from forebay.bench.sampling import Sampler
-from forebay.bench.stream.book import EventBook, Progress
+from forebay.bench.stream.book import EventBook, StreamProgress
 from forebay.bench.stream.engines import Engines
 from forebay.bench.stream.events import due_offsets, event_lines, fields_of, read_data
 from forebay.bench.stream.feed import now_us
@@ -63,7 +63,7 @@ POLL_S = 0.1
 LEAST_WARM_PER_S = 1.0
 
 
-OnProgress = Callable[[float, Progress], None]
+OnProgress = Callable[[float, StreamProgress], None]
 """Called with seconds since the start of a load, and its progress."""
 
 

@@ -40,7 +40,7 @@ class RegistryRefused(ForebayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Registry:
+class SchemaRegistry:
     """Confluent-compatible. `auth` refers to a secret `USER:PASSWORD`; `ca`: PEM file with certificate
     authorities (None: the system's).
     """
@@ -62,7 +62,7 @@ def require_registry() -> None:
         ) from None
 
 
-def registry_auth(registry: Registry) -> str | None:
+def registry_auth(registry: SchemaRegistry) -> str | None:
     """`USER:PASSWORD`. Raises `SettingError`, without the secret, if it is missing or has no colon."""
     if registry.auth is None:
         return None
@@ -120,7 +120,7 @@ class RegistryRetry:
         return f"it answered {status}"
 
 
-def registry_client(registry: Registry, patience: RegistryRetry) -> Any:
+def registry_client(registry: SchemaRegistry, patience: RegistryRetry) -> Any:
     """A client of confluent-kafka that caches schemas and retries while the registry is down.
 
     Makes no request yet. Fetching raises as `RegistryRetry.ask` and `check_schema`.
@@ -248,8 +248,8 @@ class RegistrySpec(Model):
         description="PEM file with the authorities that its certificate is checked against; null: the usual.",
     )
 
-    def registry(self) -> Registry:
-        return Registry(self.url, None if self.auth is None else self.auth.ref(), self.ca)
+    def registry(self) -> SchemaRegistry:
+        return SchemaRegistry(self.url, None if self.auth is None else self.auth.ref(), self.ca)
 
     def check(self, key: str) -> None:
         """Raise `SetupError` without the extra, `SettingError` if the secret is missing. `key`: the

@@ -18,7 +18,7 @@ from forebay.testing.answers import (
     tokens,
 )
 from forebay.testing.replica import wire
-from forebay.testing.replica.asked import Asked, Tool
+from forebay.testing.replica.asked import ParsedRequest, Tool
 from forebay.testing.replica.wire import Answered
 
 EVENT_STREAM = {"Content-Type": "text/event-stream; charset=utf-8"}
@@ -43,7 +43,7 @@ async def read_number(request: web.BaseRequest) -> float | None:
 
 
 async def break_off(
-    request: web.BaseRequest, asked: Asked, answer: Answered, fault: str
+    request: web.BaseRequest, asked: ParsedRequest, answer: Answered, fault: str
 ) -> web.StreamResponse:
     response = web.StreamResponse(headers=EVENT_STREAM if asked.stream else {})
     await response.prepare(request)
@@ -70,7 +70,7 @@ def hang_up(request: web.BaseRequest) -> None:
         request.transport.close()
 
 
-def choices_of(asked: Asked, fault: str | None) -> tuple[AnswerParts, ...]:
+def choices_of(asked: ParsedRequest, fault: str | None) -> tuple[AnswerParts, ...]:
     """`n` choices per prompt, in order. The first one is the answer to the prompt itself."""
     return tuple(
         _choice(asked, prompt if turn == 0 else f"{prompt}\0{turn}", fault)
@@ -79,7 +79,7 @@ def choices_of(asked: Asked, fault: str | None) -> tuple[AnswerParts, ...]:
     )
 
 
-def _choice(asked: Asked, text: str, fault: str | None) -> AnswerParts:
+def _choice(asked: ParsedRequest, text: str, fault: str | None) -> AnswerParts:
     if asked.tool is not None and fault is None:
         return _call(asked.tool, text, asked.max_tokens)
     answer, reason = answer_to(text, asked.schema, max_tokens=asked.max_tokens, ignore_eos=asked.ignore_eos)
