@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 

@@ -56,13 +56,14 @@ OWNER = """
 import os, sys
 from pathlib import Path
 from forebay.engine.launch import ReplicaRegistry, Replicas
-from forebay.engine.launch.spec import Launch
+from forebay.engine.launch.spec import EngineLaunch
 
 directory, behaviour, act = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 
 def launch(port, cores):
     notes = directory / f"notes-{port}"
-    return Launch((sys.executable, str(directory / "server.py"), str(port), behaviour, str(notes)), {}, cores)
+    words = (sys.executable, str(directory / "server.py"), str(port), behaviour, str(notes))
+    return EngineLaunch(words, {}, cores)
 
 registry = ReplicaRegistry(directory / "replicas.json")
 with Replicas(registry, launch, model="stand-in", grace_s=1.0) as replicas:

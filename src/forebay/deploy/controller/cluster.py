@@ -51,7 +51,7 @@ class ClusterCalls:
         return DeploymentState.parse(self._ask("GET", path, f"Deployment {name}"))
 
     def scale(self, state: DeploymentState, wanted: int) -> None:
-        """Set the replicas through the `scale` subresource. Raises `DeploymentChanged` after another write."""
+        """Set the replicas through the `scale` subresource. Raises `DeploymentChanged` on another write."""
         body = {"metadata": {"resourceVersion": state.version}, "spec": {"replicas": wanted}}
         self._ask(
             "PATCH",
