@@ -40,7 +40,7 @@ from forebay.fleet.autoscale.base import Limits
 from forebay.fleet.endpoints import endpoint_urls
 
 NAME = NAMESPACE = "restarts"
-MOST = 4
+MAX_REPLICAS = 4
 ROUND_S = 0.2
 LOOK_S = 0.02
 LONGEST_S = 60.0
@@ -136,7 +136,7 @@ def deployment_of(folder: Path) -> Deployment:
         "source": {"type": "generator", "rate": 1},
         "prompt": "{{ text }}",
         "sink": {"type": "jsonl", "path": str(folder / "results")},
-        "scaling": {"min": 1, "max": MOST},
+        "scaling": {"min": 1, "max": MAX_REPLICAS},
     }
     settings = {
         "namespace": NAMESPACE,
@@ -146,7 +146,13 @@ def deployment_of(folder: Path) -> Deployment:
             "volumes": [{"path": str(folder), "claim": "results"}],
         },
         "engine": {"image": ENGINE_IMAGE, "model": "fake", "cpu": "1", "memory": "1Gi"},
-        "scaling": {"by": "controller", "image": CONTROLLER_IMAGE, "min": 1, "max": MOST, "settle_s": 0},
+        "scaling": {
+            "by": "controller",
+            "image": CONTROLLER_IMAGE,
+            "min": 1,
+            "max": MAX_REPLICAS,
+            "settle_s": 0,
+        },
         "monitoring": {"pod_monitor": False},
     }
     (folder / "pipeline.yaml").write_bytes(orjson.dumps(document))
@@ -238,7 +244,7 @@ class Restarts:
         with open_client(find_cluster()) as http:
             calls = CountedCalls(http, NAMESPACE)
             controller = Controller(
-                ControllerScaling({self._name: 1}, pods, Limits(1, MOST), PER_REPLICA, settle_s=0.0),
+                ControllerScaling({self._name: 1}, pods, Limits(1, MAX_REPLICAS), PER_REPLICA, settle_s=0.0),
                 calls,
                 self._signal,
                 SystemClock(),
@@ -260,7 +266,7 @@ class Restarts:
 
     async def _restart(self, number: int) -> None:
         before = self._scale
-        wanted = self._random.choice([each for each in range(1, MOST + 1) if each != before])
+        wanted = self._random.choice([each for each in range(1, MAX_REPLICAS + 1) if each != before])
         kept = wanted
         if wanted < before and number >= self._next_hold:
             # Fewer are needed, but more have requests in flight, which requires ready replicas.

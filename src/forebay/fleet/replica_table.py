@@ -20,6 +20,8 @@ STEP_FADE = 1 / 100
 """How far one faster request lowers the step length."""
 MAX_BLOCKS = 1_000_000
 """The most blocks remembered per replica, whatever cache size it reports."""
+DEFAULT_BLOCKS = 100_000
+"""Remembered for a replica of unknown cache size."""
 STALE_S = 10.0
 """Age at which a load report expires: ten scrapes missed at one a second."""
 
@@ -98,17 +100,14 @@ class ReplicaTable:
         replicas: Sequence[ReplicaLimits] = (),
         *,
         block_tokens: int = 512,
-        index_blocks: int = 100_000,
         speed: PrefillSpeed | None = None,
         work_s: float = 0.0,
     ) -> None:
-        """`block_tokens` is the size of the blocks in demands; `index_blocks`, how many are remembered for a
-        replica of unknown cache size. `work_s` is the assumed prefill time of others' requests until own
-        first tokens show it."""
+        """`block_tokens` is the size of the blocks in demands; `work_s`, the assumed prefill time of others'
+        requests until own first tokens show it."""
         self.count = 0
         self.names: list[str] = []
         self.block_tokens: float = block_tokens
-        self._index_blocks = index_blocks
         self.available = np.ones(0, bool)
         self.all_available = True
         self.index = PrefixIndex([])
@@ -167,7 +166,7 @@ class ReplicaTable:
 
     def _cached_blocks(self, replica: ReplicaLimits) -> int:
         if math.isinf(replica.kv_tokens):
-            return self._index_blocks
+            return DEFAULT_BLOCKS
         return min(int(replica.kv_tokens / self.block_tokens), MAX_BLOCKS)
 
     def numbers(self) -> Sequence[int]:

@@ -66,12 +66,12 @@ def whole(document: object, status: int = 200) -> ScriptedAnswer:
     return ScriptedAnswer(((0.0, orjson.dumps(document)),), status, JSON)
 
 
-def completion(tokens: int, first_s: float, gap_s: float, *, model: str = "scripted") -> Script:
+def completion(tokens: int, first_s: float, gap_s: float) -> Script:
     """A minimal vLLM: `/v1/models`, and completions of `tokens` tokens, one per event.
 
     The first token comes after `first_s`, each further one `gap_s` later; the usage follows the last.
     """
-    head = {"id": "cmpl-0", "object": "text_completion", "created": 0, "model": model}
+    head = {"id": "cmpl-0", "object": "text_completion", "created": 0, "model": "scripted"}
 
     def chunk(text: str, reason: str | None = None) -> bytes:
         choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": reason, "stop_reason": None}
@@ -81,7 +81,7 @@ def completion(tokens: int, first_s: float, gap_s: float, *, model: str = "scrip
     pieces = [(first_s + index * gap_s, chunk(" word")) for index in range(tokens - 1)]
     last = chunk(" word", "length") + event({**head, "choices": [], "usage": usage}) + DONE
     answer = ScriptedAnswer((*pieces, (first_s + (tokens - 1) * gap_s, last)))
-    models = whole({"object": "list", "data": [{"id": model, "object": "model", "owned_by": "forebay"}]})
+    models = whole({"object": "list", "data": [{"id": "scripted", "object": "model", "owned_by": "forebay"}]})
     return lambda asked: answer if asked.method == "POST" else models
 
 
