@@ -15,7 +15,7 @@ from forebay.planning.simulate import Scenario
 from forebay.planning.simulate.disaggregation import Split, Transfer, TwoPools, at_rate
 from forebay.planning.simulate.engine import EngineModel
 from forebay.planning.simulate.figures import Slo
-from forebay.planning.simulate.traces import Arrivals, TraceRequest, read_trace
+from forebay.planning.simulate.traces import PoissonArrivals, TraceRequest, read_trace
 from forebay.planning.split import phase_work, split_of
 
 GOAL = 0.95
@@ -32,8 +32,8 @@ def workloads(data: Path, requests: int) -> dict[str, list[TraceRequest]]:
     made = {
         "code": read_trace(data / CODE)[:requests],
         "long conversation": read_trace(data / CONVERSATION)[:requests],
-        "conversation": Arrivals(requests, 1.0, 300, 600).make(),
-        "summaries": Arrivals(requests, 1.0, 3000, 200, seed=1).make(),
+        "conversation": PoissonArrivals(requests, 1.0, 300, 600).make(),
+        "summaries": PoissonArrivals(requests, 1.0, 3000, 200, seed=1).make(),
     }
     return {name: at_rate(lengths) for name, lengths in made.items()}
 

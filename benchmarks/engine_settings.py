@@ -17,7 +17,7 @@ from forebay.engine.launch.dtype import LONG, SHORT
 from forebay.engine.launch.local import best_type, ensure_engine, machine_registry, resolve_model, threads_on
 from forebay.engine.launch.progress import Progress
 from forebay.engine.launch.replicas import PORT_BASE, Replicas
-from forebay.engine.launch.spec import Launch, ReplicaSpec, usable_cores, vllm_launch
+from forebay.engine.launch.spec import EngineLaunch, ReplicaSpec, usable_cores, vllm_launch
 from forebay.errors import EngineError, SettingError
 from forebay.records import Request, Sampling
 from forebay.settings import Settings
@@ -83,7 +83,7 @@ class SettingFigures:
     busy_tokens_per_s: float
 
 
-def launch_of(setting: EngineSetting, base: Launch) -> Launch:
+def launch_of(setting: EngineSetting, base: EngineLaunch) -> EngineLaunch:
     environment: dict[str, str] = {**base.environment}
     for name, value in setting.environment.items():
         environment.pop(name, None)
@@ -165,7 +165,7 @@ def _engine(setting: EngineSetting, settings: Settings, progress: Progress) -> I
     spec = ReplicaSpec(model, name, dtype=dtype, kv_cache_gib=KV_CACHE_GIB)
     threads = max(1, threads_on(cores) + setting.threads)
 
-    def launch(port: int, cores: tuple[int, ...]) -> Launch:
+    def launch(port: int, cores: tuple[int, ...]) -> EngineLaunch:
         return launch_of(setting, vllm_launch(python, spec, port=port, cores=cores, threads=threads))
 
     with Replicas(machine_registry(settings), launch, model=name) as replicas:

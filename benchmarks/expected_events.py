@@ -179,7 +179,6 @@ def _answered(question: Event, prompt: Any, schema: dict[str, Any]) -> Result:
 
 
 def _plain(answer: Any) -> Any:
-    """An answer after a round trip through JSON."""
     return orjson.loads(orjson.dumps(answer))
 
 

@@ -69,7 +69,6 @@ def report(options: GatewayOptions, seen: dict[str, Rounds]) -> dict[str, Any]:
 
 
 def _figures(rounds: Rounds) -> dict[str, Any]:
-    """Medians over the rounds, so that one disturbed round does not decide."""
     found: dict[str, Any] = {}
     for name, q in (("p50", 0.5), ("p99", 0.99)):
         for turn in TURNS:

@@ -308,7 +308,6 @@ class _Runner:
         return self._place.written_after(moment_s, retried=retried)
 
     def _start(self, process: PipelineProcess, parallelism: int | None) -> None:
-        """Start the pipeline; if its state is in a store, in another empty folder."""
         if parallelism is not None:
             self._parallelism = parallelism
         if self._moved is not None:

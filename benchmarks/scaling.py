@@ -27,7 +27,7 @@ from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.spec import PipelineSpec
 from forebay.settings import Settings
 
-MOST = 2
+MAX_REPLICAS = 2
 ID = "forebay_event"
 
 
@@ -70,7 +70,7 @@ def pipeline_document(options: BurstOptions, url: str, folder: Path) -> dict[str
         "scaling": {
             "policy": "deadline",
             "min": 0,
-            "max": MOST,
+            "max": MAX_REPLICAS,
             "slo_s": options.slo_s,
             "boot_s": 30.0,
             "every_s": 2.0,

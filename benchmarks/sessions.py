@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 
 from benchmarks.conversations import MAX_TOKENS, expected_answers, messages, rendered_again
-from benchmarks.http_engine import HttpEngineFactory
+from benchmarks.workload import HttpEngineFactory
 from forebay.apps.sessions import RULE, SYSTEM, Sessions
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.engine.replica import list_models

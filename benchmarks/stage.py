@@ -15,7 +15,7 @@ from typing import Protocol
 
 import orjson
 
-from forebay.apps.summaries.prompt import Ask
+from forebay.apps.summaries.prompt import SummaryCall
 from forebay.apps.summaries.values import tokens
 from forebay.clock import SystemClock
 from forebay.engine import Engine
@@ -40,7 +40,7 @@ class Stage(Protocol):
         """Call `do` at `time_ms` of event time, at once if that has passed."""
         ...
 
-    def ask(self, ask: Ask, answered: Answered) -> None:
+    def ask(self, ask: SummaryCall, answered: Answered) -> None:
         """Make a call; `answered` is called with its answer."""
         ...
 
@@ -65,7 +65,7 @@ class SimulatedStage:
     def at(self, time_ms: float, do: Callable[[], None]) -> None:
         heapq.heappush(self._heap, (time_ms / 1000, next(self._numbers), do))
 
-    def ask(self, ask: Ask, answered: Answered) -> None:
+    def ask(self, ask: SummaryCall, answered: Answered) -> None:
         text = "\n".join(message.content for message in ask.messages())
         said = summarise(text, ask.schema())
         usage = Usage(tokens(text), tokens(said))
@@ -119,7 +119,7 @@ class RealStage:
     def at(self, time_ms: float, do: Callable[[], None]) -> None:
         heapq.heappush(self._heap, (time_ms, next(self._numbers), do))
 
-    def ask(self, ask: Ask, answered: Answered) -> None:
+    def ask(self, ask: SummaryCall, answered: Answered) -> None:
         task = asyncio.get_running_loop().create_task(self._call(ask, answered))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -141,7 +141,7 @@ class RealStage:
         finally:
             await self._engine.close()
 
-    async def _call(self, ask: Ask, answered: Answered) -> None:
+    async def _call(self, ask: SummaryCall, answered: Answered) -> None:
         assert self._engine is not None
         schema = ask.schema()
         number = next(self._numbers)

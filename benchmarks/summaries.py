@@ -13,7 +13,7 @@ from benchmarks.stage import Stage
 from forebay.apps.summaries.intake import Arrival
 from forebay.apps.summaries.plan import SummaryPlan
 from forebay.apps.summaries.program import Output, SummaryProgram
-from forebay.apps.summaries.prompt import Ask, read_answer, without_answer
+from forebay.apps.summaries.prompt import SummaryCall, read_answer, without_answer
 from forebay.apps.summaries.state import KeyState
 from forebay.apps.summaries.values import Item, Statement, Summary, clean, events_of, item_of, within
 from forebay.records import JSON, Usage
@@ -42,7 +42,7 @@ class Tally:
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
-    def asked(self, window: Window, ask: Ask) -> None:
+    def asked(self, window: Window, ask: SummaryCall) -> None:
         self.calls += 1
         self.covered[window].update(item.id for item in ask.items)
         self.events[window] += events_of(ask.items)
@@ -190,7 +190,6 @@ class _Key:
 
 
 def _streamed(channels: Channels, stage: Stage, plan: SummaryPlan) -> Tally:
-    """Summarise while windows are open."""
     tally, program = Tally(), SummaryProgram(plan)
     for name, arrivals in channels.items():
         key = _Key(name, stage, program, tally)
@@ -201,7 +200,6 @@ def _streamed(channels: Channels, stage: Stage, plan: SummaryPlan) -> Tally:
 
 
 def _collected(channels: Channels, stage: Stage, plan: SummaryPlan, *, chunked: bool) -> Tally:
-    """Summarise after the close, all chunks at once."""
     tally = Tally()
     for name, arrivals in channels.items():
         windows: dict[int, list[Item]] = {}
@@ -258,7 +256,7 @@ class _Collected:
         done: Callable[[tuple[Statement, ...]], None],
     ) -> None:
         name = f"{self._window[1]}-{items[0].id if items else 'reduce'}"
-        ask = Ask(name, "close", self._window[0], statements, items, limit)
+        ask = SummaryCall(name, "close", self._window[0], statements, items, limit)
         self._tally.asked(self._window, ask)
 
         def answered(answer: JSON | None, usage: Usage) -> None:

@@ -146,7 +146,7 @@ def followed(topics: Sequence[int], events: Iterable[TopicEvent]) -> list[int]:
     return [end(topic) for topic in topics]
 
 
-def leader_clusters(vectors: Floats, threshold: float = LEADER_THRESHOLD) -> list[int]:
+def leader_clusters(vectors: Floats) -> list[int]:
     """Leader clustering: join the nearest centre within the threshold, or start one; centres are means."""
     sums = np.zeros((1024, vectors.shape[1]), np.float32)
     units = np.zeros_like(sums)
@@ -155,7 +155,7 @@ def leader_clusters(vectors: Floats, threshold: float = LEADER_THRESHOLD) -> lis
     for vector in vectors:
         cosines = units[:live] @ vector
         row = int(cosines.argmax()) if live else 0
-        if not live or cosines[row] < threshold:
+        if not live or cosines[row] < LEADER_THRESHOLD:
             row, live = live, live + 1
             if live > len(sums):
                 sums, units = (np.concatenate([array, np.zeros_like(array)]) for array in (sums, units))

@@ -86,7 +86,6 @@ def _watch(job: RunningJob, load: Workload) -> tuple[list[Checkpoint], list[dict
 
 
 def _resident() -> dict[str, float]:
-    """Resident megabytes of the JVM and of the Python workers below it."""
     sizes = {"jvm_mb": 0.0, "python_mb": 0.0}
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmarks.http_engine import HttpEngineFactory
 from forebay.engine import EngineFactory
+from forebay.engine.client import HttpEngine
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.discovery import FixedReplicas
 from forebay.fleet.engine import FleetEngineFactory
@@ -85,3 +85,11 @@ def request_of(load: Workload, index: int) -> Request:
     """The request that Forebay sends for event `index`, for systems that send it themselves."""
     message = Message("user", prompt_of(index))
     return Request(event_id(index), load.model, (message,), sampling=load.sampling())
+
+
+@dataclass(frozen=True, slots=True)
+class HttpEngineFactory:
+    url: str
+
+    def __call__(self) -> HttpEngine:
+        return HttpEngine(self.url)

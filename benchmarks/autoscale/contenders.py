@@ -9,15 +9,13 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.autoscale.drive import MOST, drive, speed_of, timings_of
+from benchmarks.autoscale.drive import MAX_REPLICAS, drive, speed_of, timings_of
 from benchmarks.autoscale.fluid import View, run_fleet
 from benchmarks.autoscale.loads import Case
 from forebay.fleet.autoscale.base import ReplicaSpeed, ScalingPolicy, ServiceClass
-from forebay.fleet.autoscale.batch import BatchedTokens
 from forebay.fleet.autoscale.capacity import PlannedCapacity
 from forebay.fleet.autoscale.deadline import DeadlinePolicy
-from forebay.fleet.autoscale.kv_cache import KvCacheUse
-from forebay.fleet.autoscale.queue import QueueLength
+from forebay.fleet.autoscale.proportional import BatchedTokens, KvCacheUse, QueueLength
 
 DEADLINE, FIXED = "deadline", "fixed"
 OTHERS = ("queue", "batch", "kv_cache", "capacity")
@@ -25,6 +23,8 @@ HOLDS_S = (0.0, 60.0, 300.0)
 WINDOWS_S = (15.0, 60.0, 300.0)
 USES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 STEPS = 8
+ENOUGH = 0.9999
+"""Share of requests within the objective with which a fixed fleet is large enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +97,16 @@ def sweep(policy: str, case: Case, *, slo_s: float, boot_s: float) -> list[Point
     return found
 
 
-def fixed(case: Case, *, slo_s: float, boot_s: float, enough: float = 0.9999) -> list[Point]:
+def fixed(case: Case, *, slo_s: float, boot_s: float) -> list[Point]:
     """Every fixed number of replicas, up to one that is enough for all requests."""
     found = []
     mean = float(case.load.work_s.mean())
-    for number in range(max(1, int(mean / 2)), MOST):
+    for number in range(max(1, int(mean / 2)), MAX_REPLICAS):
         run = run_fleet(
             case.load, case.model, partial(_always, number), slo_s=slo_s, boot_s=boot_s, start=number
         )
         found.append(Point(FIXED, str(number), run.goodput, run.replica_seconds, 0, run.max_backlog_tokens))
-        if run.goodput >= enough:
+        if run.goodput >= ENOUGH:
             break
     return found
 

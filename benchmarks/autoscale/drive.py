@@ -19,7 +19,7 @@ from forebay.fleet.autoscale.deadline import DeadlinePolicy
 
 INTERVAL_S = 5
 HISTORY_STEP_S = 60
-MOST = 200
+MAX_REPLICAS = 200
 PARTS = 12
 """The largest number of parts of the reported backlog."""
 CLASS = "default"
@@ -41,7 +41,7 @@ def drive(policy: ScalingPolicy, case: Case, *, slo_s: float, boot_s: float, sta
     It sees what it would see of a real fleet: the prompts' tokens, and the expected tokens of answers. Raises
     `ForebayError` if the policy fails: the figures would be those of an unscaled fleet.
     """
-    scaler = Scaler(policy, speed_of(case), Limits(most=MOST))
+    scaler = Scaler(policy, speed_of(case), Limits(most=MAX_REPLICAS))
     load, model = case.load, case.model
     if case.history is not None and isinstance(policy, DeadlinePolicy):
         teach(policy, case)

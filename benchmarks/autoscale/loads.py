@@ -50,15 +50,13 @@ def stretched(
     return Case(name, load_of(trace, model, stretch=stretch, replicas=replicas, seed=seed), model)
 
 
-def days(
-    trace: Sequence[TraceRequest], model: WorkModel, *, replicas: float, days: int = 1, seed: int = 0
-) -> Case:
-    """Working days with surges in the morning and at noon and quiet nights, after a week of history.
+def days(trace: Sequence[TraceRequest], model: WorkModel, *, replicas: float, seed: int = 0) -> Case:
+    """A working day with surges in the morning and at noon and a quiet night, after a week of history.
 
-    Requests have the lengths of the trace. The first day is a Monday; the history is the week before it.
+    Requests have the lengths of the trace. It is a Monday; the history is the week before it.
     """
     random = np.random.default_rng(seed)
-    rates = np.concatenate([_day(day % 7, random) for day in range(7 + days)])
+    rates = np.concatenate([_day(day % 7, random) for day in range(8)])
     rates *= replicas / float(rates[WEEK_S:].mean())
     whole = _made(rates, trace, model, seed)
     return Case("days", whole.part(WEEK_S, len(whole)), model, whole.part(0, WEEK_S), daily=True)

@@ -17,7 +17,7 @@ from forebay.bench.load.plan import Load, fresh_nonce, make_load
 from forebay.bench.load.schedules import Bursts, ClosedLoop
 from forebay.bench.load.workloads import RandomTokens, random_ids
 from forebay.bench.metrics import output_tokens, request_figures
-from forebay.bench.other_programs import disturbed
+from forebay.bench.processor import disturbed
 from forebay.bench.report.document import MeasuredRun, measured_run
 from forebay.bench.statistics import can_tell, percentile
 from forebay.bench.targets.openai import OpenAiOptions, OpenAiTarget

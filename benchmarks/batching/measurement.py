@@ -15,12 +15,14 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from random import Random
 
-from benchmarks.batching.static_sweep import BatchCost, batch_cost, fastest
 from benchmarks.batching.transformers import (
     ATTENTIONS,
+    BatchCost,
     StaticBatchTarget,
     TransformersWorker,
+    batch_cost,
     check_batch_size,
+    fastest,
 )
 from forebay.bench.client import measure
 from forebay.bench.load.lengths import CappedExponential, Exactly, Uniform
@@ -28,7 +30,7 @@ from forebay.bench.load.plan import Load, fresh_nonce, make_load
 from forebay.bench.load.schedules import Bursts, Poisson
 from forebay.bench.load.workloads import RandomTokens, random_ids
 from forebay.bench.metrics import RunFigures
-from forebay.bench.other_programs import disturbed, processor_use
+from forebay.bench.processor import disturbed, processor_use
 from forebay.bench.records import LoadRun
 from forebay.bench.report.document import MeasuredRun, measured_run
 from forebay.bench.targets.base import Target

@@ -24,7 +24,9 @@ from typing import Any
 
 import orjson
 
-from forebay.bench.load.request import LoadRequest
+from forebay.bench.load.plan import fresh_nonce
+from forebay.bench.load.workloads import random_ids
+from forebay.bench.records import LoadRequest
 from forebay.bench.targets.base import TRIAL, OnPiece, Piece
 from forebay.engine.launch.progress import tail
 from forebay.engine.launch.spec import compute_environment
@@ -312,3 +314,43 @@ class StaticBatchTarget:
             for one, prompt_tokens in zip(batch, answer.prompt_tokens, strict=True):
                 if not one.answered.done():
                     one.answered.set_result(prompt_tokens)
+
+
+PROBE_STEPS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCost:
+    """A batch of `batch_size` prompts with an attention of transformers: `prefill_s` for all of its prompts,
+    `step_s` for the next token of each."""
+
+    attention: str
+    batch_size: int
+    prefill_s: float
+    step_s: float
+
+    def load_s(self, lengths: Sequence[int]) -> float:
+        """The predicted time of answers with these lengths, in this order, with a constant step time."""
+        total_s = 0.0
+        for first in range(0, len(lengths), self.batch_size):
+            batch = lengths[first : first + self.batch_size]
+            total_s += self.prefill_s * len(batch) / self.batch_size + (max(batch) - 1) * self.step_s
+        return total_s
+
+
+def batch_cost(worker: TransformersWorker, batch_size: int, prompt_tokens: int) -> BatchCost | None:
+    """Measure one short batch; blocks. None if the batch fails, for example without enough memory."""
+    nonce = fresh_nonce()
+    prompts = [random_ids(prompt_tokens, nonce, 0, index) for index in range(batch_size)]
+    try:
+        answer = worker.answer(prompts, PROBE_STEPS)
+    except ServerFault:
+        return None
+    return BatchCost(worker.options.attention, batch_size, answer.prefill_s, answer.step_s or 0.0)
+
+
+def fastest(costs: Sequence[BatchCost], lengths: Sequence[int]) -> BatchCost:
+    """The cost with the shortest predicted time. Raises `SettingError` if there is none."""
+    if not costs:
+        raise SettingError("static batching: no batch size could be measured; name a smaller --batch-size")
+    return min(costs, key=lambda cost: cost.load_s(lengths))

@@ -34,7 +34,7 @@ from forebay.settings import load_settings
 
 if TYPE_CHECKING:
     from benchmarks.batching.measurement import Batching, BatchingOptions, Cell
-    from benchmarks.batching.static_sweep import BatchCost
+    from benchmarks.batching.transformers import BatchCost
 
 GPU = Path("/dev/nvidiactl")
 
@@ -95,9 +95,8 @@ def batching(
     json: JsonFile = None,
 ) -> None:
     """Compare static batching (transformers) with continuous batching (vLLM), as the study of 2023 did."""
-    from benchmarks.batching.document import batching_document
+    from benchmarks.batching.document import batching_document, batching_picture
     from benchmarks.batching.measurement import CONTINUOUS, STATIC, Batching, Measurement
-    from benchmarks.batching.picture import batching_picture
     from benchmarks.batching.systems import Systems
     from forebay.bench.report.document import Report, write_report
     from forebay.engine.launch import ConsoleProgress, parse_cores
@@ -204,7 +203,7 @@ def burst(
     """Send many short requests as one batch, and one alone."""
     from benchmarks.batching.burst import REQUESTS, BurstOptions, burst_document, measure_burst
     from benchmarks.batching.systems import Systems
-    from forebay.bench.other_programs import processor_use
+    from forebay.bench.processor import processor_use
     from forebay.engine.launch import ConsoleProgress, parse_cores
 
     check_json(json)
@@ -276,9 +275,8 @@ def cell_line(cell: Cell) -> str:
 
 
 def show_batching(found: Batching) -> None:
-    from benchmarks.batching.document import latencies_s, ratio
+    from benchmarks.batching.document import NAMES, latencies_s, ratio
     from benchmarks.batching.measurement import CONTINUOUS, STATIC, SYSTEMS
-    from benchmarks.batching.picture import NAMES
     from forebay.bench.statistics import can_tell, percentile
 
     systems = [name for name in SYSTEMS if any(cell.system == name for cell in found.cells)]

@@ -112,7 +112,7 @@ def grid(
     )
     from benchmarks.grid.document import grid_document
     from benchmarks.grid.measurement import Measurement
-    from benchmarks.grid.picture import grid_picture
+    from benchmarks.grid.table import grid_picture
     from benchmarks.grid.tails import EXACT, HEAVY, TAILS
     from forebay.bench.provenance import provenance
     from forebay.engine.launch.architectures import ARCHITECTURES, PREFIX

@@ -70,10 +70,9 @@ def interplay(
 ) -> None:
     """Vary one setting of a stream at a time, and measure what it does to the engine and to events."""
     from benchmarks.batching.systems import engine_versions
-    from benchmarks.interplay.document import interplay_document
+    from benchmarks.interplay.document import interplay_document, interplay_picture
     from benchmarks.interplay.factors import FACTORS, KV_CACHE_GIB, points
     from benchmarks.interplay.measurement import InterplayMeasurement
-    from benchmarks.interplay.picture import interplay_picture
     from benchmarks.interplay.pipeline import InterplayOptions
     from forebay.bench.provenance import provenance
     from forebay.pages.picture import write_picture

@@ -47,8 +47,8 @@ def routing(
     if trace is None:
         _routing_of_engines(engine or [], policy or [], seed, json)
         return
+    from benchmarks.picture import routing_picture
     from benchmarks.routing import SWEEP, TWO_LOADS, default_policies, measure_routing
-    from benchmarks.routing_picture import routing_picture
     from forebay.pages.picture import write_picture
     from forebay.planning.simulate import Scenario
     from forebay.planning.simulate.engine import find_model

@@ -24,7 +24,7 @@ from typing import Any, get_args
 import orjson
 from rich.console import Console
 
-from benchmarks.drill.outcome import Outcome, Surroundings
+from benchmarks.drill.machine import Outcome, Surroundings
 from benchmarks.drill.play import play
 from benchmarks.drill.scenario import (
     Application,
@@ -209,7 +209,6 @@ class _Session:
         self._console = console
 
     def many(self, options: argparse.Namespace, among: Range) -> None:
-        """Play scenarios of consecutive seeds until the limit of the options."""
         begin_s = time.monotonic()
         most = 20 if options.faults is None and options.seconds is None else options.faults
         seed = random.randrange(1_000_000) if options.seed is None else options.seed
@@ -220,7 +219,6 @@ class _Session:
             seed += 1
 
     def one(self, scenario: Scenario) -> None:
-        """Play one scenario; if it fails, find the smallest similar one that fails."""
         name = (
             f"seed {scenario.seed}: {scenario.application} from {scenario.source} to {scenario.sink}, "
             f"state in {scenario.state}"

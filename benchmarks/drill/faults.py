@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import psutil
 
-from benchmarks.drill.engine import Engine
 from benchmarks.drill.link import Link
-from benchmarks.drill.machine import Machine
+from benchmarks.drill.machine import Engine, Machine
 from benchmarks.drill.scenario import Fault, FaultKind, Standstill
 from benchmarks.drill.shim import Shim
 from benchmarks.run_process import Part, go_on

@@ -1,16 +1,24 @@
-"""A simulated machine that runs the command: with its own folder, home and link to the store."""
+"""A simulated machine that runs the command, the engine that it calls, and what came of it."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
+import psutil
 
+from benchmarks.drill.link import Link
+from benchmarks.drill.scenario import FaultKind, Scenario
 from benchmarks.object_store import ObjectStore, StoreLink
 from benchmarks.run_process import RunProcess
+from forebay.testing.kafka import LocalKafka
+from forebay.testing.replica import ReplicaProcess, ReplicaScript
+from forebay.testing.script import Mixture
 
 
 class PipelineRun(RunProcess):
@@ -71,3 +79,73 @@ class Machine(AbstractContextManager["Machine"]):
 
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
+
+
+ANSWER_S = 0.04
+SLOTS = 2
+
+
+class Engine(AbstractContextManager["Engine"]):
+    """A replica behind `link`, through which the pipeline reaches it."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        parts = ((1 - scenario.slow, ANSWER_S), (scenario.slow, 20 * ANSWER_S))
+        self._stack = ExitStack()
+        script = ReplicaScript(delay=Mixture(parts, scenario.seed), slots=SLOTS)
+        self._replica = self._stack.enter_context(ReplicaProcess(script))
+        self.link = Link(self._replica.port)
+        self._stack.enter_context(self.link)
+        self._before = 0
+        self._calls = 0
+
+    def requests(self) -> int:
+        """Number of requests that have reached it."""
+        with suppress(OSError):
+            self._calls = sum(self._replica.report().calls.values())
+        return self._before + self._calls
+
+    def kill(self) -> None:
+        self._before, self._calls = self.requests(), 0
+        self._replica.kill()
+
+    def start(self) -> None:
+        self._replica.start()
+
+    def process(self) -> psutil.Process:
+        assert self._replica.pid is not None
+        return psutil.Process(self._replica.pid)
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Environment of scenarios. `command`: the words before `run`. `kafka`, `store`: a node and an object
+    store, if needed. `connectors`: a folder of installed jars. `patience_s`: maximum time without
+    progress."""
+
+    command: tuple[str, ...] = (sys.executable, "-m", "forebay")
+    kafka: LocalKafka | None = None
+    store: ObjectStore | None = None
+    connectors: Path | None = None
+    patience_s: float = 120.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`problems`: one sentence per mistake. `made`: faults made before the input was used up. `starts`:
+    number of starts of the command."""
+
+    scenario: Scenario
+    problems: tuple[str, ...]
+    made: tuple[FaultKind, ...]
+    starts: int
+    seconds: float
+
+    @property
+    def right(self) -> bool:
+        return not self.problems
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)

@@ -13,10 +13,8 @@ from pathlib import Path
 import psutil
 
 from benchmarks.drill.check import Found, check, check_report, skipped_places
-from benchmarks.drill.engine import Engine
 from benchmarks.drill.faults import Scene, lasting, standing_still
-from benchmarks.drill.machine import Machine
-from benchmarks.drill.outcome import Outcome, Surroundings
+from benchmarks.drill.machine import Engine, Machine, Outcome, Surroundings
 from benchmarks.drill.places import Places
 from benchmarks.drill.scenario import RESTARTS, SHIMMED, Fault, FaultKind, Scenario
 from benchmarks.drill.shim import Shim

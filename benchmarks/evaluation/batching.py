@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.batching.document import NAMES, batching_picture
 from benchmarks.batching.measurement import CONTINUOUS, LONGEST_OF_ALL, STATIC, SYSTEMS
-from benchmarks.batching.picture import NAMES, batching_picture
 from benchmarks.evaluation.page import Page, Records, Rendered, origin, table
 from forebay.bench.statistics import can_tell, percentile
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.evaluation.invalid import MEND
-from benchmarks.evaluation.page import Page, Records, Rendered, table
+from benchmarks.evaluation.page import MEND, Page, Records, Rendered, table
 from benchmarks.evaluation.page import origin as origin_of
 
 RECORD = "goodput.json"

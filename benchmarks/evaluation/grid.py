@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.evaluation.invalid import invalid
-from benchmarks.evaluation.page import Page, Records, Rendered, origin, table
-from benchmarks.grid.picture import grid_picture
-from benchmarks.grid.table import cell_rows, engine_rows, parallelism_name, short_model
+from benchmarks.evaluation.page import Page, Records, Rendered, invalid, origin, table
+from benchmarks.grid.table import cell_rows, engine_rows, grid_picture, parallelism_name, short_model
 
 RECORDS = ("grid.json", "grid-random.json")
 Document = Mapping[str, Any]

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.evaluation.invalid import invalid
-from benchmarks.evaluation.page import Page, Records, Rendered, origin, table
-from benchmarks.interplay.document import point_rows
+from benchmarks.evaluation.page import Page, Records, Rendered, invalid, origin, table
+from benchmarks.interplay.document import interplay_picture, point_rows
 from benchmarks.interplay.factors import BASE
-from benchmarks.interplay.picture import interplay_picture
 
 RECORD = "interplay.json"
 WINDOWS = "interplay-windows.json"

@@ -7,7 +7,7 @@ Both are made by one function from the JSON files next to the page, so that no f
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,6 @@ def _processor(machine: Mapping[str, Any]) -> str:
 
 
 def _add(tables: dict[str, str], more: Mapping[str, str]) -> None:
-    """Add the tables of one more question to those of its page, which has one list of origins."""
     for name, text in more.items():
         if name in tables and name != ORIGIN:
             raise SettingError(f"two questions of one page have a table {name}")
@@ -138,10 +137,31 @@ def _read(path: Path) -> Any:
 
 
 def _filled(path: Path, tables: Mapping[str, str]) -> bytes:
-    """The page with its tables."""
     text = read_bytes(path, MAX_BYTES, str(path)).decode()
     named = [match[2] for match in TABLE.finditer(text)]
     if sorted(named) != sorted(tables):
         wrong = ", ".join(sorted(set(named) ^ set(tables))) or "one marker twice"
         raise SettingError(f"{path}: markers and tables differ: {wrong}")
     return TABLE.sub(lambda match: f"{match[1]}{tables[match[2]]}{match[4]}", text).encode()
+
+
+MEND = "; end them"
+"""The advice in a reason begins here; readers of results do not need it."""
+Measured = Mapping[str, Any]
+
+
+def invalid(document: Measured, measured: Iterable[Measured], name: Callable[[Measured], str]) -> str:
+    """A Markdown list of the INVALID entries of `measured` with their reasons, after a note if the run ended
+    early."""
+    lines = [
+        f"- {name(one)}: {'; '.join(reasons)}\n"
+        for one in measured
+        if (reasons := _reasons_of(one["reasons"]))
+    ]
+    early = "The run was ended early: this is what was measured until then.\n\n"
+    return ("" if document["complete"] else early) + ("".join(lines) or "Nothing is INVALID.\n")
+
+
+def _reasons_of(found: Any) -> list[str]:
+    told = found if isinstance(found, list) else [text for each in found.values() for text in each]
+    return list(dict.fromkeys(reason.partition(MEND)[0] for reason in told))

@@ -16,8 +16,8 @@ from forebay.bench.load.schedules import (
     Constant,
     Gamma,
     Poisson,
-    Replay,
     Schedule,
+    TraceReplay,
     check_rate,
     check_requests,
 )
@@ -154,7 +154,7 @@ def schedule_of(arrival: str, rate_per_s: float, trace_s: Sequence[float] = ()) 
     if arrival == BURSTS:
         return Gamma(rate_per_s, BURSTINESS)
     own_per_s = len(trace_s) / max(trace_s[-1], 1e-6)
-    return Replay(trace_s, rate_per_s / own_per_s, "trace")
+    return TraceReplay(trace_s, rate_per_s / own_per_s, "trace")
 
 
 def cell_load(options: GridOptions, spec: CellSpec, rate_per_s: float) -> Load:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.grid.cells import Parallelism
 from benchmarks.grid.streams import TEMPERATURE
-from forebay.bench.load.request import LoadRequest
+from forebay.bench.records import LoadRequest
 from forebay.bench.targets.base import TRIAL, OnPiece, Target
 from forebay.bench.targets.openai import OpenAiOptions, OpenAiTarget
 from forebay.engine.launch.local import EngineOptions, local_replicas, resolve_model

@@ -22,7 +22,7 @@ from benchmarks.grid.streams import open_session, stream_cell
 from benchmarks.grid.tails import EXACT
 from forebay.bench.client import measure
 from forebay.bench.load.plan import Load
-from forebay.bench.other_programs import disturbed, processor_use
+from forebay.bench.processor import disturbed, processor_use
 from forebay.bench.records import LoadRun
 from forebay.bench.report.document import MeasuredRun, measured_run
 from forebay.bench.resources import GpuResources, ProcessResources

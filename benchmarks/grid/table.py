@@ -1,4 +1,4 @@
-"""The document of a grid as tables of words, for the terminal and for pages."""
+"""The document of a grid as tables of words and as a plot."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.grid.streamed import figure
+from forebay.pages.charts import Bar, bar_figure
+from forebay.pages.picture import Picture
+from forebay.pages.svg import COLOURS
+from forebay.pages.units import shown
 
 NONE = "–"
 Rows = list[list[str]]
@@ -90,7 +94,6 @@ def side_valid(cell: Mapping[str, Any], side: str) -> bool:
 
 
 def _told(cell: Mapping[str, Any], path: Sequence[str]) -> str:
-    """A figure of a cell, in brackets if its side is invalid."""
     return _bracketed(number(figure(cell, *path), 2), valid=side_valid(cell, path[0]))
 
 
@@ -112,3 +115,61 @@ def parallelism_name(parallelism: Mapping[str, Any]) -> str:
 def number(value: float | None, digits: int) -> str:
     """A figure with `digits` decimals; a dash for None."""
     return NONE if value is None else f"{value:,.{digits}f}"
+
+
+def grid_picture(document: Mapping[str, Any]) -> Picture:
+    """Two panels: output tokens per second of each engine with all requests at once, by tail; and each
+    cell's median from event to answer, a colour for each condition. Invalid values are pale, and in brackets.
+    """
+    tails = document["options"]["tails"]
+    throughput = [
+        _bar(
+            f"{_engine(engine)}, {tail} lengths",
+            [figure(engine["at_once"].get(tail, {}), "output_tokens_per_s") or 0.0],
+            number,
+            tail not in engine["reasons"],
+        )
+        for engine in document["engines"]
+        for number, tail in enumerate(tails)
+    ]
+    streamed = any(cell["stream"] for cell in document["cells"])
+    path = ("stream", "answered_s", "p50") if streamed else ("serving", "e2el_s", "p50")
+    found: dict[tuple[str, str], list[float]] = {}
+    doubtful = set()
+    for cell in document["cells"]:
+        value, place = figure(cell, *path), (_engine(cell), _condition(cell))
+        if value is not None:
+            found.setdefault(place, []).append(value)
+            if not side_valid(cell, path[0]):
+                doubtful.add(place)
+    conditions = list(dict.fromkeys(map(_condition, document["cells"])))
+    medians = [
+        _bar(
+            f"{engine}: {condition}", values, conditions.index(condition), (engine, condition) not in doubtful
+        )
+        for (engine, condition), values in found.items()
+    ]
+    at_once = "output tokens/s, all requests at once"
+    median = f"median from {'event to answer' if streamed else 'due to last token'}, s"
+    return Picture(
+        "",
+        [
+            bar_figure("Throughput", throughput, x_name=at_once, label=at_once),
+            bar_figure("Latency", medians, x_name=median, label=median),
+        ],
+    )
+
+
+def _bar(name: str, values: list[float], number: int, valid: bool) -> Bar:
+    mean = sum(values) / len(values)
+    words = shown(mean) if valid else f"({shown(mean)})"
+    return Bar(name, mean, words, COLOURS[number % len(COLOURS)], pale=not valid)
+
+
+def _engine(one: Mapping[str, Any]) -> str:
+    return f"{short_model(one['model'])}, {parallelism_name(one['parallelism'])}"
+
+
+def _condition(cell: Mapping[str, Any]) -> str:
+    tasks = f", {cell['subtasks']} subtasks" if cell["subtasks"] > 1 else ""
+    return f"{cell['arrival']}, {cell['tail']}{tasks}"

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PIPELINE_IMAGE, ENGINE_IMAGE, CONTROLLER_IMAGE = "pipeline:here", "vllm:here", "controller:here"
 NAME, NAMESPACE = "burst", "burst"
 ID = "forebay_event"
-LEAST, MOST = 1, 2
+MIN_REPLICAS, MAX_REPLICAS = 1, 2
 AHEAD_S = 5.0
 """The stream is written this far ahead."""
 LOOK_S = 0.2
@@ -88,7 +88,7 @@ def deployment_of(options: BurstOptions, url: str, folder: Path) -> Deployment:
         "dead_letters": {"type": "jsonl", "path": str(folder / "dead-letters")},
         # So that all waiting events are counted.
         "capacity": options.burst,
-        "scaling": {"min": LEAST, "max": MOST, **options.scaling},
+        "scaling": {"min": MIN_REPLICAS, "max": MAX_REPLICAS, **options.scaling},
         **options.pipeline,
     }
     settings = {
@@ -102,8 +102,8 @@ def deployment_of(options: BurstOptions, url: str, folder: Path) -> Deployment:
         "scaling": {
             "by": "controller",
             "image": CONTROLLER_IMAGE,
-            "min": LEAST,
-            "max": MOST,
+            "min": MIN_REPLICAS,
+            "max": MAX_REPLICAS,
             "settle_s": options.settle_s,
         },
         "monitoring": {"pod_monitor": False},
@@ -180,7 +180,7 @@ class BurstReport:
         return (
             not any((self.dead_letters, self.lost, self.doubled, self.cut_off, self.sent_late))
             and self.answered == self.events
-            and self.levels == [LEAST, MOST, LEAST]
+            and self.levels == [MIN_REPLICAS, MAX_REPLICAS, MIN_REPLICAS]
             and bool(self.scaled_up_s)
             and max(self.scaled_up_s) <= 5
             and bool(self.known_s)
@@ -260,8 +260,8 @@ class BurstRun:
         await self._until("the job runs", lambda: self._seen.job_runs)
         self._seen.course.clear()
         stream = Stream(self._options, feed, self._folder)
-        await self._until("two replicas", lambda: self._level() == MOST, stream)
-        await self._until("one replica again", lambda: len(self._seen.here()) == LEAST, stream)
+        await self._until("two replicas", lambda: self._level() == MAX_REPLICAS, stream)
+        await self._until("one replica again", lambda: len(self._seen.here()) == MIN_REPLICAS, stream)
         await self._until(
             "every event is answered", lambda: self._results() + self._dead() >= len(stream.ids)
         )
@@ -273,7 +273,6 @@ class BurstRun:
         return sum(each.ready_s is not None for each in self._seen.here())
 
     async def _until(self, what: str, done: Callable[[], bool], stream: Stream | None = None) -> None:
-        """Poll until `done`, recording the course each second, while the stream continues."""
         line_s, course = 0.0, ""
         while not done():
             now_s = self._clock() - self._began_s
@@ -317,7 +316,6 @@ class BurstRun:
                     yield each
 
     async def _poll(self, http: httpx2.AsyncClient) -> None:
-        """Read the metrics of the pipeline's pod and of each replica, repeatedly."""
         from benchmarks.kubernetes.network import NODE_IP
 
         while True:

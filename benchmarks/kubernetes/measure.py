@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from benchmarks.kubernetes.isolation import MISSING, isolated
 from benchmarks.kubernetes.plane import MISSING as NO_PLANE
 from benchmarks.kubernetes.plane import kubernetes_home
 from forebay.errors import LaunchError, SetupError
@@ -68,3 +69,30 @@ def measure_kubernetes(
         raise LaunchError(f"the measurement ended with status {status}: {said[-2000:]}")
     found: dict[str, Any] = orjson.loads((folder / "report.json").read_bytes())
     return found
+
+
+COMMON = ("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+WAYS = ((*COMMON, "--map-root-user"), COMMON)
+"""As any user if the machine allows user namespaces, else as root."""
+
+
+@cache
+def isolated() -> tuple[str, ...] | None:
+    """Prefix for a command that gives it its own network and process numbers; None if this machine does not
+    allow it.
+
+    When that command is killed, all its processes are.
+    """
+    if any(shutil.which(name) is None for name in ("unshare", "nsenter", "ip")):
+        return None
+    probe = ("sh", "-c", "ip link add probe type veth peer name eborp")
+    for way in WAYS:
+        if subprocess.run([*way, *probe], capture_output=True, check=False).returncode == 0:
+            return way
+    return None
+
+
+MISSING = (
+    "this machine allows no network namespaces (unshare --net --map-root-user), or has no iproute2; "
+    "pods cannot have addresses"
+)

@@ -1,6 +1,6 @@
 """Addresses for pods: each has its own network namespace, on a bridge in that of this process.
 
-This process must be in its own namespace, too (`isolation.py`), so the machine's network is out of reach.
+This process must be in its own namespace, too (`measure.py`), so the machine's network is out of reach.
 """
 
 from __future__ import annotations

@@ -124,7 +124,6 @@ class PodProcess:
         return False
 
     async def _end(self, process: asyncio.subprocess.Process, log: Any) -> None:
-        """Run the pre-stop command, send SIGTERM, and SIGKILL after the grace period."""
         grace_s = float(self._spec.get("terminationGracePeriodSeconds", 30))
         began_s = asyncio.get_running_loop().time()
         if self._command.before_stop and process.returncode is None:

@@ -27,9 +27,9 @@ from benchmarks.kubernetes.seen import summary
 from forebay.clients.kubernetes.connection import find_cluster, open_async_client, open_client
 from forebay.clients.kubernetes.watch import Collection, Trouble, follow
 from forebay.clock import SystemClock
-from forebay.deploy.controller.cluster import Changed, ClusterCalls
+from forebay.deploy.controller.cluster import ClusterCalls, DeploymentChanged
 from forebay.deploy.controller.decision import DeploymentState
-from forebay.deploy.controller.loop import Controller, Scaling
+from forebay.deploy.controller.loop import Controller, ControllerScaling
 from forebay.deploy.kubernetes import Deployment, load_deployment, render
 from forebay.deploy.kubernetes.api import open_api
 from forebay.deploy.kubernetes.cluster import apply_all
@@ -40,7 +40,7 @@ from forebay.fleet.autoscale.base import Limits
 from forebay.fleet.endpoints import endpoint_urls
 
 NAME = NAMESPACE = "restarts"
-MOST = 4
+MAX_REPLICAS = 4
 ROUND_S = 0.2
 LOOK_S = 0.02
 LONGEST_S = 60.0
@@ -108,7 +108,7 @@ class CountedCalls(ClusterCalls):
             self._ask("PATCH", path, "Deployment", content=body, headers=form)
         try:
             super().scale(state, wanted)
-        except Changed:
+        except DeploymentChanged:
             self.conflicts += 1
             raise
 
@@ -136,7 +136,7 @@ def deployment_of(folder: Path) -> Deployment:
         "source": {"type": "generator", "rate": 1},
         "prompt": "{{ text }}",
         "sink": {"type": "jsonl", "path": str(folder / "results")},
-        "scaling": {"min": 1, "max": MOST},
+        "scaling": {"min": 1, "max": MAX_REPLICAS},
     }
     settings = {
         "namespace": NAMESPACE,
@@ -146,7 +146,13 @@ def deployment_of(folder: Path) -> Deployment:
             "volumes": [{"path": str(folder), "claim": "results"}],
         },
         "engine": {"image": ENGINE_IMAGE, "model": "fake", "cpu": "1", "memory": "1Gi"},
-        "scaling": {"by": "controller", "image": CONTROLLER_IMAGE, "min": 1, "max": MOST, "settle_s": 0},
+        "scaling": {
+            "by": "controller",
+            "image": CONTROLLER_IMAGE,
+            "min": 1,
+            "max": MAX_REPLICAS,
+            "settle_s": 0,
+        },
         "monitoring": {"pod_monitor": False},
     }
     (folder / "pipeline.yaml").write_bytes(orjson.dumps(document))
@@ -238,7 +244,7 @@ class Restarts:
         with open_client(find_cluster()) as http:
             calls = CountedCalls(http, NAMESPACE)
             controller = Controller(
-                Scaling({self._name: 1}, pods, Limits(1, MOST), PER_REPLICA, settle_s=0.0),
+                ControllerScaling({self._name: 1}, pods, Limits(1, MAX_REPLICAS), PER_REPLICA, settle_s=0.0),
                 calls,
                 self._signal,
                 SystemClock(),
@@ -260,7 +266,7 @@ class Restarts:
 
     async def _restart(self, number: int) -> None:
         before = self._scale
-        wanted = self._random.choice([each for each in range(1, MOST + 1) if each != before])
+        wanted = self._random.choice([each for each in range(1, MAX_REPLICAS + 1) if each != before])
         kept = wanted
         if wanted < before and number >= self._next_hold:
             # Fewer are needed, but more have requests in flight, which requires ready replicas.
@@ -300,7 +306,6 @@ class Restarts:
         )
 
     async def _hold(self, kept: int, when: str) -> None:
-        """Wait until the number of replicas matches the requests in flight, and for some more rounds."""
         await self._until(f"{kept} replicas in use after {when}", lambda: self._scale == kept)
         self._allowed = {kept}
         last = self._signal.rounds + ROUNDS
@@ -333,7 +338,6 @@ class Restarts:
             await asyncio.sleep(LOOK_S)
 
     async def _watch(self) -> None:
-        """Record every number of replicas that the Deployment gets."""
         path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
         every = Collection(path, NAMESPACE, "", "the deployments")
         async with aclosing(follow(self._api.http, every)) as found:
@@ -350,7 +354,6 @@ class Restarts:
                     )
 
     async def _route(self) -> None:
-        """Maintain a router's list with its own watch."""
 
         async def asked(request: Any) -> None:
             if "watch" not in request.url.params:
@@ -371,7 +374,6 @@ class Restarts:
                             self._urls = endpoint_urls(each.values(), "http", where="the endpoints")
 
     async def _disturb(self) -> None:
-        """Write the same Deployment as another client."""
         path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{self._name}"
         number = 0
         while True:

@@ -1,7 +1,7 @@
 """`python -m benchmarks.kubernetes.worker FOLDER`: the measurement, in its own network.
 
 Reads `FOLDER/options.json`, writes `FOLDER/report.json`, and prints progress to standard output. Started by
-`isolation.py`, because it configures network addresses.
+`measure.py`, because it configures network addresses.
 """
 
 from __future__ import annotations

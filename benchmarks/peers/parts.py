@@ -18,7 +18,6 @@ from typing import Any, Literal, get_args
 from benchmarks.peers import figures
 from benchmarks.peers.base import ID_IN_PROMPT, Peer
 from benchmarks.peers.environments import ensure_environment, environment_of, versions
-from benchmarks.peers.known_prompts import ask_all
 from benchmarks.peers.run import Load, Observed, Place, observe
 from forebay.connectors.jars import KAFKA, installed_jar
 from forebay.engine.launch import EngineOptions, local_replicas
@@ -30,6 +29,11 @@ from forebay.testing.replica import ReplicaProcess, ReplicaScript, fetch_report,
 from forebay.testing.script import CallReport, Mixture
 
 from benchmarks.places import kafka_to_start  # isort: skip
+import asyncio
+
+from benchmarks.peers.base import SYSTEM, event_of
+from forebay.engine.client import HttpEngine
+from forebay.records import Message, Request, Sampling
 
 PartName = Literal["latency", "vllm", "refusals", "kill"]
 PARTS: tuple[PartName, ...] = get_args(PartName)
@@ -232,3 +236,34 @@ def _engines(part: PartName, settings: Settings, progress: Progress, *, quick: b
 def _scripted() -> Iterator[tuple[str, str]]:
     with ReplicaProcess(SCRIPTED) as replica:
         yield replica.url, SCRIPTED.models[0]
+
+
+AT_ONCE = 4
+TIMEOUT_S = 60.0
+
+
+def ask_all(url: str, model: str, load: Load) -> None:
+    """Send each event of `load` to the engine once, like the peers will; blocks until all are answered.
+
+    Raises the first `EngineError`.
+    """
+    asyncio.run(_ask_all(url, model, load))
+
+
+async def _ask_all(url: str, model: str, load: Load) -> None:
+    engine = HttpEngine(url, stream=False)
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def ask(index: int) -> None:
+        id = f"event-{index}"
+        messages = (Message("system", SYSTEM), Message("user", event_of(id)["prompt"]))
+        sampling = Sampling(max_tokens=load.max_tokens, temperature=0.0)
+        async with places:
+            await engine.complete(
+                Request(id=id, model=model, messages=messages, sampling=sampling), timeout_s=TIMEOUT_S
+            )
+
+    try:
+        await asyncio.gather(*map(ask, range(load.events)))
+    finally:
+        await engine.close()

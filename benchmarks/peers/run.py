@@ -6,15 +6,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from benchmarks.peers.base import PROGRAMS, SYSTEM, Order, Peer
 from benchmarks.peers.feed import Feed, Seen, Topics, Watch
-from benchmarks.peers.process import Use, UseSampler
 from benchmarks.run_process import RunProcess
+from forebay.bench.processor import process_use
 from forebay.errors import LaunchError
 from forebay.flink.checkpoints import newest_checkpoint
 from forebay.flink.rest import FlinkRest
@@ -185,7 +187,6 @@ def _order(peer: Peer, load: Load, place: Place, topics: Topics) -> Order:
 
 
 def _warm_up(process: RunProcess, feed: Feed, watch: Watch, peer: Peer) -> None:
-    """Send events until the first has a result: then the whole peer works."""
     until_s = time.monotonic() + START_S
     number = 0
     while not watch.warm:
@@ -241,3 +242,45 @@ def _wait(there: Callable[[], bool], seconds: float) -> bool:
 
 def _sleep_until(moment_s: float) -> None:
     time.sleep(max(0.0, moment_s - time.monotonic()))
+
+
+SAMPLE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A program's use up to a moment. `memory_mb`: of all its processes; shared pages count once."""
+
+    at_s: float
+    processor_s: float
+    memory_mb: float
+
+
+class UseSampler:
+    """Samples a program's use every second in a thread, during the block."""
+
+    def __init__(self, processes: Callable[[], set[psutil.Process]]) -> None:
+        self._processes = processes
+        self._used: dict[int, float] = {}
+        self.samples: list[Use] = []
+        self._left = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="peer-use", daemon=True)
+
+    def __enter__(self) -> UseSampler:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._left.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._left.wait(SAMPLE_S):
+            memory_mb = 0.0
+            for process in self._processes():
+                with suppress(LaunchError):
+                    use = process_use(process.pid)
+                    memory_mb += use.memory_mb
+                    # A process that has ended counts with its last sample.
+                    self._used[process.pid] = use.processor_s
+            self.samples.append(Use(time.monotonic(), sum(self._used.values()), memory_mb))

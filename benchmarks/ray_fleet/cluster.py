@@ -201,7 +201,6 @@ class RayCluster:
         self._nodes.pop(address).wait()
 
     def _processes(self, address: str) -> list[psutil.Process]:
-        """The processes of a node; empty if it ended by itself."""
         try:
             found = psutil.Process(self._nodes[address].pid)
             return [*found.children(recursive=True), found]

@@ -30,8 +30,7 @@ from forebay.clients.ray.engines import engine_urls, fleet_application
 from forebay.clients.ray.ports import DEPLOYMENT, Ports
 from forebay.clients.ray.rest import ServeRest
 from forebay.deploy.ray.fleet import apply_fleet, fleet_status, remove_fleet
-from forebay.deploy.ray.load import load_fleet
-from forebay.deploy.ray.settings import RayFleetSpec
+from forebay.deploy.ray.settings import RayFleetSpec, load_fleet
 from forebay.errors import LaunchError
 from forebay.testing.replica import ReplicaProcess, fetch_report
 from forebay.testing.replica.__main__ import parse, script_of

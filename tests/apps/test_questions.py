@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from benchmarks.http_engine import HttpEngineFactory
+from benchmarks.workload import HttpEngineFactory
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -20,7 +20,7 @@ from google.protobuf import api_pb2
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from forebay.apps.summaries.state import KeyState, Pane, Work
-from forebay.apps.summaries.values import Chunk, Item, Node, Source, Statement
+from forebay.apps.summaries.values import Item, ItemChunk, Node, Source, Statement
 from forebay.apps.trends.stages import TickCounter
 from forebay.codec import decode, encode, pack_state
 from forebay.connectors.event_time import EventTime
@@ -28,12 +28,12 @@ from forebay.connectors.feeds.feed import Mark
 from forebay.connectors.feeds.jetstream import _time_us
 from forebay.connectors.feeds.replay_window import ReplayWindow
 from forebay.connectors.feeds.sse import SseDecoder
-from forebay.connectors.files.lines import Part
+from forebay.connectors.files.lines import LinePart
 from forebay.connectors.files.reader import LineReader, header_of, parts_of
 from forebay.connectors.files.replay import records_of
 from forebay.connectors.formats import Format, dead_letter_json
 from forebay.connectors.kafka.protobuf import ProtobufSchema, message_indexes
-from forebay.connectors.kafka.registry import Registry
+from forebay.connectors.kafka.registry import SchemaRegistry
 from forebay.connectors.kafka.registry_values import RegistryValues
 from forebay.engine.answer import AnswerCheck
 from forebay.engine.failures import Redactor, error_from_status, read_retry_after_s
@@ -195,7 +195,7 @@ def avro(*values: dict[str, Any]) -> tuple[bytes, ...]:
 
 
 def avro_read(folder: Path, registry: str) -> Read:
-    values = RegistryValues(Registry(registry))
+    values = RegistryValues(SchemaRegistry(registry))
     form = Format(time=EventTime("at"))
     return lambda raw: encode(form.read(raw, "t/0@1", lambda data: values.fields(data, {})))
 
@@ -418,7 +418,7 @@ TURN = pack_turn(Turn(1, "k", 5, RECORDS[2]))
 def summary_state() -> bytes:
     item = Item("i", 5, "said", 3, 1, False)
     node = Node(1, 0, (Statement("so", (Source("i", 5, "said"),), 0),), 2)
-    pane = Pane(0, 0, 10, [item], [Chunk(2, (item,))], [node])
+    pane = Pane(0, 0, 10, [item], [ItemChunk(2, (item,))], [node])
     return KeyState([pane], [10], Work("chunk", 0, (2,), 10), 3, 4, 1).to_bytes()
 
 
@@ -540,7 +540,7 @@ READERS = (
     ),
     Reader(
         "a header of CSV",
-        from_file(lambda path: header_of(Part(str(path), "in"), LineReader(Format("csv"), True)), "in"),
+        from_file(lambda path: header_of(LinePart(str(path), "in"), LineReader(Format("csv"), True)), "in"),
         (b'a,"b",c\n1,2,3\n',),
     ),
     Reader(

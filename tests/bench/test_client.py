@@ -14,13 +14,12 @@ from itertools import pairwise
 
 import pytest
 
-from forebay.bench.client import INTERRUPTED, Progress, check_files, measure, run_load
+from forebay.bench.client import INTERRUPTED, LoadProgress, check_files, measure, run_load
 from forebay.bench.load.lengths import Exactly
 from forebay.bench.load.plan import Load, make_load
-from forebay.bench.load.request import LoadRequest
 from forebay.bench.load.schedules import Bursts, ClosedLoop, Constant, Poisson
-from forebay.bench.load.workloads import RandomTokens, Sessions
-from forebay.bench.records import LoadRun, RequestRecord
+from forebay.bench.load.workloads import RandomTokens, SessionWorkload
+from forebay.bench.records import LoadRequest, LoadRun, RequestRecord
 from forebay.bench.targets.base import OnPiece, Piece
 from forebay.bench.targets.openai import OpenAiTarget
 from forebay.errors import Overloaded, SetupError, Unreachable
@@ -146,7 +145,7 @@ async def test_a_closed_loop_keeps_its_places_full() -> None:
 
 @pytest.mark.parametrize("schedule", [Bursts(), ClosedLoop(50), ClosedLoop(3), Constant(5000)])
 async def test_turns_of_a_session_come_one_after_the_other(schedule: Bursts | ClosedLoop | Constant) -> None:
-    load = make_load(schedule, Sessions(5, Exactly(3), Exactly(3), Exactly(2)), 40)
+    load = make_load(schedule, SessionWorkload(5, Exactly(3), Exactly(3), Exactly(2)), 40)
     run = await run_load(Scripted(), load)
     assert run.complete
     assert len(run.records) == 40
@@ -216,7 +215,7 @@ async def test_a_defect_of_a_target_is_no_measurement() -> None:
 
 
 async def test_progress_is_reported() -> None:
-    seen: list[Progress] = []
+    seen: list[LoadProgress] = []
     told = [asyncio.Event(), asyncio.Event()]
 
     async def wait(request: LoadRequest) -> None:
@@ -226,7 +225,7 @@ async def test_progress_is_reported() -> None:
         if request.index == 1:
             await told[1].wait()
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: LoadProgress) -> None:
         seen.append(progress)
         told[len(seen) > 1].set()
 
@@ -277,7 +276,7 @@ def test_collections_within_a_run_do_not_look_at_the_load(by_caller: bool) -> No
 def test_a_server_that_dies_half_way() -> None:
     with ReplicaProcess(WORK) as replica:
 
-        def die(progress: Progress) -> None:
+        def die(progress: LoadProgress) -> None:
             if replica.pid is not None and progress.ended:
                 replica.kill()
 

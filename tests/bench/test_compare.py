@@ -17,7 +17,7 @@ from forebay.bench.compare import (
     compare,
     comparison_document,
 )
-from forebay.bench.metrics import Slo
+from forebay.bench.metrics import RequestSlo
 from forebay.bench.records import LoadRun
 from forebay.bench.report.document import Report
 from forebay.bench.report.html_compare import comparison_page, difference_row, request_curves
@@ -25,7 +25,7 @@ from forebay.errors import SettingError
 
 
 def report(
-    *seeds: int, slo: Slo | None = SLO, verdict: Any = VALID, changes: Any = None, **values: Any
+    *seeds: int, slo: RequestSlo | None = SLO, verdict: Any = VALID, changes: Any = None, **values: Any
 ) -> Report:
     runs = (made_run(seed=seed, failing=0.0, **(values | {"requests": 300})) for seed in seeds)
     return Report("serve", tuple(measured(replace(run, **(changes or {})), slo, verdict) for run in runs))
@@ -123,7 +123,7 @@ def other(**values: Any) -> dict[str, Any]:
         (report(1, tokens=99), "workload output tokens: 12 in A, 99 in B"),
         (report(1, verdict=invalid("late", "wrong")), "10 requests/s, B: INVALID: late; wrong"),
         (report(1, changes={"complete": False}), "10 requests/s, B: interrupted"),
-        (report(1, slo=Slo(ttft_s=9.0)), "objectives: others in A than in B"),
+        (report(1, slo=RequestSlo(ttft_s=9.0)), "objectives: others in A than in B"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_with_its_reason(b: Report, said: str) -> None:

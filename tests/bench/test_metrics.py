@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from forebay.bench.metrics import (
     RequestFigures,
-    Slo,
+    RequestSlo,
     distribution,
     is_good,
     output_tokens,
@@ -178,7 +178,7 @@ def test_token_rates_are_not_reported_where_a_count_is_missing() -> None:
 
 
 def test_a_run_of_nothing() -> None:
-    found = run_figures(run_of(duration_s=0.0), Slo(ttft_s=1.0))
+    found = run_figures(run_of(duration_s=0.0), RequestSlo(ttft_s=1.0))
     assert (found.offered, found.requests_per_s, found.goodput) == (0, 0.0, None)
     assert found.distributions == {}
 
@@ -186,31 +186,31 @@ def test_a_run_of_nothing() -> None:
 def test_goodput_counts_failures_against_it() -> None:
     slow = replace(ONE, index=1, due_s=0.5)
     broken = replace(ONE, index=2, error="it broke")
-    found = run_figures(run_of(ONE, slow, broken, duration_s=4.0), Slo(ttft_s=1.0))
+    found = run_figures(run_of(ONE, slow, broken, duration_s=4.0), RequestSlo(ttft_s=1.0))
     assert found.goodput == pytest.approx(1 / 3)
     assert found.good_requests_per_s == 0.25
-    assert run_figures(run_of(ONE), Slo()).goodput is None
+    assert run_figures(run_of(ONE), RequestSlo()).goodput is None
 
 
 @pytest.mark.parametrize(
     ("slo", "good"),
     [
-        (Slo(ttft_s=1.0, tpot_s=0.6, e2el_s=4.0), True),
-        (Slo(ttft_s=0.99), False),
-        (Slo(tpot_s=0.59), False),
-        (Slo(e2el_s=3.99), False),
-        (Slo(ttft_s=2.0, e2el_s=3.99), False),
-        (Slo(), True),
+        (RequestSlo(ttft_s=1.0, tpot_s=0.6, e2el_s=4.0), True),
+        (RequestSlo(ttft_s=0.99), False),
+        (RequestSlo(tpot_s=0.59), False),
+        (RequestSlo(e2el_s=3.99), False),
+        (RequestSlo(ttft_s=2.0, e2el_s=3.99), False),
+        (RequestSlo(), True),
     ],
 )
-def test_each_objective_counts_from_when_a_request_was_due(slo: Slo, good: bool) -> None:
+def test_each_objective_counts_from_when_a_request_was_due(slo: RequestSlo, good: bool) -> None:
     assert is_good(ONE, slo) == good
 
 
 def test_an_unknown_figure_was_not_kept() -> None:
-    assert not is_good(replace(ONE, chunks=()), Slo(ttft_s=100))
-    assert not is_good(record_of(Chunk(2.0), Chunk(3.0)), Slo(tpot_s=100))
-    assert is_good(record_of(Chunk(2.0, 1), output_tokens=1), Slo(tpot_s=0.0))
+    assert not is_good(replace(ONE, chunks=()), RequestSlo(ttft_s=100))
+    assert not is_good(record_of(Chunk(2.0), Chunk(3.0)), RequestSlo(tpot_s=100))
+    assert is_good(record_of(Chunk(2.0, 1), output_tokens=1), RequestSlo(tpot_s=0.0))
 
 
 def test_percentiles_need_enough_samples() -> None:
@@ -309,7 +309,7 @@ def test_looser_objectives_raise_goodput_and_a_failure_lowers_it(
     answers: list[RequestRecord], one_s: float, other_s: float
 ) -> None:
     low_s, high_s = sorted((one_s, other_s))
-    strict, loose = Slo(low_s, low_s, low_s), Slo(high_s, high_s, high_s)
+    strict, loose = RequestSlo(low_s, low_s, low_s), RequestSlo(high_s, high_s, high_s)
     found = run_figures(run_of(*answers), strict).goodput
     looser = run_figures(run_of(*answers), loose).goodput
     assert found is not None
@@ -324,7 +324,9 @@ def test_looser_objectives_raise_goodput_and_a_failure_lowers_it(
 def test_the_order_of_records_does_not_matter(answers: list[RequestRecord], draw: object) -> None:
     shuffled = list(answers)
     draw.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert run_figures(run_of(*shuffled), Slo(ttft_s=1.0)) == run_figures(run_of(*answers), Slo(ttft_s=1.0))
+    assert run_figures(run_of(*shuffled), RequestSlo(ttft_s=1.0)) == run_figures(
+        run_of(*answers), RequestSlo(ttft_s=1.0)
+    )
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=200))

@@ -8,8 +8,14 @@ from typing import Any
 
 import pytest
 
-from forebay.bench.load.schedules import Bursts, ClosedLoop, Constant, Gamma, Poisson, Ramp, Replay
-from forebay.bench.load.workloads import PrefixGroups, RandomTokens, RandomWords, Sessions, TracePrompts
+from forebay.bench.load.schedules import Bursts, ClosedLoop, Constant, Gamma, Poisson, Ramp, TraceReplay
+from forebay.bench.load.workloads import (
+    PrefixGroups,
+    RandomTokens,
+    RandomWords,
+    SessionWorkload,
+    TracePrompts,
+)
 from forebay.bench.serve import LoadOptions, TargetOptions
 from forebay.bench.targets.openai import OpenAiTarget
 from forebay.bench.targets.tgi import TgiTarget
@@ -53,7 +59,7 @@ def test_how_many(trace: Path) -> None:
     assert LoadOptions(requests=7).plan(texts=False)[0].requests == 7
     (replay,) = LoadOptions(trace=trace, speed=2).plan(texts=False)
     assert replay.requests == 4
-    assert replay.schedule == Replay([0.0, 1.0, 2.0, 3.0], 2, "trace.csv")
+    assert replay.schedule == TraceReplay([0.0, 1.0, 2.0, 3.0], 2, "trace.csv")
     assert isinstance(replay.workload, TracePrompts)
     load = replay.load()
     assert [one.due_s for one in load.requests] == [0, 0.5, 1, 1.5]
@@ -78,7 +84,7 @@ def test_repeats_have_other_seeds_and_no_two_runs_share_prompts() -> None:
         ({}, False, RandomTokens),
         ({}, True, RandomWords),
         ({"prefix": "4:100"}, False, PrefixGroups),
-        ({"turns": 3}, False, Sessions),
+        ({"turns": 3}, False, SessionWorkload),
     ],
 )
 def test_what_to_send(options: dict[str, Any], texts: bool, expected: type) -> None:

@@ -74,8 +74,8 @@ def test_applications_are_shown_with_what_was_skipped(
         "5000",
         "400",
         "0.90",
-        "12 s",
-        "12 MiB",
+        "delay p50, s",
+        "state, MiB",
         "g.jsonl: not there",
     ):
         assert text in shown.stdout

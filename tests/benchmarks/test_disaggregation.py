@@ -10,15 +10,15 @@ from benchmarks.disaggregation import measure, most_rate
 from forebay.planning.simulate.disaggregation import Transfer, at_rate
 from forebay.planning.simulate.engine import LLAMA_8B
 from forebay.planning.simulate.figures import Slo
-from forebay.planning.simulate.traces import Arrivals
+from forebay.planning.simulate.traces import PoissonArrivals
 
 
 def test_the_planned_split_is_beside_the_best() -> None:
     # Few sequences at once, so that a short workload fills the decode pool, too.
     engine = replace(LLAMA_8B, max_num_seqs=4)
     loads = {
-        "conversation": at_rate(Arrivals(100, 1.0, 200, 100).make()),
-        "code": at_rate(Arrivals(100, 1.0, 3000, 4).make()),
+        "conversation": at_rate(PoissonArrivals(100, 1.0, 200, 100).make()),
+        "code": at_rate(PoissonArrivals(100, 1.0, 3000, 4).make()),
     }
     found = measure(loads, engine, 3, Slo(1.0, 1.0, 0.05), Transfer())
     conversation, code = found["workloads"]["conversation"], found["workloads"]["code"]

@@ -8,8 +8,17 @@ from typing import Any
 import orjson
 import pytest
 from benchmarks.evaluation import PAGES, batching, grid, peers
-from benchmarks.evaluation.invalid import invalid
-from benchmarks.evaluation.page import Page, Records, Rendered, changed, evaluation, origin, table, write
+from benchmarks.evaluation.page import (
+    Page,
+    Records,
+    Rendered,
+    changed,
+    evaluation,
+    invalid,
+    origin,
+    table,
+    write,
+)
 
 from forebay.errors import SettingError
 

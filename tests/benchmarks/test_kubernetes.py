@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from benchmarks.kubernetes.burst import BurstReport
 from benchmarks.kubernetes.container import Image, Probe, command_of, mapped, mounts
-from benchmarks.kubernetes.isolation import MISSING, isolated
-from benchmarks.kubernetes.measure import measure_kubernetes
+from benchmarks.kubernetes.measure import MISSING, isolated, measure_kubernetes
 from benchmarks.kubernetes.plane import MISSING as NO_PLANE
 from benchmarks.kubernetes.plane import kubernetes_home
 from benchmarks.kubernetes.restarts import RestartReport

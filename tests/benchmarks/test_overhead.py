@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ LOAD = Workload(events=3, rate_per_s=None, capacity=2, url="http://engine")
 
 def worker(monkeypatch: pytest.MonkeyPatch, *, stdout: str = "", stderr: str = "", status: int = 0) -> None:
     done = SimpleNamespace(returncode=status, stdout=stdout, stderr=stderr)
-    monkeypatch.setattr(module.subprocess, "run", lambda *arguments, **more: done)
+    monkeypatch.setattr(subprocess, "run", lambda *arguments, **more: done)
 
 
 def test_a_worker_reports_in_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:

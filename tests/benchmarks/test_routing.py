@@ -11,9 +11,9 @@ from benchmarks.routing import SIZES, RoutingReport, decision_us, measure_routin
 
 from forebay.planning.simulate import Scenario
 from forebay.planning.simulate.engine import LLAMA_8B
-from forebay.planning.simulate.traces import Arrivals
+from forebay.planning.simulate.traces import PoissonArrivals
 
-TRACE = Arrivals(150, 20.0, 1500.0, 30.0, prefixes=4, prefix_tokens=1024, seed=1).make()
+TRACE = PoissonArrivals(150, 20.0, 1500.0, 30.0, prefixes=4, prefix_tokens=1024, seed=1).make()
 SCENARIO = Scenario(TRACE, LLAMA_8B, 2)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from benchmarks.scaling import BurstOptions, BurstReport, levels_of, measure_scaling
 
-from forebay.engine.launch import LocalPlaces, Registry, Replicas
-from forebay.engine.launch.spec import Launch
+from forebay.engine.launch import LocalPlaces, ReplicaRegistry, Replicas
+from forebay.engine.launch.spec import EngineLaunch
 from forebay.pipeline.scaling.engine import ScaledEngine
 from forebay.pipeline.scaling.record import scaling_folder
 from forebay.pipeline.spec import PipelineSpec
@@ -52,9 +52,9 @@ def test_a_run_passes_only_with_every_event_and_the_whole_course(changes: dict[s
     assert not report(**changes).passed
 
 
-def scripted(port: int, cores: tuple[int, ...]) -> Launch:
+def scripted(port: int, cores: tuple[int, ...]) -> EngineLaunch:
     command = ("-m", "forebay.testing.replica", "--port", str(port), "--delay", "1:0.5", "--slots", "4")
-    return Launch((sys.executable, *command, "--model", "fake"))
+    return EngineLaunch((sys.executable, *command, "--model", "fake"))
 
 
 @pytest.mark.long
@@ -65,7 +65,9 @@ def test_a_burst_on_scripted_replicas_is_answered_and_leaves_none(tmp_path: Path
     @contextmanager
     def opened(spec: PipelineSpec) -> Iterator[ScaledEngine]:
         assert spec.scaling is not None
-        with Replicas(Registry(tmp_path / "replicas.json"), scripted, model="fake", grace_s=2.0) as replicas:
+        with Replicas(
+            ReplicaRegistry(tmp_path / "replicas.json"), scripted, model="fake", grace_s=2.0
+        ) as replicas:
             scaling = spec.scaling.settings(spec.sampling.max_tokens)
             quick = replace(
                 scaling, timings=replace(scaling.timings, boot_s=1.0, drain_s=1.0, interval_s=0.5)

@@ -7,14 +7,13 @@ import random
 from pathlib import Path
 
 import pytest
-from benchmarks.chats import measure_chats
-from benchmarks.irc import read_channels
+from benchmarks.chats import measure_chats, read_channels
 from benchmarks.stage import RealStage, SimulatedStage
 from benchmarks.summaries import Tally, measure_summaries, told_once
 
 from forebay.apps.summaries.intake import Arrival
 from forebay.apps.summaries.plan import HOUR_MS, SummaryPlan, Windows
-from forebay.apps.summaries.prompt import Ask
+from forebay.apps.summaries.prompt import SummaryCall
 from forebay.apps.summaries.values import item_of
 from forebay.errors import SettingError
 from forebay.planning.simulate.engine import LLAMA_8B
@@ -60,9 +59,11 @@ def test_work_while_windows_are_open_pays() -> None:
 def test_an_event_that_is_lost_or_doubled_is_counted() -> None:
     channels, plan = {"c": [Arrival("a", 1, "x"), Arrival("b", 2, "y")]}, SummaryPlan(Windows.tumbling(10))
     tally = Tally()
-    tally.asked(("c", 10), Ask("1", "chunk", "c", (), (item_of("a", 1, "x"),), 100))
+    tally.asked(("c", 10), SummaryCall("1", "chunk", "c", (), (item_of("a", 1, "x"),), 100))
     assert told_once(channels, tally, plan) == (1, 0)
-    tally.asked(("c", 10), Ask("2", "chunk", "c", (), (item_of("a", 1, "x"), item_of("b", 2, "y")), 100))
+    tally.asked(
+        ("c", 10), SummaryCall("2", "chunk", "c", (), (item_of("a", 1, "x"), item_of("b", 2, "y")), 100)
+    )
     missed, doubled = told_once(channels, tally, plan)
     assert missed == 0
     assert doubled >= 1

@@ -18,14 +18,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from forebay.bench import serve
-from forebay.bench.client import Progress
+from forebay.bench.client import LoadProgress
 from forebay.bench.report.document import MeasuredRun
 from forebay.cli import application
 from forebay.cli.bench_progress import run_progress
 from forebay.errors import ForebayError, ModelNotFound, ProtocolViolation, SettingError, Unreachable
 from forebay.testing.replica import ReplicaScript, ReplicaThread, fetch_work
 from forebay.testing.script import Faults, Fixed
-from forebay.testing.stream_server import Answer, StreamServer, completion
+from forebay.testing.stream_server import ScriptedAnswer, StreamServer, completion
 from forebay.testing.waiting import wait_until
 
 SMALL = ["--prompt-tokens", "8", "--output-tokens", "4", "--requests", "20", "--concurrency", "4"]
@@ -173,8 +173,8 @@ def test_a_terminal_shows_how_far_a_run_has_come() -> None:
     terminal = Console(file=StringIO(), force_terminal=True, width=100)
     with run_progress(terminal, 2) as tell:
         assert tell is not None
-        tell(Progress(10, 4, 1, 1, 2.0))
-        tell(Progress(10, 3, 3, 0, 1.0))
+        tell(LoadProgress(10, 4, 1, 1, 2.0))
+        tell(LoadProgress(10, 3, 3, 0, 1.0))
     shown = terminal.file.getvalue()  # type: ignore[attr-defined]
     assert "1/2: 2 s, 3 in flight, 1 failed" in shown
     assert "2/2: 1 s, 0 in flight" in shown
@@ -223,7 +223,7 @@ def test_what_would_fail_each_request_is_reported_before_the_load(
 
 
 def test_a_page_in_place_of_a_protocol_is_reported_before_the_load() -> None:
-    page = Answer(((0.0, b"<html>"),), content_type="text/html")
+    page = ScriptedAnswer(((0.0, b"<html>"),), content_type="text/html")
     for words in ([], ["--protocol", "tgi"], ["--protocol", "triton"]):
         with StreamServer(lambda _: page) as server:
             with pytest.raises(ProtocolViolation, match="sent no event stream but 'text/html'"):

@@ -16,7 +16,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from forebay.cli import application
-from forebay.cli.demo.plan import Example, Right, Slice, Summary
+from forebay.cli.demo.plan import DemoSummary, Example, Right, Slice
 from forebay.cli.demo.screen import show
 from forebay.cli.demo.topics import Outbreak
 from forebay.errors import SettingError
@@ -25,7 +25,7 @@ from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 
 KEY = "sk-2718281828"
-SUMMARY = Summary(
+SUMMARY = DemoSummary(
     results=10, dead_letters=1, completion_tokens=40, call_p50_s=0.25, call_p99_s=1.0,
     sentiments={"neutral": 2, "negative": 8}, topics={"outage": 10}, causes={"timeout": 1},
     slices=(Slice(0, 2, "food"), Slice(60_000, 8, "outage")),
@@ -33,7 +33,7 @@ SUMMARY = Summary(
 )  # fmt: skip
 
 
-def shown(summary: Summary) -> str:
+def shown(summary: DemoSummary) -> str:
     out = StringIO()
     last, where = (
         Snapshot(4.0, "FINISHED", accepted=11, prompt_tokens=100),
@@ -90,7 +90,7 @@ def test_what_comes_from_outside_cannot_touch_the_terminal() -> None:
 
 
 def test_nothing_is_a_summary_too() -> None:
-    nothing = Summary(0, 0, 0, 0.0, 0.0, {}, {}, {}, (), ())
+    nothing = DemoSummary(0, 0, 0, 0.0, 0.0, {}, {}, {}, (), ())
     assert "0 answers" in shown(nothing)
     assert "sentiment" not in shown(nothing)
 

@@ -16,7 +16,7 @@ from forebay.connectors.feeds.jetstream import JetstreamFeed, _time_us
 from forebay.connectors.feeds.replay_window import ReplayWindow
 from forebay.connectors.feeds.source import Poll, Polled
 from forebay.connectors.feeds.sse import SseDecoder, SseFeed
-from forebay.connectors.files.reader import Cursor, FilesReader, LineReader, parts_of
+from forebay.connectors.files.reader import FileCursor, FilesReader, LineReader, parts_of
 from forebay.connectors.formats import BOM, Format, dead_letter_json
 from forebay.connectors.kafka.source import read_record
 from forebay.connectors.letters import read_letter
@@ -32,7 +32,7 @@ def read_file(path: Path, reader: LineReader) -> list[Record]:
     """The records of the file or folder at `path`."""
     files = FilesReader(parts_of(path, reader), reader)
     try:
-        return [decode(data) for _, data in files.records(Cursor()) if data is not None]
+        return [decode(data) for _, data in files.records(FileCursor()) if data is not None]
     finally:
         files.close()
 

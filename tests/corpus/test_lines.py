@@ -14,7 +14,7 @@ from tests.corpus.test_numbers import CASES as NUMBERS
 from tests.corpus.test_objects import CASES as OBJECTS
 from tests.corpus.test_texts import CASES as TEXTS
 
-from forebay.connectors.files.reader import Cursor, FilesReader, LineReader, parts_of
+from forebay.connectors.files.reader import FileCursor, FilesReader, LineReader, parts_of
 from forebay.connectors.formats import BOM, Format
 from forebay.pipeline.ask import Lines
 from forebay.records import DeadLetter, Event
@@ -46,9 +46,9 @@ def test_a_reader_that_starts_again_behind_each_record(tmp_path: Path) -> None:
     path.write_bytes(b"".join(case.raw + b"\n" for case in of))
     reader = LineReader(Format())
     parts = parts_of(path, reader)
-    whole = list(FilesReader(parts, reader).records(Cursor()))
+    whole = list(FilesReader(parts, reader).records(FileCursor()))
     assert len(whole) == len(of)
-    cursor, again = Cursor(), []
+    cursor, again = FileCursor(), []
     while found := next(FilesReader(parts, reader).records(cursor), None):
         cursor = found[0]
         again.append(found)

@@ -15,7 +15,7 @@ from tests.corpus.way import check_way
 from tests.harness.schema_registry import ScriptedRegistry
 
 from forebay.connectors.formats import Format
-from forebay.connectors.kafka.registry import Registry
+from forebay.connectors.kafka.registry import SchemaRegistry
 from forebay.connectors.kafka.registry_values import RegistryValues
 from forebay.connectors.kafka.source import read_record
 from forebay.json_numbers import ExactFloat
@@ -213,7 +213,7 @@ def values() -> Iterator[RegistryValues]:
     with ScriptedRegistry({**SCHEMAS, JSON_ID: '{"type": "object"}', PROTOBUF_ID: text}) as registry:
         registry.types |= {JSON_ID: "JSON", PROTOBUF_ID: "PROTOBUF"}
         registry.descriptors[PROTOBUF_ID] = FILE.SerializeToString()
-        yield RegistryValues(Registry(registry.url))
+        yield RegistryValues(SchemaRegistry(registry.url))
 
 
 @cases(AVRO)

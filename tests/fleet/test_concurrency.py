@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay.fleet.concurrency import FIRST, FIRST_SHOWN, ConcurrencyLimit, Turn
+from forebay.fleet.concurrency import FIRST, FIRST_SHOWN, ConcurrencyLimit, LimitTurn
 
 Rate = Callable[[int], float]
 """Answers per second of a replica by its number of simultaneous requests."""
@@ -155,7 +155,7 @@ def test_where_answers_take_longer_than_they_may_there_are_fewer() -> None:
 
 
 def test_two_limits_of_one_replica_never_try_at_once() -> None:
-    turn = Turn()
+    turn = LimitTurn()
     limits = [ConcurrencyLimit(most=64, turn=turn) for _ in range(2)]
     benches = [Bench(limit, slots(16, 0.5), spread=0.5, seed=seed) for seed, limit in enumerate(limits)]
     tried = [0, 0]

@@ -13,7 +13,7 @@ from forebay.errors import AttemptTimeout, ModelNotFound, Overloaded, RateLimite
 from forebay.records import Completion, ReplicaLoad, Request, Sampling, Timing, Usage
 from forebay.testing.answers import answer_to, request_text, tokens
 from forebay.testing.engine import ERRORS
-from forebay.testing.replica.work import Bucket, Work, WorkReport
+from forebay.testing.replica.work import ReplicaWork, TokenBucket, WorkReport
 from forebay.testing.script import ReplicaScript
 
 
@@ -27,9 +27,9 @@ class InsideReplica:
         self.script = script
         self.down = False
         self.calls: Counter[str] = Counter()
-        self._work = Work(slots=script.slots, crowding=script.crowding)
+        self._work = ReplicaWork(slots=script.slots, crowding=script.crowding)
         self._slots = None if script.slots is None else asyncio.Semaphore(script.slots)
-        self._bucket = Bucket(script.calls_per_s, script.calls_at_once)
+        self._bucket = TokenBucket(script.calls_per_s, script.calls_at_once)
         self._answered: set[str] = set()
         self._waiting = self._running = self._aborted = 0
         self._tokens = 0.0

@@ -10,7 +10,7 @@ import orjson
 
 from forebay.apps.summaries.intake import Arrival
 from forebay.apps.summaries.program import Output, SummaryProgram
-from forebay.apps.summaries.prompt import Ask
+from forebay.apps.summaries.prompt import SummaryCall
 from forebay.apps.summaries.state import KeyState
 from forebay.apps.summaries.values import Refused, Summary
 from forebay.records import Usage
@@ -34,7 +34,7 @@ class Driven:
     wall_ms: int | None = None
     state: KeyState = field(default_factory=KeyState)
     outputs: list[Output] = field(default_factory=list)
-    asked: list[Ask] = field(default_factory=list)
+    asked: list[SummaryCall] = field(default_factory=list)
     most_bytes: int = 0
 
     def __post_init__(self) -> None:

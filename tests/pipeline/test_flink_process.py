@@ -274,8 +274,8 @@ def test_description_of_a_jvms_end(tmp_path: Path) -> None:
 TREE = """
 import sys, time
 from pathlib import Path
-from forebay.engine.launch import Registry, Replicas
-from forebay.engine.launch.spec import Launch
+from forebay.engine.launch import ReplicaRegistry, Replicas
+from forebay.engine.launch.spec import EngineLaunch
 from forebay.pipeline.flink_process import FlinkLauncher
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.plan import Plan
@@ -285,11 +285,11 @@ folder = Path(sys.argv[1])
 document = {"name": "p", "source": {"type": "generator"}, "prompt": "x", "sink": {"type": "stdout"}}
 
 def fake_replica(port, cores):
-    return Launch((sys.executable, "-m", "forebay.testing.replica", "--port", str(port)))
+    return EngineLaunch((sys.executable, "-m", "forebay.testing.replica", "--port", str(port)))
 
 with FlinkLauncher() as launcher:
     process = launcher.take(Plan(parse_spec(document, base=folder), Settings(folder, Path())))
-    with Replicas(Registry(folder / "replicas.json"), fake_replica, model="fake") as replicas:
+    with Replicas(ReplicaRegistry(folder / "replicas.json"), fake_replica, model="fake") as replicas:
         replicas.start([()], port_base=int(sys.argv[2]))
         print("up", flush=True)
         time.sleep(600)

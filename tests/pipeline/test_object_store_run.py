@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 from benchmarks.object_store import StoreLink
-from benchmarks.run_process import PipelineProcess
+from benchmarks.run_process import Part, PipelineProcess
 
 from forebay.clients.s3.client import S3Client
 from forebay.clients.s3.location import S3Path, uri_of
@@ -163,10 +163,10 @@ def test_run_killed_at_its_end_repeats_no_event(machines: Machines, store_server
     exact(machines)
 
 
-STANDSTILLS: dict[str, dict[str, bool]] = {
-    "command": {},
-    "command and guard": {"flink": True},
-    "machine": {"flink": True, "jvm": True},
+STANDSTILLS: dict[str, tuple[Part, ...]] = {
+    "command": (),
+    "command and guard": ("flink",),
+    "machine": ("jvm", "flink"),
 }
 
 

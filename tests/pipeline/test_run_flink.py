@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from forebay.engine.launch import Registry, Replicas
-from forebay.engine.launch.spec import Launch
+from forebay.engine.launch import ReplicaRegistry, Replicas
+from forebay.engine.launch.spec import EngineLaunch
 from forebay.errors import PipelineFailed, SettingError
 from forebay.ports import free_port
 from forebay.testing.replica import ReplicaScript, ReplicaThread
@@ -42,9 +42,9 @@ def test_rejected_flink_options_are_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-def fake_replica(port: int, cores: tuple[int, ...]) -> Launch:
+def fake_replica(port: int, cores: tuple[int, ...]) -> EngineLaunch:
     command = (sys.executable, "-m", "forebay.testing.replica", "--port", str(port), "--delay", "1:0.05")
-    return Launch(command)
+    return EngineLaunch(command)
 
 
 @pytest.mark.slow
@@ -61,7 +61,9 @@ def test_local_engine_killed_during_a_run_loses_no_record(pipelines: Any, flink_
     )
     said: set[str] = set()
     killed_at: list[int] = []
-    with Replicas(Registry(pipelines.folder / "replicas.json"), fake_replica, model="fake") as replicas:
+    with Replicas(
+        ReplicaRegistry(pipelines.folder / "replicas.json"), fake_replica, model="fake"
+    ) as replicas:
         replicas.start([()], port_base=free_port())
 
         def watch(now: Snapshot) -> None:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.clock import ManualClock
 
-from forebay.engine.launch import Registry, Replicas
-from forebay.engine.launch.spec import Launch
+from forebay.engine.launch import ReplicaRegistry, Replicas
+from forebay.engine.launch.spec import EngineLaunch
 from forebay.errors import PipelineFailed
 from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.pipeline.messages import JobStatus, Signs
@@ -235,12 +235,12 @@ def test_restarts_in_any_ten_minutes_are_limited(gaps: list[float], most: int) -
 MakeOwned = Callable[..., Any]
 
 
-def no_launch(port: int, cores: tuple[int, ...]) -> Launch:
+def no_launch(port: int, cores: tuple[int, ...]) -> EngineLaunch:
     raise AssertionError("nothing is to be started")
 
 
 def test_started_replicas_are_owned_and_urls_are_not(tmp_path: Path) -> None:
-    with Replicas(Registry(tmp_path / "replicas.json"), no_launch, model="m") as replicas:
+    with Replicas(ReplicaRegistry(tmp_path / "replicas.json"), no_launch, model="m") as replicas:
         assert isinstance(replicas, SupervisedEngine)
         EngineSupervisor(replicas).check_replicas()
     assert not isinstance(["http://somewhere"], SupervisedEngine)

@@ -12,7 +12,7 @@ from forebay.errors import SettingError
 from forebay.planning.simulate.disaggregation import Transfer
 from forebay.planning.simulate.engine import LLAMA_8B
 from forebay.planning.simulate.figures import Slo
-from forebay.planning.simulate.traces import Arrivals, TraceRequest
+from forebay.planning.simulate.traces import PoissonArrivals, TraceRequest
 from forebay.planning.split import PhaseWork, phase_work, plan_split, split_of
 
 SECONDS = st.floats(1e-6, 1e4)
@@ -59,7 +59,7 @@ def test_the_batch_is_bound_by_the_kv_cache() -> None:
 
 def test_a_tight_pace_next_to_long_prompts_pays() -> None:
     """A mixed replica's chunk of 2048 tokens takes 0.1 s, in which every other answer waits."""
-    slo, trace = Slo(1.0, 1.0, 0.03), Arrivals(400, 6.0, 3000, 150).make()
+    slo, trace = Slo(1.0, 1.0, 0.03), PoissonArrivals(400, 6.0, 3000, 150).make()
     found = plan_split(trace, LLAMA_8B, slo, Transfer(), mixed=8, goal=0.9)
     assert found.pays
     assert found.replicas is not None
@@ -69,11 +69,13 @@ def test_a_tight_pace_next_to_long_prompts_pays() -> None:
 
 
 def test_a_slow_network_does_not_pay() -> None:
-    slo, trace = Slo(1.0, 1.0, 0.03), Arrivals(100, 2.0, 3000, 150).make()
+    slo, trace = Slo(1.0, 1.0, 0.03), PoissonArrivals(100, 2.0, 3000, 150).make()
     found = plan_split(trace, LLAMA_8B, slo, Transfer(bandwidth=1e6), mixed=4, goal=0.9)
     assert (found.replicas, found.pays) == (None, False)
 
 
 def test_one_mixed_replica_is_never_beaten() -> None:
-    found = plan_split(Arrivals(50, 0.2, 300, 50).make(), LLAMA_8B, Slo(), Transfer(), mixed=1, goal=0.9)
+    found = plan_split(
+        PoissonArrivals(50, 0.2, 300, 50).make(), LLAMA_8B, Slo(), Transfer(), mixed=1, goal=0.9
+    )
     assert (found.prefill, found.decode, found.replicas, found.pays) == (0, 0, 2, False)

@@ -14,7 +14,7 @@ from forebay.planning.model_config import shape_of
 from forebay.planning.simulate import Scenario
 from forebay.planning.simulate.engine import LLAMA_8B, EngineModel
 from forebay.planning.simulate.figures import Slo
-from forebay.planning.simulate.traces import Arrivals, TraceRequest
+from forebay.planning.simulate.traces import PoissonArrivals, TraceRequest
 from forebay.planning.workload import engine_of, plan_workload
 
 SHAPE = shape_of(LLAMA, "llama")
@@ -27,7 +27,7 @@ def engine(name: str = "rtx-pro-6000", context: int = 1200) -> EngineModel:
 
 
 def load(rate: float, prompt: float = 1000, output: float = 200) -> list[TraceRequest]:
-    return Arrivals(600, rate, prompt, output).make()
+    return PoissonArrivals(600, rate, prompt, output).make()
 
 
 @pytest.mark.parametrize(("prompt", "output"), [(1000, 200), (4000, 30), (200, 600)])

@@ -6,11 +6,11 @@ import orjson
 
 from forebay.engine.protocol import KV_TRANSFER
 from forebay.fleet.kv_handover import PREFILL_PARAMS
-from forebay.testing.replica.asked import Asked, read_body
+from forebay.testing.replica.asked import ParsedRequest, read_body
 from forebay.testing.replica.kv_caches import KvCaches
 
 
-def asked(prompt: str, params: object) -> Asked:
+def asked(prompt: str, params: object) -> ParsedRequest:
     return read_body(orjson.dumps({"model": "m", "prompt": prompt, KV_TRANSFER: params}), chat=False)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from forebay.testing.stream_server import (
     DONE,
-    Answer,
+    ScriptedAnswer,
     StreamServer,
     StreamServerProcess,
     completion,
@@ -26,7 +26,7 @@ def get(url: str, body: bytes | None = None) -> bytes:
 
 
 def test_pieces_come_in_order_and_not_before_their_time() -> None:
-    answer = Answer(((0.0, b"a"), (0.05, b"b"), (0.05, b"c"), (0.1, b"d")))
+    answer = ScriptedAnswer(((0.0, b"a"), (0.05, b"b"), (0.05, b"c"), (0.1, b"d")))
     with StreamServer(lambda _: answer) as server:
         began_s = time.monotonic()
         assert get(server.url + "/some/path", b"asked") == b"abcd"
@@ -36,7 +36,7 @@ def test_pieces_come_in_order_and_not_before_their_time() -> None:
 
 
 def test_an_answer_without_pieces_is_empty() -> None:
-    with StreamServer(lambda _: Answer(())) as server:
+    with StreamServer(lambda _: ScriptedAnswer(())) as server:
         assert get(server.url) == b""
 
 
@@ -46,7 +46,10 @@ def test_a_refusal_and_a_cut() -> None:
         pytest.raises(urllib.error.HTTPError, match="429"),
     ):
         get(server.url)
-    with StreamServer(lambda _: Answer(((0.0, b"a"),), ends=False)) as server, pytest.raises(IncompleteRead):
+    with (
+        StreamServer(lambda _: ScriptedAnswer(((0.0, b"a"),), ends=False)) as server,
+        pytest.raises(IncompleteRead),
+    ):
         get(server.url)
 
 
@@ -67,6 +70,6 @@ def test_a_process_serves_completions() -> None:
 
 
 def _post() -> object:
-    from forebay.testing.stream_server import Asked
+    from forebay.testing.stream_server import ScriptedRequest
 
-    return Asked("POST", "/", b"")
+    return ScriptedRequest("POST", "/", b"")

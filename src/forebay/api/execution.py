@@ -88,7 +88,6 @@ class ProgramEnvironment(StreamExecutionEnvironment):
         return f"Flink's log is in {log_dir(self._config)}"
 
     def _cancel(self, client: JobClient, rest: FlinkRest | None) -> None:
-        """Cancel the job and block until it has ended."""
         id = str(client.get_job_id())
         kept = "" if self._config.checkpoint_dir is None else "; its checkpoints stay"
         where = "" if self._config.cluster is None else f" at {self._config.cluster}"

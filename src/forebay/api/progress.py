@@ -32,7 +32,7 @@ DEAD_SHARE = 0.9
 END_S = 2.0
 
 
-class Job(Protocol):
+class ProgramJob(Protocol):
     """A job to monitor; `forebay.flink.job.RunningJob` is one."""
 
     def state(self) -> str: ...
@@ -60,7 +60,7 @@ class JobMonitor:
         hopeless: Whether the job was cancelled for that reason.
     """
 
-    def __init__(self, job: Job, count_every: int | None) -> None:
+    def __init__(self, job: ProgramJob, count_every: int | None) -> None:
         self._job = job
         self._count_every = count_every
         self._rounds = 0

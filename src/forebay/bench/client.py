@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from forebay.bench.load.plan import Load
-from forebay.bench.load.request import LoadRequest
-from forebay.bench.records import Chunk, LoadRun, RequestRecord
+from forebay.bench.records import Chunk, LoadRequest, LoadRun, RequestRecord
 from forebay.bench.targets.base import Piece, Target, trial_requests
 from forebay.errors import AttemptTimeout, EngineError, SetupError
 
@@ -35,7 +34,7 @@ INTERRUPTED = "interrupted: the run was ended before the answer was complete"
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class LoadProgress:
     requests: int
     sent: int
     ended: int
@@ -43,7 +42,7 @@ class Progress:
     passed_s: float
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[LoadProgress], None]
 
 
 def measure(
@@ -391,4 +390,6 @@ class _Run:
             await asyncio.sleep(PROGRESS_S)
             passed_s = self._clock() - self._start_s
             sent = len(self._flights)
-            self._on_progress(Progress(len(self._load.requests), sent, self._ended, self._failed, passed_s))
+            self._on_progress(
+                LoadProgress(len(self._load.requests), sent, self._ended, self._failed, passed_s)
+            )

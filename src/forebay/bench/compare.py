@@ -8,12 +8,11 @@ from functools import partial
 from statistics import fmean
 from typing import Any, Generic, Protocol, TypeVar
 
-from forebay.bench.bootstrap import bootstrap_difference
-from forebay.bench.metrics import RequestFigures, Slo, is_good, request_figures
+from forebay.bench.metrics import RequestFigures, RequestSlo, is_good, request_figures
 from forebay.bench.records import RequestRecord
 from forebay.bench.report.document import MeasuredRun, Report
 from forebay.bench.report.loads import flattened, load_name, load_of, loads, target_of
-from forebay.bench.statistics import difference_interval, present
+from forebay.bench.statistics import bootstrap_difference, difference_interval, present
 from forebay.bench.verdict import Verdict
 from forebay.errors import SettingError
 
@@ -22,7 +21,7 @@ BOOTSTRAP = "block bootstrap over requests"
 SAME_NEEDED = ("model", "tokenizer")
 
 
-class Recorded(Protocol):
+class RecordedDocument(Protocol):
     @property
     def complete(self) -> bool: ...
 
@@ -33,9 +32,9 @@ class Recorded(Protocol):
     def provenance(self) -> Mapping[str, Any]: ...
 
 
-class Measured(Protocol):
+class ComparedRun(Protocol):
     @property
-    def run(self) -> Recorded: ...
+    def run(self) -> RecordedDocument: ...
 
     @property
     def slo(self) -> object | None: ...
@@ -44,7 +43,7 @@ class Measured(Protocol):
     def verdict(self) -> Verdict | None: ...
 
 
-Run = TypeVar("Run", bound=Measured)
+Run = TypeVar("Run", bound=ComparedRun)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ def compare(before: Report, after: Report, *, anyway: bool = False) -> Compariso
 
 
 def compare_runs(
-    before: Sequence[Run], after: Sequence[Run], kind: Kind[Run], *, anyway: bool = False
+    before: Sequence[Run], after: Sequence[Run], kind: FigureKind[Run], *, anyway: bool = False
 ) -> Comparison[Run]:
     """Compare runs of one kind load by load; blocks for seconds if they hold many requests.
 
@@ -149,7 +148,7 @@ def _difference_document(one: Difference) -> dict[str, Any]:
 
 
 def differences(
-    before: Sequence[Run], after: Sequence[Run], figures: Sequence[Figure[Run]]
+    before: Sequence[Run], after: Sequence[Run], figures: Sequence[ComparedFigure[Run]]
 ) -> Iterator[Difference]:
     """Figures that both have; intervals are over repeats if both have two or more, else over requests."""
     for figure in figures:
@@ -161,7 +160,11 @@ def differences(
 
 
 def _interval(
-    figure: Figure[Run], before: Sequence[Run], after: Sequence[Run], a: Sequence[float], b: Sequence[float]
+    figure: ComparedFigure[Run],
+    before: Sequence[Run],
+    after: Sequence[Run],
+    a: Sequence[float],
+    b: Sequence[float],
 ) -> tuple[float | None, float | None, str | None]:
     interval = difference_interval(a, b)
     if interval is not None:
@@ -175,7 +178,7 @@ def _interval(
 
 
 @dataclass(frozen=True, slots=True)
-class Figure(Generic[Run]):
+class ComparedFigure(Generic[Run]):
     """`of_run`: the figure of a whole run, or None. `samples`: the values of which it is the `percent`-th
     percentile, or the mean if `percent` is None, ordered by when requests were due; None if it does not come
     from requests."""
@@ -189,7 +192,7 @@ class Figure(Generic[Run]):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[Run]):
+class FigureKind(Generic[Run]):
     """What is compared for one kind of runs.
 
     `loads`: the runs by load; `load`: what runs of one load share; `name`: of a run's load; `target`: the
@@ -201,13 +204,13 @@ class Kind(Generic[Run]):
     name: Callable[[Run], str]
     target: Callable[[Run], str]
     settings: Callable[[Run], Mapping[str, Any]]
-    figures: Sequence[Figure[Run]]
+    figures: Sequence[ComparedFigure[Run]]
     unlike: Callable[[Sequence[Run], Sequence[Run]], Iterable[str]] = field(default=lambda a, b: ())
 
 
 def _times(
     name: str, key: str, of_request: Callable[[RequestFigures], float | None]
-) -> Iterator[Figure[MeasuredRun]]:
+) -> Iterator[ComparedFigure[MeasuredRun]]:
     def samples(measured: MeasuredRun) -> list[float]:
         figures = map(request_figures, _by_due(measured))
         return present(of_request(each) for each in figures if each is not None)
@@ -218,22 +221,22 @@ def _times(
 
     for percent in (None, 50, 90, 99):
         words = f"{name} mean" if percent is None else f"{name} p{percent}"
-        yield Figure(words, "s", False, partial(of_run, percent=percent), samples, percent)
+        yield ComparedFigure(words, "s", False, partial(of_run, percent=percent), samples, percent)
 
 
 def _good(measured: MeasuredRun) -> list[float]:
-    slo: Slo | None = measured.slo
+    slo: RequestSlo | None = measured.slo
     return [] if slo is None else [float(is_good(record, slo)) for record in _by_due(measured)]
 
 
-FIGURES: tuple[Figure[MeasuredRun], ...] = (
-    Figure("requests/s", "/s", True, lambda one: one.figures.requests_per_s),
-    Figure("output tokens/s", "/s", True, lambda one: one.figures.output_tokens_per_s),
+FIGURES: tuple[ComparedFigure[MeasuredRun], ...] = (
+    ComparedFigure("requests/s", "/s", True, lambda one: one.figures.requests_per_s),
+    ComparedFigure("output tokens/s", "/s", True, lambda one: one.figures.output_tokens_per_s),
     *_times("TTFT", "ttft", lambda one: one.ttft_s),
     *_times("TPOT", "tpot", lambda one: one.tpot_s),
     *_times("longest gap", "longest_gap", lambda one: max(one.chunk_gaps_s, default=None)),
     *_times("E2EL", "e2el", lambda one: one.e2el_s),
-    Figure(
+    ComparedFigure(
         "goodput",
         "share",
         True,
@@ -242,7 +245,7 @@ FIGURES: tuple[Figure[MeasuredRun], ...] = (
     ),
 )
 """Times are response times: they start when a request was due."""
-SERVERS: Kind[MeasuredRun] = Kind(
+SERVERS: FigureKind[MeasuredRun] = FigureKind(
     loads,
     lambda one: load_of(one.run.asked),
     lambda one: load_name(one.run.asked),
@@ -253,7 +256,7 @@ SERVERS: Kind[MeasuredRun] = Kind(
 
 
 def _pairs(
-    kind: Kind[Run], all_before: Sequence[Run], all_after: Sequence[Run]
+    kind: FigureKind[Run], all_before: Sequence[Run], all_after: Sequence[Run]
 ) -> tuple[list[tuple[str, Sequence[Run], Sequence[Run]]], list[str]]:
     """Both by load, and the loads that only one of them has. One load each is always a pair."""
     before, after = kind.loads(all_before), kind.loads(all_after)
@@ -290,7 +293,7 @@ def _other_settings(before: Sequence[Run], after: Sequence[Run]) -> Iterator[str
         yield "objectives: others in A than in B"
 
 
-def _bad_runs(kind: Kind[Run], runs: Sequence[Run], where: str) -> Iterator[str]:
+def _bad_runs(kind: FigureKind[Run], runs: Sequence[Run], where: str) -> Iterator[str]:
     for measured in runs:
         name = kind.name(measured)
         if measured.verdict is not None and not measured.verdict.valid:

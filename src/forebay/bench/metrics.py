@@ -56,7 +56,7 @@ class Distribution:
 
 
 @dataclass(frozen=True, slots=True)
-class Slo:
+class RequestSlo:
     """Objectives for an answer, in seconds from when it was due; None: no bound."""
 
     ttft_s: float | None = None
@@ -141,21 +141,21 @@ def token_times(record: RequestRecord) -> list[float]:
     return []
 
 
-def is_good(record: RequestRecord, slo: Slo) -> bool:
+def is_good(record: RequestRecord, slo: RequestSlo) -> bool:
     """Whether a request was answered and met all objectives. An unknown time misses its objective, but an
     answer of one token has no time per token to meet."""
     figures = request_figures(record)
     return figures is not None and _keeps(figures, output_tokens(record), slo)
 
 
-def run_figures(run: LoadRun, slo: Slo | None = None) -> RunFigures:
+def run_figures(run: LoadRun, slo: RequestSlo | None = None) -> RunFigures:
     pairs = [(record, request_figures(record)) for record in run.records]
     answered = [record for record, each in pairs if each is not None]
     figures = [each for _, each in pairs if each is not None]
     outputs = [output_tokens(record) for record in answered]
     prompts = [prompt_tokens(record) for record in answered]
     good = None
-    if slo is not None and slo != Slo():
+    if slo is not None and slo != RequestSlo():
         good = sum(_keeps(each, n, slo) for each, n in zip(figures, outputs, strict=True))
     samples: dict[str, Iterable[float | None]] = {
         "schedule_delay": [
@@ -208,7 +208,7 @@ def distribution(values: Sequence[float]) -> Distribution | None:
     )
 
 
-def _keeps(figures: RequestFigures, n: int | None, slo: Slo) -> bool:
+def _keeps(figures: RequestFigures, n: int | None, slo: RequestSlo) -> bool:
     tpot_s = 0.0 if n is not None and n <= 1 else figures.tpot_s
     felt = ((slo.ttft_s, figures.ttft_s), (slo.tpot_s, tpot_s), (slo.e2el_s, figures.e2el_s))
     return all(bound_s is None or (felt_s is not None and felt_s <= bound_s) for bound_s, felt_s in felt)

@@ -1,14 +1,19 @@
-"""Processor time and memory of processes and their threads, from /proc."""
+"""Processor time and memory: of processes and their threads, and of other programs meanwhile."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
+from forebay.engine.launch.spec import usable_cores
 from forebay.errors import LaunchError, SetupError
+from forebay.processes import descendants
 
 PROC = Path("/proc")
 ROLLUP = "smaps_rollup"
@@ -73,3 +78,50 @@ def _stat(path: Path) -> tuple[str, float]:
     values = rest.split()
     ticks = int(values[USER_TICKS]) + int(values[SYSTEM_TICKS])
     return head.partition("(")[2], ticks / os.sysconf("SC_CLK_TCK")
+
+
+MAX_SHARE = 0.1
+"""A run is invalid if others used more than this share of the processor."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorUse:
+    """Processor seconds since boot: `all_s` on the cores that this process may use, including time stolen by
+    the host; `own_s` of this process and its descendants."""
+
+    at_s: float
+    all_s: float
+    own_s: float
+
+    def others_cores(self, later: ProcessorUse) -> float:
+        others_s = (later.all_s - self.all_s) - (later.own_s - self.own_s)
+        return max(0.0, others_s / max(later.at_s - self.at_s, 1e-9))
+
+
+def own_use() -> dict[psutil.Process, float]:
+    """Processor seconds of this process and of each living descendant."""
+    used = {}
+    for process in (psutil.Process(), *descendants(os.getpid())):
+        try:
+            times = process.cpu_times()
+        except psutil.Error:
+            continue
+        used[process] = times.user + times.system
+    return used
+
+
+def processor_use() -> ProcessorUse:
+    own_s = sum(own_use().values())
+    cores = psutil.cpu_times(percpu=True)
+    # `guest` time is part of `user` and `nice`.
+    names = ("user", "nice", "system", "irq", "softirq", "steal")
+    used = (getattr(cores[core], name, 0.0) for core in usable_cores() if core < len(cores) for name in names)
+    return ProcessorUse(time.monotonic(), sum(used), own_s)
+
+
+def disturbed(others_cores: float, cores: int) -> str | None:
+    if others_cores <= MAX_SHARE * cores:
+        return None
+    return (
+        f"other programs kept {others_cores:.2f} of {cores} cores busy meanwhile; end them, and measure again"
+    )

@@ -21,19 +21,19 @@ from forebay.bench.load.schedules import (
     Gamma,
     Poisson,
     Ramp,
-    Replay,
     Schedule,
+    TraceReplay,
     check_rate,
 )
 from forebay.bench.load.workloads import (
     PrefixGroups,
     RandomTokens,
     RandomWords,
-    Sessions,
+    SessionWorkload,
     TracePrompts,
     Workload,
 )
-from forebay.bench.metrics import Slo
+from forebay.bench.metrics import RequestSlo
 from forebay.bench.provenance import provenance
 from forebay.bench.report.document import MeasuredRun, measured_run
 from forebay.bench.resources import GpuResources, ProcessResources
@@ -110,7 +110,7 @@ class LoadOptions:
     seed: int = 0
     repeats: int = 1
 
-    def plan(self, *, texts: bool) -> list[Plan]:
+    def plan(self, *, texts: bool) -> list[ServePlan]:
         """All runs in their order. `texts`: send prompts as texts, for a server that takes no tokens.
 
         Raises `SettingError` for options that do not fit together and for unreadable files.
@@ -121,7 +121,9 @@ class LoadOptions:
         for wanted in self._schedules(trace):
             requests = self._requests(wanted, trace, workload)
             schedule = self._filled(wanted, requests)
-            plans += [Plan(schedule, workload, requests, self.seed + turn) for turn in range(self.repeats)]
+            plans += [
+                ServePlan(schedule, workload, requests, self.seed + turn) for turn in range(self.repeats)
+            ]
         return plans
 
     def schedules(self) -> list[Schedule | ClosedLoop]:
@@ -166,7 +168,7 @@ class LoadOptions:
             return [Bursts(int(size), every_s)]
         if trace is not None:
             assert self.trace is not None
-            return [Replay([one.arrived_s for one in trace], self.speed, self.trace.name)]
+            return [TraceReplay([one.arrived_s for one in trace], self.speed, self.trace.name)]
         return [ClosedLoop(concurrency) for concurrency in self.concurrencies or (CONCURRENCY,)]
 
     def _at_rate(self, rate: float) -> Schedule:
@@ -220,7 +222,7 @@ class LoadOptions:
             groups, tokens = _numbers("--prefix", self.prefix, "GROUPS:TOKENS")
             return PrefixGroups(int(groups), int(tokens), prompt, output, exact)
         if self.turns is not None:
-            return Sessions(self.turns, prompt, prompt, output, exact)
+            return SessionWorkload(self.turns, prompt, prompt, output, exact)
         if trace is not None:
             assert self.trace is not None
             return TracePrompts(trace, source=self.trace.name, exact=exact)
@@ -228,7 +230,7 @@ class LoadOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ServePlan:
     schedule: Schedule | ClosedLoop
     workload: Workload
     requests: int
@@ -241,9 +243,9 @@ class Plan:
 
 def serve_runs(
     target: ServedTarget,
-    plans: Sequence[Plan],
+    plans: Sequence[ServePlan],
     *,
-    slo: Slo | None = None,
+    slo: RequestSlo | None = None,
     timeout_s: float = TIMEOUT_S,
     on_progress: OnProgress | None = None,
     origin: Mapping[str, Any] | None = None,

@@ -77,14 +77,16 @@ def kubernetes(
     from forebay.clients.kubernetes.connection import find_cluster, open_client
     from forebay.clock import SystemClock
     from forebay.deploy.controller.cluster import ClusterCalls
-    from forebay.deploy.controller.loop import Controller, Scaling
+    from forebay.deploy.controller.loop import Controller, ControllerScaling
     from forebay.deploy.controller.scrape import scrape
     from forebay.fleet.autoscale.base import Limits
 
     if pods is None and gateway_pods is None:
         raise SettingError("--pods, --gateway-pods: expected at least one of them, found none")
     limits = Limits(min, max)
-    scaling = Scaling(_parts(deployments), pods, limits, requests_per_replica, settle_s, gateway_pods)
+    scaling = ControllerScaling(
+        _parts(deployments), pods, limits, requests_per_replica, settle_s, gateway_pods
+    )
     _log_to_stderr()
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     config = find_cluster(context)
@@ -145,7 +147,7 @@ def ray(
 
     from forebay.deploy.controller.decision import Decider
     from forebay.deploy.controller.exposition import shown
-    from forebay.deploy.ray.load import load_fleet
+    from forebay.deploy.ray.settings import load_fleet
     from forebay.fleet.autoscale.base import Limits
 
     # On Kubernetes, Serve is configured with the maximum number of replicas.

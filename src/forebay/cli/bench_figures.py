@@ -27,8 +27,8 @@ def show_runs(runs: Sequence[MeasuredRun], console: Console) -> None:
 def show_loads(runs: Sequence[MeasuredRun], console: Console) -> None:
     from rich.table import Table
 
+    from forebay.bench.report.figures_table import PLUS_MINUS, has_repeats, loads_table
     from forebay.bench.report.loads import loads
-    from forebay.bench.report.loads_table import PLUS_MINUS, has_repeats, loads_table
 
     named = loads(runs)
     header, rows = loads_table(named)

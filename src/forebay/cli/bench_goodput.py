@@ -14,7 +14,7 @@ from forebay.cli.bench_stream import (
     EngineLater,
     EngineUrls,
     HtmlFile,
-    Moment,
+    LatencyEnd,
     Patience,
     Pipeline,
     SetValues,
@@ -42,7 +42,7 @@ def goodput(
     slo_event_ms: Annotated[
         float, typer.Option(help="The objective: time from an event to its committed result.")
     ],
-    slo_until: SloUntil = Moment.committed,
+    slo_until: SloUntil = LatencyEnd.committed,
     set: SetValues = None,
     engine: EngineUrls = None,
     engine_later: EngineLater = False,
@@ -136,8 +136,8 @@ def _measure(
 ) -> None:
     """Measure each load without kills, then with those of `kills_of(number, engine_is_ours)`."""
     from forebay.bench.stream.document import measured_stream
+    from forebay.bench.stream.loads import with_origin
     from forebay.bench.stream.measure import StreamSession
-    from forebay.bench.stream.origin import with_origin
     from forebay.bench.stream.rate_search import SETTLE_S
 
     console = errors_console()

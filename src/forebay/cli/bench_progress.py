@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from forebay.bench.client import Progress
+    from forebay.bench.client import LoadProgress
 
 
 @contextmanager
-def run_progress(console: Console, runs: int) -> Iterator[Callable[[Progress], None] | None]:
+def run_progress(console: Console, runs: int) -> Iterator[Callable[[LoadProgress], None] | None]:
     """A progress bar on a terminal, nothing elsewhere.
 
     The event loop draws it; a drawing thread would take the interpreter from it at any moment.
@@ -28,7 +28,7 @@ def run_progress(console: Console, runs: int) -> Iterator[Callable[[Progress], N
     with Bar(*columns, console=console, auto_refresh=False, transient=True) as bar:
         task, run, last = bar.add_task(""), 1, 0
 
-        def tell(progress: Progress) -> None:
+        def tell(progress: LoadProgress) -> None:
             nonlocal run, last
             if progress.sent < last:
                 run += 1

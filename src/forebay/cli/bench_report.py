@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from forebay.bench.report.document import MeasuredRun
 
 
-class Format(str, Enum):
+class ReportFormat(str, Enum):
     vllm = "vllm"
     aiperf = "aiperf"
     br = "br"
@@ -42,7 +42,7 @@ def report_run(
         Path | None, typer.Option(help="Write an HTML page: tables, curves, all requests.")
     ] = None,
     format: Annotated[
-        Format | None,
+        ReportFormat | None,
         typer.Option(
             help="Write it in the format of vllm bench serve, AIPerf, or llm-d's Benchmark Report (br)."
         ),
@@ -123,12 +123,12 @@ def report_streams(recorded: Path, html: Path | None, run: int | None, json: str
             answer(shown, report.more, results_console())
 
 
-def in_format(format: Format, measured: MeasuredRun) -> Iterator[bytes]:
-    if format is Format.aiperf:
+def in_format(format: ReportFormat, measured: MeasuredRun) -> Iterator[bytes]:
+    if format is ReportFormat.aiperf:
         from forebay.bench.report.aiperf import aiperf_records
 
         yield from map(orjson.dumps, aiperf_records(measured.run))
-    elif format is Format.vllm:
+    elif format is ReportFormat.vllm:
         from forebay.bench.report.vllm import vllm_result
 
         yield orjson.dumps(vllm_result(measured.run, measured.slo))

@@ -28,7 +28,7 @@ from forebay.errors import ForebayError, SettingError
 from forebay.settings import SecretRef, read_secret
 
 if TYPE_CHECKING:
-    from forebay.bench.metrics import Slo
+    from forebay.bench.metrics import RequestSlo
     from forebay.bench.report.document import MeasuredRun
 
 INTERRUPTED_STATUS = 130
@@ -329,15 +329,15 @@ def _write(report: Any, json: str | None, records: Path | None, html: Path | Non
         write_page(html, report_page(report))
 
 
-def _slo(ttft_ms: float | None, tpot_ms: float | None, e2el_ms: float | None) -> Slo | None:
-    from forebay.bench.metrics import Slo
+def _slo(ttft_ms: float | None, tpot_ms: float | None, e2el_ms: float | None) -> RequestSlo | None:
+    from forebay.bench.metrics import RequestSlo
 
     given = {"--slo-ttft-ms": ttft_ms, "--slo-tpot-ms": tpot_ms, "--slo-e2el-ms": e2el_ms}
     for option, value in given.items():
         if value is not None and not 0 < value < 1e9:
             raise SettingError(f"{option}: expected more than 0 milliseconds, found {value:g}")
     seconds = [None if value is None else value / 1000 for value in given.values()]
-    return None if seconds == [None] * 3 else Slo(*seconds)
+    return None if seconds == [None] * 3 else RequestSlo(*seconds)
 
 
 def read_processes(words: Sequence[str]) -> dict[str, int]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PIPELINE, EVENTS = "Pipeline", "Events"
 
 
-class Moment(str, Enum):
+class LatencyEnd(str, Enum):
     answered = "answered"
     committed = "committed"
 
@@ -91,7 +91,7 @@ SloMs = Annotated[
     ),
 ]
 SloUntil = Annotated[
-    Moment, typer.Option(help="End of the latency that the objective is for.", rich_help_panel=REPORT)
+    LatencyEnd, typer.Option(help="End of the latency that the objective is for.", rich_help_panel=REPORT)
 ]
 Patience = Annotated[
     float,
@@ -170,7 +170,7 @@ def stream(
     warm_events: WarmEvents = 20,
     patience: Patience = 60.0,
     slo_event_ms: SloMs = None,
-    slo_until: SloUntil = Moment.committed,
+    slo_until: SloUntil = LatencyEnd.committed,
     slo_share: Annotated[
         float,
         typer.Option(
@@ -259,7 +259,7 @@ def check_searchable(options: StreamOptions) -> None:
             "events, so there are too few results to judge a rate; use --rate"
         )
     slo, interval_s = options.slo, spec.checkpoint.interval_s
-    if slo is not None and slo.until == Moment.committed.value and slo.within_s <= interval_s:
+    if slo is not None and slo.until == LatencyEnd.committed.value and slo.within_s <= interval_s:
         raise SettingError(
             f"--slo-event-ms: {slo.within_s * 1000:g} ms to the commit is impossible at any rate, because a "
             f"commit waits up to {interval_s:g} s for the next checkpoint; raise it, or use --slo-until "
@@ -281,8 +281,8 @@ def check_files(json: str | None, html: Path | None, read: dict[str, Path | None
 
 def measure_loads(options: StreamOptions, loads: Sequence[EventLoad], found: list[MeasuredStream]) -> None:
     from forebay.bench.stream.document import measured_stream
+    from forebay.bench.stream.loads import with_origin
     from forebay.bench.stream.measure import StreamSession
-    from forebay.bench.stream.origin import with_origin
 
     console = errors_console()
     with (
@@ -311,9 +311,8 @@ def search_rate(
     from dataclasses import asdict
 
     from forebay.bench.stream.document import measured_stream
-    from forebay.bench.stream.loads import RATE_PER_S
+    from forebay.bench.stream.loads import RATE_PER_S, with_origin
     from forebay.bench.stream.measure import StreamSession
-    from forebay.bench.stream.origin import with_origin
     from forebay.bench.stream.rate_search import RateSearch, trials
 
     console = errors_console()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from forebay.bench.metrics import Distribution
-    from forebay.bench.stream.book import Progress
+    from forebay.bench.stream.book import StreamProgress
     from forebay.bench.stream.document import MeasuredStream
     from forebay.bench.stream.rate_search import Trial
 
@@ -98,7 +98,7 @@ def reported(
 
 
 @contextmanager
-def stream_progress(console: Console) -> Iterator[Callable[[float, Progress], None]]:
+def stream_progress(console: Console) -> Iterator[Callable[[float, StreamProgress], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bar
 
@@ -108,7 +108,7 @@ def stream_progress(console: Console) -> Iterator[Callable[[float, Progress], No
     ) as bar:
         task = bar.add_task("")
 
-        def tell(passed_s: float, progress: Progress) -> None:
+        def tell(passed_s: float, progress: StreamProgress) -> None:
             lag = max(0, progress.due - progress.done)
             failed = f", {counted(progress.failed, 'dead letter')}" if progress.failed else ""
             words = f"{max(0.0, passed_s):.0f} s, {lag} not committed{failed}"

@@ -180,7 +180,7 @@ def ray(
     import asyncio
 
     from forebay.deploy.ray.config import whole_config
-    from forebay.deploy.ray.load import load_fleet
+    from forebay.deploy.ray.settings import load_fleet
     from forebay.yaml_document import to_yaml
 
     check_json(json)
@@ -192,7 +192,7 @@ def ray(
     config = whole_config(spec)
     report: dict[str, Any] = {"address": spec.address, "name": spec.name, "config": config}
     if out is not None:
-        from forebay.deploy.ray.write import write_config
+        from forebay.deploy.ray.config import write_config
 
         path = write_config(config, out)
         report["files"] = [str(path)]

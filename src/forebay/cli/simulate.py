@@ -79,7 +79,7 @@ def run(
     from forebay.planning.simulate import Scenario, dispatcher_for
     from forebay.planning.simulate.engine import find_model
     from forebay.planning.simulate.figures import runs_picture
-    from forebay.planning.simulate.traces import Arrivals
+    from forebay.planning.simulate.traces import PoissonArrivals
 
     check_json(json)
     if plot is not None:
@@ -90,7 +90,7 @@ def run(
         dispatcher_for(name)
     if load is not None and not 0 < load < 100:
         raise SettingError(f"--load: expected a share of capacity between 0 and 100, found {load:g}")
-    made = Arrivals(requests, rate, prompt_tokens, output_tokens, prefixes, prefix_tokens, seed=seed)
+    made = PoissonArrivals(requests, rate, prompt_tokens, output_tokens, prefixes, prefix_tokens, seed=seed)
     scenario = Scenario(_read(trace) or made.make(), find_model(engine), replicas, seed=seed)
     scale = 1.0 if load is None else scenario.time_scale(load, scenario.capacity_per_s())
     found: dict[str, Any] = {}

@@ -25,7 +25,7 @@ from forebay.engine.journal_file import (
     ENTRY_OVERHEAD_BYTES,
     READ_TIMEOUT_S,
     Bounds,
-    Entry,
+    JournalEntry,
     connect,
     evict,
     insert,
@@ -130,7 +130,7 @@ class Journal:
         if len(value) > min(MAX_ENTRY_BYTES, self.config.max_bytes - ENTRY_OVERHEAD_BYTES):
             return False
         done: Future[bool] = Future()
-        entry = Entry(request_hash, value, self._clock.wall_ms(), self._oldest_ms())
+        entry = JournalEntry(request_hash, value, self._clock.wall_ms(), self._oldest_ms())
         with self._lock:
             try:
                 if self._reader is None:
@@ -225,7 +225,7 @@ class Journal:
             self._tally[what] += n
 
 
-_Waiting = tuple[Entry, "Future[bool]"]
+_Waiting = tuple[JournalEntry, "Future[bool]"]
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

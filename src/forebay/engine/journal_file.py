@@ -51,7 +51,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     hash: str
     value: bytes
     written_ms: int
@@ -155,14 +155,14 @@ def _refused(path: Path, error: Exception) -> SettingError:
     return SettingError(f"journal {path} cannot be used: {error}; delete it or name another file")
 
 
-def insert(connection: sqlite3.Connection, entries: Sequence[Entry]) -> list[bool]:
+def insert(connection: sqlite3.Connection, entries: Sequence[JournalEntry]) -> list[bool]:
     """Write entries as one transaction; returns for each whether it was written (no younger one existed)."""
     connection.execute("BEGIN IMMEDIATE")
     with connection:
         return [_insert(connection, entry) for entry in entries]
 
 
-def _insert(connection: sqlite3.Connection, entry: Entry) -> bool:
+def _insert(connection: sqlite3.Connection, entry: JournalEntry) -> bool:
     old = connection.execute(
         "SELECT seq, written_ms, length(value) FROM answers WHERE hash = ?", (entry.hash,)
     ).fetchone()

@@ -103,7 +103,7 @@ Waiting = tuple[float, int, int, Item, RoutingRequest]
 """The time it is ordered by, its priority, its number, the item and its demand."""
 
 
-class Room(NamedTuple):
+class ReplicaRoom(NamedTuple):
     """The replicas as one call of `Admission.ready` sees them.
 
     `has_room`: whether each takes one more request. `queues`: seconds until it has prefilled its requests,
@@ -211,8 +211,7 @@ class Admission(Generic[Item]):
             self._set_wake(queue_s(self._fleet, now_s) if touched else room.queues, now_s)
         return sent
 
-    def _look(self, now_s: float) -> Room:
-        """Which replicas have room now."""
+    def _look(self, now_s: float) -> ReplicaRoom:
         fleet = self._fleet
         queues = queue_s(fleet, now_s)
         has_room = queues <= fleet.hold_s
@@ -225,10 +224,9 @@ class Admission(Generic[Item]):
             queues[~fleet.available] = math.inf
         turns_s = (fleet.requests >= fleet.window) * (fleet.answer_s / np.maximum(fleet.requests, 1.0))
         queues += turns_s
-        return Room(has_room, queues, turns_s)
+        return ReplicaRoom(has_room, queues, turns_s)
 
     def _next(self, heap: list[Waiting[Item]], now_s: float) -> Waiting[Item] | None:
-        """Take the next request in order; expired ones are dropped."""
         while heap:
             entry = heappop(heap)
             if entry[4].deadline_s >= now_s:
@@ -236,8 +234,7 @@ class Admission(Generic[Item]):
             self._give_up(entry)
         return None
 
-    def _fit(self, demand: RoutingRequest, room: Room, now_s: float) -> Fit:
-        """Find the best replica for a request, and whether it has room for it now."""
+    def _fit(self, demand: RoutingRequest, room: ReplicaRoom, now_s: float) -> Fit:
         fleet = self._fleet
         cached = fleet.cached(demand)
         work_s = prefill_s(fleet, demand, cached)
@@ -249,8 +246,7 @@ class Admission(Generic[Item]):
             return Fit(best, cached, first_s, late, False)
         return Fit(best, cached, first_s, late, fits(fleet, new_tokens(demand, cached[best]), best))
 
-    def _place(self, demand: RoutingRequest, fit: Fit, room: Room, now_s: float) -> InFlightRequest:
-        """Count a request as sent to the replica that fits."""
+    def _place(self, demand: RoutingRequest, fit: Fit, room: ReplicaRoom, now_s: float) -> InFlightRequest:
         fleet, replica = self._fleet, fit.replica
         self._leave(demand)
         request = fleet.take(replica, demand, fit.cached, now_s)
@@ -303,7 +299,6 @@ class Admission(Generic[Item]):
             self._closed_until_s = self.wake_s
 
     def _opened(self, now_s: float) -> bool:
-        """Whether a replica has got room since all were full."""
         fleet = self._fleet
         for replica in fleet.changed:
             queued_s = queue_of_s(fleet, replica, now_s)
@@ -332,7 +327,6 @@ class Admission(Generic[Item]):
 
 
 def _has_room(fleet: ReplicaTable, replica: int, queued_s: float) -> bool:
-    """Whether a replica with `queued_s` seconds of prefill has room, apart from its memory."""
     if fleet.requests[replica] >= fleet.window[replica]:
         return False
     return bool(queued_s <= fleet.hold_s[replica] or fleet.waiting[replica] < fleet.prefill_slots[replica])

@@ -51,7 +51,7 @@ NO_TIME_S = 0.25
 Phase = Literal["climb", "rest", "trial", "back"]
 
 
-class Turn:
+class LimitTurn:
     """Lets one limit at a time try another number, so that effects are not mixed up."""
 
     def __init__(self) -> None:
@@ -84,11 +84,11 @@ class ConcurrencyLimit:
         *,
         most: float = math.inf,
         most_s: float = math.inf,
-        turn: Turn | None = None,
+        turn: LimitTurn | None = None,
     ) -> None:
         self._most = most
         self._most_s = most_s
-        self._turn = turn or Turn()
+        self._turn = turn or LimitTurn()
         self._limit = min(float(FIRST), most)
         self._start = Opening()
         self._careful = False
@@ -243,7 +243,6 @@ class ConcurrencyLimit:
             self._look(0, now_s)
 
     def _look(self, skip: int, now_s: float) -> None:
-        """Start a new measurement after the next `skip` answers."""
         wanted = self._limit if self._phase == "climb" else _wanted(max(self._limit, self._base))
         self._looked_at = self._limit
         self._rate = Rate(wanted, skip, now_s)
@@ -266,7 +265,6 @@ class ConcurrencyLimit:
         self._look(0, now_s)
 
     def _try(self, rate: Rate, now_s: float) -> None:
-        """Begin a trial if one is due."""
         self._base_per_s = rate.per_s
         least = max(1.0, rate.per_s * NO_TIME_S)
         if self._start.slots < math.inf:

@@ -130,7 +130,7 @@ class PlacementDeadline(Deadline):
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class CallFailed:
     """The replicas at which a request failed, its last failure, and whether that replica had stalled."""
 
     replicas: tuple[int, ...]
@@ -159,7 +159,7 @@ class FleetEngine:
         self._retries = RetryBudget(lambda: not self.client.waiting)
         self.client.on_idle = self._retries.wake
         # The caller may try a request again under the same id.
-        self._failed: OrderedDict[str, Failed] = OrderedDict()
+        self._failed: OrderedDict[str, CallFailed] = OrderedDict()
 
     async def complete(
         self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
@@ -191,7 +191,7 @@ class FleetEngine:
                     self._remember(request.id, found)
                     continue
                 # The request may be tried again, at all replicas.
-                found = Failed((), error, found.lost)
+                found = CallFailed((), error, found.lost)
             self._remember(request.id, found)
             if isinstance(error, MISPLACED) and tried < len(self.client.replicas()):
                 raise Unreachable(f"{error}; no other replica can be asked now")
@@ -226,8 +226,7 @@ class FleetEngine:
         deadline: Deadline,
         *,
         prompt: PromptElsewhere | None = None,
-    ) -> Completion | Failed:
-        """Make one call when a replica has room. Raises if none has within the deadline."""
+    ) -> Completion | CallFailed:
         begun = deadline.begun_s is not None
         demand = self.client.demand(
             text,
@@ -270,7 +269,7 @@ class FleetEngine:
                 # A timeout shows that the replica is slow, even if there are others.
                 lease.failed(error, blame=blame, alone=only and not isinstance(error, AttemptTimeout))
                 replicas = tuple(dict.fromkeys((*avoid, lease.number)))
-                return Failed(replicas, error, bool(lease.lost))
+                return CallFailed(replicas, error, bool(lease.lost))
             lease.load(completion.load)
             lease.done(completion.usage)
             return completion
@@ -313,7 +312,7 @@ class FleetEngine:
             raise AttemptTimeout(lease.lost)
         return call.result()
 
-    def _remember(self, id: str, failed: Failed) -> None:
+    def _remember(self, id: str, failed: CallFailed) -> None:
         self._failed[id] = failed
         self._failed.move_to_end(id)
         if len(self._failed) > MAX_REMEMBERED:

@@ -148,7 +148,6 @@ class ReplicaLease:
             self._changed(self)
 
     def _worked_on(self) -> bool:
-        """Count it as being worked on; returns whether it was not before."""
         news = not self._works
         if news:
             self._works = True

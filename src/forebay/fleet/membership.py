@@ -206,7 +206,6 @@ class Membership:
                 self._follow(replica)
 
     def _follow(self, replica: Replica) -> None:
-        """Subscribe to its KV-cache events."""
         if self._subscriber is None or self._config.kv_events is None:
             return
         try:
@@ -296,7 +295,6 @@ class Membership:
             self.sync(replica)
 
     def _fault_of(self, replica: Replica) -> str:
-        """Why a replica with these models gets no requests; empty if it may."""
         listed, wanted = names(replica.models), self._config.model
         if wanted in listed or (wanted is None and listed):
             return ""
@@ -312,7 +310,6 @@ class Membership:
         self._changed()
 
     async def _ask(self, replica: Replica) -> None:
-        """Ask what it serves; it joins, or stays out with the reason."""
         timeout_s = self._config.check_timeout_s
         await self.served.fetch(replica, timeout_s)
         fault = self._fault_of(replica)

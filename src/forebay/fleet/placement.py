@@ -118,7 +118,6 @@ class Placements:
         self._waker = asyncio.get_running_loop().call_soon(self._dispatch)
 
     async def _wait(self, demand: RoutingRequest, deadline: Deadline, source: str | None) -> ReplicaLease:
-        """Return once a replica has room; raises `Overloaded` or `Unreachable`."""
         self._watch()
         loop, now_s = asyncio.get_running_loop(), self._clock.monotonic_s()
         waiting = WaitingRequest(demand, deadline, source, now_s, loop.create_future())
@@ -150,12 +149,10 @@ class Placements:
             self._expire(waiting)
 
     def _expire(self, waiting: WaitingRequest) -> None:
-        """Refuse it because its deadline has passed."""
         waited_s = self._clock.monotonic_s() - waiting.since_s
         _refuse(waiting, self._refusal(waited_s, waiting.demand.model))
 
     def _refusal(self, waited_s: float, model: str | None) -> EngineError:
-        """Why a request for `model` got no replica within `waited_s`."""
         membership = self._membership
         if membership.works(model):
             usable = membership.usable()
@@ -168,7 +165,6 @@ class Placements:
         return Unreachable(f"there is no replica to send the request to: {membership.why_none()}", sent=False)
 
     def _learn(self, chars: int, lease: ReplicaLease) -> None:
-        """Learn from the usage of `lease` how many tokens a prompt of `chars` has."""
         if lease.usage is not None and chars:
             self._tokens.learn(chars, lease.usage.prompt_tokens)
             self._fleet.block_tokens = BLOCK_CHARS / self._tokens.chars_per_token
@@ -211,6 +207,5 @@ class Placements:
 
 
 def _refuse(waiting: WaitingRequest, error: EngineError) -> None:
-    """Raise `error` where the request waits, unless it has a replica."""
     if not waiting.granted.done():
         waiting.granted.set_exception(error)

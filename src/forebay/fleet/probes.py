@@ -74,7 +74,6 @@ class StallDetector:
             lease.mark_stalled(why)
 
     def _others_work(self, replica: Replica, since_s: float, now_s: float) -> bool:
-        """Whether another replica may take the requests, and is not as silent itself."""
         others = (other for other in self._rows.values() if other is not replica and other.open(now_s))
         return any(not other.leases or other.progress.moved_s > since_s for other in others)
 

@@ -9,7 +9,7 @@ from forebay.engine.load import ReplicaCounters
 from forebay.engine.replica import ReplicaConnection, ServedModel
 from forebay.errors import EngineError, RateLimited
 from forebay.fleet.cache_events import CacheWatch
-from forebay.fleet.concurrency import ConcurrencyLimit, Turn
+from forebay.fleet.concurrency import ConcurrencyLimit, LimitTurn
 from forebay.fleet.health import Health, HealthRules, ReportCheck
 from forebay.fleet.progress import PATIENCE, RequestProgress, TrackedRequest
 from forebay.fleet.refusals import Refusals
@@ -58,7 +58,7 @@ class Replica:
         self._table = table
         self.health = Health(rules)
         self.progress = RequestProgress()
-        turn = Turn()
+        turn = LimitTurn()
         self._running = ConcurrencyLimit(most=capacity, most_s=most_s, turn=turn)
         """How many requests give the highest throughput."""
         self._prefill_slots = ConcurrencyLimit(most=capacity, turn=turn)
@@ -285,7 +285,6 @@ class Replica:
         return max(least_s, PATIENCE * (self._table.queued_s(self.row) + self.credible_s))
 
     def _sign(self, now_s: float) -> None:
-        """Note a sign that it works."""
         self.progress.moved(now_s)
         self.health.sign(now_s)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from forebay.fleet.prefix_index import PrefixIndex
 from forebay.fleet.routing_request import InFlightRequest, RoutingRequest, Vector
-from forebay.fleet.speed import Prefills, PrefillSpeed, SpeedFit, features
+from forebay.fleet.speed import PrefillSamples, PrefillSpeed, SpeedFit, features
 from forebay.records import ReplicaLoad
 
 FADE = 1 / 20
@@ -20,6 +20,8 @@ STEP_FADE = 1 / 100
 """How far one faster request lowers the step length."""
 MAX_BLOCKS = 1_000_000
 """The most blocks remembered per replica, whatever cache size it reports."""
+DEFAULT_BLOCKS = 100_000
+"""Remembered for a replica of unknown cache size."""
 STALE_S = 10.0
 """Age at which a load report expires: ten scrapes missed at one a second."""
 
@@ -98,17 +100,14 @@ class ReplicaTable:
         replicas: Sequence[ReplicaLimits] = (),
         *,
         block_tokens: int = 512,
-        index_blocks: int = 100_000,
         speed: PrefillSpeed | None = None,
         work_s: float = 0.0,
     ) -> None:
-        """`block_tokens` is the size of the blocks in demands; `index_blocks`, how many are remembered for a
-        replica of unknown cache size. `work_s` is the assumed prefill time of others' requests until own
-        first tokens show it."""
+        """`block_tokens` is the size of the blocks in demands; `work_s`, the assumed prefill time of others'
+        requests until own first tokens show it."""
         self.count = 0
         self.names: list[str] = []
         self.block_tokens: float = block_tokens
-        self._index_blocks = index_blocks
         self.available = np.ones(0, bool)
         self.all_available = True
         self.index = PrefixIndex([])
@@ -120,7 +119,7 @@ class ReplicaTable:
         self.nothing: Vector = np.zeros(0)
         self._output_tokens = 0.0
         self._work_s = work_s
-        self._prefills: list[Prefills] = []
+        self._prefills: list[PrefillSamples] = []
         self._free: list[int] = []
         self._set_values(np.empty((len(COLUMNS), 0)))
         for replica in replicas:
@@ -144,7 +143,7 @@ class ReplicaTable:
         self.set_available(replica, False)
         self.index.clear(replica)
         self._values[:, replica] = NEW_ROW
-        self._prefills[replica] = Prefills()
+        self._prefills[replica] = PrefillSamples()
         self._free.append(replica)
 
     def _grow(self) -> int:
@@ -157,7 +156,7 @@ class ReplicaTable:
         self.nothing = np.zeros(self.count)
         self.names.append("")
         self.index.grow()
-        self._prefills.append(Prefills())
+        self._prefills.append(PrefillSamples())
         return number
 
     def _set_values(self, values: Vector) -> None:
@@ -167,7 +166,7 @@ class ReplicaTable:
 
     def _cached_blocks(self, replica: ReplicaLimits) -> int:
         if math.isinf(replica.kv_tokens):
-            return self._index_blocks
+            return DEFAULT_BLOCKS
         return min(int(replica.kv_tokens / self.block_tokens), MAX_BLOCKS)
 
     def numbers(self) -> Sequence[int]:

@@ -46,7 +46,7 @@ class PrefillSpeed:
 
 
 @dataclass(slots=True)
-class Prefills:
+class PrefillSamples:
     """Prefills at one replica: own requests without a first token, and what first tokens have shown.
 
     `observed_s` and `predicted_s`: recent time between first tokens. `sample`: when the last first token was

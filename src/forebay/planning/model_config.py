@@ -11,14 +11,12 @@ import orjson
 
 from forebay.errors import SettingError
 from forebay.files import read_bytes
-from forebay.planning.config_fields import MAX_LAYERS, MAX_NUMBER, Fields, type_bytes_of
+from forebay.planning.config_fields import MAX_LAYERS, MAX_NUMBER, Fields, shown, type_bytes_of
 from forebay.planning.defaults import text_config
-from forebay.planning.images import image_weights
 from forebay.planning.kv_cache import BLOCK_TOKENS, CachedLayers, reserved_bytes
 from forebay.planning.layers import kind_of, layer_counts
-from forebay.planning.quantization import only_experts, quantized_bytes
 from forebay.planning.recurrent import state_bytes_of, states_of
-from forebay.planning.weights import attention_of, index_bytes_of, weights_of
+from forebay.planning.weights import attention_of, image_weights, index_bytes_of, weights_of
 
 MAX_CONFIG_BYTES = 1 << 20
 MAX_INDEX_BYTES = 64 << 20
@@ -186,3 +184,57 @@ def _max_context(found: Fields) -> int | None:
     if kind == "yarn" and isinstance(original, int) and 0 < original <= MAX_NUMBER:
         return max(length, int(original * factor))
     return length
+
+
+SCALE = 2 / 128
+"""A scale of two bytes for each 128 weights."""
+MAX_GROUPS = 100
+
+
+def quantized_bytes(found: Fields) -> float | None:
+    """Bytes per quantized weight; None without quantization of weights.
+
+    Of several groups of compressed-tensors the one with the most bits counts for all. Raises `SettingError`
+    if the bits are out of range or missing.
+    """
+    config = found.get("quantization_config")
+    if not isinstance(config, dict):
+        return None
+    if config.get("quant_method") == "compressed-tensors":
+        bits = _bits_of_groups(found, config)
+        if bits is None:
+            return None
+    else:
+        bits = config.get("bits", config.get("w_bit"))
+    if bits is None:
+        named = f"{str(config.get('quant_method'))[:40]} {str(config.get('quant_algo'))[:40]}"
+        bits = 4 if config.get("load_in_4bit") or "4" in named else 8
+    if type(bits) is not int or not 1 <= bits <= 16:
+        raise SettingError(
+            f"model: {found.where}: bits of the quantization: expected 1 to 16, found {shown(bits)}"
+        )
+    return bits / 8 + SCALE
+
+
+def only_experts(found: Fields) -> bool:
+    """Whether only the experts are quantized, as in gpt-oss."""
+    config = found.get("quantization_config")
+    return isinstance(config, dict) and config.get("quant_method") == "mxfp4"
+
+
+def _bits_of_groups(found: Fields, config: dict[str, Any]) -> Any:
+    groups = config.get("config_groups")
+    if not isinstance(groups, dict) or not 1 <= len(groups) <= MAX_GROUPS:
+        raise SettingError(
+            f"model: {found.where}: quantization_config: config_groups: expected 1 to {MAX_GROUPS} groups "
+            f"with the bits of the weights, found {shown(groups)}"
+        )
+    bits = []
+    for group in groups.values():
+        weights = group.get("weights") if isinstance(group, dict) else None
+        if isinstance(weights, dict):
+            each = weights.get("num_bits")
+            if type(each) is not int:
+                return each if each is not None else "nothing"
+            bits.append(each)
+    return max(bits, default=None)

@@ -28,7 +28,7 @@ JSON = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ScriptedAnswer:
     """An answer to one request.
 
     Attributes:
@@ -46,13 +46,13 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ScriptedRequest:
     method: str
     path: str
     body: bytes
 
 
-Script = Callable[[Asked], Answer]
+Script = Callable[[ScriptedRequest], ScriptedAnswer]
 
 
 def event(document: object) -> bytes:
@@ -62,16 +62,16 @@ def event(document: object) -> bytes:
 DONE = b"data: [DONE]\n\n"
 
 
-def whole(document: object, status: int = 200) -> Answer:
-    return Answer(((0.0, orjson.dumps(document)),), status, JSON)
+def whole(document: object, status: int = 200) -> ScriptedAnswer:
+    return ScriptedAnswer(((0.0, orjson.dumps(document)),), status, JSON)
 
 
-def completion(tokens: int, first_s: float, gap_s: float, *, model: str = "scripted") -> Script:
+def completion(tokens: int, first_s: float, gap_s: float) -> Script:
     """A minimal vLLM: `/v1/models`, and completions of `tokens` tokens, one per event.
 
     The first token comes after `first_s`, each further one `gap_s` later; the usage follows the last.
     """
-    head = {"id": "cmpl-0", "object": "text_completion", "created": 0, "model": model}
+    head = {"id": "cmpl-0", "object": "text_completion", "created": 0, "model": "scripted"}
 
     def chunk(text: str, reason: str | None = None) -> bytes:
         choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": reason, "stop_reason": None}
@@ -80,8 +80,8 @@ def completion(tokens: int, first_s: float, gap_s: float, *, model: str = "scrip
     usage = {"prompt_tokens": 16, "completion_tokens": tokens, "total_tokens": 16 + tokens}
     pieces = [(first_s + index * gap_s, chunk(" word")) for index in range(tokens - 1)]
     last = chunk(" word", "length") + event({**head, "choices": [], "usage": usage}) + DONE
-    answer = Answer((*pieces, (first_s + (tokens - 1) * gap_s, last)))
-    models = whole({"object": "list", "data": [{"id": model, "object": "model", "owned_by": "forebay"}]})
+    answer = ScriptedAnswer((*pieces, (first_s + (tokens - 1) * gap_s, last)))
+    models = whole({"object": "list", "data": [{"id": "scripted", "object": "model", "owned_by": "forebay"}]})
     return lambda asked: answer if asked.method == "POST" else models
 
 
@@ -98,7 +98,7 @@ class StreamServer:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="stream-server", daemon=True)
         self.port = 0
-        self.asked: list[Asked] = []
+        self.asked: list[ScriptedRequest] = []
 
     @property
     def url(self) -> str:
@@ -116,7 +116,7 @@ class StreamServer:
         self._thread.join(10)
         self._loop.close()
 
-    def _answer(self, asked: Asked) -> Answer:
+    def _answer(self, asked: ScriptedRequest) -> ScriptedAnswer:
         self.asked.append(asked)
         return self._script(asked)
 
@@ -196,14 +196,14 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         method = self._parser.get_method().decode()
-        answer = self._script(Asked(method, self._path.decode("latin-1"), self._body))
+        answer = self._script(ScriptedRequest(method, self._path.decode("latin-1"), self._body))
         head = (
             f"HTTP/1.1 {answer.status} Scripted\r\nContent-Type: {answer.content_type}\r\n"
             f"Transfer-Encoding: chunked\r\n\r\n"
         )
         self._write(answer, self._loop.time(), 0, head.encode())
 
-    def _write(self, answer: Answer, asked_s: float, index: int, head: bytes = b"") -> None:
+    def _write(self, answer: ScriptedAnswer, asked_s: float, index: int, head: bytes = b"") -> None:
         pieces, parts = answer.pieces, [head]
         now_s = self._loop.time()
         while index < len(pieces) and asked_s + pieces[index][0] <= now_s:

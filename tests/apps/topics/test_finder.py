@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from forebay.apps.topics.finder import Lexicon, TopicFinder
-from forebay.apps.topics.values import NO_TOPIC, Found, TopicEvent, TopicSettings
+from forebay.apps.topics.values import NO_TOPIC, FoundTopics, TopicEvent, TopicSettings
 from forebay.errors import MalformedRecord, SettingError
 
 
@@ -104,7 +104,7 @@ def stream(count: int, subjects: tuple[str, ...] = SUBJECTS, seed: int = 1) -> l
 
 def add(
     finder: TopicFinder, texts: list[str], *, start_ms: int = 0, step_ms: int = 1000, batch: int = 50
-) -> Found:
+) -> FoundTopics:
     topics: list[int] = []
     events: list[TopicEvent] = []
     for first in range(0, len(texts), batch):
@@ -114,7 +114,7 @@ def add(
         found = finder.add(part, vectors, times)
         topics += found.topics
         events += found.events
-    return Found(tuple(topics), tuple(events))
+    return FoundTopics(tuple(topics), tuple(events))
 
 
 def test_each_subject_becomes_one_topic() -> None:

@@ -12,7 +12,7 @@ from forebay.apps.trends.book import TrendBook
 from forebay.apps.trends.rising import RisingTerms
 from forebay.apps.trends.stages import TickCounter
 from forebay.apps.trends.terms import terms_of
-from forebay.apps.trends.values import Counts, Report, Rise, Seen, TrendEvent, TrendSettings
+from forebay.apps.trends.values import Counts, Rise, TermSeen, TickReport, TrendEvent, TrendSettings
 from forebay.errors import MalformedRecord
 
 SMALL = TrendSettings(width_bits=14)
@@ -172,8 +172,8 @@ def test_other_bytes_are_refused(data: bytes) -> None:
         TrendFinder.from_bytes(data)
 
 
-def seen(rise: float, first: int, posts: int = 20) -> Seen:
-    return Seen((posts, first, first + 2), (20.0,) * 4, Rise(rise, 0.0, 0.01, 0))
+def seen(rise: float, first: int, posts: int = 20) -> TermSeen:
+    return TermSeen((posts, first, first + 2), (20.0,) * 4, Rise(rise, 0.0, 0.01, 0))
 
 
 def test_terms_that_share_nothing_with_a_trend_are_not_held_against_it(
@@ -192,7 +192,7 @@ def test_terms_that_share_nothing_with_a_trend_are_not_held_against_it(
     born = 0
     for tick in range(3):
         terms = {f"w{tick}x{n}y{n}z": seen(20.0 + n, 10_000 * tick + 3 * n) for n in range(1000)}
-        born += sum(each.kind == "born" for each in book.take(Report(tick, 1000.0, terms)))
+        born += sum(each.kind == "born" for each in book.take(TickReport(tick, 1000.0, terms)))
     assert born == TrendSettings().max_trends
     assert len(compared) < 100
 

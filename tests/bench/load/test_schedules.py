@@ -18,8 +18,8 @@ from forebay.bench.load.schedules import (
     Gamma,
     Poisson,
     Ramp,
-    Replay,
     Schedule,
+    TraceReplay,
 )
 from forebay.errors import SettingError
 
@@ -91,9 +91,9 @@ def test_a_ramp_reaches_its_last_rate_and_stays_there() -> None:
 
 
 def test_a_replay_keeps_the_gaps_at_its_speed() -> None:
-    assert Replay([0.0, 1.0, 4.0], speed=2).due_s(3, Random()) == [0.0, 0.5, 2.0]
+    assert TraceReplay([0.0, 1.0, 4.0], speed=2).due_s(3, Random()) == [0.0, 0.5, 2.0]
     with pytest.raises(SettingError, match="mine holds 3 requests, and 4 were asked for"):
-        Replay([0.0, 1.0, 4.0], source="mine").due_s(4, Random())
+        TraceReplay([0.0, 1.0, 4.0], source="mine").due_s(4, Random())
 
 
 @pytest.mark.parametrize("rate", [0, -1, math.nan, math.inf, 1e9])
@@ -112,7 +112,7 @@ def test_a_rate_that_is_none_is_refused(rate: float) -> None:
         lambda: Bursts(1, 0),
         lambda: Bursts(1, math.nan),
         lambda: Ramp(1, 1, 0),
-        lambda: Replay([0.0], speed=0),
+        lambda: TraceReplay([0.0], speed=0),
         lambda: ClosedLoop(0),
         lambda: ClosedLoop(10**9),
         lambda: Constant(1).due_s(0, Random()),

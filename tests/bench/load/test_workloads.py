@@ -18,7 +18,7 @@ from forebay.bench.load.workloads import (
     PrefixGroups,
     RandomTokens,
     RandomWords,
-    Sessions,
+    SessionWorkload,
     TracePrompts,
     Workload,
 )
@@ -37,7 +37,7 @@ lengths: st.SearchStrategy[Lengths] = st.one_of(
 token_workloads: st.SearchStrategy[Workload] = st.one_of(
     st.builds(RandomTokens, lengths, lengths),
     st.builds(PrefixGroups, st.integers(1, 5), short, lengths, lengths),
-    st.builds(Sessions, st.integers(1, 4), lengths, lengths, lengths),
+    st.builds(SessionWorkload, st.integers(1, 4), lengths, lengths, lengths),
 )
 
 
@@ -80,7 +80,7 @@ def test_groups_share_their_prefix_and_nothing_else() -> None:
 
 
 def test_turns_continue_their_session() -> None:
-    made = Sessions(3, Exactly(10), Exactly(5), Exactly(7)).requests(5, seed=0, nonce="n")
+    made = SessionWorkload(3, Exactly(10), Exactly(5), Exactly(7)).requests(5, seed=0, nonce="n")
     # Two sessions, the second one cut short.
     assert [(one.session, one.prompt_tokens) for one in made] == [
         ("0", 10),

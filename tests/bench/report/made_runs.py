@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from forebay.bench.metrics import Slo, run_figures
+from forebay.bench.metrics import RequestSlo, run_figures
 from forebay.bench.records import Chunk, EngineSample, LoadRun, RequestRecord
 from forebay.bench.report.document import MeasuredRun
 from forebay.bench.verdict import Verdict
 
 BEGAN_AT = "2026-11-23T15:00:00.250000+00:00"
-SLO = Slo(ttft_s=0.5, tpot_s=0.05, e2el_s=3.0)
+SLO = RequestSlo(ttft_s=0.5, tpot_s=0.05, e2el_s=3.0)
 
 
 def answered(
@@ -121,7 +121,7 @@ def made_run(
     return LoadRun(**(given | changes))
 
 
-def measured(run: LoadRun, slo: Slo | None = SLO, verdict: Verdict | None = None) -> MeasuredRun:
+def measured(run: LoadRun, slo: RequestSlo | None = SLO, verdict: Verdict | None = None) -> MeasuredRun:
     return MeasuredRun(run, run_figures(run, slo), slo, verdict)
 
 

@@ -6,9 +6,8 @@ import pytest
 from tests.bench.report.made_runs import made_run, measured
 
 from forebay.bench.compare import Difference
-from forebay.bench.report.figures_table import figure_rows
+from forebay.bench.report.figures_table import figure_rows, loads_table
 from forebay.bench.report.html_compare import difference_row
-from forebay.bench.report.loads_table import loads_table
 
 
 @pytest.mark.parametrize("slower", [0.001, 1.0, 100.0])

@@ -11,7 +11,7 @@ import pytest
 from tests.bench.report.made_runs import SLO, VALID, answered, failed, invalid, made_run, measured
 from tests.pages.documents import ATTACKS, seen
 
-from forebay.bench.metrics import Slo
+from forebay.bench.metrics import RequestSlo
 from forebay.bench.records import Chunk, EngineSample, LoadRun, RequestRecord
 from forebay.bench.report.document import MeasuredRun, Report
 from forebay.bench.report.html import MAX_DETAILED, report_page
@@ -63,7 +63,7 @@ def test_a_run_has_all_its_parts() -> None:
 
 def test_the_figures_are_those_of_the_run() -> None:
     run = made_run(records=(answered(0, 1.0, 1.25, 1.5, 1.75, 2.25), failed(1, 2.0)), duration_s=4.0)
-    found = words(page(measured(run, Slo(e2el_s=1.0))))
+    found = words(page(measured(run, RequestSlo(e2el_s=1.0))))
     for said in (
         "1 of 2 requests answered",
         "0.25 requests/s answered",
@@ -220,7 +220,10 @@ def test_response_and_service_are_one_line_where_they_are_the_same() -> None:
 
 
 def test_an_objective_is_told_with_its_share_and_drawn_where_it_is_near() -> None:
-    near, far = page(measured(ONE.run, Slo(ttft_s=0.1))), page(measured(ONE.run, Slo(ttft_s=60.0)))
+    near, far = (
+        page(measured(ONE.run, RequestSlo(ttft_s=0.1))),
+        page(measured(ONE.run, RequestSlo(ttft_s=60.0))),
+    )
     assert re.search(r"objective: [\d.]+% within 100 ms", words(near))
     assert "objective: 100.0% within 60,000 ms" in words(far)
     assert near.count('class="red dash"/>') == far.count('class="red dash"/>') + 1

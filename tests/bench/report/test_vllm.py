@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.bench.report.made_runs import SLO, answered, failed, made_run
 
-from forebay.bench.metrics import Slo
+from forebay.bench.metrics import RequestSlo
 from forebay.bench.records import Chunk, RequestRecord
 from forebay.bench.report.vllm import vllm_result
 
@@ -64,7 +64,7 @@ def test_every_key_by_hand() -> None:
         ),
         duration_s=4.0,
     )
-    found = vllm_result(run, Slo(ttft_s=0.3))
+    found = vllm_result(run, RequestSlo(ttft_s=0.3))
     assert set(found) == SETTINGS | RESULTS | FIGURES
     assert {name: found[name] for name in SETTINGS} == {
         "date": "20261123-150000",
@@ -181,7 +181,7 @@ def test_the_figures_are_those_of_vllm_itself() -> None:
     settings = load_settings()
     ensure_engine(settings, Silent())
     run = made_run(requests=1500, rate_per_s=40, failing=0.02)
-    found = vllm_result(run, Slo(ttft_s=0.1, tpot_s=0.02))
+    found = vllm_result(run, RequestSlo(ttft_s=0.1, tpot_s=0.02))
     outputs: list[dict[str, Any]] = [
         {
             "success": not found["errors"][number],

@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from forebay.bench.stream.book import EventBook, Progress
+from forebay.bench.stream.book import EventBook, StreamProgress
 from forebay.bench.stream.pipeline import Places
 from forebay.bench.stream.sinks import CommittedFiles, file_clock_s
 from forebay.bench.stream.windows import Sent
@@ -44,7 +44,7 @@ def test_moments_and_counts_of_each_event(tmp_path: Path) -> None:
     commit(places.letters, "part-abc-0.jsonl", dead_letter_json(letter))
     book.look()
     book.look()
-    assert book.progress(1_000_010) == Progress(total=3, due=2, done=2, failed=1)
+    assert book.progress(1_000_010) == StreamProgress(total=3, due=2, done=2, failed=1)
     assert not book.over(())
     assert book.failures() == ["too_long: a b"]
     assert book.strangers == 1

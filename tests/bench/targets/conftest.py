@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from forebay.bench.load.request import LoadRequest
+from forebay.bench.records import LoadRequest
 from forebay.bench.targets.base import Piece, Target
 
 Ask = Callable[..., list[Piece]]

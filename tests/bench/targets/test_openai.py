@@ -14,9 +14,9 @@ import pytest
 from forebay.bench.client import measure
 from forebay.bench.load.lengths import Exactly
 from forebay.bench.load.plan import make_load
-from forebay.bench.load.request import LoadRequest
 from forebay.bench.load.schedules import ClosedLoop
 from forebay.bench.load.workloads import RandomTokens
+from forebay.bench.records import LoadRequest
 from forebay.bench.targets.base import TRIAL, Piece, trial_requests
 from forebay.bench.targets.openai import OpenAiOptions, OpenAiTarget
 from forebay.errors import (
@@ -32,7 +32,7 @@ from forebay.errors import (
 )
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
-from forebay.testing.stream_server import DONE, Answer, Asked, StreamServer, event, whole
+from forebay.testing.stream_server import DONE, ScriptedAnswer, ScriptedRequest, StreamServer, event, whole
 from forebay.testing.waiting import wait_until
 
 Ask = Callable[..., list[Piece]]
@@ -54,11 +54,11 @@ def used(completion_tokens: int, **more: Any) -> dict[str, Any]:
     return {"prompt_tokens": 3, "completion_tokens": completion_tokens, **more}
 
 
-def at_once(*pieces: bytes, **options: Any) -> Answer:
-    return Answer(tuple((0.0, piece) for piece in pieces), **options)
+def at_once(*pieces: bytes, **options: Any) -> ScriptedAnswer:
+    return ScriptedAnswer(tuple((0.0, piece) for piece in pieces), **options)
 
 
-def answers(answer: Answer) -> Callable[[Asked], Answer]:
+def answers(answer: ScriptedAnswer) -> Callable[[ScriptedRequest], ScriptedAnswer]:
     return lambda asked: answer if asked.method == "POST" else MODELS
 
 
@@ -91,7 +91,7 @@ def test_what_is_asked_of_vllm(ask: Ask) -> None:
 def test_what_is_asked_of_a_server_without_extensions(ask: Ask) -> None:
     """A server that rejects unknown fields gets only those of OpenAI's own protocol."""
 
-    def strict(asked: Asked) -> Answer:
+    def strict(asked: ScriptedRequest) -> ScriptedAnswer:
         if asked.method == "GET":
             return MODELS
         if b"ignore_eos" in asked.body:
@@ -200,7 +200,7 @@ def test_every_part_of_a_delta_has_a_first_token(ask: Ask, part: dict[str, Any])
 
 @pytest.mark.parametrize("status", [400, 422, 500])
 def test_a_server_without_token_ids_is_found_before_the_load(status: int) -> None:
-    def texts_only(asked: Asked) -> Answer:
+    def texts_only(asked: ScriptedRequest) -> ScriptedAnswer:
         if asked.method == "GET":
             return MODELS
         if isinstance(orjson.loads(asked.body)["prompt"], list):
@@ -251,7 +251,9 @@ def test_events_cut_anywhere(ask: Ask) -> None:
         (at_once(completion("a", "length"), ends=False), Unreachable, "closed the connection in the middle"),
     ],
 )
-def test_what_goes_wrong_is_reported(ask: Ask, answer: Answer, error: type[EngineError], words: str) -> None:
+def test_what_goes_wrong_is_reported(
+    ask: Ask, answer: ScriptedAnswer, error: type[EngineError], words: str
+) -> None:
     options = OpenAiOptions(model="m", extensions=True, api_key="sk-secret")
     seen: list[Piece] = []
     with (
@@ -264,7 +266,7 @@ def test_what_goes_wrong_is_reported(ask: Ask, answer: Answer, error: type[Engin
 
 def test_an_answer_is_whole_after_done_whatever_follows(ask: Ask) -> None:
     """An endless body costs the connection, but not the answer."""
-    answer = Answer(((0.0, completion("a", "length") + DONE), (3600.0, b": ping\n\n")))
+    answer = ScriptedAnswer(((0.0, completion("a", "length") + DONE), (3600.0, b": ping\n\n")))
     with StreamServer(answers(answer)) as server:
         assert contents(ask(OpenAiTarget(server.url, TOLD), REQUEST)) == [None]
 
@@ -279,7 +281,7 @@ def test_an_answer_is_whole_after_done_whatever_follows(ask: Ask) -> None:
     ],
 )
 def test_a_model_that_cannot_be_found_out(
-    ask: Ask, models: Answer, error: type[Exception], words: str
+    ask: Ask, models: ScriptedAnswer, error: type[Exception], words: str
 ) -> None:
     with StreamServer(lambda _: models) as server, pytest.raises(error, match=words):
         ask(OpenAiTarget(server.url), REQUEST)
@@ -289,7 +291,7 @@ def test_a_server_that_is_overloaded_at_first_is_measured_all_the_same(ask: Ask)
     refusals = [whole({"error": "full"}, 503)]
     answer = at_once(completion("a", "length"), DONE)
 
-    def first_refuse(asked: Asked) -> Answer:
+    def first_refuse(asked: ScriptedRequest) -> ScriptedAnswer:
         if asked.method == "GET":
             return MODELS
         return refusals.pop() if refusals else answer

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from forebay.bench.load.request import LoadRequest
+from forebay.bench.records import LoadRequest
 from forebay.bench.targets.base import Piece, Target
 from forebay.bench.targets.tgi import TgiTarget
 from forebay.bench.targets.triton import TENSORRT_LLM, TritonOptions, TritonTarget
@@ -25,7 +25,7 @@ from forebay.errors import (
     SettingError,
     Unreachable,
 )
-from forebay.testing.stream_server import Answer, StreamServer, event, whole
+from forebay.testing.stream_server import ScriptedAnswer, StreamServer, event, whole
 
 Ask = Callable[..., list[Piece]]
 REQUEST = LoadRequest(0, 0.0, "Hello", 3)
@@ -54,8 +54,8 @@ def text(value: str) -> bytes:
     return event({"model_name": "m", "model_version": "1", "text_output": value})
 
 
-def at_once(*pieces: bytes, **options: Any) -> Answer:
-    return Answer(tuple((0.0, piece) for piece in pieces), **options)
+def at_once(*pieces: bytes, **options: Any) -> ScriptedAnswer:
+    return ScriptedAnswer(tuple((0.0, piece) for piece in pieces), **options)
 
 
 def test_tgi(ask: Ask) -> None:
@@ -84,7 +84,7 @@ def test_tgi(ask: Ask) -> None:
         (at_once(token("a", details={"finish_reason": "length"})), ProtocolViolation),
     ],
 )
-def test_tgi_that_fails(ask: Ask, answer: Answer, error: type[EngineError]) -> None:
+def test_tgi_that_fails(ask: Ask, answer: ScriptedAnswer, error: type[EngineError]) -> None:
     with StreamServer(lambda _: answer) as server, pytest.raises(error):
         ask(TgiTarget(server.url), REQUEST)
 
@@ -140,7 +140,7 @@ def test_triton_with_tensorrt_llm(ask: Ask) -> None:
         (at_once(event({"text_output": 1})), ProtocolViolation),
     ],
 )
-def test_triton_that_fails(ask: Ask, answer: Answer, error: type[EngineError]) -> None:
+def test_triton_that_fails(ask: Ask, answer: ScriptedAnswer, error: type[EngineError]) -> None:
     with StreamServer(lambda _: answer) as server, pytest.raises(error):
         ask(TritonTarget(server.url, TritonOptions(model="m")), REQUEST)
 

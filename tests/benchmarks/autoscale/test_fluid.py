@@ -13,9 +13,9 @@ from benchmarks.autoscale.oracle import oracle
 from forebay.planning.simulate import Scenario, dispatcher_for
 from forebay.planning.simulate.engine import LLAMA_8B
 from forebay.planning.simulate.figures import Slo
-from forebay.planning.simulate.traces import Arrivals, TraceRequest
+from forebay.planning.simulate.traces import PoissonArrivals, TraceRequest
 
-TRACE = Arrivals(3000, 10.0, 3000, 150).make()
+TRACE = PoissonArrivals(3000, 10.0, 3000, 150).make()
 
 
 @cache
@@ -37,7 +37,7 @@ def even(seconds: int, rate: float) -> Load:
 
 @pytest.mark.parametrize("lengths", [(3000, 150), (1000, 400), (8000, 30)])
 def test_the_work_of_a_trace_is_that_of_the_steps(lengths: tuple[int, int]) -> None:
-    trace = Arrivals(12_000, 10.0, *lengths).make()
+    trace = PoissonArrivals(12_000, 10.0, *lengths).make()
     model = WorkModel.fit(trace, LLAMA_8B)
     bare = [TraceRequest(0.0, one.prompt_tokens, one.output_tokens) for one in trace]
     per_s = Scenario(bare, LLAMA_8B, 2).capacity_per_s() / 2
@@ -61,7 +61,7 @@ def test_as_many_replicas_are_enough_as_step_by_step() -> None:
 def test_the_batch_of_a_busy_replica_is_that_of_the_steps() -> None:
     load = 0.6
     rate = load / fitted().mean_work_s
-    scenario = Scenario(Arrivals(3000, rate, 3000, 150).make(), LLAMA_8B, 1)
+    scenario = Scenario(PoissonArrivals(3000, rate, 3000, 150).make(), LLAMA_8B, 1)
     requests = scenario.offer(scenario.trace, 1.0)
     scenario.serve(requests, dispatcher_for("round_robin"))
     stay_s = float(np.mean([one.finished_s - one.arrived_s for one in requests]))

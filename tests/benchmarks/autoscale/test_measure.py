@@ -13,9 +13,9 @@ from benchmarks.autoscale.measure import Comparison, compare_policies, frontiers
 
 from benchmarks.autoscale import contenders
 from forebay.planning.simulate.engine import LLAMA_8B
-from forebay.planning.simulate.traces import Arrivals
+from forebay.planning.simulate.traces import PoissonArrivals
 
-TRACE = Arrivals(1500, 5.0, 3000, 150).make()
+TRACE = PoissonArrivals(1500, 5.0, 3000, 150).make()
 MODEL = WorkModel.fit(TRACE, LLAMA_8B)
 
 

@@ -21,9 +21,8 @@ from benchmarks.batching.measurement import (
     Measurement,
     quantile_lengths,
 )
-from benchmarks.batching.static_sweep import BatchCost
 from benchmarks.batching.systems import Systems
-from benchmarks.batching.transformers import TransformersWorker, WorkerOptions
+from benchmarks.batching.transformers import BatchCost, TransformersWorker, WorkerOptions
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -13,9 +13,9 @@ from benchmarks.batching.transformers import StaticBatchTarget, TransformersWork
 from forebay.bench.client import measure
 from forebay.bench.load.lengths import CappedExponential, Exactly
 from forebay.bench.load.plan import Load, make_load
-from forebay.bench.load.request import LoadRequest
 from forebay.bench.load.schedules import Bursts
 from forebay.bench.load.workloads import RandomTokens
+from forebay.bench.records import LoadRequest
 from forebay.engine.launch import ensure_engine
 from forebay.settings import Settings, load_settings
 

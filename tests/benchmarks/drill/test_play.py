@@ -9,7 +9,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from benchmarks.drill.outcome import Surroundings
+from benchmarks.drill.machine import Surroundings
 from benchmarks.drill.play import play
 from benchmarks.drill.scenario import Fault, Scenario
 from benchmarks.drill.shim import compiler

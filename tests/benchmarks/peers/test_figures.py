@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 from benchmarks.peers.feed import Seen
-from benchmarks.peers.process import Use
-from benchmarks.peers.run import Load, Observed
+from benchmarks.peers.run import Load, Observed, Use
 
 from benchmarks.peers import figures
 from forebay.testing.script import CallReport

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from benchmarks.peers.base import ID_IN_PROMPT, Peer
 from benchmarks.peers.peers import peers_named
-from benchmarks.peers.run import Load, Observed, Place, durations_ms, observe, this_python
+from benchmarks.peers.run import Load, Observed, Place, durations_ms, observe
 
 from benchmarks.peers import figures
 from forebay.settings import load_settings
@@ -30,7 +31,7 @@ def engine() -> Iterator[ReplicaProcess]:
 def run(peer: Peer, load: Load, node: Any, engine: ReplicaProcess, work: Path) -> Observed:
     work.mkdir()
     settings = load_settings()
-    place = Place(this_python(), node.bootstrap, engine.url, "fake", work, settings, dict(os.environ))
+    place = Place(Path(sys.executable), node.bootstrap, engine.url, "fake", work, settings, dict(os.environ))
     return observe(peer, load, place)
 
 

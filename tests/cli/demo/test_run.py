@@ -19,8 +19,8 @@ from forebay.cli.demo.run import (
     MAX_EVENTS,
     RUN_S,
     WAIT_S,
-    Fit,
-    Measured,
+    DemoFit,
+    DemoMeasurement,
     _FirstAnswer,
     expectation,
     fit,
@@ -56,7 +56,7 @@ class Paced:
     async def close(self) -> None: ...
 
 
-async def measured(engine: Paced, tmp_path: Path, *, by_likelihood: bool = True) -> Measured | None:
+async def measured(engine: Paced, tmp_path: Path, *, by_likelihood: bool = True) -> DemoMeasurement | None:
     demo = demo_of(DemoOptions(out=tmp_path, by_likelihood=by_likelihood))
     return await measure(engine, demo.spec, model="m", text_field=demo.text_field, seed=1, clock=engine.clock)
 
@@ -100,7 +100,7 @@ async def test_an_engine_that_answers_nothing_is_not_measured(tmp_path: Path, er
 
 @given(st.floats(1e-3, 1e4))
 def test_a_demo_takes_about_a_minute_where_the_engine_lets_it(per_s: float) -> None:
-    size = fit(Measured(1, per_s, ("", "")))
+    size = fit(DemoMeasurement(1, per_s, ("", "")))
     assert LEAST_EVENTS <= size.events <= MAX_EVENTS
     assert LEAST_CAPACITY <= size.capacity <= MAX_CAPACITY
     assert size.events <= max(LEAST_EVENTS, per_s * RUN_S)
@@ -108,7 +108,7 @@ def test_a_demo_takes_about_a_minute_where_the_engine_lets_it(per_s: float) -> N
 
 
 def test_what_the_user_gave_stays_and_an_unknown_engine_gets_little() -> None:
-    given_ = fit(Measured(1, 0.1, ("", "")), events=5000, capacity=64)
+    given_ = fit(DemoMeasurement(1, 0.1, ("", "")), events=5000, capacity=64)
     assert (given_.events, given_.capacity) == (5000, 64)
     assert given_.seconds > 50_000
     unknown = fit(None)
@@ -119,26 +119,26 @@ WHY = "this processor is slow"
 
 
 def test_what_to_expect_is_said_and_why_where_it_is_slow() -> None:
-    fast = Measured(50, 48.4, ("The power is out.", "outage"))
-    said = expectation(fast, Fit(300, 32, 14.2), replayed=False, slow=WHY)
+    fast = DemoMeasurement(50, 48.4, ("The power is out.", "outage"))
+    said = expectation(fast, DemoFit(300, 32, 14.2), replayed=False, slow=WHY)
     assert "about 48 posts a second here; its first answer: “The power is out.” → outage" in said
     assert "300 posts, at most 32 at a time: about 15 s, including Flink's start." in said
     assert WHY not in said
-    slow = expectation(Measured(2, 0.52, ("a", "b")), Fit(60, 8, 123.0), replayed=False, slow=WHY)
+    slow = expectation(DemoMeasurement(2, 0.52, ("a", "b")), DemoFit(60, 8, 123.0), replayed=False, slow=WHY)
     assert f"about 0.5 posts a second here ({WHY})" in slow
     assert "about 2 min" in slow
-    assert "at the times of your file" in expectation(fast, Fit(300, 32, 1.0), replayed=True, slow=WHY)
+    assert "at the times of your file" in expectation(fast, DemoFit(300, 32, 1.0), replayed=True, slow=WHY)
 
 
 def test_what_an_engine_says_cannot_touch_the_terminal() -> None:
-    hostile = Measured(50, 48.4, ("a", "\x1b[31m" + "x" * 500))
-    said = expectation(hostile, Fit(300, 32, 14.2), replayed=False, slow=WHY)
+    hostile = DemoMeasurement(50, 48.4, ("a", "\x1b[31m" + "x" * 500))
+    said = expectation(hostile, DemoFit(300, 32, 14.2), replayed=False, slow=WHY)
     assert "\x1b" not in said
     assert len(said) < 300
 
 
 def test_an_engine_that_answered_nothing_is_said_to() -> None:
-    said = expectation(None, Fit(60, 8, 900.0), replayed=False, slow=WHY)
+    said = expectation(None, DemoFit(60, 8, 900.0), replayed=False, slow=WHY)
     assert f"answered no question in time ({WHY})" in said
     assert "60 posts" in said
 

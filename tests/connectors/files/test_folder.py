@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from forebay.connectors.files.folder import Changes, Known, Stamp, compare, stamps
-from forebay.connectors.files.lines import Place
+from forebay.connectors.files.lines import LinePlace
 
-READ = Known(Stamp(1, 10, 100), "in/a", place=Place(offset=10, lines=2), done=True)
+READ = Known(Stamp(1, 10, 100), "in/a", place=LinePlace(offset=10, lines=2), done=True)
 
 
 def changes(
@@ -70,7 +70,7 @@ def test_what_cannot_be_known_now_changes_nothing() -> None:
 
 
 def test_a_log_that_is_rotated_continues_under_its_new_name() -> None:
-    older = Known(Stamp(9, 30, 90), "in/a", place=Place(offset=30), done=True)
+    older = Known(Stamp(9, 30, 90), "in/a", place=LinePlace(offset=30), done=True)
     known = {"a": replace(READ, version=2, latest=2), "a.1": replace(older, latest=0)}
     now = {"a": Stamp(3, 4, 300), "a.1": Stamp(1, 12, 200), "a.2": Stamp(9, 30, 90)}
     found = changes(known, now, same=True)

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from forebay.connectors.files import lines as module
 from forebay.connectors.files.lines import (
     LineFile,
-    Part,
-    Place,
+    LinePart,
+    LinePlace,
     begins_as_read,
     files_of,
     name_in,
     read_line,
 )
-from forebay.connectors.files.reader import Cursor, FilesReader, LineReader, parts_of
+from forebay.connectors.files.reader import FileCursor, FilesReader, LineReader, parts_of
 from forebay.connectors.formats import Format
 from forebay.errors import ForebayError, SettingError
 
@@ -30,7 +30,7 @@ TEXT = LineReader(Format("text"))
 
 def texts(path: Path, reader: LineReader = TEXT) -> list[bytes]:
     files = FilesReader(parts_of(path, reader), reader)
-    return [record for _, record in files.records(Cursor()) if record is not None]
+    return [record for _, record in files.records(FileCursor()) if record is not None]
 
 
 def test_files_are_read_by_name_without_hidden_ones(tmp_path: Path) -> None:
@@ -65,14 +65,14 @@ def test_a_file_that_became_shorter_ends_where_it_ends(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"1\n2\n3\n")
     parts = parts_of(tmp_path, TEXT)
     (tmp_path / "a").write_bytes(b"1\n")
-    assert len(list(FilesReader(parts, TEXT).records(Cursor()))) == 4
+    assert len(list(FilesReader(parts, TEXT).records(FileCursor()))) == 4
 
 
 @pytest.mark.parametrize("content", [b"1\n", b"1\nxxxxxxx\n", None])
 def test_a_file_that_changed_under_a_run_ends_the_run(tmp_path: Path, content: bytes | None) -> None:
     (tmp_path / "a").write_bytes(b"1\n2\n3\n")
     parts = parts_of(tmp_path, TEXT)
-    cursor = [cursor for cursor, _ in FilesReader(parts, TEXT).records(Cursor())][1]
+    cursor = [cursor for cursor, _ in FilesReader(parts, TEXT).records(FileCursor())][1]
     (tmp_path / "a").unlink()
     if content is not None:
         (tmp_path / "a").write_bytes(content)
@@ -138,8 +138,8 @@ def test_every_record_that_can_be_right_is_kept_whole() -> None:
     assert LineReader(Format(), letters=True).longest_line > 2 * longest
 
 
-def lines_of(path: Path, encoding: str, most: int = 100, place: Place | None = None) -> list[module.Line]:
-    file = LineFile(Part(str(path), "f"), encoding, most, place or Place())
+def lines_of(path: Path, encoding: str, most: int = 100, place: LinePlace | None = None) -> list[module.Line]:
+    file = LineFile(LinePart(str(path), "f"), encoding, most, place or LinePlace())
     return list(iter(file.next, None))
 
 
@@ -167,7 +167,7 @@ def test_bytes_that_are_not_of_the_encoding_are_a_problem(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_whether_a_file_begins_as_it_was_read(tmp_path: Path, whole: bool) -> None:
-    path, part = tmp_path / "f", Part(str(tmp_path / "f"), "f")
+    path, part = tmp_path / "f", LinePart(str(tmp_path / "f"), "f")
     path.write_bytes(b"one\ntwo\nthree\n")
     place = lines_of(path, "utf-8")[1].after
 

@@ -14,7 +14,7 @@ from forebay.connectors.event_time import EventTime
 from forebay.connectors.files import reader as reader_module
 from forebay.connectors.files import rows as module
 from forebay.connectors.files.headers import compare_headers
-from forebay.connectors.files.reader import Cursor, FilesReader, LineReader, distinct, parts_of
+from forebay.connectors.files.reader import FileCursor, FilesReader, LineReader, distinct, parts_of
 from forebay.connectors.files.rows import quote_after
 from forebay.connectors.formats import Format, dead_letter_json
 from forebay.records import DeadLetter, Event
@@ -26,7 +26,7 @@ HEADED = LineReader(Format("csv"), header=True)
 
 def read_file(path: Path, reader: LineReader) -> list[Event | DeadLetter]:
     files = FilesReader(parts_of(path, reader), reader)
-    return [decode(record) for _, record in files.records(Cursor()) if record is not None]
+    return [decode(record) for _, record in files.records(FileCursor()) if record is not None]
 
 
 @pytest.fixture(name="read")
@@ -82,7 +82,7 @@ def test_rows_of_the_csv_module_are_read_back_across_restores(
     form = Format("csv", columns=COLUMNS, delimiter=delimiter)
     reader = LineReader(form, encoding=encoding)
     parts = parts_of(path, reader)
-    files, cursor, records = FilesReader(parts, reader), Cursor(), []
+    files, cursor, records = FilesReader(parts, reader), FileCursor(), []
     for until in [*sorted(data.draw(st.lists(st.integers(0, files.size), max_size=5))), files.size]:
         if data.draw(st.booleans()):
             files = FilesReader(parts, reader)

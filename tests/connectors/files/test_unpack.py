@@ -15,9 +15,9 @@ import pytest
 
 from forebay.codec import decode
 from forebay.connectors.files import unpack
-from forebay.connectors.files.lines import Part, sized
-from forebay.connectors.files.reader import Cursor, FilesReader, LineReader, parts_of
-from forebay.connectors.files.unpack import UNREADABLE, Unreadable, open_file, packing_of
+from forebay.connectors.files.lines import LinePart, sized
+from forebay.connectors.files.reader import FileCursor, FilesReader, LineReader, parts_of
+from forebay.connectors.files.unpack import UNREADABLE, UnreadableFile, open_file, packing_of
 from forebay.connectors.formats import Format
 from forebay.errors import SettingError
 
@@ -48,9 +48,11 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def read(path: Path, cursor: Cursor | None = None) -> list[tuple[Cursor, str, bytes]]:
+def read(path: Path, cursor: FileCursor | None = None) -> list[tuple[FileCursor, str, bytes]]:
     files = FilesReader(parts_of(path, TEXT), TEXT)
-    found = [(at, decode(record)) for at, record in files.records(cursor or Cursor()) if record is not None]
+    found = [
+        (at, decode(record)) for at, record in files.records(cursor or FileCursor()) if record is not None
+    ]
     return [(at, record.position, record.raw) for at, record in found]
 
 
@@ -124,10 +126,10 @@ def test_a_decompression_bomb_is_refused(
 def test_an_xz_file_that_needs_much_memory_is_refused(tmp_path: Path) -> None:
     filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 20}]
     (tmp_path / "f").write_bytes(lzma.compress(CONTENT, filters=filters))
-    assert sized(Part(str(tmp_path / "f"), "f")).size == len(CONTENT)
+    assert sized(LinePart(str(tmp_path / "f"), "f")).size == len(CONTENT)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(unpack, "MAX_MEMORY_BYTES", 1 << 19)
-        with pytest.raises(Unreadable, match="at most 0 MiB of memory"):
+        with pytest.raises(UnreadableFile, match="at most 0 MiB of memory"):
             open_file(tmp_path / "f")
 
 

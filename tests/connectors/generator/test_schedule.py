@@ -6,23 +6,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.connectors.generator.source import Burst, Schedule
+from forebay.connectors.generator.source import Burst, PostSchedule
 from forebay.errors import SettingError
 
 
 def test_a_constant_rate() -> None:
-    assert [Schedule(10).due_s(i) for i in range(4)] == pytest.approx([0.0, 0.1, 0.2, 0.3])
+    assert [PostSchedule(10).due_s(i) for i in range(4)] == pytest.approx([0.0, 0.1, 0.2, 0.3])
 
 
 def test_a_burst_is_denser_and_the_base_rate_continues_after_it() -> None:
-    schedule = Schedule(2, (Burst(1, 1, factor=3),))
+    schedule = PostSchedule(2, (Burst(1, 1, factor=3),))
     due = [schedule.due_s(i) for i in range(12)]
     assert due == pytest.approx([0, 0.5, *(1 + i / 6 for i in range(6)), 2, 2.5, 3, 3.5])
 
 
 def test_which_burst_holds_when() -> None:
     burst = Burst(1, 1)
-    assert [Schedule(1, (burst,)).burst_at(at) for at in (0.9, 1.0, 1.9, 2.0)] == [None, burst, burst, None]
+    assert [PostSchedule(1, (burst,)).burst_at(at) for at in (0.9, 1.0, 1.9, 2.0)] == [
+        None,
+        burst,
+        burst,
+        None,
+    ]
 
 
 @given(
@@ -34,7 +39,7 @@ def test_due_times_never_fall_and_hold_the_rates(rate: float, gaps: list[tuple[f
     for gap_s, duration_s, factor in gaps:
         bursts.append(Burst(at_s + gap_s, duration_s, factor))
         at_s += gap_s + duration_s + 1e-6
-    schedule = Schedule(rate, tuple(bursts))
+    schedule = PostSchedule(rate, tuple(bursts))
     due = [schedule.due_s(i) for i in range(300)]
     assert due == sorted(due)
     for before_s, after_s in pairwise(due):
@@ -48,13 +53,13 @@ def test_due_times_never_fall_and_hold_the_rates(rate: float, gaps: list[tuple[f
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Schedule(0),
-        lambda: Schedule(float("nan")),
+        lambda: PostSchedule(0),
+        lambda: PostSchedule(float("nan")),
         lambda: Burst(-1, 1),
         lambda: Burst(0, 0),
         lambda: Burst(0, 1, factor=0),
         lambda: Burst(0, 1, share=1.1),
-        lambda: Schedule(1, (Burst(0, 2), Burst(1, 1))),
+        lambda: PostSchedule(1, (Burst(0, 2), Burst(1, 1))),
     ],
 )
 def test_wrong_settings(make: object) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.connectors.kafka.avro import read_value
-from forebay.connectors.kafka.json_scalars import Unreadable, date_value, float_value, moment_value
+from forebay.connectors.kafka.json_scalars import UnreadableValue, date_value, float_value, moment_value
 
 NAMES: dict[str, Any] = {}
 SCHEMA = parse_schema(
@@ -64,9 +64,9 @@ def test_every_value_that_was_written_is_one(value: Any) -> None:
 @given(NODES, st.data())
 def test_part_of_a_value_is_none(value: Any, data: st.DataObject) -> None:
     raw = bytes_of(value)
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableValue):
         read_value(SCHEMA, NAMES, raw[: data.draw(st.integers(0, len(raw) - 1))])
-    with pytest.raises(Unreadable, match="left over"):
+    with pytest.raises(UnreadableValue, match="left over"):
         read_value(SCHEMA, NAMES, raw + b"\0")
 
 
@@ -74,7 +74,7 @@ def test_part_of_a_value_is_none(value: Any, data: st.DataObject) -> None:
 def test_other_bytes_are_refused_or_can_be_read(raw: bytes) -> None:
     try:
         read_value(SCHEMA, NAMES, raw)
-    except Unreadable:
+    except UnreadableValue:
         return
     with suppress(UnicodeDecodeError):
         schemaless_reader(io.BytesIO(raw), SCHEMA, None)
@@ -106,7 +106,7 @@ def test_what_readers_take_without_a_look(schema: Any, raw: bytes, words: str | 
     if words is None:
         read_value(parsed, names, raw)
     else:
-        with pytest.raises(Unreadable, match=words):
+        with pytest.raises(UnreadableValue, match=words):
             read_value(parsed, names, raw)
 
 
@@ -117,12 +117,12 @@ def test_a_schema_that_makes_a_flood_of_values_out_of_nothing_is_refused() -> No
         schema = {"type": "record", "name": f"N{number}", "fields": [{"name": "a", "type": schema}, before]}
     names: dict[str, Any] = {}
     parsed = parse_schema(schema, named_schemas=names)
-    with pytest.raises(Unreadable, match="more values"):
+    with pytest.raises(UnreadableValue, match="more values"):
         read_value(parsed, names, b"")
 
 
 def test_an_unknown_type_is_refused() -> None:
-    with pytest.raises(Unreadable, match="unknown type 'Nobody'"):
+    with pytest.raises(UnreadableValue, match="unknown type 'Nobody'"):
         read_value("Nobody", {}, b"")
 
 
@@ -233,7 +233,7 @@ def test_what_has_no_representation_is_named(schema: Any, written: Any, value: A
     inner = {"type": "record", "name": "R", "fields": [{"name": "x", "type": written}]}
     names: dict[str, Any] = {}
     parsed = parse_schema(record, named_schemas=names)
-    with pytest.raises(Unreadable, match="field 'x': .*" + words):
+    with pytest.raises(UnreadableValue, match="field 'x': .*" + words):
         read_value(parsed, names, plain(inner, {"x": value}))
 
 

@@ -19,7 +19,7 @@ from google.type.money_pb2 import Money
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.connectors.kafka.json_scalars import Unreadable
+from forebay.connectors.kafka.json_scalars import UnreadableValue
 from forebay.connectors.kafka.protobuf import NotADescriptor, ProtobufSchema, file_descriptor, message_indexes
 
 TYPES = {name.removeprefix("TYPE_").lower(): number for name, number in FieldDescriptorProto.Type.items()}
@@ -196,7 +196,7 @@ def test_well_known_messages(name: str, value: Any, expected: Any) -> None:
     ],
 )
 def test_what_has_no_representation_is_named(name: str, value: Any, words: str) -> None:
-    with pytest.raises(Unreadable, match=words):
+    with pytest.raises(UnreadableValue, match=words):
         read("Known", known(name, value))
 
 
@@ -204,7 +204,7 @@ def test_a_message_that_is_nested_too_deep_is_refused() -> None:
     raw = b""
     for _ in range(200):
         raw = message("Rest") + b"\x1a" + varint(len(raw)) + raw
-    with pytest.raises(Unreadable, match="not a message Rest"):
+    with pytest.raises(UnreadableValue, match="not a message Rest"):
         read("Rest", raw)
 
 
@@ -217,13 +217,15 @@ def test_a_schema_that_makes_a_flood_of_values_is_refused() -> None:
     top = {"name": "Top", "field": [field("wide", 1, ".Wide", REPEATED)]}
     schema = ProtobufSchema(file([top, wide]), {})
     assert len(schema.read([0], b"\x0a\0" * 10)["wide"]) == 10
-    with pytest.raises(Unreadable, match=r"field 'wide.*': its schema expands the record to more values"):
+    with pytest.raises(
+        UnreadableValue, match=r"field 'wide.*': its schema expands the record to more values"
+    ):
         schema.read([0], b"\x0a\0" * 1000)
 
 
 @given(st.binary(max_size=60), st.sampled_from(list(PLACES)))
 def test_other_bytes_are_refused_or_read(raw: bytes, name: str) -> None:
-    with suppress(Unreadable):
+    with suppress(UnreadableValue):
         read(name, raw)
 
 
@@ -235,7 +237,7 @@ def test_indexes_are_those_that_were_written(indexes: list[int], before: bytes) 
 
 @given(st.binary(max_size=20))
 def test_other_bytes_are_indexes_or_refused(raw: bytes) -> None:
-    with suppress(Unreadable):
+    with suppress(UnreadableValue):
         message_indexes(raw, 0)
 
 
@@ -261,7 +263,7 @@ def imports(name: str, *dependencies: str) -> FileDescriptorProto:
     ],
 )
 def test_files_that_do_not_fit(files: list[FileDescriptorProto], words: str) -> None:
-    with pytest.raises(Unreadable, match=words):
+    with pytest.raises(UnreadableValue, match=words):
         ProtobufSchema(files[0], {each.name: each for each in files})
 
 

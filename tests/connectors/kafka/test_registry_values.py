@@ -16,17 +16,17 @@ from tests.harness.schema_registry import ScriptedRegistry
 
 from forebay.codec import decode
 from forebay.connectors.event_time import EventTime
-from forebay.connectors.files.reader import Cursor, FilesReader, parts_of
+from forebay.connectors.files.reader import FileCursor, FilesReader, parts_of
 from forebay.connectors.files.settings import DeadLetterSource
 from forebay.connectors.files.source import line_reader
 from forebay.connectors.formats import Format, dead_letter_json
 from forebay.connectors.kafka.registry import (
     MAX_ANSWER_BYTES,
     MAX_SCHEMA_CHARS,
-    Registry,
     RegistryAway,
     RegistryRefused,
     RegistryRetry,
+    SchemaRegistry,
     require_registry,
 )
 from forebay.connectors.kafka.registry_values import RegistryValues
@@ -81,7 +81,7 @@ def read(
     headers: Mapping[str, bytes] | None = None,
     form: Format | None = None,
 ) -> Event | DeadLetter:
-    values = RegistryValues(Registry(registry.url))
+    values = RegistryValues(SchemaRegistry(registry.url))
     return read_record(form or Format(), b"k", raw, headers or {}, PLACE, parse=values.fields)
 
 
@@ -107,7 +107,7 @@ class Waits:
         self.waits_s: list[float] = []
         self._registry, self._mend_after = registry, mend_after
         patience = RegistryRetry(registry.url, clock=self.clock, sleep=self._sleep)
-        self.values = RegistryValues(Registry(registry.url, **more), patience)
+        self.values = RegistryValues(SchemaRegistry(registry.url, **more), patience)
 
     def _sleep(self, seconds: float) -> None:
         self.waits_s.append(seconds)
@@ -117,7 +117,7 @@ class Waits:
 
 
 def test_a_record_is_an_event_and_its_schema_is_fetched_once(registry: ScriptedRegistry) -> None:
-    avro = RegistryValues(Registry(registry.url))
+    avro = RegistryValues(SchemaRegistry(registry.url))
     for n in range(3):
         raw = written(1, TICKET, {"text": "hi", "n": n})
         event = read_record(Format(), b"k", raw, {"h": b"v"}, PLACE, parse=avro.fields)
@@ -153,7 +153,7 @@ def test_a_schema_that_refers_to_another(registry: ScriptedRegistry) -> None:
     registry.subjects["people"] = record(("name", "string"), name="Person")
     registry.schemas[9] = record(("who", "Person"))
     registry.references[9] = [{"name": "Person", "subject": "people", "version": 1}]
-    avro = RegistryValues(Registry(registry.url))
+    avro = RegistryValues(SchemaRegistry(registry.url))
     assert avro.fields(framed(9, b"\x06ann"), {}) == {"who": {"name": "ann"}}
     asked = len(registry.asked)
     registry.status = 503
@@ -175,7 +175,7 @@ def test_schemas_that_refer_to_one_another_in_a_circle(registry: ScriptedRegistr
 
 def test_a_recursive_schema(registry: ScriptedRegistry) -> None:
     value = {"next": {"next": {"next": None}}}
-    assert RegistryValues(Registry(registry.url)).fields(written(2, NODE, value), {}) == value
+    assert RegistryValues(SchemaRegistry(registry.url)).fields(written(2, NODE, value), {}) == value
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,9 @@ def test_a_recursive_schema(registry: ScriptedRegistry) -> None:
 def test_what_is_no_such_value_is_a_dead_letter_with_its_bytes(
     registry: ScriptedRegistry, raw: bytes, words: str
 ) -> None:
-    letter = read_record(Format(), b"k", raw, {}, PLACE, parse=RegistryValues(Registry(registry.url)).fields)
+    letter = read_record(
+        Format(), b"k", raw, {}, PLACE, parse=RegistryValues(SchemaRegistry(registry.url)).fields
+    )
     assert isinstance(letter, DeadLetter)
     assert words in letter.detail
     assert (letter.raw, letter.cause, letter.record_key) == (raw, "malformed_record", b"k")
@@ -277,14 +279,14 @@ def test_the_secret_is_read_from_its_file_and_never_shown(tmp_path: Path) -> Non
             assert waits.waits_s == []
             assert "hush" not in str(said.value)
         with pytest.raises(SettingError, match="USER:PASSWORD") as said_bare:
-            RegistryValues(Registry(registry.url, SecretRef(file=str(bare))))
+            RegistryValues(SchemaRegistry(registry.url, SecretRef(file=str(bare))))
         assert "hush" not in str(said_bare.value)
 
 
 def test_an_address_that_is_no_registry_gives_no_record_up(registry: ScriptedRegistry) -> None:
     waits = Waits(registry)
     waits.values._client.close()
-    wrong = RegistryValues(Registry(f"{registry.url}/elsewhere"))
+    wrong = RegistryValues(SchemaRegistry(f"{registry.url}/elsewhere"))
     with pytest.raises(RegistryRefused, match="answered 404"):
         wrong.fields(framed(1, b"\x02a\x02"), {})
 
@@ -411,7 +413,7 @@ def protobuf(registry: ScriptedRegistry) -> ScriptedRegistry:
 
 
 def test_a_protobuf_value_with_a_reference(protobuf: ScriptedRegistry) -> None:
-    values = RegistryValues(Registry(protobuf.url))
+    values = RegistryValues(SchemaRegistry(protobuf.url))
     assert values.fields(framed(9, INDEXES + SECOND), {}) == READ
     asked = len(protobuf.asked)
     assert values.fields(framed(9, INDEXES + SECOND), {}) == READ
@@ -419,12 +421,12 @@ def test_a_protobuf_value_with_a_reference(protobuf: ScriptedRegistry) -> None:
 
 
 def test_a_single_index_of_zero_is_one_byte(protobuf: ScriptedRegistry) -> None:
-    assert RegistryValues(Registry(protobuf.url)).fields(framed(9, b"\0"), {}) == {}
+    assert RegistryValues(SchemaRegistry(protobuf.url)).fields(framed(9, b"\0"), {}) == {}
 
 
 def test_a_protobuf_schema_that_is_named_in_a_header(protobuf: ScriptedRegistry) -> None:
     headers = {"__value_schema_id": framed(9, INDEXES)}
-    assert RegistryValues(Registry(protobuf.url)).fields(SECOND, headers) == READ
+    assert RegistryValues(SchemaRegistry(protobuf.url)).fields(SECOND, headers) == READ
 
 
 @pytest.mark.parametrize(
@@ -475,7 +477,7 @@ def test_a_registry_that_serves_no_descriptors_is_refused(protobuf: ScriptedRegi
 def test_dead_letters_in_files_are_read_with_the_registry(
     registry: ScriptedRegistry, tmp_path: Path, raw: bytes
 ) -> None:
-    parse = RegistryValues(Registry(registry.url)).fields
+    parse = RegistryValues(SchemaRegistry(registry.url)).fields
     first = read_record(Format(), b"k", raw, {}, PLACE, parse=parse)
     letter = first
     if isinstance(first, Event):
@@ -496,7 +498,7 @@ def test_dead_letters_in_files_are_read_with_the_registry(
     assert list(spec.source.first_records()) == []
     files = spec.source.files()
     reader = line_reader(files)
-    ((_, encoded),) = FilesReader(parts_of(files.path, reader), reader).records(Cursor())
+    ((_, encoded),) = FilesReader(parts_of(files.path, reader), reader).records(FileCursor())
     assert encoded is not None
     assert decode(encoded) == first
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.clock import ManualClock
 
-from forebay.deploy.controller.cluster import Changed, ClusterCalls
+from forebay.deploy.controller.cluster import ClusterCalls, DeploymentChanged
 from forebay.deploy.controller.lease import LENGTH_S, RENEW_S, Leadership, LeaseState
 from forebay.errors import DeployError
 
@@ -35,7 +35,7 @@ class Leases:
         if self.away:
             raise DeployError("the API server does not answer")
         if (None if found is None else found.version) != (None if self.spec is None else str(self.version)):
-            raise Changed("the object has been modified")
+            raise DeploymentChanged("the object has been modified")
         self.spec = {**(self.spec or {}), **spec}
         self.version += 1
         self.writes += 1
@@ -101,7 +101,7 @@ def test_of_two_that_take_it_at_once_one_fails() -> None:
         return found
 
     leases.lease = taken_meanwhile  # type: ignore[method-assign]
-    with pytest.raises(Changed):
+    with pytest.raises(DeploymentChanged):
         one.held()
     leases.lease = find  # type: ignore[method-assign]
     assert not one.held()

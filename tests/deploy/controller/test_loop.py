@@ -14,9 +14,9 @@ from tests.harness.deployments import variant
 
 from forebay.clients.kubernetes.connection import find_cluster, open_client
 from forebay.clock import SystemClock
-from forebay.deploy.controller.cluster import Changed, ClusterCalls
+from forebay.deploy.controller.cluster import ClusterCalls, DeploymentChanged
 from forebay.deploy.controller.decision import DeploymentState
-from forebay.deploy.controller.loop import Controller, Scaling
+from forebay.deploy.controller.loop import Controller, ControllerScaling
 from forebay.deploy.kubernetes import render
 from forebay.deploy.kubernetes.api import open_api
 from forebay.deploy.kubernetes.cluster import apply_all
@@ -91,7 +91,7 @@ class Cluster:
         ]
 
     def controller(self, settle_s: float = 0.0, identity: str = "one", **limits: Any) -> Controller:
-        scaling = Scaling(PARTS, PODS, Limits(**{"most": 6, **limits}), settle_s=settle_s)
+        scaling = ControllerScaling(PARTS, PODS, Limits(**{"most": 6, **limits}), settle_s=settle_s)
         return Controller(scaling, self.calls, self.scrape, SystemClock(), identity)
 
     def replicas(self, name: str = DECODE) -> int:
@@ -161,7 +161,7 @@ def test_clients_of_the_gateway_alone_start_and_keep_replicas(
         return [f"{PEAK_LOAD} {requests[0]}\n"]
 
     name = "triage-engine"
-    scaling = Scaling({name: 1}, None, Limits(0, 6), 10, 0.0, GATEWAY_PODS)
+    scaling = ControllerScaling({name: 1}, None, Limits(0, 6), 10, 0.0, GATEWAY_PODS)
     controller = Controller(scaling, cluster.calls, scrape, SystemClock(), "one")
 
     def scaled(to: int) -> None:
@@ -235,7 +235,7 @@ def test_of_two_controllers_the_one_that_holds_the_lease_scales(
 def test_a_patch_of_an_old_version_is_refused(cluster: Cluster) -> None:
     state = cluster.calls.deployment(DECODE)
     cluster.kubectl("scale", f"deployment/{DECODE}", "--replicas=2")
-    with pytest.raises(Changed):
+    with pytest.raises(DeploymentChanged):
         cluster.calls.scale(state, 4)
     assert cluster.replicas() == 2
 
@@ -244,7 +244,7 @@ def test_missing_rights_and_deployments_are_named_and_others_scaled(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.wanted = 4.0
-    scaling = Scaling({"nothing": 1, PREFILL: 1, DECODE: 2}, PODS, Limits())
+    scaling = ControllerScaling({"nothing": 1, PREFILL: 1, DECODE: 2}, PODS, Limits())
     first = Controller(scaling, cluster.calls, cluster.scrape, SystemClock(), "one")
 
     def others_scaled() -> bool:

@@ -15,7 +15,7 @@ from forebay.clients.ray.engines import is_fleet
 from forebay.deploy.kubernetes import Deployment, render
 from forebay.deploy.kubernetes.ray import ray_fleet
 from forebay.deploy.ray.config import whole_config
-from forebay.deploy.ray.load import load_fleet
+from forebay.deploy.ray.settings import load_fleet
 from forebay.errors import SettingError
 from forebay.fleet.ray_replicas import RayPlace
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from forebay.engine.launch import Registry, Replicas
-from forebay.engine.launch.spec import Launch
+from forebay.engine.launch import ReplicaRegistry, Replicas
+from forebay.engine.launch.spec import EngineLaunch
 
 SERVER = """
 import http.server, pathlib, signal, subprocess, sys
@@ -55,16 +55,18 @@ server.serve_forever()
 OWNER = """
 import os, sys
 from pathlib import Path
-from forebay.engine.launch import Registry, Replicas
-from forebay.engine.launch.spec import Launch
+from forebay.engine.launch import ReplicaRegistry, Replicas
+from forebay.engine.launch.spec import EngineLaunch
 
 directory, behaviour, act = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 
 def launch(port, cores):
     notes = directory / f"notes-{port}"
-    return Launch((sys.executable, str(directory / "server.py"), str(port), behaviour, str(notes)), {}, cores)
+    words = (sys.executable, str(directory / "server.py"), str(port), behaviour, str(notes))
+    return EngineLaunch(words, {}, cores)
 
-with Replicas(Registry(directory / "replicas.json"), launch, model="stand-in", grace_s=1.0) as replicas:
+registry = ReplicaRegistry(directory / "replicas.json")
+with Replicas(registry, launch, model="stand-in", grace_s=1.0) as replicas:
     replicas.start([(), ()], port_base=int(sys.argv[4]))
     if act == "keep":
         replicas.keep()
@@ -97,13 +99,13 @@ class StandIn:
     port_base: int
 
     @property
-    def registry(self) -> Registry:
-        return Registry(self.directory / "replicas.json")
+    def registry(self) -> ReplicaRegistry:
+        return ReplicaRegistry(self.directory / "replicas.json")
 
     def replicas(self, behaviour: str = "healthy", grace_s: float = 1.0) -> Replicas:
-        def launch(port: int, cores: tuple[int, ...]) -> Launch:
+        def launch(port: int, cores: tuple[int, ...]) -> EngineLaunch:
             server, notes = self.directory / "server.py", self.directory / f"notes-{port}"
-            return Launch((sys.executable, str(server), str(port), behaviour, str(notes)), {}, cores)
+            return EngineLaunch((sys.executable, str(server), str(port), behaviour, str(notes)), {}, cores)
 
         return Replicas(self.registry, launch, model="stand-in", grace_s=grace_s)
 

@@ -7,7 +7,7 @@ import pytest
 
 from forebay.engine.launch import local
 from forebay.engine.launch.local import machine_registry
-from forebay.engine.launch.registry import Registry, Replica
+from forebay.engine.launch.registry import Replica, ReplicaRegistry
 from forebay.processes import birth_s
 from forebay.settings import Settings
 
@@ -33,7 +33,7 @@ def test_each_container_has_a_file_of_its_own(tmp_path: Path, monkeypatch: pytes
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    registry = Registry(tmp_path / "replicas.json")
+    registry = ReplicaRegistry(tmp_path / "replicas.json")
     with registry.changing() as registered:
         registered["a"] = entry("a")
     assert registry.read() == [entry("a")]
@@ -42,7 +42,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 
 def test_a_failed_change_changes_nothing(tmp_path: Path) -> None:
-    registry = Registry(tmp_path / "replicas.json")
+    registry = ReplicaRegistry(tmp_path / "replicas.json")
 
     def change() -> None:
         with registry.changing() as registered:
@@ -55,7 +55,7 @@ def test_a_failed_change_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_replicas_that_died_with_their_owner_are_dropped_except_kept_ones(tmp_path: Path) -> None:
-    registry = Registry(tmp_path / "replicas.json")
+    registry = ReplicaRegistry(tmp_path / "replicas.json")
     with registry.changing() as registered:
         registered.update(
             dead=entry("dead", kept=False),
@@ -78,4 +78,4 @@ def test_replicas_that_died_with_their_owner_are_dropped_except_kept_ones(tmp_pa
 )
 def test_a_file_that_makes_no_sense_reads_as_empty(tmp_path: Path, content: str) -> None:
     (tmp_path / "replicas.json").write_text(content)
-    assert Registry(tmp_path / "replicas.json").read() == []
+    assert ReplicaRegistry(tmp_path / "replicas.json").read() == []

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.apps.sessions import FOLDING, Session, Sessions
-from forebay.apps.summaries.prompt import Ask
+from forebay.apps.summaries.prompt import SummaryCall
 from forebay.apps.summaries.values import Source, Statement, clean, item_of
 from forebay.apps.topics import settings as topics
 from forebay.apps.topics.values import ShardEvent, TopicEvent
@@ -143,7 +143,7 @@ def topic_prompts(text: str) -> list[tuple[Message, ...]]:
 
 
 def summary_prompts(text: str) -> list[tuple[Message, ...]]:
-    ask = Ask(
+    ask = SummaryCall(
         "close-1",
         "close",
         text,

@@ -23,7 +23,7 @@ from forebay.fleet.autoscale.demand import (
     report_name,
 )
 from forebay.fleet.autoscale.loop import ReplicaCounts
-from forebay.fleet.autoscale.meter import MAX_PARTS, AnswerLengths, DemandMeter, DemandReport, Waiting
+from forebay.fleet.autoscale.meter import MAX_PARTS, AnswerLengths, DemandMeter, DemandReport, WaitingRecords
 from forebay.fleet.autoscale.published import PublishedReplicas
 from forebay.fleet.autoscale.speed import LearnedSpeed
 
@@ -143,7 +143,7 @@ class Wall:
 
 
 def report(at_ms: int = NOW_MS, arrived: float = 0, waits: float = 0, **more: int) -> DemandReport:
-    waiting = (Waiting(at_ms + 30_000, Tokens(waits, waits, waits)),) if waits else ()
+    waiting = (WaitingRecords(at_ms + 30_000, Tokens(waits, waits, waits)),) if waits else ()
     return DemandReport(at_ms, waiting, arrived=Tokens(arrived, arrived, arrived), **more)
 
 
@@ -217,7 +217,7 @@ def test_nothing_is_learned_of_a_speed_while_a_subtask_is_silent() -> None:
     hung: DemandReport | None = None
     for second in range(0, 120, 2):
         wall.now_ms = NOW_MS + second * 1000
-        waiting = (Waiting(wall.now_ms, Tokens(9, 900, 900)),)
+        waiting = (WaitingRecords(wall.now_ms, Tokens(9, 900, 900)),)
         one = DemandReport(wall.now_ms, waiting, done=Tokens(second, 100 * second, 100 * second), full=True)
         # It works at the same speed all the while, and reports nothing from 40 s to 80 s.
         hung = hung or one if 40 <= second < 80 else None
@@ -449,7 +449,7 @@ def test_slow_pipeline_does_not_make_its_replicas_look_slow() -> None:
         wall.now_ms = NOW_MS + second * 1000
         has_room = 60 <= second < 120
         done += 1 if has_room else 4
-        waiting, total = (Waiting(wall.now_ms, queued),), Tokens(done, 100 * done, 100 * done)
+        waiting, total = (WaitingRecords(wall.now_ms, queued),), Tokens(done, 100 * done, 100 * done)
         others = DemandReport(wall.now_ms, waiting)
         reports = {"a": DemandReport(wall.now_ms, waiting, done=total, full=not has_room), "b": others}
         stream.take(float(second))
@@ -461,7 +461,7 @@ def test_slow_pipeline_does_not_make_its_replicas_look_slow() -> None:
 
 def test_reports_cross_a_folder_and_what_is_no_report_is_left_out(tmp_path: Path) -> None:
     whole = DemandReport(
-        NOW_MS, (Waiting(NOW_MS, Tokens(1, 2, 3)),), 4, 5.0, 0.5, Tokens(6, 7, 8),
+        NOW_MS, (WaitingRecords(NOW_MS, Tokens(1, 2, 3)),), 4, 5.0, 0.5, Tokens(6, 7, 8),
         {"alarm": Tokens(1, 1, 1)}, Tokens(9, 9, 9), 3,
         {"http://a:1": 2}, 1, True,
     )  # fmt: skip

@@ -6,10 +6,8 @@ import pytest
 
 from forebay.errors import SettingError
 from forebay.fleet.autoscale.base import Backlog, ReplicaSpeed, Signals, Tokens
-from forebay.fleet.autoscale.batch import BatchedTokens
 from forebay.fleet.autoscale.capacity import PlannedCapacity
-from forebay.fleet.autoscale.kv_cache import KvCacheUse
-from forebay.fleet.autoscale.queue import QueueLength
+from forebay.fleet.autoscale.proportional import BatchedTokens, KvCacheUse, QueueLength
 
 
 def waiting(number: float, now_s: float = 0.0, ready: int = 2) -> Signals:

@@ -18,7 +18,7 @@ from forebay.fleet.autoscale.base import Limits, ServiceClass, Timings, Tokens
 from forebay.fleet.autoscale.demand import FRESH_S, GONE_S, SUFFIX, encode_demand, report_name
 from forebay.fleet.autoscale.forecast import SLOTS
 from forebay.fleet.autoscale.memory import KEEP_S
-from forebay.fleet.autoscale.meter import DemandReport, Waiting
+from forebay.fleet.autoscale.meter import DemandReport, WaitingRecords
 from forebay.fleet.autoscale.settings import ScalingSettings
 from forebay.fleet.autoscale.topic_queue import COUNTED_S, TopicBacklog
 from forebay.pipeline.scaling import record
@@ -44,7 +44,7 @@ class Bench:
 
     def report(self, name: str, age_s: float = 0.0, waits: float = 0.0) -> Path:
         at_ms = self.clock.wall_ms() - round(age_s * 1000)
-        waiting = (Waiting(at_ms, Tokens(waits, 100 * waits, 100 * waits)),) if waits else ()
+        waiting = (WaitingRecords(at_ms, Tokens(waits, 100 * waits, 100 * waits)),) if waits else ()
         path = self.folder / f"{name}{SUFFIX}"
         path.write_bytes(encode_demand(DemandReport(at_ms, waiting)))
         return path
@@ -170,7 +170,7 @@ class Stream:
         for _ in range(seconds):
             self._done += 4
             now_ms = self._bench.clock.wall_ms()
-            waiting = (Waiting(now_ms + 10_000, Tokens(3, 3000, 300)),)
+            waiting = (WaitingRecords(now_ms + 10_000, Tokens(3, 3000, 300)),)
             total = Tokens(self._done, 1000 * self._done, 100 * self._done)
             report = DemandReport(now_ms, waiting, arrived=total, done=total)
             (self._bench.folder / f"a{SUFFIX}").write_bytes(encode_demand(report))

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from forebay.engine.launch import LocalPlaces, Registry, Replicas
-from forebay.engine.launch.spec import Launch
+from forebay.engine.launch import LocalPlaces, ReplicaRegistry, Replicas
+from forebay.engine.launch.spec import EngineLaunch
 from forebay.fleet.autoscale.base import Decision, Limits, ReplicaSpeed, Scaler, Signals, Timings
 from forebay.fleet.autoscale.settings import ScalingSettings
 from forebay.fleet.autoscale.speed import LearnedSpeed
@@ -37,9 +37,9 @@ SETTINGS = ScalingSettings(
 )
 
 
-def scripted(port: int, cores: tuple[int, ...]) -> Launch:
+def scripted(port: int, cores: tuple[int, ...]) -> EngineLaunch:
     command = ("-m", "forebay.testing.replica", "--port", str(port), "--delay", "1:0.15", "--slots", "4")
-    return Launch((sys.executable, *command, "--model", "fake"))
+    return EngineLaunch((sys.executable, *command, "--model", "fake"))
 
 
 TELLING = """
@@ -70,10 +70,10 @@ def engine_of(
     folder: Path,
     settings: ScalingSettings,
     most: int = 2,
-    launch: Callable[[int, tuple[int, ...]], Launch] = scripted,
+    launch: Callable[[int, tuple[int, ...]], EngineLaunch] = scripted,
     grace_s: float = 2.0,
 ) -> Iterator[ScaledEngine]:
-    registry = Registry(folder / "replicas.json")
+    registry = ReplicaRegistry(folder / "replicas.json")
     with Replicas(registry, launch, model="fake", grace_s=grace_s) as replicas:
         places = LocalPlaces(replicas, ((),) * most)
         scaling = folder / "home" / "run" / "scaling" / "p"
@@ -209,8 +209,8 @@ def test_removing_replicas_under_load_aborts_no_request(pipelines: Any) -> None:
     settings = ByChance(Limits(0, MOST), timings=replace(SETTINGS.timings), speed=SETTINGS.speed)
     told, enough = pipelines.folder / "told", pipelines.folder / "enough"
 
-    def telling(port: int, cores: tuple[int, ...]) -> Launch:
-        return Launch((sys.executable, "-c", TELLING, str(port), str(told), str(enough)))
+    def telling(port: int, cores: tuple[int, ...]) -> EngineLaunch:
+        return EngineLaunch((sys.executable, "-c", TELLING, str(port), str(told), str(enough)))
 
     def hurry(now: Snapshot) -> None:
         if len(wanted) >= 3:

@@ -13,7 +13,7 @@ from forebay.errors import SettingError
 from forebay.fleet.autoscale.base import Backlog, Signals, Timings, Tokens
 from forebay.fleet.autoscale.deadline import DeadlinePolicy
 from forebay.fleet.autoscale.demand import FRESH_S
-from forebay.fleet.autoscale.queue import QueueLength
+from forebay.fleet.autoscale.proportional import QueueLength
 from forebay.fleet.discovery import FixedReplicas
 from forebay.pipeline.inference import call_of, published_scaling
 from forebay.pipeline.load import load_spec

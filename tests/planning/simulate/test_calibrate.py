@@ -10,17 +10,17 @@ import orjson
 import pytest
 
 from forebay.errors import SettingError
-from forebay.planning.simulate.calibrate import MeasuredRun, calibrate, read_run, run_figures, simulate_run
+from forebay.planning.simulate.calibrate import CalibrationRun, calibrate, read_run, run_figures, simulate_run
 from forebay.planning.simulate.engine import LLAMA_8B, QWEN_32B, EngineModel
-from forebay.planning.simulate.traces import Arrivals
+from forebay.planning.simulate.traces import PoissonArrivals
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "vllm_measured"
 
 
-def made_up_run() -> MeasuredRun:
-    requests = Arrivals(requests=120, rate_per_s=6.0, seed=4).make()
+def made_up_run() -> CalibrationRun:
+    requests = PoissonArrivals(requests=120, rate_per_s=6.0, seed=4).make()
     empty = np.zeros(len(requests))
-    run = MeasuredRun(
+    run = CalibrationRun(
         np.array([one.arrived_s for one in requests]),
         empty,
         empty,

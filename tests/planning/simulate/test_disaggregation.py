@@ -11,7 +11,7 @@ from forebay.fleet.routing_request import RoutingRequest
 from forebay.planning.simulate import fleet_of
 from forebay.planning.simulate.disaggregation import LeastFull, Split, Transfer, TwoPools
 from forebay.planning.simulate.engine import LLAMA_8B
-from forebay.planning.simulate.traces import Arrivals, TraceRequest
+from forebay.planning.simulate.traces import PoissonArrivals, TraceRequest
 
 
 def test_one_request_takes_prefill_transfer_and_its_steps() -> None:
@@ -29,7 +29,7 @@ def test_one_request_takes_prefill_transfer_and_its_steps() -> None:
 def test_every_request_is_answered_once_and_in_order(
     prefill: int, decode: int, rate: float, seed: int
 ) -> None:
-    trace = Arrivals(60, rate, 400, 40, seed=seed).make()
+    trace = PoissonArrivals(60, rate, 400, 40, seed=seed).make()
     transfer = Transfer()
     answers = TwoPools(trace, LLAMA_8B, transfer=transfer).serve(Split(prefill, decode))
     assert sorted(answer.index for answer in answers) == list(range(60))

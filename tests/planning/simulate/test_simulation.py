@@ -17,9 +17,9 @@ from forebay.planning.simulate import NAMES, Scenario, Simulation, dispatcher_fo
 from forebay.planning.simulate.engine import LLAMA_8B, find_model
 from forebay.planning.simulate.figures import Slo
 from forebay.planning.simulate.replica import SimRequest
-from forebay.planning.simulate.traces import Arrivals, TraceRequest
+from forebay.planning.simulate.traces import PoissonArrivals, TraceRequest
 
-BUSY = Arrivals(400, 40.0, 1500.0, 60.0, prefixes=6, prefix_tokens=2048, seed=5).make()
+BUSY = PoissonArrivals(400, 40.0, 1500.0, 60.0, prefixes=6, prefix_tokens=2048, seed=5).make()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -33,7 +33,7 @@ def test_the_same_seed_gives_the_same_result_bit_for_bit(name: str) -> None:
 def test_another_seed_gives_another_result() -> None:
     runs = {Scenario(BUSY, LLAMA_8B, 4, seed=seed).run("random").ttft_mean_s for seed in range(3)}
     assert len(runs) == 3
-    assert Arrivals(50, seed=1).make() != Arrivals(50, seed=2).make()
+    assert PoissonArrivals(50, seed=1).make() != PoissonArrivals(50, seed=2).make()
 
 
 @settings(max_examples=30, deadline=None)
@@ -65,7 +65,7 @@ def test_prefixes_are_found_again_and_save_time() -> None:
 
 
 def test_load_stretches_arrivals_to_a_share_of_capacity() -> None:
-    scenario = Scenario(Arrivals(400, 40.0, 1500.0, 20.0, seed=5).make(), LLAMA_8B, 2)
+    scenario = Scenario(PoissonArrivals(400, 40.0, 1500.0, 20.0, seed=5).make(), LLAMA_8B, 2)
     capacity_per_s = scenario.capacity_per_s()
     low = scenario.run("least_requests", scenario.time_scale(0.3, capacity_per_s))
     high = scenario.run("least_requests", scenario.time_scale(2.0, capacity_per_s))
@@ -76,7 +76,7 @@ def test_load_stretches_arrivals_to_a_share_of_capacity() -> None:
 
 
 def test_a_thousand_replicas_take_their_share() -> None:
-    trace = Arrivals(3000, 2000.0, 800.0, 20.0, seed=2).make()
+    trace = PoissonArrivals(3000, 2000.0, 800.0, 20.0, seed=2).make()
     found = Scenario(trace, LLAMA_8B, 1000).run("expected_ttft")
     assert found.goodput == 1.0
     assert found.imbalance < 10
@@ -90,7 +90,7 @@ def test_a_request_that_no_replica_can_hold_is_refused() -> None:
     with pytest.raises(SettingError, match="expected one of"):
         dispatcher_for("x")
     with pytest.raises(SettingError, match="arrivals"):
-        Arrivals(0)
+        PoissonArrivals(0)
 
 
 def test_reports_reach_the_fleet() -> None:

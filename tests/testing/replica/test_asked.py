@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.testing.replica.asked import Asked, read_body
+from forebay.testing.replica.asked import ParsedRequest, read_body
 
 json = st.recursive(
     st.none()
@@ -62,5 +62,5 @@ def test_the_longest_answer(body: dict[str, Any], chat: bool, max_tokens: int) -
     ],
 )
 def test_the_prompts_of_a_completion(prompt: Any, prompts: tuple[str, ...], prompt_tokens: int) -> None:
-    asked: Asked = read_body(orjson.dumps({"model": "m", "prompt": prompt}), chat=False)
+    asked: ParsedRequest = read_body(orjson.dumps({"model": "m", "prompt": prompt}), chat=False)
     assert (asked.prompts, asked.prompt_tokens) == (prompts, prompt_tokens)

@@ -1,11 +1,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.testing.replica.work import PrefixCache
+from forebay.testing.replica.work import ScriptedPrefixCache
 
 
 def test_leading_blocks_seen_before_are_cached() -> None:
-    cache = PrefixCache(block_chars=4, max_blocks=100)
+    cache = ScriptedPrefixCache(block_chars=4, max_blocks=100)
     assert cache.take("aaaabbbbcc") == 0
     assert cache.take("aaaabbbbcc") == 8
     assert cache.take("aaaabbbbdddd") == 8
@@ -15,13 +15,13 @@ def test_leading_blocks_seen_before_are_cached() -> None:
 
 
 def test_the_same_block_after_another_text_is_another_block() -> None:
-    cache = PrefixCache(block_chars=4, max_blocks=100)
+    cache = ScriptedPrefixCache(block_chars=4, max_blocks=100)
     cache.take("aaaabbbb")
     assert cache.take("bbbb") == 0
 
 
 def test_the_least_recently_used_block_goes_first() -> None:
-    cache = PrefixCache(block_chars=4, max_blocks=2)
+    cache = ScriptedPrefixCache(block_chars=4, max_blocks=2)
     cache.take("aaaa")
     cache.take("bbbb")
     cache.take("aaaa")
@@ -31,7 +31,7 @@ def test_the_least_recently_used_block_goes_first() -> None:
 
 
 def test_without_blocks_nothing_is_cached() -> None:
-    cache = PrefixCache(block_chars=4, max_blocks=0)
+    cache = ScriptedPrefixCache(block_chars=4, max_blocks=0)
     cache.take("aaaa")
     assert cache.take("aaaa") == 0
 
@@ -40,7 +40,7 @@ def test_without_blocks_nothing_is_cached() -> None:
 def test_a_hit_is_whole_blocks_of_the_text_and_memory_is_bounded(
     texts: list[str], block_chars: int, max_blocks: int
 ) -> None:
-    cache = PrefixCache(block_chars, max_blocks)
+    cache = ScriptedPrefixCache(block_chars, max_blocks)
     for text in texts:
         hit = cache.take(text)
         assert hit % block_chars == 0

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 from tests.harness.clock import run_virtual
 
-from forebay.testing.replica.work import Work
+from forebay.testing.replica.work import ReplicaWork
 
 
 def test_work_continues_at_a_new_speed() -> None:
     async def main() -> tuple[float, tuple[float, float, float]]:
-        work = Work(slots=2)
+        work = ReplicaWork(slots=2)
         loop = asyncio.get_running_loop()
         with work.running() as done:
             doing = asyncio.ensure_future(work.do(10.0))
@@ -33,7 +33,7 @@ def test_work_continues_at_a_new_speed() -> None:
 
 def test_what_is_not_of_use_in_the_end_was_wasted() -> None:
     async def main() -> tuple[float, float, float]:
-        work = Work(slots=1)
+        work = ReplicaWork(slots=1)
         with work.running() as done:
             await work.do(2.0)
             done()
@@ -46,7 +46,7 @@ def test_what_is_not_of_use_in_the_end_was_wasted() -> None:
 
 def test_each_request_makes_the_others_slower() -> None:
     async def main() -> list[float]:
-        work = Work(crowding=0.5)
+        work = ReplicaWork(crowding=0.5)
         loop = asyncio.get_running_loop()
 
         async def one(after_s: float, seconds: float) -> float:
@@ -63,7 +63,7 @@ def test_each_request_makes_the_others_slower() -> None:
 
 def test_at_speed_0_nothing_moves() -> None:
     async def main() -> bool:
-        work = Work()
+        work = ReplicaWork()
         work.speed = 0.0
         with work.running():
             doing = asyncio.ensure_future(work.do(0.001))
@@ -78,7 +78,7 @@ def test_at_speed_0_nothing_moves() -> None:
 
 def test_what_nobody_waits_for_any_more_holds_nothing_up() -> None:
     async def main() -> float:
-        work = Work(slots=1)
+        work = ReplicaWork(slots=1)
         with work.running():
             gone = asyncio.ensure_future(work.do(1.0))
             stays = asyncio.ensure_future(work.do(2.0))

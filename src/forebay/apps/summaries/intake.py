@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 from forebay.apps.summaries.plan import SummaryPlan
 from forebay.apps.summaries.state import FOREVER_MS, KeyState, Pane, bounds, ends_of, touched
-from forebay.apps.summaries.values import Chunk, Item, Refused, clean, events_of, item_of, weight
+from forebay.apps.summaries.values import Item, ItemChunk, Refused, clean, events_of, item_of, weight
 
 
 def allowance(plan: SummaryPlan, pane: Pane) -> int:
@@ -231,7 +231,7 @@ class Intake:
     def cut(state: KeyState, pane: Pane) -> None:
         if pane.open:
             items = sorted(pane.open, key=lambda item: item.time_ms)
-            pane.waiting.append(Chunk(state.take_id(), tuple(items)))
+            pane.waiting.append(ItemChunk(state.take_id(), tuple(items)))
             pane.open = []
         pane.pool, pane.bar = False, None
 

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from forebay.apps.summaries.intake import Arrival, Intake, passed
 from forebay.apps.summaries.plan import SummaryPlan
-from forebay.apps.summaries.prompt import Ask, Read, read_answer, without_answer
+from forebay.apps.summaries.prompt import Read, SummaryCall, read_answer, without_answer
 from forebay.apps.summaries.state import KeyState, Pane, Work, ends_of, panes_of
-from forebay.apps.summaries.values import Chunk, Node, Refused, Statement, Summary, events_of, within
+from forebay.apps.summaries.values import ItemChunk, Node, Refused, Statement, Summary, events_of, within
 from forebay.records import JSON, Usage
 from forebay.stateful.program import Failure
 
@@ -63,7 +63,7 @@ class SummaryProgram:
         outputs = self._done(key, state, ask, without_answer(ask), Usage(), failure=failure)
         return [*outputs, *self._advance(key, state)]
 
-    def ask(self, key: str, state: KeyState) -> Ask | None:
+    def ask(self, key: str, state: KeyState) -> SummaryCall | None:
         """The call in flight, rebuilt from the state; always equal until it is answered."""
         work, plan = state.work, self.plan
         if work is None:
@@ -71,15 +71,15 @@ class SummaryProgram:
         id = "-".join(map(str, (work.kind, work.pane, *work.ids, work.end_ms)))
         if work.kind == "chunk":
             items = _chunk(state.pane(work.pane), work.ids[0]).items
-            return Ask(id, work.kind, key, (), items, plan.partial_tokens)
+            return SummaryCall(id, work.kind, key, (), items, plan.partial_tokens)
         if work.kind == "merge":
             nodes = [node for node in state.pane(work.pane).nodes if node.id in work.ids]
-            return Ask(id, work.kind, key, _statements(nodes), (), plan.partial_tokens)
+            return SummaryCall(id, work.kind, key, _statements(nodes), (), plan.partial_tokens)
         panes = [state.pane(work.pane)] if work.pane >= 0 else []
         items = tuple(item for id in work.ids for item in _chunk(panes[0], id).items)
         nodes = [node for pane in self._parts(state, work) for node in pane.nodes]
         revision = panes[0].revision if panes else 0
-        return Ask(f"{id}-{revision}", work.kind, key, _statements(nodes), items, plan.summary_tokens)
+        return SummaryCall(f"{id}-{revision}", work.kind, key, _statements(nodes), items, plan.summary_tokens)
 
     def wake_ms(self, state: KeyState) -> int | None:
         """The watermark at which something is due without an event or answer, or None."""
@@ -198,7 +198,7 @@ class SummaryProgram:
         self,
         key: str,
         state: KeyState,
-        ask: Ask,
+        ask: SummaryCall,
         read: Read,
         usage: Usage,
         *,
@@ -319,7 +319,7 @@ class SummaryProgram:
             state.panes = [pane for pane in state.panes if needed(pane)]
 
 
-def _chunk(pane: Pane, id: int) -> Chunk:
+def _chunk(pane: Pane, id: int) -> ItemChunk:
     return next(chunk for chunk in pane.waiting if chunk.id == id)
 
 

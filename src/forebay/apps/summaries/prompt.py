@@ -44,7 +44,7 @@ INSTRUCTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SummaryCall:
     """`limit` is the token limit for the result. Equal asks have equal ids."""
 
     id: str
@@ -138,7 +138,7 @@ class Read:
     unsourced: int = 0
 
 
-def read_answer(ask: Ask, answer: JSON) -> Read:
+def read_answer(ask: SummaryCall, answer: JSON) -> Read:
     """The statements of an answer that matches the schema, with sources traced to events.
 
     Ignores numbers that refer to nothing. An empty answer keeps all earlier statements.
@@ -177,7 +177,7 @@ def read_answer(ask: Ask, answer: JSON) -> Read:
     )
 
 
-def without_answer(ask: Ask) -> Read:
+def without_answer(ask: SummaryCall) -> Read:
     kept, cut = within(ask.statements, ask.limit)
     return Read(kept, (), cut)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgpack
 
 from forebay.apps.summaries.plan import Windows
-from forebay.apps.summaries.values import Chunk, Item, Node, Source, Statement
+from forebay.apps.summaries.values import Item, ItemChunk, Node, Source, Statement
 from forebay.codec import DAMAGED, damaged
 
 MAX_FAILURE_CHARS = 300
@@ -32,7 +32,7 @@ class Pane:
     start_ms: int
     end_ms: int
     open: list[Item] = field(default_factory=list)
-    waiting: list[Chunk] = field(default_factory=list)
+    waiting: list[ItemChunk] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     stratum: int = 0
     spent: int = 0
@@ -142,7 +142,7 @@ def _pane_of(values: list[Any]) -> Pane:
     return Pane(
         **dict(zip(_PLAIN, plain, strict=True)),
         open=[Item(*item) for item in open_],
-        waiting=[Chunk(id, tuple(Item(*item) for item in items)) for id, items in waiting],
+        waiting=[ItemChunk(id, tuple(Item(*item) for item in items)) for id, items in waiting],
         nodes=[
             Node(id, level, tuple(_statement_of(each) for each in statements), events)
             for id, level, events, statements in nodes

@@ -99,7 +99,7 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class ItemChunk:
     id: int
     items: tuple[Item, ...]
 

@@ -22,7 +22,7 @@ from forebay.apps.topics.values import (
     BLOCK,
     NO_TOPIC,
     UNTIMED_STEP_MS,
-    Found,
+    FoundTopics,
     ShardEvent,
     TopicEvent,
     TopicSettings,
@@ -124,7 +124,7 @@ class TopicFinder:
         vectors: Floats,
         times_ms: Sequence[int],
         partitions: Sequence[str] | None = None,
-    ) -> Found:
+    ) -> FoundTopics:
         """Assign texts to topics, in order.
 
         `vectors` holds one embedding of length 1 per row. `partitions` are those of the source; time is
@@ -151,7 +151,7 @@ class TopicFinder:
                 if crowded or self._lives.count % self.settings.review_every == 0:
                     self._review(events)
             start = end
-        return Found(tuple(topics), tuple(events))
+        return FoundTopics(tuple(topics), tuple(events))
 
     def finish(self) -> tuple[TopicEvent, ...]:
         """Review a last time without waiting for candidates, and report final sizes."""

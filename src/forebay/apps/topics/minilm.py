@@ -154,7 +154,7 @@ class Norm:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class EncoderLayer:
     """One transformer layer; query, key and value are a single product."""
 
     heads: int
@@ -248,7 +248,7 @@ class MiniLM:
             + tensors["embeddings.token_type_embeddings.weight"][0]
         )
         self._norm = norm("embeddings.LayerNorm")
-        self._layers: list[Layer] = []
+        self._layers: list[EncoderLayer] = []
         heads = config["num_attention_heads"]
         for index in range(config["num_hidden_layers"]):
             part = f"encoder.layer.{index}"
@@ -258,7 +258,7 @@ class MiniLM:
             attend.weight[:, :width] /= np.float32((width // heads) ** 0.5)
             attend.bias[:width] /= np.float32((width // heads) ** 0.5)
             self._layers.append(
-                Layer(
+                EncoderLayer(
                     heads,
                     attend,
                     linear(f"{part}.attention.output.dense"),

@@ -24,7 +24,7 @@ TITLE = "Emerging topics"
 
 
 @dataclass(slots=True)
-class Topic:
+class TopicRow:
     name: str
     timed: bool = True
     """If False, a text counts as 1000 ms."""
@@ -104,11 +104,11 @@ def topics_page(lines: Iterable[bytes]) -> str:
     )
 
 
-def read_topics(lines: Iterable[bytes]) -> dict[str, Topic]:
-    found: dict[str, Topic] = {}
+def read_topics(lines: Iterable[bytes]) -> dict[str, TopicRow]:
+    found: dict[str, TopicRow] = {}
 
     def add(answer: Any) -> None:
-        topic = found.setdefault(answer["topic"], Topic(answer["topic"]))
+        topic = found.setdefault(answer["topic"], TopicRow(answer["topic"]))
         if answer.get("time", "") is None:
             topic.timed = False
         if answer["kind"] == "label":
@@ -117,7 +117,7 @@ def read_topics(lines: Iterable[bytes]) -> dict[str, Topic]:
             return
         topic.add(answer)
         if answer["kind"] == "merged" and topic.into is not None:
-            found.setdefault(topic.into, Topic(topic.into)).merged.append(topic.name)
+            found.setdefault(topic.into, TopicRow(topic.into)).merged.append(topic.name)
 
     def fail(about: Any, cause: str) -> None:
         found[about["topic"]].failure = cause
@@ -126,7 +126,7 @@ def read_topics(lines: Iterable[bytes]) -> dict[str, Topic]:
     return found
 
 
-def _map(topics: Sequence[Topic]) -> Drawing:
+def _map(topics: Sequence[TopicRow]) -> Drawing:
     last_ms = max(topic.last_ms for topic in topics)
     low, high = range_over([t for topic in topics for t in (topic.born_ms or 0, topic.last_ms)])
     timed = topics[0].timed
@@ -147,7 +147,7 @@ class _TextAxis(Axis):
         return [(number * UNTIMED_STEP_MS, words) for number, words in numbers]
 
 
-def _merges(topics: Sequence[Topic], numbers: dict[str, int], axis: Axis) -> Iterator[Markup]:
+def _merges(topics: Sequence[TopicRow], numbers: dict[str, int], axis: Axis) -> Iterator[Markup]:
     """A line from each topic that was merged to the one that it became a part of."""
     for number, topic in enumerate(topics):
         if topic.into in numbers and topic.end_ms is not None:
@@ -156,7 +156,7 @@ def _merges(topics: Sequence[Topic], numbers: dict[str, int], axis: Axis) -> Ite
             yield rule(x, x, *y, f"link {topic.colour}")
 
 
-def _row(topic: Topic, axis: Axis, most: int, last_ms: float) -> Row:
+def _row(topic: TopicRow, axis: Axis, most: int, last_ms: float) -> Row:
     end_ms = topic.end_ms or last_ms
     points = [*sorted(topic.points), (end_ms, topic.size)]
     upper = [(axis.at(at_ms), -_half(size, most)) for at_ms, size in points]
@@ -174,5 +174,4 @@ def _row(topic: Topic, axis: Axis, most: int, last_ms: float) -> Row:
 
 
 def _half(size: int, most: int) -> float:
-    """Half of the height of a topic with this many texts."""
     return 1 + (BAR / 2 - 1) * math.log1p(size) / math.log1p(max(most, 2))

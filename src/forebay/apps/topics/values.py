@@ -75,7 +75,7 @@ class TopicEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundTopics:
     """`topics` has one number per text (`NO_TOPIC` if it has no words)."""
 
     topics: tuple[int, ...]

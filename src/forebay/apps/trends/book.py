@@ -12,7 +12,7 @@ import numpy as np
 from forebay.apps.samples import MAX_SAMPLES, keep, pick
 from forebay.apps.trends.rising import worth
 from forebay.apps.trends.terms import forms, part_of, same_term, shortest_name
-from forebay.apps.trends.values import Report, Rise, TrendEvent, TrendKind, TrendSettings
+from forebay.apps.trends.values import Rise, TickReport, TrendEvent, TrendKind, TrendSettings
 from forebay.stateful.rates import rise
 
 TRACE_TICKS = 32
@@ -80,9 +80,9 @@ class TrendBook:
         self._next = 0
         self._tick: int | None = None
         self._passed = 1
-        self._report = Report(0, 0.0, {})
+        self._report = TickReport(0, 0.0, {})
 
-    def take(self, report: Report) -> list[TrendEvent]:
+    def take(self, report: TickReport) -> list[TrendEvent]:
         self._passed = 1 if self._tick is None else max(1, report.tick - self._tick)
         self._tick, self._report = report.tick, report
         risen = {term: seen.rise for term, seen in report.terms.items() if seen.rise is not None}
@@ -96,7 +96,7 @@ class TrendBook:
             for term in sorted(new, key=lambda term: (-risen[term].score, term)):
                 self._join(term, risen[term], near, events)
         self._follow(events)
-        self._report = Report(report.tick, report.posts_per_s, {})
+        self._report = TickReport(report.tick, report.posts_per_s, {})
         return events
 
     def finish(self) -> list[TrendEvent]:
@@ -299,5 +299,5 @@ class TrendBook:
         self._trends = {number: _Trend(*values) for number, *values in trends}
         self._of_term = {term: (number, seen) for term, (number, seen) in of_term}
         self._next, self._tick = following, tick
-        self._report = Report(tick or 0, posts_per_s, {})
+        self._report = TickReport(tick or 0, posts_per_s, {})
         return self

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forebay.apps.samples import Keys, keys_of
-from forebay.apps.trends.values import Counts, Entry, Report, Rise, Seen, TrendSettings, joined
+from forebay.apps.trends.values import Counts, Entry, Rise, TermSeen, TickReport, TrendSettings, joined
 from forebay.stateful.rates import Doubles, rise
 
 ROWS = 3
@@ -182,7 +182,7 @@ class RisingTerms:
                     if number in counts.texts:
                         self._texts[number] = counts.texts[number]
 
-    def close(self) -> Report | None:
+    def close(self) -> TickReport | None:
         """Return the current tick's report, or None if no tick is open."""
         if self._tick is None or self._closed:
             return None
@@ -193,7 +193,7 @@ class RisingTerms:
         if len(self._warm) > self.settings.max_warm:
             self._warm = self._warmest(risen)
         rising = {
-            term: Seen(entry, tuple(counts[:, index].tolist()), risen.get(term))
+            term: TermSeen(entry, tuple(counts[:, index].tolist()), risen.get(term))
             for index, (term, entry) in enumerate(self._present.items())
             if term in self._warm
         }
@@ -202,7 +202,7 @@ class RisingTerms:
         self._present.clear()
         self._texts.clear()
         self._closed = True
-        return Report(self._tick, self._posts_per_s(), rising, texts)
+        return TickReport(self._tick, self._posts_per_s(), rising, texts)
 
     def _warmest(self, risen: dict[str, Rise]) -> dict[str, int]:
         def order(term: str) -> tuple[int, float, str]:

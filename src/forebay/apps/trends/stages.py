@@ -23,9 +23,9 @@ from forebay.apps.trends.terms import terms_of
 from forebay.apps.trends.values import (
     Counts,
     Entry,
-    Report,
     Rise,
-    Seen,
+    TermSeen,
+    TickReport,
     TrendEvent,
     TrendSettings,
     added,
@@ -242,7 +242,7 @@ class BookStage:
     def __init__(self, settings: TrendSettings) -> None:
         self._settings = settings
         self._book = TrendBook(settings)
-        self._pending: dict[int, list[Report]] = {}
+        self._pending: dict[int, list[TickReport]] = {}
 
     def due_ms(self, data: bytes) -> int:
         return (int(_unpacked(data)[0]) + 1) * self._settings.tick_ms
@@ -285,7 +285,7 @@ def counts_of(data: bytes) -> Counts:
     return Counts(tick, posts, {term: (n, first, last) for term, (n, first, last) in terms.items()}, texts)
 
 
-def report_bytes(report: Report) -> bytes:
+def report_bytes(report: TickReport) -> bytes:
     terms = {
         term: [
             seen.entry,
@@ -297,13 +297,13 @@ def report_bytes(report: Report) -> bytes:
     return _packed([report.tick, report.posts_per_s, terms, report.texts])
 
 
-def report_of(data: bytes) -> Report:
+def report_of(data: bytes) -> TickReport:
     tick, posts_per_s, terms, texts = _unpacked(data)
     seen = {
-        term: Seen((entry[0], entry[1], entry[2]), tuple(counts), None if rise is None else Rise(*rise))
+        term: TermSeen((entry[0], entry[1], entry[2]), tuple(counts), None if rise is None else Rise(*rise))
         for term, (entry, counts, rise) in terms.items()
     }
-    return Report(tick, posts_per_s, seen, texts)
+    return TickReport(tick, posts_per_s, seen, texts)
 
 
 def _event(event: TrendEvent) -> Output:
@@ -311,7 +311,6 @@ def _event(event: TrendEvent) -> Output:
 
 
 def _valid(value: Any) -> Any:
-    """Replace lone surrogates, which JSON cannot hold."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):

@@ -98,7 +98,7 @@ class Rise:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class TermSeen:
     """A term in a tick. `counts`: decayed counts, one per window and then the history."""
 
     entry: Entry
@@ -107,21 +107,21 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class TickReport:
     """The rising and recently rising terms of a tick. `texts`: posts by number."""
 
     tick: int
     posts_per_s: float
-    terms: Mapping[str, Seen]
+    terms: Mapping[str, TermSeen]
     texts: Mapping[int, str] = field(default_factory=dict)
 
 
-def whole(reports: Iterable[Report]) -> Report:
+def whole(reports: Iterable[TickReport]) -> TickReport:
     """Merge the reports of one tick over all shards of terms, in any order."""
     parts = list(reports)
     terms = {term: seen for part in parts for term, seen in part.terms.items()}
     texts = {number: text for part in parts for number, text in part.texts.items()}
-    return Report(
+    return TickReport(
         parts[0].tick,
         max(part.posts_per_s for part in parts),
         dict(sorted(terms.items())),

@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 
 from forebay.bench.load.lengths import MAX_TOKENS, Lengths
-from forebay.bench.load.request import LoadRequest
 from forebay.bench.load.schedules import MAX_REQUESTS
+from forebay.bench.records import LoadRequest
 from forebay.documents import suggestion
 from forebay.errors import SettingError
 

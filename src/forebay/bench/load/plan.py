@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from forebay.bench.load.request import LoadRequest
 from forebay.bench.load.schedules import ClosedLoop, Schedule, check_requests
 from forebay.bench.load.workloads import Workload
+from forebay.bench.records import LoadRequest
 
 
 @dataclass(frozen=True, slots=True)

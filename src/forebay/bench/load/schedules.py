@@ -147,7 +147,7 @@ class Ramp:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class TraceReplay:
     """The arrivals of a trace, in seconds after its first, `speed` times as fast."""
 
     arrivals_s: Sequence[float]

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, Protocol
 
 from forebay.bench.load.lengths import Lengths
-from forebay.bench.load.request import LoadRequest
+from forebay.bench.records import LoadRequest
 from forebay.errors import SettingError
 from forebay.planning.simulate.traces import MOONCAKE_BLOCK_TOKENS, TraceRequest
 
@@ -122,7 +122,7 @@ class PrefixGroups:
 
 
 @dataclass(frozen=True, slots=True)
-class Sessions:
+class SessionWorkload:
     """Conversations of `turns` turns: each prompt is the previous one, an answer, and new tokens.
 
     The answers in the prompts are made up, with the requested length, instead of the server's: lengths are

@@ -26,7 +26,7 @@ KNEE_LEAST = 0.1
 Points = list[tuple[float, float]]
 
 
-def cumulative(values: Sequence[float], points: int = CURVE_POINTS) -> Points:
+def cumulative(values: Sequence[float]) -> Points:
     """(value, share of the samples that are at most as large), from the smallest to the largest sample."""
     ordered = sorted(values)
     if not ordered:
@@ -34,7 +34,9 @@ def cumulative(values: Sequence[float], points: int = CURVE_POINTS) -> Points:
     count = len(ordered)
     # All of few samples; of many, evenly spread ones with both ends.
     places = (
-        range(count) if count <= points else [round(i * (count - 1) / (points - 1)) for i in range(points)]
+        range(count)
+        if count <= CURVE_POINTS
+        else [round(i * (count - 1) / (CURVE_POINTS - 1)) for i in range(CURVE_POINTS)]
     )
     return [(ordered[0], 0.0), *((ordered[place], (place + 1) / count) for place in places)]
 

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from forebay.bench.metrics import PERCENTILES, RunFigures, Slo, run_figures
+from forebay.bench.metrics import PERCENTILES, RequestSlo, RunFigures, run_figures
 from forebay.bench.records import Chunk, EngineSample, LoadRun, RequestRecord
 from forebay.bench.statistics import can_tell
 from forebay.bench.verdict import Verdict, judge
@@ -38,7 +38,7 @@ class MeasuredRun:
 
     run: LoadRun
     figures: RunFigures
-    slo: Slo | None = None
+    slo: RequestSlo | None = None
     verdict: Verdict | None = None
 
     @property
@@ -46,7 +46,7 @@ class MeasuredRun:
         return "" if self.verdict is None else self.verdict.word
 
 
-def measured_run(run: LoadRun, slo: Slo | None = None) -> MeasuredRun:
+def measured_run(run: LoadRun, slo: RequestSlo | None = None) -> MeasuredRun:
     return MeasuredRun(run, run_figures(run, slo), slo, judge(run))
 
 
@@ -190,7 +190,7 @@ class _RunDocument:
     complete: bool
     samples: tuple[EngineSample, ...]
     provenance: dict[str, Any]
-    slo: Slo | None = None
+    slo: RequestSlo | None = None
     verdict: Verdict | None = None
 
 

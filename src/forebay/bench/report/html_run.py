@@ -99,7 +99,6 @@ def _cdf(
     *,
     bound: float | None = None,
 ) -> Iterator[Figure]:
-    """The share of samples up to each value; a second line if service times differ."""
     if not values:
         return
     ordered, sent = sorted(values), sorted(service)
@@ -209,7 +208,6 @@ def _medians(dots: Points, end_s: float, unit: Unit) -> list[tuple[str, str]]:
 
 
 def _at(points: Sequence[tuple[float, float]], at_s: float) -> float | None:
-    """The last value at or before a time."""
     return next((y for x, y in reversed(points) if x <= at_s + 1e-9), None)
 
 

@@ -247,7 +247,6 @@ def _sampled(run: StreamRun, name: str) -> list[tuple[float, float]]:
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most about `MAX_POINTS` points: the largest of each group."""
     step = -(-len(points) // MAX_POINTS) or 1
     groups = (points[begin : begin + step] for begin in range(0, len(points), step))
     return [max(group, key=lambda point: point[1]) for group in groups]

@@ -9,8 +9,8 @@ from typing import Any
 
 from forebay.bench.report.curves import knee
 from forebay.bench.report.document import MeasuredRun
+from forebay.bench.report.figures_table import LATENCIES, PLUS_MINUS, Loads, has_repeats, loads_table
 from forebay.bench.report.loads import concurrency, flattened, kind, load_of, loads, rate_per_s, target_of
-from forebay.bench.report.loads_table import LATENCIES, PLUS_MINUS, Loads, has_repeats, loads_table
 from forebay.pages.charts import Figure, Key, Line, Note, Table, line_figure
 from forebay.pages.units import NUMBER, time_unit
 

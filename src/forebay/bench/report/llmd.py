@@ -165,19 +165,17 @@ def _statistics(name: str, found: Distribution | None, units: str) -> dict[str, 
     return {} if values is None else {name: values}
 
 
-def _values(found: Distribution | None, units: str, scale: float = 1) -> dict[str, Any] | None:
+def _values(found: Distribution | None, units: str) -> dict[str, Any] | None:
     if found is None:
         return None
-    percentiles = {
-        NAMES.get(number, f"p{number:g}"): value * scale for number, value in found.percentiles.items()
-    }
+    percentiles = {NAMES.get(number, f"p{number:g}"): value for number, value in found.percentiles.items()}
     return {
         "units": units,
-        "mean": found.mean * scale,
-        "stddev": found.std * scale,
-        "min": found.minimum * scale,
+        "mean": found.mean,
+        "stddev": found.std,
+        "min": found.minimum,
         **percentiles,
-        "max": found.maximum * scale,
+        "max": found.maximum,
     }
 
 

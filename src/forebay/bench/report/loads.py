@@ -58,7 +58,6 @@ def loads(runs: Sequence[MeasuredRun]) -> list[tuple[str, list[MeasuredRun]]]:
 def _told_apart(
     named: list[tuple[str, list[MeasuredRun]]],
 ) -> list[tuple[str, list[MeasuredRun]]]:
-    """Append the settings in which loads of the same name differ."""
     alike: dict[str, list[dict[str, str]]] = {}
     for name, own in named:
         alike.setdefault(name, []).append(dict(flattened(load_of(own[0].run.asked))))

@@ -17,7 +17,7 @@ from datetime import datetime
 from statistics import fmean, pstdev
 from typing import Any
 
-from forebay.bench.metrics import Slo, output_tokens, prompt_tokens, request_figures
+from forebay.bench.metrics import RequestSlo, output_tokens, prompt_tokens, request_figures
 from forebay.bench.records import LoadRun, RequestRecord
 from forebay.bench.report.loads import burstiness, concurrency, rate_per_s
 from forebay.bench.statistics import can_tell, percentile
@@ -25,7 +25,7 @@ from forebay.bench.statistics import can_tell, percentile
 PERCENTILES = (50, 90, 95, 99)
 
 
-def vllm_result(run: LoadRun, slo: Slo | None = None) -> dict[str, Any]:
+def vllm_result(run: LoadRun, slo: RequestSlo | None = None) -> dict[str, Any]:
     """The run as one JSON value. `slo` applies to service times, as in vLLM."""
     answers = [_Answer(record) for record in run.records]
     good = [answer for answer in answers if answer.succeeded]
@@ -85,7 +85,7 @@ class _Answer:
         later = self.output_tokens - 1
         self.tpot_s = (self.latency_s - self.ttft_s) / later if later > 0 else 0.0
 
-    def keeps(self, slo: Slo) -> bool:
+    def keeps(self, slo: RequestSlo) -> bool:
         bounds = ((slo.ttft_s, self.ttft_s), (slo.tpot_s, self.tpot_s), (slo.e2el_s, self.latency_s))
         return all(bound is None or value <= bound for bound, value in bounds)
 
@@ -121,7 +121,6 @@ def _figures(name: str, values_s: Sequence[float]) -> dict[str, float | None]:
 
 
 def _peaks(good: Sequence[_Answer]) -> tuple[float, int]:
-    """Most chunks, and most requests in flight, in any second after the first request was sent."""
     if not good:
         return 0.0, 0
     began_s = min(answer.sent_s for answer in good)

@@ -18,7 +18,7 @@ PART = "/"
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class StreamProgress:
     """How far a load has come. `total`: events, or results that stand for many; `due`: so far; `done`:
     committed or given up; `failed`: dead letters."""
 
@@ -87,9 +87,9 @@ class EventBook:
         self._found.setdefault(found.id, found)
         self._open.discard(found.id)
 
-    def progress(self, now_us: int) -> Progress:
+    def progress(self, now_us: int) -> StreamProgress:
         total = len(self._sent)
-        return Progress(total, self._due(now_us), total - len(self._open), self._failed)
+        return StreamProgress(total, self._due(now_us), total - len(self._open), self._failed)
 
     def failures(self) -> list[str]:
         found = (self._found[each.id].error for each in self._sent if each.id in self._found)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from forebay.bench.compare import Figure, Kind, LoadComparison
+from forebay.bench.compare import ComparedFigure, FigureKind, LoadComparison
 from forebay.bench.metrics import Distribution
 from forebay.bench.report.loads import flattened, rate_per_s
 from forebay.bench.report.loads import kind as kind_of
@@ -63,14 +63,14 @@ def _times(
     name: str,
     of_run: Callable[[MeasuredStream], Distribution | None],
     samples: Callable[[MeasuredStream], Sequence[float]],
-) -> Iterator[Figure[MeasuredStream]]:
+) -> Iterator[ComparedFigure[MeasuredStream]]:
     for percent in (None, 50, 90, 99):
         words = f"{name} mean" if percent is None else f"{name} p{percent}"
 
         def statistic(measured: MeasuredStream, percent: float | None) -> float | None:
             return _statistic(of_run(measured), percent)
 
-        yield Figure(words, "s", False, partial(statistic, percent=percent), samples, percent)
+        yield ComparedFigure(words, "s", False, partial(statistic, percent=percent), samples, percent)
 
 
 def latencies(until: Until, measured: MeasuredStream) -> list[float]:
@@ -78,7 +78,7 @@ def latencies(until: Until, measured: MeasuredStream) -> list[float]:
     return present(latency_s(event, until) for event in _by_due(measured))
 
 
-def _latency(until: Until) -> Iterator[Figure[MeasuredStream]]:
+def _latency(until: Until) -> Iterator[ComparedFigure[MeasuredStream]]:
     return _times(f"to {until}", lambda one: one.figures.latency.get(until), partial(latencies, until))
 
 
@@ -87,7 +87,7 @@ def _good(measured: MeasuredStream) -> list[float]:
     return [] if slo is None else [float(is_good(event, slo)) for event in _by_due(measured)]
 
 
-STREAMS: Kind[MeasuredStream] = Kind(
+STREAMS: FigureKind[MeasuredStream] = FigureKind(
     stream_loads,
     load_of,
     load_name,
@@ -95,19 +95,19 @@ STREAMS: Kind[MeasuredStream] = Kind(
     lambda one: "",
     _settings,
     (
-        Figure("answered/s", "/s", True, lambda one: one.figures.answered_per_s),
-        Figure("committed/s", "/s", True, lambda one: one.figures.committed_per_s),
+        ComparedFigure("answered/s", "/s", True, lambda one: one.figures.answered_per_s),
+        ComparedFigure("committed/s", "/s", True, lambda one: one.figures.committed_per_s),
         *(figure for until in UNTIL for figure in _latency(until)),
-        Figure("goodput", "share", True, lambda one: one.figures.goodput, _good),
-        Figure("good/s", "/s", True, lambda one: one.figures.good_per_s),
+        ComparedFigure("goodput", "share", True, lambda one: one.figures.goodput, _good),
+        ComparedFigure("good/s", "/s", True, lambda one: one.figures.good_per_s),
         *_times(
             "checkpoint",
             lambda one: one.figures.checkpoint.get("duration_s"),
             lambda one: [each.duration_s for each in one.run.checkpoints if each.completed],
         ),
-        Figure("lost", "", False, lambda one: float(one.figures.lost)),
-        Figure("doubled", "", False, lambda one: float(one.figures.doubled)),
-        Figure("dead letters", "", False, lambda one: float(one.figures.failed)),
+        ComparedFigure("lost", "", False, lambda one: float(one.figures.lost)),
+        ComparedFigure("doubled", "", False, lambda one: float(one.figures.doubled)),
+        ComparedFigure("dead letters", "", False, lambda one: float(one.figures.failed)),
     ),
     _unlike,
 )

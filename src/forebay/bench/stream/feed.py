@@ -69,7 +69,7 @@ class Emitted:
         return b"".join(b"%b %d %d\n" % (id.encode(), free, at) for id, free, at in rows)
 
 
-class Feed:
+class EventFeed:
     """Serves the events: event N has the id N, and a client continues after the last id it names.
 
     Unread events wait in this process: a slow pipeline does not make the feed late.
@@ -136,7 +136,7 @@ def write(place: str, data: bytes) -> None:
 
 async def main() -> None:
     emitted = Emitted()
-    feed = Feed(emitted)
+    feed = EventFeed(emitted)
     server = await asyncio.start_server(feed.serve, "127.0.0.1", 0, limit=MAX_HEAD_BYTES)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/events", flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):

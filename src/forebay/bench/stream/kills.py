@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any, Literal, get_args
 
-from forebay.bench.other_programs import own_use
+from forebay.bench.processor import own_use
 from forebay.bench.statistics import mean_interval
 from forebay.bench.stream.document import MeasuredStream
 from forebay.bench.stream.engines import Engines

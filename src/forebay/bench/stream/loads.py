@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from forebay.bench.load.schedules import MAX_SECONDS, ClosedLoop, Replay, check_rate
+from forebay.bench.engine_signals import fetch_version
+from forebay.bench.load.schedules import MAX_SECONDS, ClosedLoop, TraceReplay, check_rate
+from forebay.bench.provenance import provenance
 from forebay.bench.serve import LoadOptions
 from forebay.bench.stream.lag import LEAST_EVENTS
-from forebay.bench.stream.options import EventLoad
+from forebay.bench.stream.measure import StreamSession
+from forebay.bench.stream.options import EventLoad, StreamOptions
+from forebay.bench.stream.records import StreamRun
 from forebay.errors import SettingError
+from forebay.settings import read_secret
 
 RATE_PER_S = 10.0
 EVENTS = 300
@@ -72,7 +78,7 @@ class EventLoadOptions:
         assert not isinstance(schedule, ClosedLoop)
         return EventLoad(
             schedule=schedule,
-            events=self._events(rate, schedule.arrivals_s if isinstance(schedule, Replay) else ()),
+            events=self._events(rate, schedule.arrivals_s if isinstance(schedule, TraceReplay) else ()),
             data=self.data,
             seed=self.seed + turn,
         )
@@ -91,3 +97,22 @@ class EventLoadOptions:
         if isinstance(arrivals_s, list) and arrivals_s:
             return len(arrivals_s)
         return EVENTS
+
+
+def with_origin(run: StreamRun, session: StreamSession, options: StreamOptions) -> StreamRun:
+    secret = session.spec.engine.secret()
+    key = None if secret is None else read_secret(secret)
+    urls = session.engines.urls
+    pipeline = options.pipeline
+    found = provenance(
+        command=["forebay", *sys.argv[1:]],
+        target=urls[0] if urls else None,
+        engine_version=fetch_version(urls[0], api_key=key) if urls else None,
+        processes=session.engines.processes,
+        seed=options.load.seed,
+        data=options.load.data,
+        secrets=() if key is None else (key,),
+    )
+    if isinstance(pipeline, Path):
+        found["pipeline"] = pipeline.name
+    return replace(run, provenance=found)

@@ -1,13 +1,11 @@
 """Measure a pipeline end to end.
 
-    run = measure_stream(StreamOptions(pipeline=Path("topics.yaml"), load=EventLoad(events=300)))
-    figures = stream_figures(run, options.slo)
-
-Several loads over one warm pipeline:
-
-    with StreamSession(options) as session:
+    with StreamSession(StreamOptions(pipeline=Path("topics.yaml"), load=load)) as session:
         session.warm_up()
-        runs = [session.measure(load) for load in loads]
+        run = session.measure(load)
+    figures = stream_figures(run, slo)
+
+It stays warm between loads.
 """
 
 from __future__ import annotations
@@ -28,10 +26,10 @@ import orjson
 
 from forebay.bench.load.plan import fresh_nonce
 from forebay.bench.load.schedules import Constant
-from forebay.bench.other_programs import processor_use
+from forebay.bench.processor import processor_use
 from forebay.bench.resources import ProcessResources
 from forebay.bench.sampling import Sampler
-from forebay.bench.stream.book import EventBook, Progress
+from forebay.bench.stream.book import EventBook, StreamProgress
 from forebay.bench.stream.engines import Engines
 from forebay.bench.stream.events import due_offsets, event_lines, fields_of, read_data
 from forebay.bench.stream.feed import now_us
@@ -63,7 +61,7 @@ POLL_S = 0.1
 LEAST_WARM_PER_S = 1.0
 
 
-OnProgress = Callable[[float, Progress], None]
+OnProgress = Callable[[float, StreamProgress], None]
 """Called with seconds since the start of a load, and its progress."""
 
 
@@ -362,13 +360,3 @@ def _span_s(spec: PipelineSpec, load: EventLoad) -> float:
             "application.size_s=5"
         )
     return span_s
-
-
-def measure_stream(
-    options: StreamOptions, *, note: Note = lambda _: None, on_progress: OnProgress = lambda _, __: None
-) -> StreamRun:
-    """Run the pipeline under its load and return a record of each event; blocks. Raises as `StreamSession`
-    does."""
-    with StreamSession(options, note=note, on_progress=on_progress) as session:
-        session.warm_up()
-        return session.measure(options.load)

@@ -15,7 +15,7 @@ from forebay.bench.report.document import MAX_REQUEST_BYTES, first_fault, listed
 from forebay.bench.stream.document import FORMAT, MeasuredStream, events_path
 from forebay.bench.stream.figures import StreamFigures
 from forebay.bench.stream.options import EventSlo
-from forebay.bench.stream.records import Checkpoint, EventRecord, Killed, ResultRecord, StreamRun
+from forebay.bench.stream.records import CheckpointTimes, EventRecord, Killed, ResultRecord, StreamRun
 from forebay.bench.verdict import Verdict
 from forebay.errors import SettingError
 from forebay.files import read_bytes
@@ -41,7 +41,7 @@ class _RunDocument:
     slo: EventSlo | None
     complete: bool
     failure: str | None
-    checkpoints: tuple[Checkpoint, ...]
+    checkpoints: tuple[CheckpointTimes, ...]
     samples: tuple[EngineSample, ...]
     provenance: dict[str, Any]
     resolution_s: float

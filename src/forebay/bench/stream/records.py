@@ -101,7 +101,7 @@ class ResultRecord(EventRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class CheckpointTimes:
     """One checkpoint by Flink's report: when it was triggered, its duration, the bytes of the whole state and
     those that it wrote. `completed`: False if it failed."""
 
@@ -152,7 +152,7 @@ class StreamRun:
     duration_s: float
     asked: Mapping[str, Any]
     events: tuple[EventRecord, ...]
-    checkpoints: tuple[Checkpoint, ...] = ()
+    checkpoints: tuple[CheckpointTimes, ...] = ()
     samples: tuple[EngineSample, ...] = ()
     kills: tuple[Killed, ...] = ()
     planned_kills: int = 0

@@ -12,7 +12,7 @@ from forebay.apps.topics.settings import ASKED as ASKED_TOPICS
 from forebay.apps.topics.settings import TopicsSpec
 from forebay.apps.trends.settings import ASKED as ASKED_TRENDS
 from forebay.apps.trends.settings import TrendsSpec
-from forebay.bench.stream.book import EventBook, Progress, seconds_after, with_found
+from forebay.bench.stream.book import EventBook, StreamProgress, seconds_after, with_found
 from forebay.bench.stream.events import ID
 from forebay.bench.stream.pipeline import Places
 from forebay.bench.stream.records import ResultRecord
@@ -172,14 +172,14 @@ class ResultBook(EventBook):
         }
         return {name: count for name, count in counted.items() if count}
 
-    def progress(self, now_us: int) -> Progress:
+    def progress(self, now_us: int) -> StreamProgress:
         if not self.countable:
             due = self._due(now_us)
             unanswered = sum(name not in self._by_name for name in self._answers)
-            return Progress(len(self._sent), due, max(0, due - unanswered), self._failed)
+            return StreamProgress(len(self._sent), due, max(0, due - unanswered), self._failed)
         due = sum(window.end_ms * 1000 <= now_us for window in self._windows.values())
         done = sum(name in self._by_name for name in self._windows)
-        return Progress(len(self._windows), due, done, self._failed)
+        return StreamProgress(len(self._windows), due, done, self._failed)
 
     def results(self, began_us: int, until_us: int) -> tuple[ResultRecord, ...]:
         """The results due between these moments by event time, in seconds after `began_us`."""

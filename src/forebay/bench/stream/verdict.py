@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from forebay.bench.load_checks import MAX_LATE_S, MAX_LATE_SHARE, MAX_RATE_ERROR, STEADY
-from forebay.bench.other_programs import disturbed
+from forebay.bench.processor import disturbed
 from forebay.bench.statistics import can_tell, percentile
 from forebay.bench.stream.figures import WINDOW, lag_times, stage_s, stages_of
 from forebay.bench.stream.lag import (

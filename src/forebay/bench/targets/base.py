@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from forebay.bench.load.request import LoadRequest
+from forebay.bench.records import LoadRequest
 from forebay.errors import EngineError, ProtocolViolation, ServerFault
 
 

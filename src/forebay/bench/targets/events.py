@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from forebay.bench.load.request import LoadRequest
+from forebay.bench.records import LoadRequest
 from forebay.bench.targets.base import OnPiece, Piece
 from forebay.clients.http.readers import EVENT_STREAM, AnswerHead, AwaitedReader, EnoughRead
 from forebay.clients.http.server import HttpServer

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from forebay.bench.load.request import LoadRequest
+from forebay.bench.records import LoadRequest
 from forebay.bench.targets.base import TRIAL, OnPiece, Piece, try_one
 from forebay.bench.targets.events import (
     CONTENT,

@@ -15,7 +15,7 @@ from urllib.parse import quote as percent_encode
 
 import orjson
 
-from forebay.bench.load.request import LoadRequest
+from forebay.bench.records import LoadRequest
 from forebay.bench.targets.base import TRIAL, OnPiece, Piece, try_one
 from forebay.bench.targets.events import CONTENT, NOTHING, EventReader, open_server, text_prompt
 from forebay.clients.http.server import HttpServer

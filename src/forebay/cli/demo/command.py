@@ -24,7 +24,7 @@ from forebay.errors import SettingError
 from forebay.settings import SecretRef, load_settings
 
 if TYPE_CHECKING:
-    from forebay.cli.demo.kafka import Topics
+    from forebay.cli.demo.kafka import DemoTopics
 
 STARTS = (
     "Starting Flink and vLLM on this processor takes about half a minute, most of it for vLLM. Then the "
@@ -133,7 +133,7 @@ def demo(
         show(outcome.summary, outcome.last, where, results_console())
 
 
-def where_of(topics: Topics, *, local: bool, place: Path) -> str:
+def where_of(topics: DemoTopics, *, local: bool, place: Path) -> str:
     text = (
         f"answers in topic {topics.answers} and dead letters in {topics.dead_letters}, at {topics.bootstrap}"
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 from pydantic import ValidationError
 
-from forebay.cli.demo.plan import Demo, Summary, summary_of
+from forebay.cli.demo.plan import Demo, DemoSummary, summary_of
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode
 from forebay.connectors.files.reader import parts_of
@@ -40,7 +40,7 @@ ADMIN_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Topics:
+class DemoTopics:
     """Topics created for a demo; they are not deleted."""
 
     bootstrap: str
@@ -81,9 +81,11 @@ def demo_kafka(wish: str, settings: Settings, folder: Path) -> Iterator[str]:
         yield node.bootstrap
 
 
-def between_topics(demo: Demo, bootstrap: str, name: str) -> tuple[Demo, Topics]:
+def between_topics(demo: Demo, bootstrap: str, name: str) -> tuple[Demo, DemoTopics]:
     """`demo` with Kafka on both sides; topics, group and transactions contain `name`."""
-    topics = Topics(bootstrap, *(f"forebay-{name}-{what}" for what in ("posts", "answers", "dead-letters")))
+    topics = DemoTopics(
+        bootstrap, *(f"forebay-{name}-{what}" for what in ("posts", "answers", "dead-letters"))
+    )
     source, access = demo.spec.source, {"type": "kafka", "bootstrap": bootstrap}
     if isinstance(source, FileSource):
         time = {"time": source.time, "time_format": source.time_format}
@@ -109,7 +111,7 @@ def run_between_topics(
     engine: OpenEngine,
     settings: Settings,
     watch: Watch,
-) -> tuple[Snapshot, Summary, Topics]:
+) -> tuple[Snapshot, DemoSummary, DemoTopics]:
     """Create the topics, run the demo between them, and read its answers; blocks.
 
     Posts are written while the job runs: all at once, or at recorded times if the demo replays. Ends when

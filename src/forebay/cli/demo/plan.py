@@ -233,7 +233,7 @@ class Right:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class DemoSummary:
     """The outcome of a demo. Latencies are those of engine calls, in seconds.
 
     Generated posts have true answers: `right` and `by_topic` count correct topics, `planted` is the true
@@ -256,7 +256,7 @@ class Summary:
     found: Outbreak | None = None
 
 
-def summarize(demo: Demo) -> Summary:
+def summarize(demo: Demo) -> DemoSummary:
     spec = demo.spec
     assert isinstance(spec.sink, JsonlSink)
     assert isinstance(spec.dead_letters, JsonlSink)
@@ -265,13 +265,13 @@ def summarize(demo: Demo) -> Summary:
     return summary_of(demo, rows, letters)
 
 
-def summary_of(demo: Demo, rows: list[dict[str, Any]], letters: list[dict[str, Any]]) -> Summary:
+def summary_of(demo: Demo, rows: list[dict[str, Any]], letters: list[dict[str, Any]]) -> DemoSummary:
     calls_s = sorted(row["called_s"] for row in rows)
     answers = [row["answer"] for row in rows]
     timed = [row for row in rows if row["time_ms"] is not None]
     found = find_outbreak((row["time_ms"], answered_topic(row["answer"])) for row in timed)
     pairs = list(_with_truth(demo, rows))
-    return Summary(
+    return DemoSummary(
         results=len(rows),
         dead_letters=len(letters),
         completion_tokens=sum(row["usage"]["completion_tokens"] for row in rows),

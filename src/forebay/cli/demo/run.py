@@ -9,8 +9,8 @@ from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import count
 
-from forebay.cli.demo.kafka import Topics, demo_kafka, run_between_topics
-from forebay.cli.demo.plan import Demo, DemoOptions, Summary, demo_of, summarize
+from forebay.cli.demo.kafka import DemoTopics, demo_kafka, run_between_topics
+from forebay.cli.demo.plan import Demo, DemoOptions, DemoSummary, demo_of, summarize
 from forebay.cli.demo.topics import weighs_topics
 from forebay.clock import Clock, SystemClock
 from forebay.connectors.generator.posts import TOPICS, post, topic_of
@@ -43,7 +43,7 @@ START_S = 8.0
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class DemoMeasurement:
     """`example`: the first post and its answer."""
 
     answers: int
@@ -52,13 +52,15 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class DemoFit:
     events: int
     capacity: int
     seconds: float
 
 
-def fit(measured: Measured | None, *, events: int | None = None, capacity: int | None = None) -> Fit:
+def fit(
+    measured: DemoMeasurement | None, *, events: int | None = None, capacity: int | None = None
+) -> DemoFit:
     """The size of the demo for an engine of that speed.
 
     At most about a minute of answers; in flight is what the engine answers in a second, for an early first
@@ -67,7 +69,7 @@ def fit(measured: Measured | None, *, events: int | None = None, capacity: int |
     """
     per_s = measured.per_s if measured is not None else 1 / MAX_S
     fitted = min(MAX_EVENTS, max(LEAST_EVENTS, int(per_s * RUN_S))) if events is None else events
-    return Fit(
+    return DemoFit(
         fitted,
         min(MAX_CAPACITY, max(LEAST_CAPACITY, int(per_s * WAIT_S))) if capacity is None else capacity,
         START_S + fitted / per_s,
@@ -76,14 +78,14 @@ def fit(measured: Measured | None, *, events: int | None = None, capacity: int |
 
 def measure_engine(
     spec: PipelineSpec, url: str, *, model: str, text_field: str, seed: int
-) -> Measured | None:
+) -> DemoMeasurement | None:
     """Send the prompt of `spec` about other generated posts to `url` for a second or two.
 
     Blocks for at most twice `MAX_S`. None if there was no answer.
     """
     secret = spec.engine.secret()
 
-    async def run() -> Measured | None:
+    async def run() -> DemoMeasurement | None:
         engine = HttpEngine(url, api_key=None if secret is None else read_secret(secret), stream=False)
         try:
             return await measure(engine, spec, model=model, text_field=text_field, seed=seed)
@@ -101,7 +103,7 @@ async def measure(
     text_field: str,
     seed: int,
     clock: Clock | None = None,
-) -> Measured | None:
+) -> DemoMeasurement | None:
     """Like `measure_engine`. Ignores the first answer, because it is slower."""
     now, numbers, apart = clock or SystemClock(), count(), seed + SEED_APART
     done: list[tuple[str, str]] = []
@@ -128,8 +130,8 @@ async def measure(
         await asyncio.wait_for(asyncio.gather(*several), MAX_S)
     took_s, answers = now.monotonic_s() - begin_s, len(done) - 1
     if not answers:
-        return Measured(1, 1 / max(first_s, LEAST_S), done[0])
-    return Measured(answers, answers / max(took_s, LEAST_S), done[0])
+        return DemoMeasurement(1, 1 / max(first_s, LEAST_S), done[0])
+    return DemoMeasurement(answers, answers / max(took_s, LEAST_S), done[0])
 
 
 def _request(spec: PipelineSpec, model: str, text_field: str, text: str, index: int) -> Request:
@@ -154,14 +156,14 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DemoOutcome:
     """`first_answer_s`: from the engine being ready to the job's first answer."""
 
     last: Snapshot
-    summary: Summary
-    measured: Measured | None
+    summary: DemoSummary
+    measured: DemoMeasurement | None
     first_answer_s: float | None
-    topics: Topics | None = None
+    topics: DemoTopics | None = None
 
 
 def run_demo(
@@ -173,7 +175,7 @@ def run_demo(
     name: str = "demo",
     watch: Watch = lambda _: None,
     tell: Tell = lambda _: None,
-) -> Outcome:
+) -> DemoOutcome:
     """Run the demo for `options`, as checked by `plan_demo`; blocks.
 
     Measures `engine` and chooses events and capacity, unless given, so that the demo takes about a minute at
@@ -194,17 +196,17 @@ def run_demo(
         if kafka is None:
             plan = Plan(demo.spec, settings, fresh=True)
             last = run_pipeline(plan, running, first, launcher=launcher)
-            return Outcome(last, summarize(demo), measured, first.after_s)
+            return DemoOutcome(last, summarize(demo), measured, first.after_s)
         with demo_kafka(kafka, settings, options.out / "kafka") as bootstrap:
             last, summary, topics = run_between_topics(
                 demo, bootstrap, name, engine=running, settings=settings, watch=first
             )
-        return Outcome(last, summary, measured, first.after_s, topics)
+        return DemoOutcome(last, summary, measured, first.after_s, topics)
 
 
 def _fitted(
     options: DemoOptions, urls: Sequence[str], watch: Watch, tell: Tell
-) -> tuple[Demo, Measured | None]:
+) -> tuple[Demo, DemoMeasurement | None]:
     served = served_by(
         demo_of(options).spec,
         urls,
@@ -220,7 +222,7 @@ def _fitted(
     return demo_of(replace(asked, events=size.events, capacity=size.capacity)), measured
 
 
-def expectation(measured: Measured | None, size: Fit, *, replayed: bool, slow: str) -> str:
+def expectation(measured: DemoMeasurement | None, size: DemoFit, *, replayed: bool, slow: str) -> str:
     if measured is None:
         return (
             f"The engine answered no question in time ({slow}). {size.events} posts, at most "

@@ -14,7 +14,7 @@ from forebay.cli.output import say
 from forebay.counted import counted
 
 if TYPE_CHECKING:
-    from forebay.cli.demo.plan import Right, Summary
+    from forebay.cli.demo.plan import DemoSummary, Right
     from forebay.cli.demo.topics import Outbreak
     from forebay.pipeline.snapshot import Snapshot
 
@@ -23,7 +23,7 @@ EXAMPLE_CHARS = 100
 LOUD, QUIET = "bold red", "dim"
 
 
-def show(summary: Summary, last: Snapshot, where: str, console: Console) -> None:
+def show(summary: DemoSummary, last: Snapshot, where: str, console: Console) -> None:
     seconds = max(last.elapsed_s, 0.001)
     console.print(
         f"\n{counted(last.accepted, 'event')}, {counted(summary.results, 'answer')}, "
@@ -53,7 +53,7 @@ def show(summary: Summary, last: Snapshot, where: str, console: Console) -> None
     say(console, where)
 
 
-def _findings(summary: Summary) -> Iterator[Text]:
+def _findings(summary: DemoSummary) -> Iterator[Text]:
     found, planted, right = summary.found, summary.planted, summary.right
     if found is not None:
         usual = f", {found.factor:.0f} times as many as usual" if found.factor else ""
@@ -74,7 +74,7 @@ def _findings(summary: Summary) -> Iterator[Text]:
         )
 
 
-def _timeline(summary: Summary) -> Table:
+def _timeline(summary: DemoSummary) -> Table:
     table = Table("from", "events", "", "mostly about", title="over time", title_justify="left")
     most = max(piece.events for piece in summary.slices)
     # Tenths of a second only if needed to tell rows apart.
@@ -89,7 +89,7 @@ def _timeline(summary: Summary) -> Table:
     return table
 
 
-def _by_topic(summary: Summary) -> Table:
+def _by_topic(summary: DemoSummary) -> Table:
     table = Table(
         "topic", "posts", "right", "", title="topics, and how many were right", title_justify="left"
     )

@@ -229,7 +229,6 @@ class S3Client:
         return made
 
     def _call(self, name: str, **arguments: Any) -> None:
-        """A call that changes something; nothing happens if there is nothing to change."""
         self._ask(lambda s3: getattr(s3, name)(Bucket=self.bucket, **arguments), missing=True)
 
     def _ask(self, call: Callable[[Any], R], *, missing: bool = False) -> R | None:

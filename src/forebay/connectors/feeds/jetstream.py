@@ -86,7 +86,6 @@ class JetstreamFeed:
             yield received
 
     def _received(self, window: ReplayWindow, raw: bytes, time_us: int | None) -> Received | None:
-        """None if it was delivered before."""
         digest = digest_of(raw)
         if time_us is not None and not window.add(time_us, digest):
             return None

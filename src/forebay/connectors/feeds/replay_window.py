@@ -21,7 +21,7 @@ Entry = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class FeedSnapshot:
     """A `ReplayWindow` at one moment; cheap, because the text is made on demand."""
 
     entries: list[Entry]
@@ -100,8 +100,10 @@ class ReplayWindow:
         self._forget()
         return True
 
-    def snapshot(self) -> Snapshot:
-        return Snapshot(self._entries, self._first, len(self._entries), self._high, self._ahead, self._floor)
+    def snapshot(self) -> FeedSnapshot:
+        return FeedSnapshot(
+            self._entries, self._first, len(self._entries), self._high, self._ahead, self._floor
+        )
 
     def _advance(self, time_us: int) -> None:
         if self._high is not None and time_us <= self._high + REWIND_US:

@@ -209,7 +209,6 @@ class SseFeed:
             raise broken(error) from None
 
     def _received(self, mark: Mark, event: SseEvent) -> Received | None:
-        """None if it was delivered before."""
         id, type = (event.id or "").encode(), (event.type or "").encode()
         digest = digest_of(id, type, event.data)
         if event.own_id and mark.has(digest):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from forebay.connectors.files.lines import START, Place
+from forebay.connectors.files.lines import START, LinePlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Known:
     version: int = 1
     latest: int = 1
     member: int = 0
-    place: Place = START
+    place: LinePlace = START
     done: bool = False
     gone: bool = False
 

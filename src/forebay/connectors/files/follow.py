@@ -17,11 +17,11 @@ from forebay.clock import Clock, SystemClock
 from forebay.codec import encode, pack_state, unpack_state
 from forebay.connectors.files.folder import Changes, Known, Stamp, compare, stamps
 from forebay.connectors.files.headers import compare_headers
-from forebay.connectors.files.lines import Part, begins_as_read, name_in, why
+from forebay.connectors.files.lines import LinePart, begins_as_read, name_in, why
 from forebay.connectors.files.reader import LineReader, header_of
 from forebay.connectors.files.rows import Rows
 from forebay.connectors.files.source import place_from, place_values
-from forebay.connectors.files.unpack import UNREADABLE, Unreadable, check_link, members_of, packing_of
+from forebay.connectors.files.unpack import UNREADABLE, UnreadableFile, check_link, members_of, packing_of
 from forebay.connectors.python_source import CallLimit, IdleWait
 from forebay.errors import SettingError, UnreadFile
 from forebay.flink.jvm_task import output_room
@@ -60,7 +60,7 @@ class FollowFolder(KeyedProcessFunction):
         self._pending: list[str] = []
         self._waiting: dict[str, tuple[Stamp | None, float]] = {}
         self._final: set[str] = set()
-        self._open: tuple[str, Sequence[Part], Rows] | None = None
+        self._open: tuple[str, Sequence[LinePart], Rows] | None = None
         self._scan_at_s = 0.0
         self._first_header: tuple[str, list[str]] | None = None
         self._scan_failed = False
@@ -197,12 +197,12 @@ class FollowFolder(KeyedProcessFunction):
         except UNREADABLE:
             return False
 
-    def _parts(self, key: str, entry: Known) -> list[Part]:
+    def _parts(self, key: str, entry: Known) -> list[LinePart]:
         path = str(self._root / _path(key))
         check_link(path)
         if packing_of(path) != "zip":
-            return [Part(path, entry.name)]
-        return [Part(path, f"{entry.name}/{member}", member) for member in members_of(path)]
+            return [LinePart(path, entry.name)]
+        return [LinePart(path, f"{entry.name}/{member}", member) for member in members_of(path)]
 
     # One file
 
@@ -242,13 +242,13 @@ class FollowFolder(KeyedProcessFunction):
             yield from self._unread(self._known[path], why(error))
         self._known[path] = replace(self._known[path], done=True)
 
-    def _rows(self, path: str, entry: Known) -> tuple[Sequence[Part], Rows | None]:
+    def _rows(self, path: str, entry: Known) -> tuple[Sequence[LinePart], Rows | None]:
         """No rows if the path now holds another file."""
         if self._open is None or self._open[0] != path:
             self.close()
             parts = self._parts(path, entry)
             if entry.member >= len(parts):
-                raise Unreadable("the archive holds no data file")
+                raise UnreadableFile("the archive holds no data file")
             self._open = (path, parts, self._reader.rows(parts[entry.member], entry.place))
             now = os.stat(self._root / _path(path))
             stamp = entry.stamp
@@ -258,7 +258,7 @@ class FollowFolder(KeyedProcessFunction):
                 return parts, None
         return self._open[1], self._open[2]
 
-    def _check_header(self, part: Part) -> None:
+    def _check_header(self, part: LinePart) -> None:
         try:
             names = header_of(part, self._reader)
         except SettingError:

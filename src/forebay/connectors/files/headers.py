@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from forebay.connectors.encodings import canonical_encoding
-from forebay.connectors.files.lines import Part, files_of
+from forebay.connectors.files.lines import LinePart, files_of
 from forebay.connectors.files.reader import LineReader, distinct, header_of
 from forebay.errors import SettingError
 
@@ -66,7 +66,7 @@ def _shown(name: str) -> str:
     return repr(name[:MAX_CHARS])
 
 
-def _headers(config: Files, problems: list[str] | None = None) -> Iterator[tuple[Part, list[str]]]:
+def _headers(config: Files, problems: list[str] | None = None) -> Iterator[tuple[LinePart, list[str]]]:
     reader = LineReader(config.format, True, encoding=canonical_encoding(config.encoding))
     for part in islice(files_of(config.path), MAX_FILES):
         try:

@@ -23,7 +23,7 @@ from forebay.errors import ForebayError, SettingError
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LinePart:
     """A file, or a member of a zip archive. Positions begin with `name`; `size`: unpacked bytes."""
 
     path: str
@@ -37,7 +37,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LinePlace:
     """Read position in one file.
 
     `offset`: unpacked bytes before it; `lines`, `crc`: of those bytes. `last_bytes`, `last_crc`: of the last
@@ -51,12 +51,12 @@ class Place:
     last_crc: int = 0
     columns: tuple[str, ...] | None = None
 
-    def with_columns(self, columns: tuple[str, ...]) -> Place:
+    def with_columns(self, columns: tuple[str, ...]) -> LinePlace:
         # Called once a row; dataclasses.replace takes three times as long.
-        return Place(self.offset, self.lines, self.crc, self.last_bytes, self.last_crc, columns)
+        return LinePlace(self.offset, self.lines, self.crc, self.last_bytes, self.last_crc, columns)
 
 
-START = Place()
+START = LinePlace()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Line:
     raw: bytes
     text: bytes
     problem: str | None
-    after: Place
+    after: LinePlace
     cut_bytes: int = 0
 
     @property
@@ -94,7 +94,7 @@ def name_in(root: Path, file: Path) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def files_of(path: Path) -> Iterator[Part]:
+def files_of(path: Path) -> Iterator[LinePart]:
     """In reading order, without sizes. Raises `SettingError` if one cannot be read."""
     for file in data_files(path):
         name = name_in(path, file)
@@ -106,10 +106,10 @@ def files_of(path: Path) -> Iterator[Part]:
         except UNREADABLE as error:
             raise cannot_read(str(file), error) from None
         for member in members:
-            yield Part(os.path.abspath(file), name if member is None else f"{name}/{member}", member)
+            yield LinePart(os.path.abspath(file), name if member is None else f"{name}/{member}", member)
 
 
-def sized(part: Part) -> Part:
+def sized(part: LinePart) -> LinePart:
     """Add the size. Blocks: a compressed file is unpacked once. Raises `SettingError` if it cannot be
     read.
     """
@@ -137,7 +137,7 @@ class LineFile:
     Opening and reading raise one of `UNREADABLE`. Keeps at most `most` characters of a line, and its newline.
     """
 
-    def __init__(self, part: Part, encoding: str, most: int, place: Place) -> None:
+    def __init__(self, part: LinePart, encoding: str, most: int, place: LinePlace) -> None:
         self._after = place
         self._file = part.open()
         try:
@@ -161,7 +161,7 @@ class LineFile:
         if not taken:
             return None
         before = self._after
-        self._after = Place(before.offset + taken, before.lines + 1, crc, taken, last_crc)
+        self._after = LinePlace(before.offset + taken, before.lines + 1, crc, taken, last_crc)
         if self._encoding.codec == UTF_8:
             return Line(raw, raw, None, self._after, taken - len(raw))
         text, problem = decoded(raw, self._encoding)
@@ -194,7 +194,6 @@ def read_line(file: BinaryIO, most: int, newline: bytes = b"\n", crc: int = 0) -
 
 
 def _read_units(file: BinaryIO, most: int, width: int) -> bytes:
-    """Up to a byte 0x0a and the end of its character."""
     read = file.readline(most)
     return read + file.read(-len(read) % width) if width > 1 else read
 
@@ -220,7 +219,7 @@ def skip(file: BinaryIO, count: int) -> int:
     return crc
 
 
-def begins_as_read(part: Part, place: Place, *, whole: bool) -> bool:
+def begins_as_read(part: LinePart, place: LinePlace, *, whole: bool) -> bool:
     """Whether the bytes read up to `place` are unchanged. Blocks.
 
     `whole` compares all of them; otherwise only the last line, unless the file is compressed. Raises one of
@@ -235,7 +234,7 @@ def begins_as_read(part: Part, place: Place, *, whole: bool) -> bool:
         return skip(file, place.offset) == place.crc
 
 
-def unlike_before(part: Part, error: Exception | None = None) -> ForebayError:
+def unlike_before(part: LinePart, error: Exception | None = None) -> ForebayError:
     found = "has other content" if error is None else f"cannot be read ({why(error)})"
     return ForebayError(
         f"source file {part.path} {found}, and this run has begun to read it: put the file back, or "

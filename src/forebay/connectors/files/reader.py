@@ -15,18 +15,18 @@ from forebay.connectors.encodings import UTF_8, encoding_hint, looks_utf_16
 from forebay.connectors.files.lines import (
     START,
     LineFile,
-    Part,
-    Place,
+    LinePart,
+    LinePlace,
     begins_as_read,
     cannot_read,
     files_of,
     sized,
     unlike_before,
 )
-from forebay.connectors.files.rows import Row, Rows
+from forebay.connectors.files.rows import CsvRow, Rows
 from forebay.connectors.files.unpack import UNREADABLE
 from forebay.connectors.formats import BOM, Format
-from forebay.connectors.kafka.registry import Registry
+from forebay.connectors.kafka.registry import SchemaRegistry
 from forebay.connectors.letters import read_letter
 from forebay.errors import MalformedRecord, SettingError
 from forebay.records import DeadLetter, Event
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 LONGEST_LINE_BYTES = 16 << 20
 BLOCK_BYTES = 1 << 16
-Step = tuple[Place, bytes | None]
+Step = tuple[LinePlace, bytes | None]
 """The place after a row, and its encoded record, if any."""
 
 
@@ -56,7 +56,7 @@ class LineReader:
     letters: bool = False
     limit: int | None = None
     encoding: str = UTF_8
-    registry: Registry | None = None
+    registry: SchemaRegistry | None = None
 
     @property
     def longest_line(self) -> int:
@@ -64,12 +64,12 @@ class LineReader:
         longest = max(self.format.max_record_bytes, LONGEST_LINE_BYTES)
         return 2 * longest + BLOCK_BYTES if self.letters else longest
 
-    def rows(self, part: Part, place: Place) -> Rows:
+    def rows(self, part: LinePart, place: LinePlace) -> Rows:
         """Raises one of `UNREADABLE`."""
         delimiter = self.format.delimiter if self.format.kind == "csv" and not self.letters else None
         return Rows(LineFile(part, self.encoding, self.longest_line, place), delimiter)
 
-    def step(self, label: str, before: Place, row: Row) -> Step:
+    def step(self, label: str, before: LinePlace, row: CsvRow) -> Step:
         """`row` follows `before`. Positions begin with `label` (`name@`)."""
         after = row.after if before.columns is None else row.after.with_columns(before.columns)
         position = f"{label}{row.number}"
@@ -121,7 +121,7 @@ class LineReader:
         hint = encoding_hint(raw) if self.encoding == UTF_8 else ""
         return f"{detail}; {hint}" if hint else detail
 
-    def _header(self, after: Place, row: Row, position: str) -> Step:
+    def _header(self, after: LinePlace, row: CsvRow, position: str) -> Step:
         try:
             return after.with_columns(distinct(names_in(row.text, self.format))), None
         except MalformedRecord as error:
@@ -167,29 +167,31 @@ def distinct(names: Sequence[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
+class FileCursor:
     """File number, place in the file, and records so far."""
 
     number: int = 0
-    place: Place = START
+    place: LinePlace = START
     records: int = 0
 
 
 class FilesReader:
     """The records of `parts` in order. Keeps a file open between calls. Blocks on the file system."""
 
-    def __init__(self, parts: Sequence[Part], reader: LineReader) -> None:
+    def __init__(self, parts: Sequence[LinePart], reader: LineReader) -> None:
         self._parts = parts
         self._reader = reader
         self._starts = list(accumulate((part.size for part in parts), initial=0))
         self._rows: Rows | None = None
-        self._at = Cursor()
+        self._at = FileCursor()
 
     @property
     def size(self) -> int:
         return self._starts[-1]
 
-    def records(self, cursor: Cursor, until: int | None = None) -> Iterator[tuple[Cursor, bytes | None]]:
+    def records(
+        self, cursor: FileCursor, until: int | None = None
+    ) -> Iterator[tuple[FileCursor, bytes | None]]:
         """Yield the rows after `cursor` that begin before byte `until` of all parts (None: all): the cursor
         after each, and its encoded record, if any.
 
@@ -209,14 +211,14 @@ class FilesReader:
                     raise unlike_before(part, error) from None
                 if row is not None:
                     after, record = self._reader.step(f"{part.name}@", place, row)
-                    cursor = Cursor(cursor.number, after, cursor.records + (record is not None))
+                    cursor = FileCursor(cursor.number, after, cursor.records + (record is not None))
                     self._at = cursor
                     yield cursor, record
                     continue
                 log.warning(
                     "%s became shorter: byte %d of %d is its last", part.path, place.offset, part.size
                 )
-            cursor = Cursor(cursor.number + 1, records=cursor.records)
+            cursor = FileCursor(cursor.number + 1, records=cursor.records)
 
     def close(self) -> None:
         """Reading opens the file again."""
@@ -224,7 +226,7 @@ class FilesReader:
             self._rows.close()
             self._rows = None
 
-    def _rows_at(self, cursor: Cursor) -> Rows:
+    def _rows_at(self, cursor: FileCursor) -> Rows:
         if self._rows is None or cursor != self._at:
             self.close()
             part = self._parts[cursor.number]
@@ -234,7 +236,7 @@ class FilesReader:
         return self._rows
 
 
-def parts_of(path: Path, reader: LineReader) -> tuple[Part, ...]:
+def parts_of(path: Path, reader: LineReader) -> tuple[LinePart, ...]:
     """The files with their sizes, up to the reader's limit.
 
     Blocks: unpacks compressed files once; with a limit, reads up to it. Raises `SettingError` if a file
@@ -245,7 +247,7 @@ def parts_of(path: Path, reader: LineReader) -> tuple[Part, ...]:
         return parts
     found = FilesReader(parts, reader)
     try:
-        for cursor, _ in found.records(Cursor()):
+        for cursor, _ in found.records(FileCursor()):
             if cursor.records == reader.limit:
                 last = replace(parts[cursor.number], size=cursor.place.offset)
                 return (*parts[: cursor.number], last)
@@ -254,7 +256,7 @@ def parts_of(path: Path, reader: LineReader) -> tuple[Part, ...]:
     return parts
 
 
-def header_of(part: Part, reader: LineReader) -> list[str] | None:
+def header_of(part: LinePart, reader: LineReader) -> list[str] | None:
     """The first row's names; None if there is no row. Blocks. Raises `SettingError` if they cannot be
     read.
     """
@@ -271,7 +273,7 @@ def header_of(part: Part, reader: LineReader) -> list[str] | None:
     return None
 
 
-def _names_in_row(part: Part, row: Row, reader: LineReader) -> list[str]:
+def _names_in_row(part: LinePart, row: CsvRow, reader: LineReader) -> list[str]:
     try:
         if row.problem is not None:
             raise MalformedRecord(row.problem)

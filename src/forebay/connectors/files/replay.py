@@ -12,8 +12,8 @@ from pyflink.datastream.state import ValueStateDescriptor
 
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode
-from forebay.connectors.files.lines import Part
-from forebay.connectors.files.reader import Cursor, FilesReader, LineReader, parts_of
+from forebay.connectors.files.lines import LinePart
+from forebay.connectors.files.reader import FileCursor, FilesReader, LineReader, parts_of
 from forebay.connectors.files.source import (
     Files,
     line_reader,
@@ -61,7 +61,7 @@ class Recorded:
 
     data: bytes
     time_ms: int | None
-    after: Cursor
+    after: FileCursor
 
 
 def replay_source(env: StreamExecutionEnvironment, config: Files, pace: ReplaySpeed) -> DataStream:
@@ -91,11 +91,13 @@ def replay_source(env: StreamExecutionEnvironment, config: Files, pace: ReplaySp
     )
 
 
-def records_of(parts: Sequence[Part], reader: LineReader, cursor: Cursor | None = None) -> Iterator[Recorded]:
+def records_of(
+    parts: Sequence[LinePart], reader: LineReader, cursor: FileCursor | None = None
+) -> Iterator[Recorded]:
     """Blocks on the file system. Raises as `FilesReader`."""
     files = FilesReader(parts, reader)
     try:
-        for after, encoded in files.records(cursor or Cursor()):
+        for after, encoded in files.records(cursor or FileCursor()):
             if encoded is not None:
                 record: Event | DeadLetter = decode(encoded)
                 yield Recorded(encoded, record.time_ms, after)
@@ -110,7 +112,7 @@ class Replay(KeyedProcessFunction):
 
     def __init__(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[LinePart],
         reader: LineReader,
         pace: ReplaySpeed,
         *,
@@ -138,7 +140,7 @@ class Replay(KeyedProcessFunction):
         if self._due is None and self._place.value() is None:
             ctx.timer_service().register_event_time_timer(END_OF_TIME_MS)
             self._first_parts.update(pack_parts(self._parts))
-            self._place.update(pack_cursor(Cursor()))
+            self._place.update(pack_cursor(FileCursor()))
         yield from self._hand_on()
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:

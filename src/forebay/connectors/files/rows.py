@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
-from forebay.connectors.files.lines import Line, LineFile, Place
+from forebay.connectors.files.lines import Line, LineFile, LinePlace
 from forebay.connectors.formats import BOM
 from forebay.counted import counted
 
@@ -20,7 +20,7 @@ Quote = Literal["closed", "open", "misplaced"]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CsvRow:
     """UTF-8 without the newline. `number`: first line, from 1. `raw`: bytes in the file, cut by
     `cut_bytes`. `problem`: why it is not a record, if known.
     """
@@ -29,7 +29,7 @@ class Row:
     text: bytes
     raw: bytes
     problem: str | None
-    after: Place
+    after: LinePlace
     cut_bytes: int = 0
 
 
@@ -51,7 +51,7 @@ class Rows:
         # How the line after these ends the quote, once known.
         self._end: Quote | None = None
 
-    def next(self, *, final: bool = True) -> Row | None:
+    def next(self, *, final: bool = True) -> CsvRow | None:
         """The next row; None at the end of the file.
 
         `final=False`: the file may grow, so an incomplete last row is not returned. To continue, read again
@@ -102,11 +102,11 @@ class Rows:
         self._ahead.append(line)
         return True
 
-    def _give_up(self, problem: str) -> Row:
+    def _give_up(self, problem: str) -> CsvRow:
         number = self._ahead[0].after.lines
         return self._take(1, f"the quote that opens in line {number} {problem}")
 
-    def _take(self, count: int, problem: str | None = None) -> Row:
+    def _take(self, count: int, problem: str | None = None) -> CsvRow:
         if count == 1 and self._open:
             # The next line becomes the first: one fewer leaves the quote open.
             self._open -= 1
@@ -116,7 +116,7 @@ class Rows:
         first = self._ahead.popleft()
         if count == 1 and first.raw is first.text:
             text = without_end(first.raw)
-            return Row(first.after.lines, text, text, problem, first.after, first.cut_bytes)
+            return CsvRow(first.after.lines, text, text, problem, first.after, first.cut_bytes)
         lines = [first, *(self._ahead.popleft() for _ in range(count - 1))]
         problem = next((line.problem for line in lines if line.problem is not None), problem)
         text = without_end(b"".join(line.text for line in lines))
@@ -125,7 +125,7 @@ class Rows:
             raw = b"".join(line.raw for line in lines)
             raw = raw if b"\0" in raw[-4:] else without_end(raw)
         cut_bytes = sum(line.cut_bytes for line in lines)
-        return Row(first.after.lines, text, raw, problem, lines[-1].after, cut_bytes)
+        return CsvRow(first.after.lines, text, raw, problem, lines[-1].after, cut_bytes)
 
 
 def without_end(line: bytes) -> bytes:

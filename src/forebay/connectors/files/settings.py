@@ -25,7 +25,7 @@ from forebay.connectors.base import (
 )
 from forebay.connectors.encodings import UTF_8, canonical_encoding
 from forebay.connectors.formats import Format
-from forebay.connectors.kafka.registry_settings import RegistrySpec
+from forebay.connectors.kafka.registry import RegistrySpec
 from forebay.errors import SettingError
 from forebay.fields import (
     FieldPath,

@@ -14,11 +14,11 @@ from pyflink.datastream.state import ValueStateDescriptor
 
 from forebay.codec import decode, pack_state, unpack_state
 from forebay.connectors.encodings import UTF_8, canonical_encoding
-from forebay.connectors.files.lines import Part, Place, cannot_read, files_of
-from forebay.connectors.files.reader import Cursor, FilesReader, LineReader, distinct, header_of, parts_of
+from forebay.connectors.files.lines import LinePart, LinePlace, cannot_read, files_of
+from forebay.connectors.files.reader import FileCursor, FilesReader, LineReader, distinct, header_of, parts_of
 from forebay.connectors.files.unpack import UNREADABLE
 from forebay.connectors.formats import Format
-from forebay.connectors.kafka.registry import Registry
+from forebay.connectors.kafka.registry import SchemaRegistry
 from forebay.connectors.python_source import calls
 from forebay.errors import SettingError
 from forebay.flink.types import BYTES, END_OF_TIME_MS, STATE
@@ -54,7 +54,7 @@ class Files:
     letters: bool = False
     limit: int | None = None
     encoding: str = UTF_8
-    registry: Registry | None = None
+    registry: SchemaRegistry | None = None
 
 
 def file_source(env: StreamExecutionEnvironment, config: Files) -> DataStream:
@@ -127,10 +127,10 @@ def first_records(config: Files) -> Iterator[Event | DeadLetter]:
     reader, left = line_reader(config), FIRST_BYTES
     for part in files_of(config.path):
         try:
-            rows = reader.rows(part, Place())
+            rows = reader.rows(part, LinePlace())
         except UNREADABLE:
             return
-        place = Place()
+        place = LinePlace()
         try:
             while (row := rows.next()) is not None and row.after.offset <= left:
                 place, record = reader.step(f"{part.name}@", place, row)
@@ -145,7 +145,7 @@ def first_records(config: Files) -> Iterator[Event | DeadLetter]:
         left -= place.offset
 
 
-def piece_bytes(parts: Sequence[Part]) -> int:
+def piece_bytes(parts: Sequence[LinePart]) -> int:
     """A few lines of average length, sampled from the first files.
 
     Blocks. Raises `SettingError` if a file cannot be read.
@@ -164,12 +164,12 @@ def piece_bytes(parts: Sequence[Part]) -> int:
 class ReadPieces(KeyedProcessFunction):
     """Emits the records that begin in each numbered piece. State holds the place in the files."""
 
-    def __init__(self, parts: Sequence[Part], reader: LineReader, step: int) -> None:
+    def __init__(self, parts: Sequence[LinePart], reader: LineReader, step: int) -> None:
         self._parts = parts
         self._reader = reader
         self._step = step
         self._files: FilesReader | None = None
-        self._at = Cursor()
+        self._at = FileCursor()
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._place = runtime_context.get_state(ValueStateDescriptor("place", STATE))
@@ -206,35 +206,35 @@ class ReadPieces(KeyedProcessFunction):
             ctx.timer_service().register_event_time_timer(END_OF_TIME_MS)
             self._first_parts.update(pack_parts(self._parts))
             self._first_step.update(pack_state(self._step))
-            self._place.update(pack_cursor(Cursor()))
+            self._place.update(pack_cursor(FileCursor()))
         self._at = unpack_cursor(self._place.value())
         self._files = FilesReader(unpack_parts(self._first_parts.value()), self._reader)
         (self._step,) = unpack_state(self._first_step.value(), "size of pieces")
 
 
-def place_values(place: Place) -> tuple[object, ...]:
+def place_values(place: LinePlace) -> tuple[object, ...]:
     return (place.offset, place.lines, place.crc, place.last_bytes, place.last_crc, place.columns)
 
 
-def place_from(values: Sequence[object]) -> Place:
+def place_from(values: Sequence[object]) -> LinePlace:
     offset, lines, crc, last_bytes, last_crc, columns = cast("Sequence[Any]", values)
-    return Place(offset, lines, crc, last_bytes, last_crc, None if columns is None else tuple(columns))
+    return LinePlace(offset, lines, crc, last_bytes, last_crc, None if columns is None else tuple(columns))
 
 
-def pack_cursor(cursor: Cursor) -> bytes:
+def pack_cursor(cursor: FileCursor) -> bytes:
     return pack_state(cursor.number, cursor.records, *place_values(cursor.place))
 
 
-def unpack_cursor(data: bytes) -> Cursor:
+def unpack_cursor(data: bytes) -> FileCursor:
     number, records, *place = unpack_state(data, "place in files")
-    return Cursor(number, place_from(place), records)
+    return FileCursor(number, place_from(place), records)
 
 
-def pack_parts(parts: Sequence[Part]) -> bytes:
+def pack_parts(parts: Sequence[LinePart]) -> bytes:
     """The files' names need not be UTF-8."""
     return pack_state([(os.fsencode(part.path), part.name, part.member, part.size) for part in parts])
 
 
-def unpack_parts(data: bytes) -> tuple[Part, ...]:
+def unpack_parts(data: bytes) -> tuple[LinePart, ...]:
     (parts,) = unpack_state(data, "names of files")
-    return tuple(Part(os.fsdecode(path), *rest) for path, *rest in parts)
+    return tuple(LinePart(os.fsdecode(path), *rest) for path, *rest in parts)

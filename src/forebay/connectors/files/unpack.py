@@ -36,7 +36,7 @@ MAX_MEMORY_BYTES = 256 << 20
 MAX_MEMBERS = 10_000
 
 
-class Unreadable(OSError):
+class UnreadableFile(OSError):
     """Rejected, with the reason."""
 
 
@@ -60,24 +60,24 @@ def members_of(path: str | Path) -> list[str]:
     with zipfile.ZipFile(path) as archive:
         names = [info.filename for info in archive.infolist() if not info.is_dir()]
     if "[Content_Types].xml" in names:
-        raise Unreadable("it is a document of an office program; save it as CSV first")
+        raise UnreadableFile("it is a document of an office program; save it as CSV first")
     kept = sorted(name for name in names if not is_hidden(Path(name)))
     if len(kept) > MAX_MEMBERS:
-        raise Unreadable(
+        raise UnreadableFile(
             f"the archive has {len(kept)} files, at most {MAX_MEMBERS} are read; unpack it first"
         )
     if len(set(kept)) < len(kept):
-        raise Unreadable("the archive has several files of one name; unpack it first")
+        raise UnreadableFile("the archive has several files of one name; unpack it first")
     return kept
 
 
 def check_link(path: str | Path) -> None:
-    """Raise `Unreadable` if `path` is a link that another user made: it could lead to any file that only this
-    user may read.
+    """Raise `UnreadableFile` if `path` is a link that another user made: it could lead to any file that only
+    this user may read.
     """
     found = os.lstat(path)
     if stat.S_ISLNK(found.st_mode) and found.st_uid not in {os.getuid(), 0}:
-        raise Unreadable(f"it is a link of user {found.st_uid}, which is not followed; copy the file")
+        raise UnreadableFile(f"it is a link of user {found.st_uid}, which is not followed; copy the file")
 
 
 def is_hidden(path: Path) -> bool:
@@ -114,7 +114,7 @@ class _Bounded(io.RawIOBase):
         buffer[: len(got)] = got
         self._taken += len(got)
         if self._taken > self._most:
-            raise Unreadable(
+            raise UnreadableFile(
                 f"it unpacks to more than {MAX_RATIO:,} times its size, as only a decompression bomb does; "
                 "if it is not one, unpack it first"
             )
@@ -133,7 +133,7 @@ def _open_xz(path: str | Path) -> Any:
     try:
         lzma.LZMADecompressor(memlimit=MAX_MEMORY_BYTES).decompress(head, 1)
     except lzma.LZMAError as error:
-        raise Unreadable(f"{error}; at most {MAX_MEMORY_BYTES >> 20} MiB of memory are used") from None
+        raise UnreadableFile(f"{error}; at most {MAX_MEMORY_BYTES >> 20} MiB of memory are used") from None
     return lzma.open(path)
 
 
@@ -141,20 +141,20 @@ def _open_zstd(path: str | Path) -> Any:
     import pyarrow
 
     if not pyarrow.Codec.is_available("zstd"):
-        raise Unreadable("this build of pyarrow does not read zstd; unpack the file first")
+        raise UnreadableFile("this build of pyarrow does not read zstd; unpack the file first")
     return pyarrow.CompressedInputStream(pyarrow.PythonFile(open(path, "rb"), "r"), "zstd")
 
 
 def _open_member(path: str | Path, member: str | None) -> Any:
     if member is None:
-        raise Unreadable("a zip archive is read by its members")
+        raise UnreadableFile("a zip archive is read by its members")
     with zipfile.ZipFile(path) as archive:
         try:
             info = archive.getinfo(member)
         except KeyError:
-            raise Unreadable(f"the archive has no file {member!r} any more") from None
+            raise UnreadableFile(f"the archive has no file {member!r} any more") from None
         if info.flag_bits & 1:
-            raise Unreadable("the archive is encrypted; unpack it first")
+            raise UnreadableFile("the archive is encrypted; unpack it first")
         # The member keeps the archive open until it is closed.
         return archive.open(info)
 

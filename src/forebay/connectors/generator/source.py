@@ -43,7 +43,7 @@ class Burst:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class PostSchedule:
     """Piecewise constant rates. Bursts must be in order of time and must not overlap."""
 
     rate_per_s: float
@@ -104,8 +104,8 @@ class Generator:
     paced: bool = True
 
     @property
-    def schedule(self) -> Schedule:
-        return Schedule(self.rate_per_s, self.bursts)
+    def schedule(self) -> PostSchedule:
+        return PostSchedule(self.rate_per_s, self.bursts)
 
     def event(self, index: int) -> Event:
         """Always the same for an index: position `generator@index`, time `START_MS` plus its due time."""

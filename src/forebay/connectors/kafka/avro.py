@@ -14,7 +14,7 @@ from uuid import UUID
 
 from forebay.connectors.formats import MAX_DEPTH
 from forebay.connectors.kafka.json_scalars import (
-    Unreadable,
+    UnreadableValue,
     bytes_value,
     date_value,
     decimal_value,
@@ -49,9 +49,9 @@ NUMBERS: Mapping[str, Callable[[int], JSON]] = {
 def read_value(schema: Any, names: Mapping[str, Any], data: bytes) -> JSON:
     """Parse the one value in `data`.
 
-    `schema` is parsed; `names` holds the named types that it refers to. Raises `Unreadable` if the bytes are
-    not exactly one value, are nested deeper than 200 levels, have more list items than bytes, or expand to
-    more than 10,000 values plus four per byte.
+    `schema` is parsed; `names` holds the named types that it refers to. Raises `UnreadableValue` if the bytes
+    are not exactly one value, are nested deeper than 200 levels, have more list items than bytes, or expand
+    to more than 10,000 values plus four per byte.
 
     Bytes and fixed become base64, decimals exact decimal text, dates, times, timestamps and durations ISO
     8601 (a timestamp in UTC, a local one without a zone), UUIDs, enums and `NaN`, `Infinity` and `-Infinity`
@@ -59,7 +59,7 @@ def read_value(schema: Any, names: Mapping[str, Any], data: bytes) -> JSON:
     """
     value, end = _Reader(names, data).value(schema, 0, 0)
     if end != len(data):
-        raise Unreadable(f"{len(data) - end} bytes are left over")
+        raise UnreadableValue(f"{len(data) - end} bytes are left over")
     return value
 
 
@@ -71,10 +71,9 @@ class _Reader:
         self._left = MAX_EMPTY + VALUES_PER_BYTE * len(data)
 
     def value(self, schema: Any, at: int, depth: int) -> tuple[JSON, int]:
-        """The value, and the position after it."""
         self._left -= 1
         if self._left < 0:
-            raise Unreadable("its schema expands the record to more values than are allowed")
+            raise UnreadableValue("its schema expands the record to more values than are allowed")
         while True:
             if isinstance(schema, list):
                 branch, at = self._number(at)
@@ -114,7 +113,7 @@ class _Reader:
                 number, at = self._number(at)
                 return _chosen(schema["symbols"], number, "enum"), at
         if depth >= MAX_DEPTH:
-            raise Unreadable(f"the record is nested deeper than {MAX_DEPTH} levels")
+            raise UnreadableValue(f"the record is nested deeper than {MAX_DEPTH} levels")
         match kind:
             case "record" | "error":
                 return self._record(schema["fields"], at, depth + 1)
@@ -122,7 +121,7 @@ class _Reader:
                 return self._array(schema["items"], at, depth + 1)
             case "map":
                 return self._map(schema["values"], at, depth + 1)
-        raise Unreadable(f"its schema names an unknown type {str(kind)[:80]!r}")
+        raise UnreadableValue(f"its schema names an unknown type {str(kind)[:80]!r}")
 
     def _record(self, fields: list[dict[str, Any]], at: int, depth: int) -> tuple[JSON, int]:
         found: dict[str, JSON] = {}
@@ -130,7 +129,7 @@ class _Reader:
             name = field["name"]
             try:
                 found[name], at = self.value(field["type"], at, depth)
-            except Unreadable as error:
+            except UnreadableValue as error:
                 error.at.append(name)
                 raise
         return found, at
@@ -163,7 +162,7 @@ class _Reader:
             _, at = self._number(at)
         self._items += count
         if self._items > len(self._data):
-            raise Unreadable("it has more items than bytes")
+            raise UnreadableValue("it has more items than bytes")
         return count, at
 
     def _text(self, at: int) -> tuple[str, int]:
@@ -172,7 +171,7 @@ class _Reader:
         try:
             return self._data[at:end].decode("utf-8"), end
         except UnicodeDecodeError as error:
-            raise Unreadable(f"a text is not UTF-8: {error.reason} at byte {error.start}") from None
+            raise UnreadableValue(f"a text is not UTF-8: {error.reason} at byte {error.start}") from None
 
     def _bytes(self, schema: Any, data: bytes) -> JSON:
         match _logical(schema):
@@ -198,7 +197,7 @@ class _Reader:
 
     def _past(self, at: int, length: int) -> int:
         if length < 0 or at + length > len(self._data):
-            raise Unreadable(f"{length} bytes are needed, {len(self._data) - at} are left")
+            raise UnreadableValue(f"{length} bytes are needed, {len(self._data) - at} are left")
         return at + length
 
     def _number(self, at: int) -> tuple[int, int]:
@@ -214,7 +213,7 @@ class _Reader:
                     break
                 return (value >> 1) ^ -(value & 1), at
             shift += 7
-        raise Unreadable("a number has no end within 64 bits")
+        raise UnreadableValue("a number has no end within 64 bits")
 
 
 def _logical(schema: Any) -> str | None:
@@ -223,5 +222,5 @@ def _logical(schema: Any) -> str | None:
 
 def _chosen(choices: list[Any], number: int, what: str) -> Any:
     if not 0 <= number < len(choices):
-        raise Unreadable(f"the {what} has {len(choices)} choices, found {number}")
+        raise UnreadableValue(f"the {what} has {len(choices)} choices, found {number}")
     return choices[number]

@@ -18,7 +18,7 @@ MAX_DECIMAL_BYTES = 1024
 MAX_DECIMAL_SCALE = 4096
 
 
-class Unreadable(MalformedRecord):
+class UnreadableValue(MalformedRecord):
     """`at`: path of the field, innermost name first."""
 
     def __init__(self, words: str) -> None:
@@ -44,9 +44,9 @@ def bytes_value(value: bytes) -> str:
 def decimal_value(unscaled: bytes, scale: int) -> str:
     """`unscaled` (big-endian two's complement) * 10^-`scale`, exact, without an exponent."""
     if len(unscaled) > MAX_DECIMAL_BYTES:
-        raise Unreadable(f"a decimal has {len(unscaled)} bytes, the limit is {MAX_DECIMAL_BYTES}")
+        raise UnreadableValue(f"a decimal has {len(unscaled)} bytes, the limit is {MAX_DECIMAL_BYTES}")
     if abs(scale) > MAX_DECIMAL_SCALE:
-        raise Unreadable(f"a decimal has a scale of {scale}, the limit is {MAX_DECIMAL_SCALE}")
+        raise UnreadableValue(f"a decimal has a scale of {scale}, the limit is {MAX_DECIMAL_SCALE}")
     number = int.from_bytes(unscaled, "big", signed=True)
     digits = tuple(map(int, str(abs(number))))
     return format(Decimal((int(number < 0), digits, -scale)), "f")
@@ -64,7 +64,7 @@ def date_value(days: int) -> str:
 def time_value(units: int, per_s: int) -> str:
     """ISO 8601, `units` after midnight. `24:00:00` is the end of a day."""
     if not 0 <= units <= DAY_S * per_s:
-        raise Unreadable(f"a time of day is between 0 and {DAY_S * per_s}, found {units}")
+        raise UnreadableValue(f"a time of day is between 0 and {DAY_S * per_s}, found {units}")
     seconds, fraction = divmod(units, per_s)
     return _clock(seconds, fraction, per_s)
 

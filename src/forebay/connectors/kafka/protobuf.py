@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from forebay.connectors.kafka.json_scalars import (
-    Unreadable,
+    UnreadableValue,
     bytes_value,
     decimal_value,
     float_value,
@@ -35,7 +35,7 @@ class NotADescriptor(ValueError):
 def file_descriptor(text: str, name: str) -> Any:
     """`text` is base64, as from a registry; the result gets `name`.
 
-    Raises `NotADescriptor` if it is not base64, `Unreadable` if it is not a descriptor.
+    Raises `NotADescriptor` if it is not base64, `UnreadableValue` if it is not a descriptor.
     """
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
     from google.protobuf.message import DecodeError
@@ -47,7 +47,7 @@ def file_descriptor(text: str, name: str) -> Any:
     try:
         found = FileDescriptorProto.FromString(raw)
     except DecodeError:
-        raise Unreadable("the registry's serialized schema is not a descriptor") from None
+        raise UnreadableValue("the registry's serialized schema is not a descriptor") from None
     found.name = name
     return found
 
@@ -56,7 +56,7 @@ class ProtobufSchema:
     """Parses messages of one file."""
 
     def __init__(self, file: Any, imported: Mapping[str, Any]) -> None:
-        """`imported`: all imported files by name. Raises `Unreadable` if one is missing or they conflict."""
+        """`imported`: imported files by name. Raises `UnreadableValue` if one is missing or two conflict."""
         from google.protobuf.descriptor_pool import DescriptorPool
 
         pool: Any = DescriptorPool()
@@ -64,13 +64,13 @@ class ProtobufSchema:
             try:
                 pool.AddSerializedFile(each.SerializeToString())
             except Exception as error:
-                raise Unreadable(f"{each.name[:200]!r} cannot be used: {str(error)[:300]}") from None
+                raise UnreadableValue(f"{each.name[:200]!r} cannot be used: {str(error)[:300]}") from None
         self._messages = pool.FindFileByName(file.name).message_types_by_name
 
     def read(self, indexes: list[int], data: bytes) -> Mapping[str, JSON]:
         """`indexes`: path of the message's type in the file, outermost first.
 
-        Raises `Unreadable` if `data` is not such a message, or expands to too many values for its size.
+        Raises `UnreadableValue` if `data` is not such a message, or expands to too many values for its size.
         """
         from google.protobuf.message import DecodeError
         from google.protobuf.message_factory import GetMessageClass
@@ -79,14 +79,14 @@ class ProtobufSchema:
         try:
             message = GetMessageClass(descriptor).FromString(data)
         except DecodeError as error:
-            raise Unreadable(f"not a message {descriptor.full_name}: {str(error)[:200]}") from None
+            raise UnreadableValue(f"not a message {descriptor.full_name}: {str(error)[:200]}") from None
         return _Converter(len(data)).fields(message)
 
     def _descriptor(self, indexes: list[int]) -> Any:
         inner, found = list(self._messages.values()), None
         for index in indexes:
             if not 0 <= index < len(inner):
-                raise Unreadable(
+                raise UnreadableValue(
                     f"its message indexes are {indexes[:10]}, and the schema has no such message"
                 )
             found = inner[index]
@@ -95,10 +95,10 @@ class ProtobufSchema:
 
 
 def message_indexes(data: bytes, at: int) -> tuple[list[int], int]:
-    """The indexes, and the position after them. Raises `Unreadable`."""
+    """The indexes, and the position after them. Raises `UnreadableValue`."""
     count, at = _number(data, at)
     if not 0 <= count <= MAX_INDEXES:
-        raise Unreadable(f"it has {count} message indexes, the limit is {MAX_INDEXES}")
+        raise UnreadableValue(f"it has {count} message indexes, the limit is {MAX_INDEXES}")
     indexes = []
     for _ in range(count):
         index, at = _number(data, at)
@@ -115,7 +115,7 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 127) << shift
         if byte < 128:
             return (value >> 1) ^ -(value & 1), at + shift // 7 + 1
-    raise Unreadable("its message indexes have no end")
+    raise UnreadableValue("its message indexes have no end")
 
 
 def _in_order(file: Any, imported: Mapping[str, Any]) -> list[Any]:
@@ -124,7 +124,7 @@ def _in_order(file: Any, imported: Mapping[str, Any]) -> list[Any]:
 
     def visit(each: Any, importing: tuple[str, ...]) -> None:
         if each.name in importing or len(importing) > MAX_IMPORT_DEPTH:
-            raise Unreadable(f"its imports are circular or more than {MAX_IMPORT_DEPTH} files deep")
+            raise UnreadableValue(f"its imports are circular or more than {MAX_IMPORT_DEPTH} files deep")
         for name in each.dependency:
             if name not in found:
                 visit(_file(name, imported), (*importing, each.name))
@@ -149,7 +149,7 @@ def _file(name: str, imported: Mapping[str, Any]) -> Any:
         else:
             return FileDescriptorProto.FromString(descriptor.serialized_pb)
     if name not in imported:
-        raise Unreadable(f"it imports {name[:200]!r}, which it does not list among its references")
+        raise UnreadableValue(f"it imports {name[:200]!r}, which it does not list among its references")
     return imported[name]
 
 
@@ -170,7 +170,7 @@ class _Converter:
                 continue
             try:
                 found[field.name] = self._field(field, getattr(message, field.name))
-            except Unreadable as error:
+            except UnreadableValue as error:
                 error.at.append(field.name)
                 raise
         return found
@@ -186,7 +186,7 @@ class _Converter:
     def _one(self, field: Any, value: Any) -> JSON:
         self._left -= 1
         if self._left < 0:
-            raise Unreadable("its schema expands the record to more values than are allowed")
+            raise UnreadableValue("its schema expands the record to more values than are allowed")
         if field.message_type is not None:
             return self._message(value)
         if field.enum_type is not None:
@@ -228,13 +228,13 @@ def _key(key: str | int | bool) -> str:
 
 def _nanos(nanos: int) -> int:
     if not 0 <= nanos < 10**9:
-        raise Unreadable(f"a timestamp's nanos are between 0 and 999999999, found {nanos}")
+        raise UnreadableValue(f"a timestamp's nanos are between 0 and 999999999, found {nanos}")
     return nanos
 
 
 def _duration(seconds: int, nanos: int) -> str:
     if abs(nanos) >= 10**9 or seconds * nanos < 0:
-        raise Unreadable(f"not a duration: {seconds} seconds and {nanos} nanos")
+        raise UnreadableValue(f"not a duration: {seconds} seconds and {nanos} nanos")
     sign = "-" if seconds < 0 or nanos < 0 else ""
     fraction = f".{abs(nanos):09}" if nanos else ""
     return f"{sign}PT{abs(seconds)}{fraction}S"

@@ -12,9 +12,12 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from pydantic import Field
+
 from forebay.clock import Clock, SystemClock
 from forebay.connectors.feeds.feed import PASSING, Backoff
 from forebay.errors import ForebayError, MalformedRecord, SettingError, SetupError
+from forebay.fields import HttpUrl, LocalPath, Model, SecretField
 from forebay.settings import SecretRef, read_secret
 
 UNKNOWN = frozenset((40401, 40402, 40403))
@@ -40,7 +43,7 @@ class RegistryRefused(ForebayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Registry:
+class SchemaRegistry:
     """Confluent-compatible. `auth` refers to a secret `USER:PASSWORD`; `ca`: PEM file with certificate
     authorities (None: the system's).
     """
@@ -62,7 +65,7 @@ def require_registry() -> None:
         ) from None
 
 
-def registry_auth(registry: Registry) -> str | None:
+def registry_auth(registry: SchemaRegistry) -> str | None:
     """`USER:PASSWORD`. Raises `SettingError`, without the secret, if it is missing or has no colon."""
     if registry.auth is None:
         return None
@@ -139,7 +142,7 @@ def _within_patience(call: Callable[[], Any]) -> Any:
         raise RegistryAway(f"no whole answer within {PATIENCE_S:g} s") from None
 
 
-def registry_client(registry: Registry, patience: RegistryRetry) -> Any:
+def registry_client(registry: SchemaRegistry, patience: RegistryRetry) -> Any:
     """A client of confluent-kafka that caches schemas and retries while the registry is down.
 
     Makes no request yet. Fetching raises as `RegistryRetry.ask` and `check_schema`.
@@ -253,3 +256,29 @@ def referenced_schemas(client: Any, schema: Any, fmt: str | None = None) -> dict
 
     visit(schema, 0)
     return found
+
+
+class RegistrySpec(Model):
+    """The schema registry of values; it must support Confluent's protocol."""
+
+    url: HttpUrl = Field(description="Address of the registry.")
+    auth: SecretField | None = Field(
+        None, description="Where `USER:PASSWORD` is: `{env: NAME}` or `{file: PATH}`; null: none is needed."
+    )
+    ca: LocalPath | None = Field(
+        None,
+        description="PEM file with the authorities that its certificate is checked against; null: the usual.",
+    )
+
+    def registry(self) -> SchemaRegistry:
+        return SchemaRegistry(self.url, None if self.auth is None else self.auth.ref(), self.ca)
+
+    def check(self, key: str) -> None:
+        """Raise `SetupError` without the extra, `SettingError` if the secret is missing. `key`: the
+        source's path.
+        """
+        require_registry()
+        try:
+            registry_auth(self.registry())
+        except SettingError as error:
+            raise SettingError(f"{key}.registry.auth: {error}") from None

@@ -11,7 +11,7 @@ import orjson
 
 from forebay.connectors.formats import json_object
 from forebay.connectors.kafka.avro import read_value
-from forebay.connectors.kafka.json_scalars import Unreadable
+from forebay.connectors.kafka.json_scalars import UnreadableValue
 from forebay.connectors.kafka.protobuf import (
     NotADescriptor,
     ProtobufSchema,
@@ -19,9 +19,9 @@ from forebay.connectors.kafka.protobuf import (
     message_indexes,
 )
 from forebay.connectors.kafka.registry import (
-    Registry,
     RegistryRefused,
     RegistryRetry,
+    SchemaRegistry,
     referenced_schemas,
     registry_client,
 )
@@ -39,7 +39,7 @@ KINDS = {"AVRO": "Avro", "JSON": "JSON", "PROTOBUF": "Protobuf"}
 
 
 @cache
-def values_of(registry: Registry) -> RegistryValues:
+def values_of(registry: SchemaRegistry) -> RegistryValues:
     """One per process. Raises as `RegistryValues`."""
     return RegistryValues(registry)
 
@@ -51,7 +51,7 @@ class RegistryValues:
     Schema.
     """
 
-    def __init__(self, registry: Registry, patience: RegistryRetry | None = None) -> None:
+    def __init__(self, registry: SchemaRegistry, patience: RegistryRetry | None = None) -> None:
         """Raises `SetupError` without the extra `registry`, `SettingError` if the secret is missing."""
         self._client = registry_client(registry, patience or RegistryRetry(registry.url))
         self._url = registry.url
@@ -87,11 +87,11 @@ class RegistryValues:
         return value
 
     def _reader(self, id: int | str) -> tuple[str, Read]:
-        """The type, and its parser. Raises `Unreadable` if the type is not supported."""
+        """The type, and its parser. Raises `UnreadableValue` if the type is not supported."""
         schema = self._fetch(id)
         kind = schema.schema_type or "AVRO"
         if kind not in KINDS:
-            raise Unreadable(f"its type is {str(kind)[:40]!r}, supported are {', '.join(KINDS)}")
+            raise UnreadableValue(f"its type is {str(kind)[:40]!r}, supported are {', '.join(KINDS)}")
         if kind == "AVRO":
             return kind, self._avro(schema)
         return kind, self._protobuf(id) if kind == "PROTOBUF" else _read_json
@@ -112,7 +112,7 @@ class RegistryValues:
         except ForebayError:
             raise
         except Exception as error:
-            raise Unreadable(f"{type(error).__name__}: {str(error)[:300]}") from None
+            raise UnreadableValue(f"{type(error).__name__}: {str(error)[:300]}") from None
         return lambda data, _: read_value(parsed, names, data)
 
     def _protobuf(self, id: int | str) -> Read:

@@ -21,7 +21,7 @@ from forebay.connectors.base import (
 )
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka.cluster import KafkaCluster
-from forebay.connectors.kafka.registry_settings import RegistrySpec
+from forebay.connectors.kafka.registry import RegistrySpec
 from forebay.connectors.kafka.sizes import RecordLimit
 from forebay.connectors.kafka.start import AS_FIRST, TopicStart
 from forebay.errors import SettingError

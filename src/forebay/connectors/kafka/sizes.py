@@ -32,7 +32,6 @@ def _with_length(data: bytes | None) -> int:
 
 
 def _varint_bytes(number: int) -> int:
-    """Of Kafka's zigzag varint, for 0 or more."""
     return max(1, -(-((number << 1).bit_length()) // 7))
 
 

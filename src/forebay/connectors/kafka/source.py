@@ -13,7 +13,7 @@ from pyflink.table import DataTypes, StreamTableEnvironment, TableDescriptor
 from forebay.codec import encode
 from forebay.connectors.formats import Format, with_added
 from forebay.connectors.kafka.cluster import KafkaCluster, raw_columns, raw_table
-from forebay.connectors.kafka.registry import Registry
+from forebay.connectors.kafka.registry import SchemaRegistry
 from forebay.connectors.kafka.registry_values import RegistryValues
 from forebay.connectors.kafka.start import Generations, marked
 from forebay.connectors.letters import read_letter
@@ -61,7 +61,7 @@ class KafkaSource:
     discovery_s: float = 10.0
     isolation: Isolation = "read_committed"
     until_latest: bool = False
-    registry: Registry | None = None
+    registry: SchemaRegistry | None = None
     parallelism: int | None = None
     letters: bool = False
     reset: Literal["none", "earliest"] = "earliest"
@@ -134,7 +134,6 @@ def _source_table(config: KafkaSource) -> TableDescriptor:
 
 
 def _first_transformation(rows: DataStream) -> Any:
-    """Flink's source, before the table's operators."""
     found = rows._j_data_stream.getTransformation()
     while not found.getInputs().isEmpty():
         found = found.getInputs().get(0)

@@ -23,7 +23,7 @@ PAGE = 250
 MAX_PAGES = 4
 
 
-class Changed(DeployError):
+class DeploymentChanged(DeployError):
     """The object was written since it was read."""
 
 
@@ -51,9 +51,7 @@ class ClusterCalls:
         return DeploymentState.parse(self._ask("GET", path, f"Deployment {name}"))
 
     def scale(self, state: DeploymentState, wanted: int) -> None:
-        """Set the replicas through the `scale` subresource. Raises `Changed` on a write since `state` was
-        read.
-        """
+        """Set the replicas through the `scale` subresource. Raises `DeploymentChanged` on another write."""
         body = {"metadata": {"resourceVersion": state.version}, "spec": {"replicas": wanted}}
         self._ask(
             "PATCH",
@@ -117,7 +115,7 @@ class ClusterCalls:
             return None
 
     def write_lease(self, name: str, found: LeaseState | None, spec: Mapping[str, Any]) -> None:
-        """Create a Lease, or replace `found`. Raises `Changed` if it was written since."""
+        """Create a Lease, or replace `found`. Raises `DeploymentChanged` if it was written since."""
         metadata = {"name": name, "namespace": self.namespace}
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
         if found is None:
@@ -143,7 +141,7 @@ class ClusterCalls:
         if not answer.is_success:
             found = refusal(answer.status_code, answer.reason_phrase, answer.content)
             if found.code == 409:
-                raise Changed(f"{what}: {found.said}")
+                raise DeploymentChanged(f"{what}: {found.said}")
             if found.code == 404 and "namespaces" not in found.said:
                 raise Missing(f"{what}: not found in the namespace {self.namespace}: {found.said}")
             raise DeployError(f"{what}: {found.text(self.namespace)}")

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 
 from forebay.clock import Clock
 from forebay.counted import counted
-from forebay.deploy.controller.cluster import Changed, ClusterCalls, metrics_url
+from forebay.deploy.controller.cluster import ClusterCalls, DeploymentChanged, metrics_url
 from forebay.deploy.controller.decision import Decider, DeploymentState
 from forebay.deploy.controller.exposition import PARTLY_READ, ObservedLoad, observed_load
 from forebay.deploy.controller.lease import Leadership
@@ -26,7 +26,7 @@ TRIES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Scaling:
+class ControllerScaling:
     """What is scaled: `deployments` with their parts of the replicas, within `limits` of all together.
 
     `pods`, `gateway_pods`: selectors of the pipeline's and the gateway's pods, or None.
@@ -40,7 +40,7 @@ class Scaling:
     gateway_pods: str | None = None
 
 
-def deciders(scaling: Scaling) -> dict[str, Decider]:
+def deciders(scaling: ControllerScaling) -> dict[str, Decider]:
     parts = tuple(scaling.deployments.values())
     each = zip(scaling.deployments, shares(parts), limits_of_pools(scaling.limits, parts), strict=True)
     return {
@@ -57,7 +57,7 @@ class Controller:
     scales it; `identity` is unique to this controller. Patches name the version read.
     """
 
-    scaling: Scaling
+    scaling: ControllerScaling
     calls: ClusterCalls
     scrape: Scrape
     clock: Clock
@@ -133,7 +133,7 @@ class Controller:
                 return
             try:
                 self.calls.scale(state, decision.wanted)
-            except Changed:
+            except DeploymentChanged:
                 if not left:
                     raise
                 continue
@@ -160,7 +160,6 @@ class Controller:
             self._warn("events", str(error))
 
     def _warn(self, key: str, text: str) -> bool:
-        """Log a new text; returns whether it is new."""
         if self._logged.get(key) == text:
             return False
         self._logged[key] = text

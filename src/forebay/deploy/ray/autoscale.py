@@ -156,7 +156,6 @@ class RayScaler:
             return [error]
 
     def _warn(self, key: str, text: str) -> None:
-        """Log a new text; an empty text ends the problem."""
         if text and self._logged.get(key) != text:
             log.warning("%s", text)
         self._logged[key] = text

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forebay.clients.ray.engines import is_fleet
 from forebay.clients.ray.instance import DECLARATIVE
 from forebay.clients.ray.ports import DEPLOYMENT, IMPORT_PATH
 from forebay.deploy.ray.stats import STATS_PERIOD_S
-from forebay.errors import DeployError
+from forebay.errors import DeployError, SettingError
+from forebay.yaml_document import to_yaml
 
 if TYPE_CHECKING:
     from forebay.clients.ray.instance import ServeApplication, ServeInstance
@@ -142,3 +144,18 @@ def _others(instance: ServeInstance, name: str) -> list[dict[str, Any]]:
                 f"without it would delete it; nothing was changed: try again"
             )
     return found
+
+
+FILE = "serve.yaml"
+HEAD = "# Made by `forebay deploy ray`: change the fleet file, then run it again.\n"
+
+
+def write_config(config: Mapping[str, Any], folder: Path) -> Path:
+    """Write `serve.yaml`; returns its path. Raises `SettingError` if the folder is not writable."""
+    path = folder / FILE
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(HEAD + to_yaml(dict(config)), encoding="utf-8")
+    except OSError as error:
+        raise SettingError(f"--out: {folder} cannot be written: {error.strerror}") from None
+    return path

@@ -12,7 +12,7 @@ from forebay.engine.launch.local import (
     machine_registry,
 )
 from forebay.engine.launch.progress import ConsoleProgress, Progress, Silent
-from forebay.engine.launch.registry import Registry, Replica, end_kept
+from forebay.engine.launch.registry import Replica, ReplicaRegistry, end_kept
 from forebay.engine.launch.replicas import Replicas, is_healthy
 from forebay.engine.launch.spec import parse_cores
 
@@ -23,8 +23,8 @@ __all__ = [
     "LocalPlaces",
     "NumberType",
     "Progress",
-    "Registry",
     "Replica",
+    "ReplicaRegistry",
     "Replicas",
     "Silent",
     "best_type",

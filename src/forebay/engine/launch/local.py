@@ -25,12 +25,12 @@ from forebay.engine.launch.model import (
     more_weights_gib,
 )
 from forebay.engine.launch.progress import Progress, Silent
-from forebay.engine.launch.registry import Registry
+from forebay.engine.launch.registry import ReplicaRegistry
 from forebay.engine.launch.replicas import PORT_BASE, START_TIMEOUT_S, Replicas
 from forebay.engine.launch.spec import (
     API_KEY,
     CONTEXT_TOKENS,
-    Launch,
+    EngineLaunch,
     ReplicaSpec,
     available_memory_gib,
     core_quota,
@@ -89,10 +89,10 @@ def ensure_engine(settings: Settings, progress: Progress | None = None) -> Local
     return LocalEngine(engine_python(settings), ensure_default_model(settings, shown))
 
 
-def machine_registry(settings: Settings) -> Registry:
+def machine_registry(settings: Settings) -> ReplicaRegistry:
     """The registry of the local replicas of this machine or container. A container sees only its own
     processes, so each has its own file in a shared folder."""
-    return Registry(settings.run / f"replicas-{pid_space()}.json")
+    return ReplicaRegistry(settings.run / f"replicas-{pid_space()}.json")
 
 
 @contextmanager
@@ -161,7 +161,7 @@ def local_places(
         extra=(*(RANDOM_WEIGHTS if made_up else ()), *chosen.extra),
     )
 
-    def launch(port: int, cores: tuple[int, ...]) -> Launch:
+    def launch(port: int, cores: tuple[int, ...]) -> EngineLaunch:
         made = vllm_launch(engine.python, spec, port=port, cores=cores, threads=threads_on(cores))
         return replace(made, withheld=home.secret_variables - {API_KEY})
 

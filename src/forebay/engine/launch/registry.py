@@ -69,7 +69,7 @@ class Replica(BaseModel):
         )
 
 
-class Registry:
+class ReplicaRegistry:
     """The file. Every write is a locked read-modify-write and replaces the file atomically."""
 
     def __init__(self, path: Path) -> None:
@@ -128,7 +128,7 @@ def end_processes(replicas: Sequence[Replica], grace_s: float = GRACE_S) -> None
 
 
 def end_kept(
-    registry: Registry, grace_s: float = GRACE_S, *, only: Collection[str] | None = None
+    registry: ReplicaRegistry, grace_s: float = GRACE_S, *, only: Collection[str] | None = None
 ) -> list[Replica]:
     """End and return all replicas that were handed over, or `only` those with these URLs, and orphans of dead
     ones.

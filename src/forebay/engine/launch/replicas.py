@@ -14,8 +14,8 @@ from typing import overload
 
 from forebay.engine.launch.dtype import NumberType
 from forebay.engine.launch.progress import Progress, Silent, tail
-from forebay.engine.launch.registry import GRACE_S, Registry, Replica, end_processes
-from forebay.engine.launch.spec import LOOPBACK, Launch
+from forebay.engine.launch.registry import GRACE_S, Replica, ReplicaRegistry, end_processes
+from forebay.engine.launch.spec import LOOPBACK, EngineLaunch
 from forebay.engine.launch.supervisor import SupervisorArgs
 from forebay.errors import LaunchError
 from forebay.ports import free_ports_from
@@ -29,7 +29,7 @@ HEALTH_TIMEOUT_S = 2.0
 USUALLY = "about half a minute, most of it to load vLLM"
 KEPT_LOGS = 50
 
-LaunchFor = Callable[[int, tuple[int, ...]], Launch]
+LaunchFor = Callable[[int, tuple[int, ...]], EngineLaunch]
 
 
 class Replicas(Sequence[str]):
@@ -40,7 +40,7 @@ class Replicas(Sequence[str]):
 
     def __init__(
         self,
-        registry: Registry,
+        registry: ReplicaRegistry,
         launch: LaunchFor,
         *,
         model: str,

@@ -88,7 +88,7 @@ class ReplicaSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class EngineLaunch:
     """A process to start: its command, additional environment variables, its cores, and the variables of this
     process's environment that are removed."""
 
@@ -98,7 +98,9 @@ class Launch:
     withheld: frozenset[str] = frozenset()
 
 
-def vllm_launch(python: Path, spec: ReplicaSpec, *, port: int, cores: Sequence[int], threads: int) -> Launch:
+def vllm_launch(
+    python: Path, spec: ReplicaSpec, *, port: int, cores: Sequence[int], threads: int
+) -> EngineLaunch:
     command = [
         str(python), "-I", str(AS_MAIN), "vllm.entrypoints.openai.api_server",
         "--model", spec.model,
@@ -129,7 +131,7 @@ def vllm_launch(python: Path, spec: ReplicaSpec, *, port: int, cores: Sequence[i
         environment["TORCH_COMPILE_DISABLE"] = "1"
     if Path(spec.model).is_dir():
         environment["HF_HUB_OFFLINE"] = "1"
-    return Launch(tuple(command) + spec.extra, environment, tuple(cores))
+    return EngineLaunch(tuple(command) + spec.extra, environment, tuple(cores))
 
 
 def parse_cores(text: str) -> tuple[int, ...]:

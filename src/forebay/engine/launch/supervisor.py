@@ -19,7 +19,7 @@ from pathlib import Path
 import orjson
 import psutil
 
-from forebay.engine.launch.registry import Registry
+from forebay.engine.launch.registry import ReplicaRegistry
 from forebay.processes import descendants, kill, parent_death_signal, session_members, terminate, wait_gone
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -58,7 +58,7 @@ def main() -> int:
     if order.cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, order.cores)
     server = _start(order)
-    registry, owned = Registry(Path(order.registry)), True
+    registry, owned = ReplicaRegistry(Path(order.registry)), True
     while server.poll() is None and not told_to_stop[0]:
         if not owned:
             select.select([], [], [], LOOK_S)

@@ -18,7 +18,6 @@ from forebay.errors import SettingError
 MAX_REPLICAS = 10_000
 Amount = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 """A validated number in a part's memory."""
-HOUR_S = 3600.0
 DEFAULT_CLASS = "default"
 """The class of service of requests without another one."""
 

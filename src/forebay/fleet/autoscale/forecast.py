@@ -27,6 +27,8 @@ SLOT_S = 300.0
 SLOTS = int(DAY_S / SLOT_S)
 SHORT_S, LONG_S = 15.0, 300.0
 MEAN_S = 1200.0
+KEEP_S = 3600.0
+"""Arrivals are kept for at least this long."""
 JUMP = 3.0
 """Standard deviations by which the last seconds must differ from the level to count as a jump."""
 FADE = 0.02
@@ -190,9 +192,9 @@ class Forecast:
     time.
     """
 
-    def __init__(self, window_s: float, keep_s: float = 3600.0) -> None:
+    def __init__(self, window_s: float) -> None:
         self.window_s = window_s
-        self.arrivals = Arrivals(max(keep_s, 2 * window_s))
+        self.arrivals = Arrivals(max(KEEP_S, 2 * window_s))
         self.season = Season()
         self.wall_ahead_s = 0.0
         self._errors = [0.0] * len(NAMES)

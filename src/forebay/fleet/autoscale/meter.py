@@ -20,7 +20,7 @@ CHARS_PER_TOKEN = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingRecords:
     """Waiting requests that are due at about the same wall-clock moment."""
 
     due_ms: int
@@ -40,7 +40,7 @@ class DemandReport:
     """
 
     at_ms: int
-    waiting: tuple[Waiting, ...] = ()
+    waiting: tuple[WaitingRecords, ...] = ()
     running: int = 0
     running_tokens: float = 0.0
     kv_usage: float = 0.0
@@ -60,7 +60,7 @@ class DemandReport:
         """The sum of `factor` subtasks like this one."""
         return replace(
             self,
-            waiting=tuple(Waiting(part.due_ms, part.tokens.times(factor)) for part in self.waiting),
+            waiting=tuple(WaitingRecords(part.due_ms, part.tokens.times(factor)) for part in self.waiting),
             running=self.running * factor,
             running_tokens=self.running_tokens * factor,
             arrived=self.arrived.times(factor),
@@ -209,7 +209,7 @@ class DemandMeter:
             full=full,
         )
 
-    def _parts(self, waiting: Iterable[_Accepted]) -> tuple[Waiting, ...]:
+    def _parts(self, waiting: Iterable[_Accepted]) -> tuple[WaitingRecords, ...]:
         parts: dict[int, Tokens] = {}
         for event in waiting:
             step_ms = max(round(event.service.slo_s * 1000) // PARTS, 1)
@@ -220,7 +220,7 @@ class DemandMeter:
             # All work that is long overdue counts the same.
             early = sum((tokens for _, tokens in found[:-MAX_PARTS]), Tokens())
             found = [(found[-MAX_PARTS][0], found[-MAX_PARTS][1] + early), *found[1 - MAX_PARTS :]]
-        return tuple(Waiting(due_ms, tokens) for due_ms, tokens in found)
+        return tuple(WaitingRecords(due_ms, tokens) for due_ms, tokens in found)
 
     def _expected(self, chars: int) -> Tokens:
         return Tokens(1, self.lengths.prompt(chars), self.lengths.output)

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from forebay.documents import suggestion
 from forebay.errors import SettingError
 from forebay.fleet.autoscale.base import ScalingPolicy, ServiceClass, Speed, Timings
-from forebay.fleet.autoscale.batch import BatchedTokens
 from forebay.fleet.autoscale.capacity import PlannedCapacity
 from forebay.fleet.autoscale.deadline import DeadlinePolicy
-from forebay.fleet.autoscale.kv_cache import KvCacheUse
-from forebay.fleet.autoscale.queue import QueueLength
+from forebay.fleet.autoscale.proportional import BatchedTokens, KvCacheUse, QueueLength
 from forebay.registry import Registry, described
 
 DEFAULT_SCALING = "deadline"

@@ -1,4 +1,4 @@
-"""The rule of Kubernetes' horizontal pod autoscaler, which the published policies share.
+"""The published policies: the rule of Kubernetes' horizontal pod autoscaler, for three metrics.
 
 wanted = ceil(replicas · metric / target), unless the ratio is within a tenth of 1; for `hold_s` the largest
 wanted number holds, so that the number falls slowly. Source: the algorithm in Kubernetes' documentation.
@@ -10,7 +10,7 @@ import math
 from collections import deque
 
 from forebay.errors import SettingError
-from forebay.fleet.autoscale.base import MAX_REPLICAS
+from forebay.fleet.autoscale.base import MAX_REPLICAS, Decision, Signals
 
 TOLERANCE = 0.1
 HOLD_S = 300.0
@@ -53,3 +53,50 @@ def check_target(name: str, target: float) -> float:
     if not 0 < target < 1e12:
         raise SettingError(f"{name}: expected a target above 0, found {target:g}")
     return target
+
+
+class QueueLength:
+    """`target`: requests that may wait per replica."""
+
+    def __init__(self, target: float = 10.0, hold_s: float = HOLD_S) -> None:
+        self._target = check_target("target", target)
+        self._hold = Hold(hold_s)
+
+    def decide(self, signals: Signals) -> Decision:
+        waiting, ready = signals.waiting, signals.ready
+        if ready == 0:
+            # No mean is possible: as many as the whole queue requires.
+            wanted = max(math.ceil(waiting / self._target), signals.replicas, 1)
+        else:
+            wanted = max(proportional(ready, waiting / ready, self._target), 1)
+        held = self._hold.add(wanted, signals.now_s)
+        return Decision(held, f"{waiting:.0f} requests wait, target {self._target:g} per replica")
+
+
+class BatchedTokens:
+    def __init__(self, target: float = 100_000.0, hold_s: float = HOLD_S) -> None:
+        self._target = check_target("target", target)
+        self._hold = Hold(hold_s)
+
+    def decide(self, signals: Signals) -> Decision:
+        ready, tokens = signals.ready, signals.running_tokens
+        if ready == 0:
+            wanted = max(signals.replicas, 1)
+        else:
+            wanted = max(proportional(ready, tokens / ready, self._target), 1)
+        held = self._hold.add(wanted, signals.now_s)
+        return Decision(held, f"{tokens:.0f} tokens in batches, target {self._target:.0f} per replica")
+
+
+class KvCacheUse:
+    """`target`: share of the KV cache in use, above 0 up to 1."""
+
+    def __init__(self, target: float = 0.5, hold_s: float = HOLD_S) -> None:
+        self._target = check_target("target", target)
+        self._hold = Hold(hold_s)
+
+    def decide(self, signals: Signals) -> Decision:
+        ready, usage = signals.ready, signals.kv_usage
+        wanted = max(proportional(ready, usage, self._target), 1) if ready else max(signals.replicas, 1)
+        held = self._hold.add(wanted, signals.now_s)
+        return Decision(held, f"{usage:.0%} of the KV cache in use; {self._target:.0%} is the target")

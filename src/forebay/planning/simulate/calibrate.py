@@ -36,7 +36,7 @@ ENOUGH = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredRun:
+class CalibrationRun:
     """Requests that an engine served, by arrival. Arrays of seconds from the first arrival, and of tokens."""
 
     arrived_s: Array
@@ -57,7 +57,7 @@ class Calibration:
         return max(abs(self.simulated[name] / self.measured[name] - 1) for name in self.measured)
 
 
-def read_run(path: Path) -> MeasuredRun:
+def read_run(path: Path) -> CalibrationRun:
     """Read a measured run: one JSON object per line with `input_toks`, `output_toks` and the times `MOMENTS`.
 
     `arrival_time` is on another clock than the rest; the smallest time from arrival to queue is taken as 0.
@@ -84,10 +84,10 @@ def read_run(path: Path) -> MeasuredRun:
     arrived, queued, first, last = (np.array([row[i] for row in rows]) for i in range(4))
     offset = (queued - arrived).min() + arrived.min()
     prompts, outputs = [int(row[4]) for row in rows], [int(row[5]) for row in rows]
-    return MeasuredRun(arrived - arrived.min(), first - offset, last - offset, prompts, outputs)
+    return CalibrationRun(arrived - arrived.min(), first - offset, last - offset, prompts, outputs)
 
 
-def simulate_run(model: EngineModel, run: MeasuredRun) -> MeasuredRun:
+def simulate_run(model: EngineModel, run: CalibrationRun) -> CalibrationRun:
     replica = SimulatedReplica(model)
     requests = [
         SimRequest(at, arrived_s, RoutingRequest(prompt), output)
@@ -103,7 +103,7 @@ def simulate_run(model: EngineModel, run: MeasuredRun) -> MeasuredRun:
     )
 
 
-def run_figures(run: MeasuredRun) -> dict[str, float]:
+def run_figures(run: CalibrationRun) -> dict[str, float]:
     """Mean and p99 of TTFT, TPOT and latency in seconds; TPOT over answers of two tokens or more."""
     ttft, tpot, latency = _durations(run)
     values = {"ttft": ttft, "tpot": tpot, "latency": latency}
@@ -114,7 +114,7 @@ def run_figures(run: MeasuredRun) -> dict[str, float]:
     }
 
 
-def calibrate(run: MeasuredRun, model: EngineModel) -> Calibration:
+def calibrate(run: CalibrationRun, model: EngineModel) -> Calibration:
     """The model with the step times with which the simulator matches the run best.
 
     Levenberg-Marquardt over the logarithms of the six coefficients, so that none is negative. The error is
@@ -160,7 +160,7 @@ def _least_squares(errors: Any, x: Array) -> Array:
     return x
 
 
-def _durations(run: MeasuredRun) -> tuple[Array, Array, Array]:
+def _durations(run: CalibrationRun) -> tuple[Array, Array, Array]:
     tokens: Many[int] = run.output_tokens
     ttft = np.maximum(run.first_token_s - run.arrived_s, 1e-6)
     more = np.array(tokens) > 1

@@ -113,9 +113,9 @@ def decoder(model: EngineModel) -> EngineModel:
     )
 
 
-def at_rate(lengths: Many[TraceRequest], seed: int = 0) -> list[TraceRequest]:
+def at_rate(lengths: Many[TraceRequest]) -> list[TraceRequest]:
     """Requests with these lengths and random arrivals (Poisson), one per second on average."""
-    random, now_s, made = Random(seed), 0.0, []
+    random, now_s, made = Random(0), 0.0, []
     for one in lengths:
         made.append(TraceRequest(now_s, one.prompt_tokens, one.output_tokens))
         now_s += random.expovariate(1.0)

@@ -284,7 +284,6 @@ class SimulatedReplica:
             budget -= chunk
 
     def _preempt(self) -> None:
-        """Preempt sequences, the last admitted first, until the next step has room."""
         model, residue = self._model, (self._step + 1) % self._model.unit_tokens
         while self._used() + self._growth[residue] > model.units and len(self._running) > 1:
             self._cache.evict(len(self._cache.idle))

@@ -158,7 +158,7 @@ SPREAD = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
+class PoissonArrivals:
     """Poisson arrivals of `rate_per_s`, with lognormal lengths of these means in tokens.
 
     Each prompt begins with one of `prefixes` shared prefixes of `prefix_tokens` tokens, if any; lengths of

@@ -28,7 +28,7 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ParsedRequest:
     """A parsed request.
 
     `text`: all prompts joined. `n`: answers per prompt. `stop`: sequences that end an answer, and with
@@ -54,7 +54,7 @@ class Asked:
     kv_transfer: dict[str, Any] | None = None
 
 
-def read_body(body: bytes, *, chat: bool, max_model_len: int = 32_768) -> Asked:
+def read_body(body: bytes, *, chat: bool, max_model_len: int = 32_768) -> ParsedRequest:
     """Parse `body`. Raises `ValueError`, with a message for the client, for what vLLM refuses."""
     document: Any = orjson.loads(body)
     try:
@@ -66,7 +66,7 @@ def read_body(body: bytes, *, chat: bool, max_model_len: int = 32_768) -> Asked:
             raise ValueError("Stream options can only be defined when `stream=True`.")
         rest = max(1, max_model_len - prompt_tokens) if chat else PROMPT_MAX_TOKENS
         max_tokens = _max_tokens(document, rest, chat=chat)
-        return Asked(
+        return ParsedRequest(
             chat=chat,
             model=document["model"],
             text="\n".join(prompts),

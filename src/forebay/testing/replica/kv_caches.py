@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from forebay.testing.replica.asked import Asked
+from forebay.testing.replica.asked import ParsedRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class KvPlace:
         own = {"prompt": self.prompt, "until_s": self.until_s}
         return {"do_remote_prefill": True, "do_remote_decode": False, **place, **own}
 
-    def holds(self, asked: Asked, *, now_s: float) -> bool:
+    def holds(self, asked: ParsedRequest, *, now_s: float) -> bool:
         return self.prompt == prompt_hash(asked) and now_s <= self.until_s
 
 
@@ -38,13 +38,13 @@ class KvCaches:
         self.reads: Counter[str] = Counter()
         self._given = 0
 
-    def give(self, asked: Asked, replica: str, *, until_s: float) -> dict[str, Any] | None:
+    def give(self, asked: ParsedRequest, replica: str, *, until_s: float) -> dict[str, Any] | None:
         if not (asked.kv_transfer and asked.kv_transfer.get("do_remote_decode")):
             return None
         self._given += 1
         return KvPlace(replica, self._given, prompt_hash(asked), until_s).params()
 
-    def read(self, asked: Asked, *, now_s: float) -> bool:
+    def read(self, asked: ParsedRequest, *, now_s: float) -> bool:
         """Record the read that a request asks for; returns whether the cache is another prompt's by now."""
         place = kv_place(asked)
         if place is None:
@@ -53,7 +53,7 @@ class KvCaches:
         return not place.holds(asked, now_s=now_s)
 
 
-def kv_place(asked: Asked) -> KvPlace | None:
+def kv_place(asked: ParsedRequest) -> KvPlace | None:
     params = asked.kv_transfer
     if not params or not params.get("do_remote_prefill"):
         return None
@@ -61,5 +61,5 @@ def kv_place(asked: Asked) -> KvPlace | None:
     return KvPlace(params["remote_engine_id"], number, params["prompt"], params["until_s"])
 
 
-def prompt_hash(asked: Asked) -> str:
+def prompt_hash(asked: ParsedRequest) -> str:
     return sha1(orjson.dumps([asked.text, asked.schema])).hexdigest()

@@ -16,13 +16,13 @@ COUNTERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class ReportedLoad:
     running: int
     waiting: int
     kv_usage: float
 
 
-def metrics_text(model: str, load: Load, totals: Mapping[str, int], *, kv_tokens: int = 0) -> str:
+def metrics_text(model: str, load: ReportedLoad, totals: Mapping[str, int], *, kv_tokens: int = 0) -> str:
     labels = f'{{engine="0",model_name="{model}"}}'
     gauges = {
         "num_requests_running": load.running,
@@ -41,7 +41,7 @@ def metrics_text(model: str, load: Load, totals: Mapping[str, int], *, kv_tokens
     return "\n".join(lines) + "\n"
 
 
-def load_headers(load: Load) -> dict[str, str]:
+def load_headers(load: ReportedLoad) -> dict[str, str]:
     return {
         "endpoint-load-metrics": (
             f"TEXT named_metrics.num_requests_waiting={float(load.waiting)},"

@@ -14,20 +14,20 @@ from aiohttp import web
 from forebay.records import Usage
 from forebay.testing.answers import CHARS_PER_TOKEN
 from forebay.testing.replica import wire
-from forebay.testing.replica.asked import Asked, read_body
-from forebay.testing.replica.choices import choices_of
+from forebay.testing.replica.asked import ParsedRequest, read_body
 from forebay.testing.replica.kv_caches import KvCaches, kv_place
-from forebay.testing.replica.metrics import Load, load_headers, metrics_text
+from forebay.testing.replica.metrics import ReportedLoad, load_headers, metrics_text
 from forebay.testing.replica.responses import (
     EVENT_STREAM,
     break_off,
+    choices_of,
     error_response,
     hang_up,
     json_response,
     read_number,
 )
 from forebay.testing.replica.wire import Answered
-from forebay.testing.replica.work import Bucket, PrefixCache, Work, WorkReport
+from forebay.testing.replica.work import ReplicaWork, ScriptedPrefixCache, TokenBucket, WorkReport
 from forebay.testing.script import ANSWERS, STATUSES, CallReport, ReplicaScript
 
 MAX_BODY_BYTES = 64 << 20
@@ -52,10 +52,10 @@ class FakeReplica:
         self.port = port
         self._runner: web.ServerRunner | None = None
         self._slots = None if self.script.slots is None else asyncio.Semaphore(self.script.slots)
-        self._work = Work(slots=self.script.slots, crowding=self.script.crowding)
-        self._bucket = Bucket(self.script.calls_per_s, self.script.calls_at_once)
+        self._work = ReplicaWork(slots=self.script.slots, crowding=self.script.crowding)
+        self._bucket = TokenBucket(self.script.calls_per_s, self.script.calls_at_once)
         self._answered: set[str] = set()
-        self._cache = PrefixCache(self.script.block_chars, self.script.cache_blocks)
+        self._cache = ScriptedPrefixCache(self.script.block_chars, self.script.cache_blocks)
         self._calls: Counter[str] = Counter()
         self._waiting = 0
         self._running = 0
@@ -214,7 +214,7 @@ class FakeReplica:
                 self._slots.release()
         return response
 
-    def _id_of(self, request: web.BaseRequest, asked: Asked) -> str:
+    def _id_of(self, request: web.BaseRequest, asked: ParsedRequest) -> str:
         if self._id_in_prompt is not None and (found := self._id_in_prompt.search(asked.text)):
             return found[0]
         return request.headers.get("X-Request-Id") or f"anonymous-{self._calls.total()}"
@@ -248,7 +248,7 @@ class FakeReplica:
         return json_response(body, headers=self._load_headers(request))
 
     async def _answer(
-        self, request: web.BaseRequest, asked: Asked, id: str, fault: str | None
+        self, request: web.BaseRequest, asked: ParsedRequest, id: str, fault: str | None
     ) -> web.StreamResponse:
         script = self.script
         if fault == "hang":
@@ -314,9 +314,9 @@ class FakeReplica:
             self._totals["prefix_cache_queries"] += usage.prompt_tokens
             self._totals["prefix_cache_hits"] += usage.cached_tokens
 
-    def _load(self) -> Load:
+    def _load(self) -> ReportedLoad:
         usage = min(1.0, self._running / (self.script.slots or 1024))
-        return Load(self._running, self._waiting, usage)
+        return ReportedLoad(self._running, self._waiting, usage)
 
     def _load_headers(self, request: web.BaseRequest) -> dict[str, str]:
         asked = request.headers.get("endpoint-load-metrics-format", "").upper() == "TEXT"

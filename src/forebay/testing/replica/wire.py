@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,8 +14,7 @@ import orjson
 
 from forebay.records import Usage
 from forebay.testing.answers import CHARS_PER_TOKEN, AnswerParts, token_texts, tokens
-from forebay.testing.replica.asked import Asked
-from forebay.testing.replica.logprobs import chat_logprobs, text_logprobs
+from forebay.testing.replica.asked import ParsedRequest
 
 DONE = b"data: [DONE]\n\n"
 EMBED_SIZE = 8
@@ -28,7 +28,7 @@ class Answered:
     kv_transfer: dict[str, Any] | None = None
 
 
-def events(asked: Asked, answer: Answered, chunks: int) -> Iterator[bytes]:
+def events(asked: ParsedRequest, answer: Answered, chunks: int) -> Iterator[bytes]:
     """The events of a streamed answer in at most `chunks` portions; a tool call has at least three.
 
     Each portion has the next piece of every choice. The first starts with the roles, the last ends with the
@@ -54,7 +54,9 @@ def events(asked: Asked, answer: Answered, chunks: int) -> Iterator[bytes]:
         yield portion
 
 
-def _event(asked: Asked, answer: Answered, head: bytes, choice: Mapping[str, Any], count: int) -> bytes:
+def _event(
+    asked: ParsedRequest, answer: Answered, head: bytes, choice: Mapping[str, Any], count: int
+) -> bytes:
     """`count`: tokens of the choice so far."""
     event = head + b"[" + orjson.dumps(choice) + b"]"
     if asked.continuous_usage:
@@ -63,7 +65,7 @@ def _event(asked: Asked, answer: Answered, head: bytes, choice: Mapping[str, Any
 
 
 def _pieces(
-    asked: Asked, index: int, parts: AnswerParts, chunks: int
+    asked: ParsedRequest, index: int, parts: AnswerParts, chunks: int
 ) -> list[list[tuple[dict[str, Any], int]]]:
     before = tokens(parts.reasoning) if parts.reasoning else 0
     portions: list[list[tuple[dict[str, Any], int]]] = []
@@ -113,7 +115,7 @@ def _call_deltas(index: int, parts: AnswerParts, chunks: int) -> Iterator[dict[s
     yield {"index": index, "delta": {}, "logprobs": None, "finish_reason": parts.reason, "stop_reason": None}
 
 
-def document(asked: Asked, answer: Answered) -> bytes:
+def document(asked: ParsedRequest, answer: Answered) -> bytes:
     choices = [_whole(asked, index, parts) for index, parts in enumerate(answer.choices)]
     return (
         _head(asked, answer, stream=False)
@@ -126,7 +128,7 @@ def document(asked: Asked, answer: Answered) -> bytes:
     )
 
 
-def _whole(asked: Asked, index: int, parts: AnswerParts) -> dict[str, Any]:
+def _whole(asked: ParsedRequest, index: int, parts: AnswerParts) -> dict[str, Any]:
     choice: dict[str, Any] = {"index": index}
     if asked.chat:
         message: dict[str, Any] = {"role": "assistant", "content": parts.text, "refusal": parts.refusal}
@@ -143,7 +145,7 @@ def _whole(asked: Asked, index: int, parts: AnswerParts) -> dict[str, Any]:
     return choice
 
 
-def _logprobs(asked: Asked, text: str, offset: int) -> dict[str, Any] | None:
+def _logprobs(asked: ParsedRequest, text: str, offset: int) -> dict[str, Any] | None:
     if asked.logprobs is None:
         return None
     return chat_logprobs(text, asked.logprobs) if asked.chat else text_logprobs(text, asked.logprobs, offset)
@@ -175,7 +177,7 @@ def error_body(status: int, message: str, kind: str) -> bytes:
     return orjson.dumps({"error": {"message": message, "type": kind, "param": None, "code": status}})
 
 
-def too_long(asked: Asked, max_model_len: int) -> str:
+def too_long(asked: ParsedRequest, max_model_len: int) -> str:
     n = asked.prompt_tokens
     return (
         f"This model's maximum context length is {max_model_len} tokens. However, you requested"
@@ -198,7 +200,7 @@ def _counts(prompt: int, completion: int) -> dict[str, Any]:
     }
 
 
-def _head(asked: Asked, answer: Answered, *, stream: bool) -> bytes:
+def _head(asked: ParsedRequest, answer: Answered, *, stream: bool) -> bytes:
     name = (
         ("chat.completion.chunk" if stream else "chat.completion") if asked.chat else "text_completion"
     ).encode()
@@ -211,3 +213,39 @@ def _head(asked: Asked, answer: Answered, *, stream: bool) -> bytes:
         name,
         orjson.dumps(asked.model),
     )
+
+
+TAKEN = math.log(0.5)
+"""Log probability of the chosen token: one half. Each further one has half as much."""
+
+
+def chat_logprobs(text: str, top: int) -> dict[str, Any]:
+    content = []
+    for token in token_texts(text) if text else ():
+        likeliest = [_entry(one, value) for one, value in _likeliest(token, top).items()]
+        content.append({**_entry(token, TAKEN), "top_logprobs": likeliest})
+    return {"content": content}
+
+
+def text_logprobs(text: str, top: int, offset: int) -> dict[str, Any]:
+    """For a completion's text that starts `offset` characters into the answer."""
+    found = token_texts(text) if text else []
+    offsets = []
+    for token in found:
+        offsets.append(offset)
+        offset += len(token)
+    return {
+        "text_offset": offsets,
+        "token_logprobs": [TAKEN] * len(found),
+        "tokens": found,
+        "top_logprobs": [_likeliest(token, max(1, top)) for token in found],
+    }
+
+
+def _likeliest(token: str, top: int) -> dict[str, float]:
+    others = {f"{token}{number}": TAKEN * (number + 1) for number in range(1, top)}
+    return {token: TAKEN, **others} if top else {}
+
+
+def _entry(token: str, value: float) -> dict[str, Any]:
+    return {"token": token, "logprob": value, "bytes": list(token.encode())}

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from itertools import count
 
 
-class Bucket:
+class TokenBucket:
     """A token bucket with `most` tokens, refilled at `per_s`; None: unlimited. Times are passed in."""
 
     def __init__(self, per_s: float | None, most: int) -> None:
@@ -32,7 +32,7 @@ class Bucket:
         return 0.0
 
 
-class PrefixCache:
+class ScriptedPrefixCache:
     """LRU cache of text blocks, each identified by itself and all text before it."""
 
     def __init__(self, block_chars: int, max_blocks: int) -> None:
@@ -79,7 +79,7 @@ class WorkReport:
     running: int
 
 
-class Work:
+class ReplicaWork:
     """Concurrent requests at one common speed. Belongs to the running event loop.
 
     A second of work takes 1 / speed seconds, times 1 + `crowding` for each other running request.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.batching.static_sweep import BatchCost, fastest
+from benchmarks.batching.transformers import BatchCost, fastest
 from hypothesis import given
 from hypothesis import strategies as st
 

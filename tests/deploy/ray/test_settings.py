@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.deploy.ray.load import load_fleet
+from forebay.deploy.ray.settings import load_fleet
 from forebay.errors import SettingError
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from forebay.bench.bootstrap import bootstrap_difference
+from forebay.bench.statistics import bootstrap_difference
 
 
 def draws(mean: float, count: int, seed: int, alike: float = 0.0) -> list[float]:
