@@ -6,7 +6,7 @@ import threading
 import pytest
 from tests.harness.clock import ManualClock
 
-from forebay.errors import LaunchError
+from forebay.flink.job import JvmGone
 from forebay.pipeline.checkpoint_loop import CheckpointLoop, processor_s
 from forebay.pipeline.checkpoint_schedule import LEAST_S, CheckpointSchedule
 from forebay.testing import wait_until
@@ -94,7 +94,7 @@ def test_failed_checkpoint_is_tried_again_until_one_completes() -> None:
 
 
 class Broken(Job):
-    error: Exception = LaunchError("gone")
+    error: Exception = JvmGone("gone")
 
     def await_answer(self, timeout_s: float) -> bool:
         raise self.error

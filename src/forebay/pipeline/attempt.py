@@ -26,8 +26,9 @@ from forebay.flink.job import Checkpoints, RunningJob, end_job, submit
 from forebay.flink.jvm import collect_garbage, jvm_process
 from forebay.flink.rest import FlinkRest
 from forebay.flink.task_managers import standalone_cluster
+from forebay.flink.watched_activity import WatchedActivity
 from forebay.pipeline.backlog import lag_watched
-from forebay.pipeline.checkpoint_loop import CheckpointLoop, processor_s
+from forebay.pipeline.checkpoint_loop import CheckpointLoop, JobActivity, processor_s
 from forebay.pipeline.checkpoint_schedule import LEAST_S, CheckpointSchedule
 from forebay.pipeline.inference import Served
 from forebay.pipeline.job_graph import build
@@ -35,7 +36,15 @@ from forebay.pipeline.kafka.offsets import GroupOffsets, settlement
 from forebay.pipeline.kafka.recovery import end_transactions
 from forebay.pipeline.kafka.start import KafkaStart, await_brokers, begin, resumed
 from forebay.pipeline.kafka.transactions import NAMES, CommitWatch, Start, Topic
-from forebay.pipeline.messages import AwaitsKafka, NewTopics, Ready, Report, ResumesEarlier, Skipped
+from forebay.pipeline.messages import (
+    AwaitsKafka,
+    JobStatus,
+    NewTopics,
+    Ready,
+    Report,
+    ResumesEarlier,
+    Skipped,
+)
 from forebay.pipeline.plan import Plan
 from forebay.pipeline.resume import check_same_kafka, fingerprint
 from forebay.pipeline.run_state import RunState
@@ -99,6 +108,7 @@ class Attempt:
         self._wishes = wishes
         self._kafka: str | None = None
         self._topics = KafkaStart()
+        self._activity: WatchedActivity | None = None
 
     def check(self) -> None:
         """Wait for Kafka, check topics and access, and end the previous job's transactions.
@@ -151,12 +161,19 @@ class Attempt:
         generations = dict(self._topics.start.generations)
         self._report(Ready(jvm_process(), self._kafka, noted, generations, rest_port))
         rest = FlinkRest(f"http://{cluster}") if cluster else embedded_rest(config, port)
-        if not _triggers(order.plan):
+        if cluster:
+            # Flink itself triggers checkpoints: they continue if this process dies, and counts are old.
             return self._watch(self._submit(env, rest), until, commits)
+        if spec.task_managers > 1:
+            self._activity = WatchedActivity(rest, order.job_id)
+            job = self._submit(env, rest)
+            with closing(_checkpoint_loop(spec, self._activity)) as loop:
+                return self._watch(job, until, commits, loop.check)
         with closing(EmbeddedActivity(order.job_id)) as activity:
             job = self._submit(env, rest)
             activity.submitted(job.client)
-            with closing(_checkpoint_loop(spec, activity)) as loop:
+            used_s = partial(processor_s, jvm_process()[0])
+            with closing(_checkpoint_loop(spec, activity, used_s)) as loop:
                 return self._watch(job, until, commits, loop.check)
 
     def _submit(self, env: StreamExecutionEnvironment, rest: FlinkRest) -> RunningJob:
@@ -194,7 +211,7 @@ class Attempt:
         with closing(offsets), closing(commits), waits as waiting:
             last = watch_until_end(
                 job,
-                self._report,
+                self._look,
                 self._wishes,
                 order.plan.state / job.id,
                 one_each=spec.application is None,
@@ -208,6 +225,12 @@ class Attempt:
             with suppress(KafkaAway, KafkaRefused):
                 offsets.finished()
         return last
+
+    def _look(self, status: JobStatus) -> None:
+        if self._activity is not None:
+            now = status.snapshot
+            self._activity.look(now.accepted, now.results + now.dead_letters)
+        self._report(status)
 
     def _ends(self) -> tuple[Place, ...]:
         """Return where the topics ended at the first start; without a checkpoint, also set the start
@@ -231,15 +254,12 @@ class Attempt:
 def _nothing() -> None: ...
 
 
-def _triggers(plan: Plan) -> bool:
-    """Whether the attempt triggers the checkpoints, and not Flink."""
-    return plan.cluster is None and plan.spec.task_managers == 1
-
-
-def _checkpoint_loop(spec: PipelineSpec, activity: EmbeddedActivity) -> CheckpointLoop:
+def _checkpoint_loop(
+    spec: PipelineSpec, activity: JobActivity, used_s: Callable[[], float] = lambda: 0.0
+) -> CheckpointLoop:
     clock = SystemClock()
     schedule = CheckpointSchedule(spec.checkpoint.interval_s, clock.monotonic_s(), _least_interval_s(spec))
-    loop = CheckpointLoop(activity, schedule, processor_s=partial(processor_s, jvm_process()[0]), clock=clock)
+    loop = CheckpointLoop(activity, schedule, processor_s=used_s, clock=clock)
     loop.start()
     return loop
 
@@ -278,6 +298,8 @@ def _config(order: AttemptSpec, port: int, *, replaces_offsets: bool) -> FlinkCo
         # A task that does not end after a cancel kills its task manager, here all of Flink, which is then
         # restarted; after three minutes by default.
         "task.cancellation.timeout": "30 s",
+        # The attempt triggers checkpoints; without an interval, Flink would make none.
+        "execution.checkpointing.interval": NEVER,
     }
     return FlinkConfig(
         parallelism=spec.parallelism,
@@ -292,8 +314,6 @@ def _config(order: AttemptSpec, port: int, *, replaces_offsets: bool) -> FlinkCo
         plugins=plugins(settings.connectors) if order.file_systems else None,
         options={
             **({} if plan.cluster else local),
-            # Flink keeps no checkpointing without an interval.
-            **({"execution.checkpointing.interval": NEVER} if _triggers(plan) else {}),
             **order.file_systems,
             # Set before submission, so that the job can be found after a kill at any moment.
             "$internal.pipeline.job-id": order.job_id,

@@ -1,4 +1,4 @@
-"""Triggers a job's checkpoints on a thread of its own, when its schedule says that one is due."""
+"""Triggers a job's checkpoints on a thread of its own, when one is due by its schedule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from forebay.clock import Clock, SystemClock
-from forebay.errors import LaunchError
 from forebay.flink.job import JvmGone
 from forebay.pipeline.checkpoint_schedule import CheckpointSchedule
 
@@ -19,11 +18,8 @@ CPU_CLOCK = 2
 """Linux's CPUCLOCK_SCHED: a process's processor time in nanoseconds."""
 
 
-GONE = (JvmGone, LaunchError)
-
-
 class JobActivity(Protocol):
-    """What a job has to commit, and its checkpoints. Methods raise one of `GONE` if its Flink is gone."""
+    """What a job has to commit, and its checkpoints. Methods raise `JvmGone` if its Flink is gone."""
 
     def await_answer(self, timeout_s: float) -> bool:
         """Block until there is a result to commit; False after `timeout_s`."""
@@ -79,7 +75,7 @@ class CheckpointLoop:
         self._closed.set()
         try:
             self._activity.wake()
-        except GONE:
+        except JvmGone:
             return
         self._thread.join()
 
@@ -87,7 +83,7 @@ class CheckpointLoop:
         try:
             while not self._closed.is_set():
                 self.step(self._closed.wait)
-        except GONE as error:
+        except JvmGone as error:
             log.info("no more checkpoints: %s", error)
         except Exception as error:
             self._failure = error
@@ -126,7 +122,7 @@ class CheckpointLoop:
 
 
 def processor_s(pid: int) -> float:
-    """The processor time that a process has used; 0 if it is gone, or this system does not tell."""
+    """The processor time that a process has used; 0 if it is gone, or on other systems than Linux."""
     try:
         return time.clock_gettime((~pid << 3) | CPU_CLOCK)
     except OSError:

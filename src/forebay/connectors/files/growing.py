@@ -57,7 +57,7 @@ class GrowingFiles:
         """Move the lines of all files that Flink has committed; blocks. Does nothing while another process
         does that.
 
-        Raises `OSError`; the next call goes on.
+        Raises `OSError`; the next call continues.
         """
         if not self._waiting():
             return
