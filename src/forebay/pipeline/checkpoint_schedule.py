@@ -9,7 +9,7 @@ from statistics import median
 
 CORE_SHARE = 0.05
 """Share of a core that checkpoints may use."""
-TIME_SHARE = 0.1
+TIME_SHARE = 0.2
 """Share of the time that a checkpoint may be in progress. It delays no event, but a store has to bear it."""
 LEAST_S = 0.2
 REMEMBERED = 5
