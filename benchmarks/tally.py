@@ -99,20 +99,23 @@ class Seen:
 
 
 class SinkWatch:
-    """A sink's committed files; each is read once, because it never changes."""
+    """A sink's committed files; each line is read once."""
 
     def __init__(self, path: Location) -> None:
         self._path = path
-        self._parts: dict[Part, Seen] = {}
+        self._sizes: dict[str, int] = {}
+        self._seen: list[Seen] = []
 
     def look(self) -> int:
-        """Read new files; returns the number of committed results so far."""
+        """Read new lines; returns the number of committed results so far."""
         for part in committed_parts(self._path):
-            if part not in self._parts:
-                lines = list(part.lines())
+            begin = self._sizes.get(part.name, 0)
+            lines = list(part.lines(begin)) if part.size > begin else []
+            if lines:
                 retried = sum(attempts_of(line) > 1 for line in lines)
-                self._parts[part] = Seen(part.written_ns / 1e9, len(lines), retried)
-        return sum(part.lines for part in self._parts.values())
+                self._seen.append(Seen(part.written_ns / 1e9, len(lines), retried))
+                self._sizes[part.name] = begin + sum(len(line) + 1 for line in lines)
+        return sum(seen.lines for seen in self._seen)
 
     def written_after(self, moment_s: float, *, retried: bool = False) -> bool:
         """Whether a committed result was written after `moment_s`; with `retried`, after more than one
@@ -121,8 +124,7 @@ class SinkWatch:
         Results that a restore commits were written before the kill, and do not count.
         """
         return any(
-            part.written_s > moment_s and (part.retried if retried else part.lines)
-            for part in self._parts.values()
+            part.written_s > moment_s and (part.retried if retried else part.lines) for part in self._seen
         )
 
 

@@ -128,7 +128,8 @@ class Places(AbstractContextManager["Places"]):
 
     def committed(self) -> int:
         """A value that grows with each commit; 0 if commits are not watched."""
-        return len(committed_parts(self._out / "results")) if self._scenario.sink == "files" else 0
+        parts = committed_parts(self._out / "results") if self._scenario.sink == "files" else []
+        return sum(part.size for part in parts)
 
     def results(self) -> Iterator[bytes]:
         """Committed results; those of one key in order."""

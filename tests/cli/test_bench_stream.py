@@ -44,10 +44,6 @@ def pipeline(tmp_path: Path) -> Path:
         (["stream", "--process", "engine"], "--process: expected NAME=PID"),
         (["stream", "--find-rate", "--events", "9"], "--find-rate: not allowed with --events"),
         (["stream", "--find-rate", "--repeats", "2"], "--find-rate: not allowed with --repeats"),
-        (
-            ["stream", "--find-rate", "--slo-event-ms", "5000", "--set", "checkpoint.interval_s=5"],
-            "--slo-event-ms: 5000 ms to the commit is impossible at any rate",
-        ),
         (["stream", "--state", "/tmp/state"], "--state: expected s3://bucket/prefix"),
         (["stream", "--set", "capacity=0"], "capacity"),
         (["stream", "--set", "prompt=null"], "prompt"),

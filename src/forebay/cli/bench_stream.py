@@ -244,11 +244,8 @@ def state_path(text: str) -> S3Path:
 
 
 def check_searchable(options: StreamOptions) -> None:
-    """Raise `SettingError` if no rate can be found.
-
-    That is the case if a result covers many events, because there are too few to judge a rate, or if the
-    objective is shorter than a commit waits for its checkpoint.
-    """
+    """Raise `SettingError` if no rate can be found: results that cover many events are too few to judge
+    one."""
     from forebay.bench.stream.pipeline import read_pipeline
     from forebay.bench.stream.result_book import ManyToOne
 
@@ -257,13 +254,6 @@ def check_searchable(options: StreamOptions) -> None:
         raise SettingError(
             f"--find-rate: not available for application {spec.application.type}: each result covers many "
             "events, so there are too few results to judge a rate; use --rate"
-        )
-    slo, interval_s = options.slo, spec.checkpoint.interval_s
-    if slo is not None and slo.until == LatencyEnd.committed.value and slo.within_s <= interval_s:
-        raise SettingError(
-            f"--slo-event-ms: {slo.within_s * 1000:g} ms to the commit is impossible at any rate, because a "
-            f"commit waits up to {interval_s:g} s for the next checkpoint; raise it, or use --slo-until "
-            "answered or a shorter --set checkpoint.interval_s"
         )
 
 

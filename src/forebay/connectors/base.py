@@ -55,7 +55,7 @@ class Written:
 
     `job`: the job's id, empty if unknown. `transactions`: the id in the names of Kafka transactions. `run`:
     the id of the run, which may start several jobs; a sink whose output cannot be counted afterwards counts
-    its writes under it.
+    its writes under it. `grows`: the run puts the files of checkpoints together, see `GrowingSinks`.
     """
 
     what: str
@@ -63,6 +63,7 @@ class Written:
     job: str = ""
     transactions: str = ""
     run: str = ""
+    grows: bool = False
 
 
 class ConnectorSettings(Model):

@@ -92,6 +92,7 @@ class RunningJob:
     """
 
     def __init__(self, client: JobClient, rest: FlinkRest, *, clock: Clock | None = None) -> None:
+        self.client = client
         self.id = str(client.get_job_id())
         self.rest = rest
         self._clock = clock or SystemClock()

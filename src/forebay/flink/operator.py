@@ -24,6 +24,7 @@ from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode
 from forebay.engine.content import CUT
 from forebay.errors import ForebayError, SettingError
+from forebay.flink.activity import ActivityMarks
 from forebay.flink.end_mark import mark_end
 from forebay.flink.intervals import SET_BACK_MS, PollInterval, RoomWait
 from forebay.flink.jvm_task import collect_less, held_keys, is_cancelled, set_after_round
@@ -139,6 +140,7 @@ class InferenceOperator(KeyedProcessFunction):
         self._waker = OperatorWaker(runtime_context)
         self._mailbox = Mailbox(runtime_context)
         mark_end(runtime_context)
+        self._marks = ActivityMarks(runtime_context)
         self._calls = RequestPool(
             partial(self._open_answerer, self._counts),
             capacity=self._capacity,
@@ -169,10 +171,12 @@ class InferenceOperator(KeyedProcessFunction):
         self._early = False
         shard = self._shards.get(key) or self._recover(key, ctx)
         if data:
+            self._marks.read()
             record = decode(data)
             if isinstance(record, DeadLetter):
                 self._counts.accepted += 1
                 self._counts.dead_letters += 1
+                self._marks.answered()
                 yield DEAD_LETTERS, data
             else:
                 yield from self._make_room(shard, record.key, ctx)
@@ -273,9 +277,11 @@ class InferenceOperator(KeyedProcessFunction):
             elif isinstance(effect.record, DeadLetter):
                 self._counts.dead_letters += 1
                 self._counts.fail(effect.record.cause)
+                self._marks.answered()
                 yield DEAD_LETTERS, effect.data
             else:
                 self._counts.results += 1
+                self._marks.answered()
                 self._counts.cut_answers += effect.record.finish_reason == CUT
                 self._counts.event_s.add((self._clock.wall_ms() - effect.record.read_ms) / 1000)
                 yield self._output(effect.record, self._leaving(effect.record, effect.data), ctx)

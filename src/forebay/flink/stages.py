@@ -18,6 +18,7 @@ from pyflink.datastream import DataStream, KeyedProcessFunction, RuntimeContext
 from pyflink.datastream.state import ListStateDescriptor, ValueStateDescriptor
 
 from forebay.codec import pack_state, unpack_state
+from forebay.flink.activity import ActivityMarks
 from forebay.flink.intervals import SET_BACK_MS
 from forebay.flink.jvm_task import held_keys
 from forebay.flink.shards import MAX_PARALLELISM, flink_keys
@@ -87,6 +88,7 @@ class StageFunction(KeyedProcessFunction):
         self._snapshot = runtime_context.get_state(ValueStateDescriptor("snapshot", STATE))
         self._log = runtime_context.get_list_state(ListStateDescriptor("since", STATE))
         self._held: dict[int, _Held] = {}
+        self._marks = ActivityMarks(runtime_context)
         self._shard_of = {key: shard for shard, key in enumerate(flink_keys(self._shards))}
         self._next_keys = flink_keys(self._next_shards)
         self._keys = partial(held_keys, runtime_context, "snapshot", "since")
@@ -97,6 +99,7 @@ class StageFunction(KeyedProcessFunction):
                 self._recover(key, ctx)
 
     def process_element(self, value: bytes, ctx: KeyedProcessFunction.Context) -> Iterator[bytes]:
+        self._marks.read()
         data = payload(value)
         held = self._held.get(ctx.get_current_key()) or self._recover(ctx.get_current_key(), ctx)
         due_ms = held.stage.due_ms(data)
@@ -149,6 +152,7 @@ class StageFunction(KeyedProcessFunction):
         else:
             self._compact(held)
         for shard, data in outputs:
+            self._marks.answered()
             yield message(self._next_keys[shard], data)
 
     def _compact(self, held: _Held) -> None:

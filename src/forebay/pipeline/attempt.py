@@ -8,36 +8,59 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from forebay.clients.s3.client import S3Client
-from forebay.clients.s3.location import Location
+from forebay.clients.s3.location import Location, location_of
+from forebay.clock import SystemClock
 from forebay.connectors.jars import plugins
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.connectors.kafka.settings import transaction_prefix
 from forebay.errors import LaunchError
+from forebay.flink.embedded_activity import EmbeddedActivity
 from forebay.flink.environment import FlinkConfig, Restart, embedded_rest, flink_environment
 from forebay.flink.file_systems import load_file_systems, reach_file_system
-from forebay.flink.job import RunningJob, end_job, submit
+from forebay.flink.job import Checkpoints, RunningJob, end_job, submit
 from forebay.flink.jvm import collect_garbage, jvm_process
 from forebay.flink.rest import FlinkRest
 from forebay.flink.task_managers import standalone_cluster
+from forebay.flink.watched_activity import WatchedActivity
 from forebay.pipeline.backlog import lag_watched
+from forebay.pipeline.checkpoint_loop import CheckpointLoop, JobActivity, processor_s
+from forebay.pipeline.checkpoint_schedule import LEAST_S, CheckpointSchedule
 from forebay.pipeline.inference import Served
 from forebay.pipeline.job_graph import build
 from forebay.pipeline.kafka.offsets import GroupOffsets, settlement
 from forebay.pipeline.kafka.recovery import end_transactions
 from forebay.pipeline.kafka.start import KafkaStart, await_brokers, begin, resumed
 from forebay.pipeline.kafka.transactions import NAMES, CommitWatch, Start, Topic
-from forebay.pipeline.messages import AwaitsKafka, NewTopics, Ready, Report, ResumesEarlier, Skipped
+from forebay.pipeline.messages import (
+    AwaitsKafka,
+    JobStatus,
+    NewTopics,
+    Ready,
+    Report,
+    ResumesEarlier,
+    Skipped,
+)
 from forebay.pipeline.plan import Plan
 from forebay.pipeline.resume import check_same_kafka, fingerprint
 from forebay.pipeline.run_state import RunState
 from forebay.pipeline.snapshot import Snapshot
+from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import number_of, open_store
 from forebay.pipeline.watch import CANCEL_S, POLL_S, StopRequests, watch_until_end
 from forebay.ports import free_port
 
+if TYPE_CHECKING:
+    from pyflink.datastream import StreamExecutionEnvironment
+
 ARRIVAL_S = 10.0
+LEAST_KAFKA_S = 0.4
+"""A broker remembers the name of each transaction for a week."""
+NEVER = "3650 d"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +108,7 @@ class Attempt:
         self._wishes = wishes
         self._kafka: str | None = None
         self._topics = KafkaStart()
+        self._activity: WatchedActivity | None = None
 
     def check(self) -> None:
         """Wait for Kafka, check topics and access, and end the previous job's transactions.
@@ -127,6 +151,8 @@ class Attempt:
             job=order.job_id,
             transactions=order.job_id,
             run=order.run_id,
+            # A cluster's files may be on other machines.
+            grows=order.plan.cluster is None,
             topics=self._topics.start,
         )
         noted = tuple((end.topic, end.partition, end.offset) for end in until)
@@ -135,17 +161,44 @@ class Attempt:
         generations = dict(self._topics.start.generations)
         self._report(Ready(jvm_process(), self._kafka, noted, generations, rest_port))
         rest = FlinkRest(f"http://{cluster}") if cluster else embedded_rest(config, port)
+        if cluster:
+            # Flink itself triggers checkpoints: they continue if this process dies, and counts are old.
+            return self._watch(self._submit(env, rest), until, commits)
+        if spec.task_managers > 1:
+            self._activity = WatchedActivity(rest, order.job_id)
+            job = self._submit(env, rest)
+            with closing(_checkpoint_loop(spec, self._activity)) as loop:
+                return self._watch(job, until, commits, loop.check)
+        with closing(EmbeddedActivity(order.job_id)) as activity:
+            job = self._submit(env, rest)
+            activity.submitted(job.client)
+            used_s = partial(processor_s, jvm_process()[0])
+            with closing(_checkpoint_loop(spec, activity, used_s)) as loop:
+                return self._watch(job, until, commits, loop.check)
+
+    def _submit(self, env: StreamExecutionEnvironment, rest: FlinkRest) -> RunningJob:
+        order = self._order
         try:
-            job = submit(env, spec.name, rest)
+            return submit(env, order.plan.spec.name, rest)
         except KeyboardInterrupt:
             # The submission may still be in progress; a cluster would run the job with nobody watching.
             with suppress(LaunchError):
                 end_job(rest, order.job_id, CANCEL_S, unknown_s=ARRIVAL_S)
             raise
-        return self._watch(job, until, commits)
 
-    def _watch(self, job: RunningJob, until: tuple[Place, ...], commits: CommitWatch) -> Snapshot:
+    def _watch(
+        self,
+        job: RunningJob,
+        until: tuple[Place, ...],
+        commits: CommitWatch,
+        check: Callable[[], None] = lambda: None,
+    ) -> Snapshot:
         order, spec = self._order, self._order.plan.spec
+
+        def committed(checkpoints: Checkpoints) -> None:
+            check()
+            commits(checkpoints)
+
         offsets = GroupOffsets(
             spec,
             until,
@@ -158,13 +211,13 @@ class Attempt:
         with closing(offsets), closing(commits), waits as waiting:
             last = watch_until_end(
                 job,
-                self._report,
+                self._look,
                 self._wishes,
                 order.plan.state / job.id,
                 one_each=spec.application is None,
                 waiting=waiting,
                 answered=offsets,
-                committed=commits,
+                committed=committed,
                 awaits=lambda: offsets.awaits,
                 at_rest=collect_garbage if order.plan.cluster is None else _nothing,
             )
@@ -172,6 +225,12 @@ class Attempt:
             with suppress(KafkaAway, KafkaRefused):
                 offsets.finished()
         return last
+
+    def _look(self, status: JobStatus) -> None:
+        if self._activity is not None:
+            now = status.snapshot
+            self._activity.look(now.accepted, now.results + now.dead_letters)
+        self._report(status)
 
     def _ends(self) -> tuple[Place, ...]:
         """Return where the topics ended at the first start; without a checkpoint, also set the start
@@ -193,6 +252,24 @@ class Attempt:
 
 
 def _nothing() -> None: ...
+
+
+def _checkpoint_loop(
+    spec: PipelineSpec, activity: JobActivity, used_s: Callable[[], float] = lambda: 0.0
+) -> CheckpointLoop:
+    clock = SystemClock()
+    schedule = CheckpointSchedule(spec.checkpoint.interval_s, clock.monotonic_s(), _least_interval_s(spec))
+    loop = CheckpointLoop(activity, schedule, processor_s=used_s, clock=clock)
+    loop.start()
+    return loop
+
+
+def _least_interval_s(spec: PipelineSpec) -> float:
+    if any(not isinstance(location_of(path), Path) for path in spec.directories().values()):
+        # Each checkpoint adds an object to the store.
+        return spec.checkpoint.interval_s
+    transactions = any(sink.guarantee == "exactly-once" for sink in spec.topics().values())
+    return LEAST_KAFKA_S if transactions else LEAST_S
 
 
 def _commit_watch(order: AttemptSpec) -> CommitWatch:
@@ -221,6 +298,8 @@ def _config(order: AttemptSpec, port: int, *, replaces_offsets: bool) -> FlinkCo
         # A task that does not end after a cancel kills its task manager, here all of Flink, which is then
         # restarted; after three minutes by default.
         "task.cancellation.timeout": "30 s",
+        # The attempt triggers checkpoints; without an interval, Flink would make none.
+        "execution.checkpointing.interval": NEVER,
     }
     return FlinkConfig(
         parallelism=spec.parallelism,

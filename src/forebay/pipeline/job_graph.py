@@ -44,12 +44,13 @@ def build(
     job: str = "",
     transactions: str = "",
     run: str = "",
+    grows: bool = False,
     topics: TopicStart = AS_FIRST,
 ) -> None:
     """Add the pipeline to `env`; nothing runs until it is executed.
 
     Files are named after `job`, the job's future id, Kafka transactions after `transactions`; `run` is the
-    run's id, `topics` a Kafka source's start.
+    run's id, which has its files put together if `grows`; `topics` is a Kafka source's start.
     """
     if isinstance(spec.source, KafkaSource):
         stream = spec.source.stream(env, spec, topics)
@@ -77,6 +78,6 @@ def build(
         answered = infer(stream, ordering=spec.ordering, **vars(parts))
     else:
         answered = spec.application.build(stream, parts)
-    refused = spec.sink.attach(answered.results, Written(RESULTS, spec.name, job, transactions, run))
+    refused = spec.sink.attach(answered.results, Written(RESULTS, spec.name, job, transactions, run, grows))
     letters = answered.dead_letters if refused is None else answered.dead_letters.union(refused)
-    spec.dead_letters.attach(letters, Written(DEAD_LETTERS, spec.name, job, transactions, run))
+    spec.dead_letters.attach(letters, Written(DEAD_LETTERS, spec.name, job, transactions, run, grows))

@@ -140,7 +140,7 @@ def _plain(text: bytes) -> bytes:
 
 
 class OutputCounts:
-    """Create it before the run starts: files already in the sinks are not counted."""
+    """Create it before the run starts: lines already in the sinks are not counted."""
 
     def __init__(self, spec: PipelineSpec, printed: StdoutResults | None) -> None:
         self._printed = printed
@@ -148,7 +148,8 @@ class OutputCounts:
         written = {key: location_of(path) for key, path in spec.directories().items()}
         self._results = written.get("sink.path")
         self._letters = written.get("dead_letters.path")
-        self._before = {*self._parts(self._results), *self._parts(self._letters)}
+        before = (*self._parts(self._results), *self._parts(self._letters))
+        self._before = {(part.folder, part.name): part.size for part in before}
 
     def since(self, last: Snapshot, notes: Sequence[EndNote] = ()) -> Snapshot:
         """Return `last` with exact numbers if available, from files, printed results and the sinks'
@@ -227,8 +228,9 @@ class OutputCounts:
 
     def _lines(self, path: Location | None) -> Iterator[bytes]:
         for part in self._parts(path):
-            if part not in self._before:
-                yield from part.lines()
+            known = self._before.get((part.folder, part.name), 0)
+            if part.size > known:
+                yield from part.lines(known)
 
     @staticmethod
     def _parts(path: Location | None) -> list[Part]:

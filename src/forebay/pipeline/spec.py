@@ -91,7 +91,9 @@ class CheckpointSpec(Model):
         json_schema_extra={"derived": "`.forebay/<name>/checkpoints`"},
     )
     interval_s: Annotated[float, Strict(), Field(ge=0.01)] = Field(
-        5.0, description="Time from one checkpoint to the next."
+        5.0,
+        description="Longest time from one checkpoint to the next while there is something to commit. "
+        "Results are committed sooner if that is cheap.",
     )
     timeout_s: PositiveFloat = Field(600.0, description="A checkpoint that takes longer is given up.")
 

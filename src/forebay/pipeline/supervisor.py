@@ -9,13 +9,15 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 from forebay.clients.s3.location import Location, location_of
 from forebay.clients.s3.lock import Fenced
 from forebay.clock import uptime_s
+from forebay.connectors.files.growing import GrowingSinks
 from forebay.connectors.stdout import StdoutSink
 from forebay.errors import ForebayError, LaunchError, PipelineFailed, ResultsLost, SettingError, SetupError
 from forebay.flink.jvm import HEAP_MB, start_jvm
@@ -49,6 +51,7 @@ from forebay.pipeline.snapshot import (
     RunStatus,
     Snapshot,
 )
+from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import StateStore
 from forebay.pipeline.supervision import EngineSupervisor, JobStallDetector, Restarts
 from forebay.pipeline.watch import CANCEL_S, JobLost, StopRequests
@@ -99,6 +102,7 @@ class Supervisor:
         self._failed_before = 0
         self._attempt: AttemptSpec
         self._stall: JobStallDetector
+        self._files: GrowingSinks
         self._drain: Callable[[], None] = lambda: None
 
     def run(self, enter: Callable[[], Engine], launcher: FlinkLauncher | None) -> Snapshot:
@@ -107,6 +111,10 @@ class Supervisor:
         `enter` returns the engine, and is called once Kafka has what the job needs. Each attempt takes a
         process of `launcher`; without one there is a single attempt, in this process.
         """
+        with closing(GrowingSinks(_local_directories(self._plan.spec))) as self._files:
+            return self._run(enter, launcher)
+
+    def _run(self, enter: Callable[[], Engine], launcher: FlinkLauncher | None) -> Snapshot:
         restarts = Restarts()
         try:
             last: Snapshot | None = None
@@ -321,6 +329,12 @@ class Supervisor:
         notes = end_notes(self._store, self._attempt.job_id)
         self._store.delete(self._attempt.job_id, at_once=False)
         assert self._written is not None
+        self._files.move()
         failed_commits = self._status.last.failed_commits
         self._status.show(replace(self._written.since(last, notes), failed_commits=failed_commits))
         return self._status.last
+
+
+def _local_directories(spec: PipelineSpec) -> list[Path]:
+    places = map(location_of, spec.directories().values())
+    return [place for place in places if isinstance(place, Path)]

@@ -43,26 +43,30 @@ def file_clock_s() -> float:
 class CommittedFiles:
     """The lines of a folder of JSON lines, once each. Not thread-safe.
 
-    A file becomes visible when it is renamed; that is its last status change. If the file system does not
-    keep that, the time is between two calls of `look`.
+    Lines become visible when their file is renamed or grows; that is its last status change. If the file
+    system does not keep that, the time is between two calls of `look`.
     """
 
     def __init__(self, folder: Path, *, now: Callable[[], int] = now_us) -> None:
         self._folder = folder
         self._now = now
-        self._seen: set[str] = set()
+        self._seen: dict[str, int] = {}
         self._looked_us = now()
 
     def look(self) -> Iterator[tuple[int, bytes]]:
         """New lines since the last call, each with the time at which it became visible."""
         before_us, self._looked_us = self._looked_us, self._now()
         for path in sorted(self._folder.glob("part-*.jsonl")):
-            if path.name in self._seen or not COMMITTED.fullmatch(path.name):
+            status, seen = path.stat(), self._seen.get(path.name, 0)
+            if status.st_size == seen or not COMMITTED.fullmatch(path.name):
                 continue
-            self._seen.add(path.name)
-            changed_us = path.stat().st_ctime_ns // 1000
-            at_us = min(max(changed_us, before_us - round(file_clock_s() * 1e6)), self._now())
-            for line in path.read_bytes().splitlines():
+            at_us = min(max(status.st_ctime_ns // 1000, before_us - round(file_clock_s() * 1e6)), self._now())
+            with path.open("rb") as file:
+                file.seek(seen)
+                text = file.read(status.st_size - seen)
+            complete = text[: text.rfind(b"\n") + 1]
+            self._seen[path.name] = seen + len(complete)
+            for line in complete.splitlines():
                 yield at_us, line
 
 

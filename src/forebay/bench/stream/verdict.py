@@ -172,7 +172,7 @@ def _uncommitted(run: StreamRun) -> str:
         return ""
     return (
         "; no checkpoint was complete after the last event, so they may be answered but not committed: set a "
-        "longer --patience, or a shorter checkpoint.interval_s"
+        "longer --patience"
     )
 
 

@@ -247,7 +247,7 @@ class DeadLetterSource(SourceSettings):
 
 
 class JsonlSink(SinkSettings):
-    """JSON lines, each exactly once, in files that appear with each checkpoint."""
+    """JSON lines, each exactly once, in files that grow with each checkpoint."""
 
     bound: ClassVar[frozenset[str] | None] = frozenset()
 
@@ -265,7 +265,10 @@ class JsonlSink(SinkSettings):
         from forebay.connectors.formats import dead_letter_lines, result_lines
 
         lines = result_lines(records) if written.what == RESULTS else dead_letter_lines(records)
-        jsonl_sink(lines, JsonlFiles(location_of(self.path), written.job), uid=written.what)
+        place = location_of(self.path)
+        # An object cannot grow.
+        grows = written.grows and isinstance(place, Path)
+        jsonl_sink(lines, JsonlFiles(place, written.job, grows), uid=written.what)
 
 
 def check_files(key: str, files: Files) -> None:

@@ -18,6 +18,7 @@ from pyflink.datastream.connectors.file_system import (
 
 from forebay.clients.s3.client import S3Client
 from forebay.clients.s3.location import Location, uri_of
+from forebay.connectors.files.growing import prefix_of
 
 COMMITTED = re.compile(r"part-(.+)-(\d+)\.jsonl")
 JOB_CHARS = 12
@@ -25,14 +26,16 @@ JOB_CHARS = 12
 
 @dataclass(frozen=True, slots=True)
 class JsonlFiles:
-    """A directory of `part-*.jsonl` files.
+    """A directory of `part-*.jsonl` files. `job`, the job's id, becomes part of the names.
 
     A file appears when a checkpoint completes (without checkpoints: when a bounded job ends) and never
-    changes; until then its name starts with a dot. `job`, the job's id, becomes part of the names.
+    changes; until then its name starts with a dot. With `grows`, the files of checkpoints stay hidden, and
+    `GrowingSinks` puts them together.
     """
 
     path: Location
     job: str = ""
+    grows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +45,18 @@ class Part:
     folder: Location
     name: str
     written_ns: int
+    size: int
 
-    def lines(self) -> Iterator[bytes]:
-        """Without newlines."""
+    def lines(self, begin: int = 0) -> Iterator[bytes]:
+        """Complete lines after byte `begin`, without newlines."""
         if not isinstance(self.folder, Path):
             yield from S3Client(self.folder.bucket).lines(f"{self.folder.key}/{self.name}")
             return
         with (self.folder / self.name).open("rb") as file:
+            file.seek(begin)
             for line in file:
-                yield line.rstrip(b"\n")
+                if line.endswith(b"\n"):
+                    yield line.rstrip(b"\n")
 
 
 def jsonl_sink(stream: DataStream, config: JsonlFiles, *, uid: str | None = None) -> None:
@@ -64,10 +70,7 @@ def jsonl_sink(stream: DataStream, config: JsonlFiles, *, uid: str | None = None
         .with_bucket_assigner(BucketAssigner.base_path_bucket_assigner())
         .with_rolling_policy(RollingPolicy.on_checkpoint_rolling_policy())
         .with_output_file_config(
-            OutputFileConfig.builder()
-            .with_part_prefix(_prefix(config.job))
-            .with_part_suffix(".jsonl")
-            .build()
+            OutputFileConfig.builder().with_part_prefix(_prefix(config)).with_part_suffix(".jsonl").build()
         )
         .build()
     )
@@ -89,18 +92,22 @@ def committed_parts(path: Location) -> list[Part]:
     return [part for *_, part in sorted(ordered, key=lambda each: each[:3])]
 
 
-def _prefix(job: str) -> str:
-    return f"part-{job[:JOB_CHARS]}" if job else "part"
+def _prefix(config: JsonlFiles) -> str:
+    job = config.job[:JOB_CHARS]
+    if config.grows:
+        return prefix_of(job)
+    return f"part-{job}" if job else "part"
 
 
 def _parts(path: Location) -> Iterator[Part]:
     if isinstance(path, Path):
         for file in path.glob("part-*.jsonl"):
-            yield Part(path, file.name, file.stat().st_mtime_ns)
+            status = file.stat()
+            yield Part(path, file.name, status.st_mtime_ns, status.st_size)
         return
     for entry in S3Client(path.bucket).entries(path.key):
         if "/" not in entry.name:
-            yield Part(path, entry.name, round(entry.written_s * 1e9))
+            yield Part(path, entry.name, round(entry.written_s * 1e9), entry.size)
 
 
 def read_jsonl_sink(path: Location) -> Iterator[bytes]:

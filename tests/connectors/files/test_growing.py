@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.connectors.files import growing
+from forebay.connectors.files.growing import GrowingFiles, GrowingSinks
+from forebay.connectors.files.sink import committed_parts, read_jsonl_sink
+from forebay.files import try_lock
+
+
+def commit(folder: Path, number: int, text: bytes, job: str = "0a", at_s: int = 0) -> None:
+    """Let a file appear as Flink's sink commits one."""
+    path = folder / f".new-{job}-1c-2d-{number}.jsonl"
+    hidden = folder / f".{path.name}.inprogress.3e"
+    hidden.write_bytes(text)
+    os.utime(hidden, (at_s, at_s or number))
+    hidden.rename(path)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
+
+
+class Killed(BaseException):
+    pass
+
+
+@contextmanager
+def killed_at(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kill the process before change number `step` of the file system; a write may get half of its bytes."""
+    left = [step]
+
+    def before(change: Any) -> Any:
+        def changed(*args: Any, **options: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+            return change(*args, **options)
+
+        return changed
+
+    def copy(lines: Any, file: Any, size: int) -> None:
+        data = lines.read()
+        left[0] -= 1
+        if left[0] < 0:
+            file.write(data[: len(data) // 2])
+            file.flush()
+            raise Killed
+        file.write(data)
+
+    with monkeypatch.context() as patched:
+        for name in ("rename", "unlink"):
+            patched.setattr(Path, name, before(getattr(Path, name)))
+        for name in ("open", "fsync", "utime"):
+            patched.setattr(growing.os, name, before(getattr(os, name)))
+        patched.setattr(growing.shutil, "copyfileobj", copy)
+        yield
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=3), min_size=1, max_size=5),
+    st.lists(st.integers(0, 25), max_size=4),
+    st.integers(1, 400),
+)
+def test_kills_at_any_step_lose_and_repeat_nothing(
+    sizes: list[list[int]], kills: list[int], most_bytes: int
+) -> None:
+    with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as monkeypatch:
+        folder = Path(name)
+        monkeypatch.setattr(growing, "MOST_BYTES", most_bytes)
+        expected: list[bytes] = []
+        seen, number = b"", 0
+        for of_checkpoint in sizes:
+            for size in of_checkpoint:
+                lines = [b"%d %s" % (number, b"x" * size), b"%d" % number]
+                commit(folder, number, b"".join(line + b"\n" for line in lines))
+                expected += lines
+                number += 1
+            for step in kills:
+                with killed_at(step, monkeypatch), suppress(Killed):
+                    GrowingFiles(folder).move()
+                # What a reader has seen stays as it is.
+                now = b"".join(path.read_bytes() for path in sorted(folder.glob("part-0a-0.jsonl")))
+                assert now.startswith(seen)
+                seen = now
+        GrowingFiles(folder).move()
+        assert list(read_jsonl_sink(folder)) == expected
+        assert all(each.startswith("part-0a-") for each in names(folder))
+
+
+def test_lines_of_all_checkpoints_are_in_one_file(tmp_path: Path) -> None:
+    for number in range(12):
+        commit(tmp_path, number, b"%d\n" % number)
+        GrowingFiles(tmp_path).move()
+    assert names(tmp_path) == ["part-0a-0.jsonl"]
+    assert (tmp_path / "part-0a-0.jsonl").read_bytes() == b"".join(b"%d\n" % n for n in range(12))
+
+
+def test_each_job_has_a_file_and_large_ones_are_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growing, "MOST_BYTES", 4)
+    commit(tmp_path, 0, b"1\n2\n")
+    commit(tmp_path, 1, b"3\n")
+    commit(tmp_path, 2, b"4\n", job="0b")
+    GrowingFiles(tmp_path).move()
+    assert names(tmp_path) == ["part-0a-0.jsonl", "part-0a-1.jsonl", "part-0b-0.jsonl"]
+
+
+def test_file_has_the_time_of_its_last_line(tmp_path: Path) -> None:
+    commit(tmp_path, 0, b"1\n", at_s=10)
+    commit(tmp_path, 1, b"2\n", at_s=20)
+    GrowingFiles(tmp_path).move()
+    assert [part.written_ns for part in committed_parts(tmp_path)] == [20 * 10**9]
+
+
+def test_uncommitted_files_and_those_of_others_stay(tmp_path: Path) -> None:
+    kept = ("..new-0a-1c-2d-0.jsonl.inprogress.3e", ".part-0a-1c-0.jsonl", "part-0a-1c-1.jsonl", "note.txt")
+    for name in kept:
+        (tmp_path / name).write_text("1\n")
+    GrowingFiles(tmp_path).move()
+    assert names(tmp_path) == sorted(kept)
+
+
+def test_folder_that_another_process_moves_is_left_alone(tmp_path: Path) -> None:
+    commit(tmp_path, 0, b"1\n")
+    lock = try_lock(tmp_path / ".lock")
+    assert lock is not None
+    GrowingFiles(tmp_path).move()
+    assert not list(tmp_path.glob("part-*"))
+    os.close(lock)
+    GrowingFiles(tmp_path).move()
+    assert names(tmp_path) == ["part-0a-0.jsonl"]
+
+
+def test_failure_is_reported_once_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    commit(tmp_path, 0, b"1\n")
+
+    def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(growing, "POLL_S", 1000)
+    with monkeypatch.context() as patched:
+        patched.setattr(growing.shutil, "copyfileobj", full)
+        sinks = GrowingSinks([tmp_path, tmp_path / "missing"])
+        sinks.move()
+    assert caplog.text.count("No space left on device") == 1
+    sinks.close()
+    assert list(read_jsonl_sink(tmp_path)) == [b"1"]

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+from tests.harness.clock import ManualClock
+
+from forebay.flink.job import JvmGone
+from forebay.pipeline.checkpoint_loop import CheckpointLoop, processor_s
+from forebay.pipeline.checkpoint_schedule import LEAST_S, CheckpointSchedule
+from forebay.testing import wait_until
+
+
+class Job:
+    """Answers and reads at given times of a clock; checkpoints take `duration_s`, and fail while `broken`."""
+
+    def __init__(self, clock: ManualClock, *, answers: list[float], reads: list[float]) -> None:
+        self.clock = clock
+        self.answers, self.reads = answers, reads
+        self.duration_s, self.broken = 0.01, False
+        self.checkpoints: list[float] = []
+
+    def _taken(self, times: list[float]) -> bool:
+        now_s = self.clock.monotonic_s()
+        found = [time_s for time_s in times if time_s <= now_s]
+        times[:] = [time_s for time_s in times if time_s > now_s]
+        return bool(found)
+
+    def await_answer(self, timeout_s: float) -> bool:
+        now_s = self.clock.monotonic_s()
+        first_s = min(self.answers, default=now_s + timeout_s)
+        self.clock.advance(max(0.0, min(first_s - now_s, timeout_s)))
+        return self._taken(self.answers)
+
+    def take_answers(self) -> None:
+        self._taken(self.answers)
+
+    def take_reads(self) -> bool:
+        return self._taken(self.reads)
+
+    def wake(self) -> None: ...
+
+    def trigger(self) -> bool:
+        self.checkpoints.append(round(self.clock.monotonic_s(), 3))
+        self.clock.advance(self.duration_s)
+        return not self.broken
+
+
+def played(job: Job, until_s: float, most_s: float = 5.0) -> list[float]:
+    """The times of the checkpoints until `until_s`."""
+    loop = CheckpointLoop(job, CheckpointSchedule(most_s, job.clock.monotonic_s()), clock=job.clock)
+    while job.clock.monotonic_s() < until_s:
+        loop.step(job.clock.advance)
+    return job.checkpoints
+
+
+def job(*, answers: list[float] | None = None, reads: list[float] | None = None) -> Job:
+    return Job(ManualClock(0.0), answers=answers or [], reads=reads or [])
+
+
+def test_nothing_is_checkpointed_while_nothing_happens() -> None:
+    assert played(job(), 1000.0) == []
+
+
+def test_an_answer_is_committed_at_once_and_only_once() -> None:
+    assert played(job(answers=[12.3]), 100.0) == [12.3]
+
+
+def test_steady_answers_are_committed_at_the_least_interval() -> None:
+    made = played(job(answers=[10 + n / 100 for n in range(100)]), 30.0)
+    assert made == pytest.approx([10 + n * LEAST_S for n in range(6)], abs=0.011)
+
+
+def test_events_without_answers_are_checkpointed_within_the_bound() -> None:
+    made = played(job(reads=[7.0, 31.0]), 100.0)
+    assert len(made) == 2
+    assert 7.0 <= made[0] <= 12.0
+    assert 31.0 <= made[1] <= 36.0
+
+
+def test_failed_checkpoint_is_tried_again_until_one_completes() -> None:
+    of = job(answers=[10.0])
+    of.broken = True
+    played(of, 60.0)
+    assert 10 <= len(of.checkpoints) <= 16
+    of.broken = False
+    loops = len(of.checkpoints)
+    loop = CheckpointLoop(of, CheckpointSchedule(5.0, 60.0), clock=of.clock)
+    of.answers.append(61.0)
+    while of.clock.monotonic_s() < 100.0:
+        loop.step(of.clock.advance)
+    assert len(of.checkpoints) == loops + 1
+
+
+class Broken(Job):
+    error: Exception = JvmGone("gone")
+
+    def await_answer(self, timeout_s: float) -> bool:
+        raise self.error
+
+
+def test_thread_ends_with_its_flink_and_reports_other_errors() -> None:
+    of = Broken(ManualClock(), answers=[], reads=[])
+    loop = CheckpointLoop(of, CheckpointSchedule(5.0, 0.0))
+    loop.start()
+    loop.close()
+    loop.check()
+    of.error = ValueError("odd")
+    loop = CheckpointLoop(of, CheckpointSchedule(5.0, 0.0))
+    loop.start()
+    wait_until(lambda: not any(each.name == "checkpoints" for each in threading.enumerate()))
+    with pytest.raises(ValueError, match="odd"):
+        loop.check()
+
+
+def test_processor_time_of_a_process_only_grows() -> None:
+    before_s = processor_s(os.getpid())
+    sum(range(1_000_000))
+    assert 0.0 < before_s < processor_s(os.getpid())
+    assert processor_s(2**22 + 1) == 0.0
