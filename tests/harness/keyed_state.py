@@ -286,8 +286,13 @@ class OneKeyContext:
     def counter(self, _name: str) -> Any:
         return self
 
+    distribution = counter
+
     def inc(self) -> None:
         self.counted += 1
+
+    def update(self, value: int) -> None:
+        self.gauge = value
 
     def timer_service(self) -> Any:
         return SimpleNamespace(register_event_time_timer=self.event_timers.add)

@@ -43,14 +43,35 @@ class Part:
     name: str
     written_ns: int
 
-    def lines(self) -> Iterator[bytes]:
-        """Without newlines."""
+    def lines(self, begin: int = 0) -> Iterator[bytes]:
+        """Without newlines, from the byte `begin` on; of an object store's file, which never grows, all."""
         if not isinstance(self.folder, Path):
             yield from S3Client(self.folder.bucket).lines(f"{self.folder.key}/{self.name}")
             return
         with (self.folder / self.name).open("rb") as file:
+            file.seek(begin)
             for line in file:
                 yield line.rstrip(b"\n")
+
+
+class FollowedLines:
+    """The committed lines of a folder, each once, as they appear."""
+
+    def __init__(self, path: Location) -> None:
+        self._path = path
+        self._read: dict[str, tuple[int, int]] = {}
+
+    def new(self) -> Iterator[bytes]:
+        """The lines since the last call, without newlines. Raises as `committed_parts`, and `OSError`."""
+        for part in committed_parts(self._path):
+            written_ns, begin = self._read.get(part.name, (-1, 0))
+            if part.written_ns == written_ns:
+                continue
+            for line in part.lines(begin):
+                begin += len(line) + 1
+                self._read[part.name] = written_ns, begin
+                yield line
+            self._read[part.name] = part.written_ns, begin
 
 
 def jsonl_sink(stream: DataStream, config: JsonlFiles, *, uid: str | None = None) -> None:
