@@ -56,7 +56,8 @@ FAILED_COMMITS = "failedCommittables"
 SINKS = (FAILED_COMMITS, TOO_LARGE)
 HELD_BACK = "accumulateBackPressuredTimeMs"
 """Flink's gauge of a task: time for which later tasks have blocked it."""
-READ_METRIC = f"{READER.replace(' ', '_')}.numRecordsOut"
+READ_METRIC = re.compile(rf"{READER.replace(' ', '_')}(?:__[^.]*)?\.numRecordsOut")
+"""PyFlink joins the names of functions that it runs in one operator."""
 HIGHEST, LOWEST = frozenset((*GAUGES, READ_PPM)) - {*MOMENTS}, (*MOMENTS, REPLICAS)
 ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending", LIMIT_REACHED, REPLACED_FILES, TOO_LARGE))
 
@@ -209,7 +210,7 @@ class RunningJob:
             name = metric.rpartition(".")[2]
             if name == HELD_BACK:
                 held_back[vertex] = over.sum
-            if metric == READ_METRIC:
+            if READ_METRIC.fullmatch(metric):
                 values[READ] = over.sum
             if name in SINKS:
                 values[name] = values.get(name, 0) + over.sum
@@ -288,7 +289,10 @@ def _task(name: str | None) -> str:
 
 def _is_counted(metric: str) -> bool:
     return (
-        ".forebay." in metric or metric.endswith(f".{FAILED_COMMITS}") or metric in (HELD_BACK, READ_METRIC)
+        ".forebay." in metric
+        or metric.endswith(f".{FAILED_COMMITS}")
+        or metric == HELD_BACK
+        or READ_METRIC.fullmatch(metric) is not None
     )
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from statistics import median
 
 from forebay.counted import counted
-from forebay.pages.units import shown
 from forebay.pipeline.snapshot import (
     AWAITS_KAFKA,
     FAILED,
@@ -93,12 +92,12 @@ class History:
     def status(self) -> tuple[str, str]:
         """The look of the page's verdict, and the state of the run in words."""
         now = self.last
-        words = f"{now.state.lower()} for {shown(max(now.elapsed_s, 0.0))} s"
+        words = f"{now.state.lower()} for {duration(now.elapsed_s)}"
         match now.state:
             case "FINISHED":
-                return "valid", f"finished after {shown(now.elapsed_s)} s"
+                return "valid", f"finished after {duration(now.elapsed_s)}"
             case state if state in (FAILED, INTERRUPTED):
-                return "invalid", f"{state.lower()} after {shown(now.elapsed_s)} s"
+                return "invalid", f"{state.lower()} after {duration(now.elapsed_s)}"
             case state if state in (WAITING, AWAITS_KAFKA, RESUMING):
                 return "invalid", words
         return "unknown", words

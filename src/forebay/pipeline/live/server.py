@@ -37,6 +37,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
+    "Server": "forebay",
     "X-Content-Type-Options": "nosniff",
 }
 LOG = logging.getLogger("forebay")

@@ -28,7 +28,7 @@ CHARTS_EVERY = 4
 """Charts are redrawn with every fourth snapshot, every two seconds."""
 VIEW_SHARE = 0.02
 """An application's view is made again at most so often that this share of the time goes into it."""
-SHOWN_RESULTS = 50
+SHOWN_RESULTS = 30
 SEARCHED_RESULTS = 2000
 KEYS_OF = 200
 TEXT_CHARS = 400
@@ -114,7 +114,8 @@ class LivePage:
             tiles = list(tiles_of(history, one_each=self._spec.application is None))
         if self._outputs.trouble:
             problems.append(self._outputs.trouble)
-        look = "invalid" if problems and look == "unknown" else look
+        if problems and look == "unknown":
+            look, status = "warn", f"{status}; {counted(len(problems), 'thing')} to look at"
         return {"look": look, "status": status, "problems": problems, "tiles": tiles}
 
     def _charts(self) -> dict[str, Any]:
@@ -236,9 +237,11 @@ def _commits(now: Snapshot) -> Iterable[tuple[str, str]]:
         yield "–", "answer to commit: no checkpoint is complete yet"
         return
     failed = f", {made.failed} failed" if made.failed else ""
-    most = f"at most {duration(made.commit_s)}" if made.between_ms else f"{duration(made.took_ms / 1000)}"
-    yield most, "answer to commit: the time between checkpoints, and the newest one's duration"
-    yield f"{made.completed:,}", f"checkpoints{failed}; the newest took {duration(made.took_ms / 1000)}"
+    took = duration(made.took_ms / 1000)
+    if made.between_ms:
+        yield f"≤ {duration(made.commit_s)}", "answer to commit, by the time between the last two checkpoints"
+    word = "checkpoint" if made.completed == 1 else "checkpoints"
+    yield f"{made.completed:,}", f"{word} completed{failed}; the newest took {took}"
 
 
 def figures_of(points: Sequence[Point]) -> list[Figure]:
