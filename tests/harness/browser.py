@@ -6,19 +6,22 @@ import asyncio
 import base64
 import itertools
 import json
+import os
 import shutil
+import signal
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from forebay.testing.waiting import wait_until
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-START_S = 60.0
 ANSWER_S = 60.0
 ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-port=0")
 SMALL_TEXTS = """
@@ -27,8 +30,7 @@ SMALL_TEXTS = """
   const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walk.nextNode()) {
     const parent = walk.currentNode.parentElement;
-    if (!walk.currentNode.textContent.trim() || parent.closest("script,style") || !parent.getClientRects().length)
-      continue;
+    if (!walk.currentNode.textContent.trim() || !parent.getClientRects().length) continue;
     // Of a drawing that is scaled, the size on the screen.
     const scale = parent.getScreenCTM ? parent.getScreenCTM().a : 1;
     const size = parseFloat(getComputedStyle(parent).fontSize) * scale;
@@ -46,6 +48,7 @@ class Tab:
         self._socket = socket
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._loaded = asyncio.Event()
         self.errors: list[str] = []
         self.addresses: list[str] = []
         self._reader = asyncio.create_task(self._read())
@@ -60,24 +63,27 @@ class Tab:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.call("Emulation.setEmulatedMedia", features=[scheme])
         await self.resize(width)
+        self._loaded.clear()
         await self.call("Page.navigate", url=url)
-        await self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
+        await asyncio.wait_for(self._loaded.wait(), ANSWER_S)
 
     async def resize(self, width: int) -> None:
         sizes = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         await self.call("Emulation.setDeviceMetricsOverride", **sizes)
 
     async def value(self, expression: str) -> Any:
-        found = await self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        found = await self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
     async def until(self, expression: str) -> Any:
-        """Wait for an expression to become true; its value."""
-        async with asyncio.timeout(ANSWER_S) if hasattr(asyncio, "timeout") else _no_limit():
-            while not (found := await self.value(expression)):
-                await asyncio.sleep(0.05)
-        return found
+        """Wait until an expression is true; return its value."""
+        look = (
+            f"const look = () => {{ const found = {expression}; found ? done(found) : setTimeout(look, 50) }}"
+        )
+        return await self.value(f"new Promise(done => {{ {look}; look() }})")
 
     async def small_texts(self, least_px: float = 11) -> list[str]:
         """Visible texts smaller than that on the screen."""
@@ -88,12 +94,12 @@ class Tab:
         """How much wider the page is than the window."""
         return int(await self.value("document.documentElement.scrollWidth - window.innerWidth"))
 
-    async def picture(self, path: Path, *, height: int = 2000) -> None:
-        """A picture of the page's upper part."""
+    async def picture(self, *, height: int = 2000) -> bytes:
+        """The page's upper part as PNG."""
         width = await self.value("window.innerWidth")
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
         data = (await self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip))["data"]
-        path.write_bytes(base64.b64decode(data))
+        return base64.b64decode(data)
 
     async def close(self) -> None:
         self._reader.cancel()
@@ -104,6 +110,8 @@ class Tab:
             event = json.loads(message.data)
             parameters = event.get("params", {})
             match event.get("method"):
+                case "Page.loadEventFired":
+                    self._loaded.set()
                 case "Runtime.exceptionThrown":
                     self.errors.append(str(parameters["exceptionDetails"]))
                 case "Log.entryAdded" if parameters["entry"]["level"] == "error":
@@ -120,38 +128,43 @@ class Tab:
                     answer.set_result(event["result"])
 
 
-@asynccontextmanager
-async def _no_limit() -> AsyncIterator[None]:
-    yield
+@contextmanager
+def _chromium() -> Iterator[Callable[[], int]]:
+    """Start a browser; yields a function that blocks until it listens, and returns the port."""
+    program = next(filter(None, map(shutil.which, NAMES)), None)
+    if program is None:
+        pytest.skip("no Chromium: apt install chromium")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        command = [program, *ARGUMENTS, f"--user-data-dir={folder}", "about:blank"]
+        file = Path(folder, "DevToolsActivePort")
+
+        def port() -> int:
+            wait_until(lambda: file.exists() and "\n" in file.read_text())
+            return int(file.read_text().splitlines()[0])
+
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            yield port
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 @asynccontextmanager
 async def browser() -> AsyncIterator[Tab]:
     """One empty tab; skips the test if there is no Chromium."""
-    program = next(filter(None, map(shutil.which, NAMES)), None)
-    if program is None:
-        pytest.skip("no Chromium: apt install chromium")
-    with tempfile.TemporaryDirectory() as folder:
-        command = [program, *ARGUMENTS, f"--user-data-dir={folder}", "about:blank"]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            port_file = Path(folder, "DevToolsActivePort")
-            for _ in range(int(START_S / 0.05)):
-                if port_file.exists() and port_file.read_text().count("\n"):
-                    break
-                await asyncio.sleep(0.05)
-            port = int(port_file.read_text().splitlines()[0])
-            async with aiohttp.ClientSession() as session:
-                async with session.get(f"http://127.0.0.1:{port}/json") as answer:
-                    pages = [each for each in await answer.json() if each["type"] == "page"]
-                socket = await session.ws_connect(pages[0]["webSocketDebuggerUrl"], max_msg_size=0)
-                tab = Tab(socket)
-                try:
-                    for domain in ("Page", "Runtime", "Log", "Network"):
-                        await tab.call(f"{domain}.enable")
-                    yield tab
-                finally:
-                    await tab.close()
-        finally:
-            process.kill()
-            process.wait()
+    with _chromium() as port_of:
+        port = await asyncio.to_thread(port_of)
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"http://127.0.0.1:{port}/json") as answer:
+                address = next(each for each in await answer.json() if each["type"] == "page")
+            socket = await session.ws_connect(address["webSocketDebuggerUrl"], max_msg_size=0)
+            tab = Tab(socket)
+            try:
+                for domain in ("Page", "Runtime", "Log", "Network"):
+                    await tab.call(f"{domain}.enable")
+                yield tab
+            finally:
+                await tab.close()

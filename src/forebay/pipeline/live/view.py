@@ -19,7 +19,7 @@ from forebay.pages.render import fragment, main_of, page
 from forebay.pages.units import NUMBER, SECONDS, moment, shown
 from forebay.pipeline.live.history import History, Point, duration
 from forebay.pipeline.live.outputs import Outputs
-from forebay.pipeline.snapshot import Snapshot
+from forebay.pipeline.snapshot import FAILED, INTERRUPTED, Snapshot
 from forebay.pipeline.spec import PipelineSpec
 
 TEMPLATE = "live.html.j2"
@@ -28,6 +28,7 @@ CHARTS_EVERY = 4
 """Charts are redrawn with every fourth snapshot, every two seconds."""
 VIEW_SHARE = 0.02
 """An application's view is made again at most so often that this share of the time goes into it."""
+ENDED = ("FINISHED", FAILED, INTERRUPTED)
 SHOWN_RESULTS = 30
 SEARCHED_RESULTS = 2000
 KEYS_OF = 200
@@ -184,6 +185,9 @@ def view_of(make: Page, lines: Iterable[bytes]) -> str:
 def tiles_of(history: History, *, one_each: bool) -> Iterable[tuple[str, str]]:
     """Each number with what it means."""
     now, over = history.last, history.throughput
+    if now.state in ENDED:
+        yield from _totals(now, one_each=one_each)
+        return
     read, done = over.read_per_s, over.per_s
     of_source = "" if now.read_share is None else f", {now.read_share:.0%} of the source"
     if now.read or not one_each:
@@ -210,10 +214,25 @@ def tiles_of(history: History, *, one_each: bool) -> Iterable[tuple[str, str]]:
         yield f"{now.retries:,}", f"repeated calls; {counted(restarts + now.engine_restarts, 'restart')}"
 
 
+def _totals(now: Snapshot, *, one_each: bool) -> Iterable[tuple[str, str]]:
+    average = _per_s(now.results / now.elapsed_s if now.elapsed_s else None)
+    if now.read:
+        yield f"{now.read:,}", "records read"
+    yield f"{now.results:,}", f"{'results' if one_each else 'results and answers'}; {average} on average"
+    yield f"{now.dead_letters:,}", "dead letters" if now.dead_letters != 1 else "dead letter"
+    yield f"{now.prompt_tokens + now.completion_tokens:,}", "tokens, with prompts"
+    yield duration(now.elapsed_s), "from the start to the end"
+    if now.event_p50_s:
+        yield _latency(now.event_p50_s), f"event to answer, median at last; p99 {_latency(now.event_p99_s)}"
+    if now.retries or now.restarts or now.resumes or now.engine_restarts:
+        restarts = now.restarts + len(now.resumes) + now.engine_restarts
+        yield f"{now.retries:,}", f"repeated calls; {counted(restarts, 'restart')}"
+
+
 def limit_of(now: Snapshot) -> str:
     """What limits the number of calls in flight."""
     if now.state != "RUNNING":
-        return "the job does not run"
+        return "the job does not run now"
     if now.pending:
         return f"limited by the engine: {counted(now.pending, 'more event waits', 'more events wait')}"
     return "limited by the source: nothing waits for the engine"
