@@ -29,7 +29,7 @@ EVERY_S = 0.5
 SEND_S = 5.0
 """A browser that does not take an answer for so long is dropped."""
 BEAT_S = 15.0
-END_S = 3.0
+LAST_S, END_S = 1.0, 3.0
 MAX_SEARCH_CHARS = 200
 HEADERS = {
     "Cache-Control": "no-store",
@@ -74,6 +74,7 @@ class PageServer:
         self._hosts = {f"{name}:{self.port}" for name in (HOST, "localhost")}
         self._loop = asyncio.new_event_loop()
         self._ended = asyncio.Event()
+        self._browsers = 0
         self._thread = threading.Thread(target=self._run, name="live-page", daemon=True)
 
     def start(self) -> None:
@@ -113,6 +114,9 @@ class PageServer:
         server = await self._loop.create_server(connect, sock=self._socket)
         try:
             await self._ended.wait()
+            if self._browsers:
+                # Browsers fetch the last state.
+                await asyncio.sleep(LAST_S)
         finally:
             server.close()
             await runner.cleanup()
@@ -140,6 +144,7 @@ class PageServer:
         await answer.prepare(request)
         sent: dict[str, int] = {}
         beat_s = self._loop.time()
+        self._browsers += 1
         with suppress(asyncio.TimeoutError, ConnectionError):
             while True:
                 ends = self._ended.is_set()
@@ -154,6 +159,7 @@ class PageServer:
                 with suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._ended.wait(), EVERY_S)
             return answer
+        self._browsers -= 1
         if request.transport is not None:
             request.transport.abort()
         return answer
