@@ -258,6 +258,7 @@ class OneKeyContext:
         self.states = {} if states is None else dict(states)
         self.event_timers: set[int] = set()
         self.counted = 0
+        self.gauge: int | None = None
 
     def get_state(self, descriptor: Any) -> Any:
         name = descriptor.get_name()

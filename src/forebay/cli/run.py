@@ -26,6 +26,7 @@ from forebay.cli.output import (
     shows_text,
     write_json,
 )
+from forebay.cli.show import PAGE
 from forebay.counted import counted
 from forebay.errors import SettingError
 from forebay.settings import load_settings
@@ -134,7 +135,7 @@ def run(
         cluster=cluster,
         fresh=fresh,
         from_checkpoint=checkpoint,
-        page=application.folder(pipeline) / "page.html" if pipeline in APPLICATIONS.names() else None,
+        page=application.folder(pipeline) / PAGE if pipeline in APPLICATIONS.names() else None,
     )
     if dry_run:
         show_plan(plan, json)
@@ -207,16 +208,12 @@ def _run(plan: Plan, json: str | None, ui: str | None) -> None:
         say_doubt(spec, errors)
         one_each = spec.application is None
         written = OutputCounts(spec, None)
-        watched, page = Watched(spec, errors, replicas=_replicas(plan)), page_of(plan, ui=ui is not None)
-
-        def watch(now: Snapshot) -> None:
-            line.show(now)
-            watched.watch(now)
-
+        page = page_of(plan, ui=ui is not None)
         with LiveLine(errors, one_each=one_each) as line:
+            watched = Watched(spec, errors, line.show, replicas=_replicas(plan))
             try:
                 with watched.shown(port, reads=page is not None):
-                    last = run_pipeline(plan, _engine(plan, errors), watch, launcher=launcher)
+                    last = run_pipeline(plan, _engine(plan, errors), watched.watch, launcher=launcher)
             except BaseException as error:
                 line.stop()
                 if json is not None and line.last is not None:

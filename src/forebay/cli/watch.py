@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay.cli.output import say
+from forebay.cli.show import PAGE
 from forebay.json_numbers import read_json
 from forebay.pipeline.live.outputs import Outputs, OutputsReader, one_line
 from forebay.pipeline.live.view import LivePage
@@ -37,18 +38,24 @@ def has_browser() -> bool:
 
 
 class Watched:
-    """A run's page and what its application has found. `watch` receives each snapshot."""
+    """A run's page and what its application has found. `watch` receives each snapshot, and passes it on."""
 
-    def __init__(self, spec: PipelineSpec, console: Console, *, replicas: int | None = None) -> None:
+    def __init__(
+        self, spec: PipelineSpec, console: Console, watch: Watch, *, replicas: int | None = None
+    ) -> None:
         self._spec = spec
         self._console = console
         news = None if spec.application is None else self._tell
         self._outputs = Outputs(spec, keep_all=spec.application is not None, news=news)
         self._page = LivePage(spec, self._outputs, replicas=replicas)
-        self.watch = self._page.watch
+        self._watch = watch
+
+    def watch(self, now: Snapshot) -> None:
+        self._page.watch(now)
+        self._watch(now)
 
     @contextmanager
-    def shown(self, port: int | None, *, reads: bool = True) -> Iterator[None]:
+    def shown(self, port: int | None, *, reads: bool = True) -> Iterator[Watched]:
         """Read the outputs if `reads`, and serve the page at `port` (None: not), until the block ends."""
         with ExitStack() as stack:
             if port is not None:
@@ -64,7 +71,7 @@ class Watched:
                 reader = OutputsReader(self._outputs)
                 reader.start()
                 stack.callback(reader.close)
-            yield
+            yield self
 
     def write(self, path: Path) -> None:
         """Write the page to a file that needs no server, and name it."""
@@ -98,4 +105,4 @@ def page_of(plan: Plan, *, ui: bool) -> Path | None:
         return plan.page
     folder = plan.spec.directories().get("sink.path")
     place = None if folder is None else location_of(folder)
-    return place / "page.html" if ui and isinstance(place, Path) else None
+    return place / PAGE if ui and isinstance(place, Path) else None

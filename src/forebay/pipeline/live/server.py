@@ -24,7 +24,8 @@ from forebay.errors import SettingError
 
 HOST = "127.0.0.1"
 TOKEN_BYTES = 16
-MOST_CONNECTIONS = 64
+MOST_CONNECTIONS, BACKLOG = 64, 8
+"""Accepted together, `BACKLOG` connections may be too many."""
 EVERY_S = 0.5
 SEND_S = 5.0
 """A browser that does not take an answer for so long is dropped."""
@@ -65,7 +66,7 @@ class PageServer:
         self._parts = parts
         self._token = token or secrets.token_urlsafe(TOKEN_BYTES)
         try:
-            self._socket = socket.create_server((HOST, port), backlog=MOST_CONNECTIONS)
+            self._socket = socket.create_server((HOST, port), backlog=BACKLOG)
         except (OSError, OverflowError) as error:
             said = getattr(error, "strerror", None) or str(error)
             raise SettingError(f"--ui: cannot listen at port {port}: {said}; name another port") from None
@@ -111,7 +112,7 @@ class PageServer:
         def connect() -> asyncio.BaseProtocol:
             return serve() if len(serve.connections) < MOST_CONNECTIONS else _Refuse()
 
-        server = await self._loop.create_server(connect, sock=self._socket)
+        server = await self._loop.create_server(connect, sock=self._socket, backlog=BACKLOG)
         try:
             await self._ended.wait()
             if self._browsers:

@@ -31,7 +31,7 @@ VIEW_SHARE = 0.02
 ENDED = ("FINISHED", FAILED, INTERRUPTED)
 SHOWN_RESULTS = 30
 SEARCHED_RESULTS = 2000
-KEYS_OF = 200
+KEYS_OF = 100
 TEXT_CHARS = 400
 
 
@@ -56,6 +56,8 @@ class LivePage:
         self._history = History()
         self._lock = threading.Lock()
         self._make = None if spec.application is None else spec.application.page()
+        self._keys: list[str | None] = []
+        self._keys_of = -1
         self._view = ""
         self._view_of = -1
         self._view_version = 0
@@ -107,9 +109,11 @@ class LivePage:
         )
 
     def _now(self) -> dict[str, Any]:
-        keys = [row.get("key") for row in self._rows(KEYS_OF)]
         with self._lock:
             history = self._history
+            if (version := history.version // CHARTS_EVERY) != self._keys_of:
+                self._keys_of, self._keys = version, [row.get("key") for row in self._rows(KEYS_OF)]
+            keys = self._keys
             look, status = history.status()
             problems = list(history.problems(keys, self._replicas))
             tiles = list(tiles_of(history, one_each=self._spec.application is None))
