@@ -1,4 +1,4 @@
-"""What the page says is wrong: each staged problem is named, and a healthy run has none."""
+"""Each staged problem is named on the page, and a healthy run has none."""
 
 from __future__ import annotations
 

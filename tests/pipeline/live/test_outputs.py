@@ -1,4 +1,4 @@
-"""Committed lines are read once each, bounded, and told as news."""
+"""Committed lines are read once each, within bounds, and passed on as news."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ MOST_CONNECTIONS, BACKLOG = 64, 8
 """Accepted together, `BACKLOG` connections may be too many."""
 EVERY_S = 0.5
 SEND_S = 5.0
-"""A browser that does not take an answer for so long is dropped."""
+"""A browser that does not take an answer for longer is dropped."""
 BEAT_S = 15.0
 LAST_S, END_S = 1.0, 3.0
 MAX_SEARCH_CHARS = 200

@@ -135,7 +135,7 @@ class LivePage:
             (cause, each.count, [_letter(line) for line in reversed(list(each.newest))])
             for cause, each in found
         ]
-        note = "None so far." if self._outputs.kept["letters"] else f"They go to {sink.summary()}."
+        note = "There are none." if self._outputs.kept["letters"] else f"They go to {sink.summary()}."
         return {"causes": causes, "letters_note": note}
 
     def _results(self, search: str) -> dict[str, Any]:
@@ -220,7 +220,9 @@ def tiles_of(history: History, *, one_each: bool) -> Iterable[tuple[str, str]]:
 
 def _totals(now: Snapshot, *, one_each: bool) -> Iterable[tuple[str, str]]:
     average = _per_s(now.results / now.elapsed_s if now.elapsed_s else None)
-    if now.read:
+    if one_each:
+        yield f"{now.accepted:,}", "events"
+    elif now.read:
         yield f"{now.read:,}", "records read"
     yield f"{now.results:,}", f"{'results' if one_each else 'results and answers'}; {average} on average"
     yield f"{now.dead_letters:,}", "dead letters" if now.dead_letters != 1 else "dead letter"
@@ -283,7 +285,7 @@ def figures_of(points: Sequence[Point]) -> list[Figure]:
             last_s,
         ),
         time_figure(
-            "Latency",
+            "Latency in seconds",
             [
                 line("event to answer, p99", lambda point: point.event_p99_s, "red"),
                 line("median", lambda point: point.event_p50_s, "blue"),
