@@ -66,7 +66,7 @@ async def test_the_page_follows_the_run_and_keeps_what_is_typed(tmp_path: Path) 
         )
         run.commit("results", result(99, answer="a special answer"))
         run.page.watch(replace(NOW, elapsed_s=77.0))
-        await tab.until("document.querySelector('[data-part=now]').textContent.includes('77 s')")
+        await tab.until("document.querySelector('[data-part=status]').textContent.includes('77 s')")
         await tab.until("document.querySelectorAll('[data-part=results] .card').length === 1")
         assert await tab.value("document.activeElement === document.querySelector('input.search')")
         assert tab.errors == []
@@ -79,12 +79,12 @@ async def test_the_end_of_the_run_is_shown(tmp_path: Path, monkeypatch: pytest.M
     server.start()
     async with browser() as tab:
         await tab.open(server.url, width=390)
-        await tab.until("document.querySelector('[data-part=now]').textContent.includes('39 s')")
+        await tab.until("document.querySelector('[data-part=status]').textContent.includes('39 s')")
         run.page.watch(replace(NOW, state="FINISHED", elapsed_s=78.0))
         closed = asyncio.get_running_loop().run_in_executor(None, server.close)
         await tab.until("document.querySelector('#connection').textContent.includes('has ended')")
         await tab.until(
-            "document.querySelector('[data-part=now]').textContent.includes('finished after 78 s')"
+            "document.querySelector('[data-part=status]').textContent.includes('finished after 78 s')"
         )
         await closed
         assert tab.errors == []

@@ -29,9 +29,9 @@ def test_the_numbers_say_what_they_are(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.page.watch(replace(NOW, elapsed_s=2.0, read=1134, results=100, read_share=0.3))
     run.page.watch(NOW)
-    shown = words(run.page.part("now"))
+    assert words(run.page.part("status")) == "running for 12 s"
+    shown = words(run.page.part("numbers"))
     for expected in (
-        "running for 12 s",
         "10/s records read: 1,234 since the start, 40% of the source",
         "1/s results: 110",
         "60 s until the source is read, at this rate",
@@ -50,9 +50,9 @@ def test_the_backlog_says_when_it_will_be_gone(tmp_path: Path) -> None:
     run = Run(tmp_path)
     for second, records in enumerate((100, 90, 80, 70)):
         run.page.watch(replace(NOW, elapsed_s=float(second), backlog=TopicBacklog(records, None, None, 1.0)))
-    assert "70 records wait in Kafka; gone in 7.0 s" in words(run.page.part("now"))
+    assert "70 records wait in Kafka; gone in 7.0 s" in words(run.page.part("numbers"))
     run.page.watch(replace(NOW, elapsed_s=5.0, backlog=TopicBacklog(170, None, None, 1.0)))
-    assert "170 records wait in Kafka; it grows" in words(run.page.part("now"))
+    assert "170 records wait in Kafka; it grows" in words(run.page.part("numbers"))
 
 
 def test_the_newest_results_come_first_and_can_be_searched_by_key(tmp_path: Path) -> None:

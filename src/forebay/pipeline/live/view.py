@@ -74,7 +74,8 @@ class LivePage:
             version = self._history.version
         self._look_at_view()
         found = {
-            "now": version,
+            "status": version,
+            "numbers": version,
             "charts": version // CHARTS_EVERY,
             "letters": self._outputs.letters.added,
             "results": self._outputs.results.added,
@@ -83,7 +84,8 @@ class LivePage:
 
     def part(self, name: str, search: str = "") -> str:
         values: dict[str, Callable[[], dict[str, Any]]] = {
-            "now": self._now,
+            "status": self._status,
+            "numbers": self._numbers,
             "charts": self._charts,
             "letters": self._letters,
             "results": lambda: self._results(search),
@@ -101,14 +103,15 @@ class LivePage:
             script="filter.js live.js" if live else "filter.js",
             connects=live,
             live=live,
-            **self._now(),
+            **self._status(),
+            **self._numbers(),
             **self._application(),
             **self._charts(),
             **self._letters(),
             **self._results(""),
         )
 
-    def _now(self) -> dict[str, Any]:
+    def _status(self) -> dict[str, Any]:
         with self._lock:
             history = self._history
             if (version := history.version // CHARTS_EVERY) != self._keys_of:
@@ -116,12 +119,15 @@ class LivePage:
             keys = self._keys
             look, status = history.status()
             problems = list(history.problems(keys, self._replicas))
-            tiles = list(tiles_of(history, one_each=self._spec.application is None))
         if self._outputs.trouble:
             problems.append(self._outputs.trouble)
         if problems and look == "unknown":
             look, status = "warn", f"{status}; {counted(len(problems), 'thing')} to look at"
-        return {"look": look, "status": status, "problems": problems, "tiles": tiles}
+        return {"look": look, "status": status, "problems": problems}
+
+    def _numbers(self) -> dict[str, Any]:
+        with self._lock:
+            return {"tiles": list(tiles_of(self._history, one_each=self._spec.application is None))}
 
     def _charts(self) -> dict[str, Any]:
         with self._lock:
@@ -215,7 +221,8 @@ def tiles_of(history: History, *, one_each: bool) -> Iterable[tuple[str, str]]:
     restarts = now.restarts + len(now.resumes)
     yield f"{now.dead_letters:,}", "dead letters" if now.dead_letters != 1 else "dead letter"
     if now.retries or restarts or now.engine_restarts:
-        yield f"{now.retries:,}", f"repeated calls; {counted(restarts + now.engine_restarts, 'restart')}"
+        restarted = counted(restarts + now.engine_restarts, "restart")
+        yield f"{now.retries:,}", f"repeated calls; {restarted} of Flink or an engine"
 
 
 def _totals(now: Snapshot, *, one_each: bool) -> Iterable[tuple[str, str]]:
@@ -232,7 +239,7 @@ def _totals(now: Snapshot, *, one_each: bool) -> Iterable[tuple[str, str]]:
         yield _latency(now.event_p50_s), f"event to answer, median at last; p99 {_latency(now.event_p99_s)}"
     if now.retries or now.restarts or now.resumes or now.engine_restarts:
         restarts = now.restarts + len(now.resumes) + now.engine_restarts
-        yield f"{now.retries:,}", f"repeated calls; {counted(restarts, 'restart')}"
+        yield f"{now.retries:,}", f"repeated calls; {counted(restarts, 'restart')} of Flink or an engine"
 
 
 def limit_of(now: Snapshot) -> str:
