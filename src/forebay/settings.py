@@ -112,6 +112,12 @@ def _umask(text: str) -> int:
     return int(text, 8)
 
 
+def shows_browser(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether a browser has a screen to open a window on."""
+    env = os.environ if environ is None else environ
+    return sys.platform == "darwin" or bool(env.get("DISPLAY") or env.get("WAYLAND_DISPLAY"))
+
+
 def aws_region(environ: Mapping[str, str] | None = None) -> str | None:
     """The region in `AWS_REGION` or `AWS_DEFAULT_REGION`; S3 clients read one or the other."""
     env = os.environ if environ is None else environ

@@ -185,6 +185,20 @@ def test_metric_urls_fit_flinks_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
+def test_what_the_source_has_read_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = ("records_read___stream_key_by_map_operator.numRecordsOut", "records_read.forebay.read_ppm")
+    others = (
+        "numRecordsOut",
+        "infer.numRecordsOut",
+        "records_reader.numRecordsOut",
+        "x.numRecordsOutPerSecond",
+    )
+    serve(monkeypatch, Metrics((*source, *others), ("x.forebay.in_flight", "x.forebay.replicas")))
+    client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
+    counts = RunningJob(client, FlinkRest("http://flink")).counts()
+    assert (counts["read"], counts["read_ppm"], counts["replicas"]) == (len(source[0]), 1, 0)
+
+
 def test_backpressure_time_is_the_operators_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -258,6 +258,7 @@ class OneKeyContext:
         self.states = {} if states is None else dict(states)
         self.event_timers: set[int] = set()
         self.counted = 0
+        self.gauge: int | None = None
 
     def get_state(self, descriptor: Any) -> Any:
         name = descriptor.get_name()
@@ -286,8 +287,13 @@ class OneKeyContext:
     def counter(self, _name: str) -> Any:
         return self
 
+    distribution = counter
+
     def inc(self) -> None:
         self.counted += 1
+
+    def update(self, value: int) -> None:
+        self.gauge = value
 
     def timer_service(self) -> Any:
         return SimpleNamespace(register_event_time_timer=self.event_timers.add)

@@ -22,6 +22,7 @@ from tests.harness.operators import complete_checkpoint
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import END_MARK, checkpoints_of
 from forebay.pipeline.load import parse_spec
+from forebay.pipeline.plan import resolved
 from forebay.pipeline.record import CheckpointCleaner, forget
 from forebay.pipeline.resume import (
     KEPT_LOGS,
@@ -31,6 +32,7 @@ from forebay.pipeline.resume import (
     end_orphan,
     fingerprint,
     found_state,
+    resume_words,
 )
 from forebay.pipeline.run_state import Completed, RunState, read_state, write_state
 from forebay.pipeline.spec import PipelineSpec
@@ -100,6 +102,25 @@ def place(tmp_path: Path) -> Place:
 
 def test_first_run_starts_at_the_beginning(place: Place) -> None:
     assert place.prepare() is None
+
+
+def test_a_resume_names_its_checkpoint_and_what_has_changed(place: Place) -> None:
+    checkpoint = place.checkpoint(JOB_A, 4)
+    state = RunState(
+        settings=resolved(place.spec()), completed=Completed(number=4, triggered_ms=1_767_225_600_000)
+    )
+    said = "resuming from checkpoint chk-4 of 2026-01-01 00:00:00 UTC"
+    assert resume_words(checkpoint, state, resolved(place.spec())) == said
+    changed = resolved(place.spec(capacity=8, prompt="y\nz", key="{{ k }}", checkpoint={"interval_s": 2}))
+    assert resume_words(checkpoint, state, changed) == (
+        f"{said}; changed since the last run: prompt, key null → {{{{ k }}}}, capacity 64 → 8, "
+        f"checkpoint.interval_s 5.0 → 2.0"
+    )
+    many = resolved(
+        place.spec(**dict.fromkeys(("capacity", "timeout_s", "deadline_s", "shards"), 9), key="k", id="i")
+    )
+    assert resume_words(checkpoint, state, many).endswith(", and 1 more")
+    assert resume_words(checkpoint, RunState(), many) == "resuming from checkpoint chk-4"
 
 
 def test_run_resumes_from_its_own_checkpoint(place: Place) -> None:

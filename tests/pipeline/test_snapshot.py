@@ -53,6 +53,20 @@ def test_rate_covers_the_last_half_minute() -> None:
     assert throughput.per_s == pytest.approx(3.0)
 
 
+def test_rates_and_times_of_what_is_read() -> None:
+    throughput = Throughput()
+    for second in range(11):
+        backlog = TopicBacklog(1000 - 50 * second, None, None, 1.0)
+        counts = {"read": 7 * second, "completion_tokens": 9 * second}
+        now = Snapshot(float(second), "RUNNING", **counts, read_share=0.05 * second, backlog=backlog)
+        throughput.add(now)
+    assert (throughput.read_per_s, throughput.tokens_per_s) == (7, 9)
+    assert throughput.source_left_s == pytest.approx(10)
+    assert throughput.gone_s == pytest.approx(10)
+    throughput.add(Snapshot(12.0, "RUNNING", read=99, backlog=TopicBacklog(9999, None, None, 1.0)))
+    assert (throughput.source_left_s, throughput.gone_s) == (None, None)
+
+
 def test_restart_resets_the_rate() -> None:
     throughput = Throughput()
     run(throughput, 30.0, 100)

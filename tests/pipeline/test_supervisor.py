@@ -356,6 +356,21 @@ def test_resume_from_an_earlier_checkpoint_is_recorded(bench: Bench) -> None:
     assert last.resumes == ("gone", "Kafka has aborted it", "gone again")
 
 
+def test_the_next_run_names_what_it_resumes_and_what_has_changed(bench: Bench) -> None:
+    bench.attempts((*STARTS, RUNS, complete(7), RUNS, raises(KeyboardInterrupt())))
+    with pytest.raises(KeyboardInterrupt):
+        bench.run()
+    assert {now.resuming for now in bench.seen} == {""}
+    bench.attempts((*STARTS, RUNS, DONE))
+    bench.seen.clear()
+    bench.run(engine=("http://other",))
+    (said,) = {now.resuming for now in bench.seen}
+    assert said.startswith(
+        "resuming from checkpoint chk-7 of 1970-01-01 00:00:00 UTC; changed since the last run"
+    )
+    assert said.endswith('engine.url [] → ["http://other"]')
+
+
 @pytest.mark.parametrize("steps", [(), (Checked(),), STARTS])
 def test_attempt_lost_at_its_start_is_repeated_unchanged(bench: Bench, steps: tuple[Step, ...]) -> None:
     complete_checkpoint(bench.home / ("a" * 32), 7)

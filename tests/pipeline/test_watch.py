@@ -19,7 +19,7 @@ from forebay.pipeline.backlog import LastCount
 from forebay.pipeline.kafka.offsets import GroupOffsets, OffsetObservation, OffsetSettlement
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.messages import JobStatus
-from forebay.pipeline.snapshot import KvTransfers, Snapshot, counted
+from forebay.pipeline.snapshot import CheckpointTimes, KvTransfers, Snapshot, counted
 from forebay.pipeline.watch import (
     Rests,
     StopRequests,
@@ -35,6 +35,13 @@ def test_results_rejected_by_the_sink_are_dead_letters() -> None:
     assert (now.accepted, now.results, now.dead_letters) == (9, 4, 5)
     assert now.failed == {"too_large_for_sink": 3}
     assert counted(NOW, counts | {"results": 0.0}, one_each=True).results == 0
+
+
+def test_what_was_read_and_who_answers_is_counted() -> None:
+    now = counted(NOW, {"read": 200.0, "read_ppm": 250_000.0, "replicas": 2.0}, one_each=False)
+    assert (now.read, now.read_share, now.replicas) == (200, 0.25, 2)
+    now = counted(now, {"read": 0.0}, one_each=False)
+    assert (now.read, now.read_share, now.replicas) == (0, 0.25, None)
 
 
 def spec(folder: Path, **changes: Any) -> Any:
@@ -67,6 +74,8 @@ def test_idle_job_is_polled_more_rarely() -> None:
     assert looks(rests, 10, later) == [True] * 10
     assert looks(rests, 20, later) == [False, False, False, True] * 5
     assert looks(rests, 20, later) == [*[False] * 9, True] * 2
+    checked = replace(STILL, checkpoints=CheckpointTimes(9, 0, 80, 5000))
+    assert looks(rests, 10, checked) == [*[False] * 9, True], "a checkpoint is nothing new"
     moved = replace(STILL, results=9)
     assert looks(rests, 10, moved) == [*[False] * 9, True]
     assert looks(rests, 10, later) == [True] * 10, "one look that saw something counts for ten"

@@ -89,6 +89,17 @@ class ApplicationSettings(Model):
         """Makes the page of results for `forebay run NAME`, or None."""
         return None
 
+    def news(self, answer: Any) -> str | None:
+        """One line for the terminal about the answer of a result that was just committed; None: not worth
+        one."""
+        return None
+
+    @classmethod
+    def top(cls, lines: Iterable[bytes]) -> list[str]:
+        """What is worth reading at the end of a run, from the JSON lines of `page`: a line each, the most
+        important first."""
+        return []
+
     def fingerprint(self) -> dict[str, Any]:
         values = self.model_dump(mode="json", by_alias=True)
         return {name: values[name] for name in values if self.bound is None or name in self.bound}

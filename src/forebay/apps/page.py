@@ -26,7 +26,8 @@ def read_results(
     for line in lines:
         try:
             value = read_json(line)
-            if fail is not None and str(value.get("position")).startswith(prefix):
+            # The model's answers have such a position, too.
+            if fail is not None and "cause" in value and str(value.get("position")).startswith(prefix):
                 cause = f"{value['cause']}: {value['detail'][:MAX_DETAIL_CHARS]}"
                 fail(read_json(value["input"].encode()), cause)
             else:

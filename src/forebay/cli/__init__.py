@@ -27,6 +27,7 @@ from forebay.cli.output import Command, errors_console, say
 from forebay.cli.plan import plan
 from forebay.cli.run import RunCommand, run
 from forebay.cli.setup import connectors, doctor, setup
+from forebay.cli.show import show
 from forebay.cli.simulate import simulate
 from forebay.errors import ForebayError, SettingError
 from forebay.settings import load_settings
@@ -46,7 +47,7 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_forebay)
-    for command in (setup, demo, doctor, init, run, ask, gateway, plan):
+    for command in (setup, demo, doctor, init, run, show, ask, gateway, plan):
         app.command(cls=RunCommand if command is run else Command)(command)
     app.add_typer(engine, name="engine")
     app.add_typer(fleet, name="fleet")

@@ -14,13 +14,12 @@ from forebay.cli.output import say, shows_text, write_json
 from forebay.connectors.event_time import SUSPECT_TIMES
 from forebay.counted import counted
 from forebay.fleet.autoscale.topic_queue import TopicBacklog
-from forebay.pipeline.snapshot import Scaling, Snapshot, Throughput
+from forebay.pipeline.snapshot import Scaling, Snapshot, Throughput, span
 from forebay.untrusted_text import replace_controls
 
-PLAIN_EVERY_S = 10.0
+PLAIN_EVERY_S = 30.0
 QUIET_S = 5.0
 OLD_S = 15.0
-SMOOTHING = 0.3
 ENDING = ("(task is closing)", "checkpoint request for unknown task")
 """Errors of checkpoints that were in progress when a task ended, which happens at the end of each job."""
 SHOWN_CAUSES = 3
@@ -29,17 +28,18 @@ GOES_ON_S = 10.0
 
 
 class LiveLine:
-    """One line that is redrawn on a terminal; elsewhere, a new line every ten seconds.
+    """One line that is redrawn on a terminal; elsewhere, a new line every 30 seconds.
 
-    Failures that the run recovers from are printed as permanent lines.
+    Failures that the run recovers from are printed as permanent lines. `one_each`: each event gives one
+    result; otherwise the line counts the records that were read, and the model's answers.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, one_each: bool = True) -> None:
         self._console = console
+        self._one_each = one_each
         self._live: Live | None = None
         self._before: Snapshot | None = None
-        self._moved_s = 0.0
-        self._tokens_per_s = 0.0
+        self._answered_s = self._read_s = 0.0
         self._printed_s: float | None = None
         self._unsaid: Snapshot | None = None
         self.throughput = Throughput()
@@ -65,12 +65,11 @@ class LiveLine:
         """`elapsed_s` may go back only when the job starts after the wait for an engine."""
         before = self._before or Snapshot(now.elapsed_s, now.state)
         if now.elapsed_s < before.elapsed_s:
-            self._moved_s, self._printed_s = now.elapsed_s, None
-        if now.elapsed_s > before.elapsed_s:
-            rate = (now.completion_tokens - before.completion_tokens) / (now.elapsed_s - before.elapsed_s)
-            self._tokens_per_s += SMOOTHING * (max(rate, 0.0) - self._tokens_per_s)
-        if _counts(now) != _counts(before):
-            self._moved_s = now.elapsed_s
+            self._answered_s, self._read_s, self._printed_s = now.elapsed_s, now.elapsed_s, None
+        if (now.results, now.dead_letters) != (before.results, before.dead_letters) or not now.in_flight:
+            self._answered_s = now.elapsed_s
+        if (now.read, now.accepted) != (before.read, before.accepted):
+            self._read_s = now.elapsed_s
         if now.restarts > before.restarts:
             self._print(f"Flink restarts the job: {now.failure}")
         if now.engine_failure and now.engine_failure != before.engine_failure:
@@ -101,7 +100,9 @@ class LiveLine:
         self._before = now
         self.throughput.add(now)
         limit = self.throughput.limit(now)
-        self._draw(now, line_of(now, self._tokens_per_s, now.elapsed_s - self._moved_s, limit=limit))
+        silent = silence(now, now.elapsed_s - self._answered_s, now.elapsed_s - self._read_s)
+        line = line_of(now, self.throughput, one_each=self._one_each, limit=limit, silent=silent)
+        self._draw(now, line)
 
     def _draw(self, now: Snapshot, text: str) -> None:
         if self._console.is_terminal:
@@ -124,17 +125,26 @@ def _may_end(now: Snapshot, failed: Snapshot) -> bool:
     return ends and not (goes_on and now.state == "RUNNING")
 
 
-def line_of(now: Snapshot, tokens_per_s: float, still_s: float = 0.0, *, limit: str = "") -> str:
-    """`still_s`: time since any count changed; `limit`: what limits the throughput."""
+def line_of(
+    now: Snapshot, over: Throughput, *, one_each: bool = True, limit: str = "", silent: str = ""
+) -> str:
+    """`one_each`: as for `LiveLine`; `limit`: what limits the throughput; `silent`: what has stopped."""
+    counts = [f"in {now.accepted}", f"out {now.results}", *_share(now, over)]
+    if not one_each:
+        rate = "" if over.read_per_s is None else f" ({over.read_per_s:.0f}/s)"
+        counts = [
+            f"{counted(now.read, 'record')} read{rate}",
+            *_share(now, over),
+            counted(now.results, "answer"),
+        ]
     parts = [
         f"{now.elapsed_s:5.0f} s {now.state.lower()}",
-        f"in {now.accepted}",
-        f"out {now.results}",
+        *counts,
         f"in flight {now.in_flight}",
         *_waiting(now.backlog),
         *_replicas(now.scaling),
         f"event p50 {_time(now.event_p50_s)} p99 {_time(now.event_p99_s)}",
-        f"{tokens_per_s:.0f} tokens/s",
+        f"{over.tokens_per_s or 0.0:.0f} tokens/s",
         f"dead letters {now.dead_letters}",
     ]
     if now.failed:
@@ -157,9 +167,28 @@ def line_of(now: Snapshot, tokens_per_s: float, still_s: float = 0.0, *, limit: 
         parts.append(f"engine restarts {now.engine_restarts}")
     if limit:
         parts.append(limit)
-    if now.state == "RUNNING" and still_s >= QUIET_S:
-        parts.append(f"no {'answer' if now.in_flight else 'new event'} for {still_s:.0f} s")
+    if silent:
+        parts.append(silent)
     return " · ".join(parts)
+
+
+def silence(now: Snapshot, answered_s: float, read_s: float) -> str:
+    """What has stopped for `QUIET_S`, given the times since the last answer and since something was read; an
+    empty text if nothing has."""
+    if now.state != "RUNNING":
+        return ""
+    if now.in_flight and answered_s >= QUIET_S:
+        return f"no answer for {answered_s:.0f} s"
+    return f"no new event for {read_s:.0f} s" if not now.in_flight and read_s >= QUIET_S else ""
+
+
+def _share(now: Snapshot, over: Throughput) -> list[str]:
+    """The share of the source that was read, and the time until it is."""
+    if now.read_share is None or now.state != "RUNNING":
+        return []
+    left_s = over.source_left_s
+    left = f", {span(left_s)} left" if left_s is not None and now.read_share < 1 else ""
+    return [f"{now.read_share:.0%} of the source{left}"]
 
 
 def failures_of(now: Snapshot, most: int | None = None) -> str:
@@ -255,10 +284,6 @@ def _short(count: int) -> str:
     if count < 1000:
         return str(count)
     return f"{count / 1000:.0f}k" if count < 1_000_000 else f"{count / 1e6:.1f}M"
-
-
-def _counts(now: Snapshot) -> tuple[int, ...]:
-    return now.accepted, now.results, now.dead_letters
 
 
 def _time(seconds: float) -> str:

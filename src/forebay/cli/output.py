@@ -69,8 +69,10 @@ def check_distinct(written: Mapping[str, Path | None], read: Mapping[str, Path |
 
 
 STDOUT = "-"
-OPTIONAL_VALUES = {"--json": STDOUT, "--kafka": "local"}
+OPTIONAL_VALUES = {"--json": STDOUT, "--kafka": "local", "--ui": "0"}
 """Options whose value is optional, and the value then used. Typer does not support this."""
+NUMBERS = frozenset(("--ui",))
+"""Those of them whose value is a number."""
 
 JsonFile = Annotated[
     str | None,
@@ -79,6 +81,17 @@ JsonFile = Annotated[
         metavar="[FILE]",
         help="Write the report to FILE as one JSON document. With - or without FILE: to standard output, "
         "instead of the text.",
+    ),
+]
+
+
+PagePort = Annotated[
+    str | None,
+    typer.Option(
+        "--ui",
+        metavar="[PORT]",
+        help="Show the run in a browser, refreshed while it runs, on this machine only: at a free port, or "
+        "this one.",
     ),
 ]
 
@@ -98,7 +111,8 @@ class Group(TyperGroup):
 def with_values(words: list[str]) -> list[str]:
     """Add the default value after each option that was given without one.
 
-    A word after the option is its value unless it is itself an option.
+    A word after the option is its value unless it is itself an option, or the value is a number and it is
+    not.
     """
     found: list[str] = []
     for at, word in enumerate(words):
@@ -106,9 +120,17 @@ def with_values(words: list[str]) -> list[str]:
             return found + words[at:]
         found.append(word)
         after = words[at + 1] if at + 1 < len(words) else None
-        if word in OPTIONAL_VALUES and (after is None or (after.startswith("-") and after != STDOUT)):
+        without = after is None or (after.startswith("-") and after != STDOUT)
+        if word in OPTIONAL_VALUES and (without or (word in NUMBERS and not str(after).isdigit())):
             found.append(OPTIONAL_VALUES[word])
     return found
+
+
+def port_of(given: str | None) -> int | None:
+    """The port of `--ui`; None without it. Raises `SettingError`."""
+    if given is not None and (not given.isdecimal() or int(given) > 65_535):
+        raise SettingError(f"--ui: expected a port, found {given[:80]!r}")
+    return None if given is None else int(given)
 
 
 def check_json(target: str | None) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import asdict
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,12 +18,15 @@ from forebay.cli.output import (
     STDOUT,
     Command,
     JsonFile,
+    PagePort,
     check_json,
     errors_console,
+    port_of,
     say,
     shows_text,
     write_json,
 )
+from forebay.cli.show import PAGE
 from forebay.counted import counted
 from forebay.errors import SettingError
 from forebay.settings import load_settings
@@ -32,6 +35,7 @@ from forebay.untrusted_text import replace_controls
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from forebay.cli.watch import Watched
     from forebay.clients.s3.location import Location
     from forebay.pipeline.outputs import OutputCounts
     from forebay.pipeline.plan import Plan
@@ -109,6 +113,7 @@ def run(
         ),
     ] = None,
     cluster: Annotated[str | None, typer.Option(help="HOST:PORT of a running Flink cluster.")] = None,
+    ui: PagePort = None,
     json: JsonFile = None,
 ) -> None:
     """Run a pipeline until its source ends, or Ctrl-C; it resumes where it stopped.
@@ -130,13 +135,13 @@ def run(
         cluster=cluster,
         fresh=fresh,
         from_checkpoint=checkpoint,
-        page=application.folder(pipeline) / "page.html" if pipeline in APPLICATIONS.names() else None,
+        page=application.folder(pipeline) / PAGE if pipeline in APPLICATIONS.names() else None,
     )
     if dry_run:
         show_plan(plan, json)
     else:
         _check_options(plan, json, replicas)
-        _run(plan, json)
+        _run(plan, json, ui)
 
 
 def _checkpoint(given: str | None, *, fresh: bool) -> Location | None:
@@ -185,13 +190,16 @@ def _check_options(plan: Plan, json: str | None, replicas: str | None) -> None:
         )
 
 
-def _run(plan: Plan, json: str | None) -> None:
+def _run(plan: Plan, json: str | None, ui: str | None) -> None:
     from forebay.pipeline.flink_process import FlinkLauncher
+
+    port = port_of(ui)
 
     with FlinkLauncher() as launcher:
         # Before other imports, because it takes longest.
         launcher.start(plan)
         from forebay.cli.live import LiveLine, report
+        from forebay.cli.watch import Watched, page_of
         from forebay.pipeline.outputs import OutputCounts
         from forebay.pipeline.preflight import reads_nothing
         from forebay.pipeline.run import run_pipeline
@@ -200,16 +208,19 @@ def _run(plan: Plan, json: str | None) -> None:
         say_doubt(spec, errors)
         one_each = spec.application is None
         written = OutputCounts(spec, None)
-        with LiveLine(errors) as line:
+        page = page_of(plan, ui=ui is not None)
+        with LiveLine(errors, one_each=one_each) as line:
+            watched = Watched(spec, errors, line.show, replicas=_replicas(plan))
             try:
-                last = run_pipeline(plan, _engine(plan, errors), line.show, launcher=launcher)
+                with watched.shown(port, reads=page is not None):
+                    last = run_pipeline(plan, _engine(plan, errors), watched.watch, launcher=launcher)
             except BaseException as error:
                 line.stop()
                 if json is not None and line.last is not None:
                     report(line.last, one_each=one_each, json=json, console=None)
                 if isinstance(error, KeyboardInterrupt):
                     _say_stopped(plan, errors, line.last, written)
-                    _write_page(plan, errors)
+                    _show_found(watched, page)
                 raise
     limited = line.throughput.limited(last)
     report(last, one_each=one_each, json=json, console=errors, limited=limited)
@@ -219,7 +230,7 @@ def _run(plan: Plan, json: str | None) -> None:
         say(errors, f"nothing to read: {spec.source.summary()} is empty")
     for what, path in spec.directories().items():
         say(errors, f"{WHERE[what]}: {path}")
-    _write_page(plan, errors)
+    _show_found(watched, page)
 
 
 def _engine(plan: Plan, errors: Console) -> OpenAnyEngine:
@@ -264,16 +275,16 @@ def _done(spec: PipelineSpec, answered: Snapshot, written: Snapshot) -> str:
     return f"{what}; {counted(more, 'more answer is', 'more answers are')} {again}" if more > 0 else what
 
 
-def _write_page(plan: Plan, errors: Console) -> None:
-    make = None if plan.spec.application is None else plan.spec.application.page()
-    if plan.page is None or make is None:
-        return
-    from forebay.connectors.files.sink import read_jsonl_sink
+def _show_found(watched: Watched, page: Path | None) -> None:
+    if page is not None:
+        watched.write(page)
+    watched.show_top()
 
-    folder = plan.page.parent
-    lines = chain(read_jsonl_sink(folder / "results"), read_jsonl_sink(folder / "dead-letters"))
-    plan.page.write_text(make(lines), encoding="utf-8")
-    say(errors, f"results as a page: {plan.page}")
+
+def _replicas(plan: Plan) -> int | None:
+    """How many replicas the pipeline names; None if that is not known here."""
+    urls = plan.engine or plan.spec.engine.url
+    return None if plan.spec.scaling is not None or not urls else len(urls)
 
 
 def show_plan(plan: Plan, json: str | None) -> None:

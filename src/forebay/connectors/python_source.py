@@ -6,18 +6,22 @@ request has finished: seconds with a slow engine.
 
 from __future__ import annotations
 
+import math
+
 from pyflink.common import Types, WatermarkStrategy
-from pyflink.datastream import DataStream, KeyedStream, StreamExecutionEnvironment
+from pyflink.datastream import DataStream, KeyedStream, RuntimeContext, StreamExecutionEnvironment
 from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 from pyflink.java_gateway import get_gateway
 
 from forebay.clock import Clock, SystemClock
 from forebay.flink.jvm_task import HasRoom
+from forebay.flink.metrics import READ_PPM
 
 MAX_S = 0.05
 WAIT_S = 0.01
 IDLE_SHARE = 0.05
 MAX_WAIT_S = 0.2
+SHARE_EVERY_S = 0.5
 
 
 class CallLimit:
@@ -56,6 +60,22 @@ class IdleWait:
     def wait_s(self) -> float:
         idle_s = self._clock.monotonic_s() - self._came_s
         return min(MAX_WAIT_S, max(WAIT_S, IDLE_SHARE * idle_s))
+
+
+class ReadShare:
+    """Reports the share of a source with an end that was read, at most twice a second, as a gauge."""
+
+    def __init__(self, context: RuntimeContext, clock: Clock | None = None) -> None:
+        # A gauge would be called on another thread of Flink's.
+        self._gauge = context.get_metrics_group().add_group("forebay").distribution(READ_PPM)
+        self._clock = clock or SystemClock()
+        self._told_s = -math.inf
+
+    def report(self, done: int, whole: int) -> None:
+        now_s = self._clock.monotonic_s()
+        if whole > 0 and (now_s - self._told_s >= SHARE_EVERY_S or done >= whole):
+            self._told_s = now_s
+            self._gauge.update(min(done, whole) * 1_000_000 // whole)
 
 
 MAX_COUNT = 2**62

@@ -20,7 +20,18 @@ from forebay.clients.s3.location import Location, uri_of
 from forebay.clock import Clock, SystemClock
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.flink.checkpoints import MOST_DRAINS, drain_folder
-from forebay.flink.metrics import COUNTERS, FAILED, GAUGES, MOMENTS, REPLACED_FILES, TOO_LARGE
+from forebay.flink.metrics import (
+    COUNTERS,
+    FAILED,
+    GAUGES,
+    MOMENTS,
+    READ,
+    READ_PPM,
+    READER,
+    REPLACED_FILES,
+    REPLICAS,
+    TOO_LARGE,
+)
 from forebay.flink.rest import FlinkRest, NotFound
 
 MAX_CAUSE_CHARS = 500
@@ -45,6 +56,9 @@ FAILED_COMMITS = "failedCommittables"
 SINKS = (FAILED_COMMITS, TOO_LARGE)
 HELD_BACK = "accumulateBackPressuredTimeMs"
 """Flink's gauge of a task: time for which later tasks have blocked it."""
+READ_METRIC = re.compile(rf"{READER.replace(' ', '_')}(?:__[^.]*)?\.numRecordsOut")
+"""PyFlink joins the names of functions that it runs in one operator."""
+HIGHEST, LOWEST = frozenset((*GAUGES, READ_PPM)) - {*MOMENTS}, (*MOMENTS, REPLICAS)
 ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending", LIMIT_REACHED, REPLACED_FILES, TOO_LARGE))
 
 
@@ -186,9 +200,9 @@ class RunningJob:
     def counts(self) -> dict[str, float]:
         """The operator's and sources' counters and gauges; empty before they exist.
 
-        Counters, `in_flight` and `pending` are sums over subtasks, latencies the highest, moments the lowest.
-        `held_back_ms`: time blocked by later tasks. Of sinks: `FAILED_COMMITS` since the job's last start,
-        and `TOO_LARGE`.
+        Counters, `in_flight` and `pending` are sums over subtasks, latencies the highest, moments and
+        `REPLICAS` the lowest. `held_back_ms`: time blocked by later tasks. Of sinks: `FAILED_COMMITS` since
+        the job's last start, and `TOO_LARGE`. `READ`: of a pipeline's source.
         """
         values: dict[str, float] = {}
         held_back: dict[str, float] = {}
@@ -197,12 +211,14 @@ class RunningJob:
             name = metric.rpartition(".")[2]
             if name == HELD_BACK:
                 held_back[vertex] = over.sum
+            if READ_METRIC.fullmatch(metric):
+                values[READ] = over.sum
             if name in SINKS:
                 values[name] = values.get(name, 0) + over.sum
                 continue
             added_up = name in ADDED_UP or name.startswith(FAILED)
-            if added_up or name in GAUGES:
-                values[name] = over.sum if added_up else over.min if name in MOMENTS else over.max
+            if added_up or name in HIGHEST or name in LOWEST:
+                values[name] = over.sum if added_up else over.min if name in LOWEST else over.max
             if name == "in_flight":
                 operator = vertex
         return {**values, "held_back_ms": held_back.get(operator, 0)} if operator else values
@@ -273,7 +289,12 @@ def _task(name: str | None) -> str:
 
 
 def _is_counted(metric: str) -> bool:
-    return ".forebay." in metric or metric.endswith(f".{FAILED_COMMITS}") or metric == HELD_BACK
+    return (
+        ".forebay." in metric
+        or metric.endswith(f".{FAILED_COMMITS}")
+        or metric == HELD_BACK
+        or READ_METRIC.fullmatch(metric) is not None
+    )
 
 
 def _is_added_up(metric: str) -> bool:

@@ -10,6 +10,8 @@ from forebay.pages.units import moment, shown
 
 MOST_TICKS = 6
 """Labels of a horizontal axis on a phone fit next to each other up to this number."""
+MOST_LONG_TICKS = 4
+"""The same for times with seconds."""
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 STEPS_S = (
@@ -61,7 +63,10 @@ class TimeAxis(Axis):
 
     def ticks(self) -> list[tuple[float, str]]:
         span_s = max((self.high - self.low) / 1000, 1)
-        step_s = next((step for step in STEPS_S if span_s / step <= MOST_TICKS), span_s / MOST_TICKS)
+        fitting = (
+            step for step in STEPS_S if span_s / step <= (MOST_LONG_TICKS if step < MINUTE else MOST_TICKS)
+        )
+        step_s = next(fitting, span_s / MOST_TICKS)
         first, last = math.ceil(self.low / 1000 / step_s), math.floor(self.high / 1000 / step_s)
         times_s = [number * step_s for number in range(first, last + 1)]
         return [(time_s * 1000, moment(time_s * 1000, _time_form(time_s, step_s))) for time_s in times_s]

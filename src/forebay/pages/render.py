@@ -18,18 +18,34 @@ from forebay.counted import counted
 from forebay.pages.units import moment, shown_text
 
 STYLE = "style.css"
-POLICY = "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form-action 'none'"
+POLICY = "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form-action 'none'{}"
 
 
-def page(template: str, *, title: str, lead: str, script: str = "", **values: Any) -> str:
-    """The document that `template` makes of `values`. `script`: the file of the page's script, if it has one.
+def page(
+    template: str, *, title: str, lead: str, script: str = "", connects: bool = False, **values: Any
+) -> str:
+    """The document that `template` makes of `values`. `script`: the files of the page's script, if it has
+    one. `connects`: the script may ask the server that the page came from.
 
     Texts are escaped, truncated to `MAX_TEXT_CHARS`, and control characters in them are replaced.
     """
-    style, code = source(STYLE), source(script) if script else ""
-    policy = POLICY.format(_hash(style), _hash(code) if code else "'none'")
+    style, code = source(STYLE), Markup("\n").join(map(source, script.split()))
+    may_connect = "; connect-src 'self'" if connects else ""
+    policy = POLICY.format(_hash(style), _hash(code) if code else "'none'", may_connect)
     shared = {"title": title, "lead": lead, "policy": policy, "style": style, "script": code}
     return environment().get_template(template).render(shared | values)
+
+
+def fragment(template: str, block: str, **values: Any) -> str:
+    """One block of `template`, as in a page with these values."""
+    found = environment().get_template(template)
+    return "".join(found.blocks[block](found.new_context(values)))
+
+
+def main_of(document: str) -> str:
+    """The contents of a document that `page` made: headings included, without style and script. Of another
+    document there are none."""
+    return document.partition("<main>")[2].rpartition("</main>")[0]
 
 
 @cache

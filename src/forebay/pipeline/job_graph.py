@@ -13,6 +13,7 @@ from forebay.engine.prompt import FieldTemplate
 from forebay.fleet.autoscale.settings import ScalingLink
 from forebay.fleet.discovery import ReplicaList
 from forebay.flink.infer import infer
+from forebay.flink.metrics import READER
 from forebay.flink.watermarks import with_event_time
 from forebay.pipeline.inference import call_of
 from forebay.pipeline.spec import PipelineSpec
@@ -57,7 +58,7 @@ def build(
     else:
         stream = spec.source.stream(env, spec)
     # Flink's generated names change with operator chaining, and checkpoint state is assigned by name.
-    stream.uid(spec.source.uid)
+    stream.uid(spec.source.uid).name(READER)
     has_clock = spec.application is not None and spec.application.own_clock
     if spec.event_time is not None and not has_clock:
         late_ms = round(spec.event_time.out_of_orderness_s * 1000)

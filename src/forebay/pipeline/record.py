@@ -11,6 +11,7 @@ from forebay.clients.s3.location import Location, below
 from forebay.errors import ResultsLost
 from forebay.flink.checkpoints import job_of
 from forebay.pipeline.messages import Ready
+from forebay.pipeline.plan import resolved
 from forebay.pipeline.resume import end_orphan, fingerprint
 from forebay.pipeline.run_state import Completed, RunState
 from forebay.pipeline.state_store import StateStore, newest_of
@@ -35,6 +36,7 @@ class RunRecord:
             self.state = forget(self._store, self.state)
         self.state = RunState(
             traits=fingerprint(spec),
+            settings=resolved(spec, attempt.plan.engine),
             job=attempt.job_id,
             restored=None if restored is None else below(self._store.home, restored),
             restored_at_end=restored is not None and self._is_at_end(job_of(restored)),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.flink.checkpoints import Checkpoint, job_of
 from forebay.flink.job import end_job
 from forebay.flink.rest import FlinkRest
+from forebay.pages.units import moment
 from forebay.pipeline.run_state import FILE, Completed, RunRecordBroken, RunState
 from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import StateStore, newest_of, number_of
@@ -22,6 +24,7 @@ from forebay.processes import is_same, kill, pid_space, wait_gone
 
 ORPHAN_S = 30.0
 KEPT_LOGS = 20
+SHOWN_CHANGES, CHANGE_CHARS = 5, 40
 MENDS = (
     "resume with --from-checkpoint CHECKPOINT (results committed after it will be duplicated), "
     "or start over with --fresh"
@@ -139,6 +142,27 @@ def check_fingerprint(spec: PipelineSpec, state: RunState) -> None:
                 f"{key}: expected {state.traits[key]}, as in the checkpoint, found {value}; the checkpoint "
                 f"cannot be resumed with it (--fresh starts over)"
             )
+
+
+def resume_words(checkpoint: Location, state: RunState, settings: Mapping[str, Any]) -> str:
+    """From which checkpoint a run with `settings` resumes the last run, and which settings are others."""
+    changes = list(_changes(state.settings, settings)) if state.settings else []
+    more = f", and {len(changes) - SHOWN_CHANGES} more" if len(changes) > SHOWN_CHANGES else ""
+    since = f"; changed since the last run: {', '.join(changes[:SHOWN_CHANGES])}{more}" if changes else ""
+    taken_ms = 0 if state.completed is None else state.completed.triggered_ms
+    taken = f" of {moment(taken_ms)} UTC" if taken_ms else ""
+    return f"resuming from checkpoint {checkpoint.name}{taken}{since}"
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    for key in {**before, **now}:
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _changes(old, new, f"{path}{key}.")
+        elif old != new:
+            texts = [each if isinstance(each, str) else json.dumps(each) for each in (old, new)]
+            short = all(len(text) <= CHANGE_CHARS and "\n" not in text for text in texts)
+            yield f"{path}{key} {texts[0]} → {texts[1]}" if short else f"{path}{key}"
 
 
 def unfingerprinted(spec: PipelineSpec) -> set[str]:

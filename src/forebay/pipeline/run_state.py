@@ -45,6 +45,7 @@ class RunState(BaseModel):
     """A pipeline's last run.
 
     - `traits`: the settings that must not change when a job resumes.
+    - `settings`: all of its settings, without secrets, to show what has changed.
     - `job`: the last job, None before the first. `restored`: the checkpoint that it started from, relative to
       the record's folder or absolute, None for the beginning. `restored_at_end`: the job that wrote that
       checkpoint had read all its input and only had to commit. `completed`: the last job's newest checkpoint.
@@ -62,6 +63,7 @@ class RunState(BaseModel):
     format: int = FORMAT
     finished: bool = False
     traits: dict[str, Any] | None = None
+    settings: dict[str, Any] = Field(default_factory=dict)
     job: JobId | None = None
     restored: str | None = None
     restored_at_end: bool = False

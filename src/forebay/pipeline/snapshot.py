@@ -11,7 +11,7 @@ from forebay.clock import Clock, SystemClock
 from forebay.errors import TooLargeForSink
 from forebay.fleet.autoscale.topic_queue import TopicBacklog
 from forebay.flink.metrics import FAILED as FAILED_PREFIX
-from forebay.flink.metrics import KV_COUNTERS, REPLACED_FILES, TOO_LARGE
+from forebay.flink.metrics import KV_COUNTERS, READ, READ_PPM, REPLACED_FILES, REPLICAS, TOO_LARGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,23 @@ class KvTransfers:
     @property
     def fallbacks(self) -> int:
         return self.no_server + self.prefill_failed + self.no_kv_cache + self.decode_failed
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointTimes:
+    """A job's checkpoints since its last start: how many, the duration of the newest completed one, and the
+    time between the last two (0: there are fewer).
+    """
+
+    completed: int
+    failed: int = 0
+    took_ms: int = 0
+    between_ms: int = 0
+
+    @property
+    def commit_s(self) -> float:
+        """The longest time from an answer to its commit, at the last interval."""
+        return (self.between_ms + self.took_ms) / 1000
 
 
 WAITING = "WAITING FOR THE ENGINE"
@@ -75,6 +92,9 @@ class Snapshot:
     - `kv_transfers`: None before the first answer, and without prefill servers. `cut_answers`: results cut at
       `max_tokens`, with the finish reason `length`. `failed`: dead letters, and calls that an application
       continued without, by cause.
+    - `read`: records that the source has emitted since the job's last start. `read_share`: the share of a
+      source with an end that was read, 0 to 1; None if unknown. `replicas`: how many may get requests; None
+      before the first event. `checkpoints`: None before the first. `engine_p50_s`, `engine_p99_s`: of calls.
     """
 
     elapsed_s: float
@@ -110,6 +130,12 @@ class Snapshot:
     suspect_times: int = 0
     cut_answers: int = 0
     failed: dict[str, int] = field(default_factory=dict)
+    read: int = 0
+    read_share: float | None = None
+    replicas: int | None = None
+    checkpoints: CheckpointTimes | None = None
+    engine_p50_s: float = 0.0
+    engine_p99_s: float = 0.0
 
 
 KEPT = (
@@ -156,6 +182,11 @@ def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Sn
         # Flink's counters start at 0 after each restart.
         suspect_times=max(now.suspect_times, whole("suspect_times")),
         cut_answers=whole("cut_answers"),
+        read=whole(READ),
+        read_share=counts[READ_PPM] / 1e6 if counts.get(READ_PPM) else now.read_share,
+        replicas=whole(REPLICAS) if REPLICAS in counts else None,
+        engine_p50_s=counts.get("engine_p50_us", 0) / 1e6,
+        engine_p99_s=counts.get("engine_p99_us", 0) / 1e6,
         failed=_failed(counts) | ({TooLargeForSink.cause: refused} if refused else {}),
     )
 
@@ -220,30 +251,59 @@ class Throughput:
     """
 
     def __init__(self) -> None:
-        self._done: deque[tuple[float, int]] = deque()
+        self._seen: deque[Snapshot] = deque()
         self._waited_s = self._passed_s = 0.0
 
     def add(self, now: Snapshot) -> None:
-        done = now.results + now.dead_letters
-        if self._done:
-            last_s, last = self._done[-1]
-            if now.elapsed_s < last_s or done < last:
+        if self._seen:
+            last = self._seen[-1]
+            if now.elapsed_s < last.elapsed_s or _done(now) < _done(last) or now.read < last.read:
                 # The job has started or restarted, and counts from zero.
-                self._done.clear()
+                self._seen.clear()
             else:
-                self._passed_s += now.elapsed_s - last_s
-                self._waited_s += now.elapsed_s - last_s if now.pending else 0.0
-        self._done.append((now.elapsed_s, done))
-        while now.elapsed_s - self._done[0][0] > OVER_S:
-            self._done.popleft()
+                self._passed_s += now.elapsed_s - last.elapsed_s
+                self._waited_s += now.elapsed_s - last.elapsed_s if now.pending else 0.0
+        self._seen.append(now)
+        while now.elapsed_s - self._seen[0].elapsed_s > OVER_S:
+            self._seen.popleft()
 
     @property
     def per_s(self) -> float | None:
         """Events completed per second over the last 30 s; None if there is too little data."""
-        if not self._done:
+        return self._rate(_done)
+
+    @property
+    def read_per_s(self) -> float | None:
+        """Records read by the source, like `per_s`."""
+        return self._rate(lambda now: now.read)
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens generated, like `per_s`."""
+        return self._rate(lambda now: now.completion_tokens)
+
+    @property
+    def source_left_s(self) -> float | None:
+        """Seconds until a source with an end is read, at the current rate; None if unknown."""
+        rate = self._rate(lambda now: now.read_share or 0.0)
+        share = self._seen[-1].read_share if self._seen else None
+        return None if share is None or not rate else (1 - share) / rate
+
+    @property
+    def gone_s(self) -> float | None:
+        """Seconds until no record waits in Kafka, as it shrank over the last 30 s; None if it does not."""
+        counts = [now.backlog.records for now in self._seen if now.backlog is not None]
+        over_s = self._seen[-1].elapsed_s - self._seen[0].elapsed_s if self._seen else 0.0
+        if over_s < LEAST_S or len(counts) < len(self._seen) or counts[-1] >= counts[0]:
             return None
-        (since_s, before), (now_s, done) = self._done[0], self._done[-1]
-        return (done - before) / (now_s - since_s) if now_s - since_s >= LEAST_S else None
+        return counts[-1] * over_s / (counts[0] - counts[-1])
+
+    def _rate(self, count: Callable[[Snapshot], float]) -> float | None:
+        if not self._seen:
+            return None
+        first, last = self._seen[0], self._seen[-1]
+        over_s = last.elapsed_s - first.elapsed_s
+        return (count(last) - count(first)) / over_s if over_s >= LEAST_S else None
 
     @property
     def engine_limited(self) -> bool:
@@ -261,7 +321,7 @@ class Throughput:
             return ""
         words = f"limited by the engine: {_rate(self.per_s)}"
         left_s = self.left_s(now)
-        return words if left_s is None else f"{words}, backlog done in {_span(left_s)}"
+        return words if left_s is None else f"{words}, backlog done in {span(left_s)}"
 
     def limited(self, last: Snapshot) -> str:
         if not self.engine_limited or last.elapsed_s <= 0:
@@ -269,11 +329,15 @@ class Throughput:
         return f"limited by the engine: {_rate((last.results + last.dead_letters) / last.elapsed_s)}"
 
 
+def _done(now: Snapshot) -> int:
+    return now.results + now.dead_letters
+
+
 def _rate(per_s: float) -> str:
     return f"{per_s:.0f} events/s" if per_s >= 10 else f"{per_s:.1f} events/s"
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.0f} h"

@@ -38,8 +38,9 @@ from forebay.pipeline.messages import (
     Skipped,
 )
 from forebay.pipeline.outputs import OutputCounts, StdoutResults, end_notes
+from forebay.pipeline.plan import resolved
 from forebay.pipeline.record import RunRecord
-from forebay.pipeline.resume import AlreadyFinished, checkpoint_to_resume
+from forebay.pipeline.resume import AlreadyFinished, checkpoint_to_resume, resume_words
 from forebay.pipeline.run_state import RunState
 from forebay.pipeline.scaling.engine import ScaledEngine
 from forebay.pipeline.snapshot import (
@@ -116,6 +117,9 @@ class Supervisor:
 
     def _run(self, enter: Callable[[], Engine], launcher: FlinkLauncher | None) -> Snapshot:
         restarts = Restarts()
+        if self._restore_from is not None:
+            settings = resolved(self._plan.spec, self._plan.engine)
+            self._status.note(resuming=resume_words(self._restore_from, self._record.state, settings))
         try:
             last: Snapshot | None = None
             while last is None:

@@ -20,7 +20,7 @@ from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.flink.rest import RestSilent
 from forebay.pipeline.backlog import LastCount
 from forebay.pipeline.messages import JobStatus, Signs
-from forebay.pipeline.snapshot import Snapshot, counted
+from forebay.pipeline.snapshot import CheckpointTimes, Snapshot, counted
 
 log = logging.getLogger("forebay")
 
@@ -135,7 +135,8 @@ class Rests:
 
     def looked(self, before: Snapshot, now: Snapshot, *, awaits: bool = False) -> None:
         """Record a look; `awaits`: the next ones are needed."""
-        same = replace(now, elapsed_s=before.elapsed_s, backlog=before.backlog) == before
+        times = replace(now, elapsed_s=before.elapsed_s, checkpoints=before.checkpoints)
+        same = replace(times, backlog=before.backlog) == before
         waits = awaits or _awaits_answers(now) or (now.backlog is not None and now.backlog.records)
         self._still = self._still + 1 if same and now.state == "RUNNING" and not waits else 0
         settled = self._still >= SETTLED_LOOKS
@@ -219,7 +220,7 @@ def _look(
             raise PipelineFailed(now.failure)
     checkpoints = job.checkpoints()
     committed(checkpoints)
-    now = replace(now, checkpoint_failure=checkpoints.failure)
+    now = replace(now, checkpoint_failure=checkpoints.failure, checkpoints=_times(checkpoints))
     counts = job.counts()
     signs = Signs(
         task_managers=job.task_managers(),
@@ -233,3 +234,12 @@ def _look(
     now = counted(now, counts, one_each=one_each)
     limit.looked(now, reached=counts.get(LIMIT_REACHED, 0) > 0)
     return now, signs
+
+
+def _times(checkpoints: Checkpoints) -> CheckpointTimes | None:
+    if not checkpoints.done:
+        return CheckpointTimes(0, checkpoints.failed) if checkpoints.failed else None
+    (before_ms, _), (newest_ms, took_ms) = (
+        checkpoints.done[-2:] if checkpoints.done[1:] else (checkpoints.done * 2)
+    )
+    return CheckpointTimes(checkpoints.completed, checkpoints.failed, took_ms, newest_ms - before_ms)

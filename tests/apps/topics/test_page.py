@@ -35,7 +35,7 @@ def label(words: str, topic: str = "0", time_ms: int = 60_000, about: str = "wha
         "about": about,
         "time_ms": time_ms,
     }
-    return orjson.dumps({"answer": answer})
+    return orjson.dumps({"answer": answer, "position": f"topic-{topic}-born-{time_ms}"})
 
 
 LIFE = [

@@ -33,7 +33,7 @@ def line(kind: str, trend: int = 0, time_ms: int = 60_000, **more: Any) -> bytes
 
 def why(words: str, trend: int = 0, time_ms: int = 60_000) -> bytes:
     answer = {"kind": "why", "trend": trend, "of": "born", "name": "storm", "why": words, "time_ms": time_ms}
-    return orjson.dumps({"answer": answer})
+    return orjson.dumps({"answer": answer, "position": f"trend-{trend}-born-{time_ms}"})
 
 
 class Tags(HTMLParser):

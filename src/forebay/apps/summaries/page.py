@@ -20,11 +20,18 @@ NO_KEY = "(no key)"
 HEIGHT = 60.0
 
 
-def summaries_page(lines: Iterable[bytes]) -> str:
-    """Build the page from the JSON lines of `forebay run summary`; other lines are skipped.
+def top_summaries(lines: Iterable[bytes]) -> list[str]:
+    """A line for each window, the one with the most events first."""
+    found = [each for windows in read_summaries(lines).values() for each in windows.values()]
+    return [
+        f"{each.key or NO_KEY}, {moment(each.start_ms, '%Y-%m-%d %H:%M')}, {counted(each.events, 'event')}: "
+        + (" ".join(one.text for one in each.statements) or each.failure or "nothing was said")
+        for each in sorted(found, key=lambda each: -each.events)
+    ]
 
-    Shows the last correction of a window, and the newest of the running summaries.
-    """
+
+def read_summaries(lines: Iterable[bytes]) -> dict[str, dict[tuple[int, ...], Summary]]:
+    """By key: the last correction of each window, and all running summaries. Other lines are skipped."""
     newest: dict[str, dict[tuple[int, ...], Summary]] = defaultdict(dict)
 
     def add(answer: Any) -> None:
@@ -34,6 +41,15 @@ def summaries_page(lines: Iterable[bytes]) -> str:
             newest[summary.key][summary.start_ms, summary.end_ms, rolling] = summary
 
     read_results(lines, add)
+    return newest
+
+
+def summaries_page(lines: Iterable[bytes]) -> str:
+    """Build the page from the JSON lines of `forebay run summary`; other lines are skipped.
+
+    Shows the last correction of a window, and the newest of the running summaries.
+    """
+    newest = read_summaries(lines)
     names = sorted(newest)
     shown = names[:MAX_KEYS]
     few = f"{len(shown)} of {len(names)} keys; " if len(shown) < len(names) else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -306,6 +306,20 @@ class SummarySpec(ApplicationSettings):
         from forebay.apps.graph import stateful
 
         return stateful(self.settings(), records, options)
+
+    def news(self, answer: Any) -> str | None:
+        if answer["type"] != "summary":
+            return None
+        window, said = answer["window"], answer["text"]
+        text = said if said is not None else f"could not be summarised: {answer['failure']}"
+        of_key = f"{answer['key']}, " if answer["key"] else ""
+        return f"summary {of_key}{window['start']} to {window['end']}: {text or 'nothing was said'}"
+
+    @classmethod
+    def top(cls, lines: Iterable[bytes]) -> list[str]:
+        from forebay.apps.summaries.page import top_summaries
+
+        return top_summaries(lines)
 
     @classmethod
     def page(cls) -> Page | None:

@@ -104,6 +104,13 @@ def topics_page(lines: Iterable[bytes]) -> str:
     )
 
 
+def top_topics(lines: Iterable[bytes]) -> list[str]:
+    """A line for each topic, the largest first."""
+    live = [topic for topic in read_topics(lines).values() if topic.into is None]
+    largest = sorted(live, key=lambda topic: -topic.size)
+    return [f"{topic.label}: {counted(topic.size, 'text')}" for topic in largest]
+
+
 def read_topics(lines: Iterable[bytes]) -> dict[str, TopicRow]:
     found: dict[str, TopicRow] = {}
 

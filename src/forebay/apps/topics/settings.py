@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import orjson
 from pydantic import Field
@@ -177,6 +177,20 @@ class TopicsSpec(ApplicationSettings):
         from forebay.apps.topics.graph import topics
 
         return topics(self.settings(), records, options)
+
+    def news(self, answer: Any) -> str | None:
+        match answer["kind"]:
+            case "label" if answer["of"] == "born":
+                return f"topic {answer['label']}: {answer['about']}"
+            case "born" if not self.labels:
+                return "topic: " + "".join(answer["texts"][:1])
+        return None
+
+    @classmethod
+    def top(cls, lines: Iterable[bytes]) -> list[str]:
+        from forebay.apps.topics.page import top_topics
+
+        return top_topics(lines)
 
     @classmethod
     def page(cls) -> Page | None:

@@ -78,6 +78,16 @@ def trends_page(lines: Iterable[bytes]) -> str:
     )
 
 
+def top_trends(lines: Iterable[bytes]) -> list[str]:
+    """A line for each trend, the highest peak first."""
+    live = [trend for trend in read_trends(lines).values() if trend.into is None]
+    return [
+        f"{trend.name}: {trend.rate:.2f} posts/s at {moment(trend.peak_ms)[11:]}"
+        + "".join(f" – {words}" for _, words in trend.reasons[-1:])
+        for trend in sorted(live, key=lambda trend: -trend.rate)
+    ]
+
+
 def read_trends(lines: Iterable[bytes]) -> dict[int, Trend]:
     found: dict[int, Trend] = {}
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import orjson
 from pydantic import Field, Strict
@@ -160,6 +160,22 @@ class TrendsSpec(ApplicationSettings):
         from forebay.apps.trends.graph import trends
 
         return trends(self.settings(), records, options)
+
+    def news(self, answer: Any) -> str | None:
+        match answer["kind"]:
+            case "born":
+                rates = f"{answer['rate_per_s']:.2f} posts/s, {answer['base_per_s']:.2f} before"
+                example = "".join(f": {text}" for text in answer["texts"][:1])
+                return f"trend {answer['name']} ({rates}){example}"
+            case "why" if answer["of"] == "born":
+                return f"trend {answer['name']}: {answer['why']}"
+        return None
+
+    @classmethod
+    def top(cls, lines: Iterable[bytes]) -> list[str]:
+        from forebay.apps.trends.page import top_trends
+
+        return top_trends(lines)
 
     @classmethod
     def page(cls) -> Page | None:

@@ -12,14 +12,17 @@ import typer
 
 from forebay.cli.output import (
     JsonFile,
+    PagePort,
     check_json,
     errors_console,
+    port_of,
     results_console,
     say,
     shows_text,
     write_json,
 )
 from forebay.cli.setup import announce_install
+from forebay.cli.show import PAGE
 from forebay.errors import SettingError
 from forebay.settings import SecretRef, load_settings
 
@@ -63,19 +66,25 @@ def demo(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Directory for the results.")] = None,
+    ui: PagePort = None,
     json: JsonFile = None,
 ) -> None:
-    """Stream events through Flink and a model, and show the results."""
+    """Stream events through Flink and a model, and show the results.
+
+    A browser with a window shows the run even without --ui.
+    """
     from forebay.cli.demo.kafka import LOCAL, check_kafka
     from forebay.cli.demo.plan import DemoOptions, plan_demo
     from forebay.cli.demo.run import run_demo
     from forebay.cli.demo.screen import show
     from forebay.cli.live import LiveLine
+    from forebay.cli.watch import Watched, has_browser
     from forebay.engine.launch import ConsoleProgress, local_replicas
     from forebay.fields import secret_variables
     from forebay.pipeline.preflight import check_secrets
 
     check_json(json)
+    port = port_of(ui)
     if engine is None and (model is not None or api_key_env is not None):
         raise SettingError(
             "--model and --api-key-env: only allowed with --engine; the local engine needs neither"
@@ -108,14 +117,16 @@ def demo(
         if engine
         else local_replicas(settings=settings, progress=ConsoleProgress(console))
     )
-    with LiveLine(console) as line:
+    if port is None and has_browser():
+        port = 0
+    with LiveLine(console) as line, Watched(spec, console, line.show).shown(port, reads=False) as watched:
         outcome = run_demo(
             options,
             replicas,
             settings,
             kafka=kafka,
             name=f"demo-{started}",
-            watch=line.show,
+            watch=watched.watch,
             tell=lambda words: say(console, words),
         )
     topics, where = outcome.topics, f"results and dead letters as JSON lines: {place}"
@@ -129,6 +140,8 @@ def demo(
         **({} if topics is None else {"topics": asdict(topics)}),
     }
     write_json(json, document)
+    if port is not None:
+        watched.write(place / PAGE)
     if shows_text(json):
         show(outcome.summary, outcome.last, where, results_console())
 

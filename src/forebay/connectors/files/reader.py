@@ -175,19 +175,27 @@ class FileCursor:
     records: int = 0
 
 
+def starts_of(parts: Sequence[LinePart]) -> list[int]:
+    """Where each part begins in the bytes of all, and their end."""
+    return list(accumulate((part.size for part in parts), initial=0))
+
+
 class FilesReader:
     """The records of `parts` in order. Keeps a file open between calls. Blocks on the file system."""
 
     def __init__(self, parts: Sequence[LinePart], reader: LineReader) -> None:
         self._parts = parts
         self._reader = reader
-        self._starts = list(accumulate((part.size for part in parts), initial=0))
+        self._starts = starts_of(parts)
         self._rows: Rows | None = None
         self._at = FileCursor()
 
     @property
     def size(self) -> int:
         return self._starts[-1]
+
+    def offset(self, cursor: FileCursor) -> int:
+        return self._starts[cursor.number] + cursor.place.offset
 
     def records(
         self, cursor: FileCursor, until: int | None = None

@@ -13,7 +13,7 @@ from pyflink.datastream.state import ValueStateDescriptor
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode
 from forebay.connectors.files.lines import LinePart
-from forebay.connectors.files.reader import FileCursor, FilesReader, LineReader, parts_of
+from forebay.connectors.files.reader import FileCursor, FilesReader, LineReader, parts_of, starts_of
 from forebay.connectors.files.source import (
     Files,
     line_reader,
@@ -22,7 +22,7 @@ from forebay.connectors.files.source import (
     unpack_cursor,
     unpack_parts,
 )
-from forebay.connectors.python_source import WAIT_S, CallLimit, calls
+from forebay.connectors.python_source import WAIT_S, CallLimit, ReadShare, calls
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.jvm_task import is_cancelled, output_room
 from forebay.flink.types import BYTES, END_OF_TIME_MS, STATE
@@ -131,6 +131,7 @@ class Replay(KeyedProcessFunction):
         self._place = runtime_context.get_state(ValueStateDescriptor("place", STATE))
         self._first_parts = runtime_context.get_state(ValueStateDescriptor("parts", STATE))
         self._call = CallLimit(output_room(runtime_context), clock=self._clock)
+        self._share = ReadShare(runtime_context, self._clock)
         self._context = runtime_context
 
     def close(self) -> None:
@@ -153,7 +154,9 @@ class Replay(KeyedProcessFunction):
     def _hand_on(self) -> Iterator[bytes]:
         if self._due is None:
             cursor = unpack_cursor(self._place.value())
-            records = records_of(unpack_parts(self._first_parts.value()), self._reader, cursor)
+            parts = unpack_parts(self._first_parts.value())
+            self._starts = starts_of(parts)
+            records = records_of(parts, self._reader, cursor)
             self._due = self._pace.due(records)
             self._next = next(self._due, None)
             self._start_s = self._clock.monotonic_s()
@@ -167,6 +170,9 @@ class Replay(KeyedProcessFunction):
                 break
         if handed is not None:
             self._place.update(pack_cursor(handed.after))
+            self._share.report(
+                self._starts[handed.after.number] + handed.after.place.offset, self._starts[-1]
+            )
 
     def _is_due(self, due_s: float, *, may_wait: bool) -> bool:
         wait_s = self._start_s + due_s - self._clock.monotonic_s()

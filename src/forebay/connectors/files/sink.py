@@ -48,7 +48,7 @@ class Part:
     size: int
 
     def lines(self, begin: int = 0) -> Iterator[bytes]:
-        """Complete lines after byte `begin`, without newlines."""
+        """Complete lines after byte `begin`, without newlines; all of an object store's file: none grows."""
         if not isinstance(self.folder, Path):
             yield from S3Client(self.folder.bucket).lines(f"{self.folder.key}/{self.name}")
             return
@@ -57,6 +57,25 @@ class Part:
             for line in file:
                 if line.endswith(b"\n"):
                     yield line.rstrip(b"\n")
+
+
+class FollowedLines:
+    """The committed lines of a folder, each once, as they appear."""
+
+    def __init__(self, path: Location) -> None:
+        self._path = path
+        self._read: dict[str, int] = {}
+
+    def new(self) -> Iterator[bytes]:
+        """The lines since the last call, without newlines. Raises as `committed_parts`, and `OSError`."""
+        for part in committed_parts(self._path):
+            begin = self._read.get(part.name, 0)
+            if part.size <= begin:
+                continue
+            for line in part.lines(begin):
+                begin += len(line) + 1
+                self._read[part.name] = begin
+                yield line
 
 
 def jsonl_sink(stream: DataStream, config: JsonlFiles, *, uid: str | None = None) -> None:

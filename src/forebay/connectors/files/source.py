@@ -19,7 +19,7 @@ from forebay.connectors.files.reader import FileCursor, FilesReader, LineReader,
 from forebay.connectors.files.unpack import UNREADABLE
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka.registry import SchemaRegistry
-from forebay.connectors.python_source import calls
+from forebay.connectors.python_source import ReadShare, calls
 from forebay.errors import SettingError
 from forebay.flink.types import BYTES, END_OF_TIME_MS, STATE
 from forebay.records import DeadLetter, Event
@@ -176,6 +176,7 @@ class ReadPieces(KeyedProcessFunction):
         # Kept in state: new or grown files would shift the remaining pieces.
         self._first_parts = runtime_context.get_state(ValueStateDescriptor("parts", STATE))
         self._first_step = runtime_context.get_state(ValueStateDescriptor("step", STATE))
+        self._share = ReadShare(runtime_context)
 
     def close(self) -> None:
         if self._files is not None:
@@ -200,6 +201,7 @@ class ReadPieces(KeyedProcessFunction):
                 yield record
         if self._at != before:
             self._place.update(pack_cursor(self._at))
+        self._share.report(self._files.offset(self._at), self._files.size)
 
     def _begin(self, ctx: KeyedProcessFunction.Context) -> None:
         if self._place.value() is None:

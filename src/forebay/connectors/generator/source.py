@@ -17,7 +17,7 @@ from pyflink.datastream.state import ValueStateDescriptor
 from forebay.clock import Clock, SystemClock
 from forebay.codec import encode, pack_state, unpack_state
 from forebay.connectors.generator.posts import TOPICS, post, topic_of
-from forebay.connectors.python_source import MAX_COUNT, WAIT_S, CallLimit, calls
+from forebay.connectors.python_source import MAX_COUNT, WAIT_S, CallLimit, ReadShare, calls
 from forebay.errors import SettingError
 from forebay.flink.jvm_task import output_room
 from forebay.flink.types import BYTES, STATE
@@ -168,6 +168,7 @@ class GiveDue(KeyedProcessFunction):
     def open(self, runtime_context: RuntimeContext) -> None:
         self._state = runtime_context.get_state(ValueStateDescriptor("elapsed-and-next", STATE))
         self._call = CallLimit(output_room(runtime_context), clock=self._clock)
+        self._share = ReadShare(runtime_context, self._clock)
         self._context = runtime_context
 
     def process_element(self, value: object, ctx: KeyedProcessFunction.Context) -> Iterator[bytes]:
@@ -189,6 +190,7 @@ class GiveDue(KeyedProcessFunction):
             if self._call.reached():
                 break
         self._state.update(pack_state(elapsed_s, index))
+        self._share.report(index, self._config.count or 0)
 
     def _passed_s(self) -> float:
         """Since the last call, at most `LONGEST_STEP_S`."""

@@ -1,9 +1,10 @@
-// Typing into an `input.filter` hides the `.card`s without that text.
-for (const box of document.querySelectorAll("input.filter")) {
-  box.addEventListener("input", () => {
-    const word = box.value.toLowerCase();
-    for (const card of document.querySelectorAll(".card")) {
-      card.hidden = !card.textContent.toLowerCase().includes(word);
-    }
-  });
-}
+// Typing into an `input.filter` hides the `.card`s of its section without that text.
+const applyFilter = (box) => {
+  const word = box.value.toLowerCase();
+  for (const card of (box.closest("section") || document).querySelectorAll(".card")) {
+    card.hidden = !card.textContent.toLowerCase().includes(word);
+  }
+};
+document.addEventListener("input", (event) => {
+  if (event.target.matches("input.filter")) applyFilter(event.target);
+});

@@ -1,0 +1,38 @@
+"""`forebay show`: the page of a finished run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from forebay.cli.output import results_console, say
+from forebay.errors import SettingError
+
+PAGE = "page.html"
+
+
+def show(
+    run: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of an application, a demo, or a pipeline's results.")
+    ],
+) -> None:
+    """Open the page that a run has written at its end, and print where it is.
+
+    Applications and demos with a browser write one, and pipelines that were run with --ui.
+    """
+    import webbrowser
+
+    from forebay.cli.watch import has_browser
+
+    page = run if run.is_file() else run / PAGE
+    if not page.is_file():
+        raise SettingError(
+            f"forebay show {run}: expected a folder with {PAGE}, found none; a run writes it at its end, an "
+            f"application always and a pipeline file with --ui"
+        )
+    address = page.resolve().as_uri()
+    say(results_console(), address)
+    if has_browser():
+        webbrowser.open(address)

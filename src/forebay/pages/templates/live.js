@@ -1,0 +1,77 @@
+// The server reports versions of the page's parts; a part with another version than ours is fetched again.
+const parts = Object.fromEntries([...document.querySelectorAll("[data-part]")].map((part) => [part.dataset.part, part]));
+const search = document.querySelector("input.search");
+const connection = document.getElementById("connection");
+const shown = {};
+const wanted = {};
+const loading = new Set();
+
+const say = (words) => {
+  connection.textContent = words;
+  connection.hidden = !words;
+};
+
+// Put new contents into a part; what the reader has opened or typed stays.
+const put = (part, html) => {
+  const open = [...part.querySelectorAll("details[open]>summary")].map((one) => one.textContent);
+  const box = part.querySelector("input.filter");
+  const typed = box && [box.value, document.activeElement === box, box.selectionStart];
+  part.innerHTML = html;
+  for (const one of part.querySelectorAll("details>summary")) {
+    if (open.includes(one.textContent)) one.parentElement.open = true;
+  }
+  const next = part.querySelector("input.filter");
+  if (next && typed && typed[0]) {
+    next.value = typed[0];
+    applyFilter(next);
+  }
+  if (next && typed && typed[1]) {
+    next.focus();
+    next.setSelectionRange(typed[2], typed[2]);
+  }
+};
+
+const load = async (name) => {
+  if (loading.has(name)) return;
+  loading.add(name);
+  try {
+    while (shown[name] !== wanted[name]) {
+      const version = wanted[name];
+      const query = name === "results" && search.value ? `?search=${encodeURIComponent(search.value)}` : "";
+      const answer = await fetch(`part/${name}${query}`);
+      if (!answer.ok) break;
+      put(parts[name], await answer.text());
+      shown[name] = version;
+    }
+  } catch {
+    // The stream of events reports that the connection is lost.
+  } finally {
+    loading.delete(name);
+  }
+};
+
+const refresh = () => {
+  if (document.hidden) return;
+  for (const name of Object.keys(wanted)) {
+    // A reader who selects text in a part keeps it.
+    const selected = getSelection();
+    if (name in parts && (selected.isCollapsed || !parts[name].contains(selected.anchorNode))) load(name);
+  }
+};
+
+const events = new EventSource("events");
+events.onopen = () => say("");
+events.onerror = () => say("The connection to the run is lost: it has ended, or this page waits for it.");
+events.onmessage = (event) => {
+  Object.assign(wanted, JSON.parse(event.data));
+  refresh();
+};
+events.addEventListener("end", () => {
+  events.close();
+  say("The run has ended. This is its last state.");
+});
+document.addEventListener("visibilitychange", refresh);
+search.addEventListener("input", () => {
+  delete shown.results;
+  refresh();
+});

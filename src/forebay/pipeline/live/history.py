@@ -1,0 +1,197 @@
+"""How a run's counts have changed: points for charts, and what looks wrong."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from forebay.counted import counted
+from forebay.pipeline.snapshot import (
+    AWAITS_KAFKA,
+    FAILED,
+    INTERRUPTED,
+    RESUMING,
+    WAITING,
+    Snapshot,
+    Throughput,
+    span,
+)
+
+MOST_POINTS = 240
+STEP_S = 1.0
+SLOWER = 2.0
+"""A call that takes this many times longer than earlier in the run is reported."""
+LEAST_POINTS = 15
+HOT_SHARE = 0.5
+LEAST_RESULTS = 50
+SILENT_S = 10.0
+OLD_COUNT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Rates per second and latencies in seconds at a moment of the run."""
+
+    elapsed_s: float
+    read_per_s: float
+    done_per_s: float
+    tokens_per_s: float
+    in_flight: int
+    waiting: int
+    call_p50_s: float
+    event_p50_s: float
+    event_p99_s: float
+
+
+class History:
+    """The run so far in at most `MOST_POINTS` points; at the limit, every other one is dropped."""
+
+    def __init__(self) -> None:
+        self.points: list[Point] = []
+        self.last = Snapshot(0.0, "CREATED")
+        self.throughput = Throughput()
+        self.version = 0
+        self._step_s = STEP_S
+        self._recent: deque[Snapshot] = deque(maxlen=60)
+        self._answered_s = 0.0
+
+    def add(self, now: Snapshot) -> None:
+        if now.elapsed_s < self.last.elapsed_s:
+            # The wait for the engine is over: the time of the job starts at 0.
+            self.points.clear()
+            self._recent.clear()
+            self._answered_s = now.elapsed_s
+        if now.results + now.dead_letters != self.last.results + self.last.dead_letters or not now.in_flight:
+            self._answered_s = now.elapsed_s
+        self.last = now
+        self.version += 1
+        self._recent.append(now)
+        self.throughput.add(now)
+        if not self.points or now.elapsed_s - self.points[-1].elapsed_s >= self._step_s:
+            self.points.append(self._point(now))
+        if len(self.points) > MOST_POINTS:
+            del self.points[1::2]
+            self._step_s *= 2
+
+    def _point(self, now: Snapshot) -> Point:
+        over = self.throughput
+        return Point(
+            now.elapsed_s,
+            over.read_per_s or 0.0,
+            over.per_s or 0.0,
+            over.tokens_per_s or 0.0,
+            now.in_flight,
+            now.pending if now.backlog is None else now.backlog.records,
+            now.engine_p50_s,
+            now.event_p50_s,
+            now.event_p99_s,
+        )
+
+    def status(self) -> tuple[str, str]:
+        """The look of the page's verdict, and the state of the run in words."""
+        now = self.last
+        words = f"{now.state.lower()} for {duration(now.elapsed_s)}"
+        match now.state:
+            case "FINISHED":
+                return "valid", f"finished after {duration(now.elapsed_s)}"
+            case state if state in (FAILED, INTERRUPTED):
+                return "invalid", f"{state.lower()} after {duration(now.elapsed_s)}"
+            case state if state in (WAITING, AWAITS_KAFKA, RESUMING):
+                return "invalid", words
+        return "unknown", words
+
+    def problems(self, keys: Sequence[str | None] = (), replicas: int | None = None) -> Iterator[str]:
+        """What a person should look at, the gravest first.
+
+        `keys`: of the newest results. `replicas`: how many the pipeline names.
+        """
+        now, recent = self.last, self._recent
+        before = recent[0] if recent else now
+        if now.state == FAILED and now.failure:
+            yield now.failure
+        if now.state in (WAITING, AWAITS_KAFKA) and now.engine_failure:
+            yield now.engine_failure
+        if now.state == RESUMING:
+            yield now.resuming
+        if now.store_failure:
+            yield f"{now.store_failure}. The stream is paused until it is available"
+        if now.state != "RUNNING":
+            return
+        if now.replicas is not None and replicas is not None and now.replicas < replicas:
+            yield (
+                f"Only {now.replicas} of {counted(replicas, 'replica')} get requests: the others do not "
+                f"answer, or fail"
+            )
+        if now.engine_failure:
+            yield now.engine_failure
+        silent_s = now.elapsed_s - self._answered_s
+        if now.in_flight and silent_s >= SILENT_S:
+            waiting = counted(now.in_flight, "call is", "calls are")
+            yield f"The engine has not answered for {silent_s:.0f} s, and {waiting} in flight"
+        yield from self._slower(now)
+        if (retried := now.retries - before.retries) > 0:
+            calls = counted(retried, "call was", "calls were")
+            yield f"{calls} repeated in the last {_span(before, now)}: the engine failed or refused them"
+        yield from _new_letters(before, now)
+        yield from _hot_key(keys)
+        if now.backlog is not None and now.backlog.age_s >= OLD_COUNT_S:
+            yield f"Kafka has not answered for {now.backlog.age_s:.0f} s: nothing is read or committed"
+        if now.checkpoint_failure:
+            yield f"The newest checkpoint failed, so nothing was committed: {now.checkpoint_failure}"
+        if now.failed_commits:
+            yield f"{counted(now.failed_commits, 'transaction')} could not be committed"
+        for gap in now.gaps[-3:]:
+            yield f"Kafka no longer had the next record: {gap}"
+        if now.suspect_times:
+            what = counted(now.suspect_times, "event has a time", "events have times")
+            yield f"{what} in 1970 or 1900: is the source's time_format right?"
+
+    def _slower(self, now: Snapshot) -> Iterator[str]:
+        earlier = [point.call_p50_s for point in self.points[: len(self.points) // 2] if point.call_p50_s > 0]
+        if len(earlier) < LEAST_POINTS or now.engine_p50_s <= 0:
+            return
+        usual_s = median(earlier)
+        if now.engine_p50_s >= SLOWER * usual_s:
+            yield (
+                f"The engine has become slower: a call takes {duration(now.engine_p50_s)} now (median), "
+                f"and took {duration(usual_s)} before"
+            )
+
+
+def _new_letters(before: Snapshot, now: Snapshot) -> Iterator[str]:
+    added = now.dead_letters - before.dead_letters
+    if added <= 0:
+        return
+    by_cause = Counter({cause: count - before.failed.get(cause, 0) for cause, count in now.failed.items()})
+    causes = [cause for cause, count in by_cause.most_common(2) if count > 0]
+    most = f", mostly {' and '.join(causes)}" if causes else ""
+    done = max(now.results + now.dead_letters - before.results - before.dead_letters, added)
+    yield (
+        f"{counted(added, 'dead letter')} in the last {_span(before, now)}, {added / done:.0%} of all events"
+        f"{most}: examples are below"
+    )
+
+
+def _hot_key(keys: Sequence[str | None]) -> Iterator[str]:
+    named = Counter(key for key in keys if key is not None)
+    if len(keys) < LEAST_RESULTS or not named:
+        return
+    (key, count), *others = named.most_common(2)
+    if count >= HOT_SHARE * len(keys):
+        more = "" if others else "; there is no other"
+        yield (
+            f"One key is hot: {count / len(keys):.0%} of the newest results have the key {key[:80]!r}{more}. "
+            f"Calls of one key may have to wait for each other"
+        )
+
+
+def _span(before: Snapshot, now: Snapshot) -> str:
+    return f"{max(now.elapsed_s - before.elapsed_s, 1.0):.0f} s"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 10 else span(seconds)

@@ -1,0 +1,140 @@
+"""Reads a run's committed results and dead letters as they appear, on a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from forebay.clients.s3.client import StoreAway, StoreRefused
+from forebay.clients.s3.location import Location, location_of
+from forebay.connectors.files.sink import FollowedLines
+from forebay.json_numbers import read_json
+from forebay.pipeline.spec import PipelineSpec
+from forebay.untrusted_text import replace_controls
+
+LOOK_S = 0.5
+LOOK_SHARE = 0.02
+"""Looks take at most this share of the time: with many files, they become rarer."""
+MAX_LINE_BYTES = 1 << 16
+NEWEST_BYTES = 4 << 20
+ALL_BYTES = 64 << 20
+EXAMPLES = 3
+MAX_CAUSES = 20
+NEWS_CHARS = 200
+END_S = 5.0
+
+
+class NewestLines:
+    """The newest lines that fit into some bytes."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self.lines: deque[bytes] = deque()
+        self.added = 0
+
+    def add(self, line: bytes) -> None:
+        self.added += 1
+        self.lines.append(line)
+        self._bytes += len(line)
+        while self._bytes > self._most_bytes:
+            self._bytes -= len(self.lines.popleft())
+
+
+@dataclass(slots=True)
+class CauseExamples:
+    count: int = 0
+    newest: deque[bytes] = field(default_factory=lambda: deque(maxlen=EXAMPLES))
+
+
+class Outputs:
+    """What a run has committed to folders of JSON lines, earlier runs of the pipeline included.
+
+    One thread calls `look`; others read. `keep_all`: keep all results, up to `ALL_BYTES`, for an
+    application's view. `news` receives each result that appears after the first look.
+    """
+
+    def __init__(
+        self, spec: PipelineSpec, *, keep_all: bool = False, news: Callable[[bytes], None] | None = None
+    ) -> None:
+        places = {key: location_of(path) for key, path in spec.directories().items()}
+        self._news = news
+        self._first = True
+        self._results = _followed(places.get("sink.path"))
+        self._letters = _followed(places.get("dead_letters.path"))
+        self.kept = {"results": self._results is not None, "letters": self._letters is not None}
+        self.results = NewestLines(ALL_BYTES if keep_all else NEWEST_BYTES)
+        self.letters = NewestLines(NEWEST_BYTES)
+        self.causes: dict[str, CauseExamples] = {}
+        self.trouble = ""
+
+    def look(self) -> None:
+        """Read what is new. Files that cannot be read now are reported as `trouble`."""
+        try:
+            for line in _lines(self._results):
+                self.results.add(line)
+                if self._news is not None and not self._first:
+                    self._news(line)
+            for line in _lines(self._letters):
+                self.letters.add(line)
+                self._count(line)
+            self._first = False
+            self.trouble = ""
+        except (OSError, StoreAway, StoreRefused) as error:
+            self.trouble = f"the results cannot be read now: {error}"
+
+    def _count(self, line: bytes) -> None:
+        try:
+            cause = str(read_json(line)["cause"])
+        except (ValueError, TypeError, KeyError):
+            return
+        if cause not in self.causes and len(self.causes) >= MAX_CAUSES:
+            cause = "other"
+        found = self.causes.setdefault(cause, CauseExamples())
+        found.count += 1
+        found.newest.append(line)
+
+
+def _followed(place: Location | None) -> FollowedLines | None:
+    return None if place is None else FollowedLines(place)
+
+
+def _lines(followed: FollowedLines | None) -> Iterator[bytes]:
+    for line in () if followed is None else followed.new():
+        if len(line) <= MAX_LINE_BYTES:
+            yield line
+
+
+class OutputsReader:
+    """Looks at `outputs` until it is closed, on a thread that `close` ends with a last look."""
+
+    def __init__(self, outputs: Outputs, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._outputs = outputs
+        self._clock_s = clock_s
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="outputs", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        if self._thread.ident is not None:
+            self._thread.join(END_S)
+
+    def _run(self) -> None:
+        wait_s = 0.0
+        while not self._closed.wait(wait_s):
+            begin_s = self._clock_s()
+            self._outputs.look()
+            wait_s = max(LOOK_S, (self._clock_s() - begin_s) / LOOK_SHARE)
+        self._outputs.look()
+
+
+def one_line(text: str) -> str:
+    """`text` for one line of a terminal."""
+    line = " ".join(replace_controls(text).split())
+    return line if len(line) <= NEWS_CHARS else line[: NEWS_CHARS - 1] + "…"

@@ -1,0 +1,361 @@
+"""What the page of a run shows, part by part."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+import orjson
+from markupsafe import Markup
+
+from forebay.apps.base import Page
+from forebay.counted import counted
+from forebay.json_numbers import read_json
+from forebay.pages.charts import Figure, Line, time_figure
+from forebay.pages.render import fragment, main_of, page
+from forebay.pages.units import NUMBER, SECONDS, moment, shown
+from forebay.pipeline.live.history import History, Point, duration
+from forebay.pipeline.live.outputs import Outputs
+from forebay.pipeline.snapshot import FAILED, INTERRUPTED, Snapshot
+from forebay.pipeline.spec import PipelineSpec
+
+TEMPLATE = "live.html.j2"
+LEAD = "What this run does now, from its own counts and its committed results. Times are in UTC."
+CHARTS_EVERY = 4
+"""Charts are redrawn with every fourth snapshot, every two seconds."""
+VIEW_SHARE = 0.02
+"""An application's view is made again at most so often that this share of the time goes into it."""
+ENDED = ("FINISHED", FAILED, INTERRUPTED)
+SHOWN_RESULTS = 30
+SEARCHED_RESULTS = 2000
+KEYS_OF = 100
+TEXT_CHARS = 400
+
+
+class LivePage:
+    """The page of a run of `spec`, made from its snapshots and `outputs`.
+
+    `watch` may be called on one thread, everything else on another.
+    """
+
+    def __init__(
+        self,
+        spec: PipelineSpec,
+        outputs: Outputs,
+        *,
+        replicas: int | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._spec = spec
+        self._outputs = outputs
+        self._replicas = replicas
+        self._clock_s = clock_s
+        self._history = History()
+        self._lock = threading.Lock()
+        self._make = None if spec.application is None else spec.application.page()
+        self._keys: list[str | None] = []
+        self._keys_of = -1
+        self._view = ""
+        self._view_of = -1
+        self._view_version = 0
+        self._view_due_s = 0.0
+
+    def watch(self, now: Snapshot) -> None:
+        with self._lock:
+            self._history.add(now)
+
+    # -- the parts
+
+    def versions(self) -> dict[str, int]:
+        with self._lock:
+            version = self._history.version
+        self._look_at_view()
+        found = {
+            "status": version,
+            "numbers": version,
+            "charts": version // CHARTS_EVERY,
+            "letters": self._outputs.letters.added,
+            "results": self._outputs.results.added,
+        }
+        return found if self._make is None else {**found, "application": self._view_version}
+
+    def part(self, name: str, search: str = "") -> str:
+        values: dict[str, Callable[[], dict[str, Any]]] = {
+            "status": self._status,
+            "numbers": self._numbers,
+            "charts": self._charts,
+            "letters": self._letters,
+            "results": lambda: self._results(search),
+            "application": self._application,
+        }
+        return fragment(TEMPLATE, name, **values[name]())
+
+    def page(self, *, live: bool = True) -> str:
+        """The whole page; `live`: it refreshes itself."""
+        self._look_at_view(at_once=not live)
+        return page(
+            TEMPLATE,
+            title=self._spec.name,
+            lead=LEAD if live else "What this run has done, from its own counts and its committed results.",
+            script="filter.js live.js" if live else "filter.js",
+            connects=live,
+            live=live,
+            **self._status(),
+            **self._numbers(),
+            **self._application(),
+            **self._charts(),
+            **self._letters(),
+            **self._results(""),
+        )
+
+    def _status(self) -> dict[str, Any]:
+        with self._lock:
+            history = self._history
+            if (version := history.version // CHARTS_EVERY) != self._keys_of:
+                self._keys_of, self._keys = version, [row.get("key") for row in self._rows(KEYS_OF)]
+            keys = self._keys
+            look, status = history.status()
+            problems = list(history.problems(keys, self._replicas))
+        if self._outputs.trouble:
+            problems.append(self._outputs.trouble)
+        if problems and look == "unknown":
+            look, status = "warn", f"{status}; {counted(len(problems), 'thing')} to look at"
+        return {"look": look, "status": status, "problems": problems}
+
+    def _numbers(self) -> dict[str, Any]:
+        with self._lock:
+            return {"tiles": list(tiles_of(self._history, one_each=self._spec.application is None))}
+
+    def _charts(self) -> dict[str, Any]:
+        with self._lock:
+            points = list(self._history.points)
+        return {"figures": figures_of(points) if len(points) > 2 else ()}
+
+    def _letters(self) -> dict[str, Any]:
+        sink = self._spec.dead_letters
+        found = sorted(self._outputs.causes.items(), key=lambda item: -item[1].count)
+        causes = [
+            (cause, each.count, [_letter(line) for line in reversed(list(each.newest))])
+            for cause, each in found
+        ]
+        note = "There are none." if self._outputs.kept["letters"] else f"They go to {sink.summary()}."
+        return {"causes": causes, "letters_note": note}
+
+    def _results(self, search: str) -> dict[str, Any]:
+        if not self._outputs.kept["results"]:
+            return {"results": (), "results_note": f"Results go to {self._spec.sink.summary()}."}
+        words = search.casefold().split()
+        shown_now, searched = [], 0
+        for line in islice(reversed(list(self._outputs.results.lines)), SEARCHED_RESULTS):
+            searched += 1
+            row = _row(line)
+            text = f"{row.get('key')} {row.get('id')} {row.get('input')} {row.get('answer')}".casefold()
+            if row and all(word in text for word in words):
+                shown_now.append(row)
+            if len(shown_now) >= SHOWN_RESULTS:
+                break
+        total = counted(self._outputs.results.added, "result")
+        note = f"{total} committed; the newest are first."
+        if words:
+            note = f"{counted(len(shown_now), 'match', 'matches')} among the newest {searched:,} of {total}."
+        return {"results": shown_now, "results_note": note}
+
+    def _rows(self, most: int) -> list[dict[str, Any]]:
+        return [_row(line) for line in islice(reversed(list(self._outputs.results.lines)), most)]
+
+    # -- the application's view
+
+    def _application(self) -> dict[str, Any]:
+        return {"view": Markup(self._view)}
+
+    def _look_at_view(self, *, at_once: bool = False) -> None:
+        """Make the application's view again if there are new results and it is due."""
+        added = self._outputs.results.added + self._outputs.letters.added
+        begin_s = self._clock_s()
+        if self._make is None or added == self._view_of or (begin_s < self._view_due_s and not at_once):
+            return
+        self._view = view_of(self._make, [*self._outputs.results.lines, *self._outputs.letters.lines])
+        self._view_of = added
+        self._view_version += 1
+        now_s = self._clock_s()
+        self._view_due_s = now_s + (now_s - begin_s) / VIEW_SHARE
+
+
+def view_of(make: Page, lines: Iterable[bytes]) -> str:
+    """The contents of an application's page as HTML, with headings one level lower."""
+    html = main_of(make(lines))
+    for level in (3, 2, 1):
+        html = html.replace(f"<h{level}>", f"<h{level + 1}>").replace(f"</h{level}>", f"</h{level + 1}>")
+    return html
+
+
+def tiles_of(history: History, *, one_each: bool) -> Iterable[tuple[str, str]]:
+    """Each number with what it means."""
+    now, over = history.last, history.throughput
+    if now.state in ENDED:
+        yield from _totals(now, one_each=one_each)
+        return
+    read, done = over.read_per_s, over.per_s
+    of_source = "" if now.read_share is None else f", {now.read_share:.0%} of the source"
+    if now.read or not one_each:
+        yield _per_s(read), f"records read: {now.read:,} since the start{of_source}"
+    yield _per_s(done), f"{'results' if one_each else 'answers of the model'}: {now.results:,}"
+    yield from _lag(history)
+    yield f"{now.in_flight:,}", f"calls in flight; {limit_of(now)}"
+    yield _latency(now.event_p50_s), f"event to answer, median; p99 {_latency(now.event_p99_s)}"
+    yield _latency(now.engine_p50_s), f"one call to the engine, median; p99 {_latency(now.engine_p99_s)}"
+    yield from _commits(now)
+    tokens = now.prompt_tokens + now.completion_tokens
+    yield f"{shown(over.tokens_per_s or 0.0)}", f"generated tokens/s; {tokens:,} tokens, with prompts"
+    if now.scaling is not None:
+        more = [f"{now.scaling.wanted} wanted", f"{now.scaling.starting} starting"]
+        yield f"{now.scaling.ready}", f"replicas ready; {', '.join(more)}"
+    elif now.replicas is not None:
+        yield (
+            f"{now.replicas}",
+            "replicas that get requests" if now.replicas != 1 else "replica that gets requests",
+        )
+    restarts = now.restarts + len(now.resumes)
+    yield f"{now.dead_letters:,}", "dead letters" if now.dead_letters != 1 else "dead letter"
+    if now.retries or restarts or now.engine_restarts:
+        restarted = counted(restarts + now.engine_restarts, "restart")
+        yield f"{now.retries:,}", f"repeated calls; {restarted} of Flink or an engine"
+
+
+def _totals(now: Snapshot, *, one_each: bool) -> Iterable[tuple[str, str]]:
+    average = _per_s(now.results / now.elapsed_s if now.elapsed_s else None)
+    if one_each:
+        yield f"{now.accepted:,}", "events"
+    elif now.read:
+        yield f"{now.read:,}", "records read"
+    yield f"{now.results:,}", f"{'results' if one_each else 'results and answers'}; {average} on average"
+    yield f"{now.dead_letters:,}", "dead letters" if now.dead_letters != 1 else "dead letter"
+    yield f"{now.prompt_tokens + now.completion_tokens:,}", "tokens, with prompts"
+    yield duration(now.elapsed_s), "from the start to the end"
+    if now.event_p50_s:
+        yield _latency(now.event_p50_s), f"event to answer, median at last; p99 {_latency(now.event_p99_s)}"
+    if now.retries or now.restarts or now.resumes or now.engine_restarts:
+        restarts = now.restarts + len(now.resumes) + now.engine_restarts
+        yield f"{now.retries:,}", f"repeated calls; {counted(restarts, 'restart')} of Flink or an engine"
+
+
+def limit_of(now: Snapshot) -> str:
+    """What limits the number of calls in flight."""
+    if now.state != "RUNNING":
+        return "the job does not run now"
+    if now.pending:
+        return f"limited by the engine: {counted(now.pending, 'more event waits', 'more events wait')}"
+    return "limited by the source: nothing waits for the engine"
+
+
+def _lag(history: History) -> Iterable[tuple[str, str]]:
+    now, over = history.last, history.throughput
+    if now.backlog is not None:
+        gone_s = over.gone_s
+        when = "it grows" if gone_s is None and now.backlog.records else "nothing waits"
+        if gone_s is not None:
+            when = f"gone in {duration(gone_s)}"
+        yield f"{now.backlog.records:,}", f"records wait in Kafka; {when}"
+    elif now.read_share is not None and (left_s := over.source_left_s) is not None and now.read_share < 1:
+        yield duration(left_s), "until the source is read, at this rate"
+
+
+def _commits(now: Snapshot) -> Iterable[tuple[str, str]]:
+    made = now.checkpoints
+    if made is None or not made.completed:
+        yield "–", "answer to commit: no checkpoint is complete yet"
+        return
+    failed = f", {made.failed} failed" if made.failed else ""
+    took = duration(made.took_ms / 1000)
+    if made.between_ms:
+        yield f"≤ {duration(made.commit_s)}", "answer to commit, by the time between the last two checkpoints"
+    word = "checkpoint" if made.completed == 1 else "checkpoints"
+    yield f"{made.completed:,}", f"{word} completed{failed}; the newest took {took}"
+
+
+def figures_of(points: Sequence[Point]) -> list[Figure]:
+    last_s = points[-1].elapsed_s
+
+    def line(name: str, value: Callable[[Point], float], colour: Any) -> Line:
+        return Line(name, [(point.elapsed_s, value(point)) for point in points], colour)
+
+    return [
+        time_figure(
+            "Events per second",
+            [
+                line("read", lambda point: point.read_per_s, "blue"),
+                line("answered", lambda point: point.done_per_s, "green"),
+            ],
+            last_s,
+        ),
+        time_figure(
+            "Latency in seconds",
+            [
+                line("event to answer, p99", lambda point: point.event_p99_s, "red"),
+                line("median", lambda point: point.event_p50_s, "blue"),
+                line("one call, median", lambda point: point.call_p50_s, "gold"),
+            ],
+            last_s,
+            SECONDS,
+        ),
+        time_figure(
+            "In flight and waiting",
+            [
+                line("in flight", lambda point: point.in_flight, "blue"),
+                line("waiting", lambda point: point.waiting, "violet"),
+            ],
+            last_s,
+            NUMBER,
+        ),
+        time_figure(
+            "Generated tokens per second", [line("", lambda point: point.tokens_per_s, "green")], last_s
+        ),
+    ]
+
+
+def _row(line: bytes) -> dict[str, Any]:
+    try:
+        value = read_json(line)
+        key, when = value.get("key"), value.get("time_ms")
+        elapsed_s = value.get("elapsed_s") or 0.0
+        notes = [moment(when)] if when is not None else []
+        if elapsed_s:
+            notes.append(f"answered in {duration(float(elapsed_s))}")
+        return {
+            "key": None if key is None else _text(key),
+            "id": _text(value.get("id")),
+            "input": _text(value.get("fields") or ""),
+            "answer": _text(value.get("answer")),
+            "note": " · ".join(notes),
+        }
+    except (ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _letter(line: bytes) -> dict[str, str]:
+    value = read_json(line)
+    place = [f"{name} {_text(value[name])}" for name in ("id", "key", "position") if value.get(name)]
+    return {
+        "detail": _text(value.get("detail")),
+        "input": _text(value.get("input") or value.get("input_base64") or ""),
+        "place": " · ".join(place),
+    }
+
+
+def _text(value: Any) -> str:
+    """A JSON value in one line of a bounded length; a mapping with one text is that text."""
+    if isinstance(value, dict) and len(value) == 1 and isinstance(next(iter(value.values())), str):
+        (value,) = value.values()
+    text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+    return text if len(text) <= TEXT_CHARS else text[: TEXT_CHARS - 1] + "…"
+
+
+def _per_s(rate: float | None) -> str:
+    return "–" if rate is None else f"{shown(rate)}/s"
+
+
+def _latency(seconds: float) -> str:
+    return "–" if seconds <= 0 else duration(seconds)

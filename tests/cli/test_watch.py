@@ -1,0 +1,138 @@
+"""A run is shown while it runs: as a page with `--ui`, and in the terminal what its application finds."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from tests.cli.test_run import pipeline, scripted
+from tests.pipeline.live.runs import result, trend
+from typer.testing import CliRunner, Result
+
+from forebay.cli import application
+from forebay.cli.output import port_of, with_values
+from forebay.errors import SettingError
+from forebay.pipeline.live.outputs import Outputs
+from forebay.pipeline.live.server import PageServer
+from forebay.pipeline.snapshot import Snapshot
+from forebay.pipeline.spec import PipelineSpec
+from forebay.testing.waiting import wait_until
+
+DONE = Snapshot(12.0, "FINISHED", accepted=2, results=2)
+
+
+def commit(spec: PipelineSpec, number: int, *lines: dict[str, Any]) -> None:
+    folder = Path(spec.directories()["sink.path"])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"part-x-{number}.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(application(), ["run", *words, "--engine", "http://127.0.0.1:1"])
+
+
+def why(number: int, words: str) -> dict[str, Any]:
+    answer = {"kind": "why", "trend": number, "of": "born", "name": "storm", "why": words, "time_ms": 60_000}
+    return {"id": "w", "key": "0", "answer": answer, "position": f"trend-{number}-born", "usage": {}}
+
+
+@pytest.fixture
+def news(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Lines about what an application has found, as they are printed."""
+    found: list[str] = []
+    monkeypatch.setattr("forebay.cli.watch.one_line", lambda text: found.append(text) or text)
+    return found
+
+
+def test_trends_are_printed_when_they_appear_and_the_top_five_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, news: list[str]
+) -> None:
+    usage = {"prompt_tokens": 1, "completion_tokens": 1}
+
+    def find(spec: PipelineSpec, watch: Callable[[Snapshot], None]) -> Snapshot:
+        wait_until(lambda: bool(looks))
+        commit(spec, 0, *({**trend(n, f"storm {n}"), "usage": usage} for n in range(7)))
+        commit(spec, 1, {**why(0, "It rains."), "usage": usage})
+        watch(DONE)
+        wait_until(lambda: len(news) == 8)
+        return DONE
+
+    looks: list[int] = []
+    look = Outputs.look
+    monkeypatch.setattr(Outputs, "look", lambda self: (look(self), looks.append(1))[0])
+
+    scripted(monkeypatch, find)
+    said = run("trends", "--source", "generator", "--out", str(tmp_path / "out")).stderr
+    assert "trend storm 3 (2.50 posts/s, 0.10 before): big storm\n" in said
+    assert "trend storm: It rains.\n" in said
+    last = said.splitlines()[-6:]
+    assert last[0] == f"this run as a page: {tmp_path}/out/page.html"
+    assert last[1] == "1. storm 0: 2.50 posts/s at 00:01:05 – It rains."
+    assert [line[:2] for line in last[1:]] == ["1.", "2.", "3.", "4.", "5."]
+    assert "It rains." in (tmp_path / "out" / "page.html").read_text()
+
+
+def test_the_page_is_served_while_the_run_lasts_and_written_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages: list[str] = []
+
+    def serve(spec: PipelineSpec, watch: Callable[[Snapshot], None]) -> Snapshot:
+        watch(Snapshot(7.0, "RUNNING", accepted=9, results=2))
+        commit(spec, 0, result(1), result(2))
+        with urllib.request.urlopen(addresses[0]) as answer:
+            pages.append(answer.read().decode())
+        return DONE
+
+    addresses: list[str] = []
+    start = PageServer.start
+    monkeypatch.setattr(
+        PageServer,
+        "start",
+        lambda self: (addresses.append(self.url), start(self))[1],
+    )
+    scripted(monkeypatch, serve)
+    said = run(str(pipeline(tmp_path, sink={"type": "jsonl", "path": "out"})), "--ui")
+    assert f"watch this run at {addresses[0]}\n" in said.stderr
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{22}/", addresses[0])
+    assert "running for 7.0 s" in pages[0]
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(addresses[0])
+    assert "t-2" in (tmp_path / "out" / "page.html").read_text()
+    shown = CliRunner().invoke(application(), ["show", str(tmp_path / "out")])
+    assert shown.stdout == f"{(tmp_path / 'out' / 'page.html').as_uri()}\n"
+
+
+def test_a_folder_without_a_page_is_refused(tmp_path: Path) -> None:
+    error = CliRunner().invoke(application(), ["show", str(tmp_path)]).exception
+    assert isinstance(error, SettingError)
+    assert "with page.html, found none" in str(error)
+
+
+def test_without_ui_a_pipeline_writes_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, lambda spec, watch: DONE)
+    assert "page" not in run(str(pipeline(tmp_path, sink={"type": "jsonl", "path": "out"}))).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "filled"),
+    [
+        (["--ui", "8080", "p.yaml"], ["--ui", "8080", "p.yaml"]),
+        (["--ui", "p.yaml"], ["--ui", "0", "p.yaml"]),
+        (["p.yaml", "--ui"], ["p.yaml", "--ui", "0"]),
+        (["--ui", "--json", "p.yaml"], ["--ui", "0", "--json", "p.yaml"]),
+    ],
+)
+def test_the_port_may_be_left_out(words: list[str], filled: list[str]) -> None:
+    assert with_values(words) == filled
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "x", "8²"])
+def test_a_wrong_port_is_refused(port: str) -> None:
+    with pytest.raises(SettingError, match="--ui: expected a port"):
+        port_of(port)

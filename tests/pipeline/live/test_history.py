@@ -1,0 +1,112 @@
+"""Each staged problem is named on the page, and a healthy run has none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from forebay.fleet.autoscale.topic_queue import TopicBacklog
+from forebay.pipeline.live.history import MOST_POINTS, History, duration
+from forebay.pipeline.snapshot import Snapshot
+
+NOW = Snapshot(0.0, "RUNNING", in_flight=8, replicas=2, engine_p50_s=0.3, engine_p99_s=1.0)
+
+
+def run(seconds: int, history: History | None = None, since_s: int = 0, **changes: Any) -> History:
+    """A run of ten answers a second; functions among the changes get the second."""
+    found = history or History()
+    for second in range(since_s, since_s + seconds):
+        values = {name: value(second) if callable(value) else value for name, value in changes.items()}
+        counts = {"elapsed_s": float(second), "results": 10 * second, "read": 10 * second}
+        found.add(replace(NOW, **{**counts, **values}))
+    return found
+
+
+def problems(history: History, *keys: str) -> str:
+    return "\n".join(history.problems(keys, 2))
+
+
+def test_a_healthy_run_has_no_problem() -> None:
+    assert problems(run(60)) == ""
+
+
+def test_an_engine_that_becomes_slower_is_named() -> None:
+    history = run(30, run(60), since_s=60, engine_p50_s=2.4)
+    assert problems(history) == (
+        "The engine has become slower: a call takes 2.4 s now (median), and took 300 ms before"
+    )
+
+
+def test_a_hot_key_is_named() -> None:
+    assert "the key 'ann'" in problems(run(30), *["ann"] * 60, *["bob"] * 40)
+    assert problems(run(30), *["ann"] * 40, *["bob"] * 40, *["cem"] * 40) == ""
+    assert problems(run(30), "ann", "ann") == ""
+
+
+def test_a_dead_replica_is_named() -> None:
+    history = run(5, run(60), since_s=60, replicas=1, retries=lambda second: second - 55)
+    assert problems(history).splitlines() == [
+        "Only 1 of 2 replicas get requests: the others do not answer, or fail",
+        "9 calls were repeated in the last 59 s: the engine failed or refused them",
+    ]
+
+
+def test_kafka_that_does_not_answer_is_named() -> None:
+    gone = {"backlog": lambda second: TopicBacklog(70, None, None, second - 60.0), "in_flight": 0}
+    assert "Kafka has not answered for 29 s" in problems(run(30, run(60), since_s=60, **gone))
+
+
+def test_poisoned_records_are_named_with_their_cause() -> None:
+    bad = {
+        "dead_letters": lambda second: 5 * (second - 60),
+        "failed": lambda second: {"json": 5 * (second - 60)},
+    }
+    assert "dead letters in the last 59 s, 20% of all events, mostly json" in problems(
+        run(30, run(60), since_s=60, **bad)
+    )
+
+
+def test_an_engine_that_does_not_answer_is_named() -> None:
+    assert "The engine has not answered for 20 s, and 8 calls are in flight" in problems(
+        run(20, run(60), since_s=60, results=590)
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"state": "WAITING FOR THE ENGINE", "engine_failure": "no connection"}, "no connection"),
+        ({"state": "WAITING FOR KAFKA", "engine_failure": "broker:9092 refuses"}, "broker:9092 refuses"),
+        ({"state": "RESUMING", "resuming": "Flink was killed; resuming"}, "Flink was killed; resuming"),
+        ({"state": "FAILED", "failure": "the disk is full"}, "the disk is full"),
+        ({"checkpoint_failure": "No space left"}, "No space left"),
+        ({"store_failure": "bucket b is gone"}, "bucket b is gone"),
+        ({"suspect_times": 1}, "1 event has a time in 1970"),
+        ({"gaps": ("t/0: 3 to 5",)}, "t/0: 3 to 5"),
+    ],
+)
+def test_what_else_goes_wrong_is_in_words(changes: dict[str, Any], words: str) -> None:
+    assert words in problems(run(5, **changes))
+
+
+def test_points_stay_few_and_span_the_run() -> None:
+    history = run(5000)
+    assert MOST_POINTS // 2 <= len(history.points) <= MOST_POINTS
+    assert history.points[0].elapsed_s == 0
+    assert history.points[-1].elapsed_s > 4900
+    assert history.points[-1].done_per_s == pytest.approx(10)
+
+
+def test_after_a_wait_for_the_engine_points_begin_again() -> None:
+    history = run(30, state="WAITING FOR THE ENGINE", results=0)
+    history.add(replace(NOW, elapsed_s=0.5))
+    assert [point.elapsed_s for point in history.points] == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.25, "250 ms"), (2.44, "2.4 s"), (61, "61 s"), (600, "10 min"), (7200, "2 h")]
+)
+def test_durations_have_a_fitting_unit(seconds: float, words: str) -> None:
+    assert duration(seconds) == words

@@ -1,0 +1,89 @@
+"""Committed lines are read once each, within bounds, and passed on as news."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.pipeline.live.runs import Run, letter, result
+
+from forebay.connectors.files.sink import FollowedLines, committed_parts
+from forebay.pipeline.live.outputs import EXAMPLES, MAX_CAUSES, NewestLines, Outputs, OutputsReader, one_line
+from forebay.testing.waiting import wait_until
+
+
+def test_followed_lines_are_read_once_each_and_of_growing_files(tmp_path: Path) -> None:
+    followed = FollowedLines(tmp_path)
+    assert list(followed.new()) == []
+    part = tmp_path / "part-a-0.jsonl"
+    part.write_bytes(b"1\n2\n")
+    assert list(followed.new()) == [b"1", b"2"]
+    assert list(followed.new()) == []
+    with part.open("ab") as file:
+        file.write(b"3\n")
+    (tmp_path / "part-b-0.jsonl").write_bytes(b"4\n")
+    (tmp_path / ".part-c-0.jsonl.inprogress").write_bytes(b"5\n")
+    assert sorted(followed.new()) == [b"3", b"4"]
+    assert len(committed_parts(tmp_path)) == 2
+
+
+def test_the_newest_lines_fit_into_their_bytes() -> None:
+    newest = NewestLines(10)
+    for number in range(100):
+        newest.add(b"%04d" % number)
+    assert list(newest.lines) == [b"0098", b"0099"]
+    assert newest.added == 100
+
+
+def test_news_are_results_that_appear_after_the_first_look(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.commit("results", result(1))
+    news: list[bytes] = []
+    outputs = Outputs(run.spec, news=news.append)
+    outputs.look()
+    assert news == []
+    run.commit("results", result(2))
+    outputs.look()
+    outputs.look()
+    assert len(news) == 1
+    assert b"t-2" in news[0]
+
+
+def test_dead_letters_are_counted_by_cause_with_a_few_examples(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.commit("letters", *[letter("timeout", str(number)) for number in range(9)], {"no": "cause"})
+    assert run.outputs.causes["timeout"].count == 9
+    assert len(run.outputs.causes["timeout"].newest) == EXAMPLES
+    run.commit("letters", *[letter(f"cause{number}") for number in range(3 * MAX_CAUSES)])
+    assert len(run.outputs.causes) <= MAX_CAUSES + 1
+    assert run.outputs.causes["other"].count == 2 * MAX_CAUSES + 1
+
+
+def test_a_folder_that_cannot_be_read_is_reported_until_it_can(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    place = tmp_path / "results"
+    place.mkdir()
+    (place / "part-x-0.jsonl").symlink_to(tmp_path / "gone")
+    run.outputs.look()
+    assert "the results cannot be read now" in run.outputs.trouble
+    (place / "part-x-0.jsonl").unlink()
+    run.outputs.look()
+    assert run.outputs.trouble == ""
+
+
+def test_the_reader_looks_a_last_time_when_it_is_closed(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    reader = OutputsReader(run.outputs)
+    reader.start()
+    wait_until(lambda: not run.outputs._first)
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "part-x-0.jsonl").write_bytes(b"{}\n")
+    reader.close()
+    assert run.outputs.results.added == 1
+
+
+@pytest.mark.parametrize("text", ["a\nb\x1b[31m", "x" * 1000])
+def test_news_are_one_short_line_without_controls(text: str) -> None:
+    line = one_line(text)
+    assert line.isprintable()
+    assert len(line) <= 200

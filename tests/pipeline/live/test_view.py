@@ -1,0 +1,152 @@
+"""The parts of a run's page: numbers, results that can be searched, dead letters, an application's view."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.harness.clock import ManualClock
+from tests.pages.documents import ATTACKS, seen
+from tests.pipeline.live.runs import Run, letter, result, trend
+
+from forebay.fleet.autoscale.topic_queue import TopicBacklog
+from forebay.pipeline.live.view import SHOWN_RESULTS, VIEW_SHARE, LivePage
+from forebay.pipeline.snapshot import CheckpointTimes, Snapshot
+
+NOW = Snapshot(
+    12.0, "RUNNING", accepted=120, results=110, dead_letters=1, in_flight=4, pending=3, prompt_tokens=60,
+    completion_tokens=40, event_p50_s=0.25, event_p99_s=1.5, read=1234, read_share=0.4, replicas=2,
+    checkpoints=CheckpointTimes(7, 1, 80, 5000), engine_p50_s=0.2, engine_p99_s=0.9,
+)  # fmt: skip
+
+
+def words(html: str) -> str:
+    return " ".join(" ".join(seen(html).words).split())
+
+
+def test_the_numbers_say_what_they_are(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.page.watch(replace(NOW, elapsed_s=2.0, read=1134, results=100, read_share=0.3))
+    run.page.watch(NOW)
+    assert words(run.page.part("status")) == "running for 12 s"
+    shown = words(run.page.part("numbers"))
+    for expected in (
+        "10/s records read: 1,234 since the start, 40% of the source",
+        "1/s results: 110",
+        "60 s until the source is read, at this rate",
+        "4 calls in flight; limited by the engine: 3 more events wait",
+        "250 ms event to answer, median; p99 1.5 s",
+        "200 ms one call to the engine, median; p99 900 ms",
+        "≤ 5.1 s answer to commit",
+        "7 checkpoints completed, 1 failed; the newest took 80 ms",
+        "2 replicas that get requests",
+        "1 dead letter",
+    ):
+        assert expected in shown
+
+
+def test_the_backlog_says_when_it_will_be_gone(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    for second, records in enumerate((100, 90, 80, 70)):
+        run.page.watch(replace(NOW, elapsed_s=float(second), backlog=TopicBacklog(records, None, None, 1.0)))
+    assert "70 records wait in Kafka; gone in 7.0 s" in words(run.page.part("numbers"))
+    run.page.watch(replace(NOW, elapsed_s=5.0, backlog=TopicBacklog(170, None, None, 1.0)))
+    assert "170 records wait in Kafka; it grows" in words(run.page.part("numbers"))
+
+
+def test_the_newest_results_come_first_and_can_be_searched_by_key(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.commit(
+        "results", *(result(number, key=f"k{number}", answer={"team": f"x{number}"}) for number in range(90))
+    )
+    shown = run.page.part("results")
+    assert shown.count('class="card"') == SHOWN_RESULTS
+    assert shown.index("t-89") < shown.index("t-88")
+    found = words(run.page.part("results", "K17 x17"))
+    assert "1 match among the newest 90 of 90 results" in found
+    assert "t-17" in found
+    assert "0 matches" in words(run.page.part("results", "nobody"))
+
+
+def test_dead_letters_are_shown_by_cause_with_examples(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    assert "There are none." in words(run.page.part("letters"))
+    run.commit("letters", letter("timeout"), letter("prompt", "no field text", "{}"), letter("timeout"))
+    shown = words(run.page.part("letters"))
+    assert "timeout: 2 dead letters" in shown
+    assert "prompt: 1 dead letter no field text {} id t-9 · position in@9" in shown
+
+
+def test_results_that_are_elsewhere_are_said_to_be_there(tmp_path: Path) -> None:
+    run = Run(tmp_path, sink={"type": "kafka", "bootstrap": "h:1", "topic": "answers"})
+    assert "Results go to topic answers" in words(run.page.part("results"))
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_contents_from_outside_are_text_everywhere(tmp_path: Path, attack: str) -> None:
+    def filled(folder: Path, text: str) -> str:
+        folder.mkdir()
+        run = Run(folder, application={"type": "trends"})
+        run.page.watch(replace(NOW, engine_failure=text, failed={text: 3}))
+        run.page.watch(replace(NOW, engine_failure=text, elapsed_s=15.0, dead_letters=9, failed={text: 9}))
+        run.page.watch(replace(NOW, engine_failure=text, elapsed_s=18.0, dead_letters=9, failed={text: 9}))
+        run.commit("results", *(result(n, key=text, answer={text: text}, text=text) for n in range(60)))
+        run.commit("results", trend(0, text, (text,)))
+        run.commit("letters", letter(text, text, text))
+        return run.page.page()
+
+    hostile, harmless = (
+        seen(filled(tmp_path / name, text)) for name, text in (("a", attack), ("b", "hello"))
+    )
+    assert hostile.tags == harmless.tags
+    assert hostile.names == harmless.names
+
+
+def test_large_results_stay_short_on_the_page(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.commit("results", *(result(number, answer="x" * 30_000, text="y" * 20_000) for number in range(50)))
+    run.commit("letters", letter("c", "z" * 50_000, "w" * 9_000))
+    assert len(run.page.page()) < 100_000
+
+
+def test_an_applications_view_is_on_top_and_follows_its_results(tmp_path: Path) -> None:
+    run = Run(tmp_path, application={"type": "trends"})
+    version = run.page.versions()["application"]
+    assert "Nothing rose" in words(run.page.part("application"))
+    run.commit("results", trend(0, "storm"))
+    run.page._view_due_s = 0.0
+    assert run.page.versions()["application"] == version + 1
+    view = run.page.part("application")
+    assert "storm" in words(view)
+    assert "<h1" not in view
+    page = run.page.page()
+    assert page.index("Viral trends") < page.index("Over time") < page.index("Newest results")
+
+
+def test_a_view_that_takes_long_is_made_rarely(tmp_path: Path) -> None:
+    run = Run(tmp_path, application={"type": "trends"})
+    clock = ManualClock()
+    page = LivePage(run.spec, run.outputs, clock_s=clock.monotonic_s)
+
+    def make(lines: object) -> str:
+        clock.advance(1.0)
+        return "<main>view</main>"
+
+    page._make = make
+    made = []
+    for second in range(200):
+        run.outputs.results.added = second
+        made.append(page.versions()["application"])
+        clock.advance(1.0)
+    assert made[-1] <= 2 + 200 * VIEW_SHARE
+
+
+def test_the_page_of_a_finished_run_needs_no_server(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.page.watch(replace(NOW, state="FINISHED"))
+    page = run.page.page(live=False)
+    assert "connect-src" not in page
+    assert "EventSource" not in page
+    assert "finished after 12 s" in words(page)
+    assert "connect-src &#39;self&#39;" in run.page.page()
