@@ -65,7 +65,7 @@ def test_a_burst_is_one_trend_with_onset_peak_and_end() -> None:
     born, changed, _, ended = events
     assert set(born.terms) >= {"#bigstorm", "storm", "x.org/1"}
     assert changed.rate_per_s > 2 * born.rate_per_s
-    assert (ended.now_per_s < ended.peak_per_s) and ended.peak_per_s == ended.rate_per_s
+    assert ended.now_per_s < ended.peak_per_s == ended.rate_per_s
     assert changed.time_ms >= born.time_ms + 30_000
     assert born.name in {"big storm", "#bigstorm", "storm", "big"}
     assert {"big", "storm", "big storm", "#bigstorm", "x.org/1"} & set(ended.terms)

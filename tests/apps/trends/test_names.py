@@ -28,6 +28,7 @@ def test_a_frequent_phrase_or_hashtag_is_the_name() -> None:
 def test_the_posts_give_a_phrase_for_a_word() -> None:
     posts = ["He looks tired now", "McGregor looks tired 😂", "so tired"]
     assert name_of({"tired": 9}, posts) == "looks tired"
+    assert name_of({"🐐": 9}, ["the goat 🐐", "goat 🐐 50", "🐐"]) == "goat"
     assert name_of({"5": 9}, ["end of round 5", "Round 5!", "5"]) == "round 5"
 
 

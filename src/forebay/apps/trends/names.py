@@ -59,7 +59,7 @@ def name_of(terms: Mapping[str, int], texts: Sequence[str]) -> str | None:
     for term in ranked:
         if terms[term] >= MOST_OF * most and (" " in term or term[0] == "#"):
             if tells(term):
-                return term
+                return _without_emoji(term)
             if (found := _as_written(term, texts)) is not None:
                 return found
     for term in ranked:
@@ -101,7 +101,11 @@ def _phrase_with(term: str, texts: Sequence[str]) -> str | None:
         total += bool(phrases)
     least = max(LEAST_TEXTS, LEAST_SHARE * total)
     good = [phrase for phrase, number in found.items() if number >= least and tells(phrase)]
-    return min(good, key=lambda phrase: (-found[phrase], phrase)) if good else None
+    return _without_emoji(min(good, key=lambda phrase: (-found[phrase], phrase))) if good else None
+
+
+def _without_emoji(phrase: str) -> str:
+    return " ".join(word for word in phrase.split(" ") if any(c.isalnum() for c in word))
 
 
 def _phrases(text: str, term: str) -> Iterator[str]:
