@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from benchmarks.bursts import BurstPlan
 from benchmarks.chats import measure_chats
+from benchmarks.fight import measure_fight
 from benchmarks.river_baselines import MISSING, is_installed
 from benchmarks.sessions import SessionsPlan, measure_sessions
 from benchmarks.topics import measure_topics, read_labelled
-from benchmarks.trends import find_trends, measure_trends
+from benchmarks.trends import measure_trends
 from forebay.apps.topics.embedding import ensure_embedding_model
 from forebay.apps.topics.minilm import MiniLM
-from forebay.apps.trends.values import TrendSettings
 from forebay.engine.launch import Progress
-from forebay.errors import SettingError, SetupError
+from forebay.errors import SetupError
 from forebay.settings import Settings
 
 APPLICATIONS = ("topics", "trends", "summary", "sessions")
@@ -59,7 +56,7 @@ def measure_applications(
         report["trends"] = measure_trends(plan, say=say)
         fight = options.data / FIGHT_FILE if options.data else None
         if fight is not None and fight.is_file():
-            report["trends"]["fight"] = fight_trends(fight)
+            report["trends"]["fight"] = measure_fight(fight)
         else:
             skipped[FIGHT_FILE] = "not there; --data names its folder"
     if "summary" in options.apps:
@@ -103,38 +100,3 @@ def _topics(
         skipped.update((stream.name, f"no embedding model: {error}") for stream in streams)
         return {}
     return {stream.name: measure_topics(stream, model.embed, say=say, river=True) for stream in streams}
-
-
-def fight_trends(path: Path) -> list[dict[str, Any]]:
-    """The trends of JSON lines with `created_at` and `text`, in order of onset."""
-    posts = []
-    try:
-        for line in path.read_bytes().splitlines():
-            row = orjson.loads(line)
-            moment = datetime.datetime.fromisoformat(row["created_at"].replace("Z", "+00:00"))
-            posts.append((int(moment.timestamp() * 1000), row["text"] or ""))
-    except (OSError, orjson.JSONDecodeError, KeyError, ValueError) as error:
-        raise SettingError(
-            f"{path} cannot be read: expected JSON lines with created_at and text: {error}"
-        ) from None
-    posts.sort(key=lambda post: post[0])
-    events = list(find_trends(posts, TrendSettings()))
-    merged = {event.trend for event in events if event.kind == "merged"}
-    born = {event.trend: event.time_ms for event in events if event.kind == "born"}
-    return [
-        {
-            "name": event.name,
-            "terms": event.terms[:6],
-            "onset": _clock(event.onset_ms),
-            "seen": _clock(born[event.trend]),
-            "peak": _clock(event.peak_ms),
-            "end": _clock(event.time_ms),
-            "peak_per_s": round(event.rate_per_s, 2),
-        }
-        for event in sorted(events, key=lambda each: each.onset_ms)
-        if event.kind == "ended" and event.trend not in merged
-    ]
-
-
-def _clock(time_ms: int) -> str:
-    return datetime.datetime.fromtimestamp(time_ms / 1000, datetime.timezone.utc).strftime("%H:%M:%S")

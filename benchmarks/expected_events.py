@@ -15,6 +15,7 @@ from benchmarks.tally import NUMBER, Tally
 from forebay.apps.topics import settings as topics
 from forebay.apps.topics.embedding import NoEmbedding
 from forebay.apps.topics.finder import TopicStage, shard_event_of, text_bytes
+from forebay.apps.trends import reason
 from forebay.apps.trends import settings as trends
 from forebay.apps.trends.stages import BookStage, CountStage, RateStage, event_of, post_bytes
 from forebay.flink.shards import shard_of
@@ -104,7 +105,7 @@ class TrendsJob:
             book.take(data)
         found = [event_of(data) for _, data in (*book.close(END_MS), *book.finish())]
         asked = ((trends.to_prompt_event(event), trends.why) for event in found)
-        return _foretold(map(trends.to_result, found), asked, trends.PROMPT, trends.SCHEMA)
+        return _foretold(map(trends.to_result, found), asked, reason.PROMPT, reason.SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from benchmarks import kleinberg
 from benchmarks.bursts import BurstPlan, BurstStream, PlantedBurst
 from benchmarks.figures import quantile
 from benchmarks.trend_finder import TrendFinder
-from forebay.apps.trends.stages import TickCounter
+from forebay.apps.trends.stages import MAX_SAMPLES_PER_TICK, TickCounter
 from forebay.apps.trends.terms import terms_of
 from forebay.apps.trends.values import Counts, TrendEvent, TrendSettings
 
@@ -24,8 +24,21 @@ GRACE_S = 60.0
 DISTINCT_TERMS = 10_000_000
 BATCH_S = 15
 LEAST_KLEINBERG_POSTS = 30
+LEAST_ZSCORE = 6.0
+LEAST_ZSCORE_POSTS = 5.0
+QUIET_BATCHES = 4
+"""Batches without an alarm after which the next one is a new sighting."""
 DELAY_FACTOR = 5.0
 """The delay is measured on bursts that rise to this multiple of their base rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Something to find: the words that name it, and when posts are about it."""
+
+    words: frozenset[str]
+    begin_s: float
+    end_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +69,7 @@ def measure_trends(
     say("trends: Kleinberg's automaton")
     seen = sightings(events)
     offline = kleinberg_sightings(posts, settings.least_nats)
+    plain = zscore_sightings(posts)
     say(f"trends: {DISTINCT_TERMS} distinct terms")
     return {
         **hits(stream.bursts, seen),
@@ -64,13 +78,18 @@ def measure_trends(
         "events": len(posts),
         "events_per_s": len(posts) / used,
         **memory(settings, DISTINCT_TERMS),
-        "baselines": {"kleinberg_offline": {**hits(stream.bursts, offline), "trends": len(offline)}},
+        "baselines": {
+            "kleinberg_offline": {**hits(stream.bursts, offline), "trends": len(offline)},
+            "zscore": {**hits(stream.bursts, plain), "trends": len(plain)},
+        },
     }
 
 
-def find_trends(posts: Iterable[tuple[int, str]], settings: TrendSettings) -> Iterator[TrendEvent]:
-    """Both stages over posts (ms, text) in order of time."""
-    counter = TickCounter(tick_ms=int(settings.tick_s * 1000))
+def find_trends(
+    posts: Iterable[tuple[int, str]], settings: TrendSettings, *, texts: bool = False
+) -> Iterator[TrendEvent]:
+    """Both stages over posts (ms, text) in order of time. `texts`: keep samples, for names and quotes."""
+    counter = TickCounter(tick_ms=settings.tick_ms, samples=MAX_SAMPLES_PER_TICK if texts else 0)
     finder = TrendFinder(settings)
     closes_ms = None
     for time_ms, text in posts:
@@ -79,7 +98,7 @@ def find_trends(posts: Iterable[tuple[int, str]], settings: TrendSettings) -> It
                 yield from finder.add(counts)
             yield from finder.close()
             closes_ms = (time_ms // counter.tick_ms + 1) * counter.tick_ms
-        early = counter.add(terms_of(text), time_ms)
+        early = counter.add(terms_of(text), time_ms, text)
         if early is not None:
             yield from finder.add(early)
     for counts in counter.close(2**62):
@@ -88,7 +107,7 @@ def find_trends(posts: Iterable[tuple[int, str]], settings: TrendSettings) -> It
 
 
 def sightings(events: Sequence[TrendEvent]) -> list[Sighting]:
-    """Trends in the order reported; merged ones count once."""
+    """Trends in the order reported; merged ones count once, and each return counts."""
     into = {event.trend: event.into for event in events if event.into is not None}
 
     def end(trend: int) -> int:
@@ -96,13 +115,13 @@ def sightings(events: Sequence[TrendEvent]) -> list[Sighting]:
             trend = further
         return trend
 
-    terms: dict[int, set[str]] = {}
-    said: dict[int, float] = {}
-    onset: dict[int, float] = {}
+    terms: dict[tuple[int, int], set[str]] = {}
+    said: dict[tuple[int, int], float] = {}
+    onset: dict[tuple[int, int], float] = {}
     for event in events:
-        trend = end(event.trend)
-        terms.setdefault(trend, set()).update(event.terms)
-        if event.kind == "born":
+        trend = end(event.trend), event.rises
+        terms.setdefault(trend, set()).update((*event.terms, event.name))
+        if event.kind in ("born", "returned"):
             said[trend] = min(said.get(trend, np.inf), event.time_ms / 1000)
         onset[trend] = event.onset_ms / 1000
     ordered = sorted(said, key=lambda trend: said[trend])
@@ -111,17 +130,15 @@ def sightings(events: Sequence[TrendEvent]) -> list[Sighting]:
 
 def hits(bursts: Sequence[PlantedBurst], seen: Sequence[Sighting]) -> dict[str, Any]:
     """Precision, recall and delays."""
-    words = [
-        {word for term in burst.terms for word in (term.partition("://")[2], *term.split(), term)}
+    spans = [
+        Span(
+            frozenset(word for t in burst.terms for word in (t.partition("://")[2], *t.split(), t)),
+            burst.onset_s,
+            burst.end_s,
+        )
         for burst in bursts
     ]
-    found: dict[int, Sighting] = {}
-    for one in seen:
-        for index, burst in enumerate(bursts):
-            during = burst.onset_s - BATCH_S <= one.said_s <= burst.end_s + GRACE_S
-            if index not in found and during and one.terms & words[index]:
-                found[index] = one
-                break
+    found = matched(spans, seen, early_s=BATCH_S, grace_s=GRACE_S)
     delays = sorted(
         one.said_s - bursts[index].onset_s
         for index, one in found.items()
@@ -146,39 +163,100 @@ def hits(bursts: Sequence[PlantedBurst], seen: Sequence[Sighting]) -> dict[str, 
     }
 
 
+def matched(
+    spans: Sequence[Span], seen: Sequence[Sighting], *, early_s: float, grace_s: float
+) -> dict[int, Sighting]:
+    """The first sighting of each span, by the span's index."""
+    found: dict[int, Sighting] = {}
+    for one in seen:
+        for index, span in enumerate(spans):
+            during = span.begin_s - early_s <= one.said_s <= span.end_s + grace_s
+            if index not in found and during and one.terms & span.words:
+                found[index] = one
+                break
+    return found
+
+
 def kleinberg_sightings(posts: Sequence[tuple[int, str]], least_nats: float) -> list[Sighting]:
     """Bursts of single terms (no phrases), of at least the given evidence, with the whole stream in view.
 
     Reported when the interval begins: offline there is no delay. Bursts that begin together in the same
     batches count once, so that a hashtag and its word are one.
     """
+    often, counts, totals = _batches(posts, LEAST_KLEINBERG_POSTS)
+    found: list[tuple[int, int, str]] = []
+    for start in range(0, len(often), 512):
+        part = often[start : start + 512]
+        each_term = kleinberg.bursts(counts(part), totals)
+        for term, intervals in zip(part, each_term, strict=True):
+            found += [(each.first, each.end, term) for each in intervals if each.weight >= least_nats]
+    return [Sighting(terms, first * BATCH_S, first * BATCH_S) for first, _, terms in _grouped(found)]
+
+
+def zscore_sightings(posts: Sequence[tuple[int, str]]) -> list[Sighting]:
+    """Terms whose count in a batch exceeds their mean of the last hour by six standard deviations.
+
+    The deviation is that of a Poisson count; at least five posts. Reported at the batch's end.
+    """
+    often, counts, totals = _batches(posts, int(LEAST_ZSCORE_POSTS))
+    found: list[tuple[int, int, str]] = []
+    for start in range(0, len(often), 512):
+        part = often[start : start + 512]
+        of_part = counts(part)
+        sums = np.concatenate([np.zeros((len(part), 1)), of_part.cumsum(axis=1)], axis=1)
+        ends = np.arange(len(totals))
+        begins = np.maximum(ends - 3600 // BATCH_S, 0)
+        mean = (sums[:, ends] - sums[:, begins]) / np.maximum(ends - begins, 1)
+        high = (of_part - mean >= LEAST_ZSCORE * np.sqrt(np.maximum(mean, 0.1))) & (
+            of_part >= LEAST_ZSCORE_POSTS
+        )
+        for term, batch in zip(*np.nonzero(high), strict=True):
+            found.append((int(batch), int(batch) + QUIET_BATCHES, part[int(term)]))
+    ongoing: dict[str, tuple[int, int, str]] = {}
+    merged: list[tuple[int, int, str]] = []
+    for batch, end, term in sorted(found):
+        known, first = ongoing.get(term), batch
+        if known is not None and batch <= known[1]:
+            merged.remove(known)
+            first = known[0]
+        ongoing[term] = first, end, term
+        merged.append(ongoing[term])
+    return [Sighting(terms, (first + 1) * BATCH_S, first * BATCH_S) for first, _, terms in _grouped(merged)]
+
+
+def _batches(
+    posts: Sequence[tuple[int, str]], least_posts: int
+) -> tuple[list[str], Callable[[list[str]], kleinberg.Doubles], kleinberg.Doubles]:
+    """Words with enough posts, a function that counts some of them by batch, and all posts by batch."""
     batches = posts[-1][0] // (BATCH_S * 1000) + 1
     totals = np.zeros(batches)
-    where: dict[str, list[int]] = {}
+    at: dict[str, list[int]] = {}
     for time_ms, text in posts:
         batch = time_ms // (BATCH_S * 1000)
         totals[batch] += 1
         for term in terms_of(text):
             if " " not in term:
-                where.setdefault(term, []).append(batch)
-    often = [term for term, places in where.items() if len(places) >= LEAST_KLEINBERG_POSTS]
-    found: list[tuple[int, int, str]] = []
-    for start in range(0, len(often), 512):
-        part = often[start : start + 512]
-        counts = np.stack([np.bincount(where[term], minlength=batches) for term in part]).astype(np.float64)
-        for term, intervals in zip(part, kleinberg.bursts(counts, totals), strict=True):
-            found += [(each.first, each.end, term) for each in intervals if each.weight >= least_nats]
-    groups: list[tuple[int, int, set[str]]] = []
+                at.setdefault(term, []).append(batch)
+
+    def counts(terms: list[str]) -> kleinberg.Doubles:
+        return np.stack([np.bincount(at[term], minlength=batches) for term in terms]).astype(np.float64)
+
+    return [term for term, found in at.items() if len(found) >= least_posts], counts, totals
+
+
+def _grouped(found: list[tuple[int, int, str]]) -> list[tuple[int, int, frozenset[str]]]:
+    """Intervals (first batch, end, term) that begin together, or have like terms, as one."""
+    groups: list[tuple[int, int, frozenset[str]]] = []
     for first, end, term in sorted(found):
         for index, (a, b, terms) in enumerate(groups):
             common = min(b, end) - max(a, first)
             alike = any(term.lstrip("#").startswith(other.lstrip("#")[:6]) for other in terms)
             if common > 0.5 * (max(b, end) - min(a, first)) and (alike or abs(a - first) <= 2):
-                groups[index] = min(a, first), max(b, end), {*terms, term}
+                groups[index] = min(a, first), max(b, end), terms | {term}
                 break
         else:
-            groups.append((first, end, {term}))
-    return [Sighting(frozenset(terms), first * BATCH_S, first * BATCH_S) for first, _, terms in groups]
+            groups.append((first, end, frozenset([term])))
+    return groups
 
 
 def memory(settings: TrendSettings, distinct: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from forebay.apps.topics import settings as topics
 from forebay.apps.topics.values import ShardEvent, TopicEvent
+from forebay.apps.trends import reason
 from forebay.apps.trends import settings as trends
 from forebay.apps.trends.values import TrendEvent
 from forebay.engine.answer import AnswerCheck
@@ -88,7 +89,7 @@ def test_no_post_ends_the_block_and_each_is_one_line(posts: list[str]) -> None:
 
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize(
-    ("make", "application"), [(trend, trends), (topic, topics)], ids=["trends", "topics"]
+    ("make", "application"), [(trend, reason), (topic, topics)], ids=["trends", "topics"]
 )
 async def test_text_of_a_post_changes_no_schema_and_no_other_keys_answer(
     attack: str, make: Any, application: Any
@@ -117,7 +118,7 @@ async def test_text_of_a_post_changes_no_schema_and_no_other_keys_answer(
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_the_question_around_the_posts_stays(attack: str) -> None:
-    for template, make in ((trends.PROMPT, trend), (topics.PROMPT, topic)):
+    for template, make in ((reason.PROMPT, trend), (topics.PROMPT, topic)):
         prompt = said(template, make(0, attack))
         assert prompt.count("\n<posts>\n") == 1
         assert prompt.count("\n</posts>\n") == 1
@@ -166,6 +167,6 @@ def test_an_answer_becomes_an_event_of_its_trend() -> None:
 def test_the_calls_are_picklable() -> None:
     import pickle
 
-    for application in (trends, topics):
+    for application in (reason, topics):
         call = InferenceSpec(engine=HttpEngineFactory("http://x"), model="m", prompt=application.PROMPT)
         assert pickle.loads(pickle.dumps(call)).prompt.render({"question": "?"})

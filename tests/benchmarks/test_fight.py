@@ -1,60 +1,57 @@
-"""A real evening: the turning points of a fight, as found by the pipeline's stages."""
+"""A real evening, against what a person wrote down from its posts."""
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 
-import orjson
 import pytest
-from benchmarks.expected_events import TrendsJob
+from benchmarks.fight import FightEvent, fight_events, measure_fight, read_posts, scored
+from benchmarks.trends import Sighting, Span
+
+from forebay.apps.trends.terms import terms_of
+from forebay.errors import SettingError
 
 FIGHT = Path(__file__).parents[2].parent / "shared" / "data" / "tweets_fight_2017.jsonl"
-WITHIN_S = 160
-TURNS = {
-    "ref": "00:15:40",
-    "round": "00:18:15",
-    "hammer": "00:23:45",
-    "4": "00:31:45",
-    "tired": "00:34:00",
-    "5": "00:34:30",
-    "6": "00:37:45",
-    "round 9": "00:50:20",
-    "50 0": "00:51:55",
-    "it's over": "00:52:10",
-    "tko": "00:52:50",
-    "undefeated": "00:55:05",
-    "octagon": "00:57:20",
-    "rematch": "00:59:35",
-}
+LEAST_POSTS = 6
 
 
-def clock(time_ms: int) -> str:
-    return datetime.datetime.fromtimestamp(time_ms / 1000, datetime.timezone.utc).strftime("%H:%M:%S")
-
-
-def test_the_turning_points_are_found_at_the_documented_times() -> None:
+def needs_data() -> None:
     if not FIGHT.is_file():
         pytest.skip(f"{FIGHT} is missing")
-    events = []
-    for n, line in enumerate(FIGHT.read_bytes().splitlines()):
-        row = orjson.loads(line)
-        moment = datetime.datetime.fromisoformat(row["created_at"].replace("Z", "+00:00"))
-        events.append({"n": n, "at": int(moment.timestamp() * 1000), "text": row["text"]})
-    answers = TrendsJob().foretold(events).values()
-    seen = {answer["trend"]: clock(answer["time_ms"]) for answer in answers if answer["kind"] == "born"}
-    found = {
-        (term, seen[answer["trend"]])
-        for answer in answers
-        if answer["kind"] in ("ended", "changed")
-        for term in answer["terms"]
-    }
-    # Posts go to shards by their positions, which are others here: what is one trend may differ a little.
-    for term, at in TURNS.items():
-        times = [time for name, time in found if name == term]
-        assert any(abs(_seconds(time) - _seconds(at)) <= WITHIN_S for time in times), f"{term}: {times}"
 
 
-def _seconds(words: str) -> int:
-    hours, minutes, seconds = map(int, words.split(":"))
-    return hours * 3600 + minutes * 60 + seconds
+def test_posts_are_about_each_event_when_it_happens() -> None:
+    needs_data()
+    posts = [
+        (ms / 1000, {w for t in terms_of(text) for w in (t, *t.split())}) for ms, text in read_posts(FIGHT)
+    ]
+    for event in fight_events():
+        span = event.span
+        after = sum(span.begin_s <= at < span.begin_s + 120 for at, words in posts if words & span.words)
+        before = sum(span.begin_s - 600 <= at < span.begin_s for at, words in posts if words & span.words)
+        assert after >= max(LEAST_POSTS, 1.5 * before / 5), event.what
+
+
+def test_a_second_trend_of_an_event_is_wrong() -> None:
+    events = [FightEvent("a storm", Span(frozenset({"storm"}), 100.0, 200.0))]
+    seen = [Sighting(frozenset({"storm"}), at, at) for at in (80.0, 110.0, 150.0)]
+    found = scored(events, seen)
+    assert (found["precision"], found["recall"], found["delay_s_p50"]) == (1 / 3, 1.0, 10.0)
+
+
+def test_the_fight_is_found_better_than_by_the_baselines() -> None:
+    needs_data()
+    found = measure_fight(FIGHT)
+    assert found["precision"] >= 0.45
+    assert found["recall"] >= 0.6
+    for baseline in found["baselines"].values():
+        assert found["recall"] > baseline["recall"] + 0.2
+        assert found["precision"] > baseline["precision"] + 0.1
+    names = {trend["name"] for trend in found["trends"]}
+    assert {"50-0", "round 9", "hammer fist", "octagon"} <= names
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"text": "no time"}\n')
+    with pytest.raises(SettingError, match="expected JSON lines with created_at and text"):
+        read_posts(tmp_path / "x.jsonl")

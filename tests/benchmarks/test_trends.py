@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import dataclasses
 
 import pytest
-from benchmarks.applications import fight_trends
 from benchmarks.bursts import BurstPlan, PlantedBurst
-from benchmarks.trends import Sighting, hits, measure_trends, sightings
+from benchmarks.trends import Sighting, hits, measure_trends, memory, sightings, zscore_sightings
 
 from benchmarks import trends as module
 from forebay.apps.trends.values import TrendEvent, TrendSettings
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
 STORM = PlantedBurst(("storm", "#storm1"), 100.0, 300.0, "step", 5.0, 1.0, 4.0)
 GOAL = PlantedBurst(("goal", "goal keeper"), 150.0, 250.0, "hill", 8.0, 1.0, 7.0)
 
@@ -62,6 +60,19 @@ def test_merged_trends_are_one_sighting() -> None:
     assert (one.terms, one.said_s) == ({"a", "b"}, 8)
 
 
+def test_a_return_is_a_sighting_of_its_own() -> None:
+    again = event("returned", 0, "a", 90)
+    events = [event("born", 0, "a", 10), event("ended", 0, "a", 60), dataclasses.replace(again, rises=2)]
+    assert [one.said_s for one in sightings(events)] == [10, 90]
+
+
+def test_a_plain_zscore_reports_a_rise_once_at_its_batchs_end() -> None:
+    posts = [(second * 1000, "tea and cake") for second in range(0, 1200, 5)]
+    posts += [(600_000 + 100 * n, "storm") for n in range(200)]
+    (one,) = zscore_sightings(sorted(posts))
+    assert (one.terms, one.said_s, one.onset_s) == ({"storm"}, 615, 600)
+
+
 def test_a_small_stream_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "DISTINCT_TERMS", 50_000)
     plan = BurstPlan(seed=2, bursts=4, hours=0.4, warm_up_s=400, rate_per_s=40, vocabulary=20_000)
@@ -73,9 +84,7 @@ def test_a_small_stream_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None
     assert {"delay_s_p50", "state_mib", "distinct_terms"} <= report.keys()
 
 
-def test_the_fight_is_found() -> None:
-    path = DATA / "tweets_fight_2017.jsonl"
-    if not path.is_file():
-        pytest.skip(f"{path} is not there")
-    terms = {term for trend in fight_trends(path) for term in trend["terms"]}
-    assert {"round 9", "tired", "50 0", "it's over", "rematch", "undefeated"} <= terms
+def test_memory_is_that_of_the_sketch() -> None:
+    found = memory(TrendSettings(width_bits=15), 200_000)
+    assert found["distinct_terms"] == 200_000
+    assert 1.5 < found["state_mib"] < 64

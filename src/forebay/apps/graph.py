@@ -67,15 +67,17 @@ def with_answers(
     question: Callable[[Found], Event | None],
     key: EventText,
     answered: Callable[[Result], Result],
-    prompt: PromptTemplate,
-    schema: Mapping[str, JSON],
     asks: bool,
+    prompt: PromptTemplate | None = None,
+    schema: Mapping[str, JSON] | None = None,
+    program: Program[Any] | None = None,
 ) -> InferenceStreams:
     """Turn detector messages into results, and add the model's answers if `asks` is set.
 
     `read` decodes the payload of each message of `found`, `to_result` makes its result, and `question` the
-    event to send to the model. With a timeline, a result is read and emitted when it was found, and a
-    question is read when it is sent. Dead letters are refused records and failed questions.
+    event for the model, with `prompt` and `schema` or by a `program`. With a timeline, a result is read and
+    emitted when it was found, and a question is read when it is sent. Dead letters are refused records and
+    failed questions.
     """
 
     def questions(value: bytes) -> Iterator[bytes]:
@@ -95,16 +97,12 @@ def with_answers(
     if not asks:
         return InferenceStreams(events, found.refused)
     asked = found.messages.flat_map(questions, BYTES).name("questions").set_parallelism(1)
-    call = replace(parts.call, prompt=prompt, schema=schema)
-    inferred = infer(
-        asked,
-        call,
-        key=key,
-        capacity=parts.capacity,
-        shards=parts.shards,
-        timeline=parts.timeline,
-        parallelism=parts.parallelism,
-        name=parts.name,
-    )
+    options: dict[str, Any] = {
+        name: getattr(parts, name) for name in ("capacity", "shards", "timeline", "parallelism", "name")
+    }
+    if program is not None:
+        inferred = infer_stateful(asked, program, parts.call, key=key, **options)
+    else:
+        inferred = infer(asked, replace(parts.call, prompt=prompt, schema=schema), key=key, **options)
     answers = inferred.results.map(lambda data: encode(answered(decode(bytes(data)))), BYTES).name("answers")
     return InferenceStreams(events.union(answers), found.refused.union(inferred.dead_letters))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable, Iterable
 
@@ -62,7 +63,9 @@ def test_a_burst_is_one_trend_with_onset_peak_and_end() -> None:
     events = find(posts, TrendFinder(SMALL), wide())
     assert [event.kind for event in events] == ["born", "changed", "peaked", "ended"]
     born, changed, _, ended = events
-    assert len(changed.terms) > len(born.terms)
+    assert set(born.terms) >= {"#bigstorm", "storm", "x.org/1"}
+    assert changed.rate_per_s > 2 * born.rate_per_s
+    assert ended.now_per_s < ended.peak_per_s == ended.rate_per_s
     assert changed.time_ms >= born.time_ms + 30_000
     assert born.name in {"big storm", "#bigstorm", "storm", "big"}
     assert {"big", "storm", "big storm", "#bigstorm", "x.org/1"} & set(ended.terms)
@@ -70,6 +73,34 @@ def test_a_burst_is_one_trend_with_onset_peak_and_end() -> None:
     assert abs(born.onset_ms - 900_000) < 15_000
     assert 900_000 < ended.peak_ms < 1_105_000
     assert 1_100_000 < ended.time_ms < 1_260_000
+
+
+def test_a_trend_that_returns_continues_its_entry() -> None:
+    posts = background(2400) + burst("#bigstorm again", 900, 100, 2) + burst("#bigstorm again", 1800, 100, 3)
+    events = find(posts, TrendFinder(SMALL), wide())
+    told = [(event.kind, event.trend, event.rises) for event in events if event.kind != "changed"]
+    first, second = [(kind, 0, 1) for kind in ("born", "peaked", "ended")], ("returned", "peaked", "ended")
+    assert told == [*first, *((kind, 0, 2) for kind in second)]
+    again = next(event for event in events if event.kind == "returned")
+    assert abs(again.onset_ms - 1_800_000) < 15_000
+    assert again.peak_ms >= again.onset_ms
+
+
+def test_an_ended_trend_is_forgotten_after_some_time() -> None:
+    posts = background(2400) + burst("#bigstorm", 900, 100, 2) + burst("#bigstorm", 1800, 100, 3)
+    short = dataclasses.replace(SMALL, return_s=300.0)
+    kinds = [(event.kind, event.trend) for event in find(posts, TrendFinder(short), wide())]
+    assert ("born", 1) in kinds
+
+
+def test_a_number_or_an_emoji_alone_is_no_trend() -> None:
+    assert find(background(1200) + burst("10 👏", 900, 100, 2), TrendFinder(SMALL), wide()) == []
+
+
+def test_the_strongest_of_the_live_trends_has_rank_1() -> None:
+    posts = background(1200) + burst("#storm", 900, 200, 6) + burst("#goal", 960, 100, 2, 5)
+    events = find(posts, TrendFinder(SMALL), wide())
+    assert [(e.name, e.rank) for e in events if e.kind == "born"] == [("#storm", 1), ("#goal", 2)]
 
 
 def test_the_whole_stream_growing_is_no_trend() -> None:
@@ -125,9 +156,10 @@ def halves(posts: list[Post], save: Callable[[TrendFinder], TrendFinder]) -> tup
 
 
 def test_it_continues_as_before_from_its_bytes() -> None:
-    posts = background(1200) + burst("big storm #bigstorm", 600, 150, 2) + burst("goal", 700, 90, 3, 9)
+    posts = background(1200) + burst("big storm #bigstorm", 400, 60, 2) + burst("goal", 700, 90, 3, 9)
+    posts += burst("big storm #bigstorm", 900, 90, 3)
     straight = halves(posts, lambda finder: finder)
-    assert len(straight[0]) >= 6
+    assert {"ended", "returned"} <= {event.kind for event in straight[0]}
     assert halves(posts, lambda finder: TrendFinder.from_bytes(finder.to_bytes())) == straight
 
 

@@ -24,6 +24,10 @@ def line(kind: str, trend: int = 0, time_ms: int = 60_000, **more: Any) -> bytes
         "peak_ms": 65_000,
         "rate_per_s": 2.5,
         "base_per_s": 0.1,
+        "now_per_s": 1.5,
+        "peak_per_s": more.get("rate_per_s", 2.5),
+        "score": 20.0,
+        "rises": 1,
         "into": None,
         "texts": [],
         **more,
@@ -113,7 +117,7 @@ def test_times_years_away_leave_the_rest_readable() -> None:
 
 
 def test_so_many_trends_are_shown_and_no_more() -> None:
-    document = trends_page(line("born", number, rate_per_s=number / 10) for number in range(1000))
+    document = trends_page(line("born", number, score=number / 10) for number in range(1000))
     assert document.count('class="card"') == 300
     assert "storm999" in document
     assert "storm1<" not in document
@@ -131,3 +135,20 @@ def test_a_question_that_was_given_up_names_its_cause() -> None:
     said = Tags(trends_page([line("born"), given_up({"trend": 0})]))
     assert "The model was asked why and did not answer: timeout: too slow" in said.words
     assert "img" not in said.tags
+
+
+def test_a_returning_trend_is_one_card_with_all_its_rises() -> None:
+    lines = [
+        line("born"),
+        line("ended", time_ms=100_000, rate_per_s=9.0),
+        line("returned", time_ms=500_000, onset_ms=490_000, peak_ms=500_000, rises=2),
+    ]
+    (trend,) = read_trends(lines).values()
+    assert (trend.onset_ms, trend.end_ms, trend.rate, trend.peak_ms) == (50_000, None, 9.0, 65_000)
+    assert "2 rises" in Tags(trends_page(lines)).words
+
+
+def test_the_strongest_trend_is_the_first_card() -> None:
+    words = Tags(trends_page([line("born"), line("born", 1, score=99.0, onset_ms=70_000)])).words
+    cards = words.partition("the strongest first")[2]
+    assert cards.index("storm1") < cards.index("storm0")

@@ -13,7 +13,6 @@ from forebay.apps.trends.terms import (
     forms,
     part_of,
     same_term,
-    shortest_name,
     terms_of,
 )
 
@@ -76,13 +75,10 @@ def test_terms_of_the_same_meaning() -> None:
     assert same_term("storm", "storms")
     assert not same_term("storm", "stormtrooper")
     assert not same_term("4", "40")
+    assert not same_term("#race1", "#race12")
+    assert not same_term("x.org/story1", "x.org/story12")
     assert part_of("storm", "storm hits")
     assert not part_of("storm", "storms hit")
-
-
-def test_a_group_goes_by_its_phrase() -> None:
-    assert shortest_name(["#storm", "storm hits", "x.y/z", "storm"]) == "storm hits"
-    assert shortest_name(["x.y/z", "storm", "#storm"]) == "#storm"
 
 
 def test_a_link_keeps_its_capitals_and_the_word_http_is_a_word() -> None:

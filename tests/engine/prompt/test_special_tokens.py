@@ -16,6 +16,7 @@ from forebay.apps.summaries.prompt import SummaryCall
 from forebay.apps.summaries.values import Source, Statement, clean, item_of
 from forebay.apps.topics import settings as topics
 from forebay.apps.topics.values import ShardEvent, TopicEvent
+from forebay.apps.trends import reason
 from forebay.apps.trends import settings as trends
 from forebay.apps.trends.values import TrendEvent
 from forebay.engine.prompt import PromptTemplate
@@ -134,7 +135,7 @@ def question(template: PromptTemplate, event: Event | None) -> tuple[Message, ..
 
 def trend_prompts(text: str) -> list[tuple[Message, ...]]:
     event = TrendEvent("born", 1, text, (text, text), 5, 1, 5, 1.0, 0.1, 20.0, texts=(text, text))
-    return [question(trends.PROMPT, trends.to_prompt_event(event))]
+    return [question(reason.PROMPT, trends.to_prompt_event(event))]
 
 
 def topic_prompts(text: str) -> list[tuple[Message, ...]]:

@@ -10,20 +10,23 @@ from typing import Any
 import numpy as np
 
 from forebay.apps.samples import MAX_SAMPLES, keep, pick
+from forebay.apps.trends.names import name_of, tells
 from forebay.apps.trends.rising import worth
-from forebay.apps.trends.terms import forms, part_of, same_term, shortest_name
+from forebay.apps.trends.terms import forms, part_of, same_term
 from forebay.apps.trends.values import Rise, TickReport, TrendEvent, TrendKind, TrendSettings
 from forebay.stateful.rates import rise
 
 TRACE_TICKS = 32
 """Ticks for which the posts of a warm term are kept."""
 COOL_TICKS = 120
-TOLD_TEXTS = 4
+TOLD_TEXTS = 3
+MAIN_TERMS = 4
 
 
 @dataclass(slots=True)
 class _Trend:
-    terms: list[str]
+    terms: dict[str, int]
+    """With their numbers of posts since the trend began."""
     onset_ms: int
     born_tick: int
     base: float
@@ -37,6 +40,19 @@ class _Trend:
     told_rate: float = 0.0
     told_terms: list[str] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
+    name: str = ""
+    """In its last event."""
+    is_told: bool = False
+    """Whether it has been reported. Before, it has no events."""
+    evidence: float = 0.0
+    """The highest of its terms in this tick."""
+    rises: int = 1
+    ended_tick: int = 0
+
+    @property
+    def main(self) -> list[str]:
+        """The terms with the most posts."""
+        return sorted(self.terms, key=lambda term: (-self.terms[term], term))[:MAIN_TERMS]
 
 
 class _Near:
@@ -63,7 +79,7 @@ class _Near:
 class TrendBook:
     """The trends of one stream. Not thread-safe. Takes one complete report per tick, in order.
 
-    Memory is bounded by the settings: warm terms and live trends.
+    Memory is bounded by the settings: warm terms, live trends, and as many ended ones, which may return.
     """
 
     def __init__(self, settings: TrendSettings) -> None:
@@ -72,6 +88,8 @@ class TrendBook:
         self._traces: dict[str, deque[tuple[int, int, int, int]]] = {}
         """Per warm term, per tick: tick number, post count, first and last post."""
         self._trends: dict[int, _Trend] = {}
+        self._ended: dict[int, _Trend] = {}
+        """The oldest first."""
         self._of_term: dict[str, tuple[int, int]] = {}
         """Per rising term: its trend and the tick in which it last rose.
 
@@ -94,13 +112,13 @@ class TrendBook:
         if new:
             near = self._near()
             for term in sorted(new, key=lambda term: (-risen[term].score, term)):
-                self._join(term, risen[term], near, events)
+                self._join(term, risen[term], near)
         self._follow(events)
         self._report = TickReport(report.tick, report.posts_per_s, {})
         return events
 
     def finish(self) -> list[TrendEvent]:
-        events = [self._event("ended", number) for number in self._trends]
+        events = [self._event("ended", number) for number, trend in self._trends.items() if trend.is_told]
         self._trends.clear()
         return events
 
@@ -140,7 +158,7 @@ class TrendBook:
                 near.add(term, number)
         return near
 
-    def _join(self, term: str, found: Rise, near: _Near, events: list[TrendEvent]) -> None:
+    def _join(self, term: str, found: Rise, near: _Near) -> None:
         tick = self._tick or 0
         if len(self._of_term) >= 4 * self.settings.max_warm:
             return
@@ -153,22 +171,18 @@ class TrendBook:
             if any(self._alike(term, member) for member in trend.terms):
                 self._of_term[term] = number, tick
                 if len(trend.terms) < self.settings.max_terms:
-                    trend.terms.append(term)
+                    trend.terms[term] = 0
                     near.add(term, number)
                 return
         if len(self._trends) >= self.settings.max_trends or term not in self._traces:
             return
-        number = self._next
-        self._next += 1
-        rate = found.share * self._report.posts_per_s
+        number, self._next = self._next, self._next + 1
         self._of_term[term] = number, tick
-        now_ms = self._now_ms()
+        rate, now_ms = found.share * self._report.posts_per_s, self._now_ms()
         self._trends[number] = _Trend(
-            [term], found.onset_ms, tick, found.base, found.score, rate, peak=rate, peak_ms=now_ms,
-            told_ms=now_ms, told_rate=rate, told_terms=[term], texts=self._texts_of([term]),
-        )  # fmt: skip
+            {term: 0}, found.onset_ms, tick, found.base, found.score, rate, peak=rate, peak_ms=now_ms
+        )
         near.add(term, number)
-        events.append(self._event("born", number))
 
     def _explained(self, phrase: str, word: str) -> bool:
         """Whether a phrase rises no more than one of its words, tested as a share of the word's posts."""
@@ -184,7 +198,8 @@ class TrendBook:
         if same_term(one, other):
             return True
         common = self._jaccard(one, other)
-        return common >= (self.settings.together / 2 if part_of(one, other) else self.settings.together)
+        near = part_of(one, other) and tells(one) and tells(other)
+        return common >= (self.settings.together / 2 if near else self.settings.together)
 
     def _jaccard(self, one: str, other: str) -> float:
         """Estimate how many of the posts with either term contain both.
@@ -209,27 +224,38 @@ class TrendBook:
 
     def _follow(self, events: list[TrendEvent]) -> None:
         settings = self.settings
-        now_ms, per_s = self._now_ms(), self._report.posts_per_s
+        now_ms, per_s, tick = self._now_ms(), self._report.posts_per_s, self._tick or 0
         keep_share = 0.5 ** min(self._passed * settings.tick_s / settings.windows_s[0], 1000.0)
         by_post: dict[int, int] = {}
+        names = self._names()
         for number in list(self._trends):
             trend = self._trends[number]
-            seen = [self._report.terms[term].entry for term in trend.terms if term in self._report.terms]
+            seen = []
+            trend.evidence = 0.0
+            for term in trend.terms:
+                if (found := self._report.terms.get(term)) is not None:
+                    seen.append(found.entry)
+                    trend.terms[term] += found.entry[0]
+                    trend.evidence = max(trend.evidence, 0.0 if found.rise is None else found.rise.score)
+            trend.score = max(trend.score, trend.evidence)
             most = max((entry[0] for entry in seen), default=0)
-            if trend.born_tick != self._tick:
+            if trend.born_tick != tick:
                 trend.rate = trend.rate * keep_share + (1 - keep_share) * most / settings.tick_s
-                trend.texts = keep(trend.texts, self._texts_of(trend.terms[:4]))
+            trend.texts = keep(trend.texts, self._texts_of(trend.main))
             if trend.rate > trend.peak:
                 trend.peak, trend.peak_ms, trend.peaked = trend.rate, now_ms, False
             base = trend.base * per_s
             excess = (trend.rate - base) / max(trend.peak - base, 1e-9)
+            self._begin(number, trend, names, events)
+            if self._trends.get(number) is not trend:
+                continue
             if excess < 0.7 and not trend.peaked:
                 trend.peaked = True
-                events.append(self._event("peaked", number))
+                if trend.is_told:
+                    events.append(self._event("peaked", number))
             trend.quiet_ticks = trend.quiet_ticks + self._passed if excess < settings.end_share else 0
             if trend.quiet_ticks * settings.tick_s >= settings.end_s:
-                events.append(self._event("ended", number))
-                del self._trends[number]
+                self._end(number, trend, events)
                 continue
             others = dict.fromkeys(by_post.setdefault(entry[2], number) for entry in seen)
             for other in others:
@@ -239,9 +265,45 @@ class TrendBook:
             else:
                 self._tell(number, trend, events)
 
+    def _names(self) -> dict[str, int]:
+        """The trend of each name and telling main term, live ones before ended ones."""
+        old = (self._tick or 0) - self.settings.return_s / self.settings.tick_s
+        self._ended = {number: trend for number, trend in self._ended.items() if trend.ended_tick >= old}
+        live = {number: trend for number, trend in self._trends.items() if trend.is_told}
+        trends = {**self._ended, **live}.items()
+        return {name: n for n, trend in trends for name in (*filter(tells, trend.main), trend.name)}
+
+    def _begin(self, number: int, trend: _Trend, names: dict[str, int], events: list[TrendEvent]) -> None:
+        """Report a trend once it has a name. If another trend has that name, it continues that one."""
+        if trend.is_told or (name := name_of(trend.terms, trend.texts)) is None:
+            return
+        other = names.setdefault(name, number)
+        if other != number and other in self._trends:
+            self._merge(other, number, events)
+            return
+        if (before := self._ended.pop(other, None)) is not None:
+            self._trends[other] = self._trends.pop(number)
+            for term in trend.terms:
+                self._of_term[term] = other, self._tick or 0
+            number, trend.rises = other, before.rises + 1
+        trend.is_told, trend.told_rate, trend.told_terms = True, trend.rate, list(trend.terms)
+        trend.told_ms = self._now_ms()
+        events.append(self._event("born" if before is None else "returned", number))
+
+    def _end(self, number: int, trend: _Trend, events: list[TrendEvent]) -> None:
+        if trend.is_told:
+            events.append(self._event("ended", number))
+        del self._trends[number]
+        if not trend.is_told:
+            return
+        trend.ended_tick, trend.texts = self._tick or 0, []
+        self._ended[number] = trend
+        if len(self._ended) > self.settings.max_trends:
+            del self._ended[next(iter(self._ended))]
+
     def _tell(self, number: int, trend: _Trend, events: list[TrendEvent]) -> None:
         ratio, now_ms = self.settings.changed_ratio, self._now_ms()
-        if now_ms - trend.told_ms < self.settings.changed_s * 1000:
+        if not trend.is_told or now_ms - trend.told_ms < self.settings.changed_s * 1000:
             return
         known = len(set(trend.told_terms) & set(trend.terms))
         if trend.rate >= ratio * trend.told_rate or known * ratio < len(trend.terms):
@@ -249,15 +311,19 @@ class TrendBook:
             events.append(self._event("changed", number))
 
     def _one(self, first: int, second: int) -> bool:
-        mine, theirs = self._trends[first].terms[:4], self._trends[second].terms[:4]
+        mine, theirs = self._trends[first].main, self._trends[second].main
         return any(self._alike(one, other) for one in mine for other in theirs)
 
     def _merge(self, kept: int, gone: int, events: list[TrendEvent]) -> None:
+        if self._trends[gone].is_told > self._trends[kept].is_told:
+            kept, gone = gone, kept
         mine, theirs = self._trends[kept], self._trends[gone]
-        events.append(self._event("merged", gone, into=kept))
-        for term in theirs.terms:
+        if theirs.is_told:
+            events.append(self._event("merged", gone, into=kept))
+        for term, posts in theirs.terms.items():
             self._of_term[term] = kept, self._tick or 0
-        mine.terms = [*mine.terms, *theirs.terms][: self.settings.max_terms]
+            if term in mine.terms or len(mine.terms) < self.settings.max_terms:
+                mine.terms[term] = max(mine.terms.get(term, 0), posts)
         mine.onset_ms = min(mine.onset_ms, theirs.onset_ms)
         mine.texts = keep(mine.texts, theirs.texts)
         del self._trends[gone]
@@ -269,13 +335,18 @@ class TrendBook:
 
     def _event(self, kind: TrendKind, number: int, into: int | None = None) -> TrendEvent:
         trend = self._trends[number]
-        posts = {entry[3] for term in trend.terms[:4] if term in self._traces
+        main = trend.main
+        trend.name = name_of(trend.terms, trend.texts) or trend.name or main[0]
+        posts = {entry[3] for term in main if term in self._traces
                  for entry in list(self._traces[term])[-4:]}  # fmt: skip
+        rank = 1 + sum(o.is_told and o.evidence > trend.evidence for o in self._trends.values())
+        terms = sorted(trend.terms, key=lambda term: (-trend.terms[term], term))
         return TrendEvent(
-            kind, number, shortest_name(trend.terms), tuple(trend.terms), self._now_ms(), trend.onset_ms,
-            trend.peak_ms, trend.peak if kind in ("peaked", "ended", "merged") else trend.rate,
+            kind, number, trend.name, tuple(terms), self._now_ms(),
+            trend.onset_ms, trend.peak_ms,
+            trend.peak if kind in ("peaked", "ended", "merged") else trend.rate,
             trend.base * self._report.posts_per_s, trend.score, into, tuple(sorted(posts)[-6:]),
-            tuple(pick(trend.texts, TOLD_TEXTS)),
+            tuple(pick(trend.texts, TOLD_TEXTS)), trend.rate, trend.peak, rank, trend.rises,
         )  # fmt: skip
 
     def state(self) -> list[Any]:
@@ -284,6 +355,7 @@ class TrendBook:
         return [
             [[term, list(seen)] for term, seen in self._traces.items()],
             [[n, *(getattr(t, name) for name in names)] for n, t in self._trends.items()],
+            [[n, *(getattr(t, name) for name in names)] for n, t in self._ended.items()],
             list(self._of_term.items()),
             self._next,
             self._tick,
@@ -292,11 +364,12 @@ class TrendBook:
 
     @classmethod
     def restore(cls, settings: TrendSettings, state: Sequence[Any]) -> TrendBook:
-        traces, trends, of_term, following, tick, posts_per_s = state
+        traces, trends, ended, of_term, following, tick, posts_per_s = state
         self = cls(settings)
         for term, seen in traces:
             self._traces[term] = deque((tuple(entry) for entry in seen), TRACE_TICKS)
         self._trends = {number: _Trend(*values) for number, *values in trends}
+        self._ended = {number: _Trend(*values) for number, *values in ended}
         self._of_term = {term: (number, seen) for term, (number, seen) in of_term}
         self._next, self._tick = following, tick
         self._report = TickReport(tick or 0, posts_per_s, {})

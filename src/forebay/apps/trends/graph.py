@@ -8,7 +8,8 @@ from functools import partial
 from pyflink.datastream import DataStream
 
 from forebay.apps.graph import InferenceOptions, with_answers
-from forebay.apps.trends.settings import PROMPT, SCHEMA, Trends, to_prompt_event, to_result, why
+from forebay.apps.trends.reason import ReasonProgram
+from forebay.apps.trends.settings import Trends, to_prompt_event, to_result, why
 from forebay.apps.trends.stages import BookStage, CountStage, RateStage, event_of, post_bytes
 from forebay.apps.trends.values import TrendSettings
 from forebay.flink.infer import InferenceStreams
@@ -104,8 +105,7 @@ def trends(settings: Trends, stream: DataStream, parts: InferenceOptions) -> Inf
         question=to_prompt_event,
         key=_trend,
         answered=why,
-        prompt=PROMPT,
-        schema=SCHEMA,
+        program=ReasonProgram(),
         asks=settings.labels,
     )
 

@@ -29,6 +29,9 @@ class Trend:
     peak_ms: float = 0
     end_ms: float | None = None
     rate: float = 0.0
+    now: float = 0.0
+    score: float = 0.0
+    rises: int = 1
     base: float = 0.0
     texts: list[str] = field(default_factory=list)
     whys: list[tuple[float, str]] = field(default_factory=list)
@@ -45,17 +48,21 @@ class Trend:
     def span(self) -> str:
         end = "not yet" if self.end_ms is None else moment(self.end_ms)[11:]
         seen, peak = moment(self.seen_ms)[11:], moment(self.peak_ms)[11:]
-        return f"onset {moment(self.onset_ms)}, seen {seen}, peak {peak}, end {end}"
+        again = "" if self.rises == 1 else f", {self.rises} rises"
+        return f"onset {moment(self.onset_ms)}, seen {seen}, peak {peak}, end {end}{again}"
 
     def add(self, answer: dict[str, Any]) -> None:
         self.name, self.terms = answer["name"], max(self.terms, answer["terms"], key=len)
-        self.onset_ms, self.peak_ms = answer["onset_ms"], answer["peak_ms"]
         if answer["kind"] == "born":
             self.seen_ms, self.base = answer["time_ms"], answer["base_per_s"]
-        self.rate = max(self.rate, answer["rate_per_s"])
+        if answer["rises"] == 1:
+            self.onset_ms = answer["onset_ms"]
+        if answer["peak_per_s"] >= self.rate:
+            self.rate, self.peak_ms = answer["peak_per_s"], answer["peak_ms"]
+        self.now, self.rises = answer["now_per_s"], answer["rises"]
+        self.score = max(self.score, answer["score"])
         self.texts = list(dict.fromkeys([*self.texts, *answer["texts"]]))[:8]
-        if answer["kind"] in ("ended", "merged"):
-            self.end_ms = answer["time_ms"]
+        self.end_ms = answer["time_ms"] if answer["kind"] in ("ended", "merged") else None
         if answer["into"] is not None:
             self.into = answer["into"]
 
@@ -63,16 +70,16 @@ class Trend:
 def trends_page(lines: Iterable[bytes]) -> str:
     """Build the page from JSON lines: results, then dead letters of questions. Other lines are skipped."""
     found = list(read_trends(lines).values())
-    live = sorted((trend for trend in found if trend.into is None), key=lambda trend: -trend.rate)
-    trends = sorted(live[:MAX_SHOWN], key=lambda trend: trend.onset_ms)
+    live = sorted((trend for trend in found if trend.into is None), key=lambda trend: -trend.score)
+    trends = live[:MAX_SHOWN]
     if not trends:
         lead = "Nothing rose beyond what its own past explains."
         return page("trends.html.j2", title=TITLE, lead=lead, trends=())
     times = [t for trend in trends for t in (trend.onset_ms, trend.seen_ms, trend.end_ms) if t]
     lead = f"{counted(len(live), 'trend')} from {moment(min(times))} to {moment(max(times))} UTC"
     if len(live) > len(trends):
-        lead += f"; the {len(trends)} with the highest peaks are shown"
-    timeline = _timeline(trends)
+        lead += f"; the {len(trends)} with the most evidence are shown"
+    timeline = _timeline(sorted(trends, key=lambda trend: trend.onset_ms))
     return page(
         "trends.html.j2", title=TITLE, lead=lead, script="filter.js", trends=trends, timeline=timeline
     )

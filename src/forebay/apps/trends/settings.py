@@ -13,10 +13,9 @@ from forebay.apps.base import ApplicationSettings, Page, PipelineView, Preset
 from forebay.apps.page import readable
 from forebay.apps.trends.values import TrendEvent, TrendSettings
 from forebay.connectors.files.settings import FileSource
-from forebay.engine.prompt import PromptTemplate
 from forebay.fields import FieldPath, NotNegativeFloat, PositiveFloat, Switch
-from forebay.records import JSON, Event, Message, Result, Usage
-from forebay.untrusted_text import RULE, quoted_posts, quoted_words
+from forebay.records import JSON, Event, Result, Usage
+from forebay.untrusted_text import quoted_posts, quoted_words
 
 if TYPE_CHECKING:
     from pyflink.datastream import DataStream
@@ -24,26 +23,7 @@ if TYPE_CHECKING:
     from forebay.apps.graph import InferenceOptions
     from forebay.flink.infer import InferenceStreams
 
-ASKED = ("born", "changed")
-WHY_CHARS = 200
-SCHEMA: dict[str, JSON] = {
-    "type": "object",
-    "properties": {"why": {"type": "string", "minLength": 1, "maxLength": WHY_CHARS}},
-    "required": ["why"],
-    "additionalProperties": False,
-}
-PROMPT = PromptTemplate(
-    messages=(
-        Message(
-            "system",
-            "You say in one short line why something is talked about, judging by posts about it. "
-            'Answer as JSON: {"why": "…"}. ' + RULE,
-        ),
-        Message("user", "{{ event.question }}"),
-    ),
-    # The question contains its own markup; quoted text inside it is escaped.
-    escape=False,
-)
+ASKED = ("born", "returned", "changed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +59,8 @@ def to_prompt_event(event: TrendEvent) -> Event | None:
         "kind": event.kind,
         "trend": event.trend,
         "name": event.name,
+        "terms": list(event.terms[:8]),
+        "texts": list(event.texts),
         "question": f"Talked about:\n{words}\n{posts}\nWhy, in one line?",
     }
     return Event(orjson.dumps(asked), asked, event.time_ms, _id(event))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 MAX_CHARS = 4096
 MAX_WORDS = 64
@@ -51,7 +50,10 @@ def terms_of(post: str) -> list[str]:
 def same_term(one: str, other: str) -> bool:
     """Whether two terms differ only by `#`, spaces or an ending, like `#fightnight` and `fight night`."""
     short, long = sorted((_plain(one), _plain(other)), key=len)
-    return short == long or (len(short) >= 4 and long.startswith(short) and len(long) - len(short) <= 2)
+    ending = long[len(short) :]
+    return short == long or (
+        len(short) >= 4 and long.startswith(short) and ending.isalpha() and len(ending) <= 2
+    )
 
 
 def forms(term: str) -> list[str]:
@@ -66,13 +68,3 @@ def _plain(term: str) -> str:
 
 def part_of(one: str, other: str) -> bool:
     return one in other.split() or other in one.split()
-
-
-def shortest_name(terms: Sequence[str]) -> str:
-    """Prefers phrases, then hashtags, then words, then links; then the shorter."""
-
-    def order(term: str) -> tuple[int, int, str]:
-        kind = 0 if " " in term else 1 if term.startswith("#") else 3 if "/" in term else 2
-        return kind, len(term), term
-
-    return min(terms, key=order)

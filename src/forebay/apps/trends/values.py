@@ -34,6 +34,8 @@ class TrendSettings:
     changed_ratio: float = 2.0
     """A trend has changed if its rate or number of terms grew by this factor since its last event."""
     changed_s: float = 30.0
+    return_s: float = 7200.0
+    """An ended trend is remembered this long."""
 
     @property
     def tick_ms(self) -> int:
@@ -129,7 +131,7 @@ def whole(reports: Iterable[TickReport]) -> TickReport:
     )
 
 
-TrendKind = Literal["born", "changed", "peaked", "ended", "merged"]
+TrendKind = Literal["born", "returned", "changed", "peaked", "ended", "merged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,9 @@ class TrendEvent:
     `onset_ms` is an estimate; `time_ms` is the end of the tick; `rate_per_s` is the smoothed rate of posts,
     or the peak rate for `peaked` and `ended`. `posts` are numbers assigned by the counter; `texts` are a
     diverse sample, if texts were given. `changed`: much larger or broader than at its last event. `merged`:
-    continues as trend `into`.
+    continues as trend `into`. `returned`: an ended trend rises again and continues its entry, with the onset
+    and the peak of the new rise. `score` is the highest evidence of this rise so far. `rank` orders the live
+    trends by their evidence at this moment; 1 is the strongest.
     """
 
     kind: TrendKind
@@ -155,3 +159,7 @@ class TrendEvent:
     into: int | None = None
     posts: tuple[int, ...] = ()
     texts: tuple[str, ...] = ()
+    now_per_s: float = 0.0
+    peak_per_s: float = 0.0
+    rank: int = 1
+    rises: int = 1
