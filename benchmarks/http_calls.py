@@ -133,14 +133,21 @@ async def with_pyreqwest(url: str) -> AsyncIterator[Call]:
         yield call
 
 
+@asynccontextmanager
+async def with_none(url: str) -> AsyncIterator[Call]:
+    yield lambda: asyncio.sleep(CALL_S)
+
+
 CLIENTS: dict[str, Callable[[str], Opened]] = {
     "aiohttp": with_aiohttp,
     "forebay": with_forebay,
     "forebay, pulled": with_pulled_answers,
     "forebay, engine": with_engine,
     "pyreqwest": with_pyreqwest,
+    "none": with_none,
 }
-"""`pulled`: as the gateway reads. `engine`: with everything up to a `Completion`."""
+"""`pulled`: as the gateway reads. `engine`: with everything up to a `Completion`. `none`: the measurement
+itself, which is in every figure."""
 
 
 def installed() -> tuple[str, ...]:

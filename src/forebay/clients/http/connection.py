@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import httptools
 
@@ -28,8 +27,7 @@ Quote = Callable[[str], str]
 """Makes a server's text fit for a message."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpCall:
+class HttpCall(NamedTuple):
     """A request as bytes.
 
     `silence_s`: the longest time until the first byte and between two reads. `until_s`: when the answer must
