@@ -79,6 +79,15 @@ def test_events_without_answers_are_checkpointed_within_the_bound() -> None:
     assert 31.0 <= made[1] <= 36.0
 
 
+def test_a_checkpoint_that_is_wanted_is_made_once() -> None:
+    of = job()
+    loop = CheckpointLoop(of, CheckpointSchedule(5.0, 0.0), clock=of.clock)
+    loop.want()
+    while of.clock.monotonic_s() < 60.0:
+        loop.step(of.clock.advance)
+    assert of.checkpoints == [5.0]
+
+
 def test_failed_checkpoint_is_tried_again_until_one_completes() -> None:
     of = job(answers=[10.0])
     of.broken = True

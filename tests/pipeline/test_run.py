@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -38,6 +39,7 @@ class FakeJob:
 
     id = "job"
     rest = FlinkRest("http://flink")
+    client = None
 
     def __init__(self, looks: Sequence[Look], counts: dict[str, float] | None = None) -> None:
         self._looks = list(looks)
@@ -66,6 +68,26 @@ class FakeJob:
         self.drained.append(folder)
 
 
+class IdleActivity:
+    """Of a job that never has anything to commit."""
+
+    def __init__(self, job: str) -> None:
+        self._woken = threading.Event()
+
+    def submitted(self, client: object) -> None: ...
+
+    def await_answer(self, timeout_s: float) -> bool:
+        return self._woken.wait(timeout_s)
+
+    def take_reads(self) -> bool:
+        return False
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def close(self) -> None: ...
+
+
 class Bench:
     """Runs a pipeline with a scripted Flink."""
 
@@ -84,6 +106,7 @@ class Bench:
         self.replace("start_jvm", lambda *arguments, **more: None)
         self.replace("jvm_process", lambda: (2**22 + 1, 0.0))
         self.replace("served_model", lambda spec, url, say: ServedModel("m"))
+        self.replace("EmbeddedActivity", IdleActivity)
         self.replace("submit", lambda env, name, url: FakeJob(self.looks))
         self.replace("end_job", lambda url, job, timeout_s, **more: self.cancelled.append(job))
 
@@ -313,8 +336,9 @@ def test_wait_for_the_engine_is_shown(bench: Bench) -> None:
     [
         # (failures since the last restart, restores, newest checkpoint)
         ([(0, 0, 0), (2, 0, 1), (2, 0, 2), (3, 0, 3)], [0, 2, 2, 3]),
-        ([(2, 0, 1), (0, 1, 1), (1, 1, 1), (1, 1, 2), (2, 1, 3)], [2, 2, 2, 2, 3]),
-        ([(0, 1, 0), (1, 1, 0), (1, 1, 8), (1, 2, 8), (1, 2, 9), (3, 2, 10)], [0, 0, 0, 0, 0, 2]),
+        # Metrics may be older than a checkpoint soon after the restore.
+        ([(2, 0, 1), (0, 1, 1), (0, 1, 2), (1, 1, 3), (2, 1, 4)], [2, 2, 2, 2, 3]),
+        ([(0, 1, 0), (1, 1, 8), (1, 2, 8), (1, 2, 9), (1, 2, 10), (3, 2, 11)], [0, 0, 0, 0, 0, 2]),
     ],
 )
 def test_failed_commits_add_up_without_a_restores_repeats(

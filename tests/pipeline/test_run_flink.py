@@ -82,3 +82,33 @@ def test_local_engine_killed_during_a_run_loses_no_record(pipelines: Any, flink_
     assert any("ended and is being restarted" in words for words in said)
     positions = sorted(line["position"] for line in pipelines.lines())
     assert positions == sorted(f"generator@{n}" for n in range(last.results))
+
+
+def test_results_are_committed_long_before_the_interval(pipelines: Any) -> None:
+    folder = pipelines.folder / "in"
+    folder.mkdir()
+    spec = pipelines.spec(
+        source={"type": "jsonl", "path": "in", "follow": True},
+        prompt="{{ text }}",
+        checkpoint={"interval_s": 3600.0},
+    )
+
+    def add(number: int) -> None:
+        pipelines.write({"text": f"event {number}"}, name="new")
+        (pipelines.folder / "new").rename(folder / f"{number}.jsonl")
+
+    def committed(count: int) -> bool:
+        if len(pipelines.lines()) == count:
+            return True
+        if not (folder / f"{len(pipelines.lines())}.jsonl").exists():
+            # One commit after the other.
+            add(len(pipelines.lines()))
+        return False
+
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.0))) as replica:
+        pipelines.interrupt(spec, replica.url, lambda: committed(3))
+        pipelines.interrupt(spec, replica.url, lambda: committed(5))
+    texts = [line["fields"]["text"] for line in pipelines.lines()]
+    assert sorted(texts) == [f"event {n}" for n in range(5)]
+    # A job has one file, however often it commits.
+    assert len(list((pipelines.folder / "out").glob("part-*.jsonl"))) == 2

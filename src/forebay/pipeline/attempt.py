@@ -168,13 +168,13 @@ class Attempt:
             self._activity = WatchedActivity(rest, order.job_id)
             job = self._submit(env, rest)
             with closing(_checkpoint_loop(spec, self._activity)) as loop:
-                return self._watch(job, until, commits, loop.check)
+                return self._watch(job, until, commits, loop)
         with closing(EmbeddedActivity(order.job_id)) as activity:
             job = self._submit(env, rest)
             activity.submitted(job.client)
             used_s = partial(processor_s, jvm_process()[0])
             with closing(_checkpoint_loop(spec, activity, used_s)) as loop:
-                return self._watch(job, until, commits, loop.check)
+                return self._watch(job, until, commits, loop)
 
     def _submit(self, env: StreamExecutionEnvironment, rest: FlinkRest) -> RunningJob:
         order = self._order
@@ -191,13 +191,9 @@ class Attempt:
         job: RunningJob,
         until: tuple[Place, ...],
         commits: CommitWatch,
-        check: Callable[[], None] = lambda: None,
+        loop: CheckpointLoop | None = None,
     ) -> Snapshot:
         order, spec = self._order, self._order.plan.spec
-
-        def committed(checkpoints: Checkpoints) -> None:
-            check()
-            commits(checkpoints)
 
         offsets = GroupOffsets(
             spec,
@@ -207,6 +203,14 @@ class Attempt:
             ids=self._topics.ids,
             seen=lambda ids: self._report(NewTopics(dict(ids))),
         )
+
+        def committed(checkpoints: Checkpoints) -> None:
+            if loop is not None:
+                loop.check()
+                if offsets.awaits:
+                    loop.want()
+            commits(checkpoints)
+
         waits = lag_watched(spec, job, restored=order.restore_from is not None)
         with closing(offsets), closing(commits), waits as waiting:
             last = watch_until_end(

@@ -59,12 +59,16 @@ class CheckpointLoop:
         self._clock = clock or SystemClock()
         self._closed = threading.Event()
         self._failure: Exception | None = None
-        self._answered = self._read = False
+        self._answered = self._read = self._wanted = False
         self._used_s = (self._clock.monotonic_s(), processor_s())
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+
+    def want(self) -> None:
+        """Make a checkpoint even if nothing happens; any thread."""
+        self._wanted = True
 
     def check(self) -> None:
         """Raise what has ended the thread, if anything: without it, nothing is committed."""
@@ -101,11 +105,12 @@ class CheckpointLoop:
                 self._answered = self._activity.await_answer(left_s)
             return
         self._answered = self._activity.await_answer(self._schedule.most_s)
-        self._read = self._activity.take_reads()
+        self._read = self._activity.take_reads() or self._wanted
 
     def _checkpoint(self) -> None:
         self._activity.take_answers()
         self._activity.take_reads()
+        self._wanted = False
         begun_s, rate = self._clock.monotonic_s(), 0.0
         before_s, used_s = self._used_s[0], self._processor_s()
         if begun_s > before_s:

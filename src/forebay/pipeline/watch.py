@@ -27,6 +27,7 @@ log = logging.getLogger("forebay")
 POLL_S = 0.5
 STILL_LOOKS, SETTLED_LOOKS = 10, 15
 RESTING_ROUNDS, SETTLED_ROUNDS = 3, 9
+LATE_LOOKS = 2
 CANCEL_S = 60.0
 REFUSED = tuple(f"{error.__name__}: " for error in (FeedRefused, RegistryRefused))
 """Prefixes of failures that no restart fixes."""
@@ -180,20 +181,23 @@ class FailedCommits:
     """Counts the transactions that a job's sinks could not commit.
 
     A restore repeats its checkpoint's commits, which usually succeeded: Kafka rejects them as an old
-    producer's, and Flink counts failures. So failures between a restore and the next checkpoint are ignored.
-    (Those of a resumed checkpoint are checked before the start.)
+    producer's, and Flink counts failures. So failures between a restore and the next checkpoint are ignored,
+    and in `LATE_LOOKS` looks after it: metrics are older than checkpoints. (Those of a resumed checkpoint are
+    checked before the start.)
     """
 
     def __init__(self) -> None:
         self._sum = self._last = 0
         self._restored = 0
-        self._done_before = 0
+        self._done_before = self._looks_since = 0
 
     def __call__(self, count: int, checkpoints: Checkpoints) -> int:
         """Return the total, given Flink's counter, which restarts from 0 with each restart."""
         if checkpoints.restored != self._restored:
             self._restored, self._done_before, self._last = checkpoints.restored, checkpoints.newest_done, 0
-        if self._restored == 0 or checkpoints.newest_done > self._done_before:
+            self._looks_since = 0
+        self._looks_since += checkpoints.newest_done > self._done_before
+        if self._restored == 0 or self._looks_since > LATE_LOOKS:
             self._sum += max(0, count - self._last)
         self._last = count
         return self._sum
