@@ -127,7 +127,7 @@ def read_asked(
     if not route.form:
         numbers = {name: n for name, n in counts.items() if n is not None}
         # The name comes first, so that another one can be put there without reading the body again.
-        document = without_nulls({"model": model or None, **document, **numbers}, fields)
+        document = without_nulls(({"model": model} if model else {}) | document | numbers, fields)
         body = orjson.dumps(document)
         begin = len(b'{"model":')
         end = begin + len(orjson.dumps(model))
