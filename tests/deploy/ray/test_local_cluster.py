@@ -64,14 +64,14 @@ def test_its_dashboard_is_on_loopback_and_requires_a_token(home: Path, address: 
 
 
 def test_no_other_user_writes_where_ray_runs_code_from(home: Path, address: str) -> None:
-    ray = scripted(
-        home, 'for word; do case "$word" in --temp-dir=*) mkdir -m 777 "${word#*=}/session" ;; esac; done'
-    )
+    # As Ray does with its folder.
+    opens = 'mkdir -p "${word#*=}" && chmod 777 "${word#*=}"'
+    ray = scripted(home, 'for word; do case "$word" in --temp-dir=*) ' + opens + " ;; esac; done")
     assert start_local_cluster(address, lambda words: None, ray=lambda: ray)
-    [session] = home.glob("*/session")
-    assert session.parent.stat().st_mode & 0o777 == 0o700
+    [folder] = home.glob("forebay-ray-*")
+    assert folder.stat().st_mode & 0o777 == 0o700
     if os.getuid() == 0:
-        os.chown(session.parent, 12345, -1)
+        os.chown(folder, 12345, -1)
         with pytest.raises(SettingError, match="forebay-ray-0 belongs to user 12345"):
             start_local_cluster(address, lambda words: None, ray=lambda: ray)
 

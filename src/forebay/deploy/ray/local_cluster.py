@@ -75,10 +75,15 @@ def start_local_cluster(
         raise DeployError(f"Ray's token: {error}") from None
     if token is None:
         _run(environment, program, "get-auth-token", "--generate")
-    # Ray lets all users write to its folders, from which it runs code; those below a private one are closed.
+    # Ray lets all users write to its folder, from which it runs code; below a private one nobody reaches it.
     # Longer paths than this one would not fit into the addresses of its sockets.
     folder = private_folder(Path(tempfile.gettempdir(), f"forebay-ray-{os.getuid()}"))
-    places = [f"--dashboard-port={port}", f"--node-ip-address={LOOPBACK}", "--port=0", f"--temp-dir={folder}"]
+    places = [
+        f"--dashboard-port={port}",
+        f"--node-ip-address={LOOPBACK}",
+        "--port=0",
+        f"--temp-dir={folder}/ray",
+    ]
     shown = ("--include-dashboard=true", "--dashboard-host=127.0.0.1")
     _run(environment, program, "start", "--head", *shown, *places, *options)
     return True
