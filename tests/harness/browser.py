@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import aiohttp
 import pytest
@@ -44,7 +44,7 @@ SMALL_TEXTS = """
 class Tab:
     """A page in the browser. `errors`: of its console, and exceptions of its scripts."""
 
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse[Literal[True]]) -> None:
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse[bool]) -> None:
         self._socket = socket
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[Any]] = {}

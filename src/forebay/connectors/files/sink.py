@@ -55,15 +55,22 @@ class Part:
 
 
 class FollowedLines:
-    """The committed lines of a folder, each once, as they appear."""
+    """The committed lines of a folder, each once, as they appear. `newest`: of the files that are there at
+    the first look only so many, the newest ones; None: all."""
 
-    def __init__(self, path: Location) -> None:
+    def __init__(self, path: Location, newest: int | None = None) -> None:
         self._path = path
+        self._newest = newest
         self._read: dict[str, tuple[int, int]] = {}
 
     def new(self) -> Iterator[bytes]:
         """The lines since the last call, without newlines. Raises as `committed_parts`, and `OSError`."""
-        for part in committed_parts(self._path):
+        parts = committed_parts(self._path)
+        if self._newest is not None:
+            parts, old = parts[-self._newest :], parts[: -self._newest]
+            self._read = {part.name: (part.written_ns, 0) for part in old}
+            self._newest = None
+        for part in parts:
             written_ns, begin = self._read.get(part.name, (-1, 0))
             if part.written_ns == written_ns:
                 continue
