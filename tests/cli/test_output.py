@@ -103,8 +103,10 @@ def test_no_command_makes_a_console_of_its_own() -> None:
     assert not [call.lineno for call in calls if getattr(call.func, "id", "") == "Console"]
 
 
-SILENT = frozenset(("forebay ask", "forebay autoscale kubernetes", "forebay autoscale ray", "forebay init"))
-"""Commands whose output is answers, a log and a file."""
+SILENT = frozenset(
+    ("forebay ask", "forebay autoscale kubernetes", "forebay autoscale ray", "forebay init", "forebay show")
+)
+"""Commands whose output is answers, a log, a file and an address."""
 
 
 @pytest.mark.parametrize(

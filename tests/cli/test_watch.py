@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import urllib.request
+import webbrowser
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 from forebay.cli import application
 from forebay.cli.output import port_of, with_values
+from forebay.cli.watch import has_browser
 from forebay.errors import SettingError
 from forebay.pipeline.live.outputs import Outputs
 from forebay.pipeline.live.server import PageServer
@@ -106,6 +108,26 @@ def test_the_page_is_served_while_the_run_lasts_and_written_at_its_end(
     assert "t-2" in (tmp_path / "out" / "page.html").read_text()
     shown = CliRunner().invoke(application(), ["show", str(tmp_path / "out")])
     assert shown.stdout == f"{(tmp_path / 'out' / 'page.html').as_uri()}\n"
+
+
+@pytest.mark.parametrize(
+    ("browser", "opens"),
+    [
+        (webbrowser.BackgroundBrowser("xdg-open"), True),
+        (webbrowser.Chrome("chromium"), True),
+        (webbrowser.GenericBrowser("w3m"), False),
+    ],
+)
+def test_a_browser_for_the_terminal_is_not_opened(
+    monkeypatch: pytest.MonkeyPatch, browser: webbrowser.BaseBrowser, opens: bool
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setattr(webbrowser, "get", lambda: browser)
+    monkeypatch.setenv("DISPLAY", ":0")
+    assert has_browser() == opens
+    monkeypatch.delenv("DISPLAY")
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    assert not has_browser()
 
 
 def test_a_folder_without_a_page_is_refused(tmp_path: Path) -> None:

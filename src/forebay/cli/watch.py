@@ -32,7 +32,8 @@ def has_browser() -> bool:
     if not (sys.stderr.isatty() and shows_browser()):
         return False
     try:
-        return not isinstance(webbrowser.get(), webbrowser.GenericBrowser)
+        # Those for the terminal are of this class, those for a screen of others, some derived from it.
+        return type(webbrowser.get()) is not webbrowser.GenericBrowser
     except webbrowser.Error:
         return False
 

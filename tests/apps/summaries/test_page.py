@@ -42,7 +42,7 @@ SUMMARY = Summary(
     prompt_tokens=100,
     completion_tokens=20,
 )
-HARMLESS = """html head meta title style body h1 h2 h3 p nav a section svg g rect ol li bdi span details
+HARMLESS = """html head meta title style body main h1 h2 h3 p nav a section svg g rect ol li bdi span details
 summary div small strong"""
 
 

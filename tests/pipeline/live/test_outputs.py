@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,18 @@ def test_followed_lines_are_read_once_each_and_of_growing_files(tmp_path: Path) 
     (tmp_path / ".part-c-0.jsonl.inprogress").write_bytes(b"5\n")
     assert sorted(followed.new()) == [b"3", b"4"]
     assert len(committed_parts(tmp_path)) == 2
+
+
+def test_of_old_files_only_the_newest_are_read(tmp_path: Path) -> None:
+    for number in range(5):
+        part = tmp_path / f"part-a-{number}.jsonl"
+        part.write_bytes(b"%d\n" % number)
+        os.utime(part, (number, number))
+    followed = FollowedLines(tmp_path, newest=2)
+    assert list(followed.new()) == [b"3", b"4"]
+    (tmp_path / "part-b-0.jsonl").write_bytes(b"5\n")
+    assert list(followed.new()) == [b"5"]
+    assert list(FollowedLines(tmp_path, newest=9).new()) == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
 def test_the_newest_lines_fit_into_their_bytes() -> None:

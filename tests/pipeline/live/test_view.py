@@ -64,7 +64,7 @@ def test_the_newest_results_come_first_and_can_be_searched_by_key(tmp_path: Path
     assert shown.count('class="card"') == SHOWN_RESULTS
     assert shown.index("t-89") < shown.index("t-88")
     found = words(run.page.part("results", "K17 x17"))
-    assert "1 match among the newest 90 of 90 results" in found
+    assert "1 match among the newest 90 results" in found
     assert "t-17" in found
     assert "0 matches" in words(run.page.part("results", "nobody"))
 
@@ -122,6 +122,20 @@ def test_an_applications_view_is_on_top_and_follows_its_results(tmp_path: Path) 
     assert "<h1" not in view
     page = run.page.page()
     assert page.index("Viral trends") < page.index("Over time") < page.index("Newest results")
+
+
+def test_a_view_that_cannot_be_made_stops_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(tmp_path, application={"type": "trends"})
+
+    def make(lines: object) -> str:
+        raise KeyError("odd")
+
+    run.page._make = make
+    assert set(run.page.versions()) >= {"status", "application"}
+    assert "cannot be made" in words(run.page.part("application"))
+    assert "odd" in caplog.text
 
 
 def test_a_view_that_takes_long_is_made_rarely(tmp_path: Path) -> None:

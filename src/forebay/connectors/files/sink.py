@@ -60,15 +60,22 @@ class Part:
 
 
 class FollowedLines:
-    """The committed lines of a folder, each once, as they appear."""
+    """The committed lines of a folder, each once, as they appear. `newest`: of the files that are there at
+    the first look only so many, the newest ones; None: all."""
 
-    def __init__(self, path: Location) -> None:
+    def __init__(self, path: Location, newest: int | None = None) -> None:
         self._path = path
+        self._newest = newest
         self._read: dict[str, int] = {}
 
     def new(self) -> Iterator[bytes]:
         """The lines since the last call, without newlines. Raises as `committed_parts`, and `OSError`."""
-        for part in committed_parts(self._path):
+        parts = committed_parts(self._path)
+        if self._newest is not None:
+            parts, old = parts[-self._newest :], parts[: -self._newest]
+            self._read = {part.name: part.size for part in old}
+            self._newest = None
+        for part in parts:
             begin = self._read.get(part.name, 0)
             if part.size <= begin:
                 continue

@@ -21,6 +21,8 @@ LOOK_SHARE = 0.02
 MAX_LINE_BYTES = 1 << 16
 NEWEST_BYTES = 4 << 20
 ALL_BYTES = 64 << 20
+NEWEST_FILES = 20
+"""Files of earlier runs that are read; a folder may hold gigabytes."""
 EXAMPLES = 3
 MAX_CAUSES = 20
 NEWS_CHARS = 200
@@ -51,10 +53,10 @@ class CauseExamples:
 
 
 class Outputs:
-    """What a run has committed to folders of JSON lines, earlier runs of the pipeline included.
+    """What a run has committed to folders of JSON lines, and what earlier runs left in their newest files.
 
-    One thread calls `look`; others read. `keep_all`: keep all results, up to `ALL_BYTES`, for an
-    application's view. `news` receives each result that appears after the first look.
+    One thread calls `look`; others read. `keep_all`: read all files and keep all results, up to `ALL_BYTES`,
+    for an application's view. `news` receives each result that appears after the first look.
     """
 
     def __init__(
@@ -63,8 +65,9 @@ class Outputs:
         places = {key: location_of(path) for key, path in spec.directories().items()}
         self._news = news
         self._first = True
-        self._results = _followed(places.get("sink.path"))
-        self._letters = _followed(places.get("dead_letters.path"))
+        newest = None if keep_all else NEWEST_FILES
+        self._results = _followed(places.get("sink.path"), newest)
+        self._letters = _followed(places.get("dead_letters.path"), newest)
         self.kept = {"results": self._results is not None, "letters": self._letters is not None}
         self.results = NewestLines(ALL_BYTES if keep_all else NEWEST_BYTES)
         self.letters = NewestLines(NEWEST_BYTES)
@@ -98,8 +101,8 @@ class Outputs:
         found.newest.append(line)
 
 
-def _followed(place: Location | None) -> FollowedLines | None:
-    return None if place is None else FollowedLines(place)
+def _followed(place: Location | None, newest: int | None) -> FollowedLines | None:
+    return None if place is None else FollowedLines(place, newest)
 
 
 def _lines(followed: FollowedLines | None) -> Iterator[bytes]:

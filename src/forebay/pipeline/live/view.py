@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +23,7 @@ from forebay.pipeline.live.outputs import Outputs
 from forebay.pipeline.snapshot import FAILED, INTERRUPTED, Snapshot
 from forebay.pipeline.spec import PipelineSpec
 
+LOG = logging.getLogger("forebay")
 TEMPLATE = "live.html.j2"
 LEAD = "What this run does now, from its own counts and its committed results. Times are in UTC."
 CHARTS_EVERY = 4
@@ -157,10 +159,10 @@ class LivePage:
                 shown_now.append(row)
             if len(shown_now) >= SHOWN_RESULTS:
                 break
-        total = counted(self._outputs.results.added, "result")
-        note = f"{total} committed; the newest are first."
+        note = "The newest are first." if searched else "There are none yet."
         if words:
-            note = f"{counted(len(shown_now), 'match', 'matches')} among the newest {searched:,} of {total}."
+            matches = counted(len(shown_now), "match", "matches")
+            note = f"{matches} among the newest {counted(searched, 'result')}."
         return {"results": shown_now, "results_note": note}
 
     def _rows(self, most: int) -> list[dict[str, Any]]:
@@ -177,7 +179,12 @@ class LivePage:
         begin_s = self._clock_s()
         if self._make is None or added == self._view_of or (begin_s < self._view_due_s and not at_once):
             return
-        self._view = view_of(self._make, [*self._outputs.results.lines, *self._outputs.letters.lines])
+        lines = [*self._outputs.results.lines, *self._outputs.letters.lines]
+        try:
+            self._view = view_of(self._make, lines)
+        except Exception:
+            LOG.exception("the application's view of its results cannot be made; the run continues")
+            self._view = "<p>This view cannot be made; the terminal shows the error.</p>"
         self._view_of = added
         self._view_version += 1
         now_s = self._clock_s()
