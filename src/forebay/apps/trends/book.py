@@ -266,7 +266,7 @@ class TrendBook:
                 self._tell(number, trend, events)
 
     def _names(self) -> dict[str, int]:
-        """The trend of each name and telling main term, live ones before ended ones."""
+        """The trend of each name and main term that can name it, live ones before ended ones."""
         old = (self._tick or 0) - self.settings.return_s / self.settings.tick_s
         self._ended = {number: trend for number, trend in self._ended.items() if trend.ended_tick >= old}
         live = {number: trend for number, trend in self._trends.items() if trend.is_told}
