@@ -219,7 +219,9 @@ class TrendBook:
             weight = max(a[0] if a else 0, b[0] if b else 0)
             either += weight
             if a and b:
-                both += weight * ((a[1] == b[1]) + (a[2] == b[2])) / 2
+                # A post in common by chance means little if one term has many more posts.
+                most = min(a[0], b[0]) / max(a[0], b[0])
+                both += weight * min(((a[1] == b[1]) + (a[2] == b[2])) / 2, most)
         return both / either if either else 0.0
 
     def _follow(self, events: list[TrendEvent]) -> None:
