@@ -2,7 +2,7 @@
 
 `fight.jsonl` holds the events: what happened, from when until when posts are about it, the words that name
 it, and posts as the reason. An event has at least six posts with its words in its first two minutes, and 1.5
-times as many as in two minutes before. Advertisements, cheers and swearing are no events.
+times as many as in two minutes before. Advertisements, cheers and swearing do not count.
 """
 
 from __future__ import annotations

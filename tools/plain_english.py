@@ -32,6 +32,7 @@ TREE = ("src", "tests", "benchmarks", "tools", "docs", "examples", "README.md", 
 NOT_CHECKED = re.compile(r"docs/reference/(?:forebay|testing)\.md|tests/corpus/|tools/plain_english")
 
 PROMPT = "a prompt: other words change the answers"
+WORDS_OF_POSTS = "a list of words in posts"
 CODE_IN_TEXT = "a name in a program or a template"
 ALLOWED = {
     ("benchmarks/engine_settings.py", "What it is"): PROMPT,
@@ -44,7 +45,13 @@ ALLOWED = {
     ("src/forebay/apps/summaries/prompt.py", "say"): PROMPT,
     ("src/forebay/apps/summaries/prompt.py", "stands"): PROMPT,
     ("src/forebay/apps/topics/settings.py", "what it is"): PROMPT,
-    ("src/forebay/apps/trends/settings.py", "say"): PROMPT,
+    ("src/forebay/apps/trends/names.py", "knew"): WORDS_OF_POSTS,
+    ("src/forebay/apps/trends/names.py", "say"): WORDS_OF_POSTS,
+    ("src/forebay/apps/trends/names.py", "says"): WORDS_OF_POSTS,
+    ("src/forebay/apps/trends/names.py", "tell"): WORDS_OF_POSTS,
+    ("src/forebay/apps/trends/names.py", "told"): WORDS_OF_POSTS,
+    ("src/forebay/apps/trends/names.py", "wants"): WORDS_OF_POSTS,
+    ("src/forebay/apps/trends/reason.py", "say"): PROMPT,
     ("src/forebay/connectors/generator/posts.py", "so much"): "a generated post",
     ("src/forebay/untrusted_text.py", "say"): PROMPT,
     ("tests/apps/test_questions.py", "say"): PROMPT,

@@ -1,4 +1,4 @@
-"""A trend's name is a phrase, a hashtag or a telling word of its posts."""
+"""A trend is named by a phrase, a hashtag or a word of its posts that means something."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ TERMS = ("tired", "looks tired")
         ("The boxer is very very tired", "very"),
         ("A boxer tires, the boxer slows, this boxer stops", "boxer"),
         ("Looks tired", "looks"),
-        ("People say that Ronaldo is tired", "ronaldo"),
+        ("People think that Ronaldo is tired", "ronaldo"),
         ("It is round 10 and he slows down", "10"),
         ("He slows down in round 4", "4"),
         ("The crowd shouts #goat", "goat"),
@@ -64,7 +64,7 @@ def asked(number: int = 7) -> dict[str, Any]:
 def test_a_rejected_line_is_asked_for_once_more_in_another_way() -> None:
     machine = Machine(ReasonProgram())
     machine.event("7", 1, **asked())
-    machine.answer("7", {"why": "People say that Ronaldo is tired"})
+    machine.answer("7", {"why": "People think that Ronaldo is tired"})
     again = machine.calls["7"].ask.messages[-1].content
     assert "names something that no post holds" in again
     assert '"ronaldo"' in again
@@ -76,7 +76,7 @@ def test_a_line_that_is_rejected_twice_is_a_dead_letter() -> None:
     machine = Machine(ReasonProgram())
     machine.event("7", 1, **asked())
     machine.answer("7", {"why": "tired tired"})
-    machine.answer("7", {"why": "People say that Ronaldo is tired"})
+    machine.answer("7", {"why": "People think that Ronaldo is tired"})
     assert machine.results == []
     (letter,) = machine.letters
     assert letter.cause == "unsupported"

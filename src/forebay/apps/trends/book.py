@@ -219,7 +219,9 @@ class TrendBook:
             weight = max(a[0] if a else 0, b[0] if b else 0)
             either += weight
             if a and b:
-                both += weight * ((a[1] == b[1]) + (a[2] == b[2])) / 2
+                # A post in common by chance means little if one term has many more posts.
+                most = min(a[0], b[0]) / max(a[0], b[0])
+                both += weight * min(((a[1] == b[1]) + (a[2] == b[2])) / 2, most)
         return both / either if either else 0.0
 
     def _follow(self, events: list[TrendEvent]) -> None:
@@ -266,7 +268,7 @@ class TrendBook:
                 self._tell(number, trend, events)
 
     def _names(self) -> dict[str, int]:
-        """The trend of each name and telling main term, live ones before ended ones."""
+        """The trend of each name and main term that can name it, live ones before ended ones."""
         old = (self._tick or 0) - self.settings.return_s / self.settings.tick_s
         self._ended = {number: trend for number, trend in self._ended.items() if trend.ended_tick >= old}
         live = {number: trend for number, trend in self._trends.items() if trend.is_told}

@@ -1,4 +1,4 @@
-"""Names a trend: a phrase, a hashtag or a telling word, never a common word, a number or an emoji alone."""
+"""Names a trend: a phrase, a hashtag or a word, never a common word, a number or an emoji alone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ und von vor war wenn wie wir zu zum zur ao as da dele dos ela ele em essa isso j
 num os pela pelo quando são seu sua tá tem uma você
 """
 COMMON = frozenset(COMMON_WORDS.split())
-"""Words that say nothing alone, in five languages; in a phrase they may."""
+"""Words that mean little alone, in five languages."""
 
 
 def tells(term: str) -> bool:

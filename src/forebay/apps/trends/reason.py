@@ -76,7 +76,7 @@ def problem_of(line: str, terms: Iterable[str], texts: Iterable[str]) -> Problem
 
 def _names(line: str) -> list[str]:
     words = WORD.findall(line)
-    # In a line with a capital at most words, capitals are no sign of a name.
+    # If most words of a line begin with a capital, a capital does not mark a name.
     titled = sum(word[0].isupper() for word in words) > len(words) / 2
     found = [word for word in words if word[0] in "#@" or NUMBER.fullmatch(word)]
     if not titled:
@@ -118,9 +118,7 @@ class ReasonProgram(Program[dict[str, Any]]):
 def again(about: Mapping[str, JSON], problem: Problem) -> dict[str, JSON]:
     """The question in another way: what was wrong, and to use the posts' own words."""
     said = f"A first answer was rejected: {problem.what}.\n{quoted_words([problem.word])}"
-    question = (
-        f"{about['question']}\n{said}\nAnswer with words of the posts: what do these people say happened?"
-    )
+    question = f"{about['question']}\n{said}\nAnswer with words of the posts: what happened, in their view?"
     return {**about, "question": question}
 
 
