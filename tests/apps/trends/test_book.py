@@ -244,6 +244,6 @@ def test_if_too_many_terms_rise_those_with_the_least_evidence_wait() -> None:
 def test_a_post_in_common_by_chance_makes_no_event_of_a_large_trend_and_a_small_one() -> None:
     book = TrendBook(TrendSettings())
     book.take(TickReport(0, 100.0, {"#storm": seen(90.0, 100, posts=90)}))
-    small = Seen((8, 500, 502), (8.0,) * 4, Rise(20.0, 0.0, 0.01, 0))
+    small = TermSeen((8, 500, 502), (8.0,) * 4, Rise(20.0, 0.0, 0.01, 0))
     born = book.take(TickReport(1, 100.0, {"#goal": small, "#storm": seen(90.0, 500, posts=90)}))
     assert [event.name for event in born if event.kind == "born"] == ["#goal"]
