@@ -241,7 +241,7 @@ def test_if_too_many_terms_rise_those_with_the_least_evidence_wait() -> None:
     assert set(report.terms) == {f"hot{n}" for n in range(15, 20)}
 
 
-def test_a_post_in_common_by_chance_makes_no_event_of_a_large_trend_and_a_small_one() -> None:
+def test_a_post_in_common_by_chance_does_not_merge_trends() -> None:
     book = TrendBook(TrendSettings())
     book.take(TickReport(0, 100.0, {"#storm": seen(90.0, 100, posts=90)}))
     small = TermSeen((8, 500, 502), (8.0,) * 4, Rise(20.0, 0.0, 0.01, 0))
