@@ -58,10 +58,7 @@ def test_another_model_is_set_without_reading_the_body(name: str, monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr(orjson, "loads", lambda body: pytest.fail("it was read again"))
         for model in (name, "x", name):
-            asked, spoken = (
-                with_model(asked, model, form=False),
-                with_model(spoken, model, form=True),
-            )
+            asked, spoken = with_model(asked, model), with_model(spoken, model)
     assert orjson.loads(asked.body) == chat | {"model": name}
     assert (asked.model, spoken.model) == (name, name)
     assert spoken.body == form.replace("ä".encode(), name.encode())

@@ -59,16 +59,7 @@ from forebay.gateway.refusal import (
 )
 from forebay.gateway.relay import Cut, Relay, break_off
 from forebay.gateway.rename import with_model
-from forebay.gateway.routes import (
-    METHODS,
-    MODEL_PATH,
-    MODELS_PATH,
-    MONITORING,
-    OPEN,
-    ROUTES,
-    dialect_of,
-    route_of,
-)
+from forebay.gateway.routes import METHODS, MODEL_PATH, MODELS_PATH, MONITORING, OPEN, dialect_of, route_of
 from forebay.gateway.spec import LimitsSpec
 from forebay.gateway.telemetry import CONTENT_TYPE, GatewayMetrics
 from forebay.gateway.tracing import Tracing
@@ -350,7 +341,7 @@ class Gateway:
                     last = model == models[-1]
                     if asked.model and model != asked.model:
                         take(len(asked.body))
-                        asked = with_model(asked, model, form=ROUTES[exchange.route].form)
+                        asked = with_model(asked, model)
                     if self._prefill is not None and asked.transferable:
                         # The prefill has its own copy of the body.
                         take(len(asked.body))
