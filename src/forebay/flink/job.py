@@ -19,19 +19,9 @@ from pyflink.version import __version__ as FLINK_VERSION
 from forebay.clients.s3.location import Location, uri_of
 from forebay.clock import Clock, SystemClock
 from forebay.errors import LaunchError, PipelineFailed, SettingError
+from forebay.flink import metrics
 from forebay.flink.checkpoints import MOST_DRAINS, drain_folder
-from forebay.flink.metrics import (
-    COUNTERS,
-    FAILED,
-    GAUGES,
-    MOMENTS,
-    READ,
-    READ_PPM,
-    READER,
-    REPLACED_FILES,
-    REPLICAS,
-    TOO_LARGE,
-)
+from forebay.flink.metrics import COUNTERS, FAILED, READ, READ_METRIC, REPLACED_FILES, TOO_LARGE
 from forebay.flink.rest import FlinkRest, NotFound
 
 MAX_CAUSE_CHARS = 500
@@ -56,9 +46,6 @@ FAILED_COMMITS = "failedCommittables"
 SINKS = (FAILED_COMMITS, TOO_LARGE)
 HELD_BACK = "accumulateBackPressuredTimeMs"
 """Flink's gauge of a task: time for which later tasks have blocked it."""
-READ_METRIC = re.compile(rf"{READER.replace(' ', '_')}(?:__[^.]*)?\.numRecordsOut")
-"""PyFlink joins the names of functions that it runs in one operator."""
-HIGHEST, LOWEST = frozenset((*GAUGES, READ_PPM)) - {*MOMENTS}, (*MOMENTS, REPLICAS)
 ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending", LIMIT_REACHED, REPLACED_FILES, TOO_LARGE))
 
 
@@ -217,8 +204,8 @@ class RunningJob:
                 values[name] = values.get(name, 0) + over.sum
                 continue
             added_up = name in ADDED_UP or name.startswith(FAILED)
-            if added_up or name in HIGHEST or name in LOWEST:
-                values[name] = over.sum if added_up else over.min if name in LOWEST else over.max
+            if added_up or name in metrics.HIGHEST or name in metrics.LOWEST:
+                values[name] = over.sum if added_up else over.min if name in metrics.LOWEST else over.max
             if name == "in_flight":
                 operator = vertex
         return {**values, "held_back_ms": held_back.get(operator, 0)} if operator else values
@@ -289,12 +276,8 @@ def _task(name: str | None) -> str:
 
 
 def _is_counted(metric: str) -> bool:
-    return (
-        ".forebay." in metric
-        or metric.endswith(f".{FAILED_COMMITS}")
-        or metric == HELD_BACK
-        or READ_METRIC.fullmatch(metric) is not None
-    )
+    named = ".forebay." in metric or metric.endswith(f".{FAILED_COMMITS}") or metric == HELD_BACK
+    return named or READ_METRIC.fullmatch(metric) is not None
 
 
 def _is_added_up(metric: str) -> bool:

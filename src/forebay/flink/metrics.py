@@ -238,6 +238,9 @@ LOOKED = "looked_ms"
 MOMENTS = (OLDEST, LOOKED)
 GAUGES = ("in_flight", "pending", *MOMENTS, "engine_p50_us", "engine_p99_us", "event_p50_us", "event_p99_us")
 REPLICAS = "replicas"
+READ_METRIC = re.compile(rf"{READER.replace(' ', '_')}(?:__[^.]*)?\.numRecordsOut")
+"""PyFlink joins the names of functions that it runs in one operator."""
+HIGHEST, LOWEST = frozenset((*GAUGES, READ_PPM)) - {*MOMENTS}, (*MOMENTS, REPLICAS)
 SCALING_GAUGES = ("wanted_replicas", "backlog_tokens", "next_deadline_s")
 
 NOTHING_READ_MS = 253_402_300_799_999
