@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -87,7 +87,8 @@ class EmbeddedActivity:
             return False
 
     def close(self) -> None:
-        with _jvm_lives():
+        """Does nothing if the JVM is gone."""
+        with suppress(Py4JError, OSError):
             for name in self._names:
                 self._properties.remove(name)
 
