@@ -66,7 +66,7 @@ def measure_fight(path: Path) -> dict[str, Any]:
     posts = read_posts(path)
     events = fight_events()
     trends = list(find_trends(posts, SETTINGS, texts=True))
-    least_nats = TrendSettings().least_nats
+    least_nats = 15.0
     start_s = posts[0][0] / 1000
     moved = [(time_ms - posts[0][0], text) for time_ms, text in posts]
     return {

@@ -16,7 +16,7 @@ class TrendSettings:
     """Half-lives of the windows that count as now."""
     history_s: float = 7200.0
     """Half-life of the past."""
-    least_nats: float = 16.0
+    least_nats: float = 15.0
     """Minimum evidence: below one false trend per million independent tests."""
     least_ratio: float = 2.5
     """Minimum ratio of a term's present share to its past share."""
