@@ -55,8 +55,8 @@ class Part:
 
 
 class FollowedLines:
-    """The committed lines of a folder, each once, as they appear. `newest`: of the files that are there at
-    the first look only so many, the newest ones; None: all."""
+    """The committed lines of a folder, each once, as they appear. `newest`: how many of the files that are
+    there at the first look are read, the newest ones; None: all."""
 
     def __init__(self, path: Location, newest: int | None = None) -> None:
         self._path = path
