@@ -14,7 +14,7 @@ import pytest
 
 from forebay.clients.s3.client import S3Client
 from forebay.connectors.kafka import registry
-from forebay.connectors.kafka.registry import Registry, RegistryAway, RegistryRetry, registry_client
+from forebay.connectors.kafka.registry import RegistryAway, RegistryRetry, SchemaRegistry, registry_client
 from forebay.errors import ForebayError
 from forebay.settings import SecretRef
 
@@ -99,7 +99,7 @@ def test_a_registry_leads_to_no_other_server(status: int, monkeypatch: pytest.Mo
         answering(status, {"Location": other}, b"") as (url, asked),
     ):
         patience = RegistryRetry(url, clock=clock, sleep=lambda s: clock.advance(registry.PATIENCE_S))
-        client = registry_client(Registry(url, SecretRef(env="REGISTRY")), patience)
+        client = registry_client(SchemaRegistry(url, SecretRef(env="REGISTRY")), patience)
         with pytest.raises(ForebayError) as caught:
             client.get_schema(1)
     assert asked
@@ -122,7 +122,7 @@ def test_a_registry_whose_head_does_not_end_is_away(monkeypatch: pytest.MonkeyPa
         thread = threading.Thread(target=drip, args=(listening,), daemon=True)
         thread.start()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        client = registry_client(Registry(url), RegistryRetry(url, sleep=lambda s: None))
+        client = registry_client(SchemaRegistry(url), RegistryRetry(url, sleep=lambda s: None))
         try:
             with pytest.raises(RegistryAway, match="no whole answer within"):
                 client.get_schema(1)

@@ -38,7 +38,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(module, "measure_topics", topics)
     monkeypatch.setattr(module, "measure_trends", trends)
     monkeypatch.setattr(module, "measure_sessions", lambda plan, *rest: {"seed": plan.seed})
-    monkeypatch.setattr(module, "fight_trends", lambda path: [path.name])
+    monkeypatch.setattr(module, "measure_fight", lambda path: {})
     return found
 
 
