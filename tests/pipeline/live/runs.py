@@ -54,7 +54,7 @@ def letter(cause: str, detail: str = "too slow", text: str = "hello") -> dict[st
 def trend(number: int = 0, name: str = "storm", texts: tuple[str, ...] = ("big storm",)) -> dict[str, Any]:
     answer = {
         "kind": "born", "trend": number, "name": name, "terms": ["storm"], "time_ms": 60_000,
-        "onset_ms": 50_000, "peak_ms": 65_000, "rate_per_s": 2.5, "base_per_s": 0.1, "into": None,
-        "texts": list(texts),
+        "onset_ms": 50_000, "peak_ms": 65_000, "rate_per_s": 2.5, "now_per_s": 2.5, "peak_per_s": 2.5,
+        "base_per_s": 0.1, "score": 20.0 - number, "rises": 1, "into": None, "texts": list(texts),
     }  # fmt: skip
     return {"id": f"trend-{number}", "key": str(number), "answer": answer, "usage": {}}

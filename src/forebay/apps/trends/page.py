@@ -86,12 +86,12 @@ def trends_page(lines: Iterable[bytes]) -> str:
 
 
 def top_trends(lines: Iterable[bytes]) -> list[str]:
-    """A line for each trend, the highest peak first."""
+    """A line for each trend, the strongest first."""
     live = [trend for trend in read_trends(lines).values() if trend.into is None]
     return [
         f"{trend.name}: {trend.rate:.2f} posts/s at {moment(trend.peak_ms)[11:]}"
         + "".join(f" – {words}" for _, words in trend.reasons[-1:])
-        for trend in sorted(live, key=lambda trend: -trend.rate)
+        for trend in sorted(live, key=lambda trend: -trend.score)
     ]
 
 

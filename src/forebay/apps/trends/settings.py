@@ -145,10 +145,11 @@ class TrendsSpec(ApplicationSettings):
 
     def news(self, answer: Any) -> str | None:
         match answer["kind"]:
-            case "born":
+            case "born" | "returned":
                 rates = f"{answer['rate_per_s']:.2f} posts/s, {answer['base_per_s']:.2f} before"
                 example = "".join(f": {text}" for text in answer["texts"][:1])
-                return f"trend {answer['name']} ({rates}){example}"
+                again = " is back" if answer["kind"] == "returned" else ""
+                return f"trend {answer['name']}{again} ({rates}){example}"
             case "why" if answer["of"] == "born":
                 return f"trend {answer['name']}: {answer['why']}"
         return None
