@@ -22,6 +22,7 @@ from tests.harness.run_programs import run_programs
 import forebay
 import forebay.testing
 from forebay.apps.summaries.settings import WHY
+from forebay.apps.trends.reason import UNSUPPORTED
 from forebay.cli import application
 from forebay.deploy.kubernetes import DeploymentSpec
 from forebay.deploy.ray.settings import RayFleetSpec
@@ -299,7 +300,7 @@ def test_every_cause_of_a_dead_letter_is_explained() -> None:
         for each in subclasses(base)
         if each.__module__ == "forebay.errors"
     ]
-    assert told == {each.cause for each in shipped} | set(WHY)
+    assert told == {each.cause for each in shipped} | set(WHY) | {UNSUPPORTED}
 
 
 def test_every_metric_is_explained() -> None:
