@@ -141,6 +141,7 @@ def main(arguments: Sequence[str]) -> int:
     drill = Drill()
     with ExitStack() as stack:
         work = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="forebay-drill-")))
+        work.mkdir(parents=True, exist_ok=True)
         try:
             check_json(options.json)
             around = _surroundings(options, load_settings(), work, console, stack)
