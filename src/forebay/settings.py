@@ -170,7 +170,9 @@ def ray_token(environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def trusted_owners(environ: Mapping[str, str] | None = None) -> frozenset[int]:
-    """The users in `FOREBAY_TRUST_OWNERS`. Raises `SettingError` for one that this machine does not have."""
+    """The users in `FOREBAY_TRUST_OWNERS`. Raises `SettingError` for a name that this
+    machine does not have; numbers are not checked.
+    """
     env = os.environ if environ is None else environ
     named = (name.strip() for name in env.get("FOREBAY_TRUST_OWNERS", "").split(","))
     return frozenset(_user(name) for name in named if name)

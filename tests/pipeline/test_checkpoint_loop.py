@@ -113,8 +113,11 @@ def test_thread_ends_with_its_flink_and_reports_other_errors() -> None:
     of = Broken(ManualClock(), answers=[], reads=[])
     loop = CheckpointLoop(of, CheckpointSchedule(5.0, 0.0))
     loop.start()
+    wait_until(lambda: not any(each.name == "checkpoints" for each in threading.enumerate()))
+    with pytest.raises(JvmGone):
+        # The job may still run, if only this connection to its JVM broke.
+        loop.check()
     loop.close()
-    loop.check()
     of.error = ValueError("odd")
     loop = CheckpointLoop(of, CheckpointSchedule(5.0, 0.0))
     loop.start()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.harness.operators import complete_checkpoint
 
+from forebay.connectors.files.growing import GrowingSinks
 from forebay.engine.replica import ServedModel
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.fleet.autoscale.topic_queue import TopicBacklog
@@ -356,3 +357,19 @@ def test_failed_commits_are_reported_until_the_end(bench: Bench) -> None:
     job = FakeJob([lambda: None, lambda: None, lambda: ""], {"failedCommittables": 2})
     bench.replace("submit", lambda env, name, url: job)
     assert bench.run().failed_commits == 2
+
+
+def test_lines_left_by_a_kill_are_added_before_it_is_called_finished(bench: Bench) -> None:
+    bench.run()
+    folder = bench.folder / "out"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ".new-0a-1c-2d-0.jsonl").write_text("{}\n")
+    with pytest.raises(SettingError, match="has finished"):
+        bench.run()
+    assert [path.name for path in folder.glob("part-*")] == ["part-0a-0.jsonl"]
+
+
+def test_run_whose_last_lines_cannot_be_added_fails(bench: Bench) -> None:
+    bench.monkeypatch.setattr(GrowingSinks, "finish", lambda self: "No space left on device")
+    with pytest.raises(PipelineFailed, match="last lines are not in the sink yet: No space left"):
+        bench.run()

@@ -179,6 +179,7 @@ class _CompletionReader(AwaitedReader):
 
     def head(self, head: AnswerHead) -> None:
         self._head = head
+        self._done_s = 0.0
         self._first_byte_s = self._clock.monotonic_s()
         refused = head.status != 200
         self._left = MAX_ERROR_BYTES if refused or self._foreign else self._max_bytes

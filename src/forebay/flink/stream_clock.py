@@ -20,6 +20,7 @@ from pyflink.java_gateway import get_gateway
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode
 from forebay.errors import NoTime, RecordError, TooFarAhead, TooLate, detail_text
+from forebay.flink.activity import ActivityMarks
 from forebay.flink.shards import MAX_PARALLELISM, flink_keys, shard_of
 from forebay.flink.stages import message
 from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE, side_output
@@ -71,14 +72,17 @@ class StreamClock(KeyedProcessFunction):
         self._seen_s: float | None = None
         self._keys = flink_keys(self._shards)
         self._time: StreamTime | None = None
+        self._marks = ActivityMarks(runtime_context)
 
     def process_element(self, value: bytes, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         time = self._time or self._recover(ctx)
         data = bytes(value)
         record = decode(data)
         if isinstance(record, DeadLetter):
+            self._marks.answered()
             yield REFUSED, data
         elif record.time_ms is None:
+            self._marks.answered()
             yield REFUSED, refused(record, NoTime("the event has no time; name its field in the source"))
         else:
             partition = partition_of(record.position)
@@ -108,6 +112,7 @@ class StreamClock(KeyedProcessFunction):
             try:
                 data = self._message(event, each)
             except RecordError as error:
+                self._marks.answered()
                 yield REFUSED, refused(event, error)
                 continue
             shard = shard_of(event.position or event.raw.hex(), self._shards)

@@ -292,6 +292,9 @@ class Relay:
             lease.progress()
         call.streamed = answer.streamed
         headers = headers_down(head.headers)
+        if answer.streamed:
+            # The gateway may remove the counts, or add an error.
+            headers = [header for header in headers if header[0] != b"content-length"]
         headers.append((b"x-request-id", call.id.encode("ascii")))
         await send({"type": "http.response.start", "status": head.status, "headers": headers})
         call.begin(lease.url, head.status, self._clock.monotonic_s())

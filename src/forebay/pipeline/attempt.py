@@ -207,7 +207,11 @@ class Attempt:
         def committed(checkpoints: Checkpoints) -> None:
             if loop is not None:
                 loop.check()
-                if offsets.awaits:
+                # Counts of several task managers are those of the model's operator alone.
+                unseen = self._activity is not None and spec.application is not None
+                # A checkpoint can overtake records on their way to a sink, and Flink repeats none of its own.
+                left = checkpoints.newest_clear < checkpoints.newest_done or bool(checkpoints.failure)
+                if offsets.awaits or unseen or left:
                     loop.want()
             commits(checkpoints)
 

@@ -89,6 +89,8 @@ class CheckpointLoop:
                 self.step(self._closed.wait)
         except JvmGone as error:
             log.info("no more checkpoints: %s", error)
+            if not self._closed.is_set():
+                self._failure = error
         except Exception as error:
             self._failure = error
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
 
-from forebay.clients.s3.location import Location
+from forebay.clients.s3.location import Location, location_of
+from forebay.connectors.files.growing import GrowingSinks
 from forebay.errors import SettingError
 from forebay.files import check_nobody_else_writes
 from forebay.flink.job import check_cluster
@@ -23,6 +24,7 @@ from forebay.pipeline.resume import (
 )
 from forebay.pipeline.run_state import RunState
 from forebay.pipeline.snapshot import Snapshot
+from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import RISK, StateStore, number_of, open_store
 from forebay.pipeline.supervisor import Engine, Supervisor, Watch
 
@@ -66,14 +68,27 @@ def run_pipeline(
         if plan.cluster is not None:
             check_cluster(plan.cluster)
         state = end_orphan(store, found_state(store, needed=not (plan.fresh or plan.from_checkpoint)))
+        # First, because a run may have been killed right after the end of its job.
+        files = open_.enter_context(closing(GrowingSinks(_local_directories(plan.spec))))
         restore_from = _restore_from(plan, store, state)
         clean_logs(plan.settings.run / "flink")
         if launcher is None and not plan.in_process:
             launcher = open_.enter_context(FlinkLauncher())
         supervisor = Supervisor(
-            preparation, watch, store=store, state=state, restore_from=restore_from, enough=enough
+            preparation,
+            watch,
+            store=store,
+            state=state,
+            restore_from=restore_from,
+            enough=enough,
+            files=files,
         )
         return supervisor.run(lambda: open_.enter_context(engine), launcher)
+
+
+def _local_directories(spec: PipelineSpec) -> list[Path]:
+    places = map(location_of, spec.directories().values())
+    return [place for place in places if isinstance(place, Path)]
 
 
 def _restore_from(plan: Plan, store: StateStore, state: RunState) -> Location | None:

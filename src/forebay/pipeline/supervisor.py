@@ -9,9 +9,8 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
 from forebay.clients.s3.location import Location, location_of
@@ -52,7 +51,6 @@ from forebay.pipeline.snapshot import (
     RunStatus,
     Snapshot,
 )
-from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import StateStore
 from forebay.pipeline.supervision import EngineSupervisor, JobStallDetector, Restarts
 from forebay.pipeline.watch import CANCEL_S, JobLost, StopRequests
@@ -86,6 +84,7 @@ class Supervisor:
         state: RunState,
         restore_from: Location | None,
         enough: Callable[[Snapshot], bool],
+        files: GrowingSinks,
     ) -> None:
         self._plan = preparation.plan
         self._file_systems = preparation.file_systems
@@ -94,6 +93,7 @@ class Supervisor:
         self._status = RunStatus(watch)
         self._restore_from = restore_from
         self._enough = enough
+        self._files = files
         self._run_id = uuid.uuid4().hex
         self._fresh = self._plan.fresh
         self._served: Served | None = None
@@ -103,7 +103,6 @@ class Supervisor:
         self._failed_before = 0
         self._attempt: AttemptSpec
         self._stall: JobStallDetector
-        self._files: GrowingSinks
         self._drain: Callable[[], None] = lambda: None
 
     def run(self, enter: Callable[[], Engine], launcher: FlinkLauncher | None) -> Snapshot:
@@ -112,10 +111,6 @@ class Supervisor:
         `enter` returns the engine, and is called once Kafka has what the job needs. Each attempt takes a
         process of `launcher`; without one there is a single attempt, in this process.
         """
-        with closing(GrowingSinks(_local_directories(self._plan.spec))) as self._files:
-            return self._run(enter, launcher)
-
-    def _run(self, enter: Callable[[], Engine], launcher: FlinkLauncher | None) -> Snapshot:
         restarts = Restarts()
         if self._restore_from is not None:
             settings = resolved(self._plan.spec, self._plan.engine)
@@ -131,6 +126,7 @@ class Supervisor:
                     if launcher is None:
                         raise
                     last = self._resume(lost, restarts)
+            return self._finish(last)
         except KeyboardInterrupt:
             self._status.show(replace(self._status.last, state=INTERRUPTED))
             raise
@@ -139,7 +135,6 @@ class Supervisor:
                 self._record.add_loss(error)
             self._status.show(replace(self._status.last, state=FAILED, failure=str(error)))
             raise
-        return self._finish(last)
 
     def _next_attempt(self) -> AttemptSpec:
         chosen = self._restore_from is not None and self._restore_from == self._plan.from_checkpoint
@@ -333,12 +328,11 @@ class Supervisor:
         notes = end_notes(self._store, self._attempt.job_id)
         self._store.delete(self._attempt.job_id, at_once=False)
         assert self._written is not None
-        self._files.move()
+        if trouble := self._files.finish():
+            raise PipelineFailed(
+                f"the job has finished, but its last lines are not in the sink yet: {trouble}. "
+                f"The same command adds them"
+            )
         failed_commits = self._status.last.failed_commits
         self._status.show(replace(self._written.since(last, notes), failed_commits=failed_commits))
         return self._status.last
-
-
-def _local_directories(spec: PipelineSpec) -> list[Path]:
-    places = map(location_of, spec.directories().values())
-    return [place for place in places if isinstance(place, Path)]

@@ -372,3 +372,50 @@ async def test_servers_without_connections_are_forgotten() -> None:
         client.server(f"http://127.0.0.1:{port}")
     assert client.server("http://127.0.0.1:1") is not first
     await client.close()
+
+
+async def test_cancelling_while_it_connects_is_never_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the round of the loop in which the connection is made."""
+    seen: list[bytes] = []
+
+    async def use(client: HttpServer) -> None:
+        dial = client._dial
+
+        async def dialled() -> Any:
+            connection = await dial()
+            task.cancel()
+            return connection
+
+        monkeypatch.setattr(client, "_dial", dialled)
+        task = asyncio.ensure_future(client.get("/", whole()))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0)
+        assert not client.connections
+
+    await talk(answering(OK, seen=seen), use)
+    assert not seen
+
+
+async def test_server_that_ends_during_an_upload_is_reported_at_once() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write_eof()
+        await asyncio.sleep(20)
+
+    async def use(client: HttpServer) -> None:
+        with pytest.raises(Unreachable, match="before it answered"):
+            await client.post("/", b"x" * 20_000_000, whole(), total_s=15)
+
+    await talk(serve, use)
+
+
+async def test_headers_of_a_request_replace_those_of_the_server() -> None:
+    seen: list[bytes] = []
+
+    async def use(client: HttpServer) -> None:
+        await client.get("/", whole(), headers=[("x-own", "2"), ("Y-Own", "3")])
+
+    await talk(answering(CLOSES, seen=seen), use)
+    lines = seen[0].split(b"\r\n")
+    assert [line for line in lines if b"own" in line.lower()] == [b"x-own: 2", b"Y-Own: 3"]

@@ -158,3 +158,34 @@ def test_failure_is_reported_once_and_tried_again(
     assert caplog.text.count("No space left on device") == 1
     sinks.close()
     assert list(read_jsonl_sink(tmp_path)) == [b"1"]
+
+
+def test_clock_that_is_set_back_does_not_change_a_writers_order(tmp_path: Path) -> None:
+    for number, at_s in enumerate((20, 30, 10)):
+        commit(tmp_path, number, b"%d\n" % number, at_s=at_s)
+    GrowingFiles(tmp_path).move()
+    assert list(read_jsonl_sink(tmp_path)) == [b"0", b"1", b"2"]
+
+
+def test_last_move_waits_for_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growing, "POLL_S", 1000)
+    commit(tmp_path, 0, b"1\n")
+    lock = try_lock(tmp_path / ".lock")
+    assert lock is not None
+    sinks = GrowingSinks([tmp_path])
+    monkeypatch.setattr(growing, "FINISH_TRIES", 3)
+    waits: list[float] = []
+    monkeypatch.setattr(growing.time, "sleep", waits.append)
+    assert "another process holds .lock" in sinks.finish()
+    monkeypatch.setattr(growing.time, "sleep", lambda _: os.close(lock))
+    assert sinks.finish() == ""
+    assert list(read_jsonl_sink(tmp_path)) == [b"1"]
+    monkeypatch.setattr(growing.time, "sleep", waits.append)
+    sinks.close()
+
+
+def test_lines_after_a_half_written_one_begin_at_the_next(tmp_path: Path) -> None:
+    (tmp_path / "part-0a-0.jsonl").write_bytes(b"one\ntwo\nthree\n")
+    (part,) = committed_parts(tmp_path)
+    assert list(part.lines(4)) == [b"two", b"three"]
+    assert list(part.lines(6)) == [b"three"]

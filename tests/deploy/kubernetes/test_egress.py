@@ -10,7 +10,7 @@ from tests.harness.deployments import GATEWAY, JOB, PIPELINE, VARIANTS, deployme
 from forebay.deploy.kubernetes import Deployment, render
 from forebay.deploy.kubernetes.egress import ports_in
 
-DNS = {53}
+DNS = {53, 5353}
 API_SERVER = {443, 6443, 8443, 16443}
 PART = "app.kubernetes.io/component"
 
@@ -75,3 +75,27 @@ def test_replicas_elsewhere_are_reached() -> None:
 )
 def test_ports_of_addresses(value: Any, ports: list[int]) -> None:
     assert list(ports_in(value)) == ports
+
+
+def test_an_engine_reaches_the_addresses_in_its_settings() -> None:
+    more: dict[str, Any] = {
+        "env": {"HTTPS_PROXY": "http://proxy:3128", "BUILD": "a:99999"},
+        "args": ["--otlp-traces-endpoint", "http://collector:4317"],
+        "egress_ports": [8090],
+    }
+    settings = VARIANTS["smallest"]
+    engine = settings["engine"] | more
+    ports, _ = egress_of(deployment_of(settings | {"engine": engine}), "triage-engine")
+    assert ports == DNS | {443, 3128, 4317, 8090}
+
+
+def test_cache_events_of_replicas_reach_those_who_route() -> None:
+    pipeline = PIPELINE | {"engine": PIPELINE["engine"] | {"kv_events": "tcp://{host}:5557"}}
+    deployment = deployment_of(VARIANTS["smallest"], pipeline)
+    (policy,) = [
+        each.body["spec"]
+        for each in render(deployment)
+        if (each.kind, each.name) == ("NetworkPolicy", "triage-engine")
+    ]
+    rules = [rule for rule in policy["ingress"] if {"protocol": "TCP", "port": 5557} in rule.get("ports", ())]
+    assert [peer["podSelector"]["matchLabels"][PART] for peer in rules[0]["from"]] == ["pipeline"]

@@ -151,7 +151,7 @@ def test_without_a_hub_nothing_but_names_is_reached() -> None:
         if each.kind == "NetworkPolicy"
     }
     ports = [port["port"] for rule in policies["triage-engine"]["egress"] for port in rule["ports"]]
-    assert set(ports) == {53}
+    assert set(ports) == {53, 5353}
     env = container(made(egress=False))["env"]
     assert {"name": "HF_HUB_OFFLINE", "value": "1"} in env
 

@@ -15,6 +15,7 @@ from forebay.apps.topics.settings import PROMPT, SCHEMA, Topics, labelled, to_pr
 from forebay.apps.topics.values import TopicSettings
 from forebay.codec import decode
 from forebay.errors import RecordError, SetupError
+from forebay.flink.activity import ActivityMarks
 from forebay.flink.infer import InferenceStreams
 from forebay.flink.keying import EventText, TextField, key_of
 from forebay.flink.shards import flink_keys, shard_of
@@ -42,17 +43,20 @@ class Texts(ProcessFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._keys = flink_keys(self._shards)
+        self._marks = ActivityMarks(runtime_context)
 
     def process_element(self, value: bytes, ctx: ProcessFunction.Context) -> Iterator[Any]:
         data = bytes(value)
         record = decode(data)
         if isinstance(record, DeadLetter):
+            self._marks.answered()
             yield REFUSED, data
             return
         try:
             key = key_of(self._key, record)
             text = self._text(record)
         except RecordError as error:
+            self._marks.answered()
             yield REFUSED, refused(record, error)
             return
         shard = shard_of(key, self._shards)

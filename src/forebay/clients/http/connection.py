@@ -154,9 +154,15 @@ class Connection(asyncio.Protocol):
             self._arm()
 
     def eof_received(self) -> None:
-        if self._reader is not None and self._in_body and not self._sized and self._failure is None:
+        if self._reader is None or self._failure is not None:
+            return
+        if not self._in_body:
+            self._end(self._closed_early(None))
+        elif not self._sized:
             # The body ends with the connection.
             self._end(None)
+        else:
+            self._end(Unreachable(f"{self._url} closed the connection in the middle of its answer"))
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None

@@ -182,14 +182,12 @@ class HttpServer:
     # Helpers.
 
     def _head(self, method: str, path: str, headers: Headers, body: bytes | None) -> bytes:
-        lines, more = self._lines, ""
-        for name, value in headers:
-            if name.lower() in self._names:
-                # This one replaces the server's own.
-                lines = self._host_line + "".join(
-                    _line(own, self._headers[own]) for own in self._headers if own.lower() != name.lower()
-                )
-            more += _line(name, value)
+        given = tuple(headers)
+        lines, more = self._lines, "".join(_line(name, value) for name, value in given)
+        replaced = self._names.intersection(name.lower() for name, _ in given)
+        if replaced:
+            kept = (own for own in self._headers if own.lower() not in replaced)
+            lines = self._host_line + "".join(_line(own, self._headers[own]) for own in kept)
         if body is not None:
             more += f"\r\nContent-Length: {len(body)}"
         return f"{method} {self._path + path or '/'} HTTP/1.1{lines}{more}\r\n\r\n".encode("latin-1")
@@ -250,7 +248,7 @@ class HttpServer:
         connect_s = self._connect_s if connect_s is None else connect_s
         left_s = until_s - asyncio.get_running_loop().time()
         try:
-            connection = await asyncio.wait_for(self._dial(), min(connect_s, left_s))
+            connection = await _within(asyncio.ensure_future(self._dial()), min(connect_s, left_s))
         except asyncio.TimeoutError:
             if left_s < connect_s:
                 raise CallOverdue(f"{self.url} did not accept a connection in time") from None
@@ -301,10 +299,38 @@ class HttpServer:
             # If nobody waits for it any more, its error is not reported.
             lookup.add_done_callback(lambda task: task.cancelled() or task.exception())
         # Others may wait for it, too.
-        return await asyncio.shield(lookup)
+        await asyncio.wait((lookup,))
+        if lookup.cancelled():
+            raise self._closed_error()
+        return lookup.result()
 
     def _closed_error(self) -> Unreachable:
         return Unreachable(f"{self.url}: the client is closed")
+
+
+async def _within(dial: asyncio.Future[Connection], limit_s: float) -> Connection:
+    """The connection of `dial`, or `asyncio.TimeoutError`.
+
+    `asyncio.wait_for` loses a cancellation that arrives together with the result (before Python 3.12).
+    """
+    try:
+        done, _ = await asyncio.wait((dial,), timeout=max(0.0, limit_s) if limit_s < math.inf else None)
+    except asyncio.CancelledError:
+        _give_up(dial)
+        raise
+    if not done:
+        _give_up(dial)
+        raise asyncio.TimeoutError
+    return dial.result()
+
+
+def _give_up(dial: asyncio.Future[Connection]) -> None:
+    def end(dialled: asyncio.Future[Connection]) -> None:
+        if not (dialled.cancelled() or dialled.exception()):
+            dialled.result().abort()
+
+    dial.cancel()
+    dial.add_done_callback(end)
 
 
 def _line(name: str, value: str) -> str:

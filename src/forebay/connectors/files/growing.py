@@ -22,12 +22,13 @@ from forebay.files import try_lock
 
 log = logging.getLogger(__name__)
 
-COMMITTED = re.compile(r"\.new-(?P<job>[^-]+)-.+-(?P<count>\d+)\.jsonl")
+COMMITTED = re.compile(r"(?P<writer>\.new-(?P<job>[^-]+)-.+)-(?P<count>\d+)\.jsonl")
 MOVING = re.compile(r"\.at-(?P<file>\d+)-(?P<offset>\d+)(?P<name>\.new-(?P<job>[^-]+)-.+\.jsonl)")
 MOST_BYTES = 256 << 20
 """Size from which lines go to a next file."""
 LOCK = ".lock"
 POLL_S = 0.05
+FINISH_TRIES = 100
 IDLE_SHARE = 20
 """A pass over a folder of many files takes at most a twentieth of the time."""
 CHUNK_BYTES = 1 << 20
@@ -53,22 +54,23 @@ class GrowingFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def move(self) -> None:
-        """Move the lines of all files that Flink has committed; blocks. Does nothing while another process
-        does that.
+    def move(self) -> bool:
+        """Move the lines of all files that Flink has committed; blocks. Returns False, having done nothing,
+        while another process does that.
 
         Raises `OSError`; the next call continues.
         """
         if not self._waiting():
-            return
+            return True
         lock = try_lock(self._folder / LOCK)
         if lock is None:
-            return
+            return False
         try:
             self._write(self._begun())
             self._write(self._begin(self._committed()))
         finally:
             os.close(lock)
+        return True
 
     def _waiting(self) -> bool:
         try:
@@ -87,14 +89,20 @@ class GrowingFiles:
         return sorted(moves, key=lambda move: (move.target, move.offset))
 
     def _committed(self) -> list[tuple[str, Path]]:
-        """By the time of their last line, so each subtask's are in order; with the job."""
+        """By the time of their last line, those of one writer in its order; with the job."""
         found = ((path, COMMITTED.fullmatch(path.name)) for path in self._folder.iterdir())
-        ordered = [
-            (path.stat().st_mtime_ns, name["job"], int(name["count"]), path)
+        files = sorted(
+            (path.stat().st_mtime_ns, name["writer"], int(name["count"]), name["job"], path)
             for path, name in found
             if name is not None
-        ]
-        return [(job, path) for _, job, _, path in sorted(ordered)]
+        )
+        # The clock may have been set back between two files of a writer.
+        left: dict[str, list[tuple[int, str, Path]]] = {}
+        for _, writer, count, job, path in files:
+            left.setdefault(writer, []).append((count, job, path))
+        for waiting in left.values():
+            waiting.sort(reverse=True)
+        return [left[writer].pop()[1:] for _, writer, *_ in files]
 
     def _begin(self, committed: Iterable[tuple[str, Path]]) -> Iterator[Move]:
         ends: dict[str, tuple[int, int]] = {}
@@ -162,18 +170,27 @@ class GrowingSinks:
             self.move()
             threading.Thread(target=self._run, name="growing-files", daemon=True).start()
 
-    def move(self) -> None:
-        """Move everything now."""
+    def move(self) -> bool:
+        """Move everything now. Returns False if another process does that in one of the folders."""
         with self._moving:
-            failure = ""
+            failure, done = "", True
             for files in self._files:
                 try:
-                    files.move()
+                    done &= files.move()
                 except OSError as error:
                     failure = str(error)
             if failure and failure != self._failure:
                 log.warning("committed results are not visible yet, which is tried again: %s", failure)
             self._failure = failure
+        return done
+
+    def finish(self) -> str:
+        """Move everything, with patience for other processes. Returns why that failed, or an empty text."""
+        for _ in range(FINISH_TRIES):
+            if self.move() and not self._failure:
+                return ""
+            time.sleep(POLL_S)
+        return self._failure or f"another process holds {LOCK} in the folder of the results"
 
     def close(self) -> None:
         self._closed.set()

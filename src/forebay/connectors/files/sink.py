@@ -53,7 +53,10 @@ class Part:
             yield from S3Client(self.folder.bucket).lines(f"{self.folder.key}/{self.name}")
             return
         with (self.folder / self.name).open("rb") as file:
-            file.seek(begin)
+            if begin:
+                # A line may have been half written then; it does not count as one after `begin`.
+                file.seek(begin - 1)
+                file.readline()
             for line in file:
                 if line.endswith(b"\n"):
                     yield line.rstrip(b"\n")

@@ -9,12 +9,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from forebay.deploy.kubernetes.deployment import Deployment, Job
-from forebay.deploy.kubernetes.pod_settings import GatewayPods, PipelinePods
+from forebay.deploy.kubernetes.pod_settings import EnginePods, GatewayPods, PipelinePods
 
 Rule = dict[str, Any]
 API_SERVER_PORTS = (443, 6443, 8443, 16443)
 API_SERVER: Rule = {"ports": [{"protocol": "TCP", "port": port} for port in API_SERVER_PORTS]}
-NAMES: Rule = {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]}
+NAME_PORTS = (53, 5353)
+"""The second is that of OpenShift's DNS pods."""
+NAMES: Rule = {
+    "ports": [{"protocol": protocol, "port": port} for port in NAME_PORTS for protocol in ("UDP", "TCP")]
+}
+MAX_PORT = 65535
 ANY_POD: Rule = {"to": [{"namespaceSelector": {}}]}
 PORTS = {"http": 80, "ws": 80, "hdfs": 8020, "file": 0}
 """Of schemes; others are stores by HTTPS."""
@@ -28,6 +33,8 @@ CALLING = ("source", "sink", "dead_letters", "engine", "checkpoint", "journal")
 def pipeline_egress(deployment: Deployment, job: Job, own: Rule, replicas: list[Rule]) -> list[Rule]:
     """Flink's processes call each other and the API server, the operators replicas."""
     spec = job.spec.model_dump(mode="json", serialize_as_any=True, include=set(CALLING))
+    # A model's name such as `gpt-oss:20` looks like an address.
+    spec["engine"].pop("model", None)
     anywhere = deployment.settings.inference_pool is not None or (
         deployment.settings.engine is None
         and (job.spec.engine.kubernetes is not None or job.spec.engine.ray is not None)
@@ -46,9 +53,16 @@ def gateway_egress(deployment: Deployment, pods: GatewayPods, replicas: list[Rul
     return [NAMES, {"to": replicas}, *([ports] if ports["ports"] else [])]
 
 
-def _ports(pods: PipelinePods | GatewayPods, values: list[Any], more: Iterable[int]) -> Rule:
-    found = {*more, *pods.egress_ports, *ports_in([*values, dict(pods.env)])} - {0}
-    return {"ports": [{"protocol": "TCP", "port": port} for port in sorted(found)]}
+def engine_egress(engine: EnginePods) -> list[Rule]:
+    """Names, the ports in its settings, and the hub by HTTPS."""
+    ports = _ports(engine, [list(engine.args)], (HTTPS,) if engine.egress else ())
+    return [NAMES, *([ports] if ports["ports"] else [])]
+
+
+def _ports(pods: PipelinePods | GatewayPods | EnginePods, values: list[Any], more: Iterable[int]) -> Rule:
+    found = {*more, *pods.egress_ports, *ports_in([*values, dict(pods.env)])}
+    ports = (port for port in sorted(found) if 0 < port <= MAX_PORT)
+    return {"ports": [{"protocol": "TCP", "port": port} for port in ports]}
 
 
 def ports_in(value: Any) -> Iterator[int]:

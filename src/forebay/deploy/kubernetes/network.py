@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from yarl import URL
+
 from forebay.deploy.kubernetes.autoscaler import AUTOSCALER
 from forebay.deploy.kubernetes.deployment import (
     DASHBOARD_PORT,
@@ -18,11 +20,12 @@ from forebay.deploy.kubernetes.deployment import (
     RAY,
     Deployment,
 )
-from forebay.deploy.kubernetes.egress import API_SERVER, NAMES, gateway_egress, pipeline_egress
+from forebay.deploy.kubernetes.egress import API_SERVER, NAMES, engine_egress, gateway_egress, pipeline_egress
 from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
 from forebay.deploy.kubernetes.pod_settings import EnginePods
 from forebay.deploy.kubernetes.ray import ray_fleet
 from forebay.deploy.kubernetes.settings import RaySpec
+from forebay.fleet.cache_subscriber import cache_endpoint
 
 NAMESPACE = "kubernetes.io/metadata.name"
 FLINK_REST_PORT = 8081
@@ -83,12 +86,17 @@ def network_manifests(deployment: Deployment) -> Iterator[Manifest]:
         if settings.inference_pool is not None:
             callers = [{"namespaceSelector": {}}]
         replicas = [_pods(deployment, ENGINE)] if deployment.apart else []
+        caches = _cache_ports(deployment)
         other = "the other replicas (KV caches, at ports that NIXL chooses), " if replicas else ""
         yield _policy(
             deployment,
             ENGINE,
-            [_from([*callers, *scrape], ENGINE_PORT), *({"from": [each]} for each in replicas)],
-            egress=[*({"to": [each]} for each in replicas), *_engine_egress(settings.engine.egress)],
+            [
+                _from([*callers, *scrape], ENGINE_PORT),
+                *([{"from": callers, "ports": caches}] if caches else []),
+                *({"from": [each]} for each in replicas),
+            ],
+            egress=[*({"to": [each]} for each in replicas), *engine_egress(settings.engine)],
             notes={("spec", "egress"): f"Names, {other}models from the hub by HTTPS; nothing else."},
         )
     if settings.engine is not None and settings.ray is not None:
@@ -119,7 +127,7 @@ def _ray_policies(
         deployment,
         RAY,
         [{"from": nodes}, _from(callers, DASHBOARD_PORT)],
-        egress=[{"to": nodes}, *_engine_egress(engine.egress), API_SERVER],
+        egress=[{"to": nodes}, *engine_egress(engine), API_SERVER],
         notes={
             (
                 "spec",
@@ -130,8 +138,8 @@ def _ray_policies(
     yield _policy(
         deployment,
         ENGINE,
-        [{"from": nodes}, {"from": routers, "ports": [ports]}],
-        egress=[{"to": nodes}, *_engine_egress(engine.egress)],
+        [{"from": nodes}, {"from": routers, "ports": [ports, *_cache_ports(deployment)]}],
+        egress=[{"to": nodes}, *engine_egress(engine)],
         notes={("spec", "egress"): "The cluster's nodes, names, and models from the hub by HTTPS."},
     )
 
@@ -152,8 +160,18 @@ def _from(peers: list[Rule], port: int) -> Rule:
     return {"from": peers, "ports": [{"protocol": "TCP", "port": port}]}
 
 
-def _engine_egress(hub: bool) -> list[Rule]:
-    return [NAMES, {"ports": [{"protocol": "TCP", "port": 443}]}] if hub else [NAMES]
+def _cache_ports(deployment: Deployment) -> list[Rule]:
+    """The ports at which replicas publish what is in their caches, for those that route by it."""
+    forms = {
+        form
+        for form in (
+            deployment.job and deployment.job.spec.engine.kv_events,
+            deployment.gateway and deployment.gateway.engine.kv_events,
+        )
+        if form
+    }
+    addresses = (cache_endpoint(form, f"http://replica:{ENGINE_PORT}") for form in sorted(forms))
+    return [{"protocol": "TCP", "port": URL(address).port} for address in addresses]
 
 
 def _policy(

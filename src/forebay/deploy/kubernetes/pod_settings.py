@@ -191,6 +191,7 @@ class EnginePods(PodSpec):
     egress: Switch = Field(
         True, description="Whether pods may reach other hosts by HTTPS, to load models from the hub."
     )
+    egress_ports: EgressPorts = EGRESS_PORTS
 
 
 class GatewayPods(PodSpec):
