@@ -66,7 +66,6 @@ from forebay.gateway.tracing import Tracing
 from forebay.gateway.wire import OUT_OF_TIME, STOPPED
 
 LOG = logging.getLogger("forebay.gateway")
-
 ASK_FOR_LOAD = (LOAD_REQUEST_HEADER, "TEXT")
 START_S = 5.0
 DROPPED_BYTES = 65_536
