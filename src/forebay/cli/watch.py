@@ -102,7 +102,7 @@ class Watched:
         except (ValueError, KeyError, TypeError, AttributeError):
             return
         except Exception:
-            LOG.exception("the application cannot say what is new; the run continues")
+            LOG.exception("an application's news of a result cannot be made; the run continues")
             return
         if found:
             say(self._console, one_line(found))
