@@ -38,6 +38,14 @@ def test_the_line_shows_what_goes_in_and_out() -> None:
     )
 
 
+def test_a_terminal_that_cannot_redraw_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    shown = console(terminal=True)
+    with LiveLine(shown) as line:
+        line.show(NOW)
+    assert "12 s running" in text(shown)
+
+
 def test_of_an_application_the_line_counts_what_it_reads() -> None:
     over = Throughput()
     for second in range(11):

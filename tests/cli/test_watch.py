@@ -11,14 +11,15 @@ from typing import Any
 
 import orjson
 import pytest
+from rich.console import Console
 from tests.cli.test_run import pipeline, scripted
-from tests.pipeline.live.runs import result, trend
+from tests.pipeline.live.runs import Run, result, trend
 from typer.testing import CliRunner, Result
 
 from forebay.cli import application
 from forebay.cli.output import port_of, with_values
-from forebay.cli.watch import has_browser
-from forebay.errors import SettingError
+from forebay.cli.watch import Watched, has_browser
+from forebay.errors import PipelineFailed, SettingError
 from forebay.pipeline.live.outputs import Outputs
 from forebay.pipeline.live.server import PageServer
 from forebay.pipeline.snapshot import Snapshot
@@ -77,6 +78,69 @@ def test_trends_are_printed_when_they_appear_and_the_top_five_at_the_end(
     assert last[1] == "1. storm 0: 2.50 posts/s at 00:01:05 – It rains."
     assert [line[:2] for line in last[1:]] == ["1.", "2.", "3.", "4.", "5."]
     assert "It rains." in (tmp_path / "out" / "page.html").read_text()
+
+
+def test_a_run_that_fails_leaves_its_page_and_what_it_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(spec: PipelineSpec, watch: Callable[[Snapshot], None]) -> Snapshot:
+        commit(spec, 0, trend(0, "storm"))
+        watch(Snapshot(7.0, "FAILED", failure="the disk is full"))
+        raise PipelineFailed("the disk is full")
+
+    scripted(monkeypatch, fail)
+    ended = run("trends", "--source", "generator", "--out", str(tmp_path / "out"))
+    assert isinstance(ended.exception, PipelineFailed)
+    assert "1. storm: 2.50 posts/s" in ended.stderr
+    assert "the disk is full" in (tmp_path / "out" / "page.html").read_text()
+
+
+def test_a_page_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def block(spec: PipelineSpec, watch: Callable[[Snapshot], None]) -> Snapshot:
+        commit(spec, 0, {**trend(0, "storm"), "usage": {"prompt_tokens": 1, "completion_tokens": 1}})
+        (tmp_path / "out" / "page.html").mkdir()
+        return DONE
+
+    scripted(monkeypatch, block)
+    ended = run("trends", "--source", "generator", "--out", str(tmp_path / "out"))
+    assert ended.exception is None
+    assert f"the page {tmp_path}/out/page.html cannot be written: Is a directory\n" in ended.stderr
+    assert "1. storm: 2.50 posts/s" in ended.stderr
+
+
+def test_an_application_of_a_file_says_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(spec: PipelineSpec, watch: Callable[[Snapshot], None]) -> Snapshot:
+        commit(spec, 0, trend(0, "storm"))
+        return DONE
+
+    scripted(monkeypatch, find)
+    file = tmp_path / "p.yaml"
+    document = {
+        "name": "p",
+        "source": {"type": "generator"},
+        "application": {"type": "trends"},
+        "sink": {"type": "jsonl", "path": "out"},
+    }
+    file.write_bytes(orjson.dumps(document))
+    said = run(str(file)).stderr
+    assert "1. storm: 2.50 posts/s" in said
+    assert "page" not in said
+
+
+def test_news_that_cannot_be_told_stop_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def news(self: object, answer: object) -> str:
+        raise RuntimeError("odd")
+
+    made = Run(tmp_path, application={"type": "trends"})
+    monkeypatch.setattr(type(made.spec.application), "news", news)
+    watched = Watched(made.spec, Console(), lambda now: None)
+    watched._outputs.look()
+    made.commit("results", trend(0), trend(1))
+    watched._outputs.look()
+    assert watched._outputs.results.added == 2
+    assert "odd" in caplog.text
 
 
 def test_the_page_is_served_while_the_run_lasts_and_written_at_its_end(

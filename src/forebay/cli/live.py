@@ -105,7 +105,7 @@ class LiveLine:
         self._draw(now, line)
 
     def _draw(self, now: Snapshot, text: str) -> None:
-        if self._console.is_terminal:
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
             if self._live is None:
                 self._live = Live(console=self._console, transient=True, auto_refresh=False)
                 self._live.start()

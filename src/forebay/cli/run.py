@@ -28,7 +28,7 @@ from forebay.cli.output import (
 )
 from forebay.cli.show import PAGE
 from forebay.counted import counted
-from forebay.errors import SettingError
+from forebay.errors import PipelineFailed, SettingError
 from forebay.settings import load_settings
 from forebay.untrusted_text import replace_controls
 
@@ -212,7 +212,7 @@ def _run(plan: Plan, json: str | None, ui: str | None) -> None:
         with LiveLine(errors, one_each=one_each) as line:
             watched = Watched(spec, errors, line.show, replicas=_replicas(plan))
             try:
-                with watched.shown(port, reads=page is not None):
+                with watched.shown(port, reads=page is not None or spec.application is not None):
                     last = run_pipeline(plan, _engine(plan, errors), watched.watch, launcher=launcher)
             except BaseException as error:
                 line.stop()
@@ -220,6 +220,7 @@ def _run(plan: Plan, json: str | None, ui: str | None) -> None:
                     report(line.last, one_each=one_each, json=json, console=None)
                 if isinstance(error, KeyboardInterrupt):
                     _say_stopped(plan, errors, line.last, written)
+                if isinstance(error, KeyboardInterrupt | PipelineFailed) and line.last is not None:
                     _show_found(watched, page)
                 raise
     limited = line.throughput.limited(last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import webbrowser
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from forebay.pipeline.snapshot import Snapshot
     from forebay.pipeline.spec import PipelineSpec
 
+LOG = logging.getLogger("forebay")
 TOP = 5
 Watch = Callable[["Snapshot"], None]
 
@@ -76,8 +78,13 @@ class Watched:
 
     def write(self, path: Path) -> None:
         """Write the page to a file that needs no server, and name it."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self._page.page(live=False), encoding="utf-8")
+        page = self._page.page(live=False)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(page, encoding="utf-8")
+        except OSError as error:
+            say(self._console, f"the page {path} cannot be written: {error.strerror or error}")
+            return
         say(self._console, f"this run as a page: {path}")
 
     def show_top(self) -> None:
@@ -93,6 +100,9 @@ class Watched:
         try:
             found = self._spec.application.news(read_json(line)["answer"])
         except (ValueError, KeyError, TypeError, AttributeError):
+            return
+        except Exception:
+            LOG.exception("an application's news of a result cannot be made; the run continues")
             return
         if found:
             say(self._console, one_line(found))

@@ -131,9 +131,9 @@ def given_up(about: Any, position: str = "trend-0-born-60000") -> bytes:
 def test_a_question_that_was_given_up_names_its_cause() -> None:
     refused = given_up({"trend": 0}, "posts.jsonl@3")
     said = Tags(trends_page([line("born"), refused, given_up({"trend": 7}), given_up("odd")]))
-    assert "did not answer" not in said.words
+    assert "no reason of the model" not in said.words
     said = Tags(trends_page([line("born"), given_up({"trend": 0})]))
-    assert "The model was asked why and did not answer: timeout: too slow" in said.words
+    assert "There is no reason of the model: timeout: too slow" in said.words
     assert "img" not in said.tags
 
 
@@ -143,9 +143,32 @@ def test_a_returning_trend_is_one_card_with_all_its_rises() -> None:
         line("ended", time_ms=100_000, rate_per_s=9.0),
         line("returned", time_ms=500_000, onset_ms=490_000, peak_ms=500_000, rises=2),
     ]
-    (trend,) = read_trends(lines).values()
+    (trend,) = read_trends(lines)
     assert (trend.onset_ms, trend.end_ms, trend.rate, trend.peak_ms) == (50_000, None, 9.0, 65_000)
     assert "2 rises" in Tags(trends_page(lines)).words
+
+
+def test_a_second_run_has_cards_of_its_own() -> None:
+    lines = [
+        line("born", name="storm"),
+        line("ended", name="storm"),
+        line("born", name="goal"),
+        why("A goal."),
+    ]
+    storm, goal = read_trends(lines)
+    assert (storm.name, storm.whys, goal.name) == ("storm", [], "goal")
+    assert storm.end_ms is not None
+    assert [goal.end_ms, goal.whys] == [None, [(60_000, "A goal.")]]
+    document = trends_page(lines)
+    assert 'id="trend-0"' in document
+    assert 'id="trend-0-1"' in document
+
+
+def test_a_trend_without_its_first_event_has_times() -> None:
+    (trend,) = read_trends(
+        [line("returned", time_ms=500_000, onset_ms=490_000, rises=2), line("ended", rises=2)]
+    )
+    assert (trend.onset_ms, trend.seen_ms, trend.base) == (490_000, 500_000, 0.1)
 
 
 def test_the_strongest_trend_is_the_first_card() -> None:

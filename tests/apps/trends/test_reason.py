@@ -27,6 +27,11 @@ TERMS = ("tired", "looks tired")
         ("It is round 10 and he slows down", "10"),
         ("He slows down in round 4", "4"),
         ("The crowd shouts #goat", "goat"),
+        ("people lost 500k homes", "500k"),
+        ("he slows down the 3rd time", "3rd"),
+        (" ", " "),
+        ("...", "..."),
+        ("🥊", "🥊"),
     ],
 )
 def test_what_the_posts_do_not_hold_is_a_problem(line: str, word: str) -> None:

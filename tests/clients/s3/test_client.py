@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, ResponseStreamingError
 from botocore.loaders import JSONFileLoader
+from botocore.response import StreamingBody
 
 from forebay.clients.s3.client import Changed, S3Client, StoreAway, StoreRefused
 from forebay.clients.s3.location import S3Path
@@ -89,6 +91,23 @@ def test_a_busy_or_missing_server_is_reported(store: S3Path, store_server: Any) 
     store_server.link.stall()
     with pytest.raises(StoreAway, match=r"did not answer \(ReadTimeoutError"):
         s3.check(store.key)
+
+
+@pytest.mark.parametrize("error", [ResponseStreamingError(error="cut"), ConnectionResetError()])
+def test_an_object_whose_lines_break_off_is_reported(
+    store: S3Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def broken(self: StreamingBody) -> Iterator[bytes]:
+        yield b"1"
+        raise error
+
+    s3 = client(store)
+    s3.put(f"{store.key}/lines", b"1\n2\n", replacing=None)
+    monkeypatch.setattr(StreamingBody, "iter_lines", broken)
+    lines = s3.lines(f"{store.key}/lines")
+    assert next(lines) == b"1"
+    with pytest.raises(StoreAway, match=type(error).__name__):
+        next(lines)
 
 
 def test_keys_that_are_missing_are_asked_for(store: S3Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,6 +72,26 @@ async def test_the_page_follows_the_run_and_keeps_what_is_typed(tmp_path: Path) 
         assert tab.errors == []
 
 
+async def test_a_search_that_goes_on_while_its_answer_comes_is_asked_again(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.commit("results", result(1, answer="special"), result(2, answer="spare"), result(3))
+    async with shown(run) as (tab, url):
+        await tab.open(url, width=1400)
+        await tab.until("document.querySelectorAll('[data-part=results] .card').length === 3")
+        await tab.value(
+            "const box = document.querySelector('input.search'), get = window.fetch;"
+            "const type = (text) => { box.value = text; box.dispatchEvent(new Event('input')); };"
+            "window.fetch = async (address) => {"
+            "  const answer = await get(address);"
+            "  if (address.endsWith('search=sp')) type('special');"
+            "  return answer;"
+            "};"
+            "type('sp')"
+        )
+        await tab.until("document.querySelectorAll('[data-part=results] .card').length === 1")
+        assert tab.errors == []
+
+
 async def test_the_end_of_the_run_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("forebay.pipeline.live.server.LAST_S", 5.0)
     run = filled(tmp_path)
@@ -80,6 +100,7 @@ async def test_the_end_of_the_run_is_shown(tmp_path: Path, monkeypatch: pytest.M
     async with browser() as tab:
         await tab.open(server.url, width=390)
         await tab.until("document.querySelector('[data-part=status]').textContent.includes('39 s')")
+        await tab.value("Object.defineProperty(document, 'hidden', {value: true}) && 1")
         run.page.watch(replace(NOW, state="FINISHED", elapsed_s=78.0))
         closed = asyncio.get_running_loop().run_in_executor(None, server.close)
         await tab.until("document.querySelector('#connection').textContent.includes('has ended')")

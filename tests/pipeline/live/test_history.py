@@ -91,6 +91,11 @@ def test_what_else_goes_wrong_is_in_words(changes: dict[str, Any], words: str) -
     assert words in problems(run(5, **changes))
 
 
+def test_after_a_restart_of_flink_the_share_of_dead_letters_is_right() -> None:
+    again = {"results": lambda second: 10 * (second - 60), "dead_letters": lambda second: int(second > 62)}
+    assert "1 dead letter in the last 4 s, 2% of all events" in problems(run(5, run(60), since_s=60, **again))
+
+
 def test_points_stay_few_and_span_the_run() -> None:
     history = run(5000)
     assert MOST_POINTS // 2 <= len(history.points) <= MOST_POINTS

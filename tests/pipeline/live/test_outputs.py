@@ -40,6 +40,20 @@ def test_of_old_files_only_the_newest_are_read(tmp_path: Path) -> None:
     assert list(FollowedLines(tmp_path, newest=9).new()) == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
+def test_of_old_files_only_the_newest_bytes_are_read(tmp_path: Path) -> None:
+    for number in range(3):
+        part = tmp_path / f"part-a-{number}.jsonl"
+        part.write_bytes(b"a%d\nb%d\n" % (number, number))
+        os.utime(part, (number, number))
+    followed = FollowedLines(tmp_path, most_bytes=9)
+    assert list(followed.new()) == [b"b1", b"a2", b"b2"]
+    assert list(followed.new()) == []
+    with (tmp_path / "part-a-0.jsonl").open("ab") as file:
+        file.write(b"c0\n")
+    assert list(followed.new()) == [b"c0"]
+    assert list(FollowedLines(tmp_path, most_bytes=0).new()) == []
+
+
 def test_the_newest_lines_fit_into_their_bytes() -> None:
     newest = NewestLines(10)
     for number in range(100):

@@ -32,7 +32,7 @@ def test_the_numbers_say_what_they_are(tmp_path: Path) -> None:
     assert words(run.page.part("status")) == "running for 12 s"
     shown = words(run.page.part("numbers"))
     for expected in (
-        "10/s records read: 1,234 since the start, 40% of the source",
+        "10/s records read: 1,234 since the job last started, 40% of the source",
         "1/s results: 110",
         "60 s until the source is read, at this rate",
         "4 calls in flight; limited by the engine: 3 more events wait",
@@ -136,6 +136,23 @@ def test_a_view_that_cannot_be_made_stops_nothing_else(
     assert set(run.page.versions()) >= {"status", "application"}
     assert "cannot be made" in words(run.page.part("application"))
     assert "odd" in caplog.text
+
+
+def test_when_the_run_has_ended_the_view_is_made_at_once(tmp_path: Path) -> None:
+    run = Run(tmp_path, application={"type": "trends"})
+    version = run.page.versions()["application"]
+    run.page._view_due_s = float("inf")
+    run.commit("results", trend())
+    assert run.page.versions()["application"] == version
+    run.page.watch(replace(NOW, state="FINISHED"))
+    assert run.page.versions()["application"] == version + 1
+
+
+def test_a_result_with_a_very_large_integer_is_shown(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.commit("results", result(1))
+    run.outputs.results.add(b'{"id": "t-2", "answer": {"n": [%d]}}' % 10**30)
+    assert str(10**30) in words(run.page.part("results"))
 
 
 def test_a_view_that_takes_long_is_made_rarely(tmp_path: Path) -> None:

@@ -21,7 +21,10 @@ TITLE = "Viral trends"
 
 @dataclass(slots=True)
 class Trend:
+    """`run`: how many trends of earlier runs have its number."""
+
     number: int
+    run: int = 0
     name: str = ""
     terms: list[str] = field(default_factory=list)
     onset_ms: float = 0
@@ -40,6 +43,10 @@ class Trend:
     failure: str = ""
 
     @property
+    def id(self) -> str:
+        return f"trend-{self.number}" + (f"-{self.run}" if self.run else "")
+
+    @property
     def reasons(self) -> list[tuple[float, str]]:
         """With their times, the newest last."""
         return sorted(self.whys)
@@ -53,9 +60,10 @@ class Trend:
 
     def add(self, answer: dict[str, Any]) -> None:
         self.name, self.terms = answer["name"], max(self.terms, answer["terms"], key=len)
-        if answer["kind"] == "born":
+        # The first event may not be among the lines.
+        if answer["kind"] == "born" or not self.seen_ms:
             self.seen_ms, self.base = answer["time_ms"], answer["base_per_s"]
-        if answer["rises"] == 1:
+        if answer["rises"] == 1 or not self.onset_ms:
             self.onset_ms = answer["onset_ms"]
         if answer["peak_per_s"] >= self.rate:
             self.rate, self.peak_ms = answer["peak_per_s"], answer["peak_ms"]
@@ -69,7 +77,7 @@ class Trend:
 
 def trends_page(lines: Iterable[bytes]) -> str:
     """Build the page from JSON lines: results, then dead letters of questions. Other lines are skipped."""
-    found = list(read_trends(lines).values())
+    found = read_trends(lines)
     live = sorted((trend for trend in found if trend.into is None), key=lambda trend: -trend.score)
     trends = live[:MAX_SHOWN]
     if not trends:
@@ -87,7 +95,7 @@ def trends_page(lines: Iterable[bytes]) -> str:
 
 def top_trends(lines: Iterable[bytes]) -> list[str]:
     """A line for each trend, the strongest first."""
-    live = [trend for trend in read_trends(lines).values() if trend.into is None]
+    live = [trend for trend in read_trends(lines) if trend.into is None]
     return [
         f"{trend.name}: {trend.rate:.2f} posts/s at {moment(trend.peak_ms)[11:]}"
         + "".join(f" – {words}" for _, words in trend.reasons[-1:])
@@ -95,11 +103,16 @@ def top_trends(lines: Iterable[bytes]) -> list[str]:
     ]
 
 
-def read_trends(lines: Iterable[bytes]) -> dict[int, Trend]:
+def read_trends(lines: Iterable[bytes]) -> list[Trend]:
+    """The numbers of a run's trends begin at 0 again: a trend that is born twice is one of each run."""
     found: dict[int, Trend] = {}
+    earlier: list[Trend] = []
 
     def add(answer: Any) -> None:
         trend = found.setdefault(answer["trend"], Trend(answer["trend"]))
+        if answer["kind"] == "born" and trend.seen_ms:
+            earlier.append(trend)
+            trend = found[trend.number] = Trend(trend.number, trend.run + 1)
         if answer["kind"] == "why":
             trend.whys.append((answer["time_ms"] or 0, answer["why"]))
             return
@@ -111,7 +124,7 @@ def read_trends(lines: Iterable[bytes]) -> dict[int, Trend]:
         found[about["trend"]].failure = cause
 
     read_results(lines, add, fail, "trend-")
-    return found
+    return [*earlier, *found.values()]
 
 
 def _timeline(trends: Sequence[Trend]) -> Drawing:
@@ -134,4 +147,4 @@ def _row(trend: Trend, axis: TimeAxis, most: float, last_ms: float) -> Row:
     )
     name = trend.name if len(trend.name) <= NAME_CHARS else trend.name[: NAME_CHARS - 1] + "…"
     title = f"{trend.name}: {trend.span}" + (f" – {trend.reasons[-1][1]}" if trend.whys else "")
-    return Row(shapes, name, begin, end, f"trend-{trend.number}", title)
+    return Row(shapes, name, begin, end, trend.id, title)

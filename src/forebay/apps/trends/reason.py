@@ -38,7 +38,6 @@ PROMPT = PromptTemplate(
 UNSUPPORTED = "unsupported"
 MOST_TIMES = 2
 WORD = re.compile(r"[#@]?\w+(?:[-.,:–]\d+)*")
-NUMBER = re.compile(r"\d[\d.,:–-]*")
 SENTENCE = re.compile(r"(?<=[.!?…:])\s+")
 
 
@@ -54,8 +53,11 @@ def problem_of(line: str, terms: Iterable[str], texts: Iterable[str]) -> Problem
     """Why the posts do not support a line, or None.
 
     A line must not use a word again and again, and must hold more than the trend's own terms. Names (words
-    with a capital inside a sentence, hashtags, mentions) and numbers must occur in the posts or terms.
+    with a capital inside a sentence, hashtags, mentions) and words that begin with a digit must occur in the
+    posts or terms.
     """
+    if not any(map(str.isalnum, line)):
+        return Problem("it holds no word", line)
     words = [word.lower() for word in WORD.findall(line)]
     telling = [word for word in words if len(word) > 2 and word not in STOPWORDS and word not in COMMON]
     for one, two in pairwise(words):
@@ -65,7 +67,7 @@ def problem_of(line: str, terms: Iterable[str], texts: Iterable[str]) -> Problem
         if times > MOST_TIMES:
             return Problem("it repeats a word", word)
     own = {word for term in terms for word in term.lower().split()}
-    if words and all(word.lstrip("#@") in own or word in own for word in telling or words):
+    if all(word.lstrip("#@") in own or word in own for word in telling or words):
         return Problem("it only repeats the words of the trend", words[0])
     posts = "\n".join([*terms, *texts]).lower()
     for name in _names(line):
@@ -78,7 +80,7 @@ def _names(line: str) -> list[str]:
     words = WORD.findall(line)
     # If most words of a line begin with a capital, a capital does not mark a name.
     titled = sum(word[0].isupper() for word in words) > len(words) / 2
-    found = [word for word in words if word[0] in "#@" or NUMBER.fullmatch(word)]
+    found = [word for word in words if word[0] in "#@" or word[0].isdigit()]
     if not titled:
         for sentence in SENTENCE.split(line):
             found += [word for word in WORD.findall(sentence)[1:] if word[0].isupper()]

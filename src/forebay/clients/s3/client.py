@@ -118,7 +118,9 @@ class S3Client:
         answer = self._ask(lambda s3: s3.get_object(Bucket=self.bucket, Key=key), missing=True)
         if answer is not None:
             with closing(answer["Body"]) as body:
-                yield from body.iter_lines()
+                lines = body.iter_lines()
+                while (line := self._ask(lambda _: next(lines, None))) is not None:
+                    yield line
 
     def put(self, key: str, content: bytes, *, replacing: str | None) -> str:
         """Write a whole object, in place of the one with the ETag `replacing`, or as the first (None).

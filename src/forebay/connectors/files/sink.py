@@ -48,9 +48,13 @@ class Part:
     size: int
 
     def lines(self, begin: int = 0) -> Iterator[bytes]:
-        """Complete lines after byte `begin`, without newlines; all of an object store's file: none grows."""
+        """Complete lines after byte `begin`, without newlines."""
         if not isinstance(self.folder, Path):
-            yield from S3Client(self.folder.bucket).lines(f"{self.folder.key}/{self.name}")
+            at = 0
+            for line in S3Client(self.folder.bucket).lines(f"{self.folder.key}/{self.name}"):
+                if at + len(line) >= begin:
+                    yield line[max(begin - at, 0) :]
+                at += len(line) + 1
             return
         with (self.folder / self.name).open("rb") as file:
             if begin:
@@ -63,21 +67,23 @@ class Part:
 
 
 class FollowedLines:
-    """The committed lines of a folder, each once, as they appear. `newest`: how many of the files that are
-    there at first are read, the newest ones; None: all."""
+    """The committed lines of a folder, each once, as they appear.
 
-    def __init__(self, path: Location, newest: int | None = None) -> None:
+    Of the files that are there at first, only the `newest` are read, and of those only the newest bytes, at
+    most `most_bytes`; None: all. They may begin within a line.
+    """
+
+    def __init__(self, path: Location, newest: int | None = None, most_bytes: int | None = None) -> None:
         self._path = path
         self._newest = newest
-        self._read: dict[str, int] = {}
+        self._most_bytes = most_bytes
+        self._read: dict[str, int] | None = None
 
     def new(self) -> Iterator[bytes]:
         """The lines since the last call, without newlines. Raises as `committed_parts`, and `OSError`."""
         parts = committed_parts(self._path)
-        if self._newest is not None:
-            parts, old = parts[-self._newest :], parts[: -self._newest]
-            self._read = {part.name: part.size for part in old}
-            self._newest = None
+        if self._read is None:
+            self._read = self._old(parts)
         for part in parts:
             begin = self._read.get(part.name, 0)
             if part.size <= begin:
@@ -86,6 +92,16 @@ class FollowedLines:
                 begin += len(line) + 1
                 self._read[part.name] = begin
                 yield line
+
+    def _old(self, parts: list[Part]) -> dict[str, int]:
+        """How many bytes of each file are not read."""
+        left = sum(part.size for part in parts) if self._most_bytes is None else self._most_bytes
+        old = {}
+        for number, part in enumerate(reversed(parts)):
+            kept = min(part.size, left) if self._newest is None or number < self._newest else 0
+            left -= kept
+            old[part.name] = part.size - kept
+        return old
 
 
 def jsonl_sink(stream: DataStream, config: JsonlFiles, *, uid: str | None = None) -> None:

@@ -37,10 +37,14 @@ const load = async (name) => {
   try {
     while (shown[name] !== wanted[name]) {
       const version = wanted[name];
-      const query = name === "results" && search.value ? `?search=${encodeURIComponent(search.value)}` : "";
+      const asked = name === "results" ? search.value : "";
+      const query = asked ? `?search=${encodeURIComponent(asked)}` : "";
       const answer = await fetch(`part/${name}${query}`);
       if (!answer.ok) break;
-      put(parts[name], await answer.text());
+      const html = await answer.text();
+      // If the reader has typed meanwhile, ask again.
+      if (name === "results" && asked !== search.value) continue;
+      put(parts[name], html);
       shown[name] = version;
     }
   } catch {
@@ -50,8 +54,9 @@ const load = async (name) => {
   }
 };
 
+let ended = false;
 const refresh = () => {
-  if (document.hidden) return;
+  if (document.hidden && !ended) return;
   for (const name of Object.keys(wanted)) {
     // A reader who selects text in a part keeps it.
     const selected = getSelection();
@@ -67,7 +72,9 @@ events.onmessage = (event) => {
   refresh();
 };
 events.addEventListener("end", () => {
+  ended = true;
   events.close();
+  refresh();
   say("The run has ended. This is its last state.");
 });
 document.addEventListener("visibilitychange", refresh);

@@ -63,6 +63,9 @@ class History:
             self.points.clear()
             self._recent.clear()
             self._answered_s = now.elapsed_s
+        if now.results + now.dead_letters < self.last.results + self.last.dead_letters:
+            # Flink has restarted the job: its counts begin again.
+            self._recent.clear()
         if now.results + now.dead_letters != self.last.results + self.last.dead_letters or not now.in_flight:
             self._answered_s = now.elapsed_s
         self.last = now

@@ -21,7 +21,7 @@ def tiles_of(history: History, *, one_each: bool) -> Iterable[tuple[str, str]]:
     read, done = over.read_per_s, over.per_s
     of_source = "" if now.read_share is None else f", {now.read_share:.0%} of the source"
     if now.read or not one_each:
-        yield _per_s(read), f"records read: {now.read:,} since the start{of_source}"
+        yield _per_s(read), f"records read: {now.read:,} since the job last started{of_source}"
     yield _per_s(done), f"{'results' if one_each else 'answers of the model'}: {now.results:,}"
     yield from _lag(history)
     yield f"{now.in_flight:,}", f"calls in flight; {limit_of(now)}"

@@ -55,8 +55,8 @@ class CauseExamples:
 class Outputs:
     """What a run has committed to folders of JSON lines, and what earlier runs left in their newest files.
 
-    One thread calls `look`; others read. `keep_all`: read all files and keep all results, up to `ALL_BYTES`,
-    for an application's view. `news` receives each result that appears after the first look.
+    One thread calls `look`; others read. `keep_all`: of all files, read and keep the newest `ALL_BYTES`
+    of results, for an application's view. `news` receives each result that appears after the first look.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Outputs:
 
 
 def _followed(place: Location | None, newest: int | None) -> FollowedLines | None:
-    return None if place is None else FollowedLines(place, newest)
+    return None if place is None else FollowedLines(place, newest, ALL_BYTES)
 
 
 def _lines(followed: FollowedLines | None) -> Iterator[bytes]:

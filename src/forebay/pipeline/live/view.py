@@ -9,17 +9,16 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-import orjson
 from markupsafe import Markup
 
 from forebay.apps.base import Page
 from forebay.counted import counted
-from forebay.json_numbers import read_json
+from forebay.json_numbers import dump_json, read_json
 from forebay.pages.charts import Figure, Line, time_figure
 from forebay.pages.render import fragment, main_of, page
 from forebay.pages.units import NUMBER, SECONDS, moment
 from forebay.pipeline.live.history import History, Point, duration
-from forebay.pipeline.live.numbers import tiles_of
+from forebay.pipeline.live.numbers import ENDED, tiles_of
 from forebay.pipeline.live.outputs import Outputs
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.spec import PipelineSpec
@@ -73,8 +72,8 @@ class LivePage:
 
     def versions(self) -> dict[str, int]:
         with self._lock:
-            version = self._history.version
-        self._look_at_view()
+            version, ended = self._history.version, self._history.last.state in ENDED
+        self._look_at_view(at_once=ended)
         found = {
             "status": version,
             "numbers": version,
@@ -272,5 +271,5 @@ def _text(value: Any) -> str:
     """A JSON value in one line of a bounded length; a mapping with one text is that text."""
     if isinstance(value, dict) and len(value) == 1 and isinstance(next(iter(value.values())), str):
         (value,) = value.values()
-    text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+    text = value if isinstance(value, str) else dump_json(value, default=str).decode()
     return text if len(text) <= TEXT_CHARS else text[: TEXT_CHARS - 1] + "…"
