@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from pyflink.common import Encoder
 from pyflink.datastream import DataStream
@@ -48,29 +49,40 @@ class Part:
     size: int
 
     def lines(self, begin: int = 0) -> Iterator[bytes]:
-        """Complete lines after byte `begin`, without newlines."""
+        """Complete lines that begin at byte `begin` or later, without newlines."""
         if not isinstance(self.folder, Path):
             at = 0
             for line in S3Client(self.folder.bucket).lines(f"{self.folder.key}/{self.name}"):
-                if at + len(line) >= begin:
-                    yield line[max(begin - at, 0) :]
+                if at >= begin:
+                    yield line
                 at += len(line) + 1
             return
         with (self.folder / self.name).open("rb") as file:
-            if begin:
-                # A line may have been half written then; it does not count as one after `begin`.
-                file.seek(begin - 1)
-                file.readline()
+            file.seek(_next_line(file, begin))
             for line in file:
                 if line.endswith(b"\n"):
                     yield line.rstrip(b"\n")
+
+    def next_line(self, begin: int) -> int:
+        """Where the first line begins at byte `begin` or later. Files of an object store are read whole."""
+        if not isinstance(self.folder, Path):
+            return self.size if begin else 0
+        with (self.folder / self.name).open("rb") as file:
+            return _next_line(file, begin)
+
+
+def _next_line(file: IO[bytes], begin: int) -> int:
+    if not begin:
+        return 0
+    file.seek(begin - 1)
+    return begin - 1 + len(file.readline())
 
 
 class FollowedLines:
     """The committed lines of a folder, each once, as they appear.
 
-    Of the files that are there at first, only the `newest` are read, and of those only the newest bytes, at
-    most `most_bytes`; None: all. They may begin within a line.
+    Of the files that are there at first, only the `newest` are read, and of those only the newest lines, in
+    all at most `most_bytes`; None: all.
     """
 
     def __init__(self, path: Location, newest: int | None = None, most_bytes: int | None = None) -> None:
@@ -100,7 +112,7 @@ class FollowedLines:
         for number, part in enumerate(reversed(parts)):
             kept = min(part.size, left) if self._newest is None or number < self._newest else 0
             left -= kept
-            old[part.name] = part.size - kept
+            old[part.name] = part.next_line(part.size - kept)
         return old
 
 
