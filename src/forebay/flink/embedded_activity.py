@@ -75,16 +75,24 @@ class EmbeddedActivity:
 
     def trigger(self) -> bool:
         with _jvm_lives():
-            done = self._cluster.triggerCheckpoint(self._job, self._type)
-            while not self._closed:
-                try:
-                    done.get(LOOK_MS, self._milliseconds)
-                    return True
-                except Py4JJavaError as error:
-                    if error.java_exception.getClass().getSimpleName() != "TimeoutException":
-                        log.info("a checkpoint failed: %s", java_cause(error))
-                        break
+            try:
+                done = self._cluster.triggerCheckpoint(self._job, self._type)
+                while not self._closed:
+                    if self._has_ended(done):
+                        return True
+            except Py4JJavaError as error:
+                # Also if the job has ended.
+                log.info("a checkpoint failed: %s", java_cause(error))
             return False
+
+    def _has_ended(self, checkpoint: Any) -> bool:
+        try:
+            checkpoint.get(LOOK_MS, self._milliseconds)
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getSimpleName() != "TimeoutException":
+                raise
+            return False
+        return True
 
     def close(self) -> None:
         """Does nothing if the JVM is gone."""
