@@ -20,6 +20,7 @@ from forebay.errors import (
     EngineError,
     ModelNotFound,
     Overloaded,
+    RateLimited,
     ServerFault,
     Unreachable,
 )
@@ -166,7 +167,8 @@ class Relay:
         if tries.number == self._rules.attempts:
             return False
         return (
-            isinstance(failure, Unreachable)
+            # The fleet has learned how many calls a replica takes, so this one waits for its turn.
+            isinstance(failure, Unreachable | RateLimited)
             or tries.takes_over
             or self._others(tries.replicas, tries.call.asked)
         )
