@@ -444,13 +444,15 @@ async def _ask_on(engine: HttpEngine, number: int) -> None:
         await engine.complete(request, timeout_s=120.0)
 
 
-async def test_lost_leases_are_reported_and_the_silent_one_is_shut() -> None:
+async def test_lost_leases_are_reported_and_the_silent_one_is_shut(wait_for: Any) -> None:
     clock = ManualClock()
     async with FakeReplica(QUICK) as one, FakeReplica(QUICK) as two:
         config = FleetConfig(FixedReplicas((one.url, two.url)), model="m", stall_s=5.0, check_s=0.01)
         client = FleetClient(config, clock=clock)
         try:
             await client.start(60.0)
+            # Only a replica that is known to work can take over.
+            await wait_for(lambda: client.replicas() == {one.url: "", two.url: ""})
             lost: list[str] = []
             async with client.place(client.demand("x")) as silent:
                 silent.on_lost = lambda: lost.append(silent.lost)
