@@ -350,7 +350,7 @@ def batch_cost(worker: TransformersWorker, batch_size: int, prompt_tokens: int) 
 
 
 def fastest(costs: Sequence[BatchCost], lengths: Sequence[int]) -> BatchCost:
-    """The cost with the shortest predicted time. Raises `SettingError` if there is none."""
+    """The cost with the shortest predicted time. Raises `SettingError` without any."""
     if not costs:
         raise SettingError("static batching: no batch size could be measured; name a smaller --batch-size")
     return min(costs, key=lambda cost: cost.load_s(lengths))

@@ -1,4 +1,4 @@
-"""Another user of this machine takes files, and plants checkpoints and links where results are written."""
+"""Another user of this machine takes files, and plants checkpoints, and links in the folder of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests placed on replicas over HTTP: which replica, in which order, and the error if there is none."""
+"""Requests placed on replicas over HTTP: which replica, in which order, and the error without a replica."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def show(
         Path, typer.Argument(metavar="DIR", help="Folder of an application, a demo, or a pipeline's results.")
     ],
 ) -> None:
-    """Open the page that a run has written at its end, and print where it is.
+    """Open the page that a run has written at its end, and print its path.
 
     Applications and demos with a browser write one, and pipelines that were run with --ui.
     """

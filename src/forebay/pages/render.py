@@ -43,8 +43,7 @@ def fragment(template: str, block: str, **values: Any) -> str:
 
 
 def main_of(document: str) -> str:
-    """The contents of a document that `page` made: headings included, without style and script. Of another
-    document there are none."""
+    """The contents of a document that `page` made, without style and script; empty for any other document."""
     return document.partition("<main>")[2].rpartition("</main>")[0]
 
 

@@ -71,7 +71,7 @@ def test_the_newest_results_come_first_and_can_be_searched_by_key(tmp_path: Path
 
 def test_dead_letters_are_shown_by_cause_with_examples(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    assert "There are none." in words(run.page.part("letters"))
+    assert "No dead letters." in words(run.page.part("letters"))
     run.commit("letters", letter("timeout"), letter("prompt", "no field text", "{}"), letter("timeout"))
     shown = words(run.page.part("letters"))
     assert "timeout: 2 dead letters" in shown

@@ -35,7 +35,7 @@ class AnswerHead:
     headers: Sequence[tuple[bytes, bytes]]
 
     def get(self, name: str) -> str | None:
-        """The first header of this name, in any case; None if there is none."""
+        """The first header of this name, in any case; None without one."""
         wanted = name.lower().encode("latin-1")
         for found, value in self.headers:
             if len(found) == len(wanted) and found.lower() == wanted:

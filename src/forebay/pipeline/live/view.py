@@ -142,7 +142,7 @@ class LivePage:
             (cause, each.count, [_letter(line) for line in reversed(list(each.newest))])
             for cause, each in found
         ]
-        note = "There are none." if self._outputs.kept["letters"] else f"They go to {sink.summary()}."
+        note = "No dead letters." if self._outputs.kept["letters"] else f"They go to {sink.summary()}."
         return {"causes": causes, "letters_note": note}
 
     def _results(self, search: str) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class LivePage:
                 shown_now.append(row)
             if len(shown_now) >= SHOWN_RESULTS:
                 break
-        note = "The newest are first." if searched else "There are none yet."
+        note = "The newest are first." if searched else "No results yet."
         if words:
             matches = counted(len(shown_now), "match", "matches")
             note = f"{matches} among the newest {counted(searched, 'result')}."
