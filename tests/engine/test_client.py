@@ -506,3 +506,29 @@ async def test_reasoning_shows_that_the_replica_works(fault: str, calls: int, co
         request = ask(f"hello ((fault:{fault}))")
         completion = await engine.complete(request, timeout_s=30, on_content=lambda: came.append(1))
     assert (len(came), len(completion.timing.chunks_s)) == (calls, content)
+
+
+async def test_times_are_those_of_the_second_try_on_a_new_connection() -> None:
+    clock, connections = ManualClock(), 0
+    events = CONTENT + STOP + DONE
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(events)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.readuntil(b"\r\n\r\n")
+        if connections == 2:
+            clock.advance(1.0)
+        writer.write(head + events)
+        if connections == 1:
+            await reader.readuntil(b"POST")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    engine = HttpEngine(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", clock=clock)
+    await engine.complete(ask("hello"), timeout_s=30)
+    times = (await engine.complete(ask("hello"), timeout_s=30)).timing
+    assert connections == 2
+    assert times.sent_s < times.first_byte_s <= times.done_s
+    await engine.close()
+    server.close()

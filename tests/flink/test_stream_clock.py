@@ -12,6 +12,7 @@ from tests.harness.clock import ManualClock
 from forebay.clock import Clock
 from forebay.codec import decode, encode
 from forebay.errors import MalformedRecord
+from forebay.flink import stream_clock
 from forebay.flink.shards import flink_keys
 from forebay.flink.stages import message_key, payload
 from forebay.flink.stream_clock import NO_TIME_MS, REFUSED, StreamClock, partition_of
@@ -154,3 +155,14 @@ def test_downtime_makes_no_partition_idle() -> None:
 )
 def test_partition_is_parsed_from_the_position(position: str | None, partition: str) -> None:
     assert partition_of(position) == partition
+
+
+def test_each_refused_record_is_marked_for_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nothing would commit it before the next result."""
+    marks: list[int] = []
+    monkeypatch.setattr(
+        stream_clock, "ActivityMarks", lambda _: SimpleNamespace(answered=lambda: marks.append(1))
+    )
+    letter = encode(DeadLetter(b"x", "bad_record", "no JSON", 1, 0, "in@0"))
+    records = [letter, event(1, None), event(2, 1_000, text=None), event(3, 2_000)]
+    assert len(run(records)[1]) == len(marks) == 3

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 import orjson
 import pytest
+from aiohttp import web
 from tests.harness.engines import Canned, CannedEngine, Sent, card
 
+from forebay.engine.protocol import CHAT_PATH
 from forebay.gateway.routes import ROUTES
 
 from .conftest import Served, before_engines
@@ -198,3 +201,35 @@ async def test_models_are_listed_with_all_that_the_engine_shows() -> None:
             assert (await response.json())["error"]["code"] == "model_not_found"
         labels = 'key="anyone",outcome="200",route="/v1/models/{model}"'
         assert await served.metric(f"forebay_gateway_requests_total{{{labels}}}") == 2
+
+
+async def test_a_stream_with_a_length_may_lose_its_counts() -> None:
+    chunk = {"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}]}
+    counts = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}
+    stream = b"".join(
+        b"data: %s\n\n" % part for part in (orjson.dumps(chunk), orjson.dumps(counts), b"[DONE]")
+    )
+    engine = CannedEngine([card("m")], {CHAT_PATH: Canned(stream, content_type="text/event-stream")})
+    async with before_engines(engine) as served:
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "stream": True}
+        status, answer, _ = await post(served, CHAT_PATH, body)
+    assert (status, answer) == (200, b"data: %s\n\ndata: [DONE]\n\n" % orjson.dumps(chunk))
+
+
+@dataclass
+class RefusesFirst(CannedEngine):
+    refused: int = 0
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.method == "POST" and not self.refused:
+            self.refused = 1
+            return web.Response(status=429)
+        return await super()._handle(request)
+
+
+async def test_a_call_that_all_replicas_refuse_once_waits_for_its_turn() -> None:
+    engines = [RefusesFirst([card("m")], {CHAT_PATH: ANSWER}) for _ in range(2)]
+    async with before_engines(*engines) as served:
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
+        assert (await post(served, CHAT_PATH, body))[0] == 200
+    assert [engine.refused for engine in engines] == [1, 1]
