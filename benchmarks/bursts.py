@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 SHAPES = ("step", "ramp", "spike", "hill")
-LEAST_BASE_PER_S, MAX_BASE_PER_S = 0.2, 2.0
+MIN_BASE_PER_S, MAX_BASE_PER_S = 0.2, 2.0
 """Base rates of bursting terms, at the stream's mean rate."""
 SYLLABLES = ("ba", "do", "fi", "ga", "ke", "lu", "mo", "na", "pe", "ri", "so", "tu", "va", "we", "xi", "zo")
 
@@ -66,7 +66,7 @@ class BurstStream:
         nothing; each group has all shapes in equal parts."""
         plan, rng = self.plan, self._rng
         rates = self._shares * plan.words_per_post * plan.rate_per_s
-        usable = np.flatnonzero((rates >= LEAST_BASE_PER_S) & (rates <= MAX_BASE_PER_S))
+        usable = np.flatnonzero((rates >= MIN_BASE_PER_S) & (rates <= MAX_BASE_PER_S))
         chosen = rng.choice(usable, plan.bursts, replace=False)
         onsets = rng.uniform(plan.warm_up_s, plan.hours * 3600 - 600, plan.bursts)
         found = []

@@ -29,8 +29,8 @@ VOCABULARY = (
     "operator storm season reservoir downstream upstream bridge contract inspection licence market demand"
 )
 TIMEOUT_S = 300.0
-LEAST_PREFIX = 1000
-LARGEST_TTFT, LEAST_THROUGHPUT = 0.5, 1.3
+MIN_PREFIX = 1000
+LARGEST_TTFT, MIN_THROUGHPUT = 0.5, 1.3
 """Targets for the default's median TTFT and requests/s, as multiples of round robin's."""
 
 
@@ -104,7 +104,7 @@ def passed(report: dict[str, Any]) -> bool:
     """Whether the default's TTFT and throughput meet their targets against round robin."""
     beside = report["comparison"].get("round_robin")
     return beside is None or (
-        beside["ttft_p50_ratio"] <= LARGEST_TTFT and beside["throughput_ratio"] >= LEAST_THROUGHPUT
+        beside["ttft_p50_ratio"] <= LARGEST_TTFT and beside["throughput_ratio"] >= MIN_THROUGHPUT
     )
 
 
@@ -142,10 +142,10 @@ async def _run(urls: Sequence[str], policy: str, name: str, options: EnginesOpti
             for request in waiting:
                 due_s = time.monotonic()
                 done = await engine.complete(request, timeout_s=TIMEOUT_S)
-                if done.timing.first_token_s is None or done.usage.prompt_tokens < LEAST_PREFIX:
+                if done.timing.first_token_s is None or done.usage.prompt_tokens < MIN_PREFIX:
                     raise LaunchError(
                         f"request {request.id} had {done.usage.prompt_tokens} tokens of prompt and "
-                        f"{done.usage.completion_tokens} of answer; expected {LEAST_PREFIX} or more, and some"
+                        f"{done.usage.completion_tokens} of answer; expected {MIN_PREFIX} or more, and some"
                     )
                 seen.ttft_s.append(done.timing.first_token_s - due_s)
                 seen.done.append(done)

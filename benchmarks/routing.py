@@ -17,7 +17,7 @@ from forebay.planning.simulate.figures import Figures
 
 SWEEP = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0, 1.1, 1.3)
 TWO_LOADS = (0.7, 0.9)
-LEAST_GAIN = 0.9
+MIN_GAIN = 0.9
 """The default's mean TTFT must be at most this times the best other policy's, at `TWO_LOADS`."""
 SIZES = (8, 100, 1000)
 PROMPT_TOKENS = 4000
@@ -66,7 +66,7 @@ class RoutingReport:
         """Whether the default has at least the others' goodput at every load, and the gain in TTFT."""
         return all(
             entry["goodput"] >= entry["best_other_goodput"]
-            and (entry["load"] not in TWO_LOADS or entry["ttft_ratio"] <= LEAST_GAIN)
+            and (entry["load"] not in TWO_LOADS or entry["ttft_ratio"] <= MIN_GAIN)
             for entry in self.comparison()
         )
 

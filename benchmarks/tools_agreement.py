@@ -35,8 +35,8 @@ OURS = "forebay"
 FIGURES = ("ttft_ms", "tpot_ms", "output_tokens_per_s")
 MAX_DIFFERENCE = 0.03
 MAX_PROMPT_ERROR = 0.03
-LEAST_ANSWERED = 0.9
-LEAST_TOOLS = 2
+MIN_ANSWERED = 0.9
+MIN_TOOLS = 2
 TOOL_TIMEOUT_S = 300.0
 VLLM_BENCH = (
     "import argparse\n"
@@ -314,7 +314,7 @@ def check(name: str, found: ToolFigures, shape: Shape) -> None:
     """
     prompts, outputs = found.requests * shape.prompt_tokens, found.requests * shape.output_tokens
     if (
-        not LEAST_ANSWERED * shape.requests <= found.requests <= shape.requests
+        not MIN_ANSWERED * shape.requests <= found.requests <= shape.requests
         or found.output_tokens != outputs
         or abs(found.prompt_tokens - prompts) > MAX_PROMPT_ERROR * prompts
     ):
@@ -336,7 +336,7 @@ def document(found: Mapping[str, Sequence[ToolFigures]], shape: Shape) -> dict[s
         "turns": {tool: [asdict(one) for one in turns] for tool, turns in found.items()},
         "comparison": [{**asdict(each), "agrees": each.agrees} for each in compared],
         "agreeing": agreeing,
-        "passed": len(agreeing) >= LEAST_TOOLS,
+        "passed": len(agreeing) >= MIN_TOOLS,
     }
 
 

@@ -23,9 +23,9 @@ GRACE_S = 60.0
 """A trend up to this long after a burst's end still belongs to that burst."""
 DISTINCT_TERMS = 10_000_000
 BATCH_S = 15
-LEAST_KLEINBERG_POSTS = 30
-LEAST_ZSCORE = 6.0
-LEAST_ZSCORE_POSTS = 5.0
+MIN_KLEINBERG_POSTS = 30
+MIN_ZSCORE = 6.0
+MIN_ZSCORE_POSTS = 5.0
 QUIET_BATCHES = 4
 """Batches without an alarm after which the next one is a new sighting."""
 DELAY_FACTOR = 5.0
@@ -183,7 +183,7 @@ def kleinberg_sightings(posts: Sequence[tuple[int, str]], least_nats: float) -> 
     Reported when the interval begins: offline there is no delay. Bursts that begin together in the same
     batches count once, so that a hashtag and its word are one.
     """
-    often, counts, totals = _batches(posts, LEAST_KLEINBERG_POSTS)
+    often, counts, totals = _batches(posts, MIN_KLEINBERG_POSTS)
     found: list[tuple[int, int, str]] = []
     for start in range(0, len(often), 512):
         part = often[start : start + 512]
@@ -198,7 +198,7 @@ def zscore_sightings(posts: Sequence[tuple[int, str]]) -> list[Sighting]:
 
     The deviation is that of a Poisson count; at least five posts. Reported at the batch's end.
     """
-    often, counts, totals = _batches(posts, int(LEAST_ZSCORE_POSTS))
+    often, counts, totals = _batches(posts, int(MIN_ZSCORE_POSTS))
     found: list[tuple[int, int, str]] = []
     for start in range(0, len(often), 512):
         part = often[start : start + 512]
@@ -207,9 +207,7 @@ def zscore_sightings(posts: Sequence[tuple[int, str]]) -> list[Sighting]:
         ends = np.arange(len(totals))
         begins = np.maximum(ends - 3600 // BATCH_S, 0)
         mean = (sums[:, ends] - sums[:, begins]) / np.maximum(ends - begins, 1)
-        high = (of_part - mean >= LEAST_ZSCORE * np.sqrt(np.maximum(mean, 0.1))) & (
-            of_part >= LEAST_ZSCORE_POSTS
-        )
+        high = (of_part - mean >= MIN_ZSCORE * np.sqrt(np.maximum(mean, 0.1))) & (of_part >= MIN_ZSCORE_POSTS)
         for term, batch in zip(*np.nonzero(high), strict=True):
             found.append((int(batch), int(batch) + QUIET_BATCHES, part[int(term)]))
     ongoing: dict[str, tuple[int, int, str]] = {}

@@ -27,7 +27,7 @@ SBOM = Path("build/sbom.json")
 OSV = "https://api.osv.dev/v1/querybatch"
 VULNERABLE = "pkg:maven/org.apache.logging.log4j/log4j-core@2.14.1"
 TIMEOUT_S = 60.0
-MOST_AT_ONCE = 500
+MAX_AT_ONCE = 500
 BUNDLED = re.compile(r"^ *- *([\w.-]+):([\w.-]+):([\w.-]+)", re.M)
 """A line of a NOTICE: a part with its own coordinates."""
 FLINKS = re.compile(r"(flink-[a-z0-9._-]+?)-([0-9][\w.-]*)\.jar")
@@ -88,8 +88,8 @@ def vulnerabilities(purls: Sequence[str], url: str = OSV) -> dict[str, list[str]
     """
     found: dict[str, list[str]] = {}
     asked = [VULNERABLE, *purls]
-    for begin in range(0, len(asked), MOST_AT_ONCE):
-        some = asked[begin : begin + MOST_AT_ONCE]
+    for begin in range(0, len(asked), MAX_AT_ONCE):
+        some = asked[begin : begin + MAX_AT_ONCE]
         body = json.dumps({"queries": [{"package": {"purl": purl}} for purl in some]}).encode()
         request = urllib.request.Request(url, body, {"content-type": "application/json"})
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:

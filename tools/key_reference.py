@@ -29,7 +29,7 @@ SPECS: dict[str, type[BaseModel]] = {
 BEGIN = "<!-- Made from the code by tools.key_reference: do not edit from here … -->"
 END = "<!-- … to here. -->"
 SECRET = "`{env: NAME}` or `{file: PATH}`"
-LEAST_COMMON = 3
+MIN_COMMON = 3
 """Fewer keys that kinds of a mapping share are repeated in their tables."""
 
 
@@ -76,7 +76,7 @@ def _section(schema: dict[str, Any], key: str, value: dict[str, Any], shown: dic
         shown[content] = title
         rows = _rows(schema, model)
         common = [name for name in rows if first_rows.get(name) == rows[name]]
-        if len(common) < LEAST_COMMON:
+        if len(common) < MIN_COMMON:
             common = []
         rest = {name: row for name, row in rows.items() if name not in common}
         if common:

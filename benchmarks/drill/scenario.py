@@ -101,7 +101,7 @@ S3_SHARE = 0.4
 AWAY_S = (0.2, 3.0)
 STORE_AWAY_S = (0.5, 8.0)
 """A run stops working if its store does not answer for 2.5 s."""
-LEAST_FAULTS = 5
+MIN_FAULTS = 5
 MAX_CHECKPOINTS = 2
 STEPS_S = (-7200.0, -60.0, -5.0, 5.0, 60.0, 7200.0)
 
@@ -257,7 +257,7 @@ def _at_the_end(dice: random.Random, kinds: list[FaultKind]) -> tuple[Fault, ...
 def _faults(
     dice: random.Random, kinds: list[FaultKind], among: Range, application: Application, events: int
 ) -> tuple[Fault, ...]:
-    count = dice.randint(min(LEAST_FAULTS, among.most_faults), among.most_faults)
+    count = dice.randint(min(MIN_FAULTS, among.most_faults), among.most_faults)
     # Some applications make few calls, or none for a long time; those count checkpoints.
     measures: tuple[Measure, ...] = ("checkpoints",)
     if application in COUNTED:

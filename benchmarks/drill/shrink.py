@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from benchmarks.drill.scenario import OF_BROKERS, OF_FEEDS, OF_STORES, OF_TOPICS, SOURCES, Scenario
 
-LEAST_EVENTS = 20
+MIN_EVENTS = 20
 
 
 def smaller(scenario: Scenario) -> Iterator[Scenario]:
@@ -30,7 +30,7 @@ def smaller(scenario: Scenario) -> Iterator[Scenario]:
     plain = SOURCES[scenario.application][0]
     if scenario.source != plain and not of_source and not (of_kafka and scenario.sink != "kafka"):
         yield replace(scenario, source=plain)
-    if scenario.events // 2 >= LEAST_EVENTS:
+    if scenario.events // 2 >= MIN_EVENTS:
         yield replace(scenario, events=scenario.events // 2)
     if scenario.parallelism > 1:
         yield replace(scenario, parallelism=1)

@@ -30,7 +30,7 @@ from forebay.bench.stream.measure import StreamSession
 from forebay.bench.stream.options import EventLoad, StreamOptions
 from forebay.errors import SettingError
 
-LEAST_WARM_EVENTS = 6
+MIN_WARM_EVENTS = 6
 WARM_PER_S = 10.0
 WARM_SHARE = 5
 """Warm-up events: this fraction (1/5) of the measured ones."""
@@ -94,13 +94,13 @@ def point_pipeline(
     return document
 
 
-LEAST_WINDOWS = 6
+MIN_WINDOWS = 6
 """The least number of consecutive windows that are measured."""
 
 
 def sized(options: InterplayOptions, settings: Mapping[str, Any], rate_per_s: float) -> InterplayOptions:
-    """The options for a point: the common rate, and events for at least `LEAST_WINDOWS`."""
-    span_s = LEAST_WINDOWS * settings.get(f"{APPLICATION}.size_s", 0.0)
+    """The options for a point: the common rate, and events for at least `MIN_WINDOWS`."""
+    span_s = MIN_WINDOWS * settings.get(f"{APPLICATION}.size_s", 0.0)
     return replace(options, rate_per_s=rate_per_s, events=max(options.events, math.ceil(span_s * rate_per_s)))
 
 
@@ -122,7 +122,7 @@ def open_pipeline(
                 data=warm,
                 seed=options.seed,
             ),
-            warm_events=max(LEAST_WARM_EVENTS, options.events // WARM_SHARE),
+            warm_events=max(MIN_WARM_EVENTS, options.events // WARM_SHARE),
             patience_s=300.0,
         )
         with StreamSession(stream) as session:

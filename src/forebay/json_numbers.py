@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-LEAST_INT, MAX_INT = -(2**63), 2**64 - 1
+MIN_INT, MAX_INT = -(2**63), 2**64 - 1
 MAX_CHARS = 1000
 """Maximum length of a number: the time to convert an integer is quadratic in its digits."""
 MAX_INT_BITS = 3322
@@ -180,7 +180,7 @@ def _with_fragments(value: Any) -> Any:
         return {name: _with_fragments(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_with_fragments(inner) for inner in value]
-    if isinstance(value, int) and not LEAST_INT <= value <= MAX_INT:
+    if isinstance(value, int) and not MIN_INT <= value <= MAX_INT:
         return orjson.Fragment(str(int(value)))
     return value
 

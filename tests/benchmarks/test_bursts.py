@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from benchmarks.bursts import LEAST_BASE_PER_S, MAX_BASE_PER_S, SHAPES, BurstPlan, BurstStream, shape_at
+from benchmarks.bursts import MAX_BASE_PER_S, MIN_BASE_PER_S, SHAPES, BurstPlan, BurstStream, shape_at
 
 from forebay.apps.trends.terms import terms_of
 
@@ -49,7 +49,7 @@ def test_bursts_are_of_all_sizes_and_shapes(stream: BurstStream) -> None:
     assert sum(burst.base_per_s == 0 for burst in stream.bursts) == 4
     for burst in stream.bursts:
         assert PLAN.warm_up_s <= burst.onset_s < burst.end_s <= PLAN.hours * 3600 + 300
-        assert burst.base_per_s == 0 or LEAST_BASE_PER_S <= burst.base_per_s <= MAX_BASE_PER_S
+        assert burst.base_per_s == 0 or MIN_BASE_PER_S <= burst.base_per_s <= MAX_BASE_PER_S
         if burst.base_per_s:
             assert burst.extra_per_s == pytest.approx((burst.factor - 1) * burst.base_per_s)
 

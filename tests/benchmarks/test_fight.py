@@ -12,7 +12,7 @@ from forebay.apps.trends.terms import terms_of
 from forebay.errors import SettingError
 
 FIGHT = Path(__file__).parents[2].parent / "shared" / "data" / "tweets_fight_2017.jsonl"
-LEAST_POSTS = 6
+MIN_POSTS = 6
 
 
 def needs_data() -> None:
@@ -29,7 +29,7 @@ def test_posts_are_about_each_event_when_it_happens() -> None:
         span = event.span
         after = sum(span.begin_s <= at < span.begin_s + 120 for at, words in posts if words & span.words)
         before = sum(span.begin_s - 600 <= at < span.begin_s for at, words in posts if words & span.words)
-        assert after >= max(LEAST_POSTS, 1.5 * before / 5), event.what
+        assert after >= max(MIN_POSTS, 1.5 * before / 5), event.what
 
 
 def test_a_second_trend_of_an_event_is_wrong() -> None:

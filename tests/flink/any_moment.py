@@ -143,7 +143,7 @@ class Runs:
             patch.setattr(module, "held_keys", held_keys)
         patch.setattr(operator, "set_after_round", set_after_round)
         # So that snapshots are taken within a run of some dozens of inputs.
-        patch.setattr(stages, "LEAST_LOG_BYTES", 256)
+        patch.setattr(stages, "MIN_LOG_BYTES", 256)
 
 
 async def nobody(_counts: Any) -> Any:

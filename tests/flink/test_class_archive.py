@@ -35,7 +35,7 @@ def ran(archive: ClassArchive, *more: str) -> str:
 def test_next_jvm_maps_the_classes_of_the_last(
     archive: ClassArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(class_archive, "LEAST_CLASSES", 100)
+    monkeypatch.setattr(class_archive, "MIN_CLASSES", 100)
     assert "-XX:DumpLoadedClassList" in archive.options()[0]
     ran(archive)
     assert archive.make({})
@@ -60,7 +60,7 @@ def test_no_archive_before_a_job_has_run(archive: ClassArchive) -> None:
 def test_java_gets_the_given_environment(
     archive: ClassArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(class_archive, "LEAST_CLASSES", 0)
+    monkeypatch.setattr(class_archive, "MIN_CLASSES", 0)
     monkeypatch.setenv("ENGINE_KEY", "sk-secret")
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
@@ -77,7 +77,7 @@ def test_java_gets_the_given_environment(
 def test_unused_archives_are_removed(
     archive: ClassArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(class_archive, "LEAST_CLASSES", 0)
+    monkeypatch.setattr(class_archive, "MIN_CLASSES", 0)
     archive.options()
     other = replace(archive, classpath=())
     unused, fresh = archive.folder / "flink-1.jsa", archive.folder / "flink-2.jsa"
@@ -104,7 +104,7 @@ def test_each_set_of_jars_has_its_archive(archive: ClassArchive) -> None:
 
 @pytest.mark.flink
 def test_leftovers_of_killed_runs_are_removed(archive: ClassArchive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(class_archive, "LEAST_CLASSES", 0)
+    monkeypatch.setattr(class_archive, "MIN_CLASSES", 0)
     archive.options()
     old, new = archive.folder / "flink-1.7.tmp", archive.folder / "flink-1.8.tmp"
     new.touch()

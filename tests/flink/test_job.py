@@ -14,7 +14,7 @@ from tests.harness.clock import ManualClock
 
 from forebay.errors import PipelineFailed
 from forebay.flink import job as module
-from forebay.flink.checkpoints import MOST_DRAINS
+from forebay.flink.checkpoints import MAX_DRAINS
 from forebay.flink.job import Checkpoints, RunningJob, end_job
 from forebay.flink.rest import FlinkRest, NotFound
 
@@ -131,10 +131,10 @@ def test_drain_is_repeated_only_if_it_failed_or_was_forgotten(
 def test_drain_is_given_up_after_many_failures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A run that takes over occupies the folders of as many drains."""
     failed = {"failure-cause": {"class": "x"}}
-    serve(monkeypatch, Savepoints(*[failed] * MOST_DRAINS))
+    serve(monkeypatch, Savepoints(*[failed] * MAX_DRAINS))
     client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
     job = RunningJob(client, FlinkRest("http://flink"))
-    for _ in range(MOST_DRAINS):
+    for _ in range(MAX_DRAINS):
         job.drain(tmp_path)
     with pytest.raises(PipelineFailed, match=r"could not be drained: 32 savepoints in .* failed"):
         job.drain(tmp_path)

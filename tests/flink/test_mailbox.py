@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from forebay.flink import mailbox
-from forebay.flink.mailbox import MOST_MAILS, Mailbox
+from forebay.flink.mailbox import MAX_MAILS, Mailbox
 
 
 class Task:
@@ -55,7 +55,7 @@ def task_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Task]:
     return make
 
 
-@pytest.mark.parametrize(("mails", "run"), [(0, 0), (3, 3), (MOST_MAILS + 1, MOST_MAILS)])
+@pytest.mark.parametrize(("mails", "run"), [(0, 0), (3, 3), (MAX_MAILS + 1, MAX_MAILS)])
 def test_mails_run_and_keep_the_current_key(mails: int, run: int, task_of: Callable[[int], Task]) -> None:
     task = task_of(mails)
     Mailbox(task.context()).run_mails()

@@ -17,7 +17,7 @@ from forebay.codec import decode, encode
 from forebay.flink import operator
 from forebay.flink.infer import QUEUES
 from forebay.flink.intervals import ANSWERS, FACTOR
-from forebay.flink.operator import END_ROUNDS, MOST_SHARE, InferenceOperator
+from forebay.flink.operator import END_ROUNDS, MAX_SHARE, InferenceOperator
 from forebay.flink.request_pool import Load
 from forebay.flink.types import END_OF_INPUT_MS
 from forebay.records import DeadLetter, Event, KeyedEvent
@@ -140,7 +140,7 @@ def test_queue_grows_logarithmically_during_an_outage(keys: int, opened: Any) ->
         accepted_s.append(run.clock.monotonic_s())
         assert len(accepted_s) < 10_000, "the queue grows without bound"
     # Room for the queues of all keys or twice the slots; then ever more slowly: as many in the tenfold time.
-    expected = math.log(10) * (1 / MOST_SHARE if keys <= 3 else ANSWERS / FACTOR)
+    expected = math.log(10) * (1 / MAX_SHARE if keys <= 3 else ANSWERS / FACTOR)
     assert grown(accepted_s) == pytest.approx([expected, expected], rel=0.05)
 
 
@@ -173,7 +173,7 @@ def test_full_shard_queue_stays_full_while_other_keys_proceed(opened: Any) -> No
         number += 2
         assert number < 10_000, "the queue grows without bound"
     assert len(accepted_s) > QUEUES * CAPACITY
-    expected = math.log(10) / MOST_SHARE
+    expected = math.log(10) / MAX_SHARE
     assert grown(accepted_s) == pytest.approx([expected, expected], rel=0.05)
 
 

@@ -114,7 +114,7 @@ def test_messages_are_keyed_by_shard() -> None:
 
 @pytest.mark.parametrize("size", [10, 5_000])
 def test_restore_at_any_moment_changes_nothing(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr(stages, "LEAST_LOG_BYTES", 64)
+    monkeypatch.setattr(stages, "MIN_LOG_BYTES", 64)
     rng = random.Random(3)
     numbers = [rng.randrange(100) for _ in range(300)]
 
@@ -136,7 +136,7 @@ def test_restore_at_any_moment_changes_nothing(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_state_is_bounded_and_written_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "LEAST_LOG_BYTES", 64)
+    monkeypatch.setattr(stages, "MIN_LOG_BYTES", 64)
     state = State()
     function, context = opened(state, size=5_000)
     sizes, snapshots = [], set()
@@ -152,7 +152,7 @@ def test_state_is_bounded_and_written_rarely(monkeypatch: pytest.MonkeyPatch) ->
 def test_work_repeated_after_a_restore_is_bounded(
     monkeypatch: pytest.MonkeyPatch, most: int | None, held: int
 ) -> None:
-    monkeypatch.setattr(stages, "LEAST_LOG_BYTES", 64)
+    monkeypatch.setattr(stages, "MIN_LOG_BYTES", 64)
     state, longest = State(), 0
     function, context = opened(state, size=5_000, most_log_bytes=most)
     for number in range(3_000):

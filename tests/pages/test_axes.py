@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.pages.axes import LOG_FROM, MOST_TICKS, Axis, TimeAxis, linear_ticks, range_over, value_axis
+from forebay.pages.axes import LOG_FROM, MAX_TICKS, Axis, TimeAxis, linear_ticks, range_over, value_axis
 
 VALUES = st.lists(st.floats(0, 1e9), min_size=1, max_size=20)
 
@@ -29,7 +29,7 @@ def test_every_value_has_a_place_on_its_axis(values: list[float], log: bool) -> 
     assert places == sorted(places)
     assert 10.0 <= places[0] <= places[-1] <= 110.0
     ticks = axis.ticks()
-    assert len(ticks) <= MOST_TICKS + 1
+    assert len(ticks) <= MAX_TICKS + 1
     assert all(10.0 - 1e-6 <= axis.at(tick) <= 110.0 + 1e-6 for tick, _ in ticks)
 
 
@@ -43,7 +43,7 @@ def test_an_axis_is_logarithmic_where_values_differ_much() -> None:
 def test_a_time_axis_has_few_labels(low_ms: int, span_ms: int) -> None:
     axis = TimeAxis(low_ms, low_ms + span_ms)
     ticks = axis.ticks()
-    assert len(ticks) <= MOST_TICKS + 1
+    assert len(ticks) <= MAX_TICKS + 1
     room_ms = 1000 + 1e-9 * (abs(low_ms) + span_ms)
     assert all(low_ms - room_ms <= time_ms <= low_ms + span_ms + room_ms for time_ms, _ in ticks)
 

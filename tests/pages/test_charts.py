@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from forebay.pages.axes import Axis
 from forebay.pages.charts import (
     HEIGHT,
-    LEAST_ROW,
+    MIN_ROW,
     NAMED_ROW,
     Layer,
     Line,
@@ -81,7 +81,7 @@ def test_spans_are_visible_however_short_they_are() -> None:
         ("50", "0.1"),
         ("0", "100"),
     ]
-    assert figure.drawing.height >= 300 * LEAST_ROW
+    assert figure.drawing.height >= 300 * MIN_ROW
 
 
 def test_a_name_is_on_the_side_with_more_room() -> None:

@@ -21,8 +21,8 @@ from forebay.errors import LaunchError
 from forebay.fleet.autoscale.topic_queue import TopicBacklog, decode_backlog
 from forebay.pipeline import backlog as module
 from forebay.pipeline.backlog import (
-    MOST_AT_ONCE,
-    MOST_BYTES,
+    MAX_AT_ONCE,
+    MAX_BYTES,
     LastCount,
     Spent,
     backlog_served,
@@ -161,7 +161,7 @@ def test_unexpected_answer_of_flink_is_logged_and_retried(
 
 
 def test_too_long_request_is_not_answered(port: int) -> None:
-    with asking(port, b"GET / HTTP/1.1\r\nx: " + b"x" * (2 * MOST_BYTES)) as long:
+    with asking(port, b"GET / HTTP/1.1\r\nx: " + b"x" * (2 * MAX_BYTES)) as long:
         assert received(long) == b""
     assert told(port) == BACKLOG
 
@@ -169,8 +169,8 @@ def test_too_long_request_is_not_answered(port: int) -> None:
 def test_slow_requests_keep_no_other_out(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ASKED_S", 600.0)
     with ExitStack() as stack:
-        slow = [stack.enter_context(asking(port, b"GET")) for _ in range(2 * MOST_AT_ONCE)]
-        for one in slow[:MOST_AT_ONCE]:
+        slow = [stack.enter_context(asking(port, b"GET")) for _ in range(2 * MAX_AT_ONCE)]
+        for one in slow[:MAX_AT_ONCE]:
             assert received(one) == b""
         assert told(port) == BACKLOG
 

@@ -8,7 +8,7 @@ from tests.harness.clock import ManualClock
 
 from forebay.flink.job import JvmGone
 from forebay.pipeline.checkpoint_loop import CheckpointLoop, processor_s
-from forebay.pipeline.checkpoint_schedule import LEAST_S, CheckpointSchedule
+from forebay.pipeline.checkpoint_schedule import MIN_S, CheckpointSchedule
 from forebay.testing import wait_until
 
 
@@ -69,7 +69,7 @@ def test_an_answer_is_committed_at_once_and_only_once() -> None:
 
 def test_steady_answers_are_committed_at_the_least_interval() -> None:
     made = played(job(answers=[10 + n / 100 for n in range(100)]), 30.0)
-    assert made == pytest.approx([10 + n * LEAST_S for n in range(6)], abs=0.011)
+    assert made == pytest.approx([10 + n * MIN_S for n in range(6)], abs=0.011)
 
 
 def test_events_without_answers_are_checkpointed_within_the_bound() -> None:

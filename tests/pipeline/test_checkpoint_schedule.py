@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.pipeline.checkpoint_schedule import CORE_SHARE, LEAST_S, TIME_SHARE, CheckpointSchedule
+from forebay.pipeline.checkpoint_schedule import CORE_SHARE, MIN_S, TIME_SHARE, CheckpointSchedule
 
 seconds = st.floats(0.0, 1e4)
 checkpoints = st.lists(st.tuples(seconds, seconds, st.booleans()), max_size=12)
@@ -32,7 +32,7 @@ def test_waits_are_bounded_whatever_happened(most_s: float, made: list[tuple[flo
     assert read_s <= max(schedule.begun_s, last_s) + most_s
     if schedule.ended_s is not None:
         # No busy loop: also a checkpoint that takes very long is followed by a pause.
-        assert answered_s >= schedule.ended_s + min(0.5, 0.5 * min(most_s, LEAST_S))
+        assert answered_s >= schedule.ended_s + min(0.5, 0.5 * min(most_s, MIN_S))
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 1.0), st.floats(0.001, 1.0)), min_size=5, max_size=5))
@@ -53,7 +53,7 @@ def test_first_result_is_committed_at_once() -> None:
 
 def test_quick_checkpoints_follow_at_the_least_interval() -> None:
     schedule = after(CheckpointSchedule(5.0, 0.0), [(0.0, 2.0, True), (1.0, 0.01, True), (1.0, 0.01, True)])
-    assert schedule.due_s(answered=True) == pytest.approx(schedule.begun_s + LEAST_S)
+    assert schedule.due_s(answered=True) == pytest.approx(schedule.begun_s + MIN_S)
     assert schedule.due_s(answered=False) == pytest.approx(schedule.begun_s + 5.0)
 
 
@@ -67,7 +67,7 @@ def test_slow_store_gets_longer_intervals_up_to_the_bound() -> None:
 
 def test_one_slow_checkpoint_changes_nothing() -> None:
     made = [(1.0, 0.01, True)] * 5
-    assert after(CheckpointSchedule(5.0, 0.0), [*made, (1.0, 4.0, True)]).interval_s == LEAST_S
+    assert after(CheckpointSchedule(5.0, 0.0), [*made, (1.0, 4.0, True)]).interval_s == MIN_S
 
 
 def test_each_failure_doubles_the_wait_until_one_completes() -> None:
@@ -77,4 +77,4 @@ def test_each_failure_doubles_the_wait_until_one_completes() -> None:
         schedule = schedule.failed(schedule.begun_s, schedule.begun_s)
         waits.append(schedule.interval_s)
     assert waits == pytest.approx([0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0])
-    assert schedule.completed(0.0, 0.01, 0.0).interval_s == LEAST_S
+    assert schedule.completed(0.0, 0.01, 0.0).interval_s == MIN_S

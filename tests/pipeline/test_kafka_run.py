@@ -262,7 +262,7 @@ def test_results_discarded_at_the_end_fail_the_run_and_repeat(
             return end_of(node.bootstrap, results) >= before + 11 and len(written()) == 11
 
         # After the first checkpoint none completes before the end; Kafka has ended the transaction by then.
-        monkeypatch.setattr(attempt, "LEAST_KAFKA_S", 3600.0)
+        monkeypatch.setattr(attempt, "MIN_KAFKA_S", 3600.0)
         rare = spec(interval_s=3600.0, timeout_s=1.0)
         with pytest.raises(
             ResultsLost, match=f"sink.topic: results are missing in topic '{results}'"

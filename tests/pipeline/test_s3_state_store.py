@@ -14,7 +14,7 @@ from forebay.clients.s3.lease import Lock, encode_lock
 from forebay.clients.s3.location import S3Path
 from forebay.clients.s3.lock import Fenced, Hold
 from forebay.errors import SettingError
-from forebay.flink.checkpoints import END_MARK, END_NOTE, HEADER, MARK, MOST_DRAINS, NEWEST_VERSION, Contents
+from forebay.flink.checkpoints import END_MARK, END_NOTE, HEADER, MARK, MAX_DRAINS, NEWEST_VERSION, Contents
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.plan import Plan
 from forebay.pipeline.preflight import check_paths
@@ -301,7 +301,7 @@ def test_fences_outlive_the_fenced_job(place: Place) -> None:
     taker.read()
     forget(taker, RunState())
     assert not taker.checkpoints(JOB_A)
-    for name in ("chk-8/_metadata", f"chk-{7 + FENCES}/_metadata", "drain-0", f"drain-{MOST_DRAINS - 1}"):
+    for name in ("chk-8/_metadata", f"chk-{7 + FENCES}/_metadata", "drain-0", f"drain-{MAX_DRAINS - 1}"):
         with pytest.raises(Changed):
             place.put(f"{JOB_A}/{name}", b"of the job that is still active")
     clock.advance(FENCE_KEPT_S + 60)

@@ -61,7 +61,7 @@ def service(known: dict[str, list[str]]) -> Iterator[str]:
 
 
 def test_known_vulnerabilities_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java_parts, "MOST_AT_ONCE", 2)
+    monkeypatch.setattr(java_parts, "MAX_AT_ONCE", 2)
     with service({VULNERABLE: ["L"], "pkg:maven/a/b@1": ["X", "Y"]}) as url:
         purls = ["pkg:maven/c/d@2", "pkg:maven/a/b@1", "pkg:maven/e/f@3"]
         assert vulnerabilities(purls, url) == {"pkg:maven/a/b@1": ["X", "Y"]}

@@ -27,7 +27,7 @@ IN_A_ROW_MS = 600_000
 """Failures further apart are not in a row."""
 JUDGE_EVERY = 3
 """Rounds between checks for dead letters: Flink's first answer is empty."""
-LEAST_DEAD = 10
+MIN_DEAD = 10
 DEAD_SHARE = 0.9
 END_S = 2.0
 
@@ -142,7 +142,7 @@ def in_a_row(before: JobFailure | None, now: JobFailure) -> bool:
 def all_dead(found: Mapping[str, float]) -> bool:
     """No result, and dead letters for nearly all events; a few may be in progress."""
     dead = found.get("dead_letters", 0)
-    return not found.get("results", 0) and dead >= max(LEAST_DEAD, DEAD_SHARE * _came_in(found))
+    return not found.get("results", 0) and dead >= max(MIN_DEAD, DEAD_SHARE * _came_in(found))
 
 
 @contextmanager

@@ -64,7 +64,7 @@ TURN_TOKENS = 12
 """Approximate overhead of two messages beyond their text."""
 REFUSED_SHARE = 0.75
 """After the model refuses a prompt, later ones are limited to this share of its length."""
-LEAST_TOKENS = 16
+MIN_TOKENS = 16
 STATE_BYTES = 262_144
 
 
@@ -91,7 +91,7 @@ class Sessions:
             "application.budget_tokens",
             "a prompt of the budget with its answer",
             self.budget_tokens,
-            LEAST_TOKENS,
+            MIN_TOKENS,
         )
 
     def program(self, *, event_time: bool) -> Program[Session]:
@@ -291,7 +291,7 @@ class Conversation(Program[Session]):
         if state.bare:
             state = self._folded(state, state.summary)
         limit = int(min(self._limit(state), self._needed(state)) * REFUSED_SHARE)
-        if limit < LEAST_TOKENS:
+        if limit < MIN_TOKENS:
             return None
         smaller = replace(state, limit=limit)
         short = self._shortened(state.asked, smaller)

@@ -30,9 +30,9 @@ MAX_BURST_ERROR = 0.1
 """Allowed difference between the index of dispersion of requests sent and of requests due, relative to the
 larger of the latter and 1 (a Poisson process). A tenth more variance of arrivals is about a tenth more
 queueing (Kingman's formula)."""
-LEAST_WINDOWS = 100
+MIN_WINDOWS = 100
 WINDOW_REQUESTS = 2.5
-LEAST_WINDOW_S = 0.05
+MIN_WINDOW_S = 0.05
 """Windows for the index of dispersion: bursts within one are not seen, so they are short, but long enough
 that late requests within the bound do not matter. Their expected number of requests is not an integer: evenly
 spaced bursts of n would put n into each window of n. With few windows, one request in another window would
@@ -40,8 +40,8 @@ decide."""
 MAX_BEHIND = 0.05
 """How much faster than answers requests may be sent. Beyond that, latencies grow with the length of the run
 and measure only that length."""
-LEAST_REQUESTS = 100
-LEAST_SERVICE_TIMES = 5.0
+MIN_REQUESTS = 100
+MIN_SERVICE_TIMES = 5.0
 """With fewer requests, or fewer service times per run, a growing queue and a filling one look alike."""
 NOISE = 4.0
 """Standard deviations by which the number in flight may grow by chance."""
@@ -87,7 +87,7 @@ def _was_due_as_asked(run: LoadRun) -> str | None:
     rate_per_s = _schedule(run).get("rate_per_s")
     due_s = [record.due_s for record in run.records]
     # A part of a random schedule does not have the rate of the whole, which is scaled to it.
-    if not _is_steady(run) or rate_per_s is None or len(due_s) < LEAST_REQUESTS or not run.complete:
+    if not _is_steady(run) or rate_per_s is None or len(due_s) < MIN_REQUESTS or not run.complete:
         return None
     found = len(due_s) / max(due_s) if max(due_s) > 0 else math.inf
     if abs(found / rate_per_s - 1) <= MAX_MOVED:
@@ -98,7 +98,7 @@ def _was_due_as_asked(run: LoadRun) -> str | None:
 def _was_sent_as_due(run: LoadRun) -> str | None:
     due_s, sent_s = _due_and_sent(run)
     # With fewer, one late request moves the rate; it is counted as late anyway.
-    if len(due_s) < LEAST_REQUESTS or due_s[-1] <= due_s[0]:
+    if len(due_s) < MIN_REQUESTS or due_s[-1] <= due_s[0]:
         return None
     if sent_s[-1] <= sent_s[0]:
         return f"all {len(sent_s)} requests were sent at once, and not over {due_s[-1] - due_s[0]:.3g} s"
@@ -118,8 +118,8 @@ def _had_its_bursts(run: LoadRun) -> str | None:
     if len(due_s) < 2 or due_s[-1] <= due_s[0]:
         return None
     span_s = due_s[-1] - due_s[0]
-    window_s = max(LEAST_WINDOW_S, WINDOW_REQUESTS * span_s / len(due_s))
-    if span_s / window_s < LEAST_WINDOWS:
+    window_s = max(MIN_WINDOW_S, WINDOW_REQUESTS * span_s / len(due_s))
+    if span_s / window_s < MIN_WINDOWS:
         return None
     due, sent = (_dispersion(times_s, due_s[0], span_s, window_s) for times_s in (due_s, sent_s))
     if abs(sent - due) <= MAX_BURST_ERROR * max(1.0, due):
@@ -166,11 +166,11 @@ def _kept_up(run: LoadRun) -> str | None:
         (record for record in run.records if record.sent_s is not None), key=lambda record: record.due_s
     )
     n = len(records)
-    if not _is_steady(run) or n < LEAST_REQUESTS:
+    if not _is_steady(run) or n < MIN_REQUESTS:
         return None
     sent_s = [record.sent_s or 0.0 for record in records]
     early_s = sorted(record.ended_s - (record.sent_s or 0.0) for record in records[: n // 10])
-    if sent_s[-1] - sent_s[0] < LEAST_SERVICE_TIMES * percentile(early_s, 50):
+    if sent_s[-1] - sent_s[0] < MIN_SERVICE_TIMES * percentile(early_s, 50):
         return None
     ends_s = sorted(record.ended_s for record in records)
     in_flight, ended = [], 0

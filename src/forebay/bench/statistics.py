@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-LEAST_BEYOND = 10
+MIN_BEYOND = 10
 """Samples that must lie beyond a percentile: 1,000 samples for p99, 100 for p90. With fewer, a single sample
 moves it."""
 CONFIDENCE = 0.95
@@ -37,12 +37,12 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 def can_tell(count: int, percent: float) -> bool:
-    """Whether `count` samples are enough for this percentile: `LEAST_BEYOND` lie beyond it. Any number is
+    """Whether `count` samples are enough for this percentile: `MIN_BEYOND` lie beyond it. Any number is
     enough for the median: like the mean, it describes all samples and no tail."""
     if percent == 50:
         return count > 0
     # In thousandths of a percent, so that rounding does not decide.
-    return count * round(min(percent, 100 - percent) * 1000) >= LEAST_BEYOND * 100_000
+    return count * round(min(percent, 100 - percent) * 1000) >= MIN_BEYOND * 100_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 
 from forebay.engine.launch.dtype import (
-    LEAST_GFLOPS,
+    MIN_GFLOPS,
     NumberType,
     Processor,
     check_processor,
@@ -31,7 +31,7 @@ from forebay.settings import Settings
 
 FLINK = "2.3.0"
 PYTHONS = ((3, 10), (3, 12))
-LEAST_DISK_GIB = 1.0
+MIN_DISK_GIB = 1.0
 
 
 class Severity(str, Enum):
@@ -133,7 +133,7 @@ def check_cpu(processor: Processor) -> Finding:
 
 def check_type(chosen: NumberType) -> Finding:
     found = f"{chosen.name}: {chosen.reason}"
-    if chosen.gflops is None or chosen.gflops >= LEAST_GFLOPS:
+    if chosen.gflops is None or chosen.gflops >= MIN_GFLOPS:
         return Finding("number type", Severity.OK, found)
     return Finding(
         "number type", Severity.WARNING, found, "use an engine elsewhere: forebay demo --engine URL"
@@ -149,7 +149,7 @@ def check_memory(available_gib: float) -> Finding:
 
 
 def check_disk(free_gib: float, *, engine_ready: bool) -> Finding:
-    needed = LEAST_DISK_GIB if engine_ready else NEEDED_BYTES / GIB
+    needed = MIN_DISK_GIB if engine_ready else NEEDED_BYTES / GIB
     if free_gib >= needed:
         return Finding("disk", Severity.OK, f"{free_gib:.1f} GiB free")
     fix = f"{needed:.0f} GiB are needed: free some, or set FOREBAY_HOME to a larger disk"

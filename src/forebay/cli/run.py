@@ -320,8 +320,8 @@ def say_doubt(spec: PipelineSpec, console: Console) -> None:
         say(console, f"warning: {warning}", style="yellow")
 
 
-MOST_LOOKED_AT = 10_000
-MOST_CHARS = 200
+MAX_LOOKED_AT = 10_000
+MAX_CHARS = 200
 
 
 def show_lost(letters: Iterable[bytes], console: Console, count: int, where: str) -> None:
@@ -333,11 +333,11 @@ def show_lost(letters: Iterable[bytes], console: Console, count: int, where: str
 
     causes: Counter[str] = Counter()
     details: dict[str, str] = {}
-    for line in islice(letters, MOST_LOOKED_AT):
+    for line in islice(letters, MAX_LOOKED_AT):
         letter = read_json(line)
         causes[letter["cause"]] += 1
         details.setdefault(letter["cause"], letter["detail"])
     why = f"causes in {where}"
     for cause, _ in causes.most_common(1):
-        why = f"most often {cause}: {details[cause][:MOST_CHARS]}".replace("\n", " ")
+        why = f"most often {cause}: {details[cause][:MAX_CHARS]}".replace("\n", " ")
     say(console, f"warning: no results, only dead letters ({count}), {why}", style="yellow")

@@ -108,13 +108,13 @@ class RetryPolicy:
         return self.max_invalid_answers if isinstance(error, InvalidAnswer) else self.max_attempts
 
 
-LEAST_NAMED_S = 1.0
+MIN_NAMED_S = 1.0
 
 
 def names_time(error: EngineError) -> bool:
     """Whether the engine sent a `Retry-After` of a second or more. A shorter one means "at once", and many
     requests with one would return without end."""
-    return error.retry_after_s is not None and error.retry_after_s >= LEAST_NAMED_S
+    return error.retry_after_s is not None and error.retry_after_s >= MIN_NAMED_S
 
 
 @dataclass(frozen=True, slots=True)

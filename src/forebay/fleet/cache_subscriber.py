@@ -53,7 +53,7 @@ PROBE_S = 10
 """Silence after which the system probes the connection."""
 PARSE_S = 20e-6
 """About what it takes to read a message or a command."""
-LEAST_REST_S = 0.001
+MIN_REST_S = 0.001
 REST = 4
 """Rest after a message, in times of its own work: a publisher gets at most a fifth of the event loop."""
 
@@ -98,7 +98,7 @@ async def _listen(url: URL, receive: Callable[[list[bytes]], None]) -> None:
                 receive(frames)
             # Commands and empty messages cost something, too.
             rest_s += REST * (loop.time() - began_s + PARSE_S)
-            if rest_s > LEAST_REST_S:
+            if rest_s > MIN_REST_S:
                 await asyncio.sleep(rest_s)
                 rest_s = 0.0
     finally:

@@ -18,13 +18,13 @@ from forebay.fleet.policies import DEFAULT_POLICY, make_policy
 from forebay.fleet.ray_replicas import RayPlace, RayReplicas
 from forebay.settings import SecretRef
 
-LEAST_STALL_S = 1.0
+MIN_STALL_S = 1.0
 """Shorter silence is never a stall."""
 
 
 def stall_s_for(timeout_s: float) -> float:
     """Return `FleetConfig.stall_s` so that another replica can take over within `timeout_s`."""
-    return max(LEAST_STALL_S, timeout_s / 4)
+    return max(MIN_STALL_S, timeout_s / 4)
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,7 +192,7 @@ class Health:
 
 UNPROVEN_S = 10.0
 """How long a reported queue of others' requests counts without evidence from our requests."""
-LEAST_CLAIM_S = 0.05
+MIN_CLAIM_S = 0.05
 """Reports of less waiting than this are not checked."""
 
 
@@ -218,7 +218,7 @@ class ReportCheck:
 
     def claimed(self, claimed_s: float, now_s: float) -> bool:
         """Whether to count a report that others' requests take `claimed_s` of prefill."""
-        if claimed_s < LEAST_CLAIM_S:
+        if claimed_s < MIN_CLAIM_S:
             self._unproven_since_s = None
             return True
         if self._unproven_since_s is None:
@@ -229,7 +229,7 @@ class ReportCheck:
 
     def first_token(self, claimed_s: float, own_s: float, waited_s: float) -> None:
         """Check a report of `claimed_s` against a request that waited `waited_s`; alone it takes `own_s`."""
-        if claimed_s < LEAST_CLAIM_S:
+        if claimed_s < MIN_CLAIM_S:
             return
         self.credible = waited_s >= own_s + claimed_s / 2
         self._unproven_since_s = None

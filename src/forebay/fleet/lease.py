@@ -29,7 +29,7 @@ from forebay.records import ReplicaLoad, Usage
 REPLICAS_FAULT = (Unreachable, Overloaded, RateLimited, AttemptTimeout, ServerFault, ProtocolViolation)
 MISPLACED = (Unauthorized, ModelNotFound)
 """The replica does not fit the request; another may."""
-LEAST_TIMEOUT_S = 1.0
+MIN_TIMEOUT_S = 1.0
 """A shorter timeout shows nothing about the replica."""
 FULL = (Overloaded, RateLimited)
 """Errors of a replica with too many requests."""
@@ -271,7 +271,7 @@ class ReplicaLease:
         """Whether a call timed out because it had little time or was long."""
         if not isinstance(error, AttemptTimeout) or self.lost:
             return False
-        due_s = max(LEAST_TIMEOUT_S, PATIENCE * (self._own_s + self._credible_s))
+        due_s = max(MIN_TIMEOUT_S, PATIENCE * (self._own_s + self._credible_s))
         return self._began or now_s - self.sent_s < due_s
 
     def _end(self, now_s: float, output_tokens: int = 0) -> None:

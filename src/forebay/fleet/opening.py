@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-LEAST_PATIENCE_S, PATIENCE = 1.0, 4.0
+MIN_PATIENCE_S, PATIENCE = 1.0, 4.0
 """After this many first waits without another start, the replica starts no more of its requests."""
 FLOW, FLAT = 2, 3
 """Tokens per request in a measurement of the flow; and how many measurements in a row must find no rise,
@@ -86,7 +86,7 @@ class Opening:
         """Whether the replica leaves some requests waiting and starts no more."""
         if not self.begun or there < FULL * limit or there <= self.begun:
             return False
-        if now_s - self._grew_s <= max(LEAST_PATIENCE_S, PATIENCE * self._first_s):
+        if now_s - self._grew_s <= max(MIN_PATIENCE_S, PATIENCE * self._first_s):
             return False
         self.slots = self.begun
         return True

@@ -33,7 +33,7 @@ END_NOTE = "note"
 """Prefix of the files in a job's folder with its counts, see `forebay.flink.kept_counts`."""
 NUMBERED = re.compile(r"chk-(\d+)")
 DRAIN = re.compile(r"drain-\d+")
-MOST_DRAINS = 32
+MAX_DRAINS = 32
 """How often a job may try to drain."""
 LOOKS = 100
 """Each look that finds the newest checkpoint gone means that Flink has completed others."""

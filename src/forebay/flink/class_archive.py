@@ -21,7 +21,7 @@ from pathlib import Path
 from forebay.files import private_folder
 from forebay.processes import own_name, parent_death_signal
 
-LEAST_CLASSES = 5000
+MIN_CLASSES = 5000
 """A JVM that has run a job has loaded more."""
 DUMP_TIMEOUT_S = 300.0
 LISTS_CLASSES = "-XX:DumpLoadedClassList"
@@ -72,7 +72,7 @@ class ClassArchive:
         try:
             # The running JVM still appends to its list: the last line may be incomplete.
             names = listed.read_text().splitlines()[:-1]
-            if len(names) < LEAST_CLASSES:
+            if len(names) < MIN_CLASSES:
                 return False
             whole = listed.with_suffix(".whole")
             whole.write_text("\n".join(names) + "\n")

@@ -28,8 +28,8 @@ from forebay.settings import load_settings
 
 REMOTE = {"execution.target": "remote", "execution.attached": "true"}
 WORKERS_VARIABLE = "_python_worker_execution_mode"
-MOST_PAUSE_MS = 500
-LEAST_NETWORK_MB, MOST_NETWORK_MB = 4, 64
+MAX_PAUSE_MS = 500
+MIN_NETWORK_MB, MAX_NETWORK_MB = 4, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def _pause_ms(interval_s: float) -> int:
     Otherwise the second one contains them; after a restore from it, Flink commits them again, which fails,
     and aborts the producer's next transaction, so its results are lost (Flink's connector 5.0, Kafka 4).
     """
-    return min(MOST_PAUSE_MS, round(interval_s * 500))
+    return min(MAX_PAUSE_MS, round(interval_s * 500))
 
 
 def embedded_rest(config: FlinkConfig, port: int) -> FlinkRest:
@@ -265,7 +265,7 @@ def _restart_options(restart: Restart) -> dict[str, str]:
 
 def _local_options(parallelism: int) -> dict[str, str]:
     # Allocated in full at the start. A shuffle needs some 3 * parallelism^2 buffers.
-    network = f"{min(MOST_NETWORK_MB, max(LEAST_NETWORK_MB, 4 * parallelism))} mb"
+    network = f"{min(MAX_NETWORK_MB, max(MIN_NETWORK_MB, 4 * parallelism))} mb"
     return {
         # Any free port: several jobs may run on one machine.
         "rest.port": "0",

@@ -20,7 +20,7 @@ from forebay.clients.s3.location import Location, uri_of
 from forebay.clock import Clock, SystemClock
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.flink import metrics
-from forebay.flink.checkpoints import MOST_DRAINS, drain_folder
+from forebay.flink.checkpoints import MAX_DRAINS, drain_folder
 from forebay.flink.metrics import COUNTERS, FAILED, READ, READ_METRIC, REPLACED_FILES, TOO_LARGE
 from forebay.flink.rest import FlinkRest, NotFound
 
@@ -165,13 +165,13 @@ class RunningJob:
 
         What was read is completed and committed, with a savepoint below the job's `folder` to resume from.
         Each try has a `drain_folder` of its own, which a run that takes over can occupy. Raises
-        `PipelineFailed` after `MOST_DRAINS` failed tries.
+        `PipelineFailed` after `MAX_DRAINS` failed tries.
         """
         path = f"/jobs/{self.id}"
         if self._drain is not None and self._goes_on(f"{path}/savepoints/{self._drain}"):
             return
-        if self._drains == MOST_DRAINS:
-            raise PipelineFailed(f"the job could not be drained: {MOST_DRAINS} savepoints in {folder} failed")
+        if self._drains == MAX_DRAINS:
+            raise PipelineFailed(f"the job could not be drained: {MAX_DRAINS} savepoints in {folder} failed")
         target = uri_of(folder / drain_folder(self._drains))
         self._drains += 1
         wish = {"drain": True, "targetDirectory": target, "formatType": "NATIVE"}

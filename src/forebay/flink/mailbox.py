@@ -16,7 +16,7 @@ from forebay.flink.jvm_task import stream_task
 
 log = logging.getLogger(__name__)
 
-MOST_MAILS = 1000
+MAX_MAILS = 1000
 """Mails that one call runs at most: each may send another."""
 
 
@@ -50,7 +50,7 @@ class Mailbox:
         # Keep Java's object: a key that passed through Python may change its type.
         key = self._backend.getCurrentKey()
         try:
-            for _ in range(MOST_MAILS):
+            for _ in range(MAX_MAILS):
                 if not self._executor.tryYield():
                     break
         finally:

@@ -58,7 +58,7 @@ HEARTBEAT_MS = 200
 WAIT_S = 0.2
 ROOM_WAIT_S = 0.04
 """How long an event waits for a slot before it joins the queue."""
-MOST_SHARE = 1 / 64
+MAX_SHARE = 1 / 64
 """If a machine's queue is full, an event waits at most this share of the time for which it has been full, or
 1/capacity of it if that is less."""
 END_ROUNDS = 8
@@ -356,7 +356,7 @@ class InferenceOperator(KeyedProcessFunction):
         if room == "slot":
             return self._room_wait.most_s(now_s, self._calls.finished, self._calls.load.pending)
         since_s = shard.full_since.setdefault(of if room == "full key" else None, blocked_s)
-        return (now_s - since_s) * min(MOST_SHARE, 1 / self._capacity)
+        return (now_s - since_s) * min(MAX_SHARE, 1 / self._capacity)
 
     def _note_wait(self, since_s: float) -> float:
         now_s = self._clock.monotonic_s()

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 3.0
 TIMEOUT_S = 3.0
-MOST_BYTES = 4096
+MAX_BYTES = 4096
 PATIENCE_S = 60.0
 
 
@@ -58,7 +58,7 @@ class QueueReader:
 
     async def _read(self, server: HttpServer) -> str:
         """Returns why it failed, or an empty text."""
-        answer = WholeAnswer(self._url, max_bytes=MOST_BYTES, max_error_bytes=0)
+        answer = WholeAnswer(self._url, max_bytes=MAX_BYTES, max_error_bytes=0)
         try:
             await server.get("", answer, total_s=TIMEOUT_S)
             if answer.status != 200:

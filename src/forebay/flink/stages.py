@@ -24,7 +24,7 @@ from forebay.flink.jvm_task import held_keys
 from forebay.flink.shards import MAX_PARALLELISM, flink_keys
 from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE
 
-LEAST_LOG_BYTES = 1 << 16
+MIN_LOG_BYTES = 1 << 16
 INPUT, CLOSED, WAITED, FINISHED = range(4)
 
 
@@ -162,10 +162,10 @@ class StageFunction(KeyedProcessFunction):
         held.log_bytes, held.most_bytes = 0, self._log_bytes_beside(len(snapshot))
 
     def _log_bytes_beside(self, snapshot_bytes: int) -> int:
-        return max(LEAST_LOG_BYTES, min(snapshot_bytes, self._most_log_bytes or snapshot_bytes))
+        return max(MIN_LOG_BYTES, min(snapshot_bytes, self._most_log_bytes or snapshot_bytes))
 
     def _recover(self, key: int, ctx: KeyedProcessFunction.Context) -> _Held:
-        held = self._held[key] = _Held(self._open_stage(self._shard_of[key]), LEAST_LOG_BYTES)
+        held = self._held[key] = _Held(self._open_stage(self._shard_of[key]), MIN_LOG_BYTES)
         found = self._snapshot.value()
         if found is not None:
             (snapshot,) = unpack_state(found, "state of a shard")

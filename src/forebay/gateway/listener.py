@@ -10,14 +10,14 @@ from contextlib import suppress
 from forebay.gateway.spec import GatewaySpec
 
 LOG = logging.getLogger("forebay.gateway")
-MOST_HANDSHAKES = 1024
+MAX_HANDSHAKES = 1024
 OTHER_FILES = 256
 
 
 class Handshakes:
     """Connections whose TLS handshake has not ended; for one more than `most`, the oldest is cut."""
 
-    def __init__(self, most: int = MOST_HANDSHAKES) -> None:
+    def __init__(self, most: int = MAX_HANDSHAKES) -> None:
         self._most = most
         self._begun: dict[int, socket.socket] = {}
 
@@ -53,7 +53,7 @@ def within_files(spec: GatewaySpec) -> GatewaySpec:
     no replica is reached. Raises the process's own limit first.
     """
     limits = spec.limits
-    others = OTHER_FILES + (0 if spec.tls is None else MOST_HANDSHAKES)
+    others = OTHER_FILES + (0 if spec.tls is None else MAX_HANDSHAKES)
     needed = limits.connections + min(limits.connections, limits.in_flight) + others
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from forebay.pages.units import moment, shown
 
-MOST_TICKS = 6
+MAX_TICKS = 6
 """Labels of a horizontal axis on a phone fit next to each other up to this number."""
-MOST_LONG_TICKS = 4
+MAX_LONG_TICKS = 4
 """The same for times with seconds."""
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 MINUTE, HOUR, DAY = 60, 3600, 86_400
@@ -18,10 +18,10 @@ STEPS_S = (
     *(1, 2, 5, 10, 15, 30, MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE, 15 * MINUTE, 30 * MINUTE),
     *(HOUR, 2 * HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 30 * DAY, 90 * DAY, 365 * DAY),
 )
-LEAST_SPAN = 1e-300
+MIN_SPAN = 1e-300
 LOG_FROM = 30.0
 """An axis is logarithmic if its largest value is this many times its smallest."""
-MOST_SPAN = 1e6
+MAX_SPAN = 1e6
 """The largest such ratio that is shown; smaller values are drawn at the axis's end."""
 
 
@@ -54,7 +54,7 @@ class Axis:
         first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
         found = [digit * 10.0**power for power in range(first, last + 1) for digit in digits]
         found = [value for value in found if self.low * 0.999 <= value <= self.high * 1.001]
-        return found[:: -(-len(found) // (MOST_TICKS + 1)) or 1]
+        return found[:: -(-len(found) // (MAX_TICKS + 1)) or 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ class TimeAxis(Axis):
     def ticks(self) -> list[tuple[float, str]]:
         span_s = max((self.high - self.low) / 1000, 1)
         fitting = (
-            step for step in STEPS_S if span_s / step <= (MOST_LONG_TICKS if step < MINUTE else MOST_TICKS)
+            step for step in STEPS_S if span_s / step <= (MAX_LONG_TICKS if step < MINUTE else MAX_TICKS)
         )
-        step_s = next(fitting, span_s / MOST_TICKS)
+        step_s = next(fitting, span_s / MAX_TICKS)
         first, last = math.ceil(self.low / 1000 / step_s), math.floor(self.high / 1000 / step_s)
         times_s = [number * step_s for number in range(first, last + 1)]
         return [(time_s * 1000, moment(time_s * 1000, _time_form(time_s, step_s))) for time_s in times_s]
@@ -83,10 +83,10 @@ def _time_form(time_s: float, step_s: float) -> str:
 
 def linear_ticks(low: float, high: float) -> list[float]:
     span = high - low
-    if not span > LEAST_SPAN:
+    if not span > MIN_SPAN:
         return [low]
-    power = 10.0 ** math.floor(math.log10(span / MOST_TICKS))
-    step = next(power * digit for digit in STEPS if span / (power * digit) <= MOST_TICKS)
+    power = 10.0 ** math.floor(math.log10(span / MAX_TICKS))
+    step = next(power * digit for digit in STEPS if span / (power * digit) <= MAX_TICKS)
     first = math.ceil(low / step - 1e-9)
     return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
 
@@ -100,7 +100,7 @@ def value_axis(
     """
     found = [value for value in values if math.isfinite(value)]
     most = max(found, default=0.0)
-    least = max(min((value for value in found if value > 0), default=0.0), most / MOST_SPAN)
+    least = max(min((value for value in found if value > 0), default=0.0), most / MAX_SPAN)
     if log and least > 0 and most / least >= LOG_FROM:
         return Axis(least, most * (most / least) ** room, start, end, log=True)
     return Axis(0.0, most * (1 + room) if most > 0 else 1.0, start, end)

@@ -18,7 +18,7 @@ HEIGHT = 220.0
 NAMED_ROW, NAME_LINE, NAMED_MIDDLE = 40.0, 14.0, 28.0
 BAR = 16.0
 """The largest height of a bar in a named row."""
-LEAST_ROW, MOST_ROW, MOST_HEIGHT = 3.0, 14.0, 480.0
+MIN_ROW, MAX_ROW, MAX_HEIGHT = 3.0, 14.0, 480.0
 FROM_THE_EDGE = 5.0
 """Labels so near to an end of an axis, in per cent, are aligned with it."""
 
@@ -198,7 +198,7 @@ def span_figure(
     """Spans in rows over time, a colour for each layer. `names`: of the rows, if they have some."""
     low = start * unit.scale
     axis = Axis(low, max(end * unit.scale, low + 1e-9))
-    row_height = None if names else min(max(MOST_HEIGHT / max(rows, 1), LEAST_ROW), MOST_ROW)
+    row_height = None if names else min(max(MAX_HEIGHT / max(rows, 1), MIN_ROW), MAX_ROW)
     height = BAR if row_height is None else row_height * 0.82
     bars: list[list[Markup]] = [[] for _ in range(rows)]
     for layer in layers:

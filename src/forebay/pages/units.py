@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from forebay.untrusted_text import replace_controls
 
-LEAST_SHOWN = 0.0005
+MIN_SHOWN = 0.0005
 MAX_TEXT_CHARS = 2000
 
 
@@ -35,7 +35,7 @@ def shown(value: float, unit: Unit | None = None, *, digits: int = 3) -> str:
     scaled = value * (unit.scale if unit else 1.0)
     if not math.isfinite(scaled):
         words = "–"
-    elif abs(scaled) < LEAST_SHOWN:
+    elif abs(scaled) < MIN_SHOWN:
         words = "0"
     else:
         places = max(0, digits - 1 - math.floor(math.log10(abs(scaled))))

@@ -29,7 +29,7 @@ from forebay.flink.task_managers import standalone_cluster
 from forebay.flink.watched_activity import WatchedActivity
 from forebay.pipeline.backlog import lag_watched
 from forebay.pipeline.checkpoint_loop import CheckpointLoop, JobActivity, processor_s
-from forebay.pipeline.checkpoint_schedule import LEAST_S, CheckpointSchedule
+from forebay.pipeline.checkpoint_schedule import MIN_S, CheckpointSchedule
 from forebay.pipeline.inference import Served
 from forebay.pipeline.job_graph import build
 from forebay.pipeline.kafka.offsets import GroupOffsets, settlement
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from pyflink.datastream import StreamExecutionEnvironment
 
 ARRIVAL_S = 10.0
-LEAST_KAFKA_S = 0.4
+MIN_KAFKA_S = 0.4
 """A broker remembers the name of each transaction for a week."""
 NEVER = "3650 d"
 
@@ -277,7 +277,7 @@ def _least_interval_s(spec: PipelineSpec) -> float:
         # Each checkpoint adds an object to the store.
         return spec.checkpoint.interval_s
     transactions = any(sink.guarantee == "exactly-once" for sink in spec.topics().values())
-    return LEAST_KAFKA_S if transactions else LEAST_S
+    return MIN_KAFKA_S if transactions else MIN_S
 
 
 def _commit_watch(order: AttemptSpec) -> CommitWatch:

@@ -174,8 +174,8 @@ LOOK_S = 3.0
 TRY_S = 3.0
 END_S = 1.0
 ASKED_S = 3.0
-MOST_BYTES = 8192
-MOST_AT_ONCE = 64
+MAX_BYTES = 8192
+MAX_AT_ONCE = 64
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
 
 
@@ -262,7 +262,7 @@ def page_served(port: int, backlog: Callable[[], TopicBacklog | None]) -> Iterat
             listening = _listening(port)
             if not isinstance(listening, OSError):
                 log.info("port %d is open now", port)
-        server = await asyncio.start_server(_Page(backlog).answer, sock=listening, limit=MOST_BYTES)
+        server = await asyncio.start_server(_Page(backlog).answer, sock=listening, limit=MAX_BYTES)
         await ended.wait()
         server.close()
 
@@ -287,7 +287,7 @@ def _listening(port: int) -> socket.socket | OSError:
 
 @dataclass(slots=True)
 class _Page:
-    """Answers every request with the backlog; slow ones are dropped. For one more than `MOST_AT_ONCE`, so is
+    """Answers every request with the backlog; slow ones are dropped. For one more than `MAX_AT_ONCE`, so is
     the oldest: clients that are slow on purpose keep no other one out.
     """
 
@@ -297,7 +297,7 @@ class _Page:
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         self.open[task] = None
-        if len(self.open) > MOST_AT_ONCE:
+        if len(self.open) > MAX_AT_ONCE:
             oldest = next(iter(self.open))
             del self.open[oldest]
             assert oldest is not None

@@ -11,7 +11,7 @@ CORE_SHARE = 0.05
 """Share of a core that checkpoints may use."""
 TIME_SHARE = 0.2
 """Share of the time that a checkpoint may be in progress. It delays no event, but a store has to bear it."""
-LEAST_S = 0.2
+MIN_S = 0.2
 REMEMBERED = 5
 PAUSE_SHARE = 0.5
 LONGEST_PAUSE_S = 0.5
@@ -31,7 +31,7 @@ class CheckpointSchedule:
 
     most_s: float
     begun_s: float
-    least_s: float = LEAST_S
+    least_s: float = MIN_S
     ended_s: float | None = None
     failures: int = 0
     durations_s: tuple[float, ...] = ()

@@ -108,8 +108,8 @@ def _nearest(folder: Path) -> Path:
     return there
 
 
-MOST_RECORDS = 100
-MOST_CHARS = 300
+MAX_RECORDS = 100
+MAX_CHARS = 300
 
 
 def first_record_warning(spec: PipelineSpec) -> str | None:
@@ -123,7 +123,7 @@ def first_record_warning(spec: PipelineSpec) -> str | None:
     look = _Templates(spec)
     found: list[_Doubt] = []
     letters: list[DeadLetter] = []
-    for record in islice(spec.source.first_records(), MOST_RECORDS):
+    for record in islice(spec.source.first_records(), MAX_RECORDS):
         why = look(record)
         if why is None:
             return None
@@ -135,8 +135,8 @@ def first_record_warning(spec: PipelineSpec) -> str | None:
     which = f"none of the first {len(found)} records" if len(found) > 1 else "not even the first record"
     keyless = next((why for why in found if why.usable), None)
     if keyless is not None:
-        return f"source: {which} has a key: {keyless.text[:MOST_CHARS]}"
-    first = found[0].text[:MOST_CHARS]
+        return f"source: {which} has a key: {keyless.text[:MAX_CHARS]}"
+    first = found[0].text[:MAX_CHARS]
     if isinstance(spec.source, CsvSource) and not letters and spec.source.has_one_header():
         raise SettingError(f"{first}; it is so in every row of {spec.source.path}")
     instead = likely_instead([letter.raw for letter in letters]) if len(letters) == len(found) else ""

@@ -26,8 +26,8 @@ from forebay.flink.checkpoints import (
     HEADER,
     JOB_DIRECTORY,
     LOCK,
+    MAX_DRAINS,
     METADATA,
-    MOST_DRAINS,
     NUMBERED,
     Checkpoint,
     Contents,
@@ -180,7 +180,7 @@ class S3Store:
 
     def _fence_job(self, job: str, after: int) -> None:
         # Before listing checkpoints: a savepoint that begins later finds its folder occupied.
-        self._occupy(*(self.home / job / drain_folder(number) for number in range(MOST_DRAINS)))
+        self._occupy(*(self.home / job / drain_folder(number) for number in range(MAX_DRAINS)))
         fenced = None
         while (newest := max(after, *(each.number for each in self.checkpoints(job)), 0)) != fenced:
             # A checkpoint that completed meanwhile has used up names to occupy.

@@ -239,7 +239,7 @@ class RunStatus:
 
 OVER_S = 30.0
 """Window of a rate."""
-LEAST_S = 2.0
+MIN_S = 2.0
 """Minimum time for a rate."""
 MOSTLY = 0.5
 """The engine limited a run if events waited for it for more than this share of the time."""
@@ -294,7 +294,7 @@ class Throughput:
         """Seconds until no record waits in Kafka, as it shrank over the last 30 s; None if it does not."""
         counts = [now.backlog.records for now in self._seen if now.backlog is not None]
         over_s = self._seen[-1].elapsed_s - self._seen[0].elapsed_s if self._seen else 0.0
-        if over_s < LEAST_S or len(counts) < len(self._seen) or counts[-1] >= counts[0]:
+        if over_s < MIN_S or len(counts) < len(self._seen) or counts[-1] >= counts[0]:
             return None
         return counts[-1] * over_s / (counts[0] - counts[-1])
 
@@ -303,7 +303,7 @@ class Throughput:
             return None
         first, last = self._seen[0], self._seen[-1]
         over_s = last.elapsed_s - first.elapsed_s
-        return (count(last) - count(first)) / over_s if over_s >= LEAST_S else None
+        return (count(last) - count(first)) / over_s if over_s >= MIN_S else None
 
     @property
     def engine_limited(self) -> bool:

@@ -135,7 +135,7 @@ class PartitionTime:
 
 
 WHAT = "clock"
-LEAST_FAR_MS = 60_000
+MIN_FAR_MS = 60_000
 MAX_GAP_MS = 1_000
 """A pause between events counts at most this much, because the stream may have been blocked."""
 MAX_PARTITIONS = 1024
@@ -157,7 +157,7 @@ class Tolerance:
     @property
     def far_ms(self) -> int:
         """Events farther away than this do not move a clock."""
-        return max(self.late_ms, self.ahead_ms, LEAST_FAR_MS)
+        return max(self.late_ms, self.ahead_ms, MIN_FAR_MS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from tests.harness.clock import ManualClock
 from forebay.cli.demo.plan import DemoOptions, demo_of
 from forebay.cli.demo.run import (
     IN_FLIGHT,
-    LEAST_CAPACITY,
-    LEAST_EVENTS,
     MAX_CAPACITY,
     MAX_EVENTS,
+    MIN_CAPACITY,
+    MIN_EVENTS,
     RUN_S,
     WAIT_S,
     DemoFit,
@@ -101,10 +101,10 @@ async def test_an_engine_that_answers_nothing_is_not_measured(tmp_path: Path, er
 @given(st.floats(1e-3, 1e4))
 def test_a_demo_takes_about_a_minute_where_the_engine_lets_it(per_s: float) -> None:
     size = fit(DemoMeasurement(1, per_s, ("", "")))
-    assert LEAST_EVENTS <= size.events <= MAX_EVENTS
-    assert LEAST_CAPACITY <= size.capacity <= MAX_CAPACITY
-    assert size.events <= max(LEAST_EVENTS, per_s * RUN_S)
-    assert size.capacity <= max(LEAST_CAPACITY, per_s * WAIT_S)
+    assert MIN_EVENTS <= size.events <= MAX_EVENTS
+    assert MIN_CAPACITY <= size.capacity <= MAX_CAPACITY
+    assert size.events <= max(MIN_EVENTS, per_s * RUN_S)
+    assert size.capacity <= max(MIN_CAPACITY, per_s * WAIT_S)
 
 
 def test_what_the_user_gave_stays_and_an_unknown_engine_gets_little() -> None:
@@ -112,7 +112,7 @@ def test_what_the_user_gave_stays_and_an_unknown_engine_gets_little() -> None:
     assert (given_.events, given_.capacity) == (5000, 64)
     assert given_.seconds > 50_000
     unknown = fit(None)
-    assert (unknown.events, unknown.capacity) == (LEAST_EVENTS, LEAST_CAPACITY)
+    assert (unknown.events, unknown.capacity) == (MIN_EVENTS, MIN_CAPACITY)
 
 
 WHY = "this processor is slow"

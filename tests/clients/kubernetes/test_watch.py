@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.clients.kubernetes.watch import (
-    LEAST_PAUSE_S,
     MAX_PAUSE_S,
+    MIN_PAUSE_S,
     Collection,
     Objects,
     Trouble,
@@ -72,7 +72,7 @@ def test_what_is_no_event_is_one_error(wrong: Any) -> None:
 
 @given(st.integers(1, 10_000))
 def test_pauses_grow_and_are_bounded(failures: int) -> None:
-    assert LEAST_PAUSE_S <= pause_s(failures) <= pause_s(failures + 1) <= MAX_PAUSE_S
+    assert MIN_PAUSE_S <= pause_s(failures) <= pause_s(failures + 1) <= MAX_PAUSE_S
 
 
 Answer = Callable[[], Any]
@@ -155,7 +155,7 @@ async def test_after_a_broken_connection_it_goes_on_from_the_last_version() -> N
     # It answers again: the trouble is over, even if nothing has changed.
     assert found[4:] == [{"a", "b"}, {"a", "b", "c"}]
     assert [asked.get("resourceVersion") for asked in server.asked] == [None, "5", "6", "6"]
-    assert server.pauses == [LEAST_PAUSE_S, 2 * LEAST_PAUSE_S]
+    assert server.pauses == [MIN_PAUSE_S, 2 * MIN_PAUSE_S]
 
 
 @pytest.mark.parametrize("code", [401, 403, 429, 500, 503])
@@ -165,7 +165,7 @@ async def test_a_refusal_is_told_and_asked_again(code: int) -> None:
     assert str(first).startswith("pods of n: ")
     assert f"said {code}" in str(first)
     assert (again, last) == (first, {"a"})
-    assert server.pauses == [LEAST_PAUSE_S, 2 * LEAST_PAUSE_S]
+    assert server.pauses == [MIN_PAUSE_S, 2 * MIN_PAUSE_S]
 
 
 @pytest.mark.parametrize("wrong", [b"<html>", b"[]", {"items": [1], "metadata": {"resourceVersion": "1"}}])
@@ -186,10 +186,10 @@ async def test_where_only_the_watch_is_refused_it_is_asked_ever_less() -> None:
     server = Server([listed(5, "a"), 403, listed(5, "a"), 403, listed(5, "a"), 403])
     found = await told(server, 6)
     assert found[::2] == [{"a"}] * 3
-    assert server.pauses == [LEAST_PAUSE_S, 2 * LEAST_PAUSE_S]
+    assert server.pauses == [MIN_PAUSE_S, 2 * MIN_PAUSE_S]
 
 
 async def test_a_server_that_ends_watches_at_once_is_asked_ever_less() -> None:
     server = Server([listed(5, "a"), [], [], [], [event("ADDED", "b", 6)]])
     assert await told(server, 2) == [{"a"}, {"a", "b"}]
-    assert server.pauses == [LEAST_PAUSE_S, 2 * LEAST_PAUSE_S, 4 * LEAST_PAUSE_S]
+    assert server.pauses == [MIN_PAUSE_S, 2 * MIN_PAUSE_S, 4 * MIN_PAUSE_S]

@@ -76,7 +76,7 @@ def test_kills_at_any_step_lose_and_repeat_nothing(
 ) -> None:
     with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as monkeypatch:
         folder = Path(name)
-        monkeypatch.setattr(growing, "MOST_BYTES", most_bytes)
+        monkeypatch.setattr(growing, "MAX_BYTES", most_bytes)
         expected: list[bytes] = []
         seen, number = b"", 0
         for of_checkpoint in sizes:
@@ -108,7 +108,7 @@ def test_lines_of_all_checkpoints_are_in_one_file(tmp_path: Path) -> None:
 def test_each_job_has_a_file_and_large_ones_are_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(growing, "MOST_BYTES", 4)
+    monkeypatch.setattr(growing, "MAX_BYTES", 4)
     commit(tmp_path, 0, b"1\n2\n")
     commit(tmp_path, 1, b"3\n")
     commit(tmp_path, 2, b"4\n", job="0b")

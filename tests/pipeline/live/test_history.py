@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forebay.fleet.autoscale.topic_queue import TopicBacklog
-from forebay.pipeline.live.history import MOST_POINTS, History, duration
+from forebay.pipeline.live.history import MAX_POINTS, History, duration
 from forebay.pipeline.snapshot import Snapshot
 
 NOW = Snapshot(0.0, "RUNNING", in_flight=8, replicas=2, engine_p50_s=0.3, engine_p99_s=1.0)
@@ -98,7 +98,7 @@ def test_after_a_restart_of_flink_the_share_of_dead_letters_is_right() -> None:
 
 def test_points_stay_few_and_span_the_run() -> None:
     history = run(5000)
-    assert MOST_POINTS // 2 <= len(history.points) <= MOST_POINTS
+    assert MAX_POINTS // 2 <= len(history.points) <= MAX_POINTS
     assert history.points[0].elapsed_s == 0
     assert history.points[-1].elapsed_s > 4900
     assert history.points[-1].done_per_s == pytest.approx(10)

@@ -13,7 +13,7 @@ import pytest
 
 from forebay.errors import SettingError
 from forebay.pipeline.live import server as module
-from forebay.pipeline.live.server import BACKLOG, MOST_CONNECTIONS, PageServer
+from forebay.pipeline.live.server import BACKLOG, MAX_CONNECTIONS, PageServer
 
 
 class Parts:
@@ -140,7 +140,7 @@ async def test_a_browser_that_hangs_is_dropped_and_others_go_on(
 
 async def test_connections_are_bounded(server: PageServer) -> None:
     idle = [
-        socket.create_connection(("127.0.0.1", server.port)) for _ in range(MOST_CONNECTIONS + 2 * BACKLOG)
+        socket.create_connection(("127.0.0.1", server.port)) for _ in range(MAX_CONNECTIONS + 2 * BACKLOG)
     ]
     try:
         with suppress(aiohttp.ClientError):

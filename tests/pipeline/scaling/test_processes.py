@@ -16,7 +16,7 @@ from forebay.engine.launch import Replica
 from forebay.errors import LaunchError, PipelineFailed
 from forebay.fleet.autoscale.meter import DemandReport
 from forebay.fleet.discovery import read_listing
-from forebay.pipeline.scaling.processes import MOST_FAILURES, LocalReplicas, has_drained, is_idle
+from forebay.pipeline.scaling.processes import MAX_FAILURES, LocalReplicas, has_drained, is_idle
 
 
 @dataclass
@@ -192,7 +192,7 @@ def test_run_fails_with_the_cause_if_all_fail(owned: Owned) -> None:
 
     with pytest.raises(PipelineFailed, match=r"failed 4 times: the replica at .* before it was healthy"):
         fail_for_ten_minutes()
-    assert owned.processes.number == MOST_FAILURES
+    assert owned.processes.number == MAX_FAILURES
 
 
 def test_run_fails_if_no_replica_gets_ready_at_any_pace(tmp_path: Path) -> None:
@@ -208,25 +208,25 @@ def test_run_fails_if_no_replica_gets_ready_at_any_pace(tmp_path: Path) -> None:
             owned.processes.reap()
             owned.replicas.look(now_s)
 
-    hang(MOST_FAILURES - 1)
+    hang(MAX_FAILURES - 1)
     owned.up(1, now_s)
     owned.processes.statuses |= {kept.replica.id: 1 for kept in owned.replicas.kept}
     owned.replicas.look(now_s + 20.0)
     now_s += 100.0
     # One was ready and died: starts do not hang forever.
-    hang(MOST_FAILURES - 2)
+    hang(MAX_FAILURES - 2)
     with pytest.raises(PipelineFailed, match=r"failed 4 times: .* was not healthy within 1001 s"):
         hang(1)
 
 
 def test_past_failures_do_not_end_a_run_without_demand(owned: Owned) -> None:
-    for number in range(MOST_FAILURES):
+    for number in range(MAX_FAILURES):
         now_s = 120.0 * number
         owned.replicas.scale(1, now_s)
         (kept,) = owned.replicas.kept
         owned.healthy.add(kept.replica.id)
         owned.replicas.look(now_s + 1)
-        if number == MOST_FAILURES - 1:
+        if number == MAX_FAILURES - 1:
             # It was to go, and dies before it has drained.
             owned.busy.add(kept.replica.id)
             owned.replicas.scale(0, now_s + 2)

@@ -12,7 +12,7 @@ Late = Literal["next", "side", "correct"]
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-LEAST_CHUNK_TOKENS = 200
+MIN_CHUNK_TOKENS = 200
 STRATA = 4
 """Equal parts of a tumbling window, each with its share of the budget."""
 OVERHEAD_TOKENS = 330
@@ -107,7 +107,7 @@ class SummaryPlan:
                 f"allowed_ms must be at most the length of {self.panes} windows or gaps, "
                 f"{self.panes * length_ms}, because each is kept that long; found {self.allowed_ms}"
             )
-        bounds = {"chunk_tokens": LEAST_CHUNK_TOKENS, "partial_tokens": 50, "fan_in": 2, "panes": 2}
+        bounds = {"chunk_tokens": MIN_CHUNK_TOKENS, "partial_tokens": 50, "fan_in": 2, "panes": 2}
         for name, least in bounds.items():
             if getattr(self, name) < least:
                 raise SettingError(f"{name} must be at least {least}, found {getattr(self, name)}")

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from forebay.apps.base import ApplicationSettings, Page, Preset
 from forebay.apps.summaries.intake import Arrival
-from forebay.apps.summaries.plan import DAY_MS, LEAST_CHUNK_TOKENS, Late, SummaryPlan, Windows
+from forebay.apps.summaries.plan import DAY_MS, MIN_CHUNK_TOKENS, Late, SummaryPlan, Windows
 from forebay.apps.summaries.program import Output as Outcome
 from forebay.apps.summaries.program import SummaryProgram
 from forebay.apps.summaries.prompt import largest_call_tokens
@@ -101,7 +101,7 @@ class Summaries:
             "application.chunk_tokens",
             "the largest call of a summary",
             self.chunk_tokens,
-            LEAST_CHUNK_TOKENS,
+            MIN_CHUNK_TOKENS,
         )
 
     def program(self, *, event_time: bool) -> SummaryOfKey:

@@ -35,7 +35,7 @@ Embed = Callable[[Sequence[str]], Floats]
 TABLE = 1 << 16
 SMOOTHING = 50.0
 """Texts assumed before the first one, to even out the weights of a young stream."""
-LEAST_WEIGHT = 0.05
+MIN_WEIGHT = 0.05
 
 
 class Lexicon:
@@ -60,7 +60,7 @@ class Lexicon:
         keys = np.concatenate(texts) if texts else np.zeros(0, np.uint32)
         rows = np.repeat(np.arange(len(texts)), [len(each) for each in texts])
         seen = self._counts[keys % TABLE]
-        weights = np.maximum(np.log((self._documents + SMOOTHING) / (seen + 1)), LEAST_WEIGHT)
+        weights = np.maximum(np.log((self._documents + SMOOTHING) / (seen + 1)), MIN_WEIGHT)
         signs = np.where((keys >> np.uint32(16)) & 1, 1.0, -1.0)
         np.add.at(vectors, (rows, (keys >> np.uint32(17)) % self.width), (weights * signs).astype(np.float32))
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -9,10 +9,10 @@ from itertools import pairwise
 
 from forebay.apps.trends.terms import STOPWORDS, TERM
 
-MOST_OF = 0.3
+MAX_OF = 0.3
 """Least share of the most frequent term's posts that a phrase or hashtag needs to name the trend."""
-LEAST_SHARE = 0.25
-LEAST_TEXTS = 2
+MIN_SHARE = 0.25
+MIN_TEXTS = 2
 NUMBERS = re.compile(r"\d+(?: \d+)*")
 
 COMMON_WORDS = """
@@ -57,7 +57,7 @@ def name_of(terms: Mapping[str, int], texts: Sequence[str]) -> str | None:
     ranked = sorted(terms, key=lambda term: (-terms[term], term))
     most = terms[ranked[0]]
     for term in ranked:
-        if terms[term] >= MOST_OF * most and (" " in term or term[0] == "#"):
+        if terms[term] >= MAX_OF * most and (" " in term or term[0] == "#"):
             if tells(term):
                 return _without_emoji(term)
             if (found := _as_written(term, texts)) is not None:
@@ -99,7 +99,7 @@ def _phrase_with(term: str, texts: Sequence[str]) -> str | None:
         phrases = set(_phrases(text, term))
         found.update(phrases)
         total += bool(phrases)
-    least = max(LEAST_TEXTS, LEAST_SHARE * total)
+    least = max(MIN_TEXTS, MIN_SHARE * total)
     good = [phrase for phrase, number in found.items() if number >= least and tells(phrase)]
     return _without_emoji(min(good, key=lambda phrase: (-found[phrase], phrase))) if good else None
 

@@ -36,7 +36,7 @@ PROMPT = PromptTemplate(
     escape=False,
 )
 UNSUPPORTED = "unsupported"
-MOST_TIMES = 2
+MAX_TIMES = 2
 WORD = re.compile(r"[#@]?\w+(?:[-.,:–]\d+)*")
 SENTENCE = re.compile(r"(?<=[.!?…:])\s+")
 
@@ -64,7 +64,7 @@ def problem_of(line: str, terms: Iterable[str], texts: Iterable[str]) -> Problem
         if one == two:
             return Problem("it repeats a word", one)
     for word, times in Counter(telling).most_common(1):
-        if times > MOST_TIMES:
+        if times > MAX_TIMES:
             return Problem("it repeats a word", word)
     own = {word for term in terms for word in term.lower().split()}
     if all(word.lstrip("#@") in own or word in own for word in telling or words):

@@ -15,7 +15,7 @@ from forebay.bench.records import LoadRun, RequestRecord
 from forebay.bench.statistics import can_tell, present
 
 CURVE_POINTS = 200
-LEAST_BINS, MAX_BINS = 10, 120
+MIN_BINS, MAX_BINS = 10, 120
 REQUESTS_PER_BIN = 8
 MAX_ROWS = 120
 ROWS_AROUND = 80
@@ -78,7 +78,7 @@ def courses(run: LoadRun) -> Courses | None:
     """None for a run without requests or duration."""
     if run.duration_s <= 0 or not run.records:
         return None
-    bins = min(max(len(run.records) // REQUESTS_PER_BIN, LEAST_BINS), MAX_BINS)
+    bins = min(max(len(run.records) // REQUESTS_PER_BIN, MIN_BINS), MAX_BINS)
     width_s = run.duration_s / bins
     due, answered, tokens, busy_s = ([0.0] * bins for _ in range(4))
 

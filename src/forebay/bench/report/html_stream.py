@@ -29,7 +29,7 @@ GROUPS: Sequence[tuple[Colour, str, Sequence[str]]] = (
     ("green", "for the commit", ("release", "commit")),
 )
 """Colours of the parts of an event's latency, and the stages in each."""
-LEAST_SLOWEST = 10
+MIN_SLOWEST = 10
 COURSES = (
     ("running", "waiting", "requests at the engine"),
     ("in_flight", "pending", "events in the operator"),
@@ -95,12 +95,12 @@ def _parts(event: EventRecord) -> list[float]:
 
 
 def slow_and_usual(run: StreamRun) -> list[tuple[str, list[EventRecord]]]:
-    """Events around the median latency, and the slowest ones: one in a hundred, or `LEAST_SLOWEST`."""
+    """Events around the median latency, and the slowest ones: one in a hundred, or `MIN_SLOWEST`."""
     done = [event for event in run.followed if event.committed_s is not None]
     done.sort(key=lambda event: latency_s(event, "committed") or 0.0)
     if not done:
         return []
-    few = max(LEAST_SLOWEST, len(done) // 100)
+    few = max(MIN_SLOWEST, len(done) // 100)
     middle = len(done) // 2
     usual = done[max(0, middle - few // 2) : middle + few // 2 + 1]
     return [("around the median", usual), (f"the slowest {min(few, len(done))}", done[-few:])]

@@ -12,7 +12,7 @@ from forebay.bench.statistics import mean_interval
 
 PARTS = 10
 """Equal parts into which the time is cut. Fewer or more widen the interval."""
-LEAST_EVENTS = 50
+MIN_EVENTS = 50
 """Fewer events cannot separate a trend from chance."""
 
 
@@ -37,7 +37,7 @@ FIRST_EVENTS = 10
 """Their latency is how long an empty pipeline takes to fill."""
 SETTLE_LATENCIES = 2.0
 """The lag counts from this many of these latencies after the first event, because latencies differ."""
-LEAST_LATENCIES = 10.0
+MIN_LATENCIES = 10.0
 """A run must last this many of these latencies."""
 MAX_UNSURE = 0.1
 """The widest half interval, as a share of the rate, for which "does not grow" means anything."""
@@ -77,10 +77,10 @@ def first_latency_s(due_s: Sequence[float], done_s: Sequence[float]) -> float:
 def least_length_s(due_s: Sequence[float], done_s: Sequence[float], slope: Slope | None) -> float:
     """How long a run must last before its lag can be called steady; both inputs are sorted.
 
-    At least `LEAST_LATENCIES`. If the interval of `slope` is too wide, long enough to narrow it: it shrinks
+    At least `MIN_LATENCIES`. If the interval of `slope` is too wide, long enough to narrow it: it shrinks
     with the root of the length.
     """
-    least_s = LEAST_LATENCIES * first_latency_s(due_s, done_s)
+    least_s = MIN_LATENCIES * first_latency_s(due_s, done_s)
     length_s = due_s[-1] - due_s[0] if due_s else 0.0
     if slope is None or length_s <= 0:
         return least_s
@@ -90,7 +90,7 @@ def least_length_s(due_s: Sequence[float], done_s: Sequence[float], slope: Slope
 def lag_slope(due_s: Sequence[float], done_s: Sequence[float]) -> Slope | None:
     """The growth of the lag while events were due; both inputs are sorted.
 
-    None for fewer than `LEAST_EVENTS`, and if the first answer came in the second half of the time.
+    None for fewer than `MIN_EVENTS`, and if the first answer came in the second half of the time.
 
     An empty pipeline fills for as long as an answer takes, which is not growth. So the time begins
     `SETTLE_LATENCIES` times `first_latency_s` after the first event, at the latest in the middle. From there
@@ -107,7 +107,7 @@ def lag_slope(due_s: Sequence[float], done_s: Sequence[float]) -> Slope | None:
     corrected for autocorrelation (AR(1), 10 to 40 parts) in 8 to 13 %, self-normalised (Kiefer, Vogelsang and
     Bunzel) in 20 to 25 %.
     """
-    if len(due_s) < LEAST_EVENTS or due_s[-1] <= due_s[0]:
+    if len(due_s) < MIN_EVENTS or due_s[-1] <= due_s[0]:
         return None
     half_s = (due_s[-1] - due_s[0]) / 2
     if not done_s or done_s[0] - due_s[0] > half_s:

@@ -10,7 +10,7 @@ from forebay.bench.engine_signals import fetch_version
 from forebay.bench.load.schedules import MAX_SECONDS, ClosedLoop, TraceReplay, check_rate
 from forebay.bench.provenance import provenance
 from forebay.bench.serve import LoadOptions
-from forebay.bench.stream.lag import LEAST_EVENTS
+from forebay.bench.stream.lag import MIN_EVENTS
 from forebay.bench.stream.measure import StreamSession
 from forebay.bench.stream.options import EventLoad, StreamOptions
 from forebay.bench.stream.records import StreamRun
@@ -55,8 +55,8 @@ class EventLoadOptions:
 
     def at_rate(self, rate_per_s: float, turn: int = 0, times: float = 1.0) -> EventLoad:
         """The load at another rate, for `times` times `seconds` or `TRIAL_S`, with at least twice
-        `LEAST_EVENTS`."""
-        count = max(2 * LEAST_EVENTS, round(rate_per_s * times * (self.seconds or TRIAL_S)))
+        `MIN_EVENTS`."""
+        count = max(2 * MIN_EVENTS, round(rate_per_s * times * (self.seconds or TRIAL_S)))
         return replace(self, rate=rate_per_s, seconds=None, events=count).load(turn)
 
     def load(self, turn: int = 0) -> EventLoad:

@@ -58,7 +58,7 @@ LEAD_S = 0.5
 LEAD_S_PER_EVENT = 50e-6
 """Time before a load's first event, per event, to write its file and let the feed read it."""
 POLL_S = 0.1
-LEAST_WARM_PER_S = 1.0
+MIN_WARM_PER_S = 1.0
 
 
 OnProgress = Callable[[float, StreamProgress], None]
@@ -173,7 +173,7 @@ class StreamSession:
         """
         load, count = self._options.load, self._options.warm_events
         offsets = due_offsets(load)
-        rate_per_s = max(LEAST_WARM_PER_S, len(offsets) / offsets[-1] if offsets[-1] > 0 else 0.0)
+        rate_per_s = max(MIN_WARM_PER_S, len(offsets) / offsets[-1] if offsets[-1] > 0 else 0.0)
         # At least one window is over then, and a further event has closed it.
         count = max(count, math.ceil(self._span_s * rate_per_s) + 1 if self._span_s else 0)
         self._note(f"warming up: {count} events")

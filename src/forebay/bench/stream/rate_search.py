@@ -15,7 +15,7 @@ from forebay.bench.stream.verdict import doubts, too_little_for_lag
 from forebay.errors import SettingError
 
 RESOLUTION = 1.1
-LEAST_PER_S = 0.01
+MIN_PER_S = 0.01
 MAX_TRIALS = 60
 
 
@@ -35,7 +35,7 @@ class RateSearch:
         *,
         resolution: float = RESOLUTION,
         confirmations: int = 2,
-        least_per_s: float = LEAST_PER_S,
+        least_per_s: float = MIN_PER_S,
         most_per_s: float = MAX_RATE_PER_S,
     ) -> None:
         check_rate("--rate", first_per_s)

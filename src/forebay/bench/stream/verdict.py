@@ -10,8 +10,8 @@ from forebay.bench.processor import disturbed
 from forebay.bench.statistics import can_tell, percentile
 from forebay.bench.stream.figures import WINDOW, lag_times, stage_s, stages_of
 from forebay.bench.stream.lag import (
-    LEAST_EVENTS,
     MAX_UNSURE,
+    MIN_EVENTS,
     first_latency_s,
     lag_slope,
     least_length_s,
@@ -21,7 +21,7 @@ from forebay.bench.verdict import Verdict
 
 LATE_OF_LATENCY = 0.01
 """A feed delay below this share of the median latency changes no figure."""
-LEAST_FOR_RATE = 100
+MIN_FOR_RATE = 100
 
 
 def judge_stream(run: StreamRun) -> Verdict:
@@ -124,7 +124,7 @@ def _was_on_time(run: StreamRun) -> str | None:
 def _came_as_asked(run: StreamRun) -> str | None:
     # If the pipeline was down for a while, its events came when it was back.
     emitted_s = sorted(event.emitted_s for event in run.events if event.emitted_s is not None)
-    if len(emitted_s) < LEAST_FOR_RATE or len(emitted_s) < len(run.events) or _was_away(run):
+    if len(emitted_s) < MIN_FOR_RATE or len(emitted_s) < len(run.events) or _was_away(run):
         return None
     due_s = sorted(event.due_s for event in run.events)
     if due_s[-1] <= due_s[0] or emitted_s[-1] <= emitted_s[0]:
@@ -206,10 +206,10 @@ def _should_be_steady(run: StreamRun) -> bool:
 def too_little_for_lag(run: StreamRun) -> str | None:
     """Why a run cannot show that its lag is steady, and what to set; None if it can, or if the lag grows."""
     due_s, done_s = lag_times(run)
-    if len(due_s) < LEAST_EVENTS:
+    if len(due_s) < MIN_EVENTS:
         return (
             f"{len(due_s)} {run.noun}s are too few to judge the lag; "
-            f"at least {LEAST_EVENTS} are needed (--events)"
+            f"at least {MIN_EVENTS} are needed (--events)"
         )
     slope = lag_slope(due_s, done_s)
     length_s, least_s = due_s[-1] - due_s[0], least_length_s(due_s, done_s, slope)

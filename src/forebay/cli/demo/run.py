@@ -28,16 +28,16 @@ from forebay.records import Request
 from forebay.settings import Settings, read_secret
 
 MEASURE_S = 1.0
-LEAST_S = 1e-3
+MIN_S = 1e-3
 MAX_S = 15.0
 """If the engine has not answered its first question by then, do not wait any longer."""
 IN_FLIGHT = 8
 SEED_APART = 1_000_003
 """Added to the demo's seed, so that measuring does not fill the prefix cache with the demo's prompts."""
-MAX_EVENTS, LEAST_EVENTS = 300, 60
+MAX_EVENTS, MIN_EVENTS = 300, 60
 RUN_S = 60.0
 WAIT_S = 1.0
-MAX_CAPACITY, LEAST_CAPACITY = 32, IN_FLIGHT
+MAX_CAPACITY, MIN_CAPACITY = 32, IN_FLIGHT
 START_S = 8.0
 """Approximate time for Flink to start a job on two cores."""
 
@@ -68,10 +68,10 @@ def fit(
     gets the smallest demo.
     """
     per_s = measured.per_s if measured is not None else 1 / MAX_S
-    fitted = min(MAX_EVENTS, max(LEAST_EVENTS, int(per_s * RUN_S))) if events is None else events
+    fitted = min(MAX_EVENTS, max(MIN_EVENTS, int(per_s * RUN_S))) if events is None else events
     return DemoFit(
         fitted,
-        min(MAX_CAPACITY, max(LEAST_CAPACITY, int(per_s * WAIT_S))) if capacity is None else capacity,
+        min(MAX_CAPACITY, max(MIN_CAPACITY, int(per_s * WAIT_S))) if capacity is None else capacity,
         START_S + fitted / per_s,
     )
 
@@ -130,8 +130,8 @@ async def measure(
         await asyncio.wait_for(asyncio.gather(*several), MAX_S)
     took_s, answers = now.monotonic_s() - begin_s, len(done) - 1
     if not answers:
-        return DemoMeasurement(1, 1 / max(first_s, LEAST_S), done[0])
-    return DemoMeasurement(answers, answers / max(took_s, LEAST_S), done[0])
+        return DemoMeasurement(1, 1 / max(first_s, MIN_S), done[0])
+    return DemoMeasurement(answers, answers / max(took_s, MIN_S), done[0])
 
 
 def _request(spec: PipelineSpec, model: str, text_field: str, text: str, index: int) -> Request:

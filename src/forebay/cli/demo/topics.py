@@ -95,7 +95,7 @@ def _field(name: str) -> str:
 SLICES = 24
 USUAL = 2.0
 """A slice belongs to an outbreak if it has more than this many times the topic's mean."""
-LEAST_SCORE = 6.0
+MIN_SCORE = 6.0
 """Minimum excess of posts in an outbreak; chance alone hardly reaches it."""
 
 
@@ -143,7 +143,7 @@ def find_outbreak(posts: Iterable[tuple[int, str]]) -> Outbreak | None:
     for time_ms, topic in known:
         counts.setdefault(topic, Counter())[slice_of(time_ms, first, last)] += 1
     slices = (last - first) // width + 1
-    best, found = LEAST_SCORE, None
+    best, found = MIN_SCORE, None
     for topic, at in counts.items():
         row = [at[i] for i in range(slices)]
         score, low, high = _heaviest_run([count - USUAL * sum(row) / slices for count in row])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WATCH_S = 60
 """How long the server keeps one watch open. If nothing arrives for longer, the connection is dead."""
 TIMEOUT_S = 10.0
-LEAST_PAUSE_S, MAX_PAUSE_S = 0.2, 5.0
+MIN_PAUSE_S, MAX_PAUSE_S = 0.2, 5.0
 """Between attempts: doubled each time, with a random part, so that clients do not return all at once."""
 SHORT_S = 1.0
 """A watch that ends sooner than this is followed by a pause, too."""
@@ -155,7 +155,7 @@ async def follow(
 
 def pause_s(failures: int) -> float:
     """Maximum seconds to wait after this many failures in a row."""
-    return min(LEAST_PAUSE_S * 2.0 ** min(failures - 1, 20), MAX_PAUSE_S)
+    return min(MIN_PAUSE_S * 2.0 ** min(failures - 1, 20), MAX_PAUSE_S)
 
 
 async def _list(http: httpx2.AsyncClient, collection: Collection) -> Any:

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 COMMITTED = re.compile(r"(?P<writer>\.new-(?P<job>[^-]+)-.+)-(?P<count>\d+)\.jsonl")
 MOVING = re.compile(r"\.at-(?P<file>\d+)-(?P<offset>\d+)(?P<name>\.new-(?P<job>[^-]+)-.+\.jsonl)")
-MOST_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
 """Size from which lines go to a next file."""
 LOCK = ".lock"
 POLL_S = 0.05
@@ -109,7 +109,7 @@ class GrowingFiles:
         moves = []
         for job, path in committed:
             number, end = ends.get(job) or self._end(job)
-            if end >= MOST_BYTES:
+            if end >= MAX_BYTES:
                 number, end = number + 1, 0
             moving = path.with_name(f".at-{number}-{end}{path.name}")
             ends[job] = number, end + path.stat().st_size

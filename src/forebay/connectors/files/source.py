@@ -28,7 +28,7 @@ FIRST_BYTES = 1 << 18
 
 LINES_PER_PIECE = 4
 """Small: a checkpoint waits for one piece. Not one: each piece costs a call."""
-LEAST_PIECE_BYTES, MAX_PIECE_BYTES = 64, 1024
+MIN_PIECE_BYTES, MAX_PIECE_BYTES = 64, 1024
 SAMPLED_BYTES = 1 << 14
 
 
@@ -158,7 +158,7 @@ def piece_bytes(parts: Sequence[LinePart]) -> int:
         except UNREADABLE as error:
             raise cannot_read(part.path, error) from None
         taken, lines = taken + len(block), lines + block.count(b"\n")
-    return min(MAX_PIECE_BYTES, max(LEAST_PIECE_BYTES, LINES_PER_PIECE * taken // max(1, lines)))
+    return min(MAX_PIECE_BYTES, max(MIN_PIECE_BYTES, LINES_PER_PIECE * taken // max(1, lines)))
 
 
 class ReadPieces(KeyedProcessFunction):

@@ -26,7 +26,7 @@ SHORT, LONG = "bfloat16", "float32"
 TYPES = (SHORT, LONG)
 LONG_FROM = 1.2
 """float32 is chosen if it is this many times faster, as it needs twice the memory."""
-LEAST_GFLOPS = 2.0
+MIN_GFLOPS = 2.0
 """Below this, the default model needs four seconds or more to read a post of thirty tokens."""
 PROBE = Path(__file__).with_name("probe_dtype.py")
 PROBE_TIMEOUT_S = 120.0

@@ -34,7 +34,7 @@ JUMP = 3.0
 FADE = 0.02
 """Weight of one error in the mean error of a forecast."""
 ERRORS = 1440
-LEAST_ERRORS = 24
+MIN_ERRORS = 24
 LEARNED = 0.5
 """Weight of a new day against the earlier ones."""
 NAMES = ("level", "mean", "trend", "days")
@@ -268,7 +268,7 @@ class Forecast:
     def above(self, expected: float, share: float) -> float:
         """By how much the mean rate over the next `window_s` exceeds `expected` with probability `share`, by
         the errors so far."""
-        if len(self._excess) < LEAST_ERRORS:
+        if len(self._excess) < MIN_ERRORS:
             return 2 * self.arrivals.chance(self.window_s)
         at = min(int((1 - share) * len(self._excess)), len(self._excess) - 1)
         above = self._excess[at] * self._scale(expected)

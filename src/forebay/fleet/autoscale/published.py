@@ -12,7 +12,7 @@ from forebay.fleet.autoscale.loop import ReplicaCounts
 
 PATIENCE = 3.0
 """Times the known boot: a replica that takes longer is not being started, as under a quota."""
-LEAST_BOOT_S = 60.0
+MIN_BOOT_S = 60.0
 """Minimum boot to wait for, as the autoscaler polls the published number."""
 LEARNED = 0.5
 """Weight of a boot against the earlier ones."""
@@ -57,7 +57,7 @@ class PublishedReplicas:
         ready = self._ready()
         came = 0 if self._was_ready is None else max(ready - self._was_ready, 0)
         self._was_ready = ready
-        patience_s = PATIENCE * max(self._boot_s, LEAST_BOOT_S)
+        patience_s = PATIENCE * max(self._boot_s, MIN_BOOT_S)
         late = [at_s for at_s in self._asked_s if now_s - at_s > patience_s]
         awaited = self._asked_s[len(late) :]
         booted_s = tuple(min(now_s - at_s, patience_s) for at_s in (awaited + late)[:came])

@@ -17,7 +17,7 @@ from forebay.connectors.kafka.settings import KafkaSink, transaction_prefix
 from forebay.connectors.kafka.transactions import commit
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import job_of
-from forebay.pipeline.kafka.transactions import ABORTED, COMMITTED, MOST_SINCE, NAMES, OPEN, SKIPPED
+from forebay.pipeline.kafka.transactions import ABORTED, COMMITTED, MAX_SINCE, NAMES, OPEN, SKIPPED
 from forebay.pipeline.run_state import RunState
 from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import number_of, open_store
@@ -81,7 +81,7 @@ class _Topics:
         have none.
         """
         found: dict[Name, Transaction] = {}
-        for begin in range(max(1, first), last + 1 + MOST_SINCE, SKIPPED):
+        for begin in range(max(1, first), last + 1 + MAX_SINCE, SKIPPED):
             more: dict[Name, Transaction] = {}
             for key, admin in self.admins.items():
                 names = [

@@ -35,7 +35,7 @@ ABORTED = frozenset(("PrepareAbort", "CompleteAbort", "PrepareEpochFence"))
 SKIPPED = 10
 """Consecutive numbers that may have no transaction, because their checkpoints failed."""
 LOOK_S = 1.0
-MOST_SINCE = 200
+MAX_SINCE = 200
 """Checkpoints that may complete between the last look and the end of a job."""
 OPEN = "Ongoing"
 COMMITTED = frozenset(("PrepareCommit", "CompleteCommit"))
@@ -169,7 +169,7 @@ class CommitWatch:
                 # Checkpoints may have completed since the last look.
                 later = self._ask_from(topic, self._newest + 2)
                 found = self._ask(topic, commits.wanted(self._newest), START_TIMEOUT_S) | later
-                self._raise_lost(topic, commits.look(found, self._newest + 1 + MOST_SINCE))
+                self._raise_lost(topic, commits.look(found, self._newest + 1 + MAX_SINCE))
         except (KafkaAway, KafkaRefused) as error:
             raise PipelineFailed(
                 f"the job has finished, but Kafka did not confirm the commit of its last results: {error}"
@@ -185,7 +185,7 @@ class CommitWatch:
     def _ask_from(self, topic: Topic, number: int) -> dict[Key, Transaction]:
         """Return transactions from `number` on, until `SKIPPED` consecutive numbers have none."""
         found: dict[Key, Transaction] = {}
-        for begin in range(number, number + MOST_SINCE, SKIPPED):
+        for begin in range(number, number + MAX_SINCE, SKIPPED):
             more = self._ask(topic, self._numbers(begin, begin + SKIPPED), START_TIMEOUT_S)
             found |= more
             if not more:

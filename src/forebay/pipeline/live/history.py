@@ -19,13 +19,13 @@ from forebay.pipeline.snapshot import (
     span,
 )
 
-MOST_POINTS = 240
+MAX_POINTS = 240
 STEP_S = 1.0
 SLOWER = 2.0
 """A call that takes this many times longer than earlier in the run is reported."""
-LEAST_POINTS = 15
+MIN_POINTS = 15
 HOT_SHARE = 0.5
-LEAST_RESULTS = 50
+MIN_RESULTS = 50
 SILENT_S = 10.0
 OLD_COUNT_S = 15.0
 
@@ -46,7 +46,7 @@ class Point:
 
 
 class History:
-    """The run so far in at most `MOST_POINTS` points; at the limit, every other one is dropped."""
+    """The run so far in at most `MAX_POINTS` points; at the limit, every other one is dropped."""
 
     def __init__(self) -> None:
         self.points: list[Point] = []
@@ -74,7 +74,7 @@ class History:
         self.throughput.add(now)
         if not self.points or now.elapsed_s - self.points[-1].elapsed_s >= self._step_s:
             self.points.append(self._point(now))
-        if len(self.points) > MOST_POINTS:
+        if len(self.points) > MAX_POINTS:
             del self.points[1::2]
             self._step_s *= 2
 
@@ -153,7 +153,7 @@ class History:
 
     def _slower(self, now: Snapshot) -> Iterator[str]:
         earlier = [point.call_p50_s for point in self.points[: len(self.points) // 2] if point.call_p50_s > 0]
-        if len(earlier) < LEAST_POINTS or now.engine_p50_s <= 0:
+        if len(earlier) < MIN_POINTS or now.engine_p50_s <= 0:
             return
         usual_s = median(earlier)
         if now.engine_p50_s >= SLOWER * usual_s:
@@ -179,7 +179,7 @@ def _new_letters(before: Snapshot, now: Snapshot) -> Iterator[str]:
 
 def _hot_key(keys: Sequence[str | None]) -> Iterator[str]:
     named = Counter(key for key in keys if key is not None)
-    if len(keys) < LEAST_RESULTS or not named:
+    if len(keys) < MIN_RESULTS or not named:
         return
     (key, count), *others = named.most_common(2)
     if count >= HOT_SHARE * len(keys):

@@ -24,7 +24,7 @@ from forebay.errors import SettingError
 
 HOST = "127.0.0.1"
 TOKEN_BYTES = 16
-MOST_CONNECTIONS, BACKLOG = 64, 8
+MAX_CONNECTIONS, BACKLOG = 64, 8
 """Accepted together, `BACKLOG` connections may be too many."""
 EVERY_S = 0.5
 SEND_S = 5.0
@@ -110,7 +110,7 @@ class PageServer:
         assert serve is not None
 
         def connect() -> asyncio.BaseProtocol:
-            return serve() if len(serve.connections) < MOST_CONNECTIONS else _Refuse()
+            return serve() if len(serve.connections) < MAX_CONNECTIONS else _Refuse()
 
         server = await self._loop.create_server(connect, sock=self._socket, backlog=BACKLOG)
         try:

@@ -21,7 +21,7 @@ from forebay.fleet.autoscale.loop import ReplicaCounts
 from forebay.fleet.discovery import ScaledReplicaSet, write_listing
 
 State = Literal["starting", "ready", "draining", "ending"]
-WITHIN_S, MOST_FAILURES = 600.0, 4
+WITHIN_S, MAX_FAILURES = 600.0, 4
 """After this many failures in that time, or in a row without a ready replica, and with no replica left, the
 run fails: records would wait without end.
 """
@@ -161,8 +161,8 @@ class LocalReplicas:
             self._failures.in_a_row = 0
         if not self._wanted or self.ready or self._in("starting"):
             return
-        if max(self._failures.recent(now_s), self._failures.in_a_row) >= MOST_FAILURES:
-            raise PipelineFailed(f"local replicas failed {MOST_FAILURES} times: {self._failures.last}")
+        if max(self._failures.recent(now_s), self._failures.in_a_row) >= MAX_FAILURES:
+            raise PipelineFailed(f"local replicas failed {MAX_FAILURES} times: {self._failures.last}")
 
     def _in(self, state: State) -> list[Kept]:
         return [kept for kept in self._kept if kept.state == state]
@@ -241,7 +241,7 @@ class LocalReplicas:
             self._listing, self._unwritten = listing, False
 
 
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 
 
 def is_idle(replica: Replica) -> bool:
@@ -250,7 +250,7 @@ def is_idle(replica: Replica) -> bool:
     try:
         connection.request("GET", "/metrics")
         answer = connection.getresponse()
-        text = answer.read(MOST_BYTES).decode("utf-8", "replace")
+        text = answer.read(MAX_BYTES).decode("utf-8", "replace")
     except (OSError, http.client.HTTPException):
         return False
     finally:

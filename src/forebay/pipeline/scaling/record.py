@@ -22,7 +22,7 @@ from forebay.processes import birth_s, is_same, pid_space
 from forebay.settings import Settings
 
 STATUS, COURSE, LISTING = "status.json", "course.jsonl", "replicas.json"
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 """Beyond this size, decisions go to a new file; one old one is kept."""
 
 
@@ -77,7 +77,7 @@ class ScalingRecord:
 
     def _append(self, line: dict[str, Any], *, before: bytes = b"") -> None:
         path = self._folder / COURSE
-        if path.exists() and path.stat().st_size > MOST_BYTES:
+        if path.exists() and path.stat().st_size > MAX_BYTES:
             path.replace(path.with_suffix(".old.jsonl"))
         with path.open("ab") as file:
             file.write(before + orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))

@@ -26,7 +26,7 @@ from forebay.fleet.autoscale.settings import ScalingSettings
 from forebay.pipeline.inference_settings import FieldText
 
 CLASS = re.compile(r"[a-z0-9_-]{1,40}")
-MOST_CLASSES = 8
+MAX_CLASSES = 8
 RANGE = re.compile(r"([0-9]{1,5})(?:\.\.([0-9]{1,5}))?")
 
 
@@ -57,7 +57,7 @@ class ClassesSpec(Model):
             Annotated[str, AfterValidator(_class)],
             Annotated[PositiveFloat, Field(le=1e6)],
         ],
-        Field(min_length=1, max_length=MOST_CLASSES),
+        Field(min_length=1, max_length=MAX_CLASSES),
     ] = Field(description="For each class, how long its records may wait until their answers begin.")
 
 
