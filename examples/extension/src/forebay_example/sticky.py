@@ -4,7 +4,7 @@ from zlib import crc32
 
 from forebay import extend
 
-MOST_MORE = 8
+MAX_MORE = 8
 
 
 class Sticky:
@@ -21,4 +21,4 @@ class Sticky:
         if demand.session is None:
             return least
         home = max(replicas, key=lambda number: crc32(f"{demand.session} {fleet.names[number]}".encode()))
-        return home if fleet.requests[home] - fleet.requests[least] < MOST_MORE else least
+        return home if fleet.requests[home] - fleet.requests[least] < MAX_MORE else least
