@@ -18,7 +18,7 @@ WAYS = {
     IN_TURN: "no gateway: to the replicas on Ray in turn",
 }
 TARGET_DIFFERENCE, TARGET_ADDED_MS = 0.03, 15.0
-LEAST_FOR_P99 = 1000
+MIN_FOR_P99 = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def way_figures(answers: Sequence[Answer], slo: Slo) -> dict[str, Any]:
         "hit_share": sum(answer.cached_tokens for answer in whole) / prompts if prompts else 0.0,
         "goodput": sum(map(slo.met, answers)) / len(answers) if answers else 0.0,
         "ttft_ms_p50": quantile(first, 0.5) if first else None,
-        "ttft_ms_p99": quantile(first, 0.99) if len(first) >= LEAST_FOR_P99 else None,
+        "ttft_ms_p99": quantile(first, 0.99) if len(first) >= MIN_FOR_P99 else None,
         "e2el_ms_p50": quantile(sorted(one.whole_ms for one in whole), 0.5) if whole else None,
     }
 
