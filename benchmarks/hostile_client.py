@@ -22,6 +22,8 @@ HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
 GREEDY = b'{"model":"fake","messages":[{"role":"user","content":"x"}],"max_tokens":1e308,"n":1000000}'
 DEEP = b'{"model":"fake","messages":' + b"[" * 900 + b"]" * 900 + b"}"
 READ_BYTES = 65_536
+ADDRESS = "127.0.0.2"
+"""It has its own address, as clients of a gateway without keys are told apart by theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ WAYS = {
 async def attack(port: int, way: Way, request: bytes) -> None:
     """Send `request` and continue as `way` describes."""
     with suppress(OSError):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(ADDRESS, 0))
         try:
             writer.write(request)
             parts = [asyncio.sleep(way.patience_s) if not way.reads else _read_all(reader)]

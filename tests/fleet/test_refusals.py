@@ -128,6 +128,40 @@ def test_one_that_goes_on_to_refuse_fewer_is_shut_and_gets_fewer() -> None:
     assert refusals.most == 28
 
 
+def known_to_take(there: int, source: str) -> Refusals:
+    """A replica whose last requests, `there` at a time, were answered to `source`."""
+    refusals = Refusals()
+    for _ in range(PROOF):
+        refusals.answered(there, 0.0, 0.0, source)
+    return refusals
+
+
+@pytest.mark.parametrize("others", [0, 1, 7])
+def test_what_one_source_is_refused_does_not_limit_the_others(others: int) -> None:
+    refusals = known_to_take(8, "honest")
+    for number in range(CALLS):
+        assert refusals.refused(others, number, number + 0.1, 0.0, "hostile") == "passing"
+        assert refusals.most == math.inf
+
+
+def test_a_refusal_of_a_second_source_counts() -> None:
+    refusals = known_to_take(8, "honest")
+    assert refusals.refused(0, 1.0, 1.1, 0.0, "hostile") == "passing"
+    assert refusals.refused(0, 2.0, 2.1, 0.0, "honest") == "shut"
+
+
+def test_refusals_of_one_source_count_if_no_other_is_answered() -> None:
+    refusals = known_to_take(8, "silent")
+    kinds = [refusals.refused(3, number, number + 0.1, 0.0, "only") for number in range(CALLS + 1)]
+    assert kinds == ["passing"] * CALLS + ["one too many"]
+
+
+def test_one_source_that_sends_more_than_others_did_is_limited() -> None:
+    refusals = known_to_take(8, "honest")
+    assert refusals.refused(8, 1.0, 1.1, 0.0, "busy") == "one too many"
+    assert refusals.most == 8
+
+
 def test_one_that_refuses_though_it_has_nothing_is_shut() -> None:
     assert Refusals().refused(0, 0.0, 0.1, 2.0) == "shut"
     assert proven(40).refused(0, 2.0, 2.1, 2.0) == "shut"

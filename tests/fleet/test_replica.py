@@ -134,6 +134,7 @@ class Sent:
     """A request at the replica."""
 
     sent_s = 0.0
+    source: str | None = None
     overtaken_s = math.nan
 
     def __init__(self, epoch: int = 0) -> None:

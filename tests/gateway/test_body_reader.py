@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import orjson
 import psutil
 import pytest
+from tests.harness.clock import run_virtual
 
-from forebay.gateway.asked import read_asked
-from forebay.gateway.body_reader import LARGE_BYTES, BodyReader
+from forebay.gateway.asked import Asked, read_asked
+from forebay.gateway.body_reader import LARGE_BYTES, REST, BodyReader
 from forebay.gateway.refusal import Refusal
 
 from .conftest import CHAT, before, until
@@ -76,7 +77,7 @@ async def test_a_body_that_was_given_up_leaves_nothing_to_the_next() -> None:
         await asyncio.sleep(0)
         given_up.cancel()
         assert (await reader.read("b", PATH, other, max_depth=64)).session == "other"
-        assert reader._turns == {}
+        await until(lambda: reader._lines == {})
 
 
 async def test_a_body_that_is_given_up_in_line_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +110,35 @@ async def test_a_source_waits_for_one_body_of_each_other() -> None:
         await read("one")
         assert order.index("one") <= 2
         await asyncio.gather(*many)
+
+
+def test_source_pauses_in_proportion_to_its_last_body() -> None:
+    body, took_s = orjson.dumps(LONG), 0.02
+    asked = read_asked(PATH, body, max_depth=64)
+    begun: list[tuple[str, float]] = []
+
+    async def there(path: str, body: bytes, options: Mapping[str, Any]) -> tuple[Asked | Refusal, float]:
+        await asyncio.sleep(took_s)
+        return asked if len(begun) != 2 else Refusal(400, "invalid_json", "no"), took_s
+
+    async def main() -> None:
+        reader = BodyReader()
+        reader._read_there = there  # type: ignore[method-assign]
+
+        async def read(source: str) -> None:
+            with suppress(Refusal):
+                await reader.read(source, PATH, body, max_depth=64)
+            begun.append((source, asyncio.get_running_loop().time()))
+
+        await asyncio.gather(read("a"), read("a"), read("a"), read("b"))
+        await reader.close()
+
+    run_virtual(main())
+    times = {source: [at_s for by, at_s in begun if by == source] for source in "ab"}
+    assert times["b"][0] < times["a"][1]
+    first, second, third = times["a"]
+    assert second - first == pytest.approx(took_s * (1 + REST))
+    assert third - second == pytest.approx(took_s * (1 + REST))
 
 
 KINDS = {

@@ -58,7 +58,7 @@ class ReplicaLease:
         self._fleet = fleet
         self._clock = clock
         self._changed = changed
-        self._source = source
+        self.source = source
         self.epoch = replica.health.epoch
         self._own_s = fleet.queued_s(request.replica)
         self._claimed_s = replica.claimed_s
@@ -199,7 +199,7 @@ class ReplicaLease:
         health = self._replica.health
         in_flight = len(self._replica.leases) - 1
         if isinstance(error, FULL):
-            against = self._replica.refused(error, self._others(), self.sent_s, now_s)
+            against = self._replica.refused(error, self._others(), self.sent_s, now_s, self.source)
             # If there is no other replica, it gets requests again after the time it named, and is not shut.
             if against and (not alone or (blame and not names_time(error))):
                 self._blame(error, now_s, in_flight=in_flight, alone=alone)
@@ -230,7 +230,7 @@ class ReplicaLease:
             in_flight=in_flight,
             at_least_s=at_least_s,
             alone=alone,
-            source=self._source,
+            source=self.source,
         )
 
     def late(self) -> None:

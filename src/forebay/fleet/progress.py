@@ -23,6 +23,8 @@ class TrackedRequest(Protocol):
     """A request at the replica. `timeout_s`: the longest time without progress."""
 
     timeout_s: float
+    source: str | None
+    """Whose request it is; requests of one source may share a fault."""
     epoch: int
     """The replica's `Health.epoch` when it was sent."""
     sent_s: float

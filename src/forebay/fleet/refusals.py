@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import Literal
 
 ANYHOW = 0.25
@@ -16,6 +17,8 @@ ROUNDS, MAX_ROUNDS = 2, 64
 
 PROOF = 3
 """This many answers with all places taken and no refusal show that it takes as many."""
+SEEN = 64
+"""This many of the last answers are remembered."""
 
 Refusal = Literal["one too many", "passing", "shut"]
 
@@ -30,6 +33,10 @@ class Refusals:
     A single refusal below a proven number is ignored. A quarter of refusals lowers the limit, at most to half
     of the first one: then the replica refuses for another reason, such as a dead server behind a proxy, and
     for a minute refusals change nothing.
+
+    Requests have sources, such as a client of the gateway. What only one source's requests are refused may be
+    their own fault: without a limit, refusals below the number of requests at which other sources got answers
+    are ignored as well, until another source is refused.
     """
 
     def __init__(self, seen: int = 0, ignored_until_s: float = -math.inf) -> None:
@@ -37,6 +44,9 @@ class Refusals:
         """Refusals so far."""
         self._most = math.inf
         self._proven = 0.0
+        self._answers: deque[tuple[str | None, int]] = deque(maxlen=SEEN)
+        self._refused_source: str | None = None
+        self._in_a_row = 0
         self._full = 0
         self._rounds = self._due = ROUNDS
         self._at_first = math.inf
@@ -54,7 +64,9 @@ class Refusals:
         """How many requests there may be; at least one."""
         return self._most
 
-    def refused(self, others: int, sent_s: float, now_s: float, wait_s: float) -> Refusal:
+    def refused(
+        self, others: int, sent_s: float, now_s: float, wait_s: float, source: str | None = None
+    ) -> Refusal:
         """Count a refusal of a request, with `others` there; one more is tried after `wait_s` at the
         earliest.
 
@@ -67,8 +79,11 @@ class Refusals:
             self._count(1.0)
             self._refused_s = now_s
         often = self._share >= ANYHOW
-        if not others:
-            kind: Refusal = "shut"
+        known = self._known_by_others(source)
+        if known and math.isinf(self._most):
+            kind: Refusal = "one too many" if others >= known else "passing"
+        elif not others:
+            kind = "shut"
         elif others >= self._proven:
             kind = "one too many"
         else:
@@ -103,9 +118,21 @@ class Refusals:
             self._most, self._ignored_until_s = math.inf, now_s + IGNORE_S
         return kind
 
-    def answered(self, there: int, sent_s: float, now_s: float) -> None:
+    def _known_by_others(self, source: str | None) -> int:
+        """How many requests it takes by the answers to other sources; 0 if that is not known."""
+        if self._in_a_row and (source != self._refused_source or self._in_a_row >= CALLS):
+            self._answers.clear()
+        self._refused_source = source
+        self._in_a_row += 1
+        found = sorted(there for by, there in self._answers if by != source)
+        return found[-PROOF] if len(found) >= PROOF else 0
+
+    def answered(self, there: int, sent_s: float, now_s: float, source: str | None = None) -> None:
         """Count a request that was sent as the last of `there` and not refused."""
         self._count(0.0)
+        self._answers.append((source, there))
+        if source != self._refused_source:
+            self._in_a_row = 0
         if there < self._most or sent_s < self._changed_s:
             return
         self._full += 1

@@ -319,7 +319,7 @@ class Replica:
         self._prefill_slots.answered(waiting, lease.sent_s, now_s)
         self._has_begun = True
         self._pause_s = FIRST_PAUSE_S
-        self.refusals.answered(there, lease.sent_s, now_s)
+        self.refusals.answered(there, lease.sent_s, now_s, lease.source)
         self.update_room()
 
     def works_on(self) -> None:
@@ -361,7 +361,9 @@ class Replica:
                 self._running.forget_tokens()
         self.update_room()
 
-    def refused(self, error: EngineError, others: int, sent_s: float, now_s: float) -> bool:
+    def refused(
+        self, error: EngineError, others: int, sent_s: float, now_s: float, source: str | None = None
+    ) -> bool:
         """Count a refusal, with `others` there; returns whether it counts against the replica.
 
         It does not if the replica works on the others, and only once for requests sent at the same time. The
@@ -371,7 +373,7 @@ class Replica:
         if not together:
             self._refused_s = now_s
         wait_s = min(error.retry_after_s or 0.0, MAX_PAUSE_S)
-        kind = self.refusals.refused(others, sent_s, now_s, wait_s)
+        kind = self.refusals.refused(others, sent_s, now_s, wait_s, source)
         if kind == "shut":
             if error.retry_after_s is None and isinstance(error, RateLimited) and not together:
                 wait_s, self._pause_s = min(self._pause_s, MAX_PAUSE_S), 2 * self._pause_s

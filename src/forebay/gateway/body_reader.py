@@ -9,11 +9,13 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import IO, Any
 
 import msgpack
 
+from forebay.clock import Clock, SystemClock
 from forebay.gateway.asked import Asked, read_asked
 from forebay.gateway.refusal import Refusal, own_mistake
 
@@ -22,45 +24,77 @@ LARGE_BYTES = 1 << 18
 LARGE_CONTAINERS = 2000
 """Bodies above either are read in the other process: below, reading takes a few milliseconds."""
 LENGTH_BYTES = 8
+REST, MAX_REST_S = 19.0, 1.0
+"""So reading bodies of one source takes at most a twentieth of the time, and about that at the engines."""
 NICENESS = 10
 """The event loop goes first if there is one core for both."""
+
+
+@dataclass(slots=True)
+class SourceLine:
+    """The bodies of one source, of which one is read at a time."""
+
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
 
 
 class BodyReader:
     """Reads bodies, small ones at once. The process for large ones starts with the first of them.
 
     One body is read at a time. Each source has at most one of its bodies in line, so that none waits for
-    more than one of each other source. `environment`: of the process; it needs no secrets.
+    more than one of each other source; after each it pauses for `REST` times as long as that took, as the
+    engine will parse it, too. `environment`: of the process; it needs no secrets.
     """
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None, *, clock: Clock | None = None) -> None:
         self._environment = environment
+        self._clock = clock or SystemClock()
         self._process: asyncio.subprocess.Process | None = None
         self._free = asyncio.Lock()
-        self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
+        self._lines: dict[str, SourceLine] = {}
 
     async def read(self, source: str, path: str, body: bytes, **options: Any) -> Asked:
         """As `read_asked`."""
         if len(body) <= LARGE_BYTES and body.count(b"[") + body.count(b"{") <= LARGE_CONTAINERS:
             return read_asked(path, body, **options)
-        turn, waiting = self._turns.get(source, (asyncio.Lock(), 0))
-        self._turns[source] = turn, waiting + 1
+        line = self._lines.setdefault(source, SourceLine())
+        line.waiting += 1
         try:
-            async with turn:
+            await line.turn.acquire()
+            try:
                 await self._free.acquire()
-                reading = asyncio.ensure_future(self._read_there(path, body, options))
-                reading.add_done_callback(self._done)
-                # If the client hangs up, what has begun ends: another process would take longer to start.
-                return await asyncio.shield(reading)
-        finally:
-            _, waiting = self._turns.pop(source)
-            if waiting > 1:
-                self._turns[source] = turn, waiting - 1
+            except BaseException:
+                line.turn.release()
+                raise
+        except BaseException:
+            self._leave(source, line)
+            raise
+        reading = asyncio.ensure_future(self._read_there(path, body, options))
+        reading.add_done_callback(partial(self._done, source, line))
+        # If the client hangs up, what has begun ends: another process would take longer to start.
+        found, _ = await asyncio.shield(reading)
+        if isinstance(found, Refusal):
+            raise found
+        return found
 
-    def _done(self, reading: asyncio.Future[Asked]) -> None:
+    def _done(
+        self, source: str, line: SourceLine, reading: asyncio.Future[tuple[Asked | Refusal, float]]
+    ) -> None:
         self._free.release()
-        if not reading.cancelled():
-            reading.exception()  # Reported by the request, if it still waits.
+        # An error is reported by the request, if it still waits.
+        failed = reading.cancelled() or reading.exception() is not None
+        took_s = 0.0 if failed else reading.result()[1]
+        rest_s = min(REST * took_s, MAX_REST_S)
+        asyncio.get_running_loop().call_later(rest_s, self._rested, source, line)
+
+    def _rested(self, source: str, line: SourceLine) -> None:
+        line.turn.release()
+        self._leave(source, line)
+
+    def _leave(self, source: str, line: SourceLine) -> None:
+        line.waiting -= 1
+        if not line.waiting:
+            del self._lines[source]
 
     async def close(self) -> None:
         """Call it when no request is in flight; blocks until the process has ended."""
@@ -75,7 +109,10 @@ class BodyReader:
             with suppress(ConnectionError):
                 await process.communicate()
 
-    async def _read_there(self, path: str, body: bytes, options: Mapping[str, Any]) -> Asked:
+    async def _read_there(
+        self, path: str, body: bytes, options: Mapping[str, Any]
+    ) -> tuple[Asked | Refusal, float]:
+        """The request or why it is refused, and how many seconds it took."""
         done = False
         try:
             if self._process is None:
@@ -88,6 +125,7 @@ class BodyReader:
                     cwd="/",
                     start_new_session=True,
                 )
+            began_s = self._clock.monotonic_s()
             stdin, stdout = self._process.stdin, self._process.stdout
             assert stdin is not None
             assert stdout is not None
@@ -96,7 +134,7 @@ class BodyReader:
                 stdin.write(piece)
             await stdin.drain()
             head, found = [await _piece(stdout) for _ in range(2)]
-            done = True
+            done, took_s = True, self._clock.monotonic_s() - began_s
         except (OSError, asyncio.IncompleteReadError):
             LOG.exception("the process that reads large bodies has ended; the next one starts another")
             raise own_mistake() from None
@@ -106,8 +144,8 @@ class BodyReader:
                 await asyncio.shield(self._end())
         refused, values = msgpack.unpackb(head)
         if refused:
-            raise Refusal(400, values[0], values[1], param=values[2])
-        return Asked(**values, body=found)
+            return Refusal(400, values[0], values[1], param=values[2]), took_s
+        return Asked(**values, body=found), took_s
 
 
 async def _piece(reader: asyncio.StreamReader) -> bytes:
