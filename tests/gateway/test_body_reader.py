@@ -15,7 +15,7 @@ import pytest
 from tests.harness.clock import run_virtual
 
 from forebay.gateway.asked import Asked, read_asked
-from forebay.gateway.body_reader import LARGE_BYTES, REST, BodyReader
+from forebay.gateway.body_reader import LARGE_BYTES, MAX_REST_S, BodyReader, rest_after
 from forebay.gateway.refusal import Refusal
 
 from .conftest import CHAT, before, until
@@ -112,14 +112,20 @@ async def test_a_source_waits_for_one_body_of_each_other() -> None:
         await asyncio.gather(*many)
 
 
-def test_source_pauses_in_proportion_to_its_last_body() -> None:
-    body, took_s = orjson.dumps(LONG), 0.02
+def test_only_bodies_that_are_slow_to_read_need_a_pause() -> None:
+    assert rest_after(0.004, 2_000_000) == 0
+    assert rest_after(0.014, 2_000_000) == pytest.approx(0.99)
+    assert rest_after(3.0, 2_000_000) == MAX_REST_S
+
+
+def test_pause_holds_up_no_other_source() -> None:
+    body, took_s, rest_s = orjson.dumps(LONG), 0.02, 0.5
     asked = read_asked(PATH, body, max_depth=64)
-    begun: list[tuple[str, float]] = []
+    ended: list[tuple[str, float]] = []
 
     async def there(path: str, body: bytes, options: Mapping[str, Any]) -> tuple[Asked | Refusal, float]:
         await asyncio.sleep(took_s)
-        return asked if len(begun) != 2 else Refusal(400, "invalid_json", "no"), took_s
+        return asked if len(ended) != 2 else Refusal(400, "invalid_json", "no"), rest_s
 
     async def main() -> None:
         reader = BodyReader()
@@ -128,17 +134,19 @@ def test_source_pauses_in_proportion_to_its_last_body() -> None:
         async def read(source: str) -> None:
             with suppress(Refusal):
                 await reader.read(source, PATH, body, max_depth=64)
-            begun.append((source, asyncio.get_running_loop().time()))
+            ended.append((source, asyncio.get_running_loop().time()))
 
         await asyncio.gather(read("a"), read("a"), read("a"), read("b"))
         await reader.close()
 
     run_virtual(main())
-    times = {source: [at_s for by, at_s in begun if by == source] for source in "ab"}
-    assert times["b"][0] < times["a"][1]
-    first, second, third = times["a"]
-    assert second - first == pytest.approx(took_s * (1 + REST))
-    assert third - second == pytest.approx(took_s * (1 + REST))
+    begin_s = ended[0][1] - took_s
+    assert [(source, round(at_s - begin_s, 6)) for source, at_s in ended] == [
+        ("a", 0.02),
+        ("b", 0.04),
+        ("a", 0.54),
+        ("a", 1.06),
+    ]
 
 
 KINDS = {

@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -15,7 +16,6 @@ from typing import IO, Any
 
 import msgpack
 
-from forebay.clock import Clock, SystemClock
 from forebay.gateway.asked import Asked, read_asked
 from forebay.gateway.refusal import Refusal, own_mistake
 
@@ -24,8 +24,11 @@ LARGE_BYTES = 1 << 18
 LARGE_CONTAINERS = 2000
 """Bodies above either are read in the other process: below, reading takes a few milliseconds."""
 LENGTH_BYTES = 8
-REST, MAX_REST_S = 19.0, 1.0
-"""So reading bodies of one source takes at most a twentieth of the time, and about that at the engines."""
+USUAL_S = 2e-9
+"""Processor seconds a byte to read long texts and images; lists of numbers and short texts take ten times as
+long, in the engine, too."""
+REST, MAX_REST_S = 99.0, 5.0
+"""So what a source's bodies take beyond that is at most a hundredth of the time."""
 NICENESS = 10
 """The event loop goes first if there is one core for both."""
 
@@ -42,13 +45,12 @@ class BodyReader:
     """Reads bodies, small ones at once. The process for large ones starts with the first of them.
 
     One body is read at a time. Each source has at most one of its bodies in line, so that none waits for
-    more than one of each other source; after each it pauses for `REST` times as long as that took, as the
-    engine will parse it, too. `environment`: of the process; it needs no secrets.
+    more than one of each other source. After one that is slow to read it pauses: the engine will parse it on
+    its event loop. `environment`: of the process; it needs no secrets.
     """
 
-    def __init__(self, environment: Mapping[str, str] | None = None, *, clock: Clock | None = None) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self._environment = environment
-        self._clock = clock or SystemClock()
         self._process: asyncio.subprocess.Process | None = None
         self._free = asyncio.Lock()
         self._lines: dict[str, SourceLine] = {}
@@ -83,8 +85,7 @@ class BodyReader:
         self._free.release()
         # An error is reported by the request, if it still waits.
         failed = reading.cancelled() or reading.exception() is not None
-        took_s = 0.0 if failed else reading.result()[1]
-        rest_s = min(REST * took_s, MAX_REST_S)
+        rest_s = 0.0 if failed else reading.result()[1]
         asyncio.get_running_loop().call_later(rest_s, self._rested, source, line)
 
     def _rested(self, source: str, line: SourceLine) -> None:
@@ -112,7 +113,7 @@ class BodyReader:
     async def _read_there(
         self, path: str, body: bytes, options: Mapping[str, Any]
     ) -> tuple[Asked | Refusal, float]:
-        """The request or why it is refused, and how many seconds it took."""
+        """The request or why it is refused, and for how many seconds its source pauses."""
         done = False
         try:
             if self._process is None:
@@ -125,7 +126,6 @@ class BodyReader:
                     cwd="/",
                     start_new_session=True,
                 )
-            began_s = self._clock.monotonic_s()
             stdin, stdout = self._process.stdin, self._process.stdout
             assert stdin is not None
             assert stdout is not None
@@ -134,7 +134,7 @@ class BodyReader:
                 stdin.write(piece)
             await stdin.drain()
             head, found = [await _piece(stdout) for _ in range(2)]
-            done, took_s = True, self._clock.monotonic_s() - began_s
+            done = True
         except (OSError, asyncio.IncompleteReadError):
             LOG.exception("the process that reads large bodies has ended; the next one starts another")
             raise own_mistake() from None
@@ -142,23 +142,31 @@ class BodyReader:
             if not done:
                 # Cancelled in between: what it would answer next belongs to this body.
                 await asyncio.shield(self._end())
-        refused, values = msgpack.unpackb(head)
+        refused, values, took_s = msgpack.unpackb(head)
+        rest_s = rest_after(took_s, len(body))
         if refused:
-            return Refusal(400, values[0], values[1], param=values[2]), took_s
-        return Asked(**values, body=found), took_s
+            return Refusal(400, values[0], values[1], param=values[2]), rest_s
+        return Asked(**values, body=found), rest_s
 
 
 async def _piece(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big"))
 
 
+def rest_after(took_s: float, size: int) -> float:
+    """Seconds until the next body of a source, after one of `size` bytes took `took_s` of a processor."""
+    return min(REST * max(0.0, took_s - USUAL_S * size), MAX_REST_S)
+
+
 def _answer(path: str, options: Mapping[str, Any], body: bytes) -> tuple[Any, bytes]:
+    began_s = time.process_time()
     try:
         asked = read_asked(path, body, **options)
     except Refusal as refusal:
-        return [True, [refusal.code, str(refusal), refusal.param]], b""
+        return [True, [refusal.code, str(refusal), refusal.param], time.process_time() - began_s], b""
+    took_s = time.process_time() - began_s
     names = [one.name for one in fields(asked) if one.name != "body"]
-    return [False, {name: getattr(asked, name) for name in names}], asked.body
+    return [False, {name: getattr(asked, name) for name in names}, took_s], asked.body
 
 
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
