@@ -118,6 +118,16 @@ def test_only_bodies_that_are_slow_to_read_need_a_pause() -> None:
     assert rest_after(3.0, 2_000_000) == MAX_REST_S
 
 
+async def test_a_body_that_is_slow_to_read_is_not_read_again_for_a_prefill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    body = orjson.dumps(CHAT | {"metadata": {"texts": ["a"] * LARGE_BYTES}})
+    assert read_asked(PATH, body, max_depth=64).transferable
+    monkeypatch.setattr("forebay.gateway.body_reader.USUAL_S", -1.0)
+    async with reading() as reader:
+        assert not (await reader.read("a", PATH, body, max_depth=64)).transferable
+
+
 def test_pause_holds_up_no_other_source() -> None:
     body, took_s, rest_s = orjson.dumps(LONG), 0.02, 0.5
     asked = read_asked(PATH, body, max_depth=64)

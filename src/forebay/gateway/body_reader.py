@@ -29,6 +29,8 @@ USUAL_S = 2e-9
 long, in the engine, too."""
 REST, MAX_REST_S = 99.0, 5.0
 """So what a source's bodies take beyond that is at most a hundredth of the time."""
+SLOW_S = 0.01
+"""A body that takes this much longer is not read again for a prefill elsewhere."""
 NICENESS = 10
 """The event loop goes first if there is one core for both."""
 
@@ -146,6 +148,8 @@ class BodyReader:
         rest_s = rest_after(took_s, len(body))
         if refused:
             return Refusal(400, values[0], values[1], param=values[2]), rest_s
+        if rest_s > REST * SLOW_S:
+            values["transferable"] = False
         return Asked(**values, body=found), rest_s
 
 
