@@ -25,9 +25,9 @@ from forebay.fleet.disaggregated import engine_factory
 from forebay.fleet.discovery import FixedReplicas, ScaledReplicas, ScaledReplicaSet, write_listing
 from forebay.fleet.engine import FleetEngineFactory
 from forebay.flink import demand
+from forebay.flink.keying import EventClasses
 from forebay.flink.metrics import NOTHING_DUE_S, InferenceCounters, ScalingGauges
 from forebay.flink.request_handler import InferenceSpec, OpenRequestHandler
-from forebay.flink.service_class import EventClasses
 from forebay.pipeline.backlog import page_served
 from forebay.ports import free_port
 from forebay.records import Event, KeyedEvent, Result, Usage
@@ -244,7 +244,7 @@ def test_changed_wanted_number_alone_is_published() -> None:
     gauges, told = ScalingGauges(), list[int | None]()
     gauges.tell = lambda: told.append(gauges.wanted_replicas)
     for wanted in (1, 1, 0):
-        demand.publisher(gauges)(wanted)
+        gauges.publish(wanted)
         gauges.set(gauges.wanted_replicas, 0, None)
     assert told == [1, 0]
 

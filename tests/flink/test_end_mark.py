@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.flink.test_inference import assert_exact, events
 
-from forebay.flink import end_mark
+from forebay.flink import job_marks
 from forebay.flink.checkpoints import END_MARK, checkpoints_of
 from forebay.testing.waiting import wait_until
 
@@ -70,11 +70,11 @@ def test_flink_without_end_hook_is_reported(
     def missing(context: Any) -> Any:
         raise LookupError("no field containingTask")
 
-    monkeypatch.setattr(end_mark, "stream_task", missing)
+    monkeypatch.setattr(job_marks, "stream_task", missing)
     caplog.set_level(logging.WARNING, "forebay")
     nowhere, task = SimpleNamespace(), SimpleNamespace(_runtime_context=object())
     for context in (nowhere, task):
-        end_mark.mark_end(context)  # type: ignore[arg-type]
+        job_marks.mark_end(context)  # type: ignore[arg-type]
     assert [record.getMessage() for record in caplog.records] == [
         "the end of this job is not marked, and a kill at its end may run it again: no field containingTask"
     ]

@@ -13,8 +13,8 @@ import py4j.java_gateway
 import pytest
 from pyflink.java_gateway import get_gateway
 
-from forebay.flink.java_garbage import release_in_background
 from forebay.flink.jvm import jvm_process, start_jvm
+from forebay.flink.sealed_gateway import release_in_background
 from forebay.testing.waiting import wait_until
 
 

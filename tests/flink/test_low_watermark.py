@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.flink.watermarks import EARLIEST_MS, LATEST_MS, UNKNOWN_MS, LowWatermark, clamp_ms
+from forebay.flink.event_time import EARLIEST_MS, LATEST_MS, UNKNOWN_MS, LowWatermark, clamp_ms
 
 times = st.one_of(st.none(), st.integers(-5, 20))
 steps = st.lists(

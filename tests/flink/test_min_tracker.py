@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.flink.watermarks import SPARE, MinTracker
+from forebay.flink.event_time import SPARE, MinTracker
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 20)), max_size=80))

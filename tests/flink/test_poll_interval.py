@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.flink.intervals import PollInterval
+from forebay.flink.request_pool import PollInterval
 
 
 @given(st.floats(0, 1e6))

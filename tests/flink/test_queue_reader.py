@@ -12,7 +12,7 @@ from tests.harness.clock import ManualClock
 
 from forebay.fleet.autoscale.base import Tokens
 from forebay.fleet.autoscale.topic_queue import COUNTED_S, TopicBacklog, TopicQueue, encode_backlog
-from forebay.flink.queue_reader import PATIENCE_S, QueueReader
+from forebay.flink.demand import PATIENCE_S, QueueReader
 
 BACKLOG = encode_backlog(TopicBacklog(10, 300, 40, 0.0))
 

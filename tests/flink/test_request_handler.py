@@ -22,6 +22,7 @@ from forebay.fleet.autoscale.base import ServiceClass
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.disaggregated import engine_factory
 from forebay.fleet.discovery import FixedReplicas
+from forebay.flink.keying import EventClasses
 from forebay.flink.metrics import InferenceCounters
 from forebay.flink.request_handler import (
     InferenceSpec,
@@ -29,7 +30,6 @@ from forebay.flink.request_handler import (
     ProgramRequestHandler,
     RequestHandler,
 )
-from forebay.flink.service_class import EventClasses
 from forebay.records import (
     Completion,
     DeadLetter,
@@ -43,8 +43,8 @@ from forebay.records import (
     Timing,
     Usage,
 )
-from forebay.stateful.outputs import ProgramRequest
 from forebay.stateful.program import Ask
+from forebay.stateful.turns import ProgramRequest
 from forebay.testing.answers import REASONING, echo
 from forebay.testing.engine import ScriptedEngine, ScriptedEngineFactory
 from forebay.testing.replica import FakeReplica, ReplicaScript

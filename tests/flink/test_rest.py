@@ -19,8 +19,7 @@ import pytest
 
 from forebay.errors import LaunchError
 from forebay.flink import rest
-from forebay.flink.rest import FlinkRest, NotFound, RestSilent
-from forebay.flink.tls_keys import PEM, TlsKeys, tls_keys
+from forebay.flink.rest import PEM, FlinkRest, NotFound, RestSilent, TlsKeys, tls_keys
 from forebay.ports import free_port
 from forebay.testing.waiting import wait_until
 

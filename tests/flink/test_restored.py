@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from forebay.errors import SettingError
-from forebay.flink import restored
-from forebay.flink.restored import name_of, shards_uid
+from forebay.flink import shards
+from forebay.flink.shards import name_of, shards_uid
 from forebay.testing.waiting import wait_until
 
 
 def holds(monkeypatch: pytest.MonkeyPatch, uids: tuple[str, ...] | None) -> None:
     """Let the restored checkpoint contain state of operators with these uids."""
-    monkeypatch.setattr(restored, "restored_uids", lambda env: None if uids is None else frozenset(uids))
+    monkeypatch.setattr(shards, "restored_uids", lambda env: None if uids is None else frozenset(uids))
 
 
 def test_a_checkpoint_keeps_its_number_of_shards(monkeypatch: pytest.MonkeyPatch) -> None:

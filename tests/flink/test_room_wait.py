@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.flink.intervals import ANSWERS, FACTOR, FIRST_S, LONGEST_S, RoomWait
+from forebay.flink.request_pool import ANSWERS, FACTOR, FIRST_S, LONGEST_S, RoomWait
 
 
 def let_in(answers_per_s: float, lasts_s: float, *, capacity: int = 4, queued: int = 0) -> list[float]:

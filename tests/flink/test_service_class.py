@@ -6,7 +6,7 @@ import pytest
 from tests.harness.clock import ManualClock
 
 from forebay.fleet.autoscale.base import ServiceClass
-from forebay.flink.service_class import due_s
+from forebay.flink.keying import due_s
 from forebay.records import Event, KeyedEvent
 
 ALARM = ServiceClass("alarm", 5.0)

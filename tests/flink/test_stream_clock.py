@@ -12,10 +12,10 @@ from tests.harness.clock import ManualClock
 from forebay.clock import Clock
 from forebay.codec import decode, encode
 from forebay.errors import MalformedRecord
-from forebay.flink import stream_clock
+from forebay.flink import event_time
+from forebay.flink.event_time import BEFORE_START_MS, REFUSED, StreamClock, partition_of
 from forebay.flink.shards import flink_keys
 from forebay.flink.stages import message_key, payload
-from forebay.flink.stream_clock import NO_TIME_MS, REFUSED, StreamClock, partition_of
 from forebay.flink.types import END_OF_INPUT_MS
 from forebay.records import DeadLetter, Event
 from forebay.stateful.stream_time import HELD_EVENTS, Tolerance
@@ -127,7 +127,7 @@ def test_posts_of_a_lagging_partition_pass() -> None:
     clocks = [clock for _, clock in messages]
     assert clocks == sorted(clocks)
     # The clock begins once all partitions have sent a record; then it is that of the lagging one.
-    assert 0 < clocks.count(NO_TIME_MS) < 400
+    assert 0 < clocks.count(BEFORE_START_MS) < 400
     assert 400_000 < clocks[-1] < HOUR_MS
 
 
@@ -161,7 +161,7 @@ def test_each_refused_record_is_marked_for_a_checkpoint(monkeypatch: pytest.Monk
     """Else nothing would commit it before the next result."""
     marks: list[int] = []
     monkeypatch.setattr(
-        stream_clock, "ActivityMarks", lambda _: SimpleNamespace(answered=lambda: marks.append(1))
+        event_time, "ActivityMarks", lambda _: SimpleNamespace(answered=lambda: marks.append(1))
     )
     letter = encode(DeadLetter(b"x", "bad_record", "no JSON", 1, 0, "in@0"))
     records = [letter, event(1, None), event(2, 1_000, text=None), event(3, 2_000)]

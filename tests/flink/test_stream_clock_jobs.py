@@ -34,8 +34,8 @@ def test_lagging_partition_passes_and_future_moves_no_clock(tmp_path: Path, flin
     from forebay.connectors.formats import Format
     from forebay.flink.checkpoints import newest_checkpoint
     from forebay.flink.environment import FlinkConfig, flink_environment
+    from forebay.flink.event_time import clocked
     from forebay.flink.stages import payload
-    from forebay.flink.stream_clock import clocked
     from forebay.flink.types import BYTES
     from forebay.records import Event
     from forebay.stateful.stream_time import Tolerance

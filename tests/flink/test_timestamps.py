@@ -6,7 +6,7 @@ import pytest
 from tests.harness.clock import ManualClock
 
 from forebay.codec import encode
-from forebay.flink.watermarks import AHEAD_MS, NO_TIME_MS, RecordTime
+from forebay.flink.event_time import AHEAD_MS, NO_TIME_MS, RecordTime
 from forebay.records import Event
 
 

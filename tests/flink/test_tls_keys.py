@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.flink.tls_keys import PEM, TlsKeys, tls_keys
+from forebay.flink.rest import PEM, TlsKeys, tls_keys
 
 
 def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:

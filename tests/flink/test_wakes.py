@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.flink.test_inference import Make, assert_exact, events
 
-from forebay.flink.intervals import PollInterval
-from forebay.flink.wakes import OperatorWaker
+from forebay.flink.mailbox import OperatorWaker
+from forebay.flink.request_pool import PollInterval
 from forebay.testing import wait_until
 
 NO_LOOKS = PollInterval(rescue_ms=3_600_000)
@@ -62,13 +62,13 @@ class Sent:
 
 def wakes_of(monkeypatch: pytest.MonkeyPatch, sent: Sent) -> OperatorWaker:
     """Wakes of a task that accepts every mail."""
-    monkeypatch.setattr("forebay.flink.wakes._fires", lambda timers: "callback")
+    monkeypatch.setattr("forebay.flink.mailbox._fires", lambda timers: "callback")
 
     def sends(service: object, callback: object) -> Sent:
         sent.made += 1
         return sent
 
-    monkeypatch.setattr("forebay.flink.wakes._sends", sends)
+    monkeypatch.setattr("forebay.flink.mailbox._sends", sends)
     wakes = OperatorWaker(context(object))
     sent.locked = wakes._lock.locked
     return wakes

@@ -4,7 +4,7 @@ import threading
 from typing import Any
 
 from forebay.errors import LaunchError
-from forebay.flink.watched_activity import WatchedActivity
+from forebay.flink.job_activity import WatchedActivity
 
 
 class Rest:

@@ -7,8 +7,7 @@ import pytest
 from tests.harness.clock import ManualClock
 
 from forebay.flink.job import JvmGone
-from forebay.pipeline.checkpoint_loop import CheckpointLoop, processor_s
-from forebay.pipeline.checkpoint_schedule import MIN_S, CheckpointSchedule
+from forebay.pipeline.checkpoint_loop import MIN_S, CheckpointLoop, CheckpointSchedule, processor_s
 from forebay.testing import wait_until
 
 

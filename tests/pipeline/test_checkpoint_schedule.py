@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.pipeline.checkpoint_schedule import CORE_SHARE, MIN_S, TIME_SHARE, CheckpointSchedule
+from forebay.pipeline.checkpoint_loop import CORE_SHARE, MIN_S, TIME_SHARE, CheckpointSchedule
 
 seconds = st.floats(0.0, 1e4)
 checkpoints = st.lists(st.tuples(seconds, seconds, st.booleans()), max_size=12)

@@ -22,7 +22,7 @@ from forebay.errors import ForebayError, ResultsLost, SettingError
 from forebay.pipeline import attempt
 from forebay.pipeline.kafka.start import await_brokers
 from forebay.pipeline.load import parse_spec
-from forebay.pipeline.run_state import read_state
+from forebay.pipeline.state_store import read_state
 from forebay.testing.replica import ReplicaProcess, ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 from forebay.testing.waiting import wait_until

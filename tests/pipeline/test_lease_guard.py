@@ -13,14 +13,14 @@ import psutil
 import pytest
 
 from forebay.clock import uptime_s
-from forebay.pipeline.lease_guard import MOMENT, LeaseGuard
+from forebay.pipeline.flink_main import MOMENT, LeaseGuard
 from forebay.processes import descendants, kill
 from forebay.testing.waiting import wait_until
 
 LATER_S = 3600.0
 GUARDED = """
 import subprocess, sys, time
-from forebay.pipeline.lease_guard import LeaseGuard
+from forebay.pipeline.flink_main import LeaseGuard
 count = "import time, itertools\\nfor n in itertools.count(): print(n, flush=True); time.sleep(0.001)"
 child = subprocess.Popen([sys.executable, "-c", count], stdout=open(sys.argv[2], "w"))
 LeaseGuard(int(sys.argv[1]), child.pid).start()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.pipeline.run_state import Completed, RunRecordBroken, RunState, read_state, write_state
+from forebay.pipeline.state_store import Completed, RunRecordBroken, RunState, read_state, write_state
 
 FULL = RunState(
     finished=True,

@@ -18,18 +18,25 @@ from forebay.flink.checkpoints import END_MARK, END_NOTE, HEADER, MARK, MAX_DRAI
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.plan import Plan
 from forebay.pipeline.preflight import check_paths
-from forebay.pipeline.record import CheckpointCleaner, forget
 from forebay.pipeline.resume import (
     AlreadyFinished,
+    CheckpointCleaner,
     checkpoint_to_resume,
     end_orphan,
     fingerprint,
+    forget,
     found_state,
 )
-from forebay.pipeline.run_state import Completed, RunRecordBroken, RunState
 from forebay.pipeline.s3_state_store import FENCE_KEPT_S, FENCES, PATIENCE_S, S3Store
 from forebay.pipeline.spec import PipelineSpec
-from forebay.pipeline.state_store import newest_of, number_of, open_store
+from forebay.pipeline.state_store import (
+    Completed,
+    RunRecordBroken,
+    RunState,
+    newest_of,
+    number_of,
+    open_store,
+)
 from forebay.settings import Settings
 
 pytestmark = pytest.mark.xdist_group("object-store")

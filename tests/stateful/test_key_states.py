@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forebay.records import Event
-from forebay.stateful.key_states import FARTHEST_MS, Limits
+from forebay.stateful.key_states import FARTHEST_MS, KeyLimits
 from forebay.stateful.program import Moment, Output, Program, Step, Timer
 from forebay.testing.stateful import Machine
 
@@ -48,7 +48,7 @@ def test_a_key_that_is_forgotten_and_comes_again_is_noted_once() -> None:
     def remember_or_forget(state: Any, event: Event, now: Moment) -> Step[Any]:
         return Step({"seen": True} if not state else None)
 
-    machine = Machine(Stepping(remember_or_forget), Limits(ttl_s=86_400.0))
+    machine = Machine(Stepping(remember_or_forget), KeyLimits(ttl_s=86_400.0))
     for number in range(1000):
         machine.wall_ms += 1000
         machine.event("a", number)
@@ -99,7 +99,7 @@ def test_timers_count_against_the_limit_of_a_key() -> None:
     def another(state: Any, event: Event, now: Moment) -> Step[Any]:
         return Step(state, timers={f"t{event.fields['n']}": Timer(1000, "wall")})
 
-    machine = Machine(Stepping(another), Limits(max_state_bytes=1000))
+    machine = Machine(Stepping(another), KeyLimits(max_state_bytes=1000))
     for number in range(200):
         machine.event("a", number)
     assert max(len(data) for _, data in machine.stores.keys.items()) < 1100

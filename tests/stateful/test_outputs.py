@@ -8,10 +8,9 @@ from forebay.codec import encode
 from forebay.connectors.kafka.sink import too_large
 from forebay.flink.request_handler import result as result_of
 from forebay.records import Completion, Event, KeyedEvent, Result, Timeline, Timing, Usage
-from forebay.stateful.entries import Firing, Turn, pack_turn, unpack_turn
 from forebay.stateful.machine import Emit
-from forebay.stateful.outputs import leaving
 from forebay.stateful.program import Output, Step
+from forebay.stateful.turns import Firing, Turn, leaving, pack_turn, unpack_turn
 
 KEPT = [each for each in fields(Event) if each.name != "fields"]
 

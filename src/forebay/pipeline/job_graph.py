@@ -12,9 +12,9 @@ from forebay.connectors.kafka.start import AS_FIRST, TopicStart
 from forebay.engine.prompt import FieldTemplate
 from forebay.fleet.autoscale.settings import ScalingLink
 from forebay.fleet.discovery import ReplicaList
+from forebay.flink.event_time import with_event_time
 from forebay.flink.infer import infer
 from forebay.flink.metrics import READER
-from forebay.flink.watermarks import with_event_time
 from forebay.pipeline.inference import call_of
 from forebay.pipeline.spec import PipelineSpec
 from forebay.records import Event
@@ -27,8 +27,6 @@ OPERATOR = "infer"
 
 @dataclass(frozen=True)
 class TextOf:
-    """A picklable template function for keys and ids."""
-
     template: FieldTemplate
 
     def __call__(self, event: Event) -> str:
@@ -51,7 +49,7 @@ def build(
     """Add the pipeline to `env`; nothing runs until it is executed.
 
     Files are named after `job`, the job's future id, Kafka transactions after `transactions`; `run` is the
-    run's id, which has its files put together if `grows`; `topics` is a Kafka source's start.
+    run's id, whose files are put together if it `grows`.
     """
     if isinstance(spec.source, KafkaSource):
         stream = spec.source.stream(env, spec, topics)

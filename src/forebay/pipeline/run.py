@@ -22,10 +22,9 @@ from forebay.pipeline.resume import (
     end_orphan,
     found_state,
 )
-from forebay.pipeline.run_state import RunState
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.spec import PipelineSpec
-from forebay.pipeline.state_store import RISK, StateStore, number_of, open_store
+from forebay.pipeline.state_store import RISK, RunState, StateStore, number_of, open_store
 from forebay.pipeline.supervisor import Engine, Supervisor, Watch
 
 __all__ = ["OpenAnyEngine", "OpenEngine", "Watch", "run_pipeline"]
@@ -48,14 +47,13 @@ def run_pipeline(
     failure.
 
     Resumes from the newest complete checkpoint unless `fresh`, and again (at most ten times in ten minutes)
-    if Flink dies or the job stalls (see `JobStallDetector`). Restarts replicas of `engine` that die. Once
-    `enough` returns true for a snapshot, the job commits what it has read and ends. KeyboardInterrupt cancels
-    the job; its checkpoints stay. The caller closes `launcher`, which may have started a process for `plan`.
+    if Flink dies or the job stalls. Restarts replicas of `engine` that die. Once `enough` returns true for a
+    snapshot, the job commits what it has read and ends. KeyboardInterrupt cancels the job; its checkpoints
+    stay. The caller closes `launcher`, which may have started a process for `plan`.
 
-    Raises `SettingError` before entering `engine` if a check fails (see `preflight.check`), or the pipeline
-    is running or has finished, and before submission if the engine does not serve the model;
-    `PipelineFailed` if the engine does not answer for `deadline_s` or cannot be restarted, the job failed, or
-    Flink was lost too often.
+    Raises `SettingError` before entering `engine` if a check fails, or the pipeline is running or has
+    finished; `PipelineFailed` if the engine does not answer for `deadline_s` or cannot be restarted, the job
+    failed, or Flink was lost too often.
     """
     check(plan)
     preparation = Preparation(plan=plan, file_systems=file_system_options(plan))

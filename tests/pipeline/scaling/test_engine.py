@@ -21,9 +21,9 @@ from forebay.fleet.autoscale.memory import KEEP_S
 from forebay.fleet.autoscale.meter import DemandReport, WaitingRecords
 from forebay.fleet.autoscale.settings import ScalingSettings
 from forebay.fleet.autoscale.topic_queue import COUNTED_S, TopicBacklog
-from forebay.pipeline.scaling import record
-from forebay.pipeline.scaling.engine import SILENT_S, ScaledEngine
-from forebay.pipeline.scaling.record import COURSE, LEARNED, read_course
+from forebay.pipeline import scaling_record
+from forebay.pipeline.scaled_engine import SILENT_S, ScaledEngine
+from forebay.pipeline.scaling_record import COURSE, LEARNED, read_course
 from forebay.processes import pid_space
 
 HERE = pid_space()
@@ -224,7 +224,7 @@ def test_failed_save_is_repeated_at_the_end(tmp_path: Path, monkeypatch: pytest.
     bench = Bench(tmp_path)
     bench.engine.observe(TopicBacklog(10, 300, 40, 0.0))
     with monkeypatch.context() as patch:
-        patch.setattr(record, "write_atomic", full)
+        patch.setattr(scaling_record, "write_atomic", full)
         bench.clock.advance(KEEP_S)
         bench.check_replicas()
     assert not (bench.folder / LEARNED).exists()
@@ -271,7 +271,7 @@ def test_full_disk_does_not_end_a_run(tmp_path: Path, monkeypatch: pytest.Monkey
         raise OSError(28, "No space left on device")
 
     bench = Bench(tmp_path)
-    monkeypatch.setattr(record, "write_atomic", full)
+    monkeypatch.setattr(scaling_record, "write_atomic", full)
     Stream(bench).goes_on(round(2 * KEEP_S))
     bench.engine.close()
     assert not (bench.folder / LEARNED).exists()

@@ -16,7 +16,7 @@ from forebay.engine.launch import Replica
 from forebay.errors import LaunchError, PipelineFailed
 from forebay.fleet.autoscale.meter import DemandReport
 from forebay.fleet.discovery import read_listing
-from forebay.pipeline.scaling.processes import MAX_FAILURES, LocalReplicas, has_drained, is_idle
+from forebay.pipeline.local_replicas import MAX_FAILURES, LocalReplicas, has_drained, is_idle
 
 
 @dataclass
@@ -252,7 +252,7 @@ def test_failed_list_write_is_retried(owned: Owned, monkeypatch: pytest.MonkeyPa
     owned.replicas.scale(1, 0.0)
     owned.healthy.add(owned.replicas.kept[0].replica.id)
     with monkeypatch.context() as patched:
-        patched.setattr("forebay.pipeline.scaling.processes.write_listing", full)
+        patched.setattr("forebay.pipeline.local_replicas.write_listing", full)
         owned.replicas.look(1.0)
         owned.replicas.look(2.0)
     assert owned.listed == ()

@@ -8,8 +8,8 @@ import pytest
 
 from forebay.fleet.autoscale.base import Decision, Signals
 from forebay.fleet.autoscale.loop import ScalingStep
-from forebay.pipeline.scaling import record
-from forebay.pipeline.scaling.record import (
+from forebay.pipeline import scaling_record
+from forebay.pipeline.scaling_record import (
     COURSE,
     ScalingRecord,
     read_course,
@@ -40,5 +40,5 @@ def test_only_runs_alive_on_this_machine_are_shown(tmp_path: Path, monkeypatch: 
     written.status([], 0)
     assert [found["pipeline"] for found in running_statuses(settings)] == ["p"]
     # There, a process of this number is another one, whenever it was born.
-    monkeypatch.setattr(record, "pid_space", lambda: "another container")
+    monkeypatch.setattr(scaling_record, "pid_space", lambda: "another container")
     assert list(running_statuses(settings)) == []

@@ -20,8 +20,8 @@ from forebay.fleet.autoscale.settings import ScalingSettings
 from forebay.fleet.autoscale.speed import LearnedSpeed
 from forebay.pipeline.plan import Plan
 from forebay.pipeline.run import run_pipeline
-from forebay.pipeline.scaling.engine import ScaledEngine
-from forebay.pipeline.scaling.record import COURSE, read_course, running_statuses
+from forebay.pipeline.scaled_engine import ScaledEngine
+from forebay.pipeline.scaling_record import COURSE, read_course, running_statuses
 from forebay.pipeline.snapshot import Snapshot
 from forebay.ports import free_port
 from forebay.settings import Settings

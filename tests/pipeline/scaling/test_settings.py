@@ -16,8 +16,8 @@ from forebay.fleet.autoscale.demand import FRESH_S
 from forebay.fleet.autoscale.proportional import QueueLength
 from forebay.fleet.discovery import FixedReplicas
 from forebay.pipeline.inference import call_of, published_scaling
+from forebay.pipeline.inference_settings import replicas_settings
 from forebay.pipeline.load import load_spec
-from forebay.pipeline.scaling.settings import replicas_settings
 from forebay.records import Event, KeyedEvent
 
 FILE = """

@@ -32,8 +32,8 @@ from forebay.fleet.autoscale.settings import ScalingLink, ScalingSettings
 from forebay.fleet.autoscale.topic_queue import TopicBacklog, TopicQueue
 from forebay.fleet.discovery import ScaledReplicas
 from forebay.pipeline.inference import Served, context_need
-from forebay.pipeline.scaling.processes import LocalReplicas, has_drained, is_idle
-from forebay.pipeline.scaling.record import LISTING, LearnedFile, ReplicaStatus, ScalingRecord, scaling_folder
+from forebay.pipeline.local_replicas import LocalReplicas, has_drained, is_idle
+from forebay.pipeline.scaling_record import LISTING, LearnedFile, ReplicaStatus, ScalingRecord, scaling_folder
 from forebay.pipeline.snapshot import Scaling
 from forebay.pipeline.spec import PipelineSpec
 from forebay.processes import birth_s, pid_space
@@ -48,8 +48,8 @@ class ScaledEngine:
     """Local replicas of one run, started and drained with its demand.
 
     Call `check_replicas` several times a second, from one thread; it does not block. Subtasks report their
-    demand in `folder`, which also lists the replicas and keeps learned seasons, speed, boot times and costs
-    for the next run. `asks_each`: each record leads to a call, so a backlog has a cost before any is known.
+    demand in `folder`, which also keeps what was learned for the next run. `asks_each`: each record leads to
+    a call, so a backlog has a cost before any is known.
     """
 
     def __init__(
@@ -117,21 +117,16 @@ class ScaledEngine:
 
     @property
     def failed(self) -> int:
-        """Replicas that ended unexpectedly or were not healthy in time."""
         return self.replicas.failed
 
     def observe(self, backlog: TopicBacklog | None, *, runs: bool = True) -> None:
-        """Record whether the job `runs`, and the backlog in the source's topics."""
         if runs and self._runs_since_s is None:
             self._runs_since_s = self._clock.monotonic_s()
         if backlog is not None:
             self._queue.observe(backlog, self._clock.monotonic_s())
 
     def check_replicas(self, say: Callable[[str], None] = lambda words: None) -> None:
-        """Check the replicas and make a due decision; failures are reported to `say`.
-
-        Raises `PipelineFailed` as `LocalReplicas.look`.
-        """
+        """Raises `PipelineFailed`."""
         self._say = say
         now_s = self._clock.monotonic_s()
         if now_s - self._looked_s < LOOK_S:
@@ -157,9 +152,7 @@ class ScaledEngine:
         self._say(words)
 
     def _forget_gone(self) -> None:
-        """Delete reports of subtasks that were killed, or hung long enough to count as ended; such a
-        subtask writes a new one when it continues.
-        """
+        """A hung subtask writes a new report when it continues."""
         now_ms = self._clock.wall_ms()
         fresh, counted = (within(self._reports, now_ms, age_s) for age_s in (FRESH_S, GONE_S))
         for name in self._reports.keys() - fresh.keys():
@@ -228,15 +221,12 @@ class ScaledEngine:
 
 @contextmanager
 def scaled_engine(
-    spec: PipelineSpec,
-    options: EngineOptions,
-    settings: Settings,
-    progress: Progress | None = None,
+    spec: PipelineSpec, options: EngineOptions, settings: Settings, progress: Progress | None = None
 ) -> Iterator[ScaledEngine]:
     """Yield the local replicas of `spec`, which has a `scaling`; none is started on entry.
 
     Raises `SettingError` if this machine lacks cores or memory for the maximum, or the model's context is too
-    short for the pipeline's calls; `SetupError` if vLLM cannot be installed.
+    short; `SetupError` if vLLM cannot be installed.
     """
     assert spec.scaling is not None
     most, cores = spec.scaling.limits.ceiling, len(usable_cores())

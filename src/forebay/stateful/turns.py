@@ -1,4 +1,5 @@
-"""The bytes in a shard's stores: a key's memory, and a turn that waits or awaits a call."""
+"""A turn on its way through a program: its bytes and a key's memory in a shard's stores, and what it
+emits."""
 
 from __future__ import annotations
 
@@ -8,15 +9,18 @@ from hashlib import blake2b
 from typing import Any
 
 from forebay.codec import DAMAGED, damaged, decode, encode, pack_state, unpack_state
-from forebay.records import JSON, Event, KeyedEvent, Message, Sampling, Timeline, Usage
-from forebay.stateful.program import Ask, TimeDomain
+from forebay.errors import detail_text
+from forebay.json_numbers import check_numbers, dump_json
+from forebay.records import JSON, DeadLetter, Event, KeyedEvent, Message, Result, Sampling, Timeline, Usage
+from forebay.stateful.machine import Effect, Emit, HoldWatermark, StartCall
+from forebay.stateful.program import Ask, Failure, Output, Step, TimeDomain
 
 WHAT = "state of keys"
 
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """A timer that is due. Its `id` is unique among the turns of its key, like an event's."""
+    """Its `id` is unique among the turns of its key."""
 
     name: str
     clock: TimeDomain
@@ -31,8 +35,7 @@ class Firing:
 
 @dataclass(slots=True)
 class SetTimer:
-    """A timer of a key. `by`: digest of the id of the turn that set it. `fired`: its firing is in the key's
-    queue."""
+    """`by`: digest of the id of the turn that set it. `fired`: its firing is in the key's queue."""
 
     clock: TimeDomain
     time_ms: int
@@ -44,11 +47,8 @@ class SetTimer:
 
 
 @dataclass(slots=True)
-class Memory:
-    """What a key remembers: the program's saved state (None: none) and its timers by name.
-
-    `noted`: for each clock, the times at which the key will be looked at.
-    """
+class KeyMemory:
+    """`noted`: the times at which the key will be looked at."""
 
     version: int
     saved: JSON
@@ -59,7 +59,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """An event or a firing on its way through the program.
+    """An event or a firing.
 
     `seq` orders the turns of a shard. `data`: the encoded event; for a firing, empty, or an event with its
     timeline. `calls` and `outputs` are counts; `usage` and `attempts` count since the last output.
@@ -88,7 +88,6 @@ class Turn:
         return KeyedEvent(firing.id(self.key), self.key, Event(b"", {}, time_ms), self.read_ms)
 
     def timed(self) -> Turn:
-        """This turn of a firing with a timeline that begins when the timer fired."""
         fired_us = self.read_ms * 1000
         return replace(self, data=encode(replace(self.item, timeline=Timeline(fired_us, fired_us))))
 
@@ -106,24 +105,22 @@ def digest(text: str) -> bytes:
 
 
 def numbered(id: str, number: int) -> str:
-    """The id of a turn's call or output number `number`; the first has the turn's own id."""
     return id if number == 0 else f"{id}/{number + 1}"
 
 
-def pack_memory(memory: Memory) -> bytes:
+def pack_memory(memory: KeyMemory) -> bytes:
     timers = {name: (each.clock, each.time_ms, each.by, each.fired) for name, each in memory.timers.items()}
     return pack_state(memory.version, memory.saved, timers, memory.noted, memory.touched_ms)
 
 
-def unpack_memory(data: bytes) -> Memory:
-    """Raises `ForebayError` like `unpack_state`."""
+def unpack_memory(data: bytes) -> KeyMemory:
     values = unpack_state(data, WHAT)
     try:
         version, saved, timers, noted, touched_ms = values
         set_timers = {name: SetTimer(*timer) for name, timer in timers.items()}
     except DAMAGED as error:
         raise damaged(WHAT, error) from None
-    return Memory(version, saved, set_timers, noted, touched_ms)
+    return KeyMemory(version, saved, set_timers, noted, touched_ms)
 
 
 def pack_turn(turn: Turn) -> bytes:
@@ -144,7 +141,6 @@ def pack_turn(turn: Turn) -> bytes:
 
 
 def unpack_turn(data: bytes) -> Turn:
-    """Raises `ForebayError` like `unpack_state`."""
     values = unpack_state(data, WHAT)
     try:
         seq, key, read_ms, event, firing, watermark_ms, ask, calls, outputs, usage, attempts = values
@@ -193,3 +189,93 @@ def _sampling_fields(sampling: Sampling) -> dict[str, Any]:
 
 def _sampling(values: Mapping[str, Any]) -> Sampling:
     return Sampling(**{**values, "stop": tuple(values["stop"])})
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramRequest(KeyedEvent):
+    ask: Ask = field(kw_only=True)
+
+
+def call_of(turn: Turn, *, restored: bool = False) -> StartCall:
+    item = turn.item
+    assert turn.ask is not None
+    id = numbered(item.id, turn.calls - 1)
+    return StartCall(
+        ProgramRequest(id, item.key, item.event, item.read_ms, item.timeline, ask=turn.ask), restored
+    )
+
+
+def hold_of(turn: Turn) -> HoldWatermark:
+    return HoldWatermark(str(turn.seq), turn.item.event.time_ms, turn.read_ms)
+
+
+def leaving(
+    turn: Turn, step: Step[Any], carrier: Result | None, *, restored: bool = False
+) -> tuple[Turn, list[Effect]]:
+    given: list[Effect] = []
+    for output in step.outputs:
+        result = replace(_result(turn, output, carrier), restored=restored)
+        given.append(Emit(result, encode(result)))
+        turn = replace(turn, outputs=turn.outputs + 1, usage=Usage(), attempts=0)
+    if step.letter is not None:
+        letter = letter_of(turn, step.letter)
+        given.append(Emit(letter, encode(letter)))
+    return turn, given
+
+
+def _result(turn: Turn, output: Output, carrier: Result | None) -> Result:
+    item = turn.item
+    # JSON sinks accept less than the codec, and write null for numbers that are not finite.
+    check_numbers({"answer": output.answer, "fields": output.fields})
+    dump_json((output.answer, output.fields))
+    result = Result(
+        id=numbered(item.id, turn.outputs),
+        key=item.key,
+        fields=item.event.fields if output.fields is None else output.fields,
+        answer=output.answer,
+        usage=turn.usage,
+        attempts=turn.attempts,
+        read_ms=item.read_ms,
+        elapsed_s=0.0,
+        called_s=0.0,
+        time_ms=item.event.time_ms if output.time_ms is None else int(output.time_ms),
+        position=item.event.position,
+        record_key=item.event.record_key,
+        headers=item.event.headers,
+        timeline=item.timeline,
+        raw=item.event.raw,
+        record_ms=item.event.record_ms,
+    )
+    if carrier is None:
+        return result
+    return replace(
+        result,
+        elapsed_s=carrier.elapsed_s,
+        called_s=carrier.called_s,
+        finish_reason=carrier.finish_reason,
+        journaled=carrier.journaled,
+        replica=carrier.replica,
+        reasoning=carrier.reasoning,
+        timeline=carrier.timeline,
+    )
+
+
+def letter_of(turn: Turn, failure: Failure) -> DeadLetter:
+    return letter_of_item(turn.item, failure.cause, failure.detail, attempts=failure.attempts)
+
+
+def letter_of_item(item: KeyedEvent, cause: str, detail: str, *, attempts: int) -> DeadLetter:
+    return replace(letter_of_event(item.event, cause, detail), attempts=attempts, id=item.id, key=item.key)
+
+
+def letter_of_event(event: Event, cause: str, detail: str) -> DeadLetter:
+    return DeadLetter(
+        raw=event.raw,
+        cause=cause,
+        detail=detail_text(detail),
+        time_ms=event.time_ms,
+        position=event.position,
+        record_key=event.record_key,
+        headers=event.headers,
+        record_ms=event.record_ms,
+    )

@@ -29,8 +29,6 @@ PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
 
 
 class Processes(Protocol):
-    """Starts and ends replicas without waiting for them, like `forebay.engine.launch.Replicas`."""
-
     def add(self, cores: tuple[int, ...], *, port_base: int = ...) -> Replica: ...
     def ended(self, replica: Replica) -> int | None: ...
     def end(self, replica: Replica) -> None: ...
@@ -38,10 +36,8 @@ class Processes(Protocol):
 
 
 @dataclass(slots=True)
-class Kept:
-    """A replica in slot `place`, in its state since `since_s`. `left`: the version of the first list without
-    it.
-    """
+class ManagedReplica:
+    """`left`: the version of the first list without it."""
 
     replica: Replica
     place: int
@@ -58,7 +54,7 @@ class Failures:
         self.last = ""
 
     def add(self, now_s: float, words: str) -> None:
-        """Record a failed start or a death. Failures at the same moment have one cause, and count once."""
+        """Failures at the same moment have one cause, and count once."""
         if not self._at_s or self._at_s[-1] != now_s:
             self._at_s.append(now_s)
             self.in_a_row += 1
@@ -79,11 +75,11 @@ class Failures:
 
 
 class LocalReplicas:
-    """Starts replicas in the places of `shares`, each with its cores, and drains them.
+    """Starts replicas in the places of `shares`, each with its cores, and drains them: the `ReplicaOwner` of
+    this machine.
 
-    Ready replicas are listed at `listing`. A surplus one is unlisted, and gets SIGTERM once `drained`
-    confirms that it has and will get no requests; until then it may be taken back. `healthy` checks a
-    starting replica, which is ended after `start_timeout_s`. Call `look` about once a second.
+    A surplus one is unlisted, and gets SIGTERM once `drained` confirms that it has and will get no requests;
+    until then it may be taken back. Call `look` about once a second.
     """
 
     def __init__(
@@ -106,7 +102,7 @@ class LocalReplicas:
         self._port_base = port_base
         self._start_timeout_s = start_timeout_s
         self._say = say
-        self._kept: list[Kept] = []
+        self._kept: list[ManagedReplica] = []
         self._booted_s: list[float] = []
         self._wanted = 0
         self._listing = ScaledReplicaSet(())
@@ -117,7 +113,7 @@ class LocalReplicas:
         write_listing(self._path, self._listing)
 
     @property
-    def kept(self) -> tuple[Kept, ...]:
+    def kept(self) -> tuple[ManagedReplica, ...]:
         return tuple(self._kept)
 
     @property
@@ -145,9 +141,7 @@ class LocalReplicas:
         self._publish()
 
     def look(self, now_s: float) -> None:
-        """Check each replica. Raises `PipelineFailed` if they fail repeatedly, and none is left although some
-        are wanted.
-        """
+        """Raises `PipelineFailed` if replicas fail repeatedly, and none is left although some are wanted."""
         for kept in list(self._kept):
             status = self._processes.ended(kept.replica)
             if status is not None:
@@ -164,7 +158,7 @@ class LocalReplicas:
         if max(self._failures.recent(now_s), self._failures.in_a_row) >= MAX_FAILURES:
             raise PipelineFailed(f"local replicas failed {MAX_FAILURES} times: {self._failures.last}")
 
-    def _in(self, state: State) -> list[Kept]:
+    def _in(self, state: State) -> list[ManagedReplica]:
         return [kept for kept in self._kept if kept.state == state]
 
     def _grow(self, missing: int, now_s: float) -> None:
@@ -180,20 +174,20 @@ class LocalReplicas:
             except LaunchError as error:
                 self._failures.add(now_s, str(error))
                 raise
-            self._kept.append(Kept(replica, place, "starting", now_s))
+            self._kept.append(ManagedReplica(replica, place, "starting", now_s))
 
-    def _let_go(self, kept: Kept, now_s: float) -> None:
+    def _let_go(self, kept: ManagedReplica, now_s: float) -> None:
         if kept.state == "starting":
             self._end(kept, now_s)
             return
         kept.state, kept.since_s = "draining", now_s
         kept.left = self._listing.version + 1
 
-    def _end(self, kept: Kept, now_s: float) -> None:
+    def _end(self, kept: ManagedReplica, now_s: float) -> None:
         kept.state, kept.since_s = "ending", now_s
         self._processes.end(kept.replica)
 
-    def _look_at_start(self, kept: Kept, now_s: float) -> None:
+    def _look_at_start(self, kept: ManagedReplica, now_s: float) -> None:
         took_s = now_s - kept.since_s
         if self._healthy(kept.replica):
             self._booted_s.append(took_s)
@@ -204,7 +198,7 @@ class LocalReplicas:
             )
             self._end(kept, now_s)
 
-    def _over(self, kept: Kept, status: int, now_s: float) -> None:
+    def _over(self, kept: ManagedReplica, status: int, now_s: float) -> None:
         if kept.state != "ending":
             when = "before it was healthy" if kept.state == "starting" else "while it served"
             self._fail(f"the replica at {kept.replica.url} ended with status {status} {when}", kept, now_s)
@@ -218,7 +212,7 @@ class LocalReplicas:
                 f"the replica at {url} cannot be removed from the list of engines: {error}; free some space"
             )
 
-    def _fail(self, words: str, kept: Kept, now_s: float) -> None:
+    def _fail(self, words: str, kept: ManagedReplica, now_s: float) -> None:
         self.failed += 1
         end = tail(kept.replica.log)
         self._failures.add(now_s, f"{words}; the end of {kept.replica.log}:\n{end}" if end else words)
@@ -245,7 +239,7 @@ MAX_BYTES = 4 << 20
 
 
 def is_idle(replica: Replica) -> bool:
-    """Whether the replica reports no requests. One that does not report may be busy."""
+    """A replica that does not report may be busy."""
     connection = http.client.HTTPConnection(LOOPBACK, replica.port, timeout=HEALTH_TIMEOUT_S)
     try:
         connection.request("GET", "/metrics")
@@ -262,8 +256,8 @@ def is_idle(replica: Replica) -> bool:
 def has_drained(reports: Reports, now_ms: int, url: str, left: int, idle: Callable[[], bool]) -> bool:
     """Whether no request is at `url`, and none will come. `left` is the first list version without it.
 
-    Requires reports of every live subtask for that version or later without a request there, and an idle
-    replica, because Flink reports nothing while it restarts.
+    Requires reports of every live subtask for that version, and an idle replica: Flink reports nothing while
+    it restarts.
     """
     counted = within(reports, now_ms, GONE_S).values()
     return all(one.listing >= left and not one.at_replicas.get(url, 0) for one in counted) and idle()

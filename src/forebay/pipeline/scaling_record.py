@@ -1,13 +1,12 @@
-"""Files of a pipeline's scaling: its state for `forebay fleet status`, one line per decision, and what it has
-learned for the next run.
-"""
+"""Files of a pipeline's scaling: its state for `forebay fleet status`, its decisions, and what it has
+learned."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,14 @@ from forebay.files import MAX_STATE_BYTES, private_folder, read_bytes, read_stam
 from forebay.fleet.autoscale.base import Tokens
 from forebay.fleet.autoscale.loop import ScalingStep
 from forebay.fleet.autoscale.memory import KEEP_S, Memory
+from forebay.pages.charts import Line, time_figure
+from forebay.pages.picture import Picture
 from forebay.processes import birth_s, is_same, pid_space
 from forebay.settings import Settings
 
 STATUS, COURSE, LISTING = "status.json", "course.jsonl", "replicas.json"
 MAX_BYTES = 16 << 20
-"""Beyond this size, decisions go to a new file; one old one is kept."""
+"""One old file is kept."""
 
 
 def scaling_folder(settings: Settings, name: str, state: str) -> Path:
@@ -49,7 +50,7 @@ class ScalingRecord:
         self._steps: dict[str, Any] = {}
 
     def begin(self, at_ms: int) -> None:
-        """Start a run's lines after those of earlier ones, the last of which may be cut off."""
+        """The last line of an earlier run may be cut off."""
         self._append({"at_ms": at_ms, "begin": True}, before=b"\n")
 
     def step(self, step: ScalingStep, at_ms: int) -> None:
@@ -66,9 +67,7 @@ class ScalingRecord:
                 "space": pid_space(),
                 "at_ms": at_ms,
                 "decision": self._steps,
-                "replicas": [
-                    {name: getattr(one, name) for name in ReplicaStatus.__slots__} for one in replicas
-                ],
+                "replicas": [asdict(one) for one in replicas],
             },
         )
 
@@ -107,9 +106,7 @@ def step_document(step: ScalingStep, at_ms: int) -> dict[str, Any]:
 
 
 def running_statuses(settings: Settings) -> Iterator[dict[str, Any]]:
-    """The status of each scaled run on this machine, without those left by killed runs. `course` is its file
-    of decisions.
-    """
+    """The status of each scaled run on this machine, without those left by killed runs."""
     for path in sorted((settings.run / "scaling").glob(f"*/{STATUS}")):
         found: dict[str, Any] = dict(read_stamp(path))
         pid, born_s = found.get("pid"), found.get("born_s")
@@ -120,7 +117,7 @@ def running_statuses(settings: Settings) -> Iterator[dict[str, Any]]:
 
 
 def read_course(path: Path) -> list[dict[str, Any]]:
-    """Return the decisions of the last run in the file, in order; incomplete lines are skipped."""
+    """The decisions of the last run; incomplete lines are skipped."""
     lines: list[dict[str, Any]] = []
     with path.open("rb") as file:
         for line in file:
@@ -139,9 +136,7 @@ LEARNED = "learned.json"
 
 
 class LearnedFile:
-    """A `Memory` in the pipeline's own folder. `problems`: unusable parts of the file, one line each; they
-    are learned again.
-    """
+    """`problems`: unusable parts, one line each; they are learned again."""
 
     def __init__(self, folder: Path, memory: Memory, now_s: float) -> None:
         self._path = folder / LEARNED
@@ -151,7 +146,6 @@ class LearnedFile:
         self.problems = self._recall()
 
     def save_if_due(self, now_s: float, at_ms: int) -> None:
-        """Save at most once in `KEEP_S`."""
         if now_s - self._saved_s >= KEEP_S:
             self._saved_s = now_s
             self.save(at_ms)
@@ -171,3 +165,36 @@ class LearnedFile:
         except SettingError as error:
             found = [str(error)]
         return [f"the learned scaling state in {self._path} is not used: {why}" for why in found]
+
+
+def course_picture(course: Sequence[Mapping[str, Any]], title: str) -> Picture:
+    begin_ms = course[0]["at_ms"] if course else 0
+    at_s = [(line["at_ms"] - begin_ms) / 1000 for line in course]
+    lasted_s = at_s[-1] if at_s else 0.0
+
+    def values(name: str) -> list[tuple[float, float]]:
+        return [(time_s, line[name]) for time_s, line in zip(at_s, course, strict=True)]
+
+    steps_s = [max(later - earlier, 1e-3) for earlier, later in zip([0.0, *at_s], at_s, strict=False)]
+    rates = [
+        (time_s, count / step_s) for (time_s, count), step_s in zip(values("arrived"), steps_s, strict=True)
+    ]
+    records = [
+        Line("records that wait", values("waiting"), "red"),
+        Line("at replicas", values("running"), "blue"),
+    ]
+    replicas = [
+        Line("wanted", values("wanted"), "ink", "dash", steps=True),
+        Line("ready", values("ready"), "green", steps=True),
+        Line("starting", values("starting"), "gold", steps=True),
+        Line("draining", values("draining"), "faint", steps=True),
+    ]
+    return Picture(
+        title,
+        [
+            time_figure("Records", records, lasted_s),
+            time_figure("Arrivals per second", [Line("", rates, "soft", steps=True)], lasted_s),
+            time_figure("Replicas", replicas, lasted_s),
+        ],
+        columns=1,
+    )

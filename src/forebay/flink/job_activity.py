@@ -1,8 +1,9 @@
-"""What a job of an embedded Flink has to commit, and its checkpoints."""
+"""What a job has to commit, and its checkpoints: in this process's JVM, or over REST."""
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -11,26 +12,26 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyflink.common import JobClient
 from pyflink.java_gateway import get_gateway
 
-from forebay.flink.activity import ANSWERED, READ, mark_name
+from forebay.errors import LaunchError
 from forebay.flink.job import JvmGone, java_cause
+from forebay.flink.job_marks import ANSWERED, READ, mark_name
+from forebay.flink.rest import FlinkRest
 
 log = logging.getLogger(__name__)
 
 LOOK_MS = 1000
-"""A wait for a checkpoint ends this long after the job's end at the latest."""
 NOISY = {
     "org.apache.flink.metrics.MetricGroup": "ERROR",
     "org.apache.flink.runtime.checkpoint.CheckpointCoordinator": "WARN",
     "org.apache.flink.runtime.jobmaster.JobMaster": "WARN",
     "org.apache.flink.runtime.source.coordinator.SourceCoordinator": "WARN",
 }
-"""Loggers that write with each checkpoint, with the level from which they may: 200 MB a day."""
+"""Loggers that write with each checkpoint (200 MB a day), with the level from which they may."""
 
 
 class EmbeddedActivity:
-    """What `job` has to commit, and its checkpoints, in this process's JVM. Create it before the job's
-    submission, and close it after the job's end. Methods raise `JvmGone`.
-    """
+    """A `JobActivity` in this process's JVM. Create it before the job's submission, close it after its end.
+    Methods raise `JvmGone`."""
 
     def __init__(self, job: str) -> None:
         jvm = get_gateway().jvm
@@ -48,7 +49,6 @@ class EmbeddedActivity:
         self._cluster: Any = None
 
     def submitted(self, client: JobClient) -> None:
-        """Call it before `trigger`."""
         java = client._j_job_client
         field = java.getClass().getDeclaredField("miniCluster")
         field.setAccessible(True)
@@ -95,7 +95,6 @@ class EmbeddedActivity:
         return True
 
     def close(self) -> None:
-        """Does nothing if the JVM is gone."""
         with suppress(Py4JError, OSError):
             for name in self._names:
                 self._properties.remove(name)
@@ -107,3 +106,63 @@ def _jvm_lives() -> Iterator[None]:
         yield
     except (Py4JError, OSError) as error:
         raise JvmGone(f"the JVM that ran the job is gone ({type(error).__name__})") from None
+
+
+POLL_S = 0.05
+
+
+class WatchedActivity:
+    """A `JobActivity` of several task managers: call `look` with the job's counts each time they are read."""
+
+    def __init__(self, rest: FlinkRest, job: str) -> None:
+        self._rest = rest
+        self._path = f"/jobs/{job}/checkpoints"
+        self._changed = threading.Condition()
+        self._closed = threading.Event()
+        self._read = self._answered = False
+        self._counts = (0, 0)
+
+    def look(self, read: int, answered: int) -> None:
+        with self._changed:
+            self._read |= read != self._counts[0]
+            self._answered |= answered != self._counts[1]
+            self._counts = read, answered
+            self._changed.notify_all()
+
+    def await_answer(self, timeout_s: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._answered or self._closed.is_set(), timeout_s)
+
+    def take_answers(self) -> None:
+        with self._changed:
+            self._answered = False
+
+    def take_reads(self) -> bool:
+        with self._changed:
+            read, self._read = self._read, False
+            return read
+
+    def wake(self) -> None:
+        with self._changed:
+            self._closed.set()
+            self._changed.notify_all()
+
+    def trigger(self) -> bool:
+        try:
+            return self._triggered()
+        except LaunchError as error:
+            # Flink may answer again; the end of its job is noticed elsewhere.
+            log.info("a checkpoint failed: %s", error)
+            return False
+
+    def _triggered(self) -> bool:
+        begun = self._rest.json(self._path, "POST", {"checkpointType": "CONFIGURED"})
+        path = f"{self._path}/{begun['request-id']}"
+        while not self._closed.wait(POLL_S):
+            found = self._rest.json(path)
+            if found["status"]["id"] == "COMPLETED":
+                failure = found["operation"].get("failureCause")
+                if failure is not None:
+                    log.info("a checkpoint failed: %s", failure.get("class"))
+                return failure is None
+        return False
