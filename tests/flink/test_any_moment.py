@@ -19,17 +19,7 @@ from benchmarks.expected_events import TopicsJob, TrendsJob
 from benchmarks.workloads import RECOVERY_SUMMARIES
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.flink.any_moment import (
-    FEWER,
-    SCHEDULES,
-    SHARDS,
-    Action,
-    Runs,
-    completion,
-    divided,
-    keying,
-    nobody,
-)
+from tests.flink.any_moment import FEWER, SCHEDULES, SHARDS, Action, Runs, completion, divided, keying, nobody
 from tests.harness.chain import Operator
 from tests.harness.programs import Remember
 

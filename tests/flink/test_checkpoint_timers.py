@@ -130,12 +130,7 @@ def start(folder: Path, run: str, logs: Path, *, ends: bool, restore_from: Path 
     )
     asked = infer(events, call, name="infer", capacity=RECORDS)
     keyed = infer_stateful(
-        events,
-        Remember(),
-        call,
-        key=lambda one: str(one.fields["n"] % 3),
-        name="stateful",
-        capacity=RECORDS,
+        events, Remember(), call, key=lambda one: str(one.fields["n"] % 3), name="stateful", capacity=RECORDS
     )
     outputs = {
         "clock": staged(timed.messages, closing, parallelism=1, name="timed").map(payload, BYTES),

@@ -120,9 +120,7 @@ def last_words(monkeypatch: pytest.MonkeyPatch, jvm: Jvm, error: Exception) -> R
     return decode_report(reports.getvalue())
 
 
-def test_jvm_found_gone_restarts_the_job(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_jvm_found_gone_restarts_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     jvm = Jvm()
     assert last_words(monkeypatch, jvm, JvmGone("the JVM is gone")) == AttemptLost("the JVM is gone")
     assert jvm.waited_for

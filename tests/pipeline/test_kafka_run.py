@@ -218,11 +218,7 @@ def test_discarded_results_are_reported_on_resume_and_repeated(
 
 @pytest.mark.long
 def test_results_discarded_at_the_end_fail_the_run_and_repeat(
-    node: Any,
-    kafka_jar: Path,
-    topic: Callable[..., str],
-    pipelines: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    node: Any, kafka_jar: Path, topic: Callable[..., str], pipelines: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Flink counts the failed commits of its last checkpoint, and finishes."""
     results, folder = topic(), pipelines.folder / "in"

@@ -413,9 +413,7 @@ def test_late_writer_that_lost_is_fenced_next(place: Place) -> None:
         place.put(f"{JOB_B}/chk-1/_metadata", b"of the job that is still active")
 
 
-def test_fence_continues_numbers_from_the_restored_checkpoint(
-    place: Place,
-) -> None:
+def test_fence_continues_numbers_from_the_restored_checkpoint(place: Place) -> None:
     place.put("lock", encode_lock(Lock("p")))
     place.checkpoint(JOB_A, 500)
     state = place.started(JOB_B, restored=f"{JOB_A}/chk-500")

@@ -131,10 +131,7 @@ def told(url: str, key: str, ca: Path) -> bytes:
 @pytest.mark.slow
 @pytest.mark.xdist_group("kafka_security")
 def test_run_leaves_and_shows_no_secret(
-    secured: Any,
-    authority: Authority,
-    kafka_jar: Path,
-    tmp_path: Path,
+    secured: Any, authority: Authority, kafka_jar: Path, tmp_path: Path
 ) -> None:
     results = f"t-{uuid.uuid4().hex[:8]}"
     make_topic(secured.bootstrap, results)

@@ -164,9 +164,7 @@ LOOKS = st.builds(
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 100.0), LOOKS), min_size=1, max_size=60))
-def test_stall_requires_one_sign_in_every_look(
-    steps: list[tuple[float, JobStatus]],
-) -> None:
+def test_stall_requires_one_sign_in_every_look(steps: list[tuple[float, JobStatus]]) -> None:
     stall_detector, now_s = JobStallDetector(0.0, 5.0), 0.0
     times: list[float] = []
     for pause_s, look in steps:
@@ -268,9 +266,7 @@ def test_replica_that_cannot_restart_ends_the_run(make_owned: MakeOwned) -> None
         EngineSupervisor(owned, ManualClock()).check_replicas()
 
 
-def test_frequent_but_not_occasional_deaths_end_the_run(
-    make_owned: MakeOwned,
-) -> None:
+def test_frequent_but_not_occasional_deaths_end_the_run(make_owned: MakeOwned) -> None:
     owned, clock = make_owned(), ManualClock()
     keeper = EngineSupervisor(owned, clock)
     for _ in range(2 * MAX_RESTARTS):

@@ -195,10 +195,7 @@ def test_plan_names_the_engine_if_nothing_was_started(bench: Bench) -> None:
 
 def test_skipped_records_add_up_over_attempts(bench: Bench) -> None:
     gone = Skipped(("t/0: offsets 3 to 5",), 3)
-    bench.attempts(
-        (Checked(), gone, Ready(NOBODY), RUNS, AttemptLost("gone")),
-        (gone, *STARTS, RUNS, DONE),
-    )
+    bench.attempts((Checked(), gone, Ready(NOBODY), RUNS, AttemptLost("gone")), (gone, *STARTS, RUNS, DONE))
     last = bench.run()
     assert (last.gaps, last.skipped_records) == (gone.gaps * 2, 6)
     assert any(now.gaps == gone.gaps for now in bench.seen)
@@ -280,9 +277,7 @@ def test_job_is_recorded_before_submission(bench: Bench) -> None:
 def test_lost_attempt_resumes_from_the_newest_checkpoint(bench: Bench) -> None:
     lost = AttemptLost("Flink's JVM was killed")
     bench.attempts(
-        (*STARTS, RUNS, complete(4), RUNS, lost),
-        (*STARTS, RUNS, complete(5), lost),
-        (*STARTS, RUNS, DONE),
+        (*STARTS, RUNS, complete(4), RUNS, lost), (*STARTS, RUNS, complete(5), lost), (*STARTS, RUNS, DONE)
     )
     last = bench.run()
     first, second, third = bench.orders()

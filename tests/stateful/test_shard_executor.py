@@ -17,17 +17,7 @@ from forebay.errors import ForebayError, RecordError
 from forebay.records import Event, Message, Usage
 from forebay.stateful.key_states import PER_CHUNK, KeyLimits, Stores
 from forebay.stateful.machine import DictStore, Times
-from forebay.stateful.program import (
-    Answer,
-    Ask,
-    Failure,
-    Moment,
-    Output,
-    Program,
-    StateVersion,
-    Step,
-    Timer,
-)
+from forebay.stateful.program import Answer, Ask, Failure, Moment, Output, Program, StateVersion, Step, Timer
 from forebay.stateful.shard_executor import MAX_CALLS, WAITING
 from forebay.stateful.turns import unpack_turn
 from forebay.testing.stateful import Machine

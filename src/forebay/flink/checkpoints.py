@@ -77,7 +77,7 @@ def newest_checkpoint(checkpoint_dir: Path) -> Path | None:
         if newest is None:
             return None
         with suppress(FileNotFoundError):
-            later = max(jobs, key=lambda checkpoint: (_written_ns(checkpoint), checkpoint.number))
+            later = max(jobs, key=lambda each: ((each.path / METADATA).stat().st_mtime_ns, each.number))
             if later.number < newest.number:
                 raise SettingError(
                     f"{checkpoint_dir} holds checkpoints of jobs that do not follow one another: "
@@ -159,10 +159,6 @@ def _folders(folder: Path) -> list[Path]:
     with suppress(FileNotFoundError, NotADirectoryError):
         return sorted(Path(entry.path) for entry in os.scandir(folder) if entry.is_dir())
     return []
-
-
-def _written_ns(checkpoint: Checkpoint[Path]) -> int:
-    return (checkpoint.path / METADATA).stat().st_mtime_ns
 
 
 KEPT = "kept"

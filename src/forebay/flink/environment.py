@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,19 +76,28 @@ def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
     os.environ.setdefault(WORKERS_VARIABLE, "process")
     import_functions()
     start_jvm(log_dir(config), heap_mb=config.heap_mb, jars=config.jars)
-    configuration = Configuration()
-    for key, value in options.items():
-        configuration.set_string(key, value)
-    try:
+
+    def make(configuration: Configuration) -> StreamExecutionEnvironment:
         if config.plugins is not None:
             # Also for a cluster, which has its own: the client of a job looks at its places.
             load_file_systems(config.plugins, options)
         if config.cluster is None and config.task_managers == 1:
-            env = StreamExecutionEnvironment.get_execution_environment(configuration)
-        else:
-            # The call above would make an embedded cluster in a JVM that `flink run` did not start.
-            java = get_gateway().jvm.org.apache.flink.streaming.api.environment.StreamExecutionEnvironment
-            env = StreamExecutionEnvironment(java(configuration._j_configuration))
+            return StreamExecutionEnvironment.get_execution_environment(configuration)
+        # The call above would make an embedded cluster in a JVM that `flink run` did not start.
+        java = get_gateway().jvm.org.apache.flink.streaming.api.environment.StreamExecutionEnvironment
+        return StreamExecutionEnvironment(java(configuration._j_configuration))
+
+    return _made(make, options)
+
+
+def _made(
+    make: Callable[[Configuration], StreamExecutionEnvironment], options: Mapping[str, str]
+) -> StreamExecutionEnvironment:
+    configuration = Configuration()
+    for key, value in options.items():
+        configuration.set_string(key, value)
+    try:
+        env = make(configuration)
     except Py4JJavaError as error:
         raise SettingError(wrong_option(error) or f"Flink's options: {java_cause(error)}") from None
     # PyFlink's environment reads this only from the setter.
@@ -104,15 +113,7 @@ def application_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
             f"`forebay run` runs a pipeline"
         )
     import_functions()
-    configuration = Configuration()
-    for key, value in application_options(config).items():
-        configuration.set_string(key, value)
-    try:
-        env = StreamExecutionEnvironment.get_execution_environment(configuration)
-    except Py4JJavaError as error:
-        raise SettingError(wrong_option(error) or f"Flink's options: {java_cause(error)}") from None
-    env.set_python_executable(sys.executable)
-    return env
+    return _made(StreamExecutionEnvironment.get_execution_environment, application_options(config))
 
 
 def own_rest(env: StreamExecutionEnvironment) -> FlinkRest:
@@ -165,7 +166,10 @@ def flink_options(config: FlinkConfig) -> dict[str, str]:
         ),
         **(REMOTE if config.task_managers > 1 else {}),
     }
-    brought = [*config.jars, *([] if config.cluster is None else _python_jars())]
+    brought = list(config.jars)
+    if config.cluster is not None:
+        # For clusters without this jar in lib/, which runs Python operators.
+        brought += sorted(Path(pyflink.__path__[0], "opt").glob("flink-python*.jar"))
     # Jars on the class path of task managers would be loaded twice.
     if brought and config.task_managers == 1:
         options["pipeline.jars"] = ";".join(jar.absolute().as_uri() for jar in brought)
@@ -267,11 +271,6 @@ def _cluster_options(cluster: str) -> dict[str, str]:
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise SettingError(f"cluster must be HOST:PORT of Flink's REST service, found {cluster!r}")
     return {**REMOTE, "rest.address": host, "rest.port": port}
-
-
-def _python_jars() -> list[Path]:
-    # For clusters without this jar in lib/, which runs Python operators.
-    return sorted(Path(pyflink.__path__[0], "opt").glob("flink-python*.jar"))
 
 
 FILE_SYSTEM_KEYS = ("s3.", "s3a.", "fs.", "io.", "plugin.", "security.delegation.")

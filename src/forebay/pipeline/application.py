@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from urllib.parse import urlsplit
 
 from forebay.connectors.kafka.settings import KafkaSource
@@ -40,10 +41,7 @@ def run_application(spec: PipelineSpec, state_id: str, queue_url: str | None = N
     `queue_url`, a pipeline that scales and reads Kafka serves its subtasks the backlog there and blocks until
     the job ends. Raises `SettingError` and `PipelineFailed` before the start, as a run does.
     """
-
-    def say(words: str, waited_s: float) -> None:
-        LOG.info("%s (%.0f s)", words, waited_s)
-
+    say = partial(LOG.info, "%s (%.0f s)")
     port = None
     if queue_url is not None and spec.scaling is not None and isinstance(spec.source, KafkaSource):
         port = _port_of(queue_url)

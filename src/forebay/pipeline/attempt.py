@@ -220,7 +220,7 @@ class JobAttempt:
                 answered=offsets,
                 committed=committed,
                 awaits=lambda: offsets.awaits,
-                at_rest=collect_garbage if order.plan.cluster is None else _nothing,
+                at_rest=collect_garbage if order.plan.cluster is None else lambda: None,
             )
             commits.finished()
             with suppress(KafkaAway, KafkaRefused):
@@ -247,9 +247,6 @@ class JobAttempt:
         if topics.gaps:
             records = sum(gap.records for gap in topics.gaps)
             self._report(Skipped(tuple(map(str, topics.gaps)), records))
-
-
-def _nothing() -> None: ...
 
 
 def _checkpoint_loop(

@@ -39,7 +39,7 @@ class FlinkProcess:
 
     def __init__(self, plan: Plan, stdout: int) -> None:
         settings = plan.settings
-        self._class_path = _class_path(plan)
+        self._class_path = plan.jars, plan.planner
         log_dir = settings.run / "flink"
         log_dir.mkdir(parents=True, exist_ok=True)
         self.log = log_dir / f"flink-client-{own_name()}-{next(_numbers)}.log"
@@ -77,7 +77,7 @@ class FlinkProcess:
         return self._process.pid
 
     def runs(self, plan: Plan) -> bool:
-        return self._class_path == _class_path(plan)
+        return self._class_path == (plan.jars, plan.planner)
 
     def send(self, what: Preparation | AttemptSpec | Served) -> None:
         self._write(pickle.dumps(what))
@@ -148,10 +148,6 @@ class FlinkProcess:
         with suppress(BrokenPipeError):
             self._process.stdin.write(data)
             self._process.stdin.flush()
-
-
-def _class_path(plan: Plan) -> tuple[object, ...]:
-    return plan.jars, plan.planner
 
 
 class FlinkLauncher:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from forebay.apps.graph import InferenceOptions
@@ -25,12 +25,8 @@ if TYPE_CHECKING:
 OPERATOR = "infer"
 
 
-@dataclass(frozen=True)
-class TextOf:
-    template: FieldTemplate
-
-    def __call__(self, event: Event) -> str:
-        return self.template.render(event.fields, time_ms=event.time_ms)
+def _text(template: FieldTemplate, event: Event) -> str:
+    return template.render(event.fields, time_ms=event.time_ms)
 
 
 def build(
@@ -64,8 +60,8 @@ def build(
     key, id = spec.key_template(), spec.id_template()
     parts = InferenceOptions(
         call_of(spec, replicas=replicas, model=model, scaling=scaling),
-        key=None if key is None else TextOf(key),
-        id=None if id is None else TextOf(id),
+        key=None if key is None else partial(_text, key),
+        id=None if id is None else partial(_text, id),
         capacity=spec.capacity,
         shards=spec.shards,
         event_time=spec.event_time is not None,

@@ -187,13 +187,10 @@ def preset_spec(name: str, options: ApplicationOptions, settings: Sequence[str] 
         document.setdefault("event_time", {})
     given = set_values(document, settings, known_paths(PipelineSpec, document))
     read = document["source"]
-    if application.needs_event_time and _is_files(read) and read.get("time") is None:
+    of_files = isinstance(read, dict) and read.get("type") in KINDS.values()
+    if application.needs_event_time and of_files and read.get("time") is None:
         raise SettingError(f"forebay run {name}: name the field with the time: --time FIELD")
     return parse_spec(document, base=options.folder(name).resolve(), name=f"run {name}", given=given)
-
-
-def _is_files(source: object) -> bool:
-    return isinstance(source, dict) and source.get("type") in KINDS.values()
 
 
 def _source(source: str, time: str | None) -> dict[str, Any]:

@@ -79,7 +79,11 @@ def end_orphan(store: StateStore, state: RunState) -> RunState:
     if state.finished:
         return state
     if state.jvm and state.jvm_space == pid_space() and is_same(*state.jvm):
-        _end_process(state.jvm[0])
+        with suppress(psutil.NoSuchProcess):
+            orphan = {psutil.Process(state.jvm[0])}
+            kill(orphan)
+            if wait_gone(orphan, ORPHAN_S):
+                raise PipelineFailed(f"the JVM of an earlier run (process {state.jvm[0]}) cannot be ended")
     # Without a record, as with --fresh if it is unreadable, any of the jobs may have been the last.
     store.fence(state.job, 0 if state.job is None else _last_number(store, state))
     if state.cluster is None or state.job is None:
@@ -105,14 +109,6 @@ def _last_number(store: StateStore, state: RunState) -> int:
     with suppress(FileNotFoundError, SettingError):
         return number_of(within(store.home, state.restored))
     return 0
-
-
-def _end_process(pid: int) -> None:
-    with suppress(psutil.NoSuchProcess):
-        orphan = {psutil.Process(pid)}
-        kill(orphan)
-        if wait_gone(orphan, ORPHAN_S):
-            raise PipelineFailed(f"the JVM of an earlier run (process {pid}) cannot be ended")
 
 
 def checkpoint_to_resume(spec: PipelineSpec, store: StateStore, state: RunState) -> Location | None:

@@ -23,7 +23,6 @@ from forebay.pipeline.resume import (
     found_state,
 )
 from forebay.pipeline.snapshot import Snapshot
-from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import RISK, RunState, StateStore, number_of, open_store
 from forebay.pipeline.supervisor import Engine, Supervisor, Watch
 
@@ -67,7 +66,9 @@ def run_pipeline(
             check_cluster(plan.cluster)
         state = end_orphan(store, found_state(store, needed=not (plan.fresh or plan.from_checkpoint)))
         # First, because a run may have been killed right after the end of its job.
-        files = open_.enter_context(closing(GrowingSinks(_local_directories(plan.spec))))
+        written = map(location_of, plan.spec.directories().values())
+        local = [place for place in written if isinstance(place, Path)]
+        files = open_.enter_context(closing(GrowingSinks(local)))
         restore_from = _restore_from(plan, store, state)
         clean_logs(plan.settings.run / "flink")
         if launcher is None and not plan.in_process:
@@ -82,11 +83,6 @@ def run_pipeline(
             files=files,
         )
         return supervisor.run(lambda: open_.enter_context(engine), launcher)
-
-
-def _local_directories(spec: PipelineSpec) -> list[Path]:
-    places = map(location_of, spec.directories().values())
-    return [place for place in places if isinstance(place, Path)]
 
 
 def _restore_from(plan: Plan, store: StateStore, state: RunState) -> Location | None:

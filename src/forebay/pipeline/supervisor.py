@@ -145,7 +145,13 @@ class Supervisor:
     def _run_in(self, launcher: FlinkLauncher, enter: Callable[[], Engine]) -> Snapshot:
         self._printed = launcher.printed if isinstance(self._plan.spec.sink, StdoutSink) else None
         process = launcher.take(self._plan)
-        self._stall, self._drain = self._new_stall_detector(), process.drain
+        self._drain = process.drain
+        self._stall = JobStallDetector(
+            time.monotonic(),
+            self._plan.spec.deadline_s,
+            embedded=self._plan.cluster is None,
+            task_managers=self._plan.spec.task_managers,
+        )
         self._store.report_renewals(process.confirm_lease)
         submitted = False
         try:
@@ -265,14 +271,6 @@ class Supervisor:
         )
         if self._keeper.scaling != self._status.last.scaling:
             self._status.add(scaling=self._keeper.scaling)
-
-    def _new_stall_detector(self) -> JobStallDetector:
-        return JobStallDetector(
-            time.monotonic(),
-            self._plan.spec.deadline_s,
-            embedded=self._plan.cluster is None,
-            task_managers=self._plan.spec.task_managers,
-        )
 
     def _resume(self, lost: JobLost, restarts: Restarts) -> Snapshot | None:
         """Returns the last snapshot if no attempt is needed. Raises `PipelineFailed` after too many."""

@@ -211,13 +211,13 @@ class GroupOffsets:
     def _look(self, source: KafkaSource, now: Snapshot) -> None:
         checkpoints = self._checkpoints()
         sight = OffsetObservation(
-            monotonic_s=self._clock.monotonic_s(),
-            wall_ms=self._clock.wall_ms(),
-            restarts=checkpoints.restored,
-            newest=checkpoints.newest,
-            newest_done=checkpoints.newest_done,
-            newest_clear=checkpoints.newest_clear,
-            oldest_read_ms=now.oldest_read_ms,
+            self._clock.monotonic_s(),
+            self._clock.wall_ms(),
+            checkpoints.restored,
+            checkpoints.newest,
+            checkpoints.newest_done,
+            checkpoints.newest_clear,
+            now.oldest_read_ms,
         )
         cluster = source.cluster()
         admin = self._open(source)

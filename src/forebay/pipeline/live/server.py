@@ -57,9 +57,9 @@ class Parts(Protocol):
 class PageServer:
     """Serves `parts` from `start` to `close`. The port 0 is any free one."""
 
-    def __init__(self, parts: Parts, port: int = 0, *, token: str | None = None) -> None:
+    def __init__(self, parts: Parts, port: int = 0) -> None:
         self._parts = parts
-        self._token = token or secrets.token_urlsafe(TOKEN_BYTES)
+        self._token = secrets.token_urlsafe(TOKEN_BYTES)
         try:
             self._socket = socket.create_server((HOST, port), backlog=BACKLOG)
         except (OSError, OverflowError) as error:

@@ -111,7 +111,7 @@ class LivePage:
         with self._lock:
             history = self._history
             if (version := history.version // CHARTS_EVERY) != self._keys_of:
-                self._keys_of, self._keys = version, [row.get("key") for row in self._rows(KEYS_OF)]
+                self._keys_of, self._keys = version, self._newest_keys()
             keys = self._keys
             look, status = history.status()
             problems = list(history.problems(keys, self._replicas))
@@ -159,8 +159,10 @@ class LivePage:
             note = f"{matches} among the newest {counted(searched, 'result')}."
         return {"results": shown_now, "results_note": note}
 
-    def _rows(self, most: int) -> list[dict[str, Any]]:
-        return [_row(line) for line in islice(reversed(list(self._outputs.results.lines)), most)]
+    def _newest_keys(self) -> list[str | None]:
+        return [
+            _row(line).get("key") for line in islice(reversed(list(self._outputs.results.lines)), KEYS_OF)
+        ]
 
     # -- the application's view
 

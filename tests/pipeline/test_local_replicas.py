@@ -149,9 +149,7 @@ def test_starting_replica_goes_first_and_frees_its_cores(owned: Owned) -> None:
     assert owned.processes.cores == [(0,), (1,), (1,)]
 
 
-def test_dead_replica_is_replaced_and_slow_start_is_ended(
-    owned: Owned,
-) -> None:
+def test_dead_replica_is_replaced_and_slow_start_is_ended(owned: Owned) -> None:
     owned.up(1)
     owned.processes.statuses["8101"] = -9
     owned.replicas.look(20.0)
@@ -325,10 +323,7 @@ URL = "http://127.0.0.1:8101"
 
 def test_hung_subtask_with_requests_keeps_the_replica() -> None:
     """It may lack the new list, and would send requests there when it continues."""
-    for hangs in (
-        DemandReport(1000, listing=5, at_replicas={URL: 4}),
-        DemandReport(1000, listing=4),
-    ):
+    for hangs in (DemandReport(1000, listing=5, at_replicas={URL: 4}), DemandReport(1000, listing=4)):
         reports = {"a": DemandReport(60_000, listing=5), "b": hangs}
         assert not has_drained(reports, 60_000, URL, 5, lambda: True)
         # Long enough after its last report it counts as ended, but the replica itself reports requests.

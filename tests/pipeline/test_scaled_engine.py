@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 from tests.harness.clock import ManualClock
-from tests.pipeline.scaling.test_processes import Processes
+from tests.pipeline.test_local_replicas import Processes
 
 from forebay.engine.launch import LocalPlaces
 from forebay.fleet.autoscale.base import Limits, ServiceClass, Timings, Tokens
@@ -90,9 +90,7 @@ def test_reports_of_ended_subtasks_are_removed(bench: Bench) -> None:
     assert (gone.exists(), hangs.exists()) == (False, True)
 
 
-def test_old_report_of_an_ended_process_is_removed_at_once(
-    bench: Bench,
-) -> None:
+def test_old_report_of_an_ended_process_is_removed_at_once(bench: Bench) -> None:
     with subprocess.Popen(["true"]) as process:
         process.wait()
     ended_pid = process.pid

@@ -81,14 +81,8 @@ def test_a_budget_and_times_reach_the_policy_and_its_limits(tmp_path: Path) -> N
             "at most 8",
         ),
         ("{max: 2, price_per_hour: 0}", "scaling.price_per_hour"),
-        (
-            "{max: 2, price_per_hour: 1.5}",
-            "scaling.price_per_hour: expected scaling.budget_per_hour too",
-        ),
-        (
-            "{max: 2, budget_per_hour: 9.0}",
-            "scaling.budget_per_hour: expected scaling.price_per_hour too",
-        ),
+        ("{max: 2, price_per_hour: 1.5}", "scaling.price_per_hour: expected scaling.budget_per_hour too"),
+        ("{max: 2, budget_per_hour: 9.0}", "scaling.budget_per_hour: expected scaling.price_per_hour too"),
         (
             "{min: 3, max: 4, budget_per_hour: 6.0, price_per_hour: 2.5}",
             "p.yaml:7: scaling.budget_per_hour: 6 pays for 2 replicas at 2.5 each, and at least 3 are",

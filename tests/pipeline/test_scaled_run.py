@@ -92,9 +92,7 @@ def run(pipelines: Any, spec: Any, engine: Any, watch: Any, **options: Any) -> S
         pipelines._keep_jvm(Path(spec.checkpoint.dir))
 
 
-def test_scaling_with_a_death_and_a_restore_keeps_output_exact(
-    pipelines: Any,
-) -> None:
+def test_scaling_with_a_death_and_a_restore_keeps_output_exact(pipelines: Any) -> None:
     texts = [f"event {number}" for number in range(400)]
     pipelines.write(*({"text": text} for text in texts))
     spec = pipelines.spec(prompt="{{ text }}", retry={"base_s": 0.1}, capacity=32)
