@@ -105,10 +105,8 @@ class RunningJob:
                 return None
             error = self._result.exception()
         except (Py4JError, OSError) as gone:
-            raise JvmGone(
-                f"the JVM that ran the job is gone ({type(gone).__name__}): was it killed, or out of memory? "
-                f"Its log is in the folder of Flink's logs"
-            ) from None
+            why = "was it killed, or out of memory? Its log is in the folder of Flink's logs"
+            raise JvmGone(f"{_gone(gone)}: {why}") from None
         return "" if error is None else root_cause(str(error))
 
     def await_end(self) -> str:
@@ -118,7 +116,7 @@ class RunningJob:
         except Py4JJavaError as error:
             return java_cause(error)
         except (Py4JError, OSError) as gone:
-            return f"the JVM that ran the job is gone ({type(gone).__name__})"
+            return _gone(gone)
         return ""
 
     def state(self) -> str:
@@ -248,6 +246,10 @@ class RunningJob:
         if now_s - self._managers[0] >= MANAGERS_S:
             self._managers = now_s, int(self.rest.json("/overview")["taskmanagers"])
         return self._managers[1]
+
+
+def _gone(error: Exception) -> str:
+    return f"the JVM that ran the job is gone ({type(error).__name__})"
 
 
 def _task(name: str | None) -> str:

@@ -7,6 +7,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import orjson
 
@@ -37,7 +38,7 @@ from forebay.records import (
     Timeline,
     Timing,
 )
-from forebay.stateful.turns import ProgramRequest, letter_of_item
+from forebay.stateful.turns import ProgramRequest, letter_of_item, result_of
 
 PRIORITY = re.compile(r"-?[0-9]{1,9}")
 TOKENS = re.compile(r"0*[1-9][0-9]{0,6}")
@@ -222,38 +223,16 @@ def _parse(completion: Completion, sampling: Sampling, check: AnswerCheck | None
     return check(completion.text, finish_reason=completion.finish_reason)
 
 
-def result(
-    item: KeyedEvent,
-    completion: Completion,
-    answer: JSON,
-    *,
-    attempts: int,
-    elapsed_s: float = 0.0,
-    called_s: float = 0.0,
-    journaled: bool = False,
-    timeline: Timeline | None = None,
-) -> Result:
-    return Result(
-        id=item.id,
-        key=item.key,
-        fields=item.event.fields,
-        answer=answer,
-        usage=completion.usage,
-        attempts=attempts,
-        read_ms=item.read_ms,
-        elapsed_s=elapsed_s,
-        called_s=called_s,
-        time_ms=item.event.time_ms,
-        position=item.event.position,
+def result(item: KeyedEvent, completion: Completion, answer: JSON, *, attempts: int, **more: Any) -> Result:
+    return result_of(
+        item,
+        answer,
+        completion.usage,
+        attempts,
         finish_reason=completion.finish_reason,
-        journaled=journaled,
         replica=completion.replica,
-        record_key=item.event.record_key,
-        headers=item.event.headers,
-        timeline=timeline,
         reasoning=completion.reasoning,
-        raw=item.event.raw,
-        record_ms=item.event.record_ms,
+        **more,
     )
 
 

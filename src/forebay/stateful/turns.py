@@ -228,36 +228,38 @@ def _result(turn: Turn, output: Output, carrier: Result | None) -> Result:
     # JSON sinks accept less than the codec, and write null for numbers that are not finite.
     check_numbers({"answer": output.answer, "fields": output.fields})
     dump_json((output.answer, output.fields))
-    result = Result(
-        id=numbered(item.id, turn.outputs),
-        key=item.key,
-        fields=item.event.fields if output.fields is None else output.fields,
-        answer=output.answer,
-        usage=turn.usage,
-        attempts=turn.attempts,
-        read_ms=item.read_ms,
-        elapsed_s=0.0,
-        called_s=0.0,
-        time_ms=item.event.time_ms if output.time_ms is None else int(output.time_ms),
-        position=item.event.position,
-        record_key=item.event.record_key,
-        headers=item.event.headers,
-        timeline=item.timeline,
-        raw=item.event.raw,
-        record_ms=item.event.record_ms,
-    )
-    if carrier is None:
-        return result
-    return replace(
-        result,
-        elapsed_s=carrier.elapsed_s,
-        called_s=carrier.called_s,
-        finish_reason=carrier.finish_reason,
-        journaled=carrier.journaled,
-        replica=carrier.replica,
-        reasoning=carrier.reasoning,
-        timeline=carrier.timeline,
-    )
+    own: dict[str, Any] = {"id": numbered(item.id, turn.outputs)}
+    if output.fields is not None:
+        own["fields"] = output.fields
+    if output.time_ms is not None:
+        own["time_ms"] = int(output.time_ms)
+    carried = {} if carrier is None else {name: getattr(carrier, name) for name in CARRIED}
+    return result_of(item, output.answer, turn.usage, turn.attempts, **own, **carried)
+
+
+CARRIED = ("elapsed_s", "called_s", "finish_reason", "journaled", "replica", "reasoning", "timeline")
+"""What a program's results have of the answer that led to them."""
+
+
+def result_of(item: KeyedEvent, answer: JSON, usage: Usage, attempts: int, **more: Any) -> Result:
+    """The result of `item`, with all that a sink needs of its event; `more` are other fields."""
+    event = item.event
+    values: dict[str, Any] = {
+        "id": item.id,
+        "key": item.key,
+        "fields": event.fields,
+        "elapsed_s": 0.0,
+        "called_s": 0.0,
+        "read_ms": item.read_ms,
+        "time_ms": event.time_ms,
+        "position": event.position,
+        "record_key": event.record_key,
+        "headers": event.headers,
+        "timeline": item.timeline,
+        "raw": event.raw,
+        "record_ms": event.record_ms,
+    }
+    return Result(answer=answer, usage=usage, attempts=attempts, **{**values, **more})
 
 
 def letter_of(turn: Turn, failure: Failure) -> DeadLetter:

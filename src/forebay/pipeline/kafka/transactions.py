@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import product
 
 from forebay.clients.s3.location import Location, location_of
 from forebay.clock import Clock, SystemClock
@@ -64,9 +65,8 @@ class TopicCommits:
         self._open = {key for key in self._open if key[1] <= number}
 
     def wanted(self, newest: int) -> list[Key]:
-        numbers = range(self._judged + 1, newest + 2)
-        new = {(subtask, number) for subtask in range(self._subtasks) for number in numbers}
-        return sorted(new | self._open)
+        new = product(range(self._subtasks), range(self._judged + 1, newest + 2))
+        return sorted({*new, *self._open})
 
     def look(self, found: Mapping[Key, Transaction], done: int, *, first: bool = False) -> list[Key]:
         if first:
@@ -166,14 +166,12 @@ class CommitWatch:
         self._open.close()
         self._admins.clear()
 
-    def _numbers(self, begin: int, end: int) -> list[Key]:
-        return [(subtask, number) for subtask in range(self._start.subtasks) for number in range(begin, end)]
-
     def _ask_from(self, topic: Topic, number: int) -> dict[Key, Transaction]:
         """Transactions from `number` on, until `SKIPPED` consecutive numbers have none."""
         found: dict[Key, Transaction] = {}
         for begin in range(number, number + MAX_SINCE, SKIPPED):
-            more = self._ask(topic, self._numbers(begin, begin + SKIPPED), START_TIMEOUT_S)
+            keys = product(range(self._start.subtasks), range(begin, begin + SKIPPED))
+            more = self._ask(topic, keys, START_TIMEOUT_S)
             found |= more
             if not more:
                 break
@@ -274,11 +272,8 @@ class _Topics:
         for begin in range(max(1, first), last + 1 + MAX_SINCE, SKIPPED):
             more: dict[Name, Transaction] = {}
             for key, admin in self.admins.items():
-                names = [
-                    Name(key, subtask, number)
-                    for subtask in range(self.subtasks)
-                    for number in range(begin, begin + SKIPPED)
-                ]
+                numbers = product(range(self.subtasks), range(begin, begin + SKIPPED))
+                names = [Name(key, *each) for each in numbers]
                 ids = {self.id(job, name): name for name in names}
                 more |= {ids[id]: each for id, each in admin.transactions(ids).items()}
             found |= more
