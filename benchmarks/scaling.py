@@ -21,8 +21,8 @@ from forebay.pipeline.flink_process import FlinkLauncher
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.plan import Plan
 from forebay.pipeline.run import run_pipeline
-from forebay.pipeline.scaling.engine import ScaledEngine, scaled_engine
-from forebay.pipeline.scaling.record import COURSE, read_course, scaling_folder
+from forebay.pipeline.scaled_engine import ScaledEngine, scaled_engine
+from forebay.pipeline.scaling_record import COURSE, read_course, scaling_folder
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.spec import PipelineSpec
 from forebay.settings import Settings

@@ -50,7 +50,7 @@ def kubernetes(
     from forebay.bench.provenance import provenance
     from forebay.engine.launch.model import DEFAULT_MODEL
     from forebay.pages.picture import write_picture
-    from forebay.pipeline.scaling.picture import course_picture
+    from forebay.pipeline.scaling_record import course_picture
 
     check_json(json)
     check_plot(plot)

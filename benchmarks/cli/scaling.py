@@ -29,7 +29,7 @@ def scaling(
     from forebay.engine.launch import ConsoleProgress
     from forebay.engine.launch.model import DEFAULT_MODEL
     from forebay.pages.picture import write_picture
-    from forebay.pipeline.scaling.picture import course_picture
+    from forebay.pipeline.scaling_record import course_picture
     from forebay.settings import load_settings
 
     check_json(json)

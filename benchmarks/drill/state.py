@@ -15,7 +15,7 @@ from forebay.clients.s3.lease import MAX_LOCK_BYTES, decode_lock
 from forebay.clients.s3.location import Location, S3Path
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import LOCK, METADATA
-from forebay.pipeline.run_state import FILE
+from forebay.pipeline.state_store import FILE
 
 CHECKPOINT = re.compile(rf"([^/]+)/chk-(\d+)/{METADATA}$")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.evaluation.page import Page, Records, Rendered, origin, table
-from forebay.pipeline.scaling.picture import course_picture
+from forebay.pipeline.scaling_record import course_picture
 
 RECORD, SCRIPTED = "kubernetes.json", "kubernetes-scripted.json"
 

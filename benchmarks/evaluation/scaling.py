@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.evaluation.page import Page, Records, Rendered, origin, table
-from forebay.pipeline.scaling.picture import course_picture
+from forebay.pipeline.scaling_record import course_picture
 
 RECORD = "scaling.json"
 

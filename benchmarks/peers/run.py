@@ -19,8 +19,7 @@ from benchmarks.run_process import RunProcess
 from forebay.bench.processor import process_use
 from forebay.errors import LaunchError
 from forebay.flink.checkpoints import newest_checkpoint
-from forebay.flink.rest import FlinkRest
-from forebay.flink.tls_keys import tls_keys
+from forebay.flink.rest import FlinkRest, tls_keys
 from forebay.ports import free_port
 from forebay.settings import Settings
 

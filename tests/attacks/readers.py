@@ -48,12 +48,14 @@ from forebay.gateway.asked import read_asked
 from forebay.gateway.spec import load_gateway
 from forebay.gateway.wire import missing_in
 from forebay.pipeline.load import load_spec
-from forebay.pipeline.run_state import FILE, read_state
+from forebay.pipeline.state_store import FILE, read_state
 from forebay.planning.simulate.calibrate import read_run
 from forebay.planning.simulate.traces import read_trace
 from forebay.records import DeadLetter, Event, KeyedEvent, Request, Result, Usage
-from forebay.stateful.entries import (
-    Memory,
+from forebay.stateful.machine import _unpack
+from forebay.stateful.stream_time import StreamTime, Tolerance
+from forebay.stateful.turns import (
+    KeyMemory,
     SetTimer,
     Turn,
     pack_memory,
@@ -61,8 +63,6 @@ from forebay.stateful.entries import (
     unpack_memory,
     unpack_turn,
 )
-from forebay.stateful.machine import _unpack
-from forebay.stateful.stream_time import StreamTime, Tolerance
 
 Read = Callable[[bytes], object]
 
@@ -411,7 +411,7 @@ WAITS = encode_backlog(TopicBacklog(10, 300, 40, 0.5))
 RESULT = Result("id", "k", {"a": 1}, {"b": [None]}, Usage(1, 2, 3), 1, 5, 0.5, 0.25, 7, "in@1", "stop")
 EVENT = Event(POST, {"text": "x", "n": [1.5]}, 5, "in@1", b"key", {"h": b"v"})
 RECORDS = tuple(map(encode, (EVENT, RESULT, KeyedEvent("id", "k", EVENT, 5), DeadLetter(POST, "c", "d"))))
-MEMORY = pack_memory(Memory(1, {"turns": [1, "x"]}, {"t": SetTimer("wall", 5, b"abc")}, {"wall": [5]}, 9))
+MEMORY = pack_memory(KeyMemory(1, {"turns": [1, "x"]}, {"t": SetTimer("wall", 5, b"abc")}, {"wall": [5]}, 9))
 TURN = pack_turn(Turn(1, "k", 5, RECORDS[2]))
 
 

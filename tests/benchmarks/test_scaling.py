@@ -14,8 +14,8 @@ from benchmarks.scaling import BurstOptions, BurstReport, levels_of, measure_sca
 
 from forebay.engine.launch import LocalPlaces, ReplicaRegistry, Replicas
 from forebay.engine.launch.spec import EngineLaunch
-from forebay.pipeline.scaling.engine import ScaledEngine
-from forebay.pipeline.scaling.record import scaling_folder
+from forebay.pipeline.scaled_engine import ScaledEngine
+from forebay.pipeline.scaling_record import scaling_folder
 from forebay.pipeline.spec import PipelineSpec
 from forebay.ports import free_port
 from forebay.settings import Settings

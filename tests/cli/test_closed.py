@@ -16,8 +16,7 @@ import psutil
 import pytest
 
 from forebay.errors import LaunchError
-from forebay.flink.rest import FlinkRest
-from forebay.flink.tls_keys import PASSWORD, TlsKeys
+from forebay.flink.rest import PASSWORD, FlinkRest, TlsKeys
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 from forebay.testing.waiting import wait_until

@@ -13,8 +13,7 @@ from forebay.cli import application
 from forebay.errors import SettingError
 from forebay.fleet.autoscale.base import Backlog, Decision, Signals, Tokens
 from forebay.fleet.autoscale.loop import ScalingStep
-from forebay.pipeline.scaling.picture import course_picture
-from forebay.pipeline.scaling.record import ReplicaStatus, ScalingRecord, read_course
+from forebay.pipeline.scaling_record import ReplicaStatus, ScalingRecord, course_picture, read_course
 
 STEP = ScalingStep(
     Signals(10.0, ready=1, starting=(3.0,), backlog=(Backlog(-2.0, Tokens(4, 40, 80)),), running=3.0),

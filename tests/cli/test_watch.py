@@ -20,7 +20,7 @@ from forebay.cli import application
 from forebay.cli.output import port_of, with_values
 from forebay.cli.watch import Watched, has_browser
 from forebay.errors import PipelineFailed, SettingError
-from forebay.pipeline.live.outputs import Outputs
+from forebay.pipeline.live.outputs import RunOutputs
 from forebay.pipeline.live.server import PageServer
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.spec import PipelineSpec
@@ -66,8 +66,8 @@ def test_trends_are_printed_when_they_appear_and_the_top_five_at_the_end(
         return DONE
 
     looks: list[int] = []
-    look = Outputs.look
-    monkeypatch.setattr(Outputs, "look", lambda self: (look(self), looks.append(1))[0])
+    look = RunOutputs.look
+    monkeypatch.setattr(RunOutputs, "look", lambda self: (look(self), looks.append(1))[0])
 
     scripted(monkeypatch, find)
     said = run("trends", "--source", "generator", "--out", str(tmp_path / "out")).stderr

@@ -27,8 +27,8 @@ from forebay.connectors.generator import source as generator
 from forebay.connectors.generator.source import Burst, Generator, generator_source
 from forebay.errors import LaunchError
 from forebay.flink.checkpoints import newest_checkpoint
+from forebay.flink.event_time import with_event_time
 from forebay.flink.job import submit
-from forebay.flink.watermarks import with_event_time
 from forebay.ports import free_port
 from forebay.records import DeadLetter
 from forebay.testing.waiting import wait_until

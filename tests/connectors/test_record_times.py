@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from forebay.connectors.event_time import EventTime
 from forebay.errors import MalformedRecord, SettingError
-from forebay.flink.watermarks import is_suspect
+from forebay.flink.event_time import is_suspect
 
 HOUR_MS = 3_600_000
 

@@ -13,7 +13,7 @@ from forebay.clients.ray.instance import ServeInstance
 from forebay.errors import SettingError
 from forebay.fleet.ray_replicas import RayPlace, RayReplicas, look_at
 from forebay.gateway.spec import EngineSpec as GatewayEngine
-from forebay.pipeline.inference_settings import EngineSpec
+from forebay.pipeline.inference_settings import PipelineEngineSpec
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ async def test_while_serve_finds_its_replicas_again_the_last_list_stays() -> Non
     assert "Serve has restarted and does not report all replicas yet" in str(found)
 
 
-@pytest.mark.parametrize("kind", [EngineSpec, GatewayEngine])
-def test_settings_name_a_fleet(kind: type[EngineSpec] | type[GatewayEngine]) -> None:
+@pytest.mark.parametrize("kind", [PipelineEngineSpec, GatewayEngine])
+def test_settings_name_a_fleet(kind: type[PipelineEngineSpec] | type[GatewayEngine]) -> None:
     assert kind(ray="http://head:8265/fleet").replicas() == RayReplicas("http://head:8265/fleet")
     with pytest.raises(ValueError, match="expected http://HEAD:8265/NAME"):
         kind(ray="fleet")
@@ -116,7 +116,7 @@ def test_settings_name_a_fleet(kind: type[EngineSpec] | type[GatewayEngine]) -> 
 
 def test_a_pipeline_has_one_place_only() -> None:
     with pytest.raises(ValueError, match="found several"):
-        EngineSpec(ray="http://head:8265/fleet", dns="http://name:80")
+        PipelineEngineSpec(ray="http://head:8265/fleet", dns="http://name:80")
 
 
 async def test_behind_one_name_each_cluster_has_a_part_of_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:

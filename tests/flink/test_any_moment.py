@@ -19,17 +19,7 @@ from benchmarks.expected_events import TopicsJob, TrendsJob
 from benchmarks.workloads import RECOVERY_SUMMARIES
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.flink.any_moment import (
-    FEWER,
-    SCHEDULES,
-    SHARDS,
-    Action,
-    Runs,
-    completion,
-    divided,
-    keying,
-    nobody,
-)
+from tests.flink.any_moment import FEWER, SCHEDULES, SHARDS, Action, Runs, completion, divided, keying, nobody
 from tests.harness.chain import Operator
 from tests.harness.programs import Remember
 
@@ -41,13 +31,13 @@ from forebay.apps.trends.settings import Trends, to_result
 from forebay.apps.trends.stages import BookStage, CountStage, RateStage, event_of, post_bytes
 from forebay.apps.trends.values import TrendSettings
 from forebay.codec import decode, encode
+from forebay.flink.event_time import StreamClock
 from forebay.flink.infer import QUEUES
 from forebay.flink.operator import InferenceOperator
 from forebay.flink.shards import flink_keys
 from forebay.flink.stages import Stage, StageFunction, message, message_key, payload
-from forebay.flink.stream_clock import StreamClock
 from forebay.records import DeadLetter, Event, KeyedEvent, Request, Result, Usage
-from forebay.stateful.key_states import Limits
+from forebay.stateful.key_states import KeyLimits
 from forebay.stateful.machine import stateless
 from forebay.stateful.program import Program
 from forebay.stateful.shard_executor import ProgramMachines
@@ -106,7 +96,7 @@ def asked(item: KeyedEvent, text: str | None = None) -> Result:
 def stateful(program: Program[Any], capacity: int, key: str, *, event_time: bool = False) -> Any:
     def operators(runs: Runs) -> list[Operator]:
         def make() -> InferenceOperator:
-            limits = Limits(queue=4, shard_queue=QUEUES * capacity)
+            limits = KeyLimits(queue=4, shard_queue=QUEUES * capacity)
             machines = ProgramMachines(program, limits)
             return InferenceOperator(
                 nobody, machines, capacity=capacity, clock=runs.clock, event_time=event_time

@@ -79,11 +79,11 @@ def start(folder: Path, run: str, logs: Path, *, ends: bool, restore_from: Path 
     from forebay.codec import decode, encode
     from forebay.engine.prompt import PromptTemplate
     from forebay.flink.environment import FlinkConfig, flink_environment
+    from forebay.flink.event_time import clocked
     from forebay.flink.infer import infer, infer_stateful
     from forebay.flink.request_handler import InferenceSpec
     from forebay.flink.shards import flink_keys
     from forebay.flink.stages import StageFunction, message, payload, staged
-    from forebay.flink.stream_clock import clocked
     from forebay.flink.types import BYTES
     from forebay.records import Event
     from forebay.stateful.stream_time import Tolerance
@@ -130,12 +130,7 @@ def start(folder: Path, run: str, logs: Path, *, ends: bool, restore_from: Path 
     )
     asked = infer(events, call, name="infer", capacity=RECORDS)
     keyed = infer_stateful(
-        events,
-        Remember(),
-        call,
-        key=lambda one: str(one.fields["n"] % 3),
-        name="stateful",
-        capacity=RECORDS,
+        events, Remember(), call, key=lambda one: str(one.fields["n"] % 3), name="stateful", capacity=RECORDS
     )
     outputs = {
         "clock": staged(timed.messages, closing, parallelism=1, name="timed").map(payload, BYTES),

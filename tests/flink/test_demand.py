@@ -1,16 +1,18 @@
-"""A subtask's demand report, with a fleet that answers."""
+"""A subtask's demand report and its topics' backlog, with a fleet that answers."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import orjson
 import pytest
+from tests.harness.clock import ManualClock
 
 from forebay.clock import SystemClock
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
@@ -18,16 +20,17 @@ from forebay.errors import SettingError
 from forebay.fleet.autoscale.base import Limits, ServiceClass, Timings, Tokens
 from forebay.fleet.autoscale.demand import read_reports
 from forebay.fleet.autoscale.settings import ScalingLink, ScalingSettings
-from forebay.fleet.autoscale.topic_queue import TopicBacklog
+from forebay.fleet.autoscale.topic_queue import COUNTED_S, TopicBacklog, TopicQueue, encode_backlog
 from forebay.fleet.client import FleetClient
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.disaggregated import engine_factory
 from forebay.fleet.discovery import FixedReplicas, ScaledReplicas, ScaledReplicaSet, write_listing
 from forebay.fleet.engine import FleetEngineFactory
 from forebay.flink import demand
+from forebay.flink.demand import PATIENCE_S, QueueReader
+from forebay.flink.keying import EventClasses
 from forebay.flink.metrics import NOTHING_DUE_S, InferenceCounters, ScalingGauges
 from forebay.flink.request_handler import InferenceSpec, OpenRequestHandler
-from forebay.flink.service_class import EventClasses
 from forebay.pipeline.backlog import page_served
 from forebay.ports import free_port
 from forebay.records import Event, KeyedEvent, Result, Usage
@@ -38,6 +41,11 @@ from forebay.testing.script import Fixed
 SCRIPT = ReplicaScript(models=("m",), delay=Fixed(0.05))
 ALARM = ServiceClass("alarm", 1.0)
 SETTINGS = ScalingSettings(Limits(0, 4), slo_s=30.0, timings=Timings(boot_s=5.0, interval_s=0.01))
+
+
+@pytest.fixture(autouse=True)
+def _frequent_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demand, "REPORT_S", 0.01)
 
 
 def item(number: int) -> KeyedEvent:
@@ -55,10 +63,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_demand_is_a_file_while_the_subtask_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(demand, "REPORT_S", 0.01)
+async def test_demand_is_a_file_while_the_subtask_runs(tmp_path: Path) -> None:
     folder, listed = tmp_path / "demand", tmp_path / "replicas.json"
     folder.mkdir()
     write_listing(listed, ScaledReplicaSet((), 3, 1))
@@ -92,8 +97,7 @@ async def test_demand_is_a_file_while_the_subtask_runs(
     assert list(folder.iterdir()) == []
 
 
-async def test_earliest_due_by_class_is_sent_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demand, "REPORT_S", 0.01)
+async def test_earliest_due_by_class_is_sent_first(tmp_path: Path) -> None:
     link = ScalingLink(replace(SETTINGS, other_classes=(ALARM,)), str(tmp_path))
     classes = EventClasses(FieldTemplate("{{ tier }}", what="classes"), SETTINGS.classes[0], (ALARM,))
     clock, order, full = SystemClock(), [], list[bool]()
@@ -132,10 +136,7 @@ class Cached:
     async def close(self) -> None: ...
 
 
-async def test_prefill_replicas_count_and_requests_are_at_decoders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(demand, "REPORT_S", 0.01)
+async def test_prefill_replicas_count_and_requests_are_at_decoders(tmp_path: Path) -> None:
     counts = InferenceCounters()
     async with FakeReplica(SCRIPT) as one, FakeReplica(SCRIPT) as two, FakeReplica(SCRIPT) as three:
         fleet = FleetConfig(FixedReplicas((one.url,)), model="m", check_s=0.05)
@@ -159,8 +160,7 @@ async def test_prefill_replicas_count_and_requests_are_at_decoders(
     assert sum(two.report().calls.values()) + sum(three.report().calls.values()) == 1
 
 
-async def test_prompts_of_done_requests_count_fully(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demand, "REPORT_S", 0.01)
+async def test_prompts_of_done_requests_count_fully(tmp_path: Path) -> None:
     client = FleetClient(FleetConfig(FixedReplicas(("http://127.0.0.1:9",)), model="m"))
     link = ScalingLink(SETTINGS, str(tmp_path))
     handler = demand.MeteredHandler(Cached(), client, link, ScalingGauges(), SystemClock(), model="m")
@@ -174,9 +174,8 @@ async def test_prompts_of_done_requests_count_fully(tmp_path: Path, monkeypatch:
     await client.close()
 
 
-async def test_idle_subtask_uses_the_newest_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_subtask_uses_the_newest_list(tmp_path: Path) -> None:
     """Otherwise no replica could ever be removed."""
-    monkeypatch.setattr(demand, "REPORT_S", 0.01)
     folder, listed = tmp_path / "demand", tmp_path / "replicas.json"
     folder.mkdir()
     write_listing(listed, ScaledReplicaSet((), 3, 1))
@@ -188,10 +187,7 @@ async def test_idle_subtask_uses_the_newest_list(tmp_path: Path, monkeypatch: py
     await handler.close()
 
 
-async def test_without_a_folder_an_idle_subtask_decides(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(demand, "REPORT_S", 0.01)
+async def test_without_a_folder_an_idle_subtask_decides() -> None:
     counts = InferenceCounters()
     async with FakeReplica(SCRIPT) as replica:
         call = spec(FixedReplicas((replica.url,)), ScalingLink(SETTINGS))
@@ -201,10 +197,9 @@ async def test_without_a_folder_an_idle_subtask_decides(
 
 
 async def test_without_a_folder_the_subtask_publishes_its_decision(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, demand.__name__)
-    monkeypatch.setattr(demand, "REPORT_S", 0.01)
     counts, listed = InferenceCounters(), tmp_path / "replicas.json"
     async with FakeReplica(SCRIPT) as replica:
         call = spec(ScaledReplicas(str(listed), every_s=0.01), ScalingLink(SETTINGS, subtasks=2))
@@ -228,8 +223,7 @@ async def test_without_a_folder_the_subtask_publishes_its_decision(
     )
 
 
-async def test_topic_backlog_counts_if_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demand, "REPORT_S", 0.01)
+async def test_topic_backlog_counts_if_reported() -> None:
     counts, port = InferenceCounters(), free_port()
     with page_served(port, lambda: TopicBacklog(10_000, 10**6, 10**6, 0.0)):
         async with FakeReplica(SCRIPT) as replica:
@@ -244,7 +238,7 @@ def test_changed_wanted_number_alone_is_published() -> None:
     gauges, told = ScalingGauges(), list[int | None]()
     gauges.tell = lambda: told.append(gauges.wanted_replicas)
     for wanted in (1, 1, 0):
-        demand.publisher(gauges)(wanted)
+        gauges.publish(wanted)
         gauges.set(gauges.wanted_replicas, 0, None)
     assert told == [1, 0]
 
@@ -254,7 +248,6 @@ async def test_next_subtask_has_the_learned_state(
     folder: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Answer lengths; if the subtask decides itself, also load, speed and boot times."""
-    monkeypatch.setattr(demand, "REPORT_S", 0.01)
     monkeypatch.setattr(demand, "KEEP_S", 0.01)
     link = ScalingLink(SETTINGS, str(tmp_path) if folder else None)
 
@@ -296,3 +289,101 @@ async def test_scaling_needs_a_fleet() -> None:
     )
     with pytest.raises(SettingError, match="expected a fleet"):
         await OpenRequestHandler(call)(InferenceCounters())
+
+
+BACKLOG = encode_backlog(TopicBacklog(10, 300, 40, 0.0))
+
+
+def ok(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(body), body)
+
+
+class Page:
+    def __init__(self, answer: bytes, *rest: bytes) -> None:
+        self.answer = answer
+        self._rest = rest
+        self.asked = 0
+
+    @asynccontextmanager
+    async def read(self, clock: ManualClock) -> AsyncIterator[TopicQueue]:
+        """A reader's backlog from this server."""
+        server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
+        queue = TopicQueue(50.0)
+        port = server.sockets[0].getsockname()[1]
+        reader = QueueReader(f"http://127.0.0.1:{port}/", queue, clock, every_s=0.01)
+        try:
+            await self.again()
+            yield queue
+        finally:
+            await reader.close()
+            server.close()
+
+    async def again(self) -> None:
+        """Return after two more requests: the answer to the first one has been processed."""
+        until = self.asked + 2
+        while self.asked < until:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        self.asked += 1
+        writer.write(self.answer)
+        for part in self._rest:
+            await writer.drain()
+            # The one who reads has taken what came before.
+            await asyncio.sleep(0.01)
+            writer.write(part)
+        writer.close()
+
+
+async def test_reported_backlog_counts_until_it_is_too_old() -> None:
+    clock, page = ManualClock(), Page(ok(BACKLOG))
+    async with page.read(clock) as queue:
+        assert queue.waits(clock.monotonic_s()) == Tokens(10, 300, 40)
+        page.answer = ok(b"null")
+        await page.again()
+        assert queue.waits(clock.monotonic_s()) == Tokens(10, 300, 40)
+        clock.advance(COUNTED_S + 1)
+        assert queue.waits(clock.monotonic_s()) is None
+        page.answer = ok(BACKLOG)
+        await page.again()
+        assert queue.waits(clock.monotonic_s()) == Tokens(10, 300, 40)
+
+
+async def test_answer_in_parts_is_read_whole() -> None:
+    """As through a proxy."""
+    whole = ok(BACKLOG)
+    clock, page = ManualClock(), Page(whole[:-20], whole[-20:-10], whole[-10:])
+    async with page.read(clock) as queue:
+        assert queue.waits(clock.monotonic_s()) == Tokens(10, 300, 40)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (ok(b"null"), "the backlog is not known yet"),
+        (ok(b"<html>"), "expected a backlog, found something else"),
+        (ok(b'{"records": -5}'), "expected a backlog, found something else"),
+        (ok(b" " * 100_000 + BACKLOG), "sent an answer of more than 4096 bytes"),
+        (b"HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n", "found 302"),
+        (b"HTTP/1.1 500 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", "found 500"),
+        (b"no HTTP\r\n\r\n", "did not speak HTTP"),
+        (b"", "closed the connection before it answered"),
+    ],
+    ids=["null", "html", "negative", "long", "redirect", "500", "no http", "nothing"],
+)
+async def test_other_answers_are_unknown_and_logged_if_they_persist(
+    answer: bytes, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, page = ManualClock(), Page(answer)
+    with caplog.at_level(logging.WARNING):
+        async with page.read(clock) as queue:
+            assert queue.waits(clock.monotonic_s()) is None
+            assert not caplog.records
+            clock.advance(PATIENCE_S)
+            await page.again()
+            await page.again()
+            assert queue.waits(clock.monotonic_s()) is None
+    (told,) = [record.message for record in caplog.records]
+    assert "scaling uses only the job's own" in told
+    assert why in told

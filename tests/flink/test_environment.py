@@ -7,7 +7,6 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from tests.harness.operators import complete_checkpoint
 
 from forebay.connectors.files.sink import JsonlFiles, jsonl_sink, read_jsonl_sink
 from forebay.connectors.generator.source import Generator, generator_source
@@ -62,12 +61,6 @@ def test_restarts(restart: Restart, expected: dict[str, str]) -> None:
     options = flink_options(FlinkConfig(restart=restart))
     found = {key: value for key, value in options.items() if key.startswith("restart-strategy.")}
     assert found == {f"restart-strategy.{key}": value for key, value in expected.items()}
-
-
-def test_a_restore_names_the_checkpoint(tmp_path: Path) -> None:
-    checkpoint = complete_checkpoint(tmp_path / "job", 1)
-    options = flink_options(FlinkConfig(restore_from=checkpoint))
-    assert options["execution.state-recovery.path"] == checkpoint.as_uri()
 
 
 def test_flinks_own_options_win(tmp_path: Path) -> None:

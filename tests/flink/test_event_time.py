@@ -1,25 +1,262 @@
-"""Event time behind the operator with unevenly distributed records."""
+"""Event time: a stream's own clock, what an operator still holds, and which records advance a clock."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import re
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.harness.clock import ManualClock
 
-from forebay.testing.waiting import wait_until
+from forebay.clock import Clock
+from forebay.codec import decode, encode
+from forebay.errors import MalformedRecord
+from forebay.flink import event_time
+from forebay.flink.event_time import (
+    AHEAD_MS,
+    BEFORE_START_MS,
+    EARLIEST_MS,
+    LATEST_MS,
+    NO_TIME_MS,
+    REFUSED,
+    SPARE,
+    UNKNOWN_MS,
+    LowWatermark,
+    MinTracker,
+    RecordTime,
+    StreamClock,
+    clamp_ms,
+    partition_of,
+)
+from forebay.flink.shards import flink_keys
+from forebay.flink.stages import message_key, payload
+from forebay.flink.types import END_OF_INPUT_MS
+from forebay.records import DeadLetter, Event
+from forebay.stateful.stream_time import HELD_EVENTS, Tolerance
 
-if TYPE_CHECKING:
-    from tests.harness.operators import Runs
 
-pytestmark = pytest.mark.flink
+class Context:
+    def __init__(self) -> None:
+        self.clocks: dict[str, bytes] = {}
+        self.timers: set[int] = set()
+
+    def get_map_state(self, _descriptor: Any) -> Any:
+        return SimpleNamespace(
+            put=self.clocks.__setitem__, remove=self.clocks.__delitem__, items=self.clocks.items
+        )
+
+    def timer_service(self) -> Any:
+        return SimpleNamespace(register_event_time_timer=self.timers.add)
 
 
-def test_windows_close_if_a_subtask_gets_no_record(make_runs: Callable[..., Runs]) -> None:
-    runs = make_runs(event_time=True, window_ms=1000, follow=True, keyed=True)
-    runs.feed({"n": n, "text": f"event {n}", "key": "the only one", "at": n * 20} for n in range(160))
-    job = runs.start(parallelism=2)
-    # The input does not end: what closes the windows is event time, in both subtasks.
-    wait_until(lambda: len(runs.results()) >= 3)
-    runs.stop(job)
-    assert [window["count"] for window in runs.results()] == [50, 50, 50]
+def text(event: Event) -> bytes:
+    if event.fields.get("text") is None:
+        raise MalformedRecord("the field 'text' is missing")
+    return str(event.fields["text"]).encode()
+
+
+def opened(context: Context, clock: Clock | None = None) -> StreamClock:
+    clock = StreamClock(text, tolerance=Tolerance(5_000, 60_000), shards=4, clock=clock)
+    clock.open(context)
+    return clock
+
+
+def event(number: int, time_ms: int | None, of: str = "in", **fields: Any) -> bytes:
+    return encode(Event(b"{}", {"text": f"t{number}", **fields}, time_ms, f"{of}@{number}"))
+
+
+def run(
+    records: list[bytes], *, restored: bool = False, every_s: float = 0.1
+) -> tuple[list[tuple[bytes, int]], list[DeadLetter]]:
+    """Results of records that arrive `every_s`."""
+    context, now = Context(), ManualClock()
+    clock = opened(context, now)
+    outputs = []
+    for record in records:
+        if restored:
+            clock = opened(context, now)
+        outputs += clock.process_element(record, context)
+        now.advance(every_s)
+    outputs += clock.on_timer(END_OF_INPUT_MS, context)
+    assert context.timers == {END_OF_INPUT_MS}
+    letters = [decode(data) for tag, data in outputs if tag is REFUSED]
+    return [output for output in outputs if output[0] is not REFUSED], letters
+
+
+RECORDS = [
+    *(event(number, 1_000 * number) for number in range(40)),
+    event(40, 10**14),
+    event(41, -(10**14)),
+    event(42, None),
+    event(43, 40_000, text=None),
+    encode(DeadLetter(b"?", "malformed_record", "not JSON")),
+    event(44, 41_000),
+]
+
+
+def test_late_posts_are_dead_letters_with_the_reason() -> None:
+    messages, letters = run(RECORDS)
+    assert [payload(data) for data, _ in messages] == [f"t{n}".encode() for n in (*range(40), 44)]
+    causes = [letter.cause for letter in letters]
+    # Whether a time far ahead is wrong is not known before the end.
+    assert causes == ["late", "no_time", "malformed_record", "malformed_record", "ahead"]
+    assert re.fullmatch(r"\d+ s ahead of the stream; ahead_s allows \d+", letters[-1].detail)
+    assert re.fullmatch(r"\d+ s behind the stream; late_s allows \d+", letters[0].detail)
+    assert letters[-1].raw == b"{}"
+    assert letters[-1].position == "in@40"
+
+
+def test_each_message_carries_a_monotonic_clock() -> None:
+    messages, _ = run(RECORDS)
+    clocks = [clock for _, clock in messages]
+    assert clocks == sorted(clocks)
+    assert clocks[-1] > 20_000
+
+
+def test_messages_are_sharded_by_position() -> None:
+    messages, _ = run(RECORDS)
+    assert {message_key(data) for data, _ in messages} == set(flink_keys(4))
+    assert run(RECORDS)[0] == messages
+
+
+def test_restore_before_every_record_changes_nothing() -> None:
+    assert run(RECORDS, restored=True) == run(RECORDS)
+
+
+@pytest.mark.parametrize("count", [1, HELD_EVENTS - 1])
+def test_stream_that_ends_immediately_loses_nothing(count: int) -> None:
+    assert len(run(RECORDS[:count])[0]) == count
+
+
+HOUR_MS = 3_600_000
+BEHIND = [
+    event(number, (number // 2) * 1_000 + (HOUR_MS if number % 2 else 0), of=f"posts/{number % 2}")
+    for number in range(1_000)
+]
+
+
+def test_posts_of_a_lagging_partition_pass() -> None:
+    messages, letters = run(BEHIND)
+    assert letters == []
+    clocks = [clock for _, clock in messages]
+    assert clocks == sorted(clocks)
+    # The clock begins once all partitions have sent a record; then it is that of the lagging one.
+    assert 0 < clocks.count(BEFORE_START_MS) < 400
+    assert 400_000 < clocks[-1] < HOUR_MS
+
+
+def test_downtime_makes_no_partition_idle() -> None:
+    context = Context()
+    run_on = opened(context, ManualClock(monotonic_s=0.0))
+    outputs = [each for record in BEHIND[:900] for each in run_on.process_element(record, context)]
+    later = opened(context, ManualClock(monotonic_s=10**6))
+    # All of the one that is ahead comes first.
+    for record in BEHIND[901::2] + BEHIND[900::2]:
+        outputs += later.process_element(record, context)
+    assert REFUSED not in [tag for tag, _ in outputs]
+
+
+@pytest.mark.parametrize(
+    ("position", "partition"),
+    [
+        ("posts/12@345", "posts/12"),
+        ("a/b/0@1", "a/b/0"),
+        ("in@3", ""),
+        ("a/b@3", ""),
+        ("x/1@y", ""),
+        (None, ""),
+    ],
+)
+def test_partition_is_parsed_from_the_position(position: str | None, partition: str) -> None:
+    assert partition_of(position) == partition
+
+
+def test_each_refused_record_is_marked_for_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nothing would commit it before the next result."""
+    marks: list[int] = []
+    monkeypatch.setattr(
+        event_time, "ActivityMarks", lambda _: SimpleNamespace(answered=lambda: marks.append(1))
+    )
+    letter = encode(DeadLetter(b"x", "bad_record", "no JSON", 1, 0, "in@0"))
+    records = [letter, event(1, None), event(2, 1_000, text=None), event(3, 2_000)]
+    assert len(run(records)[1]) == len(marks) == 3
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 20)), max_size=80))
+def test_minimum_of_times_not_removed(script: list[tuple[bool, int]]) -> None:
+    held, model = MinTracker(), list[int]()
+    for add, number in script:
+        if add:
+            held.add(number)
+            model.append(number)
+        elif model:
+            held.remove(model.pop(number % len(model)))
+        assert held.lowest == (min(model) if model else None)
+
+
+def test_memory_is_proportional_to_held_times() -> None:
+    held = MinTracker()
+    for time_ms in range(1000):
+        held.add(time_ms)
+        if time_ms >= 10:
+            held.remove(time_ms - 10)
+    assert len(held._heap) <= 11
+
+
+def test_long_held_time_does_not_retain_removed_ones() -> None:
+    held = MinTracker()
+    held.add(0)
+    for time_ms in range(1, 100_000):
+        held.add(time_ms)
+        held.remove(time_ms)
+        assert len(held._heap) <= SPARE + 3
+    assert held.lowest == 0
+
+
+held_times = st.one_of(st.none(), st.integers(-5, 20))
+held_steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("hold"), held_times),
+        st.tuples(st.just("release"), st.integers(0, 1000)),
+        st.tuples(st.just("now"), st.integers(-10, 30)),
+    ),
+    max_size=60,
+)
+
+
+@given(held_steps)
+def test_low_watermark_follows_held_and_input_and_never_regresses(
+    script: list[tuple[str, int | None]],
+) -> None:
+    low = LowWatermark()
+    held: list[int | None] = []
+    highest = UNKNOWN_MS
+    for what, number in script:
+        if what == "hold":
+            held.append(number)
+            low.hold(number)
+        elif what == "release" and held:
+            assert number is not None
+            low.release(held.pop(number % len(held)))
+        elif what == "now":
+            assert number is not None
+            highest = max(highest, min([t - 1 for t in held if t is not None] + [number]))
+            assert low.now_ms(number) == highest
+
+
+def test_times_stay_within_the_table_layers_limits() -> None:
+    assert [clamp_ms(t) for t in (UNKNOWN_MS, 5, 2**63 - 1)] == [EARLIEST_MS, 5, LATEST_MS]
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "moves"),
+    [(1_000, True), (10_000 + AHEAD_MS, True), (10_001 + AHEAD_MS, False), (None, False), (-5, True)],
+)
+def test_time_far_ahead_does_not_move_the_clock(time_ms: int | None, moves: bool) -> None:
+    record = encode(Event(b"", {}, time_ms))
+    ((data, time),) = RecordTime(ManualClock(wall_ms=10_000)).process_element(record, None)
+    assert data == record
+    assert time == (time_ms if moves else NO_TIME_MS)

@@ -22,9 +22,7 @@ pytestmark = pytest.mark.flink
 HOUR_AHEAD = SetClock(3_600_000)
 
 
-def test_in_flight_requests_are_sent_again_and_counted(
-    make_runs: Callable[..., Runs],
-) -> None:
+def test_in_flight_requests_are_sent_again_and_counted(make_runs: Callable[..., Runs]) -> None:
     runs = make_runs(follow=True, keyed=True, clock=HOUR_AHEAD)
     runs.feed({"n": n, "text": f"((hold:a)) {n}", "key": f"k{n}"} for n in range(8))
     job = runs.start(parallelism=2)

@@ -5,14 +5,14 @@ Nothing here measures time: gates hold calls until the test has observed what it
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from forebay.testing.answers import echo
-from forebay.testing.script import Fixed, Mixture
+from forebay.testing.script import Mixture
 from forebay.testing.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -55,9 +55,7 @@ def assert_exact(runs: Runs, total: int) -> None:
 # 3, 6: emit, finish
 
 
-def test_bounded_input_gives_one_result_per_event_before_the_end(
-    make_runs: Make,
-) -> None:
+def test_bounded_input_gives_one_result_per_event_before_the_end(make_runs: Make) -> None:
     # The input ends at once; 5 % of the calls are still in flight then.
     runs = make_runs(delay=Mixture(((0.95, 0.005), (0.05, 0.6))), capacity=16)
     runs.feed(events(0, 200))
@@ -65,19 +63,6 @@ def test_bounded_input_gives_one_result_per_event_before_the_end(
     assert_exact(runs, 200)
     assert runs.dead_letters() == []
     assert len(runs.calls()) == 200
-
-
-def test_at_end_of_input_shards_are_independent(make_runs: Make) -> None:
-    runs = make_runs()
-    runs.feed([*events(0, 4, hold="slow"), *events(4, 8, hold="fast")])
-    job = runs.start()
-    wait_until(lambda: len(runs.calls()) == 8)
-    # All that is read is in flight, the input has ended, and the fast ones lie in several shards.
-    runs.release("fast")
-    wait_until(lambda: len(runs.seen()) == 4)
-    runs.release("slow")
-    runs.finish(job)
-    assert_exact(runs, 8)
 
 
 def test_at_end_of_input_answers_are_committed_as_they_arrive(make_runs: Make) -> None:
@@ -159,21 +144,6 @@ def test_job_waiting_for_a_slot_can_be_cancelled(make_runs: Make) -> None:
     job = runs.start()
     wait_until(lambda: job.counts().get("accepted", 0) > 4)
     runs.stop(job)
-
-
-def test_capacity_is_used_fully_and_never_exceeded(make_runs: Make) -> None:
-    runs = make_runs(capacity=4, delay=Fixed(0.02))
-    runs.feed(events(0, 120, hold="a"))
-    job = runs.start(parallelism=2)
-    # However slowly events come, both engines get as many as they may have.
-    wait_until(lambda: len(runs.calls()) == 8)
-    runs.release("a")
-    runs.finish(job)
-    assert_exact(runs, 120)
-    most: dict[str, int] = defaultdict(int)
-    for _, in_flight, engine in runs.calls():
-        most[engine] = max(most[engine], in_flight)
-    assert sorted(most.values()) == [4, 4]
 
 
 # 5: recover

@@ -1,4 +1,4 @@
-"""A job through Flink's REST service: cancelling, draining, metrics."""
+"""A job through Flink's REST service: cancelling, draining, metrics, and its failures in one line."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from py4j.protocol import Py4JError, Py4JJavaError
 from tests.harness.clock import ManualClock
 
-from forebay.errors import PipelineFailed
+from forebay.errors import PipelineFailed, SettingError
 from forebay.flink import job as module
 from forebay.flink.checkpoints import MAX_DRAINS
-from forebay.flink.job import Checkpoints, RunningJob, end_job
+from forebay.flink.job import MAX_CAUSE_CHARS, Checkpoints, JvmGone, RunningJob, end_job, root_cause, submit
 from forebay.flink.rest import FlinkRest, NotFound
 
 
@@ -43,6 +44,11 @@ def serve(monkeypatch: pytest.MonkeyPatch, service: Callable[..., bytes]) -> Non
         return service(self.url + path, *more)
 
     monkeypatch.setattr(FlinkRest, "ask", ask)
+
+
+def job_a(clock: ManualClock | None = None) -> RunningJob:
+    client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
+    return RunningJob(client, FlinkRest("http://flink"), clock=clock)
 
 
 @pytest.fixture
@@ -115,8 +121,7 @@ def test_drain_is_repeated_only_if_it_failed_or_was_forgotten(
 ) -> None:
     rest = Savepoints({}, {"failure-cause": {"class": "x"}}, {"location": "y"}, None)
     serve(monkeypatch, rest)
-    client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
-    job = RunningJob(client, FlinkRest("http://flink"))
+    job = job_a()
     asked = []
     for _ in range(5):
         job.drain(tmp_path)
@@ -132,8 +137,7 @@ def test_drain_is_given_up_after_many_failures(monkeypatch: pytest.MonkeyPatch, 
     """A run that takes over occupies the folders of as many drains."""
     failed = {"failure-cause": {"class": "x"}}
     serve(monkeypatch, Savepoints(*[failed] * MAX_DRAINS))
-    client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
-    job = RunningJob(client, FlinkRest("http://flink"))
+    job = job_a()
     for _ in range(MAX_DRAINS):
         job.drain(tmp_path)
     with pytest.raises(PipelineFailed, match=r"could not be drained: 32 savepoints in .* failed"):
@@ -170,8 +174,7 @@ def test_metric_urls_fit_flinks_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     operator = ("accumulateBackPressuredTimeMs", "x.forebay.in_flight", "x.forebay.in_flight_not")
     rest = Metrics((*long, "other"), operator, (*commits, "accumulateBackPressuredTimeMs_not"))
     serve(monkeypatch, rest)
-    client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
-    job = RunningJob(client, FlinkRest("http://flink"))
+    job = job_a()
     assert set(job.highest(lambda name: name.endswith("currentOffset"))) == set(long)
     assert len(rest.asked) > 1
     assert max(map(len, rest.asked)) <= module.QUERY_CHARS
@@ -194,19 +197,15 @@ def test_what_the_source_has_read_is_counted(monkeypatch: pytest.MonkeyPatch) ->
         "x.numRecordsOutPerSecond",
     )
     serve(monkeypatch, Metrics((*source, *others), ("x.forebay.in_flight", "x.forebay.replicas")))
-    client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
-    counts = RunningJob(client, FlinkRest("http://flink")).counts()
+    counts = job_a().counts()
     assert (counts["read"], counts["read_ppm"], counts["replicas"]) == (len(source[0]), 1, 0)
 
 
-def test_backpressure_time_is_the_operators_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_backpressure_time_is_the_operators_own(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "accumulateBackPressuredTimeMs"
     rest = Metrics((name,), ("x.forebay.in_flight",), (name,))
     serve(monkeypatch, rest)
-    client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
-    assert RunningJob(client, FlinkRest("http://flink")).counts()["held_back_ms"] == 0
+    assert job_a().counts()["held_back_ms"] == 0
 
 
 def test_task_managers_are_polled_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,8 +216,7 @@ def test_task_managers_are_polled_every_two_seconds(monkeypatch: pytest.MonkeyPa
         return json.dumps({"taskmanagers": len(asked)}).encode()
 
     serve(monkeypatch, ask)
-    client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
-    job, told = RunningJob(client, FlinkRest("http://flink"), clock=clock), []
+    job, told = job_a(clock), []
     for _ in range(9):
         told.append(job.task_managers())
         clock.advance(0.5)
@@ -226,9 +224,7 @@ def test_task_managers_are_polled_every_two_seconds(monkeypatch: pytest.MonkeyPa
     assert set(asked) == {"http://flink/overview"}
 
 
-def test_checkpoint_numbers_skip_savepoints_that_commit_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_checkpoint_numbers_skip_savepoints_that_commit_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def checkpoint(number: int, status: str, *, savepoint: bool = False) -> dict[str, object]:
         moments = {"trigger_timestamp": 10 * number, "end_to_end_duration": number}
         on_their_way = {"persisted_data": 0 if number in (1, 4) else 17}
@@ -245,8 +241,7 @@ def test_checkpoint_numbers_skip_savepoints_that_commit_nothing(
         ],
     }
     serve(monkeypatch, lambda *_: json.dumps(told).encode())
-    client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
-    job = RunningJob(client, FlinkRest("http://flink"))
+    job = job_a()
     assert job.checkpoints() == Checkpoints(
         3, 1, ((10, 1), (20, 2)), newest=5, newest_done=2, newest_clear=1, restored=2
     )
@@ -257,9 +252,7 @@ def test_long_metric_name_gets_its_own_request() -> None:
     assert list(module.queries([])) == []
 
 
-def test_metric_names_are_listed_often_at_first_then_rarely(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_metric_names_are_listed_often_at_first_then_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     rest, clock, listed = Metrics(("a.forebay.results",)), ManualClock(), []
 
     def ask(url: str, *more: Any) -> bytes:
@@ -267,8 +260,7 @@ def test_metric_names_are_listed_often_at_first_then_rarely(
         return rest(url, *more)
 
     serve(monkeypatch, ask)
-    client: Any = SimpleNamespace(get_job_id=lambda: "a", get_job_execution_result=lambda: None)
-    job, begun_s = RunningJob(client, FlinkRest("http://flink"), clock=clock), clock.monotonic_s()
+    job, begun_s = job_a(clock), clock.monotonic_s()
     for _ in range(160):
         assert job.counts()["results"] > 0
         clock.advance(0.5)
@@ -277,3 +269,106 @@ def test_metric_names_are_listed_often_at_first_then_rarely(
     clock.advance(30.0)
     assert "in_flight" in job.counts(), "one that came later is found"
     assert set(job.highest(lambda name: name.endswith("flight"))) == {"a.forebay.in_flight"}
+
+
+JAVA = """org.apache.flink.runtime.JobException: Recovery is suppressed
+	at org.apache.flink.runtime.executiongraph.Handler.handleFailure(Handler.java:180)
+	at java.base/java.lang.Thread.run(Thread.java:1583)
+Caused by: java.lang.RuntimeException: Error received: {told}
+	at org.apache.beam.sdk.Client$Inbound.<init>(Client.java:1)
+	... 7 more
+"""
+PYTHON = """Traceback (most recent call last):
+  File "/x/y.py", line 3, in process
+    at = f(record)
+    at (record)
+  File "/x/z.py", line 9, in f
+    at.now()
+ValueError: no time in it"""
+
+
+def test_last_cause_without_frames_and_package() -> None:
+    assert root_cause(JAVA.format(told="no room")) == "RuntimeException: Error received: no room"
+    assert root_cause("a.b.C: x\n\tat app//a.b.C$D.lambda$run$0(C.java:1)\n") == "C: x"
+    assert root_cause("a.b.C: x\n\t... 7 more") == "C: x"
+    assert root_cause("a.b.C: x\n\tat /home/my-jobs/p.refuse(p.py:53)\n") == "C: x"
+
+
+def test_python_error_is_its_own_line() -> None:
+    assert root_cause(JAVA.format(told=PYTHON)) == "ValueError: no time in it"
+
+
+def test_cause_is_bounded() -> None:
+    assert len(root_cause("x" * 10_000)) == MAX_CAUSE_CHARS + 1
+
+
+class FromJava(Py4JJavaError):
+    """Py4J's exception if the called method raised `told`."""
+
+    def __init__(self, told: str) -> None:
+        super().__init__("", SimpleNamespace(_target_id="o1", _gateway_client=None))
+        self.told = told
+
+    def __str__(self) -> str:
+        return f"An error occurred while calling o94.executeAsync.\n: {self.told}"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "says"),
+    [
+        (
+            FromJava(
+                "java.lang.IllegalArgumentException: Could not parse value 'soon' for key 'a.b'.\n"
+                "\tat a.B.c(B.java:1)\nCaused by: java.lang.NumberFormatException: no number\n\t... 1 more"
+            ),
+            SettingError,
+            "Flink's options: expected another value for a.b, found 'soon'",
+        ),
+        (
+            FromJava(
+                "org.apache.flink.util.FlinkException: Failed to execute job 'x'.\n\tat a.B.c(B.java:1)\n"
+                "Caused by: java.net.ConnectException: refused\n\tat a.B.c(B.java:1)"
+            ),
+            PipelineFailed,
+            "Flink refused the job: ConnectException: refused",
+        ),
+        (
+            FromJava("a.b.IllegalConfigurationException: slots: 0\n\tat a.B.c(B.java:1)"),
+            PipelineFailed,
+            "Flink refused the job: IllegalConfigurationException: slots: 0",
+        ),
+        (Py4JError("gone"), JvmGone, r"the JVM that was to run the job is gone \(Py4JError\)"),
+    ],
+)
+def test_rejected_job_is_one_sentence(error: Exception, kind: type[Exception], says: str) -> None:
+    def execute_async(name: str) -> Any:
+        raise error
+
+    with pytest.raises(kind, match=f"^{says}$"):
+        submit(SimpleNamespace(execute_async=execute_async), "x", FlinkRest("http://flink"))
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (None, ""),
+        (
+            FromJava(
+                "java.util.concurrent.ExecutionException: Job failed\n\tat a.B.c(B.java:1)\n"
+                "Caused by: java.net.ConnectException: refused\n\tat a.B.c(B.java:1)"
+            ),
+            "ConnectException: refused",
+        ),
+        (Py4JError("gone"), "the JVM that ran the job is gone (Py4JError)"),
+        (ConnectionResetError(), "the JVM that ran the job is gone (ConnectionResetError)"),
+    ],
+)
+def test_await_end_returns_the_cause(error: Exception | None, says: str) -> None:
+    def result() -> None:
+        if error is not None:
+            raise error
+
+    client = SimpleNamespace(
+        get_job_id=lambda: "a", get_job_execution_result=lambda: SimpleNamespace(result=result)
+    )
+    assert RunningJob(client, FlinkRest("http://flink")).await_end() == says

@@ -12,8 +12,13 @@ import pytest
 
 from forebay.fleet.autoscale.memory import Memory, saved_ms
 from forebay.flink import infer as infer_module
-from forebay.flink.learned import NAME, LearnedState, ScalingStateSlot
-from forebay.flink.metrics import InferenceCounters, ScalingGauges
+from forebay.flink.metrics import (
+    SCALING_NAME,
+    InferenceCounters,
+    LearnedState,
+    ScalingGauges,
+    ScalingStateSlot,
+)
 from forebay.flink.request_pool import Handler
 from forebay.records import KeyedEvent, Result, Usage
 from forebay.stateful.machine import DictStore
@@ -38,7 +43,7 @@ def document(at_ms: int) -> bytes:
 
 class Shards:
     def __init__(self, held: Mapping[int, bytes]) -> None:
-        self.by_key = {key: DictStore({NAME: data}) for key, data in held.items()}
+        self.by_key = {key: DictStore({SCALING_NAME: data}) for key, data in held.items()}
         self.key = -1
 
     def keys(self) -> Iterator[int]:
@@ -63,7 +68,7 @@ def written(state: LearnedState, shards: Shards, *taken: int) -> dict[int, bytes
     """The state by key after a wake with these shards."""
     for shards.key in state.place(taken):
         state.write()
-    return {key: store.get(NAME) for key, store in shards.by_key.items() if store}
+    return {key: store.get(SCALING_NAME) for key, store in shards.by_key.items() if store}
 
 
 def test_newest_learned_state_wins_and_stays_in_its_shard() -> None:

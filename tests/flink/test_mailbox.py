@@ -1,4 +1,4 @@
-"""A task's mailbox: mails run, and the current key stays."""
+"""A task's mailbox: mails run, and an answer is emitted when it arrives, without polling."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.flink.test_inference import Make, assert_exact, events
 
 from forebay.flink import mailbox
-from forebay.flink.mailbox import MAX_MAILS, Mailbox
+from forebay.flink.mailbox import MAX_MAILS, Mailbox, OperatorWaker
+from forebay.flink.request_pool import PollInterval
+from forebay.testing import wait_until
 
 
 class Task:
@@ -89,3 +92,152 @@ def test_flink_without_a_mailbox_is_reported(
 def test_no_mails_outside_a_jvm() -> None:
     nothing: Any = SimpleNamespace()
     Mailbox(nothing).run_mails()
+
+
+NO_LOOKS = PollInterval(rescue_ms=3_600_000)
+
+
+@pytest.mark.flink
+def test_answers_are_emitted_without_polls_or_new_records(make_runs: Make) -> None:
+    runs = make_runs(follow=True, pace=NO_LOOKS)
+    runs.feed([*events(0, 40), *events(40, 44, hold="a")])
+    job = runs.start()
+    wait_until(lambda: len(runs.results()) == 40)
+    runs.release("a")
+    wait_until(lambda: len(runs.results()) == 44)
+    runs.stop(job)
+    assert_exact(runs, 44)
+
+
+@pytest.mark.flink
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+def test_answers_wake_restored_shards(make_runs: Make, before: int, after: int) -> None:
+    runs = make_runs(follow=True, pace=NO_LOOKS)
+    runs.feed([*events(0, 20), *events(20, 28, hold="a")])
+    job = runs.start(parallelism=before)
+    wait_until(lambda: len(runs.results()) == 20)
+    runs.await_checkpoint(job)
+    runs.stop(job)
+    job = runs.start(parallelism=after, restore=True)
+    wait_until(lambda: len(runs.calls()) == 36)
+    runs.release("a")
+    wait_until(lambda: len(runs.results()) == 28)
+    runs.stop(job)
+    assert_exact(runs, 28)
+
+
+class Sent:
+    def __init__(self, fails: bool = False) -> None:
+        self.count = 0
+        self.made = 0
+        self.locked: Callable[[], bool] = lambda: True
+        self._fails = fails
+
+    def run(self) -> None:
+        self.count += 1
+        assert self.locked(), "its end waits for it"
+        if self._fails:
+            raise RuntimeError("RejectedExecutionException")
+
+
+def wakes_of(monkeypatch: pytest.MonkeyPatch, sent: Sent) -> OperatorWaker:
+    """Wakes of a task that accepts every mail."""
+    monkeypatch.setattr("forebay.flink.mailbox._fires", lambda timers: "callback")
+
+    def sends(service: object, callback: object) -> Sent:
+        sent.made += 1
+        return sent
+
+    monkeypatch.setattr("forebay.flink.mailbox._sends", sends)
+    wakes = OperatorWaker(context(object))
+    sent.locked = wakes._lock.locked
+    return wakes
+
+
+def context(service: Any) -> Any:
+    return SimpleNamespace(
+        _runtime_context=SimpleNamespace(getProcessingTimeService=service),
+        get_keyed_state_backend=lambda: SimpleNamespace(_keyed_state_backend=Backend()),
+    )
+
+
+class Backend:
+    """Flink's keyed state, whose keys are rows."""
+
+    def __init__(self) -> None:
+        self.key = ("row", 1)
+
+    def getCurrentKey(self) -> Any:
+        return self.key
+
+    def setCurrentKey(self, key: Any) -> None:
+        self.key = key
+
+
+def keyed() -> Any:
+    return SimpleNamespace(timer_service=lambda: SimpleNamespace(_j_timer_service=None))
+
+
+def test_wakes_are_sent_from_first_shard_to_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "forebay")
+    sent = Sent()
+    wakes = wakes_of(monkeypatch, sent)
+    wakes.wake()
+    assert not wakes.works
+    wakes.add(1, keyed())
+    assert wakes.works
+    assert sent.count == 0
+    wakes.wake()
+    assert sent.count == 1
+    wakes.close()
+    wakes.wake()
+    assert sent.count == 1
+    wakes.add(1, keyed())
+    assert not wakes.works
+    assert caplog.records == []
+
+
+def test_each_added_shard_gets_its_own_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = Sent()
+    wakes = wakes_of(monkeypatch, sent)
+    backend: Any = wakes._backend
+    for key in (1, 2, 3):
+        backend.key = ("row", key)
+        wakes.add(key, keyed())
+    assert [(key, backend.key) for key in wakes.each([3, 7, 1])] == [(3, ("row", 3)), (1, ("row", 1))]
+    assert sent.made == 1, "one is enough for all"
+
+
+def test_closed_task_does_not_fail_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = Sent(fails=True)
+    wakes = wakes_of(monkeypatch, sent)
+    wakes.add(1, keyed())
+    wakes.wake()
+    wakes.wake()
+    assert sent.count == 1
+    # From now on, answers are looked for.
+    assert not wakes.works
+
+
+def missing() -> Any:
+    raise AttributeError("getProcessingTimeService")
+
+
+def test_no_wakes_without_a_jvm(caplog: pytest.LogCaptureFixture) -> None:
+    wakes = OperatorWaker(SimpleNamespace())  # type: ignore[arg-type]
+    wakes.add(1, keyed())
+    assert not wakes.works
+    assert caplog.records == []
+
+
+def test_flink_without_needed_names_is_polled_and_reported(caplog: pytest.LogCaptureFixture) -> None:
+    for service in (missing, object):
+        wakes = OperatorWaker(context(service))
+        for key in (1, 2):
+            wakes.add(key, keyed())
+        assert not wakes.works
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "Flink's mailbox is not available, so timers poll for answers"
+    ] * 2

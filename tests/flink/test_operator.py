@@ -16,12 +16,11 @@ from tests.harness.programs import AskLater, Remember
 from forebay.codec import decode, encode
 from forebay.flink import operator
 from forebay.flink.infer import QUEUES
-from forebay.flink.intervals import ANSWERS, FACTOR
 from forebay.flink.operator import END_ROUNDS, MAX_SHARE, InferenceOperator
-from forebay.flink.request_pool import Load
+from forebay.flink.request_pool import ANSWERS, FACTOR, PoolLoad
 from forebay.flink.types import END_OF_INPUT_MS
 from forebay.records import DeadLetter, Event, KeyedEvent
-from forebay.stateful.key_states import PER_CHUNK, Limits
+from forebay.stateful.key_states import PER_CHUNK, KeyLimits
 from forebay.stateful.program import Failure, Moment, Output, Program, Step, Timer
 from forebay.stateful.shard_executor import ProgramMachines
 
@@ -71,8 +70,8 @@ class Calls:
         return self.wait_ready(0, timeout_s)
 
     @property
-    def load(self) -> Load:
-        return Load(max(0, self.submitted - CAPACITY), min(CAPACITY, self.submitted), finished=0)
+    def load(self) -> PoolLoad:
+        return PoolLoad(max(0, self.submitted - CAPACITY), min(CAPACITY, self.submitted), finished=0)
 
 
 @dataclass
@@ -116,7 +115,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(operator, "RequestPool", lambda *_, **__: calls)
         monkeypatch.setattr(operator, "held_keys", held_keys)
         monkeypatch.setattr(operator, "is_cancelled", lambda: False)
-        machines = ProgramMachines(program, Limits(shard_queue=QUEUES * CAPACITY, **limits))
+        machines = ProgramMachines(program, KeyLimits(shard_queue=QUEUES * CAPACITY, **limits))
         function = InferenceOperator(nobody, machines, capacity=CAPACITY, clock=clock)
         made = Run(function, calls, clock)
         function.open(made.context())

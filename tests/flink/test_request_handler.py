@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -22,14 +21,13 @@ from forebay.fleet.autoscale.base import ServiceClass
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.disaggregated import engine_factory
 from forebay.fleet.discovery import FixedReplicas
+from forebay.flink.keying import EventClasses
 from forebay.flink.metrics import InferenceCounters
 from forebay.flink.request_handler import (
     InferenceSpec,
-    OpenRequestHandler,
     ProgramRequestHandler,
     RequestHandler,
 )
-from forebay.flink.service_class import EventClasses
 from forebay.records import (
     Completion,
     DeadLetter,
@@ -43,10 +41,10 @@ from forebay.records import (
     Timing,
     Usage,
 )
-from forebay.stateful.outputs import ProgramRequest
 from forebay.stateful.program import Ask
+from forebay.stateful.turns import ProgramRequest
 from forebay.testing.answers import REASONING, echo
-from forebay.testing.engine import ScriptedEngine, ScriptedEngineFactory
+from forebay.testing.engine import ScriptedEngine
 from forebay.testing.replica import FakeReplica, ReplicaScript
 from forebay.testing.script import Fixed
 
@@ -137,12 +135,6 @@ async def test_timeline_has_wall_clock_times_of_the_call(streams: bool) -> None:
     assert isinstance(found, Result)
     first_us = 1_005_000_000 if streams else None
     assert found.timeline == Timeline(5, 6, 1_002_000_000, first_us, 1_009_000_000)
-
-
-async def test_no_timeline_by_default() -> None:
-    found = await answer(item(), call())
-    assert isinstance(found, Result)
-    assert found.timeline is None
 
 
 async def test_request_is_built_from_event_and_call() -> None:
@@ -306,15 +298,7 @@ async def test_journal_returns_earlier_answers(tmp_path: Path) -> None:
     assert (other.journaled, counts.calls) == (False, 2)
 
 
-async def test_failures_are_not_journaled(tmp_path: Path) -> None:
-    journal = JournalConfig(tmp_path / "journal.db")
-    counts = InferenceCounters()
-    for _ in range(2):
-        assert isinstance(await answer(item("((fault:400))"), call(journal=journal), counts), DeadLetter)
-    assert (counts.calls, counts.journal_hits) == (2, 0)
-
-
-@pytest.mark.parametrize("fault", ["empty", "reasoning", "refusal", "tool_calls", "content_filter"])
+@pytest.mark.parametrize("fault", ["400", "empty", "reasoning", "refusal", "tool_calls", "content_filter"])
 async def test_non_answers_are_not_journaled(tmp_path: Path, fault: str) -> None:
     journal = JournalConfig(tmp_path / "journal.db")
     counts = InferenceCounters()
@@ -366,15 +350,6 @@ async def test_close_closes_the_journal_if_the_engine_fails(tmp_path: Path) -> N
         await answering.close()
     assert answering._journal is not None
     assert await answering._journal.get("x") is None
-
-
-async def test_call_can_be_pickled() -> None:
-    plan = InferenceSpec(
-        ScriptedEngineFactory(Fixed(0.0)), "m", PromptTemplate("say {{ text }}"), schema=SCHEMA
-    )
-    opened = await pickle.loads(pickle.dumps(OpenRequestHandler(plan)))(InferenceCounters())
-    assert isinstance(await opened.answer(item()), Result)
-    await opened.close()
 
 
 async def test_two_pools_report_handovers_and_decoders() -> None:

@@ -203,9 +203,7 @@ def test_id_may_be_reused_once_emitted(open_calls: Open) -> None:
         assert take(calls) == ["a"]
 
 
-def test_excess_restored_calls_respect_capacity_and_admit_input(
-    open_calls: Open,
-) -> None:
+def test_excess_restored_calls_respect_capacity_and_admit_input(open_calls: Open) -> None:
     calls, script = open_calls(2)
     for i in range(6):
         calls.submit(0, item(str(i)), restored=True)
@@ -633,9 +631,7 @@ def count_looks(calls: RequestPool) -> list[None]:
     return looks
 
 
-def test_calls_in_quick_succession_all_start(
-    told_calls: tuple[RequestPool, Scripted, Told],
-) -> None:
+def test_calls_in_quick_succession_all_start(told_calls: tuple[RequestPool, Scripted, Told]) -> None:
     calls, script, _ = told_calls
     for i in range(60):
         calls.submit(0, item(str(i)))

@@ -1,15 +1,15 @@
-"""Requests to Flink's REST service: an embedded one keeps a connection, which may be closed; a cluster gets a
-new one each time.
-"""
+"""Requests to Flink's REST service: an embedded one keeps a connection, and serves only its folder's key."""
 
 from __future__ import annotations
 
 import gc
 import socket
 import ssl
+import stat
 import threading
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,8 +19,7 @@ import pytest
 
 from forebay.errors import LaunchError
 from forebay.flink import rest
-from forebay.flink.rest import FlinkRest, NotFound, RestSilent
-from forebay.flink.tls_keys import PEM, TlsKeys, tls_keys
+from forebay.flink.rest import PEM, FlinkRest, NotFound, RestSilent, TlsKeys, tls_keys
 from forebay.ports import free_port
 from forebay.testing.waiting import wait_until
 
@@ -259,3 +258,52 @@ def test_connection_refused(service: Service) -> None:
     gone = FlinkRest("https://localhost:1", service.keys)
     with pytest.raises(LaunchError, match="does not answer"):
         gone.json("/a")
+
+
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """Run a TLS handshake; raises the client's error."""
+    here, there = socket.socketpair()
+
+    def serve() -> None:
+        try:
+            with server.wrap_socket(there, server_side=True) as connection:
+                connection.recv(1)
+                connection.sendall(b"y")
+        except OSError:
+            there.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        with client.wrap_socket(here, server_hostname="localhost") as connection:
+            connection.sendall(b"x")
+            if connection.recv(1) != b"y":
+                raise ConnectionResetError
+    finally:
+        thread.join()
+
+
+def server_of(keys: TlsKeys) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(keys.folder / PEM)
+    context.load_verify_locations(keys.folder / PEM)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def test_each_side_requires_this_folders_key(tmp_path: Path) -> None:
+    ours, theirs = tls_keys(tmp_path / "ours"), tls_keys(tmp_path / "theirs")
+    handshake(server_of(ours), ours.client_context())
+    with pytest.raises(OSError):  # noqa: PT011 - an alert, or a connection that has ended
+        handshake(server_of(ours), theirs.client_context())
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(server_of(theirs), ours.client_context())
+
+
+def test_concurrent_creators_get_the_same_key(tmp_path: Path) -> None:
+    folder = tmp_path / "home" / "keys"
+    with ThreadPoolExecutor(8) as pool:
+        options = [keys.flink_options() for keys in pool.map(tls_keys, [folder] * 8)]
+    assert all(found == options[0] for found in options)
+    assert [path.name for path in folder.parent.iterdir()] == ["keys"]
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700

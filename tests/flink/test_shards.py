@@ -1,17 +1,27 @@
-"""Shards are spread evenly over subtasks by Flink's rule of key groups."""
+"""Shards are spread evenly over subtasks by Flink's rule of key groups; a checkpoint keeps their number."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from forebay.flink.shards import MAX_PARALLELISM, flink_keys, key_group, shard_of, subtask_of
+from forebay.errors import SettingError
+from forebay.flink import shards
+from forebay.flink.shards import (
+    MAX_PARALLELISM,
+    flink_keys,
+    key_group,
+    name_of,
+    shard_of,
+    shards_uid,
+    subtask_of,
+)
+from forebay.testing.waiting import wait_until
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 8, 16, 64, 128])
@@ -37,12 +47,6 @@ def test_keys_never_change() -> None:
     # State of a checkpoint belongs to these numbers.
     assert flink_keys(8) == (250, 299, 13, 238, 22, 8, 113, 101)
     assert [shard_of(key, 8) for key in ("", "a", "user-1", "\ud800")] == [4, 7, 0, 0]
-
-
-@given(st.text(max_size=20), st.integers(1, MAX_PARALLELISM))
-def test_a_key_has_one_shard(key: str, shards: int) -> None:
-    assert 0 <= shard_of(key, shards) < shards
-    assert shard_of(key, shards) == shard_of(key, shards)
 
 
 def test_keys_spread_over_shards() -> None:
@@ -73,3 +77,66 @@ def of_python_function(jvm: Any, key: int) -> Any:
     element = jvm.org.apache.flink.types.Row(2)
     element.setField(0, jvm.java.lang.Integer.valueOf(key))
     return jvm.KeyByKeySelector().getKey(element)
+
+
+def holds(monkeypatch: pytest.MonkeyPatch, uids: tuple[str, ...] | None) -> None:
+    """Let the restored checkpoint contain state of operators with these uids."""
+    monkeypatch.setattr(shards, "restored_uids", lambda env: None if uids is None else frozenset(uids))
+
+
+def test_a_checkpoint_keeps_its_number_of_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    holds(monkeypatch, None)
+    assert shards_uid(None, "infer", 8, bound=True) == "infer: 8 shards"
+    holds(monkeypatch, ("infer: 8 shards", "other: 16 shards"))
+    assert shards_uid(None, "infer", 8, bound=True) == "infer: 8 shards"
+    assert shards_uid(None, "infer", 32, bound=False) == "infer: 8 shards"
+    assert shards_uid(None, "new", 4, bound=True) == "new: 4 shards"
+    with pytest.raises(SettingError, match=r"shards: expected 8, as in the checkpoint .* found 32"):
+        shards_uid(None, "infer", 32, bound=True)
+
+
+def test_operator_name_is_in_its_uid() -> None:
+    assert [name_of(uid) for uid in (None, "a", "a: 8 shards", "a: b: 12 shards", "a: 8 shards?")] == [
+        None,
+        "a",
+        "a",
+        "a: b",
+        "a: 8 shards?",
+    ]
+
+
+Make = Callable[..., Any]
+
+
+def events(start: int, stop: int, hold: str = "") -> list[dict[str, Any]]:
+    held = f" ((hold:{hold}))" if hold else ""
+    return [{"n": n, "text": f"event {n}{held}", "key": f"k{n % 7}"} for n in range(start, stop)]
+
+
+def exact(runs: Any, total: int) -> bool:
+    """Whether each event was answered once, and in order by key."""
+    found = [(result["key"], result["fields"]["n"]) for result in runs.results()]
+    in_order = all(
+        [n for key, n in found if key == of] == sorted(n for key, n in found if key == of)
+        for of in {key for key, _ in found}
+    )
+    return Counter(n for _, n in found) == Counter(range(total)) and in_order
+
+
+@pytest.mark.flink
+def test_ordered_keys_reject_a_changed_shard_count(make_runs: Make) -> None:
+    runs = make_runs(follow=True, capacity=24, keyed=True, ordering="key")
+    runs.feed([*events(0, 20), *events(20, 30, hold="a")])
+    job = runs.start()
+    wait_until(lambda: len(runs.calls()) == 30 and len(runs.results()) == 20)
+    runs.await_checkpoint(job)
+    runs.stop(job)
+    runs.change(shards=16)
+    with pytest.raises(SettingError, match="shards: expected 8, as in the checkpoint"):
+        runs.start(restore=True)
+    runs.change(ordering="unordered")
+    runs.release("a")
+    job = runs.start(restore=True)
+    wait_until(lambda: len(runs.results()) >= 30)
+    runs.stop(job)
+    assert sorted(result["fields"]["n"] for result in runs.results()) == list(range(30))

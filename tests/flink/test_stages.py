@@ -177,9 +177,7 @@ def test_clock_closes_windows_in_time() -> None:
 
 
 @pytest.mark.parametrize("before_ms", [0, 3_600_000])
-def test_restored_windows_close_in_time_despite_old_timers(
-    before_ms: int,
-) -> None:
+def test_restored_windows_close_in_time_despite_old_timers(before_ms: int) -> None:
     state = State()
     function, context = opened(state, now_ms=before_ms, wait_ms=500)
     take(function, context, 1)

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.harness.programs import AskLater, Remember
+from tests.harness.programs import Remember
 
-from forebay.stateful.key_states import PER_CHUNK
 from forebay.testing.answers import echo
 from forebay.testing.script import Fixed, Mixture
 from forebay.testing.waiting import wait_until
@@ -28,9 +27,7 @@ def events(start: int, stop: int, *, hold: str | None = None) -> list[dict[str, 
 
 
 @pytest.mark.slow
-def test_turns_stay_exact_and_ordered_through_kill_and_rescale(
-    make_runs: Callable[..., Runs],
-) -> None:
+def test_turns_stay_exact_and_ordered_through_kill_and_rescale(make_runs: Callable[..., Runs]) -> None:
     from tests.harness.operators import kill_tree
 
     total = 240
@@ -97,9 +94,7 @@ def test_timers_of_both_clocks_fire_during_input(make_runs: Callable[..., Runs])
     runs.stop(job)
 
 
-def test_timer_in_the_past_fires_without_new_records(
-    make_runs: Callable[..., Runs],
-) -> None:
+def test_timer_in_the_past_fires_without_new_records(make_runs: Callable[..., Runs]) -> None:
     runs = make_runs(program=Remember(idle_ms=1000), keyed=True, event_time=True, follow=True)
     # The second event's turn, which sets the timer again, begins after event time has passed the timer.
     runs.feed(
@@ -120,34 +115,7 @@ def test_timer_in_the_past_fires_without_new_records(
 
 
 @pytest.mark.long
-def test_many_timers_due_at_once_fire_with_room_across_restore(
-    make_runs: Callable[..., Runs],
-) -> None:
-    keys, capacity = 600, 4
-    runs = make_runs(
-        program=AskLater(), keyed=True, event_time=True, follow=True, capacity=capacity, shards=1
-    )
-    fed = [{"n": n, "text": "((hold:a))", "key": f"k{n}", "at": 0} for n in range(keys)]
-    runs.feed([*fed, {"n": keys, "text": "", "key": "last", "at": 60_000}])
-    job = runs.start()
-    wait_until(lambda: len(runs.calls()) == capacity)
-    runs.await_checkpoint(job)
-    wait_until(lambda: job.counts().get("in_flight") == capacity)
-    assert job.counts()["pending"] <= capacity + PER_CHUNK
-    runs.stop(job)
-    # The rest is in the checkpoint, and no event comes any more that would bring event time back.
-    job = runs.start(restore=True)
-    wait_until(lambda: len(runs.calls()) >= 2 * capacity)
-    runs.release("a")
-    wait_until(lambda: len(runs.results()) >= keys)
-    runs.stop(job)
-    assert sorted(result["answer"]["n"] for result in runs.results()) == list(range(keys))
-
-
-@pytest.mark.long
-def test_hot_key_has_a_bounded_queue_and_starves_no_other(
-    make_runs: Callable[..., Runs],
-) -> None:
+def test_hot_key_has_a_bounded_queue_and_starves_no_other(make_runs: Callable[..., Runs]) -> None:
     runs = make_runs(program=Remember(), keyed=True, queue=4, follow=True)
     hot = [{"n": n, "text": "((hold:hot))" if n == 0 else "", "key": "hot"} for n in range(400)]
     runs.feed(hot[:50])

@@ -1,16 +1,20 @@
-"""The clock in a job with records of two partitions, across a restore."""
+"""Event time in jobs: a clock of two partitions across a restore, and unevenly distributed records."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from forebay.testing.waiting import wait_until
+
+if TYPE_CHECKING:
+    from tests.harness.operators import Runs
 
 pytestmark = pytest.mark.flink
 TOTAL = 4_000
@@ -34,8 +38,8 @@ def test_lagging_partition_passes_and_future_moves_no_clock(tmp_path: Path, flin
     from forebay.connectors.formats import Format
     from forebay.flink.checkpoints import newest_checkpoint
     from forebay.flink.environment import FlinkConfig, flink_environment
+    from forebay.flink.event_time import clocked
     from forebay.flink.stages import payload
-    from forebay.flink.stream_clock import clocked
     from forebay.flink.types import BYTES
     from forebay.records import Event
     from forebay.stateful.stream_time import Tolerance
@@ -57,11 +61,7 @@ def test_lagging_partition_passes_and_future_moves_no_clock(tmp_path: Path, flin
         env = flink_environment(config)
         records = file_source(env, Files(tmp_path / "in.jsonl", Format())).map(of_partition, BYTES)
         found = clocked(
-            records.set_parallelism(1),
-            lambda event: event.raw,
-            tolerance=Tolerance(),
-            shards=2,
-            name="clock",
+            records.set_parallelism(1), lambda event: event.raw, tolerance=Tolerance(), shards=2, name="clock"
         )
         for stream, out, text in (
             (found.messages, messages, lambda data: payload(data).decode()),
@@ -81,3 +81,13 @@ def test_lagging_partition_passes_and_future_moves_no_clock(tmp_path: Path, flin
     wrong = [number for number in range(TOTAL) if time_ms(number) == FUTURE_MS]
     assert sorted(map(int, read_jsonl_sink(refused))) == wrong
     assert sorted(map(int, read_jsonl_sink(messages))) == sorted({*range(TOTAL)} - {*wrong})
+
+
+def test_windows_close_if_a_subtask_gets_no_record(make_runs: Callable[..., Runs]) -> None:
+    runs = make_runs(event_time=True, window_ms=1000, follow=True, keyed=True)
+    runs.feed({"n": n, "text": f"event {n}", "key": "the only one", "at": n * 20} for n in range(160))
+    job = runs.start(parallelism=2)
+    # The input does not end: what closes the windows is event time, in both subtasks.
+    wait_until(lambda: len(runs.results()) >= 3)
+    runs.stop(job)
+    assert [window["count"] for window in runs.results()] == [50, 50, 50]

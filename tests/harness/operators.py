@@ -31,13 +31,12 @@ from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
 from forebay.flink.checkpoints import HEADER, MARK, METADATA, NEWEST_VERSION, newest_checkpoint
 from forebay.flink.environment import FlinkConfig, embedded_rest, flink_environment
+from forebay.flink.event_time import with_event_time
 from forebay.flink.infer import InferenceStreams, infer, infer_stateful
-from forebay.flink.intervals import PollInterval
 from forebay.flink.job import RunningJob, submit
 from forebay.flink.request_handler import InferenceSpec
-from forebay.flink.request_pool import Ordering
+from forebay.flink.request_pool import Ordering, PollInterval
 from forebay.flink.rest import RestSilent
-from forebay.flink.watermarks import with_event_time
 from forebay.ports import free_port
 from forebay.records import JSON, Completion, Event, Request
 from forebay.stateful.program import Program

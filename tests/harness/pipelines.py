@@ -14,7 +14,7 @@ from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.plan import Plan
 from forebay.pipeline.run import run_pipeline
-from forebay.pipeline.run_state import read_state, write_state
+from forebay.pipeline.state_store import read_state, write_state
 from forebay.settings import Settings
 
 

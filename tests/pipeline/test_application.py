@@ -47,9 +47,7 @@ SCALED = {
 }
 
 
-def test_program_outside_flink_explains_how_to_run_a_pipeline(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_program_outside_flink_explains_how_to_run_a_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYFLINK_GATEWAY_PORT", raising=False)
     with pytest.raises(SettingError, match="`forebay run` runs a pipeline"):
         application_environment(FlinkConfig())

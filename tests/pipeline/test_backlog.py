@@ -323,7 +323,7 @@ def test_failed_count_keeps_the_last_one_and_is_repeated(
     monkeypatch.setattr(module, "LagProbe", Probe)
     monkeypatch.setattr(module, "kafka_admin", admin)
     monkeypatch.setattr(module, "COUNT_EVERY_S", 0.0)
-    monkeypatch.setattr(module, "COUNT_END_S", 60.0)
+    monkeypatch.setattr(module, "END_S", 60.0)
     job: Any = None
     with lag_watched(spec(tmp_path), job, restored=False, clock=ManualClock()) as last:
         begun.set()

@@ -19,8 +19,8 @@ from benchmarks.topic_client import committed_offsets, consume, produce
 
 from forebay.deploy.controller.exposition import values
 from forebay.deploy.kubernetes.metrics import WANTED
-from forebay.flink.buffers import FEW_RECORDS
 from forebay.flink.jvm import import_path
+from forebay.flink.thread_mode import FEW_RECORDS
 from forebay.ports import free_ports
 from forebay.testing import ReplicaThread, wait_until
 from forebay.testing.cluster import TASK_MANAGER, start_process, stop_processes, write_configuration

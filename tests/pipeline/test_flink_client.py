@@ -16,7 +16,7 @@ from forebay.flink.job import JvmGone
 from forebay.pipeline import flink_client
 from forebay.pipeline.flink_client import FlinkClient, plan_ahead
 from forebay.pipeline.load import parse_spec
-from forebay.pipeline.messages import Failed, Lost, Report, decode_report
+from forebay.pipeline.messages import AttemptLost, Failed, Report, decode_report
 from forebay.pipeline.plan import Plan
 from forebay.settings import Settings
 
@@ -120,11 +120,9 @@ def last_words(monkeypatch: pytest.MonkeyPatch, jvm: Jvm, error: Exception) -> R
     return decode_report(reports.getvalue())
 
 
-def test_jvm_found_gone_restarts_the_job(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_jvm_found_gone_restarts_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     jvm = Jvm()
-    assert last_words(monkeypatch, jvm, JvmGone("the JVM is gone")) == Lost("the JVM is gone")
+    assert last_words(monkeypatch, jvm, JvmGone("the JVM is gone")) == AttemptLost("the JVM is gone")
     assert jvm.waited_for
 
 

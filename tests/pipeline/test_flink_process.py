@@ -20,9 +20,9 @@ from forebay.errors import SettingError
 from forebay.pipeline.attempt import AttemptSpec, Preparation
 from forebay.pipeline.flink_process import FlinkLauncher, FlinkProcess, StdoutResults
 from forebay.pipeline.load import parse_spec
-from forebay.pipeline.messages import Checked, Failed, Lost, end_of, end_of_jvm
+from forebay.pipeline.messages import AttemptLost, Checked, Failed, end_of, end_of_jvm
 from forebay.pipeline.plan import Plan
-from forebay.pipeline.run_state import RunState
+from forebay.pipeline.state_store import RunState
 from forebay.ports import free_port
 from forebay.processes import alive, wait_gone
 from forebay.settings import Settings
@@ -171,7 +171,7 @@ def test_killed_jvm_is_reported_immediately_in_one_line(process: FlinkProcess, t
     assert heard(process) == Checked()
     jvm_of(process.pid).kill()
     said = "Flink's JVM was killed (by SIGKILL: by hand, or by the system for want of memory)"
-    assert heard(process) == Lost(said)
+    assert heard(process) == AttemptLost(said)
     assert process.log.read_bytes() == b""
 
 
@@ -179,7 +179,7 @@ def test_killed_jvm_is_reported_immediately_in_one_line(process: FlinkProcess, t
 def test_jvm_killed_during_start_is_reported(process: FlinkProcess, tmp_path: Path) -> None:
     jvm_of(process.pid).kill()
     report = heard(process)
-    assert isinstance(report, Lost)
+    assert isinstance(report, AttemptLost)
     assert "JVM was killed" in report.cause
 
 
@@ -190,7 +190,7 @@ def test_killed_process_is_reported_and_ends_its_jvm(process: FlinkProcess, numb
     jvm.suspend()
     os.kill(process.pid, number)
     report = heard(process)
-    assert isinstance(report, Lost)
+    assert isinstance(report, AttemptLost)
     assert f"was killed (by {number.name}" in report.cause
     assert not wait_gone({jvm}, GONE_S)
 

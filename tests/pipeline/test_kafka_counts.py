@@ -12,7 +12,7 @@ import pytest
 from benchmarks.topic_client import consume, consume_committed
 
 from forebay.flink.job import RunningJob
-from forebay.pipeline.run_state import read_state
+from forebay.pipeline.state_store import read_state
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 

@@ -43,11 +43,7 @@ class HeldReplica(ReplicaThread):
 @pytest.mark.slow
 @pytest.mark.flink
 def test_backlog_is_seen_under_backpressure_and_falls_to_zero(
-    node: Any,
-    kafka_jar: Path,
-    topic: Callable[..., str],
-    pipelines: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    node: Any, kafka_jar: Path, topic: Callable[..., str], pipelines: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backlog, "COUNT_EVERY_S", 0.3)
     read, results, gate = topic(2), topic(1), pipelines.folder / "go"

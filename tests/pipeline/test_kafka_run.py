@@ -22,7 +22,7 @@ from forebay.errors import ForebayError, ResultsLost, SettingError
 from forebay.pipeline import attempt
 from forebay.pipeline.kafka.start import await_brokers
 from forebay.pipeline.load import parse_spec
-from forebay.pipeline.run_state import read_state
+from forebay.pipeline.state_store import read_state
 from forebay.testing.replica import ReplicaProcess, ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 from forebay.testing.waiting import wait_until
@@ -218,11 +218,7 @@ def test_discarded_results_are_reported_on_resume_and_repeated(
 
 @pytest.mark.long
 def test_results_discarded_at_the_end_fail_the_run_and_repeat(
-    node: Any,
-    kafka_jar: Path,
-    topic: Callable[..., str],
-    pipelines: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    node: Any, kafka_jar: Path, topic: Callable[..., str], pipelines: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Flink counts the failed commits of its last checkpoint, and finishes."""
     results, folder = topic(), pipelines.folder / "in"

@@ -18,8 +18,7 @@ import pytest
 from benchmarks.topic_client import consume_committed, make_topic, produce
 
 from forebay.errors import SettingError
-from forebay.flink.rest import FlinkRest
-from forebay.flink.tls_keys import TlsKeys
+from forebay.flink.rest import FlinkRest, TlsKeys
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.script import Fixed
 from forebay.testing.waiting import wait_until

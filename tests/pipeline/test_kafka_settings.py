@@ -230,10 +230,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, float]
         clock, said = ManualClock(), []
         spec = parse_spec({**document(), **changes})
         read = kafka_start.await_brokers(
-            spec,
-            lambda words, waited_s: said.append((words, waited_s)),
-            clock=clock,
-            sleep=clock.advance,
+            spec, lambda words, waited_s: said.append((words, waited_s)), clock=clock, sleep=clock.advance
         )
         assert read == "A"
         return said

@@ -19,8 +19,7 @@ from forebay.clients.s3.lock import held_lock
 from forebay.connectors.files.sink import committed_parts, read_jsonl_sink
 from forebay.connectors.jars import S3
 from forebay.flink.checkpoints import drain_folder
-from forebay.flink.rest import FlinkRest
-from forebay.flink.tls_keys import tls_keys
+from forebay.flink.rest import FlinkRest, tls_keys
 from forebay.pipeline.s3_state_store import S3Store
 from forebay.ports import free_port
 from forebay.settings import AWS_SECRETS

@@ -88,14 +88,6 @@ def test_the_graph_of_an_application_without_a_model_has_none() -> None:
     assert found[-1] == ("dead_letters", 1, None, None, "topics")
 
 
-def test_the_graph_as_text() -> None:
-    lines = graph_text(stages_of(parse_spec(PIPELINE, base=Path("/x")))).splitlines()
-    assert (
-        lines[2]
-        == "→ infer         the model at http://a:1, http://b:1  (parallelism 2, shards 16, capacity 9)"
-    )
-
-
 SETTINGS = Settings(home=Path("/home"), python=Path())
 
 

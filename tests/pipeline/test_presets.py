@@ -130,8 +130,3 @@ def test_summaries_need_a_key_and_event_time(file: Path, tmp_path: Path) -> None
         settings = [wrong, "application.step_s=1000"]
         with pytest.raises(SettingError, match=said):
             preset_spec("summary", ApplicationOptions(str(file), tmp_path, time="at"), settings)
-
-
-def test_a_source_that_is_almost_one_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="did you mean 'wikimedia'"):
-        preset_spec("trends", ApplicationOptions("wikimeda", tmp_path))

@@ -23,20 +23,20 @@ from forebay.errors import SettingError
 from forebay.flink.checkpoints import END_MARK, checkpoints_of
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.plan import resolved
-from forebay.pipeline.record import CheckpointCleaner, forget
 from forebay.pipeline.resume import (
     KEPT_LOGS,
+    CheckpointCleaner,
     check_same_kafka,
     checkpoint_to_resume,
     clean_logs,
     end_orphan,
     fingerprint,
+    forget,
     found_state,
     resume_words,
 )
-from forebay.pipeline.run_state import Completed, RunState, read_state, write_state
 from forebay.pipeline.spec import PipelineSpec
-from forebay.pipeline.state_store import LocalStore
+from forebay.pipeline.state_store import Completed, LocalStore, RunState, read_state, write_state
 from forebay.processes import birth_s, pid_space
 
 JOB_A, JOB_B, JOB_C = "a" * 32, "b" * 32, "c" * 32

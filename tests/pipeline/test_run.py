@@ -26,9 +26,9 @@ from forebay.pipeline.load import parse_spec
 from forebay.pipeline.outputs import OutputCounts
 from forebay.pipeline.plan import Plan
 from forebay.pipeline.run import run_pipeline
-from forebay.pipeline.run_state import RunState, read_state
-from forebay.pipeline.scaling.engine import ScaledEngine
+from forebay.pipeline.scaled_engine import ScaledEngine
 from forebay.pipeline.snapshot import Scaling, Snapshot
+from forebay.pipeline.state_store import RunState, read_state
 from forebay.pipeline.watch import FailedCommits
 from forebay.settings import Settings
 

@@ -18,18 +18,25 @@ from forebay.flink.checkpoints import END_MARK, END_NOTE, HEADER, MARK, MAX_DRAI
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.plan import Plan
 from forebay.pipeline.preflight import check_paths
-from forebay.pipeline.record import CheckpointCleaner, forget
 from forebay.pipeline.resume import (
     AlreadyFinished,
+    CheckpointCleaner,
     checkpoint_to_resume,
     end_orphan,
     fingerprint,
+    forget,
     found_state,
 )
-from forebay.pipeline.run_state import Completed, RunRecordBroken, RunState
 from forebay.pipeline.s3_state_store import FENCE_KEPT_S, FENCES, PATIENCE_S, S3Store
 from forebay.pipeline.spec import PipelineSpec
-from forebay.pipeline.state_store import newest_of, number_of, open_store
+from forebay.pipeline.state_store import (
+    Completed,
+    RunRecordBroken,
+    RunState,
+    newest_of,
+    number_of,
+    open_store,
+)
 from forebay.settings import Settings
 
 pytestmark = pytest.mark.xdist_group("object-store")
@@ -406,9 +413,7 @@ def test_late_writer_that_lost_is_fenced_next(place: Place) -> None:
         place.put(f"{JOB_B}/chk-1/_metadata", b"of the job that is still active")
 
 
-def test_fence_continues_numbers_from_the_restored_checkpoint(
-    place: Place,
-) -> None:
+def test_fence_continues_numbers_from_the_restored_checkpoint(place: Place) -> None:
     place.put("lock", encode_lock(Lock("p")))
     place.checkpoint(JOB_A, 500)
     state = place.started(JOB_B, restored=f"{JOB_A}/chk-500")

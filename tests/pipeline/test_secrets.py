@@ -23,7 +23,7 @@ from benchmarks.feeds import FeedServer, serve
 from benchmarks.topic_client import consume_committed, make_topic
 from pyflink import java_gateway
 
-from forebay.flink import tls_keys
+from forebay.flink import rest
 from forebay.flink.jvm import jvm_process, start_jvm
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.script import Fixed
@@ -131,10 +131,7 @@ def told(url: str, key: str, ca: Path) -> bytes:
 @pytest.mark.slow
 @pytest.mark.xdist_group("kafka_security")
 def test_run_leaves_and_shows_no_secret(
-    secured: Any,
-    authority: Authority,
-    kafka_jar: Path,
-    tmp_path: Path,
+    secured: Any, authority: Authority, kafka_jar: Path, tmp_path: Path
 ) -> None:
     results = f"t-{uuid.uuid4().hex[:8]}"
     make_topic(secured.bootstrap, results)
@@ -190,8 +187,8 @@ def test_run_leaves_and_shows_no_secret(
             )
             assert process.poll() is None, process.stdout and process.stdout.read()[-3000:]
             keys = run.home / "run" / "flink" / "keys"
-            secrets["password of Flink's key"] = (keys / tls_keys.PASSWORD).read_text()
-            secrets["Flink's key"] = (keys / tls_keys.PEM).read_text().splitlines()[1]
+            secrets["password of Flink's key"] = (keys / rest.PASSWORD).read_text()
+            secrets["Flink's key"] = (keys / rest.PEM).read_text().splitlines()[1]
             search = Search(secrets)
             search.look("Flink's service", "Flink's service", run.told())
             search.look_at(psutil.Process(process.pid), given=for_run)

@@ -19,15 +19,16 @@ from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.pipeline.messages import JobStatus, Signs
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.supervision import (
+    HALTED,
+    LIMITS_S,
     MAX_RESTARTS,
-    MUTE_S,
-    NO_TASK_MANAGER_S,
+    MUTE,
+    NO_TASK_MANAGER,
     NOT_RUNNING,
-    NOT_RUNNING_S,
     SILENT_S,
-    STILL_S,
-    TOO_FEW_S,
-    UNANSWERED_S,
+    STILL,
+    TOO_FEW,
+    UNANSWERED,
     WITHIN_S,
     EngineSupervisor,
     JobStallDetector,
@@ -76,11 +77,11 @@ def test_silent_process_is_lost() -> None:
 @pytest.mark.parametrize(
     ("look", "limit_s", "says"),
     [
-        (with_signs(answers=False), MUTE_S, "Flink's REST service did not answer for 60 s"),
-        (with_signs(task_managers=0), NO_TASK_MANAGER_S, "Flink had no task manager for 20 s"),
-        (with_counts(state="RESTARTING"), NOT_RUNNING_S, "the job did not run for 120 s"),
-        (with_counts(state="CANCELLING"), NOT_RUNNING_S, "the job did not run for 120 s"),
-        (BUSY, STILL_S, "the operator did not check its requests for 300 s"),
+        (with_signs(answers=False), LIMITS_S[MUTE], "Flink's REST service did not answer for 60 s"),
+        (with_signs(task_managers=0), LIMITS_S[NO_TASK_MANAGER], "Flink had no task manager for 20 s"),
+        (with_counts(state="RESTARTING"), LIMITS_S[HALTED], "the job did not run for 120 s"),
+        (with_counts(state="CANCELLING"), LIMITS_S[HALTED], "the job did not run for 120 s"),
+        (BUSY, LIMITS_S[STILL], "the operator did not check its requests for 300 s"),
     ],
 )
 def test_long_uninterrupted_sign_is_a_stall(look: JobStatus, limit_s: float, says: str) -> None:
@@ -91,8 +92,8 @@ def test_long_uninterrupted_sign_is_a_stall(look: JobStatus, limit_s: float, say
 
 def test_task_manager_process_has_time_to_restart() -> None:
     one = with_signs(task_managers=1)
-    assert after(one, TOO_FEW_S - 0.1, task_managers=2) is None
-    assert after(one, TOO_FEW_S, task_managers=2) == "Flink lacked a task manager for 60 s"
+    assert after(one, LIMITS_S[TOO_FEW] - 0.1, task_managers=2) is None
+    assert after(one, LIMITS_S[TOO_FEW], task_managers=2) == "Flink lacked a task manager for 60 s"
     assert after(with_signs(task_managers=2), 100.0, task_managers=2) is None
     assert after(one, 100.0) is None
 
@@ -105,7 +106,7 @@ def test_calls_beyond_the_deadline_are_a_stall() -> None:
         stall_detector, now_s = watched(*(with_signs(looked_ms=n) for n in range(2 + int(seconds))))
         return stall_detector.stalled(now_s)
 
-    limit_s = DEADLINE_S + UNANSWERED_S
+    limit_s = DEADLINE_S + LIMITS_S[UNANSWERED]
     assert unanswered(limit_s - 1) is None
     assert unanswered(limit_s) == "no result, failure or retry of the requests in flight for 1300 s"
 
@@ -123,7 +124,7 @@ def test_no_stall_if_nothing_could_move(look: JobStatus) -> None:
 
 
 def test_event_waiting_for_the_first_slot_counts() -> None:
-    assert after(with_counts(in_flight=0, oldest_read_ms=1), STILL_S) is not None
+    assert after(with_counts(in_flight=0, oldest_read_ms=1), LIMITS_S[STILL]) is not None
 
 
 @pytest.mark.parametrize("moving", [{"looked_ms": 1}, {"held_back_ms": 1}])
@@ -163,9 +164,7 @@ LOOKS = st.builds(
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 100.0), LOOKS), min_size=1, max_size=60))
-def test_stall_requires_one_sign_in_every_look(
-    steps: list[tuple[float, JobStatus]],
-) -> None:
+def test_stall_requires_one_sign_in_every_look(steps: list[tuple[float, JobStatus]]) -> None:
     stall_detector, now_s = JobStallDetector(0.0, 5.0), 0.0
     times: list[float] = []
     for pause_s, look in steps:
@@ -267,9 +266,7 @@ def test_replica_that_cannot_restart_ends_the_run(make_owned: MakeOwned) -> None
         EngineSupervisor(owned, ManualClock()).check_replicas()
 
 
-def test_frequent_but_not_occasional_deaths_end_the_run(
-    make_owned: MakeOwned,
-) -> None:
+def test_frequent_but_not_occasional_deaths_end_the_run(make_owned: MakeOwned) -> None:
     owned, clock = make_owned(), ManualClock()
     keeper = EngineSupervisor(owned, clock)
     for _ in range(2 * MAX_RESTARTS):

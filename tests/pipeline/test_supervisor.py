@@ -21,12 +21,12 @@ from forebay.pipeline.attempt import AttemptSpec, Preparation
 from forebay.pipeline.inference import Served
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.messages import (
+    AttemptLost,
     AwaitsKafka,
     Checked,
     Failed,
     Finished,
     JobStatus,
-    Lost,
     NewTopics,
     Ready,
     Report,
@@ -36,9 +36,8 @@ from forebay.pipeline.messages import (
 )
 from forebay.pipeline.plan import Plan
 from forebay.pipeline.run import run_pipeline
-from forebay.pipeline.run_state import RunState, read_state
 from forebay.pipeline.snapshot import Snapshot
-from forebay.pipeline.state_store import LocalStore
+from forebay.pipeline.state_store import LocalStore, RunState, read_state
 from forebay.pipeline.supervision import SILENT_S
 from forebay.settings import Settings
 
@@ -196,10 +195,7 @@ def test_plan_names_the_engine_if_nothing_was_started(bench: Bench) -> None:
 
 def test_skipped_records_add_up_over_attempts(bench: Bench) -> None:
     gone = Skipped(("t/0: offsets 3 to 5",), 3)
-    bench.attempts(
-        (Checked(), gone, Ready(NOBODY), RUNS, Lost("gone")),
-        (gone, *STARTS, RUNS, DONE),
-    )
+    bench.attempts((Checked(), gone, Ready(NOBODY), RUNS, AttemptLost("gone")), (gone, *STARTS, RUNS, DONE))
     last = bench.run()
     assert (last.gaps, last.skipped_records) == (gone.gaps * 2, 6)
     assert any(now.gaps == gone.gaps for now in bench.seen)
@@ -279,11 +275,9 @@ def test_job_is_recorded_before_submission(bench: Bench) -> None:
 
 
 def test_lost_attempt_resumes_from_the_newest_checkpoint(bench: Bench) -> None:
-    lost = Lost("Flink's JVM was killed")
+    lost = AttemptLost("Flink's JVM was killed")
     bench.attempts(
-        (*STARTS, RUNS, complete(4), RUNS, lost),
-        (*STARTS, RUNS, complete(5), lost),
-        (*STARTS, RUNS, DONE),
+        (*STARTS, RUNS, complete(4), RUNS, lost), (*STARTS, RUNS, complete(5), lost), (*STARTS, RUNS, DONE)
     )
     last = bench.run()
     first, second, third = bench.orders()
@@ -305,7 +299,7 @@ def test_lost_attempt_resumes_from_the_newest_checkpoint(bench: Bench) -> None:
 
 def test_failed_commits_add_up_over_attempts(bench: Bench) -> None:
     failed = replace(RUNS, snapshot=replace(RUNS.snapshot, failed_commits=2))
-    bench.attempts((*STARTS, failed, failed, Lost("gone")), (*STARTS, RUNS, failed, DONE))
+    bench.attempts((*STARTS, failed, failed, AttemptLost("gone")), (*STARTS, RUNS, failed, DONE))
     assert bench.run().failed_commits == 4
 
 
@@ -343,8 +337,8 @@ def test_resume_from_an_earlier_checkpoint_is_recorded(bench: Bench) -> None:
         process.steps.insert(0, ResumesEarlier(str(newest.parent / "chk-4"), "Kafka has aborted it"))
 
     bench.attempts(
-        (*STARTS, complete(4), complete(5), Lost("gone")),
-        (resumes_4, *STARTS, Lost("gone again")),
+        (*STARTS, complete(4), complete(5), AttemptLost("gone")),
+        (resumes_4, *STARTS, AttemptLost("gone again")),
         (*STARTS, DONE),
     )
     last = bench.run()
@@ -374,7 +368,7 @@ def test_the_next_run_names_what_it_resumes_and_what_has_changed(bench: Bench) -
 @pytest.mark.parametrize("steps", [(), (Checked(),), STARTS])
 def test_attempt_lost_at_its_start_is_repeated_unchanged(bench: Bench, steps: tuple[Step, ...]) -> None:
     complete_checkpoint(bench.home / ("a" * 32), 7)
-    bench.attempts((*steps, Lost("gone")), (*STARTS, DONE))
+    bench.attempts((*steps, AttemptLost("gone")), (*STARTS, DONE))
     bench.run(fresh=True)
     first, second = bench.orders()
     assert first.fresh
@@ -385,7 +379,7 @@ def test_attempt_lost_at_its_start_is_repeated_unchanged(bench: Bench, steps: tu
 def test_chosen_checkpoint_counts_until_the_job_has_its_own(bench: Bench) -> None:
     chosen = complete_checkpoint(bench.home / ("a" * 32), 3)
     complete_checkpoint(bench.home / ("a" * 32), 4)
-    lost = Lost("gone")
+    lost = AttemptLost("gone")
     bench.attempts(
         (lost,), (*STARTS, lost), (*STARTS, complete(8), lost), (*STARTS, DONE),
     )  # fmt: skip
@@ -397,7 +391,7 @@ def test_chosen_checkpoint_counts_until_the_job_has_its_own(bench: Bench) -> Non
 
 
 def test_eleventh_loss_in_ten_minutes_ends_the_run(bench: Bench) -> None:
-    bench.attempts(*[(*STARTS, complete(number), Lost("gone")) for number in range(1, 12)])
+    bench.attempts(*[(*STARTS, complete(number), AttemptLost("gone")) for number in range(1, 12)])
     with pytest.raises(PipelineFailed, match="gone; Flink was restarted 10 times within 10 minutes"):
         bench.run()
     assert bench.pauses == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0, 30.0]
@@ -442,7 +436,7 @@ def test_job_finished_as_its_jvm_died_has_finished(bench: Bench, seen: bool) -> 
         (job / "chk-1" / "_metadata").unlink()
         (job / "chk-1").rmdir()
 
-    bench.attempts((*STARTS, complete(1), *[RUNS] * seen, finish, Lost("gone")))
+    bench.attempts((*STARTS, complete(1), *[RUNS] * seen, finish, AttemptLost("gone")))
     assert bench.run().state == "FINISHED"
     assert bench.state.finished
 
@@ -458,9 +452,9 @@ def test_restore_at_the_end_is_recorded(bench: Bench) -> None:
         noted.append(bench.state.restored_at_end)
 
     bench.attempts(
-        (*STARTS, complete(1), note, mark, Lost("gone")),
+        (*STARTS, complete(1), note, mark, AttemptLost("gone")),
         # It is restored from the first one's checkpoint, and the third from its own.
-        (*STARTS, note, complete(2), Lost("gone")),
+        (*STARTS, note, complete(2), AttemptLost("gone")),
         (*STARTS, note, complete(3), DONE),
     )
     bench.run()
@@ -476,7 +470,7 @@ def test_drain_savepoint_is_recorded_as_an_end(bench: Bench) -> None:
 
     noted: list[bool] = []
     bench.attempts(
-        (*STARTS, drained, Lost("gone")),
+        (*STARTS, drained, AttemptLost("gone")),
         (*STARTS, lambda process: noted.append(bench.state.restored_at_end), DONE),
     )
     bench.run()
@@ -529,7 +523,7 @@ def test_wait_for_kafka_is_shown(bench: Bench) -> None:
 def test_elapsed_time_continues_over_attempts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter(range(0, 100_000, 2))
     monkeypatch.setattr(supervisor.time, "monotonic", lambda: float(next(times)))
-    bench.attempts((*STARTS, RUNS, Lost("gone")), (*STARTS, RUNS, RUNS, DONE))
+    bench.attempts((*STARTS, RUNS, AttemptLost("gone")), (*STARTS, RUNS, RUNS, DONE))
     bench.run()
     elapsed = [now.elapsed_s for now in bench.seen]
     assert elapsed == sorted(elapsed)

@@ -19,12 +19,8 @@ from forebay.pipeline.backlog import LastCount
 from forebay.pipeline.kafka.offsets import GroupOffsets, OffsetObservation, OffsetSettlement
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.messages import JobStatus
-from forebay.pipeline.snapshot import CheckpointTimes, KvTransfers, Snapshot, counted
-from forebay.pipeline.watch import (
-    Rests,
-    StopRequests,
-    watch_until_end,
-)
+from forebay.pipeline.snapshot import CheckpointStats, KvTransfers, Snapshot, counted
+from forebay.pipeline.watch import Rests, StopRequests, watch_until_end
 
 NOW = Snapshot(1.0, "RUNNING", results=8, dead_letters=2, prompt_tokens=500, completion_tokens=100)
 
@@ -74,7 +70,7 @@ def test_idle_job_is_polled_more_rarely() -> None:
     assert looks(rests, 10, later) == [True] * 10
     assert looks(rests, 20, later) == [False, False, False, True] * 5
     assert looks(rests, 20, later) == [*[False] * 9, True] * 2
-    checked = replace(STILL, checkpoints=CheckpointTimes(9, 0, 80, 5000))
+    checked = replace(STILL, checkpoints=CheckpointStats(9, 0, 80, 5000))
     assert looks(rests, 10, checked) == [*[False] * 9, True], "a checkpoint is nothing new"
     moved = replace(STILL, results=9)
     assert looks(rests, 10, moved) == [*[False] * 9, True]

@@ -21,8 +21,8 @@ from forebay.connectors.files.sink import JsonlFiles, jsonl_sink
 from forebay.connectors.files.source import Files, file_source
 from forebay.connectors.formats import MAX_RECORD_BYTES, Format, dead_letter_json, result_json
 from forebay.errors import SettingError
+from forebay.flink.event_time import with_event_time
 from forebay.flink.types import check_uid_free
-from forebay.flink.watermarks import with_event_time
 from forebay.json_numbers import dump_json
 from forebay.records import DeadLetter, Event, Result
 

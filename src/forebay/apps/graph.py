@@ -10,11 +10,11 @@ from forebay.clock import SystemClock
 from forebay.codec import decode, encode
 from forebay.engine.context import ContextNeed
 from forebay.engine.prompt import PromptTemplate
+from forebay.flink.event_time import Clocked
 from forebay.flink.infer import InferenceStreams, infer, infer_stateful
 from forebay.flink.keying import EventText
 from forebay.flink.request_handler import InferenceSpec
 from forebay.flink.stages import payload
-from forebay.flink.stream_clock import Clocked
 from forebay.flink.types import BYTES
 from forebay.records import JSON, Event, Result, Timeline
 from forebay.stateful.program import Program

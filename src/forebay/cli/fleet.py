@@ -40,8 +40,7 @@ def status(
 ) -> None:
     """Show runs on this machine that scale their replicas: state, load and last decision."""
     from forebay.pages.picture import check_picture, write_picture
-    from forebay.pipeline.scaling.picture import course_picture
-    from forebay.pipeline.scaling.record import read_course, running_statuses
+    from forebay.pipeline.scaling_record import course_picture, read_course, running_statuses
 
     check_json(json)
     if plot is not None:

@@ -162,7 +162,7 @@ def _key_setting(api_key_env: str | None) -> list[str]:
 
 
 def _range_setting(replicas: str | None) -> list[str]:
-    from forebay.pipeline.scaling.settings import replicas_settings
+    from forebay.pipeline.inference_settings import replicas_settings
 
     return [] if replicas is None else replicas_settings(replicas)
 
@@ -236,7 +236,7 @@ def _run(plan: Plan, json: str | None, ui: str | None) -> None:
 
 def _engine(plan: Plan, errors: Console) -> OpenAnyEngine:
     from forebay.engine.launch import ConsoleProgress, EngineOptions, local_replicas
-    from forebay.pipeline.scaling.engine import scaled_engine
+    from forebay.pipeline.scaled_engine import scaled_engine
 
     if not plan.starts_engine:
         return nullcontext(plan.engine)

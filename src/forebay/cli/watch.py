@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from forebay.cli.output import say
 from forebay.cli.show import PAGE
 from forebay.json_numbers import read_json
-from forebay.pipeline.live.outputs import Outputs, OutputsReader, one_line
+from forebay.pipeline.live.outputs import OutputsReader, RunOutputs, one_line
 from forebay.pipeline.live.view import LivePage
 from forebay.settings import shows_browser
 
@@ -49,7 +49,7 @@ class Watched:
         self._spec = spec
         self._console = console
         news = None if spec.application is None else self._tell
-        self._outputs = Outputs(spec, keep_all=spec.application is not None, news=news)
+        self._outputs = RunOutputs(spec, keep_all=spec.application is not None, news=news)
         self._page = LivePage(spec, self._outputs, replicas=replicas)
         self._watch = watch
 

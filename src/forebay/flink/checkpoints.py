@@ -1,8 +1,6 @@
-"""Checkpoints on disk: which are complete, the newest, whether it is whole, and copies that Flink does not
-delete.
+"""Checkpoints on disk: which are complete, the newest, and copies that Flink does not delete.
 
-Numbers show which is newer, because a restored job continues them; times do not, because clocks are set and
-copies have their own.
+Numbers show which is newer, as a restored job continues them; times do not.
 """
 
 from __future__ import annotations
@@ -21,20 +19,16 @@ from forebay.errors import SettingError
 
 METADATA = "_metadata"
 HEADER = struct.Struct(">IiQ")
-"""Begin of Flink's `_metadata`: a mark, the format version, the checkpoint's number."""
+"""A mark, the format version, the checkpoint's number."""
 MARK = 0x4960672D
 NEWEST_VERSION = 6
-"""Written by Flink 2.3, which reads all earlier ones."""
 JOB_DIRECTORY = re.compile(r"[0-9a-f]{32}")
 LOCK = "lock"
 END_MARK = "finished"
-"""The file in the folder of a finished job, see `forebay.flink.end_mark`."""
 END_NOTE = "note"
-"""Prefix of the files in a job's folder with its counts, see `forebay.flink.kept_counts`."""
 NUMBERED = re.compile(r"chk-(\d+)")
 DRAIN = re.compile(r"drain-\d+")
 MAX_DRAINS = 32
-"""How often a job may try to drain."""
 LOOKS = 100
 """Each look that finds the newest checkpoint gone means that Flink has completed others."""
 
@@ -44,19 +38,15 @@ L_co = TypeVar("L_co", bound=Location, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint(Generic[L_co]):
-    """A complete checkpoint, or the savepoint of a drained job, in the folder of its job."""
-
     path: L_co
     number: int
 
     @property
     def name(self) -> str:
-        """`JOB/chk-N`: its place below the folder of all checkpoints."""
         return f"{job_of(self.path)}/{self.path.name}"
 
 
 def drain_folder(number: int) -> str:
-    """Name of the folder, next to a job's checkpoints, for the savepoint of its drain number `number`."""
     return f"drain-{number}"
 
 
@@ -76,11 +66,10 @@ class Contents:
 
 
 def newest_checkpoint(checkpoint_dir: Path) -> Path | None:
-    """The newest complete checkpoint under `checkpoint_dir`, over all jobs; None if there is none.
+    """The complete checkpoint under `checkpoint_dir` with the highest number, if any.
 
-    It has the highest number. Raises `SettingError` if it cannot be read, or if a checkpoint of another job
-    with a lower number was written later: that job started from the beginning in the same folder, or a clock
-    was set.
+    Raises `SettingError` if it cannot be read, or if one of another job with a lower number was written
+    later.
     """
     for _ in range(LOOKS):
         jobs = [found for job in _folders(checkpoint_dir) if (found := newest_of_job(job))]
@@ -88,7 +77,7 @@ def newest_checkpoint(checkpoint_dir: Path) -> Path | None:
         if newest is None:
             return None
         with suppress(FileNotFoundError):
-            later = max(jobs, key=lambda checkpoint: (_written_ns(checkpoint), checkpoint.number))
+            later = max(jobs, key=lambda each: ((each.path / METADATA).stat().st_mtime_ns, each.number))
             if later.number < newest.number:
                 raise SettingError(
                     f"{checkpoint_dir} holds checkpoints of jobs that do not follow one another: "
@@ -109,10 +98,8 @@ def newest_of_job(job: Path) -> Checkpoint[Path] | None:
 
 
 def checkpoints_of(job: Path) -> list[Checkpoint[Path]]:
-    """The complete checkpoints in the folder of one job, the newest first.
-
-    Raises `SettingError` for a savepoint whose number cannot be read.
-    """
+    """The complete checkpoints in a job's folder, newest first. Raises `SettingError` for one that cannot be
+    read."""
     seen = _candidates(job)
     for _ in range(LOOKS):
         found = [checkpoint for path in seen if (checkpoint := _complete(path))]
@@ -138,15 +125,15 @@ def _complete(path: Path) -> Checkpoint[Path] | None:
 
 
 def check_readable(checkpoint: Path) -> int:
-    """The number in a checkpoint's `_metadata`. Raises `SettingError` if that is damaged or of a newer Flink,
-    and `FileNotFoundError`."""
+    """Return the number in a checkpoint's `_metadata`. Raises as `number_in`, and `FileNotFoundError`."""
     path = checkpoint / METADATA
     with path.open("rb") as file:
         return number_in(file.read(HEADER.size), path)
 
 
 def number_in(head: bytes, path: object) -> int:
-    """The same for a `_metadata` at `path` that begins with `head`."""
+    """The number in a `_metadata` that begins with `head`. Raises `SettingError` if damaged, or of a newer
+    Flink."""
     if len(head) < HEADER.size:
         raise SettingError(f"{path} is cut off: it has {len(head)} bytes")
     mark, version, number = HEADER.unpack(head)
@@ -160,7 +147,6 @@ def number_in(head: bytes, path: object) -> int:
 
 
 def contents(checkpoint: Path) -> Contents:
-    """The contents of a checkpoint's folder; nothing if it is gone."""
     files = size = 0
     with suppress(FileNotFoundError):
         for entry in os.scandir(checkpoint):
@@ -175,20 +161,13 @@ def _folders(folder: Path) -> list[Path]:
     return []
 
 
-def _written_ns(checkpoint: Checkpoint[Path]) -> int:
-    return (checkpoint.path / METADATA).stat().st_mtime_ns
-
-
 KEPT = "kept"
 SHARED = "shared"
-"""Flink's folder for files that several checkpoints of a job share."""
 BACK = "savepoint-kept-"
-"""Prefix of a checkpoint brought back, unknown to Flink."""
 
 
 class KeptCheckpoints:
-    """Hard links of the checkpoints of one `job`, in a folder below it, to make results again that are found
-    lost only after the job has ended, when Flink has deleted its checkpoints.
+    """Hard links of a job's checkpoints, to repeat results that are found lost after its end.
 
     None is kept if the file system has no hard links, or if checkpoints share files (incremental ones).
     """
@@ -208,12 +187,10 @@ class KeptCheckpoints:
                     _link(checkpoint.path, to)
 
     def drop_before(self, number: int) -> None:
-        """Delete those older than the newest up to `number`."""
         for checkpoint in self._up_to(number)[1:]:
             shutil.rmtree(checkpoint.path, ignore_errors=True)
 
     def bring_back(self, number: int) -> Checkpoint[Path] | None:
-        """Move the newest up to `number` to the job's own; None if none is kept."""
         for checkpoint in self._up_to(number)[:1]:
             path = self._job / f"{BACK}{checkpoint.number}"
             with suppress(OSError):
@@ -226,7 +203,6 @@ class KeptCheckpoints:
 
 
 def _link(folder: Path, to: Path) -> None:
-    """Link all files of `folder`; `to` appears once it is complete."""
     making = to.with_name(f"{to.name}.new")
     shutil.rmtree(making, ignore_errors=True)
     making.mkdir(parents=True)

@@ -1,7 +1,6 @@
-"""A file with Flink's classes as the JVM holds them in memory, which later JVMs map to start faster.
+"""A file with Flink's 12,000 classes as the JVM holds them in memory, which later JVMs map to start faster.
 
-A run lists its 12,000 classes, and makes an archive from the list in the background. A JVM uses it only if it
-matches the class path, including the times of the jars.
+A JVM uses it only if it matches the class path, including the times of the jars.
 """
 
 from __future__ import annotations
@@ -22,19 +21,14 @@ from forebay.files import private_folder
 from forebay.processes import own_name, parent_death_signal
 
 MIN_CLASSES = 5000
-"""A JVM that has run a job has loaded more."""
 DUMP_TIMEOUT_S = 300.0
 LISTS_CLASSES = "-XX:DumpLoadedClassList"
 UNUSED_S = 7 * 24 * 3600.0
-"""An archive (100 MB or more) unused for this long is removed when another is made."""
 ARCHIVES = "flink-*.jsa"
 
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """The archive for JVMs that run `java` with `classpath`, in `folder`. Lists of classes are in `lists`,
-    which others clean up."""
-
     folder: Path
     lists: Path
     java: Path
@@ -42,7 +36,6 @@ class ClassArchive:
 
     @property
     def path(self) -> Path:
-        """The archive's file; it depends on the Java and the jars."""
         digest = hashlib.blake2b(digest_size=8)
         for jar in (str(self.java.parents[1] / "release"), *self.classpath):
             stat = Path(jar).stat() if Path(jar).exists() else None
@@ -50,10 +43,7 @@ class ClassArchive:
         return self.folder / f"flink-{digest.hexdigest()}.jsa"
 
     def options(self) -> tuple[str, ...]:
-        """JVM options: use the archive if it exists, else list the classes.
-
-        Raises `SettingError` if the folder cannot be made private: code comes from it.
-        """
+        """Raises `SettingError` if others may write to the archive."""
         private_folder(self.folder.absolute())
         if self.path.is_file():
             with suppress(OSError):
@@ -63,8 +53,7 @@ class ClassArchive:
         return (f"{LISTS_CLASSES}={self._list()}",)
 
     def make(self, environment: Mapping[str, str]) -> bool:
-        """Make the archive of what this process's JVM has loaded so far; blocks for half a minute or longer.
-        Returns whether it exists now. `environment` is for the process that makes it."""
+        """Make it of what this process's JVM has loaded; blocks for half a minute. Whether it exists now."""
         made = self.path
         if made.is_file():
             return True
@@ -129,21 +118,17 @@ def _before_java() -> Callable[[], None]:
 
 LOADER = "flink-table-planner-loader-"
 PLANNER = "flink-table-planner.jar"
-"""Name of the planner inside its loader."""
 SCALA = "flink-scala_"
-"""Prefix of a jar that only the planner needs."""
 
 
 def with_planner(classpath: Sequence[str], folder: Path) -> tuple[str, ...]:
-    """`classpath` with the planner, unpacked into `folder` once, instead of its loader; unchanged if that is
-    not possible. Raises `SettingError` if `folder` cannot be made private: code comes from it."""
+    """Unpack the planner into `folder`, instead of its loader. Raises `SettingError` if others may write
+    there."""
     private_folder(folder.absolute())
     return tuple(_planner_in(path, folder) or path for path in classpath)
 
 
 def without_planner(classpath: Sequence[str]) -> tuple[str, ...]:
-    """`classpath` without the table planner: the JVM starts faster in less memory, and its class archive is
-    half as large."""
     return tuple(path for path in classpath if not Path(path).name.startswith((LOADER, SCALA)))
 
 

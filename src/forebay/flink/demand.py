@@ -1,4 +1,4 @@
-"""Reports what waits in a subtask to the autoscaler: a wrapper of the request handler."""
+"""Reports what waits in a subtask to the autoscaler."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import logging
 import math
 import os
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+from forebay.clients.http.readers import WholeAnswer
+from forebay.clients.http.server import HttpServer
 from forebay.clock import Clock
+from forebay.engine.failures import Redactor
+from forebay.errors import EngineError, SettingError
 from forebay.fleet.autoscale.class_mix import ClassMix
 from forebay.fleet.autoscale.demand import StreamDemand, encode_demand, report_name
 from forebay.fleet.autoscale.loop import ScalingLoop
@@ -20,16 +22,15 @@ from forebay.fleet.autoscale.meter import DemandMeter, DemandReport
 from forebay.fleet.autoscale.published import PublishedReplicas
 from forebay.fleet.autoscale.settings import ScalingLink
 from forebay.fleet.autoscale.step_log import StepLog
-from forebay.fleet.autoscale.topic_queue import TopicQueue
+from forebay.fleet.autoscale.topic_queue import TopicQueue, decode_backlog
 from forebay.fleet.client import FleetClient
 from forebay.fleet.disaggregated import TwoClients
+from forebay.flink.keying import EventClasses
 from forebay.flink.metrics import ScalingGauges
-from forebay.flink.queue_reader import QueueReader
 from forebay.flink.request_pool import Answer, Handler
-from forebay.flink.service_class import EventClasses
 from forebay.processes import pid_space
 from forebay.records import KeyedEvent, Result
-from forebay.stateful.outputs import ProgramRequest
+from forebay.stateful.turns import ProgramRequest
 
 log = logging.getLogger(__name__)
 
@@ -43,22 +44,11 @@ def prompt_chars(item: KeyedEvent) -> int:
     return len(item.event.raw)
 
 
-@dataclass(slots=True)
-class ReplicaObservation:
-    newest: DemandReport | None = None
-
-    def __call__(self) -> dict[str, DemandReport]:
-        return {} if self.newest is None else {"": self.newest}
-
-
 class MeteredHandler:
-    """Answers like `handler`, and reports what waits each second. Belongs to the event loop on which it was
-    made, except `accept`.
+    """Answers like `handler`, and reports what waits each second. Of one event loop, except `accept`.
 
-    With a folder, the report is a file there, deleted by `close`. Without one, a scaling loop decides here
-    for all subtasks, which are alike because events are spread by a hash. Wanted replicas, what waits and
-    when it is due go to `gauges`, and once a minute what was learned of `model`. `link` may name a source for
-    what waits in topics. `classes`: the service class of an event; None: the default class.
+    With a folder, the report is a file there. Without one, a scaling loop decides here for all subtasks,
+    which are alike because events are spread by a hash.
     """
 
     def __init__(
@@ -79,7 +69,7 @@ class MeteredHandler:
         self._clock = clock
         self._default, self._classes = link.settings.classes[0], classes
         self._meter = DemandMeter(link.settings.answer_tokens)
-        self._sight = ReplicaObservation()
+        self._newest: DemandReport | None = None
         self._queue = TopicQueue(link.record_tokens)
         self._loop = self._loop_here() if link.folder is None else None
         self._memory = self._memory_for(model)
@@ -146,7 +136,7 @@ class MeteredHandler:
         wanted = client.wanted
         if self._loop is not None and client.probed:
             # Before that, there seem to be no replicas, and none needed.
-            self._sight.newest = report.times(self._link.subtasks)
+            self._newest = report.times(self._link.subtasks)
             self._loop.tick(self._clock.monotonic_s())
             wanted = self._gauges.wanted_replicas
         due_s = None if not report.waiting else (report.waiting[0].due_ms - now_ms) // 1000
@@ -182,23 +172,74 @@ class MeteredHandler:
             return self._client.usable
 
         demand = StreamDemand(
-            self._sight,
+            lambda: {} if self._newest is None else {"": self._newest},
             clock.wall_ms,
             mix=ClassMix(settings.classes),
             speed=speed,
             ready=ready,
             queued=lambda: self._queue.waits(clock.monotonic_s()),
         )
-        owner = PublishedReplicas(ready, publisher(self._gauges), settings.timings.boot_s)
+        owner = PublishedReplicas(ready, self._gauges.publish, settings.timings.boot_s)
         return ScalingLoop(scaler, owner, demand, settings.timings.interval_s, on_step=StepLog(log))
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Replace the file; not durable like `write_atomic`: it is valid for a second."""
     beside = path.with_suffix(".new")
     beside.write_bytes(data)
     beside.replace(path)
 
 
-def publisher(gauges: ScalingGauges) -> Callable[[int], None]:
-    return lambda wanted: gauges.set(wanted, gauges.backlog_tokens, gauges.due_s)
+EVERY_S = 3.0
+TIMEOUT_S = 3.0
+MAX_BYTES = 4096
+PATIENCE_S = 60.0
+
+
+class QueueReader:
+    """Reads a job's backlog at `url` into `queue`, until `close`. Of one event loop."""
+
+    def __init__(self, url: str, queue: TopicQueue, clock: Clock, *, every_s: float = EVERY_S) -> None:
+        self._url = url
+        self._queue = queue
+        self._clock = clock
+        self._every_s = every_s
+        self._heard_s = clock.monotonic_s()
+        self._told = False
+        self._task = asyncio.get_running_loop().create_task(self._read_on())
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _read_on(self) -> None:
+        server = HttpServer(self._url, headers={"User-Agent": "forebay"}, quote=Redactor())
+        try:
+            while True:
+                problem = await self._read(server)
+                now_s = self._clock.monotonic_s()
+                if not problem:
+                    self._heard_s, self._told = now_s, False
+                elif not self._told and now_s - self._heard_s >= PATIENCE_S:
+                    self._told = True
+                    log.warning(
+                        "the backlog in topics is unknown; scaling uses only the job's own: %s", problem
+                    )
+                await asyncio.sleep(self._every_s)
+        finally:
+            await server.close()
+
+    async def _read(self, server: HttpServer) -> str:
+        answer = WholeAnswer(self._url, max_bytes=MAX_BYTES, max_error_bytes=0)
+        try:
+            await server.get("", answer, total_s=TIMEOUT_S)
+            if answer.status != 200:
+                return f"{self._url}: expected status 200, found {answer.status}"
+            backlog = decode_backlog(bytes(answer.data))
+        except EngineError as error:
+            return str(error)
+        except SettingError as error:
+            return f"{self._url}: expected a backlog, found something else: {error}"
+        if backlog is None:
+            return f"{self._url}: the backlog is not known yet"
+        self._queue.observe(backlog, self._clock.monotonic_s())
+        return ""

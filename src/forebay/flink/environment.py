@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyflink
 from py4j.protocol import Py4JJavaError
+from pyflink import java_gateway
 from pyflink.common import Configuration
 from pyflink.datastream import StreamExecutionEnvironment
 from pyflink.java_gateway import get_gateway
 
 from forebay.clients.s3.location import Location, uri_of
 from forebay.errors import SettingError
-from forebay.flink.buffers import FEW_RECORDS
-from forebay.flink.file_systems import load_file_systems
 from forebay.flink.job import java_cause, wrong_option
 from forebay.flink.jvm import HEAP_MB, PORT_VARIABLE, import_path, start_jvm
-from forebay.flink.rest import FlinkRest
+from forebay.flink.rest import FlinkRest, TlsKeys, tls_keys
 from forebay.flink.shards import MAX_PARALLELISM
-from forebay.flink.thread_mode import MODE, ONE_MODE, import_functions
-from forebay.flink.tls_keys import TlsKeys, tls_keys
+from forebay.flink.thread_mode import FEW_RECORDS, MODE, ONE_MODE, import_functions
 from forebay.settings import load_settings
 
 REMOTE = {"execution.target": "remote", "execution.attached": "true"}
@@ -34,11 +34,8 @@ MIN_NETWORK_MB, MAX_NETWORK_MB = 4, 64
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Restarts of a failed job: after a delay, at most `attempts` times.
-
-    With `max_delay_s` the delay doubles from `delay_s` up to it, and resets after ten minutes without a
-    failure; `attempts` None is unlimited. `attempts` 0 fails the job at once.
-    """
+    """With `max_delay_s` the delay doubles up to it, and resets after ten minutes. `attempts` None:
+    unlimited; 0: none."""
 
     attempts: int | None = 10
     delay_s: float = 1.0
@@ -47,22 +44,14 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class FlinkConfig:
-    """How a job runs.
+    """How a job runs. `cluster`: `HOST:PORT` of its REST service; None: embedded.
 
-    `checkpoint_dir` needs `checkpoint_interval_s`; checkpoints outlive the job. `restore_from` is a
-    checkpoint or savepoint. `cluster`: `HOST:PORT` of a cluster's REST service; None: embedded. A cluster's
-    machines need this Python with Forebay at the same path, and opt/flink-python-*.jar in lib/, since a task
-    manager loads a job's copy only once. `options` are Flink's own, and override everything else.
-
-    If `task_managers` is above 1, tasks run in that many JVMs, each with its own Python, while a
-    `standalone_cluster` of the same configuration is open; `options` must set its `rest.port`.
-
-    `jars` are connectors. `plugins` is a folder of Flink plugins, such as file systems, each in its own
-    folder.
+    A cluster's machines need this Python with Forebay at the same path, and opt/flink-python-*.jar in lib/,
+    as a task manager loads a job's copy only once. `options` are Flink's own, and override everything else.
+    With several `task_managers`, open a `standalone_cluster`.
 
     The first environment of a process decides `log_dir` (made private), `heap_mb` and the class path of its
-    JVM. An embedded Flink listens on the loopback interface, and serves only holders of the key in `log_dir`:
-    use `embedded_rest`.
+    JVM.
     """
 
     parallelism: int = 1
@@ -81,29 +70,34 @@ class FlinkConfig:
 
 
 def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
-    """An environment for `config`; starts this process's JVM if needed (seconds, blocking).
-
-    Raises `SettingError` for a contradiction, a missing directory or an option that Flink refuses;
-    `LaunchError` if the JVM cannot start.
-    """
+    """Starts this process's JVM if needed (seconds, blocking). Raises `SettingError` and `LaunchError`."""
     options = secured_options(config)
     # Otherwise PyFlink starts a server for worker processes, of which there are none.
     os.environ.setdefault(WORKERS_VARIABLE, "process")
     import_functions()
     start_jvm(log_dir(config), heap_mb=config.heap_mb, jars=config.jars)
-    configuration = Configuration()
-    for key, value in options.items():
-        configuration.set_string(key, value)
-    try:
+
+    def make(configuration: Configuration) -> StreamExecutionEnvironment:
         if config.plugins is not None:
             # Also for a cluster, which has its own: the client of a job looks at its places.
             load_file_systems(config.plugins, options)
         if config.cluster is None and config.task_managers == 1:
-            env = StreamExecutionEnvironment.get_execution_environment(configuration)
-        else:
-            # The call above would make an embedded cluster in a JVM that `flink run` did not start.
-            java = get_gateway().jvm.org.apache.flink.streaming.api.environment.StreamExecutionEnvironment
-            env = StreamExecutionEnvironment(java(configuration._j_configuration))
+            return StreamExecutionEnvironment.get_execution_environment(configuration)
+        # The call above would make an embedded cluster in a JVM that `flink run` did not start.
+        java = get_gateway().jvm.org.apache.flink.streaming.api.environment.StreamExecutionEnvironment
+        return StreamExecutionEnvironment(java(configuration._j_configuration))
+
+    return _made(make, options)
+
+
+def _made(
+    make: Callable[[Configuration], StreamExecutionEnvironment], options: Mapping[str, str]
+) -> StreamExecutionEnvironment:
+    configuration = Configuration()
+    for key, value in options.items():
+        configuration.set_string(key, value)
+    try:
+        env = make(configuration)
     except Py4JJavaError as error:
         raise SettingError(wrong_option(error) or f"Flink's options: {java_cause(error)}") from None
     # PyFlink's environment reads this only from the setter.
@@ -112,26 +106,14 @@ def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
 
 
 def application_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
-    """The environment of the cluster that runs this program (Flink's application mode), with
-    `application_options`.
-
-    Raises `SettingError` if Flink does not run this program, or refuses the value of an option.
-    """
+    """The environment of the cluster that runs this program (application mode). Raises `SettingError`."""
     if PORT_VARIABLE not in os.environ:
         raise SettingError(
             f"{PORT_VARIABLE} is not set: this program is run by Flink (PythonDriver), not by hand; "
             f"`forebay run` runs a pipeline"
         )
     import_functions()
-    configuration = Configuration()
-    for key, value in application_options(config).items():
-        configuration.set_string(key, value)
-    try:
-        env = StreamExecutionEnvironment.get_execution_environment(configuration)
-    except Py4JJavaError as error:
-        raise SettingError(wrong_option(error) or f"Flink's options: {java_cause(error)}") from None
-    env.set_python_executable(sys.executable)
-    return env
+    return _made(StreamExecutionEnvironment.get_execution_environment, application_options(config))
 
 
 def own_rest(env: StreamExecutionEnvironment) -> FlinkRest:
@@ -142,8 +124,8 @@ def own_rest(env: StreamExecutionEnvironment) -> FlinkRest:
 def _pause_ms(interval_s: float) -> int:
     """The minimum time between two checkpoints, in which the first one's Kafka transactions are committed.
 
-    Otherwise the second one contains them; after a restore from it, Flink commits them again, which fails,
-    and aborts the producer's next transaction, so its results are lost (Flink's connector 5.0, Kafka 4).
+    Otherwise the second contains them; Flink commits them again after a restore, which fails, and aborts the
+    producer's next transaction, so its results are lost (Flink's connector 5.0, Kafka 4).
     """
     return min(MAX_PAUSE_MS, round(interval_s * 500))
 
@@ -161,13 +143,13 @@ def log_dir(config: FlinkConfig) -> Path:
 
 
 def secured_options(config: FlinkConfig) -> dict[str, str]:
-    """`flink_options`; if Flink runs here, also those that require its key, which is created if missing."""
+    """With those that require Flink's key, which is created if missing, if Flink runs here."""
     options = flink_options(config)
     return options if config.cluster is not None else _keys(config).flink_options() | options
 
 
 def flink_options(config: FlinkConfig) -> dict[str, str]:
-    """Flink's options for `config`. Pure, except that it checks that `restore_from` exists."""
+    """Pure, except that it checks that `restore_from` exists."""
     if (config.checkpoint_dir is None) != (config.checkpoint_interval_s is None):
         raise SettingError("checkpoint_dir and checkpoint_interval_s go together: set both or neither")
     if not 1 <= config.parallelism <= MAX_PARALLELISM:
@@ -184,7 +166,10 @@ def flink_options(config: FlinkConfig) -> dict[str, str]:
         ),
         **(REMOTE if config.task_managers > 1 else {}),
     }
-    brought = [*config.jars, *([] if config.cluster is None else _python_jars())]
+    brought = list(config.jars)
+    if config.cluster is not None:
+        # For clusters without this jar in lib/, which runs Python operators.
+        brought += sorted(Path(pyflink.__path__[0], "opt").glob("flink-python*.jar"))
     # Jars on the class path of task managers would be loaded twice.
     if brought and config.task_managers == 1:
         options["pipeline.jars"] = ";".join(jar.absolute().as_uri() for jar in brought)
@@ -200,8 +185,6 @@ def flink_options(config: FlinkConfig) -> dict[str, str]:
 
 
 def application_options(config: FlinkConfig) -> dict[str, str]:
-    """Flink's options for a job in a cluster of its own, which itself sets where state is, what is restored,
-    and the jars. Pure."""
     options = _job_options(config)
     if config.checkpoint_interval_s is not None:
         options |= _checkpoint_options(config.checkpoint_interval_s, config.checkpoints_kept)
@@ -290,6 +273,38 @@ def _cluster_options(cluster: str) -> dict[str, str]:
     return {**REMOTE, "rest.address": host, "rest.port": port}
 
 
-def _python_jars() -> list[Path]:
-    # For clusters without this jar in lib/, which runs Python operators.
-    return sorted(Path(pyflink.__path__[0], "opt").glob("flink-python*.jar"))
+FILE_SYSTEM_KEYS = ("s3.", "s3a.", "fs.", "io.", "plugin.", "security.delegation.")
+LOADED = "forebay.file-systems"
+"""The JVM property with the options that its file systems were set up with."""
+
+
+def load_file_systems(plugins: Path, options: Mapping[str, str]) -> None:
+    """Load file systems into this JVM, as an embedded cluster does not; blocks. Raises `Py4JJavaError`."""
+    gateway = java_gateway.get_gateway()
+    chosen = sorted((key, value) for key, value in options.items() if key.startswith(FILE_SYSTEM_KEYS))
+    mark = hashlib.blake2b(repr((str(plugins), chosen)).encode(), digest_size=16).hexdigest()
+    if gateway.jvm.System.getProperty(LOADED) == mark:
+        return
+    mute_hadoop(gateway.jvm)
+    flink = gateway.jvm.org.apache.flink
+    configuration = flink.configuration.Configuration.fromMap(dict(options))
+    folder = gateway.jvm.java.nio.file.Paths.get(
+        str(plugins.absolute()), gateway.new_array(gateway.jvm.java.lang.String, 0)
+    )
+    found = flink.core.plugin.DirectoryBasedPluginFinder(folder).findPlugins()
+    patterns = flink.configuration.CoreOptions.getPluginParentFirstLoaderPatterns(configuration)
+    manager = flink.core.plugin.DefaultPluginManager(found, patterns)
+    flink.core.fs.FileSystem.initialize(configuration, manager)
+    gateway.jvm.System.setProperty(LOADED, mark)
+
+
+def reach_file_system(uri: str) -> None:
+    """Let the file system of `uri` load what a job needs, by a request. Raises `Py4JError`."""
+    place = java_gateway.get_gateway().jvm.org.apache.flink.core.fs.Path(uri)
+    place.getFileSystem().exists(place)
+
+
+def mute_hadoop(java: Any) -> None:
+    """Flink's settings send its log to standard output."""
+    log4j = java.org.apache.logging.log4j
+    log4j.core.config.Configurator.setLevel("org.apache.hadoop", log4j.Level.ERROR)

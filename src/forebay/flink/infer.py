@@ -10,17 +10,15 @@ from pyflink.datastream import DataStream
 
 from forebay.clock import Clock
 from forebay.errors import SettingError
-from forebay.flink.intervals import PollInterval
+from forebay.flink.event_time import reassign_watermarks
 from forebay.flink.keying import EventText, Keying, ToEvent
 from forebay.flink.operator import DEAD_LETTERS, TIMED, InferenceOperator
-from forebay.flink.request_handler import InferenceSpec, OpenProgramRequestHandler, OpenRequestHandler
-from forebay.flink.request_pool import Ordering
-from forebay.flink.restored import shards_uid
-from forebay.flink.shards import MAX_PARALLELISM
+from forebay.flink.request_handler import InferenceSpec, OpenRequestHandler, ProgramRequestHandler
+from forebay.flink.request_pool import Ordering, PollInterval
+from forebay.flink.shards import MAX_PARALLELISM, shards_uid
 from forebay.flink.thread_mode import check_environment
 from forebay.flink.types import BYTES, check_uid_free, side_output
-from forebay.flink.watermarks import reassign_watermarks
-from forebay.stateful.key_states import Limits
+from forebay.stateful.key_states import KeyLimits
 from forebay.stateful.machine import stateless
 from forebay.stateful.program import Program
 from forebay.stateful.shard_executor import ProgramMachines
@@ -32,7 +30,7 @@ QUEUES = 16
 
 @dataclass(frozen=True)
 class InferenceStreams:
-    """The two outputs of an inference operator, both streams of encoded records (`forebay.codec.decode`)."""
+    """The outputs of an inference operator, streams of encoded records."""
 
     results: DataStream
     dead_letters: DataStream
@@ -57,18 +55,12 @@ def infer(
 ) -> InferenceStreams:
     """Ask the engine about every element of `stream`, exactly once in Flink's state.
 
-    Elements are encoded records, as from Forebay's sources, or whatever `to_event` makes an `Event` of. At
-    most `capacity` requests are in flight per subtask; beyond that, the input is blocked. Answers are emitted
-    as they arrive (`unordered`), or in the input's order within each `key`; events without a key have no
-    order.
+    Elements are encoded records, or whatever `to_event` makes an `Event` of. At most `capacity` requests are
+    in flight per subtask; beyond that, the input is blocked. `shards` is at least the parallelism, and fixed
+    for the life of a pipeline if order matters. With `event_time`, the output watermark never passes an event
+    whose answer is awaited.
 
-    `shards`: Flink keys that state is spread over; at least the parallelism, and fixed for the life of a
-    pipeline if order matters. With `event_time`, results carry the event's time, and the output watermark
-    never passes an event whose answer is awaited. With `timeline`, results hold when their event passed each
-    station.
-
-    Flink finds the state by `name`, unique in the job (see `shards_uid`). Raises `SettingError` for
-    contradicting settings, and unless `python.execution-mode` is `thread`.
+    Flink finds the state by `name`, unique in the job. Raises `SettingError` for contradicting settings.
     """
     if ordering not in get_args(Ordering):
         raise SettingError(f'ordering: expected "unordered" or "key", found {str(ordering)[:80]!r}')
@@ -110,15 +102,10 @@ def infer_stateful(
 ) -> InferenceStreams:
     """Run `program` over `stream`: it sees its key's state before each call and the answer after it.
 
-    Steps of one `key` run in the order of its events; keys are concurrent. A change of state, its outputs and
-    its next call happen together, exactly once in Flink's state. A restore makes calls in flight again with
-    the same id and messages. An event without a key is a dead letter.
-
-    At most `queue` events of a key wait for its call, and `capacity` calls are in flight per subtask; beyond
-    that, the input is blocked. A key is forgotten `ttl_s` after its last step (None: never); its saved state
-    and timers may take `max_state_bytes`. `call.prompt` and `call.schema` are not used.
-
-    The rest is as for `infer`; `shards` is fixed for the life of the state.
+    A change of state, its outputs and its next call happen together, exactly once in Flink's state. At most
+    `queue` events of a key wait for its call. A key is forgotten `ttl_s` after its last step (None: never).
+    `call.prompt` and `call.schema` are not used. The rest is as for `infer`; `shards` is fixed for the life
+    of the state.
     """
     if key is None:
         raise SettingError("a stateful program needs a key")
@@ -127,8 +114,10 @@ def infer_stateful(
     if ttl_s is not None and ttl_s <= 0:
         raise SettingError(f"ttl_s must be positive, found {ttl_s:g}")
     operator = InferenceOperator(
-        OpenProgramRequestHandler(call),
-        ProgramMachines(program, Limits(ttl_s, max_state_bytes, queue, QUEUES * capacity), timeline=timeline),
+        OpenRequestHandler(call, ProgramRequestHandler),
+        ProgramMachines(
+            program, KeyLimits(ttl_s, max_state_bytes, queue, QUEUES * capacity), timeline=timeline
+        ),
         capacity=capacity,
         pace=pace,
         event_time=event_time,
@@ -148,7 +137,6 @@ def _attach(
     parallelism: int | None,
     name: str,
 ) -> InferenceStreams:
-    """Attach `operator` to `stream`, keyed by shards. Raises `SettingError` like `infer`."""
     wanted = parallelism or stream.get_execution_environment().get_parallelism()
     if not 1 <= shards <= MAX_PARALLELISM:
         raise SettingError(f"shards must be from 1 to {MAX_PARALLELISM}, found {shards}")

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -32,17 +32,13 @@ POLL_S = 0.1
 TRACEBACK = "Traceback (most recent call last):"
 PEMJA = re.compile(r"^pemja\.core\.PythonException: <class '([^']+)'>: ?")
 FRAME = re.compile(r"\n\s+(?:at [^\s(]+\(|\.\.\. \d+ more)")
-"""Begin of a line of a Java stack trace; a line of Python may begin with `at` as well."""
 UNREADABLE = re.compile(r"Could not parse value ('[^\n]{0,200}') for key '([^'\n]+)'")
 QUALIFIED = re.compile(r"^(?:[A-Za-z_][\w$]*\.)+([A-Za-z_][\w$]*)(?=:|$)")
-"""A class name with its package or module, at the start of a message."""
 NAMES_S = 30.0
 YOUNG_S = 20.0
 MANAGERS_S = 2.0
 LIMIT_REACHED = "limit_reached"
-"""A source's counter: above 0 once it has read its limit of records."""
 FAILED_COMMITS = "failedCommittables"
-"""Flink's counter of commits that failed in its sinks."""
 SINKS = (FAILED_COMMITS, TOO_LARGE)
 HELD_BACK = "accumulateBackPressuredTimeMs"
 """Flink's gauge of a task: time for which later tasks have blocked it."""
@@ -50,15 +46,14 @@ ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending", LIMIT_REACHED, REPLACED
 
 
 class JvmGone(PipelineFailed):
-    """Flink's JVM does not answer any more; restarted, the job may succeed."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """A job's checkpoints. `done`: the latest completed ones, oldest first, with when each was triggered
-    (wall clock) and its duration, in ms. `newest`: number of the last triggered; `newest_done`: of the last
-    completed except savepoints; `newest_clear`: of the last of those without in-flight records; 0: none.
-    `restored`: restores of the job. `failure`: of the newest finished checkpoint, in one line."""
+    """`done`: the latest completed, oldest first: trigger (wall clock) and duration, in ms. Numbers, 0 for
+    none: `newest`: last triggered; `newest_done`: last completed except savepoints; `newest_clear`: last
+    of those without in-flight records."""
 
     completed: int
     failed: int
@@ -71,15 +66,13 @@ class Checkpoints:
 
 
 class Spread(NamedTuple):
-    """A metric over subtasks."""
-
     sum: float
     min: float
     max: float
 
 
 class JobFailure(NamedTuple):
-    """A failure of a job: when (wall clock), the task's name (empty: none), the root cause in one line."""
+    """When (wall clock), the task's name (empty: none), the root cause in one line."""
 
     time_ms: int
     task: str
@@ -87,7 +80,7 @@ class JobFailure(NamedTuple):
 
 
 class RunningJob:
-    """One job. Methods block for one or a few REST calls and raise `LaunchError` if none is answered.
+    """Methods block for one or a few REST calls and raise `LaunchError` if none is answered.
 
     An embedded cluster's REST service ends with its job; `ended` still works then.
     """
@@ -106,52 +99,45 @@ class RunningJob:
         self._drains = 0
 
     def ended(self) -> str | None:
-        """None while the job runs; then "" if it finished, else Flink's cause in one line.
-
-        Raises `JvmGone` if the job's JVM is gone.
-        """
+        """None while the job runs; "" if it finished, else Flink's cause in one line. Raises `JvmGone`."""
         try:
             if not self._result.done():
                 return None
             error = self._result.exception()
         except (Py4JError, OSError) as gone:
-            raise JvmGone(
-                f"the JVM that ran the job is gone ({type(gone).__name__}): was it killed, or out of memory? "
-                f"Its log is in the folder of Flink's logs"
-            ) from None
+            why = "was it killed, or out of memory? Its log is in the folder of Flink's logs"
+            raise JvmGone(f"{_gone(gone)}: {why}") from None
         return "" if error is None else root_cause(str(error))
 
     def await_end(self) -> str:
-        """Block until the job has ended or its JVM is gone; then "" if it finished, else why not, in one
-        line."""
+        """Block until the job has ended or its JVM is gone; return as `ended`."""
         try:
             self._result.result()
         except Py4JJavaError as error:
             return java_cause(error)
         except (Py4JError, OSError) as gone:
-            return f"the JVM that ran the job is gone ({type(gone).__name__})"
+            return _gone(gone)
         return ""
 
     def state(self) -> str:
-        return str(self._get(f"/jobs/{self.id}")["state"])
+        return str(self.rest.json(f"/jobs/{self.id}")["state"])
 
     def restarts(self) -> int:
-        found = self._get(f"/jobs/{self.id}/metrics?get=numRestarts")
+        found = self.rest.json(f"/jobs/{self.id}/metrics?get=numRestarts")
         return int(float(found[0]["value"])) if found else 0
 
     def all_run(self) -> bool:
-        found = self._get(f"/jobs/{self.id}")
+        found = self.rest.json(f"/jobs/{self.id}")
         tasks = {vertex["status"] for vertex in found["vertices"]}
         return found["state"] == "RUNNING" and tasks <= {"RUNNING", "FINISHED"}
 
     def failure(self) -> str:
-        """The last failure's root cause in one line; empty if there was none."""
         found = self.failures()
         return found[-1].cause if found else ""
 
     def failures(self) -> list[JobFailure]:
-        """The latest failures, oldest first; Flink keeps 16."""
-        history = self._get(f"/jobs/{self.id}/exceptions").get("exceptionHistory", {}).get("entries", [])
+        """Oldest first; Flink keeps 16."""
+        history = self.rest.json(f"/jobs/{self.id}/exceptions").get("exceptionHistory", {}).get("entries", [])
         return [
             JobFailure(each["timestamp"], _task(each.get("taskName")), root_cause(each["stacktrace"]))
             for each in reversed(history)
@@ -163,9 +149,9 @@ class RunningJob:
     def drain(self, folder: Location) -> None:
         """End the job as if its sources had ended; returns at once. Call it again until the job has ended.
 
-        What was read is completed and committed, with a savepoint below the job's `folder` to resume from.
-        Each try has a `drain_folder` of its own, which a run that takes over can occupy. Raises
-        `PipelineFailed` after `MAX_DRAINS` failed tries.
+        What was read is completed and committed, with a savepoint below `folder`. Each try has a
+        `drain_folder`, which a run that takes over can occupy. Raises `PipelineFailed` after `MAX_DRAINS`
+        failed tries.
         """
         path = f"/jobs/{self.id}"
         if self._drain is not None and self._goes_on(f"{path}/savepoints/{self._drain}"):
@@ -185,11 +171,10 @@ class RunningJob:
         return "failure-cause" not in (found.get("operation") or {})
 
     def counts(self) -> dict[str, float]:
-        """The operator's and sources' counters and gauges; empty before they exist.
+        """The counters and gauges; empty before they exist.
 
         Counters, `in_flight` and `pending` are sums over subtasks, latencies the highest, moments and
-        `REPLICAS` the lowest. `held_back_ms`: time blocked by later tasks. Of sinks: `FAILED_COMMITS` since
-        the job's last start, and `TOO_LARGE`. `READ`: of a pipeline's source.
+        `REPLICAS` the lowest. `held_back_ms`: time blocked by later tasks.
         """
         values: dict[str, float] = {}
         held_back: dict[str, float] = {}
@@ -211,8 +196,7 @@ class RunningJob:
         return {**values, "held_back_ms": held_back.get(operator, 0)} if operator else values
 
     def by_operator(self) -> dict[str, dict[str, float]]:
-        """The counters, `in_flight` and `pending` of each operator, summed over subtasks, by its name (Flink
-        writes `_` for spaces and dots); empty before they exist."""
+        """Sums over subtasks by operator's name, with `_` for spaces and dots."""
         found: dict[str, dict[str, float]] = {}
         for _, metric, over in self._metrics(_is_added_up):
             operator, _, name = metric.rpartition(".forebay.")
@@ -220,32 +204,29 @@ class RunningJob:
         return found
 
     def highest(self, wanted: Callable[[str], bool]) -> dict[str, float]:
-        """The metrics whose names `wanted` accepts, over all operators: the highest of any subtask."""
         return {name: over.max for _, name, over in self._metrics(wanted)}
 
     def _metrics(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, str, Spread]]:
         if not self._vertices:
             # They never change for a job.
-            self._vertices = [vertex["id"] for vertex in self._get(f"/jobs/{self.id}")["vertices"]]
+            self._vertices = [vertex["id"] for vertex in self.rest.json(f"/jobs/{self.id}")["vertices"]]
         for vertex in self._vertices:
             base = f"/jobs/{self.id}/vertices/{vertex}/subtasks/metrics"
             for query in queries(self._metric_names(base, wanted)):
-                for metric in self._get(f"{base}?get={query}"):
+                for metric in self.rest.json(f"{base}?get={query}"):
                     over = Spread(*(float(metric[over]) for over in ("sum", "min", "max")))
                     yield vertex, metric["id"], over
 
     def _metric_names(self, base: str, wanted: Callable[[str], bool]) -> list[str]:
-        """The names of a vertex's metrics that `wanted` accepts, listed again every half minute; a young job
-        still adds some."""
         now_s = self._clock.monotonic_s()
         listed_s, names = self._names.get((base, wanted), (-math.inf, []))
         if now_s - listed_s >= NAMES_S or now_s - self._begun_s < YOUNG_S:
-            names = [metric["id"] for metric in self._get(base) if wanted(metric["id"])]
+            names = [metric["id"] for metric in self.rest.json(base) if wanted(metric["id"])]
             self._names[base, wanted] = now_s, names
         return names
 
     def checkpoints(self) -> Checkpoints:
-        found = self._get(f"/jobs/{self.id}/checkpoints")
+        found = self.rest.json(f"/jobs/{self.id}/checkpoints")
         over = next((c for c in found["history"] if c["status"] in {"COMPLETED", "FAILED"}), None)
         failed = over is not None and over["status"] == "FAILED"
         done = [c for c in found["history"] if c["status"] == "COMPLETED" and not c["is_savepoint"]]
@@ -261,14 +242,14 @@ class RunningJob:
         )
 
     def task_managers(self) -> int:
-        """How many task managers Flink has, for whichever job; at most two seconds old."""
         now_s = self._clock.monotonic_s()
         if now_s - self._managers[0] >= MANAGERS_S:
-            self._managers = now_s, int(self._get("/overview")["taskmanagers"])
+            self._managers = now_s, int(self.rest.json("/overview")["taskmanagers"])
         return self._managers[1]
 
-    def _get(self, path: str) -> Any:
-        return self.rest.json(path)
+
+def _gone(error: Exception) -> str:
+    return f"the JVM that ran the job is gone ({type(error).__name__})"
 
 
 def _task(name: str | None) -> str:
@@ -285,7 +266,6 @@ def _is_added_up(metric: str) -> bool:
 
 
 def queries(ids: Iterable[str]) -> Iterator[str]:
-    """The quoted metric names, joined by commas, in parts of at most `QUERY_CHARS` characters."""
     part = ""
     for name in map(quote, ids):
         if part and len(part) + 1 + len(name) > QUERY_CHARS:
@@ -297,17 +277,11 @@ def queries(ids: Iterable[str]) -> Iterator[str]:
 
 
 def submit(env: StreamExecutionEnvironment, name: str, rest: FlinkRest) -> RunningJob:
-    """Start the job built in `env`, whose Flink answers at `rest`; returns once Flink has accepted it. Raises
-    like `start_job`."""
     return RunningJob(start_job(env, name), rest)
 
 
 def start_job(env: StreamExecutionEnvironment, name: str | None) -> JobClient:
-    """Start the job built in `env`; returns once Flink has accepted it.
-
-    Raises `SettingError` if Flink refuses the value of an option, `PipelineFailed` if it refuses the job, and
-    `JvmGone` if its JVM is gone.
-    """
+    """Returns once Flink has accepted the job. Raises `SettingError`, `PipelineFailed` and `JvmGone`."""
     try:
         return env.execute_async(name)
     except Py4JJavaError as error:
@@ -320,7 +294,6 @@ def start_job(env: StreamExecutionEnvironment, name: str | None) -> JobClient:
 
 
 def wrong_option(error: Py4JJavaError) -> str | None:
-    """The message if Java could not read the value of a Flink option; None for other errors."""
     found = UNREADABLE.search(str(error))
     return (
         None if found is None else f"Flink's options: expected another value for {found[2]}, found {found[1]}"
@@ -350,10 +323,10 @@ def check_cluster(address: str) -> None:
 
 
 def end_job(rest: FlinkRest, job_id: str, timeout_s: float, *, unknown_s: float = 0.0) -> str | None:
-    """Cancel a job unless it has ended, and block until it has.
+    """Cancel a job unless it has ended, and block until it has. Returns its final state; None if it is
+    unknown.
 
-    Returns its final state; None if the cluster does not know it within `unknown_s`. Raises `LaunchError` if
-    the cluster does not answer and `PipelineFailed` if the job still runs after `timeout_s`.
+    Raises `LaunchError` and, if the job runs after `timeout_s`, `PipelineFailed`.
     """
     path = f"/jobs/{job_id}"
     begin_s = time.monotonic()
@@ -382,8 +355,7 @@ def _minor(version: str) -> str:
 
 
 def root_cause(stacktrace: str) -> str:
-    """The last cause of a Java stack trace in one line, with the short name of its class; of a Python error,
-    its last line."""
+    """The last cause of a Java stack trace, or the last line of a Python error, in one line."""
     last = stacktrace.rpartition("Caused by: ")[2]
     told = FRAME.split(last, maxsplit=1)[0].strip()
     if TRACEBACK in told:

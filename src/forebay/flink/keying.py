@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from pyflink.datastream import FlatMapFunction, RuntimeContext
 
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode
-from forebay.engine.prompt import FieldMissing, request_id
-from forebay.errors import MalformedRecord, NoKey, RecordError, detail_text
+from forebay.engine.prompt import FieldMissing, FieldTemplate, request_id
+from forebay.errors import MalformedRecord, NoKey, RecordError, TemplateFailed, detail_text
+from forebay.fleet.autoscale.base import ServiceClass
 from forebay.flink.shards import flink_keys, shard_of
 from forebay.records import JSON, DeadLetter, Event, KeyedEvent, Timeline
+from forebay.stateful.turns import letter_of_event
 
 MAX_TEXT_CHARS = 4096
-"""Longer texts are cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextField:
-    """A field's text, dots for nesting, at most `MAX_TEXT_CHARS` of it; null is empty.
-
-    Raises `MalformedRecord` if the field is missing or not text.
-    """
+    """A field's text, dots for nesting; null is empty. Raises `MalformedRecord` for other values."""
 
     path: str = "text"
 
@@ -42,10 +41,7 @@ class TextField:
 
 
 class EventText(Protocol):
-    """Derives a key or an id from an event: a `FieldTemplate`'s `render` wrapped, or a user's function.
-
-    Returns None or blank text, or raises `FieldMissing`, for an event without one.
-    """
+    """Returns None or blank text, or raises `FieldMissing`, for an event without one."""
 
     def __call__(self, event: Event) -> str | None: ...
 
@@ -56,12 +52,9 @@ ToEvent = Callable[[Any], Event | DeadLetter]
 class Keying(FlatMapFunction):
     """Turns stream elements into `(Flink key of the shard, record bytes)`; keeps no state.
 
-    The first element is preceded by empty ones for every shard, so that subtasks without records forward
-    event time.
-
-    Elements are encoded records if `to_event` is None. A record that `to_event`, `key` or `id` refuses
-    becomes a `DeadLetter`, whatever they raise. A record without a key is spread by its id; with `needs_key`,
-    it is refused. With `timeline`, events carry one from here on.
+    Empty ones for every shard come first, so that subtasks without records forward event time. A record that
+    `to_event`, `key` or `id` refuses becomes a `DeadLetter`, whatever they raise. One without a key is spread
+    by its id; with `needs_key`, it is refused.
     """
 
     def __init__(
@@ -121,7 +114,7 @@ class Keying(FlatMapFunction):
 
 
 def key_of(key: EventText | None, record: Event, *, needed: bool = False) -> str:
-    """The key of `record`, empty if it has none; raises `NoKey` if it is `needed`."""
+    """Empty if there is none; raises `NoKey` if it is `needed`."""
     if key is None:
         return ""
     try:
@@ -145,23 +138,13 @@ def _text(what: str, value: object) -> str:
 
 
 def refused(record: Event, error: Exception, *, id: str | None = None, key: str | None = None) -> DeadLetter:
-    """The dead letter of `record`, with all that is known of it, for `error`."""
-    return DeadLetter(
-        raw=record.raw,
-        cause=_cause(error),
-        detail=_detail(error),
-        id=id,
-        key=key,
-        time_ms=record.time_ms,
-        position=record.position if isinstance(record.position, str) else None,
-        record_key=record.record_key,
-        headers=record.headers,
-        record_ms=record.record_ms,
-    )
+    # A user's function may have made the event.
+    position = record.position if isinstance(record.position, str) else None
+    letter = letter_of_event(replace(record, position=position), _cause(error), _detail(error))
+    return replace(letter, id=id, key=key)
 
 
 def _made(text: EventText | None, record: Event) -> str | None:
-    """The key or id of a refused record; None if it has none that can be kept."""
     if text is None:
         return None
     try:
@@ -178,3 +161,26 @@ def _cause(error: Exception) -> str:
 def _detail(error: Exception) -> str:
     text = str(error) if isinstance(error, RecordError) else f"{type(error).__name__}: {error}"
     return detail_text(text)
+
+
+@dataclass(frozen=True)
+class EventClasses:
+    """`template` renders the name of an event's service class; if it fails, or names no other, it is the
+    `default`."""
+
+    template: FieldTemplate
+    default: ServiceClass
+    others: tuple[ServiceClass, ...]
+
+    def of(self, item: KeyedEvent) -> ServiceClass:
+        try:
+            name = self.template.render(item.event.fields, time_ms=item.event.time_ms)
+        except TemplateFailed:
+            return self.default
+        return next((each for each in self.others if each.name == name), self.default)
+
+
+def due_s(item: KeyedEvent, service: ServiceClass, clock: Clock) -> float:
+    """On the monotonic clock, in whole seconds: among those due in the same second, priority decides."""
+    left_s = service.slo_s + (item.read_ms - clock.wall_ms()) / 1000
+    return float(math.floor(clock.monotonic_s() + left_s))

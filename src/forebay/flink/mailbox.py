@@ -1,31 +1,27 @@
-"""The mailbox of a Flink task: a function that waits for long runs its mails meanwhile.
+"""The mailbox of a Flink task: run its mails while a function waits, and send it one from another thread.
 
-Flink sends checkpoints, timers and commits to a function's thread as mails, between two records. At the end
-of the input, the operator waits for its answers inside one call, and would block them.
+Mails are checkpoints, timers and commits. All of this uses private names of Flink.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pyflink.datastream import RuntimeContext
+from pyflink.datastream import KeyedProcessFunction, RuntimeContext
 
-from forebay.flink.java_objects import java_field
-from forebay.flink.jvm_task import stream_task
+from forebay.flink.jvm_task import find_class, java_field, java_method, java_proxy, stream_task
 
 log = logging.getLogger(__name__)
 
 MAX_MAILS = 1000
-"""Mails that one call runs at most: each may send another."""
 
 
 class Mailbox:
-    """Runs the mails of the task of a keyed function, on the function's thread.
-
-    Outside a JVM it runs none. It uses private names of Flink; if one is missing, no mails run, and
-    checkpoints wait until the function returns.
-    """
+    """Runs mails on the function's thread. Without Flink's names, checkpoints wait until the function
+    returns."""
 
     def __init__(self, runtime_context: RuntimeContext) -> None:
         self._executor: Any = None
@@ -41,9 +37,8 @@ class Mailbox:
     def run_mails(self) -> None:
         """Run the mails that are there; never waits for one.
 
-        A mail may call the function again, with another key; the current key is restored. The function's
-        state must be as consistent as between two calls, and everything emitted must have left it. Raises
-        what a mail raises, for example if the task is cancelled.
+        A mail may call the function again, with another key; the current key is restored. State must be as
+        consistent as between two calls, and everything emitted must have left. Raises what a mail raises.
         """
         if self._executor is None:
             return
@@ -55,3 +50,111 @@ class Mailbox:
                     break
         finally:
             self._backend.setCurrentKey(key)
+
+
+WOKEN_MS = 2**50
+"""Time of the timer that a wake fires; no clock reaches it."""
+CALLBACK = "org.apache.flink.api.common.operators.ProcessingTimeService$ProcessingTimeCallback"
+PAST_MS = 0
+
+
+class OperatorWaker:
+    """Fires `on_timer(WOKEN_MS)` of a keyed function from another thread, without polling.
+
+    `wake` is for any thread, the rest for the function's. A checkpoint holds no wakes: look at all shards
+    after a restore.
+    """
+
+    def __init__(self, runtime_context: RuntimeContext) -> None:
+        self._callback: Any = None
+        self._keys: dict[int, Any] = {}
+        self._lock = threading.Lock()
+        self._service: Any = None
+        java = getattr(runtime_context, "_runtime_context", None)
+        if java is None:
+            return
+        try:
+            self._service = java.getProcessingTimeService()
+            self._backend = runtime_context.get_keyed_state_backend()._keyed_state_backend
+        except Exception as error:
+            self._do_without(error)
+
+    def add(self, key: int, ctx: KeyedProcessFunction.Context) -> None:
+        if self._service is None:
+            return
+        try:
+            # Keep Java's object: a key that passed through Python may change its type.
+            self._keys[key] = self._backend.getCurrentKey()
+            if self._callback is None:
+                timers = ctx.timer_service()._j_timer_service
+                self._callback = _sends(self._service, _fires(timers))
+        except Exception as error:
+            self._do_without(error)
+
+    @property
+    def works(self) -> bool:
+        return self._callback is not None
+
+    def each(self, keys: Iterable[int]) -> Iterator[int]:
+        """Yield those of `keys` that were added, each as Flink's current key; the last one stays current."""
+        for key in keys:
+            if key in self._keys:
+                self._backend.setCurrentKey(self._keys[key])
+                yield key
+
+    def wake(self) -> None:
+        with self._lock:
+            if self._callback is None:
+                return
+            try:
+                self._callback.run()
+            except Exception as error:
+                # For example, the task has ended, and its operator is about to be closed.
+                log.info("waking the task failed, and stops: %s", error)
+                self._callback = None
+
+    def close(self) -> None:
+        with self._lock:
+            self._service = self._callback = None
+
+    def _do_without(self, error: Exception) -> None:
+        log.warning("Flink's mailbox is not available, so timers poll for answers: %s", error)
+        self.close()
+
+
+def _fires(timers: Any) -> Any:
+    handles = find_class("java.lang.invoke.MethodHandles")
+    internal = java_field(timers, "internalTimerService")
+    operator = java_field(internal, "triggerTarget")
+    timer = _timer(timers, internal)
+    fire = java_method(operator, "onProcessingTime").bindTo(timer)
+    # By handles, so that the key stays Flink's object: through Python it may change its type.
+    take_key = handles.foldArguments(java_method(operator, "setCurrentKey"), java_method(timer, "getKey"))
+    both = handles.foldArguments(fire, take_key)
+    # Ignore the time that the callback gets.
+    time_type = java_method(timer, "getTimestamp").type().returnType()
+    return java_proxy(CALLBACK, handles.dropArguments(both, 0, [time_type]))
+
+
+def _sends(service: Any, callback: Any) -> Any:
+    """A `Runnable` that lets the task call `callback`. Arguments or return values would leak memory."""
+    handles = find_class("java.lang.invoke.MethodHandles")
+    register = java_method(service, "registerTimer")
+    now = handles.constant(register.type().parameterType(0), PAST_MS)
+    return java_proxy("java.lang.Runnable", handles.collectArguments(register, 0, now).bindTo(callback))
+
+
+def _timer(timers: Any, internal: Any) -> Any:
+    timers.registerProcessingTimeTimer(WOKEN_MS)
+    try:
+        queue = java_field(internal, "processingTimeTimersQueue").iterator()
+        try:
+            while queue.hasNext():
+                timer = queue.next()
+                if timer.getTimestamp() == WOKEN_MS:
+                    return timer
+        finally:
+            queue.close()
+    finally:
+        timers.deleteProcessingTimeTimer(WOKEN_MS)
+    raise LookupError("a timer that was set is not there")

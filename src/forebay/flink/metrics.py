@@ -1,23 +1,19 @@
-"""The counts of one subtask, and how Flink's metrics get them.
-
-Counting on the hot path uses plain integers; `FlinkMetrics.flush` passes them to Flink at most every half
-second, because a metric call crosses into Java.
-"""
+"""The counts of one subtask, and how Flink's metrics get them."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
-from forebay.flink.learned import ScalingStateSlot
+from forebay.fleet.autoscale.memory import saved_ms
 from forebay.records import Completion, KvHandover
+from forebay.stateful.machine import Store
 
 if TYPE_CHECKING:
     from pyflink.metrics import Counter, Distribution, MetricGroup
-
 
 RELATIVE_ERROR = 0.01
 SMALLEST_S = 1e-6
@@ -25,10 +21,10 @@ LARGEST_S = 1e5
 
 
 class LatencyHistogram:
-    """Counts of durations in seconds, mergeable, with bounded memory and bounded relative error.
+    """Counts of durations, mergeable, in bounded memory. Not thread-safe.
 
-    Buckets grow by a fixed factor (as in DDSketch: Masson, Rim, Lee, VLDB 2019), so quantiles are exact to
-    within the relative error; values are clamped to 1 µs … 10^5 s. Not thread-safe.
+    Buckets grow by a fixed factor (DDSketch: Masson, Rim, Lee, VLDB 2019); values are clamped to 1 µs … 10^5
+    s.
     """
 
     __slots__ = ("_counts", "_log_gamma", "count", "max_s", "sum_s")
@@ -60,7 +56,6 @@ class LatencyHistogram:
         self.max_s = max(self.max_s, other.max_s)
 
     def quantile_s(self, q: float) -> float:
-        """The `q` quantile (0 … 1) within 1 % of the true one; 0.0 if empty."""
         if self.count == 0:
             return 0.0
         rank = max(1, math.ceil(q * self.count))
@@ -80,8 +75,7 @@ NOTHING_DUE_S = 10_000_000
 
 
 class ScalingGauges:
-    """Gauges of a pipeline whose replicas are scaled. Set by the event loop, which calls `tell` on a change;
-    read by the operator's thread. `learned`: what must survive a restart."""
+    """Set by the event loop, which calls `tell` on a change; read by the operator's thread."""
 
     def __init__(self) -> None:
         self.wanted_replicas: int | None = None
@@ -92,14 +86,17 @@ class ScalingGauges:
         self.learned = ScalingStateSlot()
 
     def set(self, wanted: int | None, backlog_tokens: int, next_deadline_s: int | None) -> None:
-        """Set the replicas wanted (None: not decided yet), the tokens that wait, and the seconds until the
-        first is due (None: nothing waits)."""
+        """The replicas wanted (None: not decided yet), and the seconds until the first is due (None: nothing
+        waits)."""
         due_s = NOTHING_DUE_S if next_deadline_s is None else next_deadline_s
         told = self._told
         self.wanted_replicas, self.backlog_tokens, self.next_deadline_s = wanted, backlog_tokens, due_s
         if told != self._told:
             self.changed = True
             self.tell()
+
+    def publish(self, wanted: int) -> None:
+        self.set(wanted, self.backlog_tokens, self.due_s)
 
     @property
     def due_s(self) -> int | None:
@@ -122,13 +119,9 @@ KV_COUNTERS: Mapping[KvHandover, str] = {
     "no_kv_cache": "kv_fallbacks_no_kv_cache",
     "decode_failed": "kv_fallbacks_decode_failed",
 }
-"""Counter of each way to get an answer with prefill servers."""
 
 
 class ReplicasGauge:
-    """How many replicas may get requests. Set by the event loop, which calls `tell` on a change; read by the
-    operator's thread."""
-
     def __init__(self) -> None:
         self.usable: int | None = None
         self.changed = False
@@ -149,12 +142,8 @@ class InferenceCounters:
     """Counts since the operator opened.
 
     Each result or dead letter of `infer` belongs to an `accepted` event or one `restored` from a checkpoint.
-    `restored_calls` were made again after a restore; a checkpoint does not hold which had been sent.
-    `failed`: by cause, dead letters and failed calls after which a program continued. `cut_answers` were cut
-    at `max_tokens`.
-
-    The event loop writes `calls` to `kv_fallbacks_decode_failed`, the operator's thread the rest: a histogram
-    must not change while another thread reads it.
+    `failed`: dead letters, and failed calls after which a program continued. The event loop writes `calls` to
+    `kv_fallbacks_decode_failed`, the operator's thread the rest.
     """
 
     accepted: int = 0
@@ -193,43 +182,24 @@ class InferenceCounters:
             setattr(self, name, getattr(self, name) + 1)
 
     def fail(self, cause: str) -> None:
-        """Count a failure. Programs choose causes, too: unusual names, and those beyond `MAX_CAUSES`, count
-        as `other`."""
+        """Programs choose causes, too: unusual ones, and those beyond `MAX_CAUSES`, count as `other`."""
         known = cause in self.failed or (len(self.failed) < MAX_CAUSES and CAUSE.fullmatch(cause))
         name = cause if known else OTHER
         self.failed[name] = self.failed.get(name, 0) + 1
 
 
 FAILED = "failed_"
-"""Prefix of the counters of `InferenceCounters.failed`; the cause follows."""
+"""The cause follows."""
 CAUSE = re.compile(r"[a-z][a-z0-9_]{0,39}")
 MAX_CAUSES = 50
 OTHER = "other"
 
-COUNTERS = (
-    "accepted",
-    "restored",
-    "results",
-    "dead_letters",
-    "restored_calls",
-    "calls",
-    "retries",
-    "journal_hits",
-    "journal_failures",
-    "suspect_times",
-    "cut_answers",
-    "prompt_tokens",
-    "completion_tokens",
-    "cached_tokens",
-    *KV_COUNTERS.values(),
-    "waited_ms",
-)
+COUNTERS = tuple(each.name for each in fields(InferenceCounters) if each.type == "int")
 REPLACED_FILES = "replaced_files"
-"""A counter of a followed folder: files replaced since the job's last start."""
 TOO_LARGE = "too_large"
-"""A sink's counter: results that it refuses, which become dead letters."""
+"""Results that a sink refuses, which become dead letters."""
 READ = "read"
-"""Records that the source has emitted since the job's last start: Flink's count for the operator `READER`."""
+"""Since the job's last start: Flink's count for the operator `READER`."""
 READER = "records read"
 READ_PPM = "read_ppm"
 """A gauge of a source with an end: the share that was read, in millionths."""
@@ -244,13 +214,12 @@ HIGHEST, LOWEST = frozenset((*GAUGES, READ_PPM)) - {*MOMENTS}, (*MOMENTS, REPLIC
 SCALING_GAUGES = ("wanted_replicas", "backlog_tokens", "next_deadline_s")
 
 NOTHING_READ_MS = 253_402_300_799_999
-"""End of the year 9999, so that the lowest over subtasks is another one's if this one awaits nothing."""
+"""So that the lowest over subtasks is another one's."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorLoad:
-    """What a subtask holds now. `oldest_read_ms`: when (wall clock) its oldest event without an answer was
-    read, restored ones included; `NOTHING_READ_MS` if there is none."""
+    """`oldest_read_ms`: when (wall clock) the oldest event without an answer was read."""
 
     in_flight: int
     pending: int
@@ -258,12 +227,11 @@ class OperatorLoad:
 
 
 class FlinkMetrics:
-    """The counters and gauges of one subtask, in the metric group `forebay`.
+    """The counters and gauges of one subtask, passed to Flink every half second: a call crosses into Java.
 
-    `waited_ms`: time for which capacity blocked the input. Latencies: microseconds over the last 30 to 60
-    seconds. `oldest_read_ms` may be reported late, but never later than the read time of an event accepted
-    before. `looked_ms`: when the operator's thread last looked at what is in flight, on a machine clock;
-    `NOTHING_READ_MS` if nothing is.
+    Latencies: microseconds over the last 30 to 60 seconds. `oldest_read_ms` may be reported late, but never
+    later than the read time of an event accepted before. `looked_ms`: when the operator's thread last looked,
+    on a machine clock.
     """
 
     def __init__(
@@ -290,8 +258,7 @@ class FlinkMetrics:
             self.flush(now_s)
 
     def report_through(self, wake: Callable[[], None]) -> None:
-        """Call `wake` on changes about replicas, so that the operator's thread flushes them while no event
-        arrives."""
+        """Call `wake` on changes about replicas, so that they are flushed while no event arrives."""
         for each in self._of_replicas():
             each.tell = wake
 
@@ -304,7 +271,6 @@ class FlinkMetrics:
         )
 
     def flush(self, now_s: float) -> None:
-        """Pass the counts to Flink. Call on the operator's thread."""
         self._flushed_s = now_s
         counts = self._counts
         for name, counter in self._counters.items():
@@ -351,7 +317,6 @@ class FlinkMetrics:
             self._later[name].update(value)
 
     def report_oldest(self) -> None:
-        """Report `oldest_read_ms` at once, because something is awaited again."""
         self._gauges[OLDEST].update(self._load().oldest_read_ms)
 
 
@@ -360,3 +325,56 @@ def _both(older: LatencyHistogram, newer: LatencyHistogram) -> LatencyHistogram:
     merged.merge(older)
     merged.merge(newer)
     return merged
+
+
+LEARNED = "learned"
+SCALING_NAME = "scaling"
+
+
+class ScalingStateSlot:
+    """`found` is for the event loop, `newest` for the operator's thread."""
+
+    def __init__(self) -> None:
+        self.found: bytes | None = None
+        self.newest: bytes | None = None
+
+    def take(self) -> bytes | None:
+        found, self.found = self.found, None
+        return found
+
+
+class LearnedState:
+    """Keeps the newest of `mail` under one key of the subtask. For the operator's thread.
+
+    After a restore at another parallelism, a subtask may find several: it keeps the newest.
+    """
+
+    def __init__(self, store: Store, mail: ScalingStateSlot) -> None:
+        self._store = store
+        self._mail = mail
+        self._key: int | None = None
+        self._written: bytes | None = None
+
+    def restore(self, keys: Callable[[], Iterable[int]]) -> None:
+        """`keys` yields the keys with state, each current when yielded."""
+        newest_ms = -2
+        for key in keys():
+            data = self._store.get(SCALING_NAME) or b""
+            if (at_ms := saved_ms(data)) > newest_ms:
+                newest_ms, self._key, self._mail.found = at_ms, key, data
+        for key in keys():
+            if key != self._key:
+                self._store.remove(SCALING_NAME)
+
+    def place(self, shards: Iterable[int]) -> Iterable[int]:
+        if self._mail.newest is None or self._mail.newest is self._written:
+            return ()
+        if self._key is None:
+            self._key = next(iter(shards), None)
+        return () if self._key is None else (self._key,)
+
+    def write(self) -> None:
+        newest = self._mail.newest
+        if newest is not None:
+            self._store.put(SCALING_NAME, newest)
+            self._written = newest

@@ -1,12 +1,9 @@
 """The continuous inference operator: a keyed Flink function that never waits for a call.
 
-A machine per shard decides and keeps the state (`forebay.stateful.machine`); the operator makes its calls,
-emits results, sets timers and holds event time.
-
-Accepted events stay in keyed state until their result is emitted, so a checkpoint is the state as it is, and
-a restore makes the calls it finds again, under the same ids. Only the state of Flink's current key can be
-accessed, so answers wait in their shard's mailbox, and an answer fires a timer at once, which takes those of
-all shards (`forebay.flink.wakes`). If Flink's mailbox is not available, timers poll for answers.
+A machine per shard decides and keeps the state; the operator makes its calls, emits results, sets timers and
+holds event time. Accepted events stay in keyed state until their result is emitted, so a checkpoint is the
+state as it is, and a restore makes the calls it finds again, under the same ids. Only the state of Flink's
+current key can be accessed, so an answer fires a timer at once, which takes those of all shards.
 """
 
 from __future__ import annotations
@@ -24,17 +21,20 @@ from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode
 from forebay.engine.content import CUT
 from forebay.errors import ForebayError, SettingError
-from forebay.flink.activity import ActivityMarks
-from forebay.flink.end_mark import mark_end
-from forebay.flink.intervals import SET_BACK_MS, PollInterval, RoomWait
+from forebay.flink.event_time import EARLIEST_MS, UNKNOWN_MS, LowWatermark, MinTracker, clamp_ms, is_suspect
+from forebay.flink.job_marks import ActivityMarks, mark_end
 from forebay.flink.jvm_task import collect_less, held_keys, is_cancelled, set_after_round
-from forebay.flink.learned import LEARNED, LearnedState
-from forebay.flink.mailbox import Mailbox
-from forebay.flink.metrics import NOTHING_READ_MS, FlinkMetrics, InferenceCounters, OperatorLoad
-from forebay.flink.request_pool import Handler, Ordering, RequestPool
-from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE
-from forebay.flink.wakes import WOKEN_MS, OperatorWaker
-from forebay.flink.watermarks import EARLIEST_MS, UNKNOWN_MS, LowWatermark, MinTracker, clamp_ms, is_suspect
+from forebay.flink.mailbox import WOKEN_MS, Mailbox, OperatorWaker
+from forebay.flink.metrics import (
+    LEARNED,
+    NOTHING_READ_MS,
+    FlinkMetrics,
+    InferenceCounters,
+    LearnedState,
+    OperatorLoad,
+)
+from forebay.flink.request_pool import Handler, Ordering, PollInterval, RequestPool, RoomWait
+from forebay.flink.types import BYTES, END_OF_INPUT_MS, SET_BACK_MS, STATE
 from forebay.records import DeadLetter, Result
 from forebay.stateful.machine import (
     IN_FLIGHT,
@@ -52,26 +52,22 @@ from forebay.stateful.machine import (
 )
 
 TIMED = Types.ROW_NAMED(["time_ms", "low_ms", "record"], [Types.LONG(), Types.LONG(), Types.STRING()])
-"""A result with its event time and the operator's low watermark; an empty record carries only a watermark."""
+"""An empty record carries only a watermark."""
 DEAD_LETTERS = OutputTag("dead-letters", BYTES)
 HEARTBEAT_MS = 200
 WAIT_S = 0.2
 ROOM_WAIT_S = 0.04
-"""How long an event waits for a slot before it joins the queue."""
 MAX_SHARE = 1 / 64
-"""If a machine's queue is full, an event waits at most this share of the time for which it has been full, or
-1/capacity of it if that is less."""
+"""Of the time for which a machine's queue has been full; 1/capacity if that is less."""
 END_ROUNDS = 8
-"""At the end of the input, timers may set timers; this many rounds of them fire."""
+"""Timers may set timers."""
 FIRE_S = 0.1
-"""A shard fires timers for this long before it yields to records and barriers."""
 
 
 @dataclass(slots=True)
 class Shard:
-    """This subtask's view of one shard. `held`: watermark holds by name. `timer_ms`: the next processing-time
-    timer set in this run. `overdue`: timers for event times that had passed. `full_since`: since when queues
-    are full, by key; None for the shard's. `rounds`: of timers, at the end of the input."""
+    """`held`: watermark holds by name. `overdue`: timers for event times that had passed. `full_since`: by
+    key; None for the shard. `rounds`: of timers, at the end of the input."""
 
     key: int
     machine: ShardMachine
@@ -86,15 +82,9 @@ class InferenceOperator(KeyedProcessFunction):
     """Takes `(Flink key of the shard, record bytes)`; emits `Result` bytes, or `TIMED` rows with
     `event_time`.
 
-    Records are `KeyedEvent`s, and `DeadLetter`s, which go to `DEAD_LETTERS` unchanged; empty bytes only wake
-    a shard. At most `capacity` calls are in flight in this subtask; beyond that, or if a queue of the shard's
-    machine is full, `process_element` blocks, which is Flink's backpressure. At the end of input, every call
-    completes before the operator ends.
-
-    No checkpoint barrier or timer passes a blocked operator, so it does not block for long: an event waits
-    `ROOM_WAIT_S` for a slot, then joins a queue. Once `capacity` events are queued, it waits for at most
-    `RoomWait`; if a machine's queue is full, at most 1/64 of the time for which it has been. An outage
-    of an hour delays a checkpoint by 21 s.
+    Empty bytes only wake a shard. Beyond `capacity`, or if a queue is full, `process_element` blocks, which
+    is Flink's backpressure, but not for long, because no barrier passes meanwhile: an outage of an hour
+    delays a checkpoint by 21 s. At the end of input, every call completes before the operator ends.
     """
 
     def __init__(
@@ -227,7 +217,6 @@ class InferenceOperator(KeyedProcessFunction):
         self._schedule_poll(shard, ctx)
 
     def _with_learned(self) -> Iterator[int]:
-        """The shards that hold what scaling has learned; the last one yielded is Flink's current key."""
         for key, ctx in held_keys(self._context, LEARNED):
             if key not in self._shards:
                 self._recover(key, ctx)
@@ -310,7 +299,6 @@ class InferenceOperator(KeyedProcessFunction):
         return Row(time_ms, low_ms, data.decode("latin-1"))
 
     def _emit_watermark(self, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
-        """Emit a watermark if no result has carried it; set a timer for the next."""
         watermark_ms = ctx.timer_service().current_watermark()
         low_ms = clamp_ms(self._low.now_ms(watermark_ms))
         if low_ms > self._emitted_low_ms:
@@ -326,7 +314,6 @@ class InferenceOperator(KeyedProcessFunction):
     # -- room
 
     def _make_room(self, shard: Shard, of: str, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
-        """Block briefly while there is no room for an event of the key `of`."""
         blocked_s: float | None = None
         seen_s = 0.0
         while (room := shard.machine.room(of)) != "queue":
@@ -410,7 +397,6 @@ class InferenceOperator(KeyedProcessFunction):
                 self._set_wall(self._clock.wall_ms(), ctx)
 
     def _is_early(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> bool:
-        """Whether Flink fires a timer before its time, as it does after the clock was set back."""
         return ctx.time_domain() == TimeDomain.PROCESSING_TIME and timestamp > self._clock.wall_ms()
 
     def _set_wall(self, time_ms: int, ctx: KeyedProcessFunction.Context) -> None:
@@ -427,8 +413,6 @@ class InferenceOperator(KeyedProcessFunction):
         shard.overdue.clear()
 
     def _fire(self, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
-        """Fire due timers while there is room for their calls, for at most `FIRE_S`: very many keys may be
-        due at once, and no event or barrier passes meanwhile."""
         until_s = self._clock.monotonic_s() + FIRE_S
         while shard.machine.due and self._calls.has_room():
             yield from self._apply(shard, shard.machine.fire(partial(self._times, ctx)), ctx)
@@ -440,8 +424,7 @@ class InferenceOperator(KeyedProcessFunction):
     def _finish(
         self, timestamp: int, shard: Shard, ctx: KeyedProcessFunction.OnTimerContext
     ) -> Iterator[Any]:
-        """Complete a shard at the end of the input. Shards take turns: a timer set here fires in the same
-        round."""
+        """Shards take turns: a timer set here fires in the same round."""
         self._ended = True
         yield from self._take_answers(shard, ctx)
         yield from self._fire_at_end(shard, ctx)
@@ -479,7 +462,6 @@ class InferenceOperator(KeyedProcessFunction):
         return shard.machine.due or (shard.machine.timers and shard.rounds < END_ROUNDS)
 
     def _fire_at_end(self, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
-        """Fire due timers; once those and their calls are over, mark all set timers as due."""
         machine = shard.machine
         if machine.timers and not (machine.awaiting or machine.due) and shard.rounds < END_ROUNDS:
             shard.rounds += 1

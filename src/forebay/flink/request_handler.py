@@ -7,6 +7,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import orjson
 
@@ -17,25 +18,17 @@ from forebay.engine.content import check_content
 from forebay.engine.journal import Journal, JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate, request_hash
 from forebay.engine.retry import RetryPolicy, complete_with_retry
-from forebay.errors import (
-    EngineError,
-    ProgramFailed,
-    RecordError,
-    SettingError,
-    TemplateFailed,
-    detail_text,
-)
+from forebay.errors import EngineError, ProgramFailed, RecordError, SettingError, TemplateFailed
 from forebay.fleet.autoscale.settings import ScalingLink
 from forebay.fleet.disaggregated import DisaggregatedEngine
 from forebay.fleet.engine import FleetEngine
 from forebay.flink.demand import Clients, MeteredHandler
+from forebay.flink.keying import EventClasses, due_s
 from forebay.flink.metrics import InferenceCounters, ScalingGauges
 from forebay.flink.request_pool import Answer, Handler
-from forebay.flink.service_class import EventClasses, due_s
 from forebay.records import (
     JSON,
     Completion,
-    DeadLetter,
     Event,
     KeyedEvent,
     Message,
@@ -45,7 +38,7 @@ from forebay.records import (
     Timeline,
     Timing,
 )
-from forebay.stateful.outputs import ProgramRequest
+from forebay.stateful.turns import ProgramRequest, letter_of_item, result_of
 
 PRIORITY = re.compile(r"-?[0-9]{1,9}")
 TOKENS = re.compile(r"0*[1-9][0-9]{0,6}")
@@ -55,12 +48,9 @@ TOKENS = re.compile(r"0*[1-9][0-9]{0,6}")
 class InferenceSpec:
     """How an event becomes an answer. Picklable; holds no secret and no connection.
 
-    `prompt` None: requests bring their messages, like those of a program. `accept` checks each answer that
-    fits `schema`, and raises `InvalidAnswer`. `timeout_s` bounds one call, `deadline_s` all calls for one
-    record; a restore starts it again. `priority`: a whole number per event, lower first; for fleets, and with
-    `send_priority` for the engine. `answer_tokens`: an event's token limit instead of `sampling.max_tokens`.
-    `scaling`: report what waits to the autoscaler; `engine` must open a `FleetEngine`. `classes`: send in the
-    order in which events are due by their service class.
+    `prompt` None: requests bring their messages. `accept` checks each answer that fits `schema`, and raises
+    `InvalidAnswer`. `deadline_s` bounds all calls for one record; a restore starts it again. `priority`:
+    lower first. `scaling` needs a fleet. `classes`: send in the order in which events are due.
     """
 
     engine: EngineFactory
@@ -81,7 +71,7 @@ class InferenceSpec:
 
 
 class RequestHandler:
-    """Answers events over one engine. Belongs to the event loop on which it was made."""
+    """Belongs to the event loop on which it was made."""
 
     def __init__(self, call: InferenceSpec, counts: InferenceCounters, clock: Clock | None = None) -> None:
         self._call = call
@@ -98,15 +88,15 @@ class RequestHandler:
         return self._engine
 
     def accept(self, item: KeyedEvent, *, restored: bool) -> None:
-        """Nothing to do: waiting events are not measured here."""
+        pass
 
     async def answer(self, item: KeyedEvent) -> Answer:
-        """The `Result`, or the `DeadLetter` with the cause. Raises nothing that a record can cause."""
+        """Raises nothing that a record can cause."""
         try:
             request = self._in_its_class(self._request(item), item)
             check = self._check_of(request)
         except RecordError as error:
-            return dead_letter(item, error.cause, str(error))
+            return letter_of_item(item, error.cause, str(error), attempts=0)
         hash = request_hash(request) if self._journal is not None else ""
         if self._journal is not None:
             known = await self._journal.get(hash)
@@ -133,7 +123,7 @@ class RequestHandler:
         )
         if outcome.completion is None:
             failure = outcome.error or EngineError("the engine gave neither an answer nor an error")
-            return dead_letter(item, failure.cause, str(failure), attempts=outcome.attempts)
+            return letter_of_item(item, failure.cause, str(failure), attempts=outcome.attempts)
         self._counts.answered(outcome.completion)
         if self._journal is not None:
             # Awaited, so that after a kill the journal has every answer that was emitted.
@@ -233,63 +223,16 @@ def _parse(completion: Completion, sampling: Sampling, check: AnswerCheck | None
     return check(completion.text, finish_reason=completion.finish_reason)
 
 
-@dataclass(frozen=True)
-class OpenRequestHandler:
-    call: InferenceSpec
-    clock: Callable[[], Clock] = SystemClock
-
-    async def __call__(self, counts: InferenceCounters) -> Handler:
-        return metered(RequestHandler(self.call, counts, self.clock()), self.call, counts, self.clock())
-
-
-def result(
-    item: KeyedEvent,
-    completion: Completion,
-    answer: JSON,
-    *,
-    attempts: int,
-    elapsed_s: float = 0.0,
-    called_s: float = 0.0,
-    journaled: bool = False,
-    timeline: Timeline | None = None,
-) -> Result:
-    return Result(
-        id=item.id,
-        key=item.key,
-        fields=item.event.fields,
-        answer=answer,
-        usage=completion.usage,
-        attempts=attempts,
-        read_ms=item.read_ms,
-        elapsed_s=elapsed_s,
-        called_s=called_s,
-        time_ms=item.event.time_ms,
-        position=item.event.position,
+def result(item: KeyedEvent, completion: Completion, answer: JSON, *, attempts: int, **more: Any) -> Result:
+    return result_of(
+        item,
+        answer,
+        completion.usage,
+        attempts,
         finish_reason=completion.finish_reason,
-        journaled=journaled,
         replica=completion.replica,
-        record_key=item.event.record_key,
-        headers=item.event.headers,
-        timeline=timeline,
         reasoning=completion.reasoning,
-        raw=item.event.raw,
-        record_ms=item.event.record_ms,
-    )
-
-
-def dead_letter(item: KeyedEvent, cause: str, detail: str, *, attempts: int = 0) -> DeadLetter:
-    return DeadLetter(
-        raw=item.event.raw,
-        cause=cause,
-        detail=detail_text(detail),
-        attempts=attempts,
-        id=item.id,
-        key=item.key,
-        time_ms=item.event.time_ms,
-        position=item.event.position,
-        record_key=item.event.record_key,
-        headers=item.event.headers,
-        record_ms=item.event.record_ms,
+        **more,
     )
 
 
@@ -297,8 +240,6 @@ MAX_CHECKS = 64
 
 
 class ProgramRequestHandler(RequestHandler):
-    """Answers `ProgramRequest`s. Belongs to the event loop on which it was made."""
-
     def __init__(self, call: InferenceSpec, counts: InferenceCounters, clock: Clock | None = None) -> None:
         super().__init__(call, counts, clock)
         self._checks: OrderedDict[bytes, AnswerCheck] = OrderedDict()
@@ -337,30 +278,27 @@ class ProgramRequestHandler(RequestHandler):
 
 
 @dataclass(frozen=True)
-class OpenProgramRequestHandler:
+class OpenRequestHandler:
+    """Opens a `handler`, wrapped if replicas are scaled; then raises `SettingError` if there is no fleet."""
+
     call: InferenceSpec
+    handler: type[RequestHandler] = RequestHandler
     clock: Callable[[], Clock] = SystemClock
 
     async def __call__(self, counts: InferenceCounters) -> Handler:
-        return metered(
-            ProgramRequestHandler(self.call, counts, self.clock()), self.call, counts, self.clock()
+        call, clock = self.call, self.clock()
+        handler = self.handler(call, counts, clock)
+        if call.scaling is None:
+            return handler
+        engine = handler.engine
+        client: Clients | None = None
+        if isinstance(engine, FleetEngine):
+            client = engine.client
+        elif isinstance(engine, DisaggregatedEngine):
+            client = engine.clients
+        if client is None:
+            raise SettingError("scaling: expected a fleet as the engine, found another one")
+        counts.scaling = ScalingGauges()
+        return MeteredHandler(
+            handler, client, call.scaling, counts.scaling, clock, model=call.model, classes=call.classes
         )
-
-
-def metered(handler: RequestHandler, call: InferenceSpec, counts: InferenceCounters, clock: Clock) -> Handler:
-    """`handler`, wrapped by a `MeteredHandler` if replicas are scaled. Raises `SettingError` if
-    `call.scaling` is set for an engine that is not a fleet."""
-    if call.scaling is None:
-        return handler
-    engine = handler.engine
-    client: Clients | None = None
-    if isinstance(engine, FleetEngine):
-        client = engine.client
-    elif isinstance(engine, DisaggregatedEngine):
-        client = engine.clients
-    if client is None:
-        raise SettingError("scaling: expected a fleet as the engine, found another one")
-    counts.scaling = ScalingGauges()
-    return MeteredHandler(
-        handler, client, call.scaling, counts.scaling, clock, model=call.model, classes=call.classes
-    )

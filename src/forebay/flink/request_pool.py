@@ -1,12 +1,10 @@
-"""A subtask's calls in flight: an event loop on its own thread, and a mailbox per shard.
-
-The operator's thread submits and takes, and never waits for a call; only `wait_for_room` and `wait_ready`
-block, until something changes. Independent of Flink.
-"""
+"""A subtask's calls in flight: an event loop on its own thread, and a mailbox per shard. Independent of
+Flink."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -22,9 +20,7 @@ Ordering = Literal["unordered", "key"]
 """When a finished call may be emitted: at once, or after those before it under its key."""
 Answer = Result | DeadLetter
 HELD_PER_SLOT = 4
-"""Finished answers that may wait, per slot of capacity, before input is blocked."""
 GATHER_S = 0.001
-"""Calls that start or end within this time are started, or reported, together."""
 LOST_S = 1.0
 """A notification to the operator's thread is repeated if nothing followed for this long."""
 
@@ -33,22 +29,17 @@ class Handler(Protocol):
     """Turns events into answers on the event loop on which it was opened."""
 
     def accept(self, item: KeyedEvent, *, restored: bool) -> None:
-        """An event waits for a slot from now on; `restored`: it was in a checkpoint.
-
-        Called on the submitting thread, once before `answer`.
-        """
+        """An event waits from now on; called on the submitting thread, once before `answer`."""
         ...
 
-    async def answer(self, item: KeyedEvent) -> Answer:
-        """Answer one event. Failures of the record or the engine are returned as a `DeadLetter`."""
-        ...
+    async def answer(self, item: KeyedEvent) -> Answer: ...
 
     async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """Calls of one subtask: waiting for a slot, in a slot, finished but not taken yet."""
+class PoolLoad:
+    """Waiting for a slot, in a slot, finished but not taken yet."""
 
     pending: int
     in_flight: int
@@ -58,11 +49,10 @@ class Load:
 class RequestPool:
     """At most `capacity` calls in flight; the next one takes a free slot at once.
 
-    `submit`, `take` and the waits belong to one thread (the operator's), and raise `ForebayError` after an
-    unexpected failure of the answerer; `load` may be read from any thread. `open_answerer` and `on_ready` are
-    called on the event loop's thread; `on_ready` once `ready` has something to return or raise, and not again
-    before `ready` was called. The threads share one interpreter lock, so under load they do not wake each
-    other for each call.
+    `submit`, `take` and the waits belong to the operator's thread, and raise `ForebayError` after an
+    unexpected failure of the answerer. `open_answerer` and `on_ready` are called on the loop's thread;
+    `on_ready` not again before `ready` was called. The threads share one interpreter lock, so under load they
+    do not wake each other for each call.
     """
 
     def __init__(
@@ -80,7 +70,7 @@ class RequestPool:
         self._changed = threading.Condition()
         self._pending: deque[tuple[int, KeyedEvent]] = deque()
         self._ready: dict[int, deque[tuple[str, Answer]]] = {}
-        self._releases: dict[int, Release] = {}
+        self._releases: dict[int, OrderedByKey] = {}
         self._in_flight = 0
         self._finished = 0
         self._call_s = 0.0
@@ -99,7 +89,7 @@ class RequestPool:
         self._thread = threading.Thread(target=self._run_loop, name="forebay-calls", daemon=True)
 
     def start(self) -> None:
-        """Open the engine; blocks until it is open. Raises its errors."""
+        """Blocks until the engine is open. Raises its errors."""
         self._thread.start()
         try:
             self._answerer = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
@@ -108,7 +98,7 @@ class RequestPool:
             raise
 
     def close(self) -> None:
-        """Abort all calls in flight and release the engine; blocks. Answers not taken are lost."""
+        """Abort calls, release the engine; blocks."""
         if self._thread.is_alive():
             try:
                 asyncio.run_coroutine_threadsafe(self._abort(), self._loop).result()
@@ -118,8 +108,8 @@ class RequestPool:
             self._loop.close()
 
     @property
-    def load(self) -> Load:
-        return Load(pending=len(self._pending), in_flight=self._in_flight, finished=self._unreleased)
+    def load(self) -> PoolLoad:
+        return PoolLoad(pending=len(self._pending), in_flight=self._in_flight, finished=self._unreleased)
 
     @property
     def finished(self) -> int:
@@ -127,21 +117,17 @@ class RequestPool:
 
     @property
     def call_s(self) -> float:
-        """Current duration of a call in seconds: a moving average that a fast call lowers at once, so that a
-        few slow calls do not hide the others."""
+        """A moving average that a fast call lowers at once, so that a few slow calls do not hide it."""
         return self._call_s
 
     def submit(self, shard: int, item: KeyedEvent, *, restored: bool = False) -> None:
-        """Start the call as soon as a slot is free; never blocks. `item.id` must not be in use in `shard`.
-
-        Calls `restored` from a checkpoint may exceed the capacity, as after a restore at a lower parallelism.
-        """
+        """Never blocks. `item.id` must not be in use in `shard`. Calls `restored` may exceed the capacity."""
         with self._changed:
             release = self._releases.get(shard)
             if release is None:
-                release = self._releases[shard] = release_for(self._ordering)
+                release = self._releases[shard] = OrderedByKey()
                 self._ready[shard] = deque()
-            release.accept(item.id, item.key)
+            release.accept(item.id, item.key if self._ordering == "key" else "")
             if self._answerer is not None:
                 self._answerer.accept(item, restored=restored)
             self._pending.append((shard, item))
@@ -153,14 +139,12 @@ class RequestPool:
             self._loop.call_soon_threadsafe(self._look)
 
     def ready(self) -> list[int]:
-        """The shards for which `take` would return something; never blocks."""
         # Before the look: what becomes ready after it must be reported.
         self._called_s = -inf
         self._raise_failure()
         return [shard for shard, answers in self._ready.items() if answers]
 
     def take(self, shard: int) -> list[tuple[str, Answer]]:
-        """The answers of `shard` that may be emitted now, in order; never blocks."""
         ready = self._ready.get(shard)
         if not ready:
             self._raise_failure()
@@ -173,11 +157,10 @@ class RequestPool:
         return answers
 
     def has_room(self) -> bool:
-        """Whether another event may be accepted.
+        """False while all slots are taken, or too many finished answers wait behind an unfinished one of
+        their key.
 
-        False while all slots are taken, or while too many finished answers wait behind an unfinished one of
-        their key, unless the caller can take some. Of restored calls beyond `capacity`, every two that finish
-        make room for one event.
+        Of restored calls beyond `capacity`, every two that finish make room for one event.
         """
         return len(self._pending) + self._in_flight < self._limit and self._moves()
 
@@ -191,7 +174,6 @@ class RequestPool:
         return self._wait_for(self.has_room, timeout_s)
 
     def wait_ready(self, shard: int, timeout_s: float) -> bool:
-        """Block until `take(shard)` would return something or for `timeout_s`."""
         return self._wait_for(lambda: bool(self._ready.get(shard)), timeout_s)
 
     def wait_any_ready(self, timeout_s: float) -> bool:
@@ -235,7 +217,7 @@ class RequestPool:
 
     def _look(self) -> None:
         """Start submitted calls. If more follow quickly, look again shortly, so that nothing has to wake this
-        thread. If all slots are taken, calls that end start those that wait."""
+        thread."""
         now_s = self._loop.time()
         startable = self._pending and self._in_flight < self._capacity
         if startable and now_s - self._looked_s < 2 * GATHER_S:
@@ -293,8 +275,6 @@ class RequestPool:
             self._start_pending()
 
     def _tell_soon(self) -> None:
-        """Notify the operator's thread, once for all calls that end in this round of the loop or shortly
-        after."""
         if self._telling:
             return
         self._telling = True
@@ -312,26 +292,6 @@ class RequestPool:
         if (self._releasable or self._failure) and now_s - self._called_s > LOST_S:
             self._called_s = now_s
             self._on_ready()
-
-
-class Release(Protocol):
-    """Decides which answers of a shard may be emitted. Every accepted id is released exactly once."""
-
-    def accept(self, id: str, key: str) -> None:
-        """Note a call, in order of arrival. `id` must not be in use."""
-        ...
-
-    def finish(self, id: str, answer: Answer) -> list[tuple[str, Answer]]:
-        """The answers that may be emitted now that `id` has its own, in order."""
-        ...
-
-
-class Unordered:
-    def accept(self, id: str, key: str) -> None:
-        pass
-
-    def finish(self, id: str, answer: Answer) -> list[tuple[str, Answer]]:
-        return [(id, answer)]
 
 
 class OrderedByKey:
@@ -363,5 +323,61 @@ class OrderedByKey:
         return leaving
 
 
-def release_for(ordering: Ordering) -> Release:
-    return Unordered() if ordering == "unordered" else OrderedByKey()
+@dataclass(frozen=True, slots=True)
+class PollInterval:
+    """The period of the timer that wakes a shard: a share of a call's current duration, within bounds.
+
+    If answers wake their shard, it is `rescue_ms`, because a checkpoint holds no wakes.
+    """
+
+    share: float = 0.02
+    least_ms: int = 1
+    most_ms: int = 25
+    idle_ms: int = 500
+    rescue_ms: int = 1000
+
+    def step_ms(self, call_s: float) -> int:
+        return min(self.most_ms, max(self.least_ms, round(call_s * 1000 * self.share)))
+
+    def next_ms(self, now_ms: int, call_s: float) -> int:
+        """A multiple of the period, so that all shards of a subtask wake together."""
+        step_ms = self.step_ms(call_s)
+        return (now_ms // step_ms + 1) * step_ms
+
+
+ANSWERS = 256
+FACTOR = 1.5
+FIRST_S = 0.04
+LONGEST_S = 3600.0
+
+
+class RoomWait:
+    """The longest wait of an event if the queue is full: 1.5 times the mean time per answer of a busy spell.
+
+    So two events are accepted while three are answered, and the queue shrinks; without answers, it grows with
+    the outage's logarithm. After a restart, the length of the queue shows how long the spell has lasted.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._times: deque[float] = deque(maxlen=max(ANSWERS, 4 * capacity))
+        self._since_s: float | None = None
+        self._finished = 0
+
+    def most_s(self, now_s: float, finished: int, queued: int) -> float:
+        window = self._times.maxlen or 0
+        if self._since_s is None:
+            self._since_s, self._finished = now_s - _lasted_s(queued, window), finished
+        self._times.extend([now_s] * min(window, finished - self._finished))
+        self._finished = finished
+        oldest_s = self._times[0] if len(self._times) == window else self._since_s
+        return FACTOR * (now_s - oldest_s) / window
+
+    def over(self) -> None:
+        self._since_s = None
+        self._times.clear()
+
+
+def _lasted_s(queued: int, window: int) -> float:
+    """The duration of a spell without answers that fills the queue: one event per `FACTOR` / `window` of its
+    age."""
+    return min(LONGEST_S, FIRST_S * math.exp(min(FACTOR * queued / window, 50.0)))

@@ -1,20 +1,30 @@
-"""Flink's REST service: of a cluster over HTTP, of an embedded Flink over TLS with its keys."""
+"""Flink's REST service: of a cluster over HTTP, of an embedded Flink over TLS with keys that only its client
+has.
+
+It runs code for anyone who reaches it: on a loopback interface, all users of the machine and, by browser, web
+pages.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
 import http.client
 import json
+import secrets
+import shutil
 import ssl
+import tempfile
 import threading
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from forebay.errors import LaunchError
-from forebay.flink.tls_keys import TlsKeys
+from forebay.files import private_folder
 
 REST_TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 8 << 20
@@ -23,7 +33,7 @@ LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
 class RestSilent(LaunchError):
-    """Flink's REST service accepted the request but did not answer in time."""
+    """Flink accepted the request but did not answer in time."""
 
 
 class NotFound(LaunchError):
@@ -32,11 +42,9 @@ class NotFound(LaunchError):
 
 @dataclass(frozen=True)
 class FlinkRest:
-    """The service at `url`; `keys`: of an embedded Flink.
+    """Methods block for about ten seconds at most, and raise `LaunchError` without a good answer.
 
-    Methods block for one call, about ten seconds at most, and raise `LaunchError` without a good answer. No
-    proxy is used for this machine. Each thread keeps a connection to an embedded Flink, because connecting
-    takes longer than a request.
+    Each thread keeps a connection to an embedded Flink, because connecting takes longer than a request.
     """
 
     url: str
@@ -50,7 +58,7 @@ class FlinkRest:
             raise LaunchError(f"{self.url}{path} did not answer with JSON: {body[:80]!r}") from None
 
     def ask(self, path: str, method: str = "GET", wish: object = None) -> bytes:
-        """The raw answer, of at most 8 MiB; `wish` is sent as JSON."""
+        """The raw answer, of at most 8 MiB."""
         url = self.url + path
         data = None if wish is None else json.dumps(wish).encode()
         ask = self._ask_anew if self.keys is None else self._ask_kept
@@ -85,14 +93,14 @@ class FlinkRest:
             # Flink has closed it since: it was idle, or this is another Flink.
             return _ask_once(connection, path, method, data)
 
-    def _connection(self) -> _Connection:
+    def _connection(self) -> _RestConnection:
         assert self.keys is not None
         if not hasattr(self._kept, "connection"):
             host = urlsplit(self.url)
-            self._kept.connection = _Connection(
+            self._kept.connection = _RestConnection(
                 host.hostname or "", host.port, timeout=REST_TIMEOUT_S, context=self.keys.client_context()
             )
-        connection: _Connection = self._kept.connection
+        connection: _RestConnection = self._kept.connection
         return connection
 
     @cached_property
@@ -107,14 +115,12 @@ class FlinkRest:
         return urllib.request.build_opener()
 
 
-class _Connection(http.client.HTTPSConnection):
-    """Closed with the thread that used it."""
-
+class _RestConnection(http.client.HTTPSConnection):
     def __del__(self) -> None:
         self.close()
 
 
-def _ask_once(connection: _Connection, path: str, method: str, data: bytes | None) -> tuple[int, bytes]:
+def _ask_once(connection: _RestConnection, path: str, method: str, data: bytes | None) -> tuple[int, bytes]:
     try:
         connection.request(method, path, data, HEADERS)
         answer = connection.getresponse()
@@ -129,9 +135,106 @@ def _ask_once(connection: _Connection, path: str, method: str, data: bytes | Non
 
 
 def _body(answer: http.client.HTTPResponse) -> bytes:
-    """At most `MAX_ANSWER_BYTES` of an answer. Raises `IncompleteRead` if it ends before its length."""
     body = answer.read(MAX_ANSWER_BYTES)
     # A limited read does not report that the connection ended.
     if answer.length and len(body) < MAX_ANSWER_BYTES:
         raise http.client.IncompleteRead(body, answer.length)
     return body
+
+
+VALID = dt.timedelta(days=3650)
+NAME = "localhost"
+PEM, KEY_STORE, TRUST_STORE, PASSWORD = "key.pem", "key.p12", "trust.p12", "password"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsKeys:
+    folder: Path
+
+    def flink_options(self) -> dict[str, str]:
+        password = (self.folder / PASSWORD).read_text(encoding="ascii")
+        options: dict[str, str] = {}
+        for part in ("rest", "internal"):
+            prefix = f"security.ssl.{part}"
+            options |= {
+                f"{prefix}.enabled": "true",
+                f"{prefix}.keystore": str(self.folder / KEY_STORE),
+                f"{prefix}.keystore-type": "PKCS12",
+                f"{prefix}.keystore-password": password,
+                f"{prefix}.key-password": password,
+                f"{prefix}.truststore": str(self.folder / TRUST_STORE),
+                f"{prefix}.truststore-type": "PKCS12",
+                f"{prefix}.truststore-password": password,
+            }
+        return options | {
+            "security.ssl.rest.authentication-enabled": "true",
+            # Flink's default is for RSA keys.
+            "security.ssl.protocol": "TLSv1.3",
+            "security.ssl.algorithms": "TLS_AES_128_GCM_SHA256",
+        }
+
+    def client_context(self) -> ssl.SSLContext:
+        pem = self.folder / PEM
+        context = ssl.create_default_context(cafile=str(pem))
+        context.load_cert_chain(pem)
+        return context
+
+
+def tls_keys(folder: Path) -> TlsKeys:
+    """Creates them if missing (0.1 s). Safe for several processes at once. Raises `SettingError`."""
+    if not (folder / PASSWORD).exists():
+        private_folder(folder.parent)
+        made = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".keys-"))
+        try:
+            _make(made)
+            made.rename(folder)
+        except OSError:
+            # Another process was first: rename does not replace a folder with files.
+            shutil.rmtree(made, ignore_errors=True)
+    private_folder(folder)
+    return TlsKeys(folder)
+
+
+def _make(folder: Path) -> None:
+    from cryptography import x509  # Only here: most starts find the keys.
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import pkcs12
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NAME)])
+    now = dt.datetime.now(dt.timezone.utc)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        # A clock that is set back must not make it invalid.
+        .not_valid_before(now - VALID)
+        .not_valid_after(now + VALID)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(NAME)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    password = secrets.token_urlsafe(32)
+    # The password is random, and the plain key is next to it: more rounds would only slow
+    # Flink, which opens these files several times at a start.
+    encryption = (
+        serialization.PrivateFormat.PKCS12.encryption_builder()
+        .kdf_rounds(1)
+        .key_cert_algorithm(pkcs12.PBES.PBESv2SHA256AndAES256CBC)
+        .hmac_hash(hashes.SHA256())
+        .build(password.encode())
+    )
+    plain = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (folder / PEM).write_bytes(plain + certificate.public_bytes(serialization.Encoding.PEM))
+    (folder / KEY_STORE).write_bytes(
+        pkcs12.serialize_key_and_certificates(b"forebay", key, certificate, None, encryption)
+    )
+    (folder / TRUST_STORE).write_bytes(
+        pkcs12.serialize_java_truststore([pkcs12.PKCS12Certificate(certificate, b"forebay")], encryption)
+    )
+    (folder / PASSWORD).write_text(password, encoding="ascii")

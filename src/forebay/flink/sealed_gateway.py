@@ -1,16 +1,17 @@
-"""A Py4J gateway that nobody else can connect to.
+"""A Py4J gateway that nobody else can connect to, and the release of its Java objects.
 
-Py4J (0.10.9) reads a whole line before it checks a connection's token, and creates a thread for each
-connection: any user of this machine could fill the JVM's heap. So all connections are opened at once; then
-the JVM stops listening, and closes those that are not ours.
+Py4J (0.10.9) creates a thread for each connection before it checks its token: any user of this machine could
+fill the JVM's heap. So all connections are opened at once; then the JVM stops listening, and closes others'.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from queue import SimpleQueue
 from typing import Any
 
+import py4j.java_gateway
 from py4j.java_gateway import GatewayClient, GatewayConnection, GatewayParameters, JavaGateway
 from py4j.protocol import Py4JNetworkError
 
@@ -20,11 +21,9 @@ WAIT_S = 60.0
 
 
 class SealedClient(GatewayClient):
-    """Opens all its connections at once. A call waits for a free one, and raises `Py4JNetworkError` after
-    `WAIT_S`, or at once if all are closed: Py4J closes one if a call is interrupted.
+    """A call waits for a free connection, and raises `Py4JNetworkError` after `WAIT_S`, or if all are closed.
 
-    The connection that was used last is used first: Flink's planner must be called on the thread that
-    created it.
+    The one used last is used first: Flink's planner must be called on the thread that created it.
     """
 
     def __init__(self, parameters: GatewayParameters, connections: int) -> None:
@@ -35,7 +34,6 @@ class SealedClient(GatewayClient):
         self.deque.extend(self._all)
 
     def ends(self) -> set[tuple[str, int]]:
-        """Addresses and ports of our ends."""
         return {connection.socket.getsockname()[:2] for connection in self._all}
 
     def _get_connection(self) -> GatewayConnection:
@@ -56,7 +54,7 @@ class SealedClient(GatewayClient):
 
 
 class SealedGateway(JavaGateway):
-    """Blocks until the JVM answers and no longer listens. Raises Py4J's errors."""
+    """Blocks until the JVM answers and no longer listens."""
 
     def __init__(self, parameters: GatewayParameters, connections: int = CONNECTIONS) -> None:
         self._connections = connections
@@ -87,3 +85,30 @@ class SealedGateway(JavaGateway):
         field = fields.getDeclaredField(name)
         field.setAccessible(True)
         return field
+
+
+def release_in_background() -> None:
+    """From now on, a daemon thread releases what Python discards.
+
+    Py4J (0.10.9) does so on the garbage collector's thread, and waits for the JVM. If this thread has
+    suspended the JVM, neither continues.
+    """
+    release = py4j.java_gateway._garbage_collect_object
+    # Its `put` may be called by the garbage collector at any moment.
+    discarded: SimpleQueue[tuple[GatewayClient, str]] = SimpleQueue()
+
+    def release_all() -> None:
+        # With connections of its own: each connection is a thread of the JVM, and Flink's planner must be
+        # called on the thread that created it.
+        own: dict[GatewayClient, GatewayClient] = {}
+        while True:
+            client, target_id = discarded.get()
+            if client not in own:
+                # Those of `flink run` may be opened at any time.
+                own[client] = getattr(client, "release_client", None) or GatewayClient(
+                    gateway_parameters=client.gateway_parameters
+                )
+            release(own[client], target_id)
+
+    threading.Thread(target=release_all, name="java-garbage", daemon=True).start()
+    py4j.java_gateway._garbage_collect_object = lambda *proxy: discarded.put(proxy)

@@ -1,14 +1,16 @@
-"""Shards: the Flink keys of the inference operator.
+"""Shards: the Flink keys of the inference operator, and the operator's uid, which holds their number.
 
 Flink gives access to the state of one key at a time, and wakes the operator by a timer per key. So records
-are spread over a small, fixed number of Flink keys by a hash of their key; order within a key is kept inside
-its shard. Flink keys are chosen so that shards are spread evenly over subtasks, exactly if the parallelism
-divides their number.
+are spread over a few Flink keys, which are chosen so that they are spread evenly over subtasks.
 """
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
+from typing import Any
+
+from forebay.errors import SettingError
 
 MAX_PARALLELISM = 128
 """Flink's number of key groups; fixed, because a checkpoint can only be restored with the same number."""
@@ -20,17 +22,16 @@ _MASK = 0xFFFFFFFF
 
 
 def shard_of(key: str, shards: int) -> int:
-    """The shard 0 … shards - 1 of a record's key; the same in every process."""
     return (
         int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big") % shards
     )
 
 
 def flink_keys(shards: int) -> tuple[int, ...]:
-    """The Flink key (an int, 0 or above) of each shard.
+    """The Flink key of each shard.
 
-    Shard i gets the smallest key whose key group is where subtask `i * parallelism // shards` begins its
-    share, so that no two shards are in one key group.
+    Shard i gets the smallest one whose key group is where subtask `i * parallelism // shards` begins its
+    share.
     """
     groups = {i * MAX_PARALLELISM // shards: i for i in range(shards)}
     keys: dict[int, int] = {}
@@ -48,8 +49,7 @@ def key_group(key: int) -> int:
 
 
 def _group(code: int) -> int:
-    """Flink's key group of a hash code: its murmur hash modulo the number of groups, as in
-    `KeyGroupRangeAssignment.assignToKeyGroup` and `MathUtils.murmurHash`."""
+    """As in `KeyGroupRangeAssignment.assignToKeyGroup` and `MathUtils.murmurHash`."""
     code = (code * 0xCC9E2D51) & _MASK
     code = _rotate_left(code, 15)
     code = (code * 0x1B873593) & _MASK
@@ -68,9 +68,67 @@ def _group(code: int) -> int:
 
 
 def subtask_of(key: int, parallelism: int) -> int:
-    """The subtask that owns a Flink key (`KeyGroupRangeAssignment.computeOperatorIndexForKeyGroup`)."""
+    """As in `KeyGroupRangeAssignment.computeOperatorIndexForKeyGroup`."""
     return key_group(key) * parallelism // MAX_PARALLELISM
 
 
 def _rotate_left(value: int, bits: int) -> int:
     return ((value << bits) | (value >> (32 - bits))) & _MASK
+
+
+UID = re.compile(r"(?P<name>.*): (?P<shards>\d+) shards", re.DOTALL)
+
+
+def shards_uid(env: Any, name: str, shards: int, *, bound: bool) -> str:
+    """The uid of the operator `name`, by which Flink finds its state, with a restored checkpoint's number of
+    shards.
+
+    If the number is `bound` (a key's state or order depends on it), another one raises `SettingError`.
+    """
+    for uid in restored_uids(env) or ():
+        found = UID.fullmatch(uid)
+        if found is None or found["name"] != name:
+            continue
+        if bound and int(found["shards"]) != shards:
+            raise SettingError(
+                f"shards: expected {found['shards']}, as in the checkpoint that {name!r} resumes from, found "
+                f"{shards}: the events of a key would lose their order, and a program the state of its keys. "
+                f"Keep the number, or start over with another directory of checkpoints"
+            )
+        return uid
+    return f"{name}: {shards} shards"
+
+
+def name_of(uid: str | None) -> str | None:
+    found = UID.fullmatch(uid or "")
+    return uid if found is None else found["name"]
+
+
+def restored_uids(env: Any) -> frozenset[str] | None:
+    """The uids in the checkpoint that `env` restores; None if there is none, or it cannot be read."""
+    from py4j.protocol import Py4JError
+    from pyflink.java_gateway import get_gateway
+
+    jvm = get_gateway().jvm
+    options = env._j_stream_execution_environment.getConfiguration()
+    checkpoint = options.get(jvm.org.apache.flink.configuration.StateRecoveryOptions.SAVEPOINT_PATH)
+    if checkpoint is None:
+        return None
+    try:
+        uids = (operator.getOperatorUid() for operator in operator_states(jvm, checkpoint))
+        return frozenset(str(uid.get()) for uid in uids if uid.isPresent())
+    except Py4JError:
+        return None
+
+
+def operator_states(jvm: Any, checkpoint: str) -> Any:
+    """Raises `Py4JError` if the checkpoint cannot be read."""
+    flink = jvm.org.apache.flink
+    path = flink.core.fs.Path(checkpoint, "_metadata")
+    data = jvm.java.io.DataInputStream(path.getFileSystem().open(path))
+    try:
+        loader = jvm.Thread.currentThread().getContextClassLoader()
+        metadata = flink.runtime.checkpoint.Checkpoints.loadCheckpointMetadata(data, loader, checkpoint)
+    finally:
+        data.close()
+    return jvm.java.util.ArrayList(metadata.getOperatorStates())

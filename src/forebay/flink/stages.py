@@ -1,9 +1,7 @@
 """A keyed Flink function around state that is too large to be written at each change.
 
-Flink gives Python no moment for a snapshot. So Flink's state holds a snapshot of the value and the inputs
-since; once those inputs are as large as the snapshot, a new snapshot replaces them. A restore applies the
-inputs again, and drops their outputs, which were emitted before the checkpoint. So a stage must be
-deterministic.
+Flink's state holds a snapshot and the inputs since; once those are as large, a new snapshot replaces them. A
+restore applies the inputs again, and drops their outputs. So a stage must be deterministic.
 """
 
 from __future__ import annotations
@@ -18,21 +16,20 @@ from pyflink.datastream import DataStream, KeyedProcessFunction, RuntimeContext
 from pyflink.datastream.state import ListStateDescriptor, ValueStateDescriptor
 
 from forebay.codec import pack_state, unpack_state
-from forebay.flink.activity import ActivityMarks
-from forebay.flink.intervals import SET_BACK_MS
+from forebay.flink.job_marks import ActivityMarks
 from forebay.flink.jvm_task import held_keys
 from forebay.flink.shards import MAX_PARALLELISM, flink_keys
-from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE
+from forebay.flink.types import BYTES, END_OF_INPUT_MS, SET_BACK_MS, STATE
 
 MIN_LOG_BYTES = 1 << 16
 INPUT, CLOSED, WAITED, FINISHED = range(4)
 
 
 class Stage(Protocol):
-    """The state of one shard and its rules. Deterministic: the same calls return the same outputs."""
+    """The state of one shard and its rules; the same calls return the same outputs."""
 
     def take(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Take an input; returns messages, each with its shard of the next stage."""
+        """Returns messages, each with its shard of the next stage."""
         ...
 
     def due_ms(self, data: bytes) -> int | None:
@@ -40,7 +37,7 @@ class Stage(Protocol):
         ...
 
     def close(self, time_ms: int) -> list[tuple[int, bytes]]:
-        """Event time has reached `time_ms`: no earlier input follows."""
+        """No earlier input follows."""
         ...
 
     def finish(self) -> list[tuple[int, bytes]]: ...
@@ -48,7 +45,7 @@ class Stage(Protocol):
     def to_bytes(self) -> bytes: ...
 
     def restore(self, data: bytes) -> None:
-        """The inverse of `to_bytes`. Raises `MalformedRecord` for other bytes."""
+        """Raises `MalformedRecord` for other bytes."""
         ...
 
 
@@ -64,9 +61,7 @@ class _Held:
 class StageFunction(KeyedProcessFunction):
     """Runs a stage per shard: takes messages keyed by `message_key`, emits messages of the next stage.
 
-    `open_stage(shard)` makes a shard's stage. With `wait_ms`, the stage's `close(0)` is called at most that
-    long (wall clock) after an input. A restore repeats inputs of at most `most_log_bytes`; by default as many
-    bytes as the snapshot has.
+    With `wait_ms`, the stage's `close(0)` is called at most that long (wall clock) after an input.
     """
 
     def __init__(
@@ -129,7 +124,6 @@ class StageFunction(KeyedProcessFunction):
                 self._set_timer(held, now_ms + self._wait_ms, ctx)
 
     def _look_at_clock(self, ctx: KeyedProcessFunction.Context) -> int:
-        """The time. If it was set back, timers are set again."""
         now_ms: int = ctx.timer_service().current_processing_time()
         set_back = now_ms < self._seen_ms - SET_BACK_MS
         self._seen_ms = now_ms
@@ -202,6 +196,5 @@ def payload(value: bytes) -> bytes:
 
 
 def staged(stream: DataStream, function: KeyedProcessFunction, *, parallelism: int, name: str) -> DataStream:
-    """`function` on a stream of messages. Its `uid` is `name`."""
     done = stream.key_by(message_key, Types.INT()).process(function, BYTES).name(name).uid(name)
     return done.set_parallelism(parallelism).set_max_parallelism(MAX_PARALLELISM)

@@ -1,8 +1,8 @@
 """A standalone Flink cluster for one job: tasks run in several JVMs, each with its own Python and interpreter
 lock.
 
-The job manager runs in this process's JVM; if it dies, the run resumes as after the death of an embedded
-Flink. A task manager that dies is restarted; Flink restarts the job once there are enough slots.
+The job manager runs in this process's JVM. A task manager that dies is restarted, then Flink restarts the
+job.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyflink.java_gateway import get_gateway
 
 from forebay.errors import LaunchError, SettingError
-from forebay.flink.environment import FlinkConfig, log_dir, secured_options
-from forebay.flink.file_systems import mute_hadoop
+from forebay.flink.environment import FlinkConfig, log_dir, mute_hadoop, secured_options
 from forebay.flink.job import java_cause, wrong_option
 from forebay.flink.jvm import Jvm, launch_jvm, start_jvm
 from forebay.flink.thread_mode import import_ahead
@@ -34,23 +33,12 @@ STEADY_S = 60.0
 LONGEST_PAUSE_S = 30.0
 
 
-class Launch(Protocol):
-    """Starts a JVM and returns at once; its files are named after `beside`."""
-
-    def __call__(self, *, beside: str) -> Jvm: ...
-
-
 @contextmanager
 def standalone_cluster(config: FlinkConfig, *, archive_dir: Path | None = None) -> Iterator[None]:
-    """Run a cluster with `config.task_managers` during the block, for an environment of the same `config`;
-    nothing if that is 1, because Flink is embedded then.
+    """Run a cluster with `config.task_managers` during the block; nothing if that is 1.
 
-    Returns when the job manager answers in this process's JVM, started if needed (seconds, blocking); task
-    managers register later. Only holders of the key in `log_dir` are served, and options go through neither
-    files nor arguments. Everything ends with the block, and with this process.
-
-    Raises `SettingError` if Flink refuses the value of an option, and `LaunchError` if this process's JVM or
-    the job manager cannot start.
+    Blocks until the job manager answers. Only holders of the key in `log_dir` are served, and options go
+    through neither files nor arguments. Raises `SettingError` and `LaunchError`.
     """
     if config.task_managers == 1:
         yield
@@ -61,11 +49,7 @@ def standalone_cluster(config: FlinkConfig, *, archive_dir: Path | None = None) 
         "jobmanager.rpc.address": "localhost",
         "jobmanager.rpc.port": str(free_port()),
     }
-    arguments: dict[str, Any] = {
-        "heap_mb": config.heap_mb,
-        "jars": config.jars,
-        "plugins": config.plugins,
-    }
+    arguments: dict[str, Any] = {"heap_mb": config.heap_mb, "jars": config.jars, "plugins": config.plugins}
     launch = partial(launch_jvm, log_dir(config), archive_dir=archive_dir, **arguments)
     with TaskManagers(config.task_managers, launch, options) as managers:
         start_jvm(log_dir(config), **arguments)
@@ -112,13 +96,10 @@ def _start_job_manager(options: Mapping[str, str]) -> Any:
 
 
 class TaskManagers:
-    """`count` task managers of the cluster of `options`, each a JVM that is restarted when it ends: at once,
-    or after a pause that doubles up to half a minute if it keeps ending within a minute.
+    """A context manager. A JVM that ends is restarted at once, or after a pause that doubles up to half a
+    minute."""
 
-    A context manager: the JVMs start and end with the block.
-    """
-
-    def __init__(self, count: int, launch: Launch, options: Mapping[str, str]) -> None:
+    def __init__(self, count: int, launch: Callable[..., Jvm], options: Mapping[str, str]) -> None:
         self._launch = launch
         self._options = dict(options)
         self._begun, self._closed = threading.Event(), threading.Event()

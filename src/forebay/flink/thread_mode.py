@@ -1,8 +1,10 @@
-"""Python runs inside Flink's JVM (PyFlink's thread mode) only; worker processes are refused."""
+"""What every job needs of Flink: Python inside its JVM (PyFlink's thread mode) only, and few records between
+tasks."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -17,11 +19,7 @@ ONE_MODE = (
     "Python runs inside Flink's JVM: worker processes added ten times the delay, took a core when idle and "
     "could leave timers out of a checkpoint"
 )
-MODULES = (
-    "pyflink.fn_execution.embedded.operations",
-    "forebay.engine.client",
-    "forebay.flink.operator",
-)
+MODULES = ("pyflink.fn_execution.embedded.operations", "forebay.engine.client", "forebay.flink.operator")
 
 
 def check_environment(env: StreamExecutionEnvironment) -> None:
@@ -43,8 +41,7 @@ FUNCTIONS = "pyflink.fn_execution"
 
 
 def import_functions() -> None:
-    """Import `FUNCTIONS` without Apache Beam, which only worker processes need (1 s, 100 MB). Does nothing if
-    either has been imported. Later imports of Beam work."""
+    """Import `FUNCTIONS` without Apache Beam (1 s, 100 MB), which only worker processes need."""
     if FUNCTIONS in sys.modules or BEAM in sys.modules:
         return
     sys.modules[BEAM] = None  # type: ignore[assignment]  # so that an import fails
@@ -55,11 +52,9 @@ def import_functions() -> None:
 
 
 def import_ahead(java: Any = None) -> bool:
-    """Import `MODULES` in the Python inside this process's JVM, or another one given as Py4J's `java`;
-    blocks. Returns whether it worked.
+    """Import `MODULES` in the Python inside a JVM; blocks. Returns whether it worked.
 
-    Call it on a thread of its own while the job is built: otherwise the first task imports them, for a second
-    or longer, and all others wait. If it fails, the job does the same later and reports why.
+    On a thread of its own while the job is built: otherwise all tasks wait for a second or longer.
     """
     from py4j.protocol import Py4JError
     from pyflink.java_gateway import get_gateway
@@ -76,3 +71,14 @@ def import_ahead(java: Any = None) -> bool:
             python.close()
         return True
     return False
+
+
+FEW_RECORDS: Mapping[str, str] = {
+    # Records between operators leave at the engine's pace, and after a restore no checkpoint completes, and
+    # nothing is committed, until those that the last one caught have left. Nor does anybody count them among
+    # those that wait in a topic. Keep them few, also in the first half minute, before the debloater has
+    # measured the pace.
+    "taskmanager.memory.segment-size": "4 kb",
+    "taskmanager.network.memory.buffer-debloat.enabled": "true",
+    "taskmanager.network.memory.buffer-debloat.target": "300 ms",
+}

@@ -1,7 +1,7 @@
 """The program of a Flink application cluster, run by Flink's PythonDriver at each start of the job manager.
 
-`python -m forebay.pipeline.application FILE --state-id ID`. The cluster's configuration sets checkpoint
-storage and the state to restore; the pipeline file sets the rest.
+`python -m forebay.pipeline.application FILE --state-id ID`. The cluster sets checkpoint storage and what to
+restore.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from urllib.parse import urlsplit
 
 from forebay.connectors.kafka.settings import KafkaSource
@@ -36,16 +37,11 @@ LOG = logging.getLogger("forebay")
 def run_application(spec: PipelineSpec, state_id: str, queue_url: str | None = None) -> None:
     """Start the job of `spec` in the Flink that runs this program; return once Flink has accepted it.
 
-    `state_id` must not change while the pipeline's state exists: transactions are named after it. If the
-    pipeline scales and reads Kafka, a `queue_url` (this process's address for the job's subtasks) serves them
-    the topics' backlog; this then also commits the group's offsets and blocks until the job ends. It does not
-    raise if the job failed: Flink reports that. Raises `SettingError` and `PipelineFailed` before the start,
-    as a run does.
+    `state_id` must not change while the pipeline's state exists: transactions are named after it. With a
+    `queue_url`, a pipeline that scales and reads Kafka serves its subtasks the backlog there and blocks until
+    the job ends. Raises `SettingError` and `PipelineFailed` before the start, as a run does.
     """
-
-    def say(words: str, waited_s: float) -> None:
-        LOG.info("%s (%.0f s)", words, waited_s)
-
+    say = partial(LOG.info, "%s (%.0f s)")
     port = None
     if queue_url is not None and spec.scaling is not None and isinstance(spec.source, KafkaSource):
         port = _port_of(queue_url)

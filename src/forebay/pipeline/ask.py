@@ -1,6 +1,5 @@
 """Answers lines of text without Flink, for `forebay ask`. No state is kept: stopping drops unanswered
-lines.
-"""
+lines."""
 
 from __future__ import annotations
 
@@ -9,31 +8,25 @@ import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import CancelledError
-from typing import BinaryIO, Literal, Protocol
+from typing import BinaryIO, Literal
 
 from forebay.connectors.encodings import likely_encoding
 from forebay.connectors.formats import MAX_RECORD_BYTES, Format
 from forebay.engine.prompt import request_id
 from forebay.errors import MalformedRecord
-from forebay.records import DeadLetter, Event, KeyedEvent, Result
+from forebay.flink.request_pool import Answer, Handler
+from forebay.records import DeadLetter, Event, KeyedEvent
 
 WAITING_PER_SLOT = 4
 """Results per request in flight that may wait for earlier ones before reading pauses."""
 
 Kind = Literal["auto", "jsonl", "text"]
-Answer = Result | DeadLetter
-
-
-class Handler(Protocol):
-    async def answer(self, item: KeyedEvent) -> Answer: ...
 
 
 class Lines:
-    """Reads a stream's lines as events; unreadable lines become dead letters.
+    """Reads a stream's lines as events at `line N`, from 1; unreadable and too long ones become dead letters.
 
-    Positions are `line N`, from 1; empty lines are skipped. `auto` means JSON objects if the first line
-    starts with a brace, else texts. Lines longer than `max_bytes` become dead letters with their first
-    `max_bytes`.
+    `auto` means JSON objects if the first line starts with a brace, else texts.
     """
 
     def __init__(self, stream: BinaryIO, kind: Kind = "auto", max_bytes: int = MAX_RECORD_BYTES) -> None:
@@ -43,7 +36,6 @@ class Lines:
         self._number = 0
 
     def next(self) -> Event | DeadLetter | None:
-        """Return the next line, None at the end; blocks."""
         while True:
             line = self._stream.readline(self._max_bytes + 2)
             if not line:
@@ -74,7 +66,6 @@ class Lines:
         return DeadLetter(line, MalformedRecord.cause, f"{detail}; {fix}", position=position)
 
     def _rest_of(self, begun: bytes) -> int:
-        """Skip the rest of a line; return the line's size without its end."""
         size, last = len(begun), begun
         while begun and not begun.endswith(b"\n"):
             begun = self._stream.readline(1 << 16)
@@ -83,7 +74,7 @@ class Lines:
 
 
 async def events(lines: Lines) -> AsyncIterator[Event | DeadLetter]:
-    """Read `lines` on a thread, so that a silent stream does not block the loop."""
+    """On a thread, so that a silent stream does not block the loop."""
     loop = asyncio.get_running_loop()
     read: asyncio.Queue[Event | DeadLetter | BaseException | None] = asyncio.Queue(1)
 
@@ -120,10 +111,8 @@ async def answers(
     ordered: bool,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> AsyncGenerator[Answer, None]:
-    """Yield one answer per record, as they complete or `ordered` like the records.
-
-    At most `capacity` requests are in flight. Closing the generator cancels them.
-    """
+    """Yield one answer per record, as they complete or `ordered` like the records. Closing it cancels
+    requests."""
     slots, held = asyncio.Semaphore(capacity), asyncio.Semaphore(WAITING_PER_SLOT * capacity)
     ready: asyncio.Queue[asyncio.Task[Answer] | None] = asyncio.Queue()
     tasks: set[asyncio.Task[Answer]] = set()

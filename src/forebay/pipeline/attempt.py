@@ -1,7 +1,4 @@
-"""One attempt at a pipeline's job, in this process's JVM: check Kafka, build the job, submit it, watch it.
-
-An attempt leaves no state for the next one: its supervisor keeps the record of runs.
-"""
+"""One attempt at a pipeline's job, in this process's JVM: check Kafka, build the job, submit it, watch it."""
 
 from __future__ import annotations
 
@@ -19,23 +16,32 @@ from forebay.connectors.jars import plugins
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.connectors.kafka.settings import transaction_prefix
 from forebay.errors import LaunchError
-from forebay.flink.embedded_activity import EmbeddedActivity
-from forebay.flink.environment import FlinkConfig, Restart, embedded_rest, flink_environment
-from forebay.flink.file_systems import load_file_systems, reach_file_system
+from forebay.flink.environment import (
+    FlinkConfig,
+    Restart,
+    embedded_rest,
+    flink_environment,
+    load_file_systems,
+    reach_file_system,
+)
 from forebay.flink.job import Checkpoints, RunningJob, end_job, submit
+from forebay.flink.job_activity import EmbeddedActivity, WatchedActivity
 from forebay.flink.jvm import collect_garbage, jvm_process
 from forebay.flink.rest import FlinkRest
 from forebay.flink.task_managers import standalone_cluster
-from forebay.flink.watched_activity import WatchedActivity
 from forebay.pipeline.backlog import lag_watched
-from forebay.pipeline.checkpoint_loop import CheckpointLoop, JobActivity, processor_s
-from forebay.pipeline.checkpoint_schedule import MIN_S, CheckpointSchedule
+from forebay.pipeline.checkpoint_loop import (
+    MIN_S,
+    CheckpointLoop,
+    CheckpointSchedule,
+    JobActivity,
+    processor_s,
+)
 from forebay.pipeline.inference import Served
 from forebay.pipeline.job_graph import build
 from forebay.pipeline.kafka.offsets import GroupOffsets, settlement
-from forebay.pipeline.kafka.recovery import end_transactions
 from forebay.pipeline.kafka.start import KafkaStart, await_brokers, begin, resumed
-from forebay.pipeline.kafka.transactions import NAMES, CommitWatch, Start, Topic
+from forebay.pipeline.kafka.transactions import NAMES, CommitWatch, Start, Topic, end_transactions
 from forebay.pipeline.messages import (
     AwaitsKafka,
     JobStatus,
@@ -47,10 +53,9 @@ from forebay.pipeline.messages import (
 )
 from forebay.pipeline.plan import Plan
 from forebay.pipeline.resume import check_same_kafka, fingerprint
-from forebay.pipeline.run_state import RunState
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.spec import PipelineSpec
-from forebay.pipeline.state_store import number_of, open_store
+from forebay.pipeline.state_store import RunState, number_of, open_store
 from forebay.pipeline.watch import CANCEL_S, POLL_S, StopRequests, watch_until_end
 from forebay.ports import free_port
 
@@ -65,8 +70,6 @@ NEVER = "3650 d"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation:
-    """Inputs of an attempt that do not depend on its starting point; `file_systems` are Flink's options."""
-
     plan: Plan
     file_systems: Mapping[str, str] = field(default_factory=dict)
 
@@ -88,19 +91,13 @@ class AttemptSpec(Preparation):
 
 
 def file_system_options(plan: Plan) -> dict[str, str]:
-    """Return Flink's options for the object store of `plan`, without secrets: tasks find keys where they run.
-
-    Raises `SettingError` and `SetupError` like `S3Client`.
-    """
+    """Without secrets. Raises like `S3Client`."""
     place = next(iter(plan.in_object_store.values()), None)
     return {} if place is None else S3Client(place.bucket).flink_options()
 
 
-class Attempt:
-    """The steps of an attempt, in order. The connectors' jars must be on the JVM's class path.
-
-    `report` receives progress and may block; an exception from it ends the attempt.
-    """
+class JobAttempt:
+    """An exception from `report`, which may block, ends it."""
 
     def __init__(self, order: AttemptSpec, report: Callable[[Report], None], wishes: StopRequests) -> None:
         self._order = order
@@ -113,8 +110,7 @@ class Attempt:
     def check(self) -> None:
         """Wait for Kafka, check topics and access, and end the previous job's transactions.
 
-        Raises as `await_brokers`, `end_transactions` and `resumed`, and `SettingError` if the checkpoint is
-        from another Kafka.
+        Raises as `await_brokers`, `end_transactions` and `resumed`, and `SettingError` for another Kafka.
         """
         order, spec = self._order, self._order.plan.spec
         self._kafka = await_brokers(spec, lambda words, waited_s: self._report(AwaitsKafka(words, waited_s)))
@@ -128,10 +124,7 @@ class Attempt:
             self._begin_at(resumed(spec, order.restore_from, topics, order.job_id, chosen=order.chosen))
 
     def run(self, served: Served) -> Snapshot:
-        """Build, submit and watch the job; return its last snapshot. Submits after `report(Ready)` returns.
-
-        Raises `SettingError` if Flink rejects an option, and as `watch_until_end`.
-        """
+        """Submits after `report(Ready)` returns. Raises `SettingError`, and as `watch_until_end`."""
         port = free_port()
         config = _config(self._order, port, replaces_offsets=self._topics.replaces_offsets)
         with standalone_cluster(config, archive_dir=self._order.plan.settings.java):
@@ -227,7 +220,7 @@ class Attempt:
                 answered=offsets,
                 committed=committed,
                 awaits=lambda: offsets.awaits,
-                at_rest=collect_garbage if order.plan.cluster is None else _nothing,
+                at_rest=collect_garbage if order.plan.cluster is None else lambda: None,
             )
             commits.finished()
             with suppress(KafkaAway, KafkaRefused):
@@ -241,9 +234,6 @@ class Attempt:
         self._report(status)
 
     def _ends(self) -> tuple[Place, ...]:
-        """Return where the topics ended at the first start; without a checkpoint, also set the start
-        position.
-        """
         spec, state = self._order.plan.spec, self._order.state
         noted = None if state.ends is None else tuple(Place(*end) for end in state.ends)
         first = False
@@ -257,9 +247,6 @@ class Attempt:
         if topics.gaps:
             records = sum(gap.records for gap in topics.gaps)
             self._report(Skipped(tuple(map(str, topics.gaps)), records))
-
-
-def _nothing() -> None: ...
 
 
 def _checkpoint_loop(
@@ -334,10 +321,7 @@ def _config(order: AttemptSpec, port: int, *, replaces_offsets: bool) -> FlinkCo
 
 
 def load_ahead(preparation: Preparation, loaded: Callable[[], None]) -> None:
-    """Load the needed file systems into this process's JVM, call `loaded`, and send a first request.
-
-    Blocks for seconds: call it on its own thread. Errors are ignored, because the job reports them too.
-    """
+    """Errors are ignored, because the job reports them too."""
     plan = preparation.plan
     try:
         with suppress(Exception):

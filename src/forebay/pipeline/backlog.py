@@ -26,19 +26,14 @@ log = logging.getLogger("forebay")
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """The cost of a job's records so far: completed or failed `records`, and their tokens."""
-
     records: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
 
 def estimate(records: int, spent: Spent, age_s: float = 0.0) -> TopicBacklog:
-    """Estimate the backlog of `records` from the mean cost so far, rounded.
-
-    tokens = records × tokens spent ÷ records spent, for prompts and for completions. Failed records count
-    with their cost, because some records in the backlog will fail too.
-    """
+    """The backlog of `records` at the mean cost so far, failed ones included: some in the backlog will
+    fail, too."""
     if spent.records <= 0:
         return TopicBacklog(records, None, None, age_s)
     return TopicBacklog(
@@ -50,17 +45,14 @@ def estimate(records: int, spent: Spent, age_s: float = 0.0) -> TopicBacklog:
 
 
 class SpentInAll:
-    """The cost of records if requests do not correspond to single records: all tokens, over all records read.
-    Both are summed over restarts of the job, which repeat reads and requests.
-    """
+    """The cost if requests do not correspond to records: all tokens, over all records read, over all
+    starts."""
 
     def __init__(self) -> None:
         self._before = self._sum = Spent()
 
     def add(self, read: int, prompt_tokens: int, completion_tokens: int) -> Spent:
-        """Takes records read over all starts and tokens since the last start; zero before the first answer,
-        when records have cost nothing yet.
-        """
+        """Takes records over all starts, tokens since the last one."""
         before, total = self._before, self._sum
         again = prompt_tokens < before.prompt_tokens or completion_tokens < before.completion_tokens
         since = Spent() if again else before
@@ -74,7 +66,6 @@ class SpentInAll:
 
 
 COUNT_EVERY_S = 3.0
-COUNT_END_S = 1.0
 
 
 def answered_records(now: Snapshot) -> int:
@@ -82,17 +73,15 @@ def answered_records(now: Snapshot) -> int:
 
 
 def taken_records(now: Snapshot) -> int:
-    """Completed records, if a result covers many; 0 before the first answer, while records in windows have
-    cost nothing.
-    """
+    """If a result covers many records; 0 before the first answer."""
     return max(now.accepted - now.in_flight - now.pending, 0) if now.prompt_tokens else 0
 
 
 class LastCount:
     """The newest backlog count, written by one thread and read by another.
 
-    `done` returns how many records a snapshot's tokens were spent on, 0 if unknown. It is None for an
-    application that chooses its own requests; then the cost is per record that the source has read.
+    `done`: how many records a snapshot's tokens were spent on, 0 if unknown. None, for an application that
+    chooses its own requests: the cost is per record that the source has read.
     """
 
     def __init__(self, clock: Clock, done: Callable[[Snapshot], int] | None = answered_records) -> None:
@@ -103,14 +92,9 @@ class LastCount:
         self._in_all = SpentInAll()
 
     def set(self, records: int, read: int = 0) -> None:
-        """Set the backlog, and the records read (`LagProbe.read`)."""
         self._counted = (records, read, self._clock.monotonic_s())
 
     def backlog(self, now: Snapshot) -> TopicBacklog | None:
-        """Return the backlog with its estimated tokens; None before the first count.
-
-        After a restart, the earlier mean counts until another record completes.
-        """
         if self._done is not None and (done := self._done(now)):
             self._spent = Spent(done, now.prompt_tokens, now.completion_tokens)
         if self._counted is None:
@@ -130,11 +114,8 @@ def lag_watched(
     before: Sequence[Place] = (),
     clock: Clock | None = None,
 ) -> Iterator[LastCount]:
-    """Count the backlog of `job` every three seconds while the block runs, if its source is Kafka.
-
-    `restored` and `before` as in `LagProbe`. Counts on its own thread, with Kafka's and Flink's client
-    time-outs; if a count fails, the last one stays, and ages.
-    """
+    """Count the backlog of `job` every three seconds, if its source is Kafka. If that fails, the last
+    count ages."""
     application = spec.application
     done: Callable[[Snapshot], int] | None = answered_records
     if application is not None:
@@ -147,27 +128,37 @@ def lag_watched(
     probe = LagProbe(source, lambda: job.highest(is_place), restored=restored, before=before)
 
     def count() -> None:
-        while not ended.is_set():
-            try:
-                with kafka_admin(source.cluster) as admin:
-                    while not ended.is_set():
-                        waits = probe.count(admin)
-                        last.set(waits, probe.read)
-                        ended.wait(COUNT_EVERY_S)
-            except (LaunchError, KafkaRefused):
-                ended.wait(COUNT_EVERY_S)
-            except Exception:
-                # If this thread ended, the last count would stay forever.
-                log.exception("unexpected error counting the backlog; retrying")
+        with kafka_admin(source.cluster) as admin:
+            while not ended.is_set():
+                waits = probe.count(admin)
+                last.set(waits, probe.read)
                 ended.wait(COUNT_EVERY_S)
 
-    thread = threading.Thread(target=count, name="lag", daemon=True)
+    with _repeated("counting the backlog", count, ended, COUNT_EVERY_S):
+        yield last
+
+
+@contextmanager
+def _repeated(what: str, step: Callable[[], None], ended: threading.Event, every_s: float) -> Iterator[None]:
+    """Call `step` on a thread while the block runs; an error must not end it."""
+
+    def repeat() -> None:
+        while not ended.is_set():
+            try:
+                step()
+            except (LaunchError, KafkaRefused):
+                pass
+            except Exception:
+                log.exception("unexpected error %s; retrying", what)
+            ended.wait(every_s)
+
+    thread = threading.Thread(target=repeat, name=what, daemon=True)
     thread.start()
     try:
-        yield last
+        yield
     finally:
         ended.set()
-        thread.join(COUNT_END_S)
+        thread.join(END_S)
 
 
 LOOK_S = 3.0
@@ -181,68 +172,24 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d
 
 @contextmanager
 def backlog_served(
-    job: RunningJob,
-    waiting: LastCount,
-    port: int,
-    *,
-    one_each: bool,
-    looked: Callable[[Snapshot], object],
+    job: RunningJob, waiting: LastCount, port: int, *, one_each: bool, looked: Callable[[Snapshot], object]
 ) -> Iterator[None]:
-    """Serve the backlog of `job` from `waiting` at `port` while the block runs.
+    """Serve the backlog at `port`; pass each snapshot to `looked`, on a thread."""
+    now = Snapshot(0.0, "CREATED")
 
-    `one_each`: each event gives one result or dead letter. Each snapshot is passed to `looked`, on a thread
-    that ends with the block or a few seconds later. Errors do not affect the job: the last count stays, and
-    ages.
-    """
-    looks = _Looks(job, waiting, one_each, looked)
-    with page_served(port, looks), looks.renewed():
+    def look() -> None:
+        nonlocal now
+        now = counted(now, job.counts(), one_each=one_each)
+        looked(now)
+
+    repeated = _repeated("reading the job's counts", look, threading.Event(), LOOK_S)
+    with page_served(port, lambda: waiting.backlog(now)), repeated:
         yield
-
-
-@dataclass(slots=True)
-class _Looks:
-    """The newest snapshot, from which the tokens in the backlog are estimated."""
-
-    job: RunningJob
-    waiting: LastCount
-    one_each: bool
-    looked: Callable[[Snapshot], object]
-    now: Snapshot = field(default_factory=lambda: Snapshot(0.0, "CREATED"))
-
-    def __call__(self) -> TopicBacklog | None:
-        return self.waiting.backlog(self.now)
-
-    @contextmanager
-    def renewed(self) -> Iterator[None]:
-        ended = threading.Event()
-
-        def look() -> None:
-            while not ended.is_set():
-                try:
-                    self.now = counted(self.now, self.job.counts(), one_each=self.one_each)
-                    self.looked(self.now)
-                except LaunchError:
-                    pass
-                except Exception:
-                    # If this thread ended, the last count would stay forever.
-                    log.exception("unexpected error reading the job's counts; retrying")
-                ended.wait(LOOK_S)
-
-        thread = threading.Thread(target=look, name="looks", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join(END_S)
 
 
 @contextmanager
 def page_served(port: int, backlog: Callable[[], TopicBacklog | None]) -> Iterator[None]:
-    """Serve `backlog` at `port` of all addresses while the block runs, on a thread.
-
-    If the port is taken, logs an error and retries every few seconds.
-    """
+    """On a thread. If the port is taken, it retries every few seconds."""
     found = _listening(port)
     if isinstance(found, OSError):
         log.error(
@@ -287,9 +234,8 @@ def _listening(port: int) -> socket.socket | OSError:
 
 @dataclass(slots=True)
 class _Page:
-    """Answers every request with the backlog; slow ones are dropped. For one more than `MAX_AT_ONCE`, so is
-    the oldest: clients that are slow on purpose keep no other one out.
-    """
+    """If more than `MAX_AT_ONCE` connections are open, the oldest is dropped: slow clients keep no other
+    one out."""
 
     backlog: Callable[[], TopicBacklog | None]
     open: dict[asyncio.Task[None] | None, None] = field(default_factory=dict)

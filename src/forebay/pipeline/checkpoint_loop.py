@@ -1,4 +1,4 @@
-"""Triggers a job's checkpoints on a thread of its own, when one is due by its schedule."""
+"""Triggers a job's checkpoints: soon after there is something to commit, and seldom enough to be cheap."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from statistics import median
 from typing import Protocol
 
 from forebay.clock import Clock, SystemClock
 from forebay.flink.job import JvmGone
-from forebay.pipeline.checkpoint_schedule import CheckpointSchedule
 
 log = logging.getLogger(__name__)
 
 CPU_CLOCK = 2
-"""Linux's CPUCLOCK_SCHED: a process's processor time in nanoseconds."""
+"""Linux's CPUCLOCK_SCHED."""
 
 
 class JobActivity(Protocol):
@@ -43,7 +44,7 @@ class JobActivity(Protocol):
 
 
 class CheckpointLoop:
-    """Checkpoints a job from `start` until `close`, or until its Flink is gone."""
+    """Checkpoints a job, on a thread, from `start` until `close`, or until its Flink is gone."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class CheckpointLoop:
         self._wanted = True
 
     def check(self) -> None:
-        """Raise what has ended the thread, if anything: without it, nothing is committed."""
+        """Raise what has ended the thread: without it, nothing is committed."""
         if self._failure is not None:
             raise self._failure
 
@@ -95,7 +96,6 @@ class CheckpointLoop:
             self._failure = error
 
     def step(self, sleep: Callable[[float], object]) -> None:
-        """Wait for something to commit, or until the checkpoint for it is due, or trigger it."""
         now_s = self._clock.monotonic_s()
         if self._answered or self._read:
             left_s = self._schedule.due_s(answered=self._answered) - now_s
@@ -129,8 +129,61 @@ class CheckpointLoop:
 
 
 def processor_s(pid: int) -> float:
-    """The processor time that a process has used; 0 if it is gone, or on other systems than Linux."""
     try:
         return time.clock_gettime((~pid << 3) | CPU_CLOCK)
     except OSError:
         return 0.0
+
+
+CORE_SHARE = 0.05
+TIME_SHARE = 0.2
+MIN_S = 0.2
+REMEMBERED = 5
+PAUSE_SHARE = 0.5
+LONGEST_PAUSE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSchedule:
+    """Times are of a monotonic clock. Pure.
+
+    By the shortest duration and the median processor time of the last few, checkpoints keep to their shares.
+    (The first one loads classes, and does not count.) After each there is a pause in which sinks commit:
+    before that, the next one would contain the same transactions.
+    """
+
+    most_s: float
+    begun_s: float
+    least_s: float = MIN_S
+    ended_s: float | None = None
+    failures: int = 0
+    durations_s: tuple[float, ...] = ()
+    processor_s: tuple[float, ...] = ()
+
+    @property
+    def interval_s(self) -> float:
+        wanted_s = self.least_s
+        if self.durations_s:
+            wanted_s = max(
+                wanted_s, min(self.durations_s) / TIME_SHARE, median(self.processor_s) / CORE_SHARE
+            )
+        return min(self.most_s, wanted_s * 2.0 ** min(self.failures, 60))
+
+    def due_s(self, *, answered: bool) -> float:
+        if self.ended_s is None:
+            return self.begun_s if answered else self.begun_s + self.most_s
+        interval_s = self.interval_s if answered else self.most_s
+        pause_s = min(LONGEST_PAUSE_S, PAUSE_SHARE * interval_s)
+        return max(self.begun_s + interval_s, self.ended_s + pause_s)
+
+    def completed(self, begun_s: float, ended_s: float, processor_s: float) -> CheckpointSchedule:
+        after = replace(self, begun_s=begun_s, ended_s=ended_s, failures=0)
+        if self.ended_s is None:
+            return after
+        durations_s = (*self.durations_s, ended_s - begun_s)[-REMEMBERED:]
+        return replace(
+            after, durations_s=durations_s, processor_s=(*self.processor_s, processor_s)[-REMEMBERED:]
+        )
+
+    def failed(self, begun_s: float, ended_s: float) -> CheckpointSchedule:
+        return replace(self, begun_s=begun_s, ended_s=ended_s, failures=self.failures + 1)

@@ -21,17 +21,17 @@ from forebay.flink.environment import FlinkConfig, flink_environment
 from forebay.flink.job import JvmGone
 from forebay.flink.jvm import Jvm
 from forebay.flink.thread_mode import FUNCTIONS, import_ahead, import_functions
-from forebay.pipeline.attempt import Attempt, AttemptSpec, Preparation, load_ahead
+from forebay.pipeline.attempt import AttemptSpec, JobAttempt, Preparation, load_ahead
 from forebay.pipeline.kafka.transactions import NAMES
 from forebay.pipeline.messages import (
     CANCEL,
     DRAIN,
     GO,
+    AttemptLost,
     Checked,
     Failed,
     Finished,
     JobStatus,
-    Lost,
     Ready,
     Report,
     encode_report,
@@ -43,10 +43,7 @@ from forebay.pipeline.watch import Cancelled, JobLost, StopRequests
 
 
 def plan_ahead(plan: Plan) -> bool:
-    """Warm up Flink's planner with the topics of `plan`; blocks. False if there are no topics or it failed.
-
-    Needs this process's JVM; call it on its own thread.
-    """
+    """Warm up Flink's planner with the topics of `plan`."""
     spec = plan.spec
     if not (isinstance(spec.source, KafkaSource) or spec.topics()):
         return False
@@ -72,8 +69,7 @@ class FlinkClient:
     """Reads a pickled `Preparation` (optional) and `AttemptSpec`, after reporting `Checked` a `Served`, then
     commands.
 
-    Writes one report per line to `reports`. If the JVM dies, it reports that immediately; if the supervisor
-    closes `words`, it kills itself and its JVM.
+    If the JVM dies, it reports that; if the supervisor closes `words`, it kills itself and its JVM.
     """
 
     def __init__(self, jvm: Jvm, reports: BinaryIO, words: BinaryIO, log_dir: Path) -> None:
@@ -88,7 +84,6 @@ class FlinkClient:
         self._writing = threading.Lock()
 
     def serve(self) -> NoReturn:
-        """Serve one attempt, then exit the process."""
         threading.Thread(target=self._await_jvms_end, name="jvm-end", daemon=True).start()
         threading.Thread(target=_import_what_builds_jobs, name="imports", daemon=True).start()
         try:
@@ -105,9 +100,9 @@ class FlinkClient:
             # Its sockets close before it has ended: the thread that waits for the process can report the
             # cause.
             self._jvm.await_end(JVM_GONE_S)
-            self._report(Lost(str(error)))
+            self._report(AttemptLost(str(error)))
         except JobLost as error:
-            self._report(Lost(str(error)))
+            self._report(AttemptLost(str(error)))
         except ForebayError as error:
             self._report(Failed(_kind(error), str(error)))
         except BaseException as error:
@@ -121,7 +116,7 @@ class FlinkClient:
         told: Preparation = pickle.load(self._words)
         loaded = self._prepare(told)
         order = told if isinstance(told, AttemptSpec) else pickle.load(self._words)
-        attempt = Attempt(order, self._report, self._wishes)
+        attempt = JobAttempt(order, self._report, self._wishes)
         attempt.check()
         self._report(Checked())
         served = pickle.load(self._words)
@@ -131,9 +126,7 @@ class FlinkClient:
         return Finished(attempt.run(served))
 
     def _prepare(self, preparation: Preparation) -> threading.Event:
-        """Start slow work ahead. The event is set once Flink has its file systems, or will load them
-        later.
-        """
+        """The event is set once Flink has its file systems, or will load them later."""
         plan = preparation.plan
         self._environment = plan.settings.child_environment()
         self._runs_tasks = plan.cluster is None and plan.spec.task_managers == 1
@@ -182,7 +175,7 @@ class FlinkClient:
     def _await_jvms_end(self) -> None:
         status = self._jvm.process.wait()
         if not self._ending and (self._connected or status < 0):
-            self._report(Lost(f"Flink's JVM {end_of_jvm(status, self._log_dir)}"))
+            self._report(AttemptLost(f"Flink's JVM {end_of_jvm(status, self._log_dir)}"))
             os._exit(1)
 
 

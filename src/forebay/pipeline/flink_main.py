@@ -1,27 +1,33 @@
 """The process that holds Flink for one attempt at a pipeline's job: its JVM, the job, and its monitoring.
 
 It may be killed and replaced at any moment, leads a process group with its JVM, and ends with its parent.
-Errors go to its log.
 """
 
 from __future__ import annotations
 
+import ctypes
+import logging
 import os
+import select
 import signal
+import struct
 import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import orjson
+import psutil
+
+from forebay.clock import uptime_s
+from forebay.processes import descendants
 
 
 @dataclass(frozen=True, slots=True)
 class ChildArgs:
-    """The process's configuration, JSON in its only argument.
-
-    `parent` is a process id; `reports` and `confirmations` (for `LeaseGuard`) are pipes; `archive_dir` holds
-    the JVM's class archive; `planner` adds Flink's table planner even without `jars`.
-    """
+    """JSON in the process's only argument."""
 
     parent: int
     reports: int
@@ -43,7 +49,7 @@ class ChildArgs:
 def main() -> None:
     # Imported here, because the command imports this module for `ChildArgs`.
     from forebay.flink.jvm import HEAP_MB, launch_jvm
-    from forebay.pipeline.lease_guard import LeaseGuard
+    from forebay.pipeline.flink_main import LeaseGuard
     from forebay.processes import parent_death_signal
 
     os.setpgid(0, 0)
@@ -63,7 +69,7 @@ def main() -> None:
     )
     LeaseGuard(args.confirmations, jvm.process.pid).start()
     # Imported late: it takes half a second, during which the JVM starts.
-    from forebay.flink.java_garbage import release_in_background
+    from forebay.flink.sealed_gateway import release_in_background
     from forebay.pipeline.flink_client import FlinkClient
 
     # The guard's thread must not wait for a JVM that it has suspended.
@@ -73,3 +79,88 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+log = logging.getLogger(__name__)
+
+MOMENT = struct.Struct("d")
+AGAIN_S = 0.1
+CLOCK_BOOTTIME, ABSOLUTE = 7, 1
+
+
+class LeaseGuard:
+    """Suspends the JVM `pid` and all other children while the lease on the state may have expired: so nothing
+    commits.
+
+    The command renews the lease and writes its expiry to `confirmations`. If it passes without a newer one
+    (the command is stopped, the store does not answer, another run took over), they get SIGSTOP; after a
+    renewal, SIGCONT. Times are on `uptime_s`, which includes a machine's suspension. If the guard fails, it
+    kills the JVM.
+    """
+
+    def __init__(self, confirmations: int, pid: int) -> None:
+        self._confirmations = confirmations
+        self._pid = pid
+        self._alarm = _Alarm()
+        self._suspended = False
+
+    def start(self) -> None:
+        threading.Thread(target=self._run_or_kill, name="lease-guard", daemon=True).start()
+
+    def _run_or_kill(self) -> None:
+        try:
+            self._run()
+        except Exception:
+            log.exception("the lease cannot be guarded; Flink's JVM is killed")
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+
+    def _run(self) -> None:
+        until_s: float | None = None
+        while True:
+            if self._suspended:
+                readable, _, _ = select.select([self._confirmations], [], [], AGAIN_S)
+            else:
+                readable, _, _ = select.select([self._confirmations, self._alarm.fd], [], [])
+            if self._confirmations in readable:
+                read = os.read(self._confirmations, MOMENT.size * 1024)
+                if not read:
+                    return  # The command has ended, and so does this process (see `FlinkClient`).
+                (until_s,) = MOMENT.unpack(read[-MOMENT.size :])
+                self._alarm.set(until_s)
+            if until_s is not None:
+                held = uptime_s() < until_s
+                self._resume() if held else self._suspend()
+
+    def _suspend(self) -> None:
+        self._suspended = True
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGSTOP)
+        self._signal(psutil.Process.suspend)
+
+    def _resume(self) -> None:
+        if self._suspended:
+            self._suspended = False
+            self._signal(psutil.Process.resume)
+
+    def _signal(self, send: Callable[[psutil.Process], None]) -> None:
+        for process in descendants(os.getpid()):
+            with suppress(psutil.Error):
+                send(process)
+
+
+class _Alarm:
+    """Becomes readable at a time of `uptime_s` (timerfd_create(2))."""
+
+    def __init__(self) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self.fd = int(self._libc.timerfd_create(CLOCK_BOOTTIME, os.O_CLOEXEC | os.O_NONBLOCK))
+        if self.fd < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
+
+    def set(self, moment_s: float) -> None:
+        # Discards an unread expiration. A time of 0 would disarm the timer.
+        seconds, fraction = divmod(max(moment_s, 1e-3), 1)
+        interval_and_value = (ctypes.c_long * 4)(0, 0, int(seconds), int(fraction * 1e9))
+        if self._libc.timerfd_settime(self.fd, ABSOLUTE, interval_and_value, None) < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_settime")

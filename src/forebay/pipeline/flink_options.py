@@ -1,7 +1,7 @@
 """Which of Flink's options a pipeline file may set.
 
-Rejected are options that control where state is, what is resumed and how the job is monitored, as a run could
-then lose its place or its job; and unknown names, which Flink ignores without a message.
+Rejected are those that control where state is, what is resumed and how the job is monitored, as a run could
+lose its place or its job; and unknown names, which Flink ignores without a message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ TUNING = tuple(
         "write-buffer-size",
     )
 )
-"""How checkpoints are made; where, when and with which guarantee is fixed."""
 
 _RESUME = "no such key: a run resumes from the newest checkpoint under checkpoint.dir"
 _CLUSTER = "no such key: a Flink that runs elsewhere is named with --cluster HOST:PORT"
@@ -42,7 +41,6 @@ _KEYS = (
     "no such key: keys of an object store are in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in a file"
 )
 STORE_KEYS = ("access-key", "secret-key", "access.key", "secret.key", "session.token")
-"""Names of the keys of an object store, which do not belong into a file."""
 
 OWNED: dict[str, str] = {
     "$internal": "no such key: it is Flink's own",
@@ -83,7 +81,7 @@ OWNED: dict[str, str] = {
 
 
 def owned(key: str) -> str | None:
-    """What to write instead of Flink's option `key`; None if a pipeline may set it."""
+    """What to write instead of `key`; None if a pipeline may set it."""
     if any(_is_at(key, tuning) for tuning in TUNING):
         return None
     nearest = max((prefix for prefix in OWNED if _is_at(key, prefix)), key=len, default=None)
@@ -119,25 +117,23 @@ OPEN = (
     "events.reporter.",
     "yarn.",
 )
-"""Prefixes for options of plug-ins, file systems, state backends and reporters, which Flink itself does not
-list."""
+"""Prefixes of options of plug-ins, file systems, state backends and reporters, which Flink does not list."""
 
 
 @lru_cache(maxsize=1)
 def option_names() -> tuple[frozenset[str], tuple[str, ...]]:
-    """The names, and the prefixes below which any name is valid; the first call blocks on the file system."""
+    """Names, and prefixes below which any name is valid."""
     document = json.loads(DATA.read_text(encoding="utf-8"))
     return frozenset(document["options"]), (*OPEN, *(f"{name}." for name in document["maps"]))
 
 
 def is_option(key: str) -> bool:
-    """Whether Flink or a plug-in may have an option `key`."""
     names, prefixes = option_names()
     return key in names or key.startswith(prefixes) or any(form.fullmatch(key) for form in _forms())
 
 
 def _forms() -> Iterator[re.Pattern[str]]:
-    """Names with a part that the user chooses, written `<name>`."""
+    """Parts that the user chooses are written `<name>`."""
     for name in option_names()[0]:
         if "<" in name:
             yield re.compile(".+".join(map(re.escape, re.split(r"<[^>]*>", name))))

@@ -1,4 +1,4 @@
-"""The supervisor's side of the process that holds Flink, and forwarding of its JVM's standard output."""
+"""The supervisor's side of the process that holds Flink."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from forebay.connectors.jars import installed_jar, plugins
-from forebay.pipeline.flink_main import ChildArgs
-from forebay.pipeline.lease_guard import MOMENT
-from forebay.pipeline.messages import CANCEL, DRAIN, GO, Lost, Report, decode_report, end_of
+from forebay.pipeline.flink_main import MOMENT, ChildArgs
+from forebay.pipeline.messages import CANCEL, DRAIN, GO, AttemptLost, Report, decode_report, end_of
 from forebay.pipeline.outputs import StdoutResults
 from forebay.processes import module_command, own_name
 
@@ -35,13 +34,12 @@ _numbers = itertools.count(1)
 class FlinkProcess:
     """A process that holds Flink for one attempt, with its JVM. Both log to `settings.run / "flink"`.
 
-    The kernel kills it when the thread that started it ends. The JVM is for runs of `plan` and writes to the
-    file descriptor `stdout`.
+    The kernel kills it when the thread that started it ends.
     """
 
     def __init__(self, plan: Plan, stdout: int) -> None:
         settings = plan.settings
-        self._class_path = _class_path(plan)
+        self._class_path = plan.jars, plan.planner
         log_dir = settings.run / "flink"
         log_dir.mkdir(parents=True, exist_ok=True)
         self.log = log_dir / f"flink-client-{own_name()}-{next(_numbers)}.log"
@@ -79,17 +77,13 @@ class FlinkProcess:
         return self._process.pid
 
     def runs(self, plan: Plan) -> bool:
-        """Whether the JVM has what `plan` needs on its class path, and nothing else."""
-        return self._class_path == _class_path(plan)
+        return self._class_path == (plan.jars, plan.planner)
 
     def send(self, what: Preparation | AttemptSpec | Served) -> None:
-        """Send a `Preparation` (optional), an `AttemptSpec` and, after its `Checked` report, the replicas."""
         self._write(pickle.dumps(what))
 
     def confirm_lease(self, until_s: float) -> None:
-        """Report that this run holds its state's lease until `until_s` (see `LeaseGuard`). Thread-safe;
-        ignored after `kill`.
-        """
+        """Thread-safe; ignored after `kill`."""
         with self._confirming:
             if self._confirm is not None:
                 # Full if the process is stopped: it then reads older moments first, and waits for a newer
@@ -98,17 +92,13 @@ class FlinkProcess:
                     os.write(self._confirm, MOMENT.pack(until_s))
 
     def go(self) -> None:
-        """Submit the job that was reported `Ready`."""
         self._write(GO)
 
     def drain(self) -> None:
-        """Complete and commit the records already read, then end the job."""
         self._write(DRAIN)
 
     def receive(self, timeout_s: float) -> Report | None:
-        """Return the next report, or None after `timeout_s`; `Lost` if the process ended without a final
-        one.
-        """
+        """None after `timeout_s`."""
         until_s = time.monotonic() + timeout_s
         while b"\n" not in self._read:
             left_s = until_s - time.monotonic()
@@ -116,13 +106,13 @@ class FlinkProcess:
                 return None
             data = os.read(self._reports, CHUNK_BYTES)
             if not data:
-                return Lost(f"the process that holds Flink {end_of(self._process.wait(GONE_S))}")
+                return AttemptLost(f"the process that holds Flink {end_of(self._process.wait(GONE_S))}")
             self._read += data
         line, _, self._read = self._read.partition(b"\n")
         return decode_report(line)
 
     def cancel(self, timeout_s: float) -> None:
-        """Cancel the job, waiting at most `timeout_s`, and end the process; blocks until it is gone."""
+        """Waits at most `timeout_s` for the job; blocks until the process is gone."""
         self._write(CANCEL)
         until_s = time.monotonic() + timeout_s
         while (left_s := until_s - time.monotonic()) > 0 and select.select([self._reports], [], [], left_s)[
@@ -133,7 +123,7 @@ class FlinkProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Kill the process and its JVM; blocks until they are gone. Idempotent."""
+        """Blocks until the process and its JVM are gone. Idempotent."""
         if self._ended:
             return
         self._ended = True
@@ -160,37 +150,25 @@ class FlinkProcess:
             self._process.stdin.flush()
 
 
-def _class_path(plan: Plan) -> tuple[object, ...]:
-    return plan.jars, plan.planner
-
-
 class FlinkLauncher:
-    """Starts a run's processes, the first one optionally ahead of time, because starting is the slowest step.
-
-    A context manager: an unused process ends with the block. JVM output goes through `printed`.
-    """
+    """Starts a run's processes, the first one optionally ahead of time. A context manager."""
 
     def __init__(self) -> None:
         self.printed = StdoutResults()
         self._ahead: FlinkProcess | None = None
 
     def start(self, plan: Plan) -> None:
-        """Start a process for the next `take`; returns immediately.
-
-        Raises `SettingError` as `installed_jar`: a JVM must not load a jar that others may write to.
-        """
+        """Returns immediately. Raises `SettingError` for a jar that others may write to."""
         for jar in plan.connectors:
             installed_jar(jar, plan.settings.connectors)
         if self._ahead is None:
             self._ahead = FlinkProcess(plan, self.printed.fileno())
 
     def prepare(self, preparation: Preparation) -> None:
-        """Let the process that was started prepare for its attempt."""
         if self._ahead is not None:
             self._ahead.send(preparation)
 
     def take(self, plan: Plan) -> FlinkProcess:
-        """Return an unused process for `plan`; the caller ends it."""
         taken, self._ahead = self._ahead, None
         if taken is not None and not taken.runs(plan):
             taken.kill()

@@ -17,8 +17,8 @@ from forebay.fleet.config import FleetConfig, stall_s_for
 from forebay.fleet.disaggregated import engine_factory
 from forebay.fleet.discovery import FixedReplicas, ReplicaList, Say, discover_model
 from forebay.fleet.prefill_check import check_prefill
+from forebay.flink.keying import EventClasses
 from forebay.flink.request_handler import InferenceSpec
-from forebay.flink.service_class import EventClasses
 from forebay.pipeline.spec import PipelineSpec
 
 NO_ENGINE = "http://none.invalid"
@@ -33,11 +33,7 @@ class Served:
 
 
 def served_by(spec: PipelineSpec, urls: Sequence[str], say: Say = lambda words, waited_s: None) -> Served:
-    """Return the replicas at `urls`, or the pipeline's own if it is empty; blocks.
-
-    Raises as `served_model` and `check_prefill`, and `SettingError` if the model's context is too short.
-    Sends nothing for a pipeline without a model.
-    """
+    """Replicas at `urls`, or the pipeline's own; blocks. Raises as `served_model` and `check_prefill`."""
     if not spec.asks_model:
         return Served(FixedReplicas((NO_ENGINE,)), "none")
     replicas = FixedReplicas(tuple(urls)) if urls else spec.engine.replicas()
@@ -49,11 +45,7 @@ def served_by(spec: PipelineSpec, urls: Sequence[str], say: Say = lambda words, 
     prefill = _prefill(spec, replicas)
     if prefill is not None:
         words = check_prefill(
-            prefill,
-            model,
-            chat=spec.engine.api == "chat",
-            api_key=spec.engine.secret(),
-            key="engine.prefill",
+            prefill, model, chat=spec.engine.api == "chat", api_key=spec.engine.secret(), key="engine.prefill"
         )
         if words:
             say(words, 0.0)
@@ -74,7 +66,7 @@ def _prefill(spec: PipelineSpec, replicas: ReplicaList) -> ReplicaList | None:
 
 
 def published_scaling(spec: PipelineSpec) -> ScalingLink | None:
-    """How replicas that something else starts are scaled: the job itself publishes how many it needs."""
+    """Something else starts the replicas; the job publishes how many it needs."""
     if spec.scaling is None:
         return None
     return ScalingLink(
@@ -92,9 +84,8 @@ def served_model(
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> ServedModel:
-    """Return the model to request; blocks and raises as `discover_model`. A gateway is queried only if no
-    model is named.
-    """
+    """The model to request; blocks and raises as `discover_model`. A gateway is asked only if no model is
+    named."""
     if spec.engine.model is not None and _is_gateway(spec, replicas):
         return ServedModel(spec.engine.model)
     return discover_model(
@@ -113,7 +104,6 @@ def served_model(
 def engine_of(
     spec: PipelineSpec, replicas: ReplicaList, model: str, *, scaled: bool = False
 ) -> EngineFactory:
-    """Return a fleet, two if one prefills, or the inference gateway. `scaled`: replicas start on demand."""
     gateway = spec.engine.inference_gateway
     if gateway is not None and _is_gateway(spec, replicas):
         return InferenceGatewayFactory(spec.engine.url[0], gateway.headers(), spec.engine.secret())
@@ -132,7 +122,6 @@ def engine_of(
 
 
 def _is_gateway(spec: PipelineSpec, replicas: ReplicaList) -> bool:
-    """Whether `replicas` are the file's inference gateway, not an override."""
     return spec.engine.inference_gateway is not None and replicas == spec.engine.replicas()
 
 

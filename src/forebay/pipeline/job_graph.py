@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from forebay.apps.graph import InferenceOptions
@@ -12,9 +12,9 @@ from forebay.connectors.kafka.start import AS_FIRST, TopicStart
 from forebay.engine.prompt import FieldTemplate
 from forebay.fleet.autoscale.settings import ScalingLink
 from forebay.fleet.discovery import ReplicaList
+from forebay.flink.event_time import with_event_time
 from forebay.flink.infer import infer
 from forebay.flink.metrics import READER
-from forebay.flink.watermarks import with_event_time
 from forebay.pipeline.inference import call_of
 from forebay.pipeline.spec import PipelineSpec
 from forebay.records import Event
@@ -25,14 +25,8 @@ if TYPE_CHECKING:
 OPERATOR = "infer"
 
 
-@dataclass(frozen=True)
-class TextOf:
-    """A picklable template function for keys and ids."""
-
-    template: FieldTemplate
-
-    def __call__(self, event: Event) -> str:
-        return self.template.render(event.fields, time_ms=event.time_ms)
+def _text(template: FieldTemplate, event: Event) -> str:
+    return template.render(event.fields, time_ms=event.time_ms)
 
 
 def build(
@@ -51,7 +45,7 @@ def build(
     """Add the pipeline to `env`; nothing runs until it is executed.
 
     Files are named after `job`, the job's future id, Kafka transactions after `transactions`; `run` is the
-    run's id, which has its files put together if `grows`; `topics` is a Kafka source's start.
+    run's id, whose files are put together if it `grows`.
     """
     if isinstance(spec.source, KafkaSource):
         stream = spec.source.stream(env, spec, topics)
@@ -66,8 +60,8 @@ def build(
     key, id = spec.key_template(), spec.id_template()
     parts = InferenceOptions(
         call_of(spec, replicas=replicas, model=model, scaling=scaling),
-        key=None if key is None else TextOf(key),
-        id=None if id is None else TextOf(id),
+        key=None if key is None else partial(_text, key),
+        id=None if id is None else partial(_text, id),
         capacity=spec.capacity,
         shards=spec.shards,
         event_time=spec.event_time is not None,

@@ -1,8 +1,5 @@
-"""From the words after `forebay run` to a checked `PipelineSpec`, or to one `SettingError` with all mistakes.
-
-They name a pipeline file, or an application, whose preset is used instead of a file. `--set key=value`
-overrides either.
-"""
+"""From the words after `forebay run` to a checked `PipelineSpec`, or to one `SettingError` with all
+mistakes."""
 
 from __future__ import annotations
 
@@ -27,8 +24,7 @@ DOTTED = frozenset(("flink", "properties"))
 
 @dataclass(frozen=True, slots=True)
 class ApplicationOptions:
-    """Options of `forebay run NAME`. `source`: a file or folder, or one of `SOURCES`. `out`: the folder of
-    everything that is written; None: `out/NAME`. `key` and `time` name fields."""
+    """`source`: a file or folder, or one of `SOURCES`; `out`: None: `out/NAME`."""
 
     source: str | None = None
     out: Path | None = None
@@ -44,8 +40,7 @@ def load_pipeline(
 ) -> PipelineSpec:
     """Load `pipeline`, a file or the name of an application; blocks on the file system.
 
-    `settings` are `path.to.key=value`, which win. Raises `SettingError` as `load_spec` and `preset_spec`, and
-    if there is neither such a file nor application.
+    `settings` are `path.to.key=value`, which win. Raises `SettingError`.
     """
     applications = APPLICATIONS.names()
     if pipeline in applications:
@@ -77,9 +72,9 @@ def _check_name(pipeline: str, applications: Sequence[str]) -> None:
 def load_spec(path: str | Path, settings: Sequence[str] = ()) -> PipelineSpec:
     """Read and check the pipeline file at `path`; blocks on the file system.
 
-    `settings` are `path.to.key=value` and override the file. Relative paths in both are relative to the
-    file's folder. Raises `SettingError` with one line per mistake: `file:line: key.path: what was expected,
-    what was found`.
+    `settings` are `path.to.key=value` and override the file. Relative paths are relative to the file's
+    folder. Raises `SettingError` with one line per mistake: `file:line: key.path: what was expected, what was
+    found`.
     """
     value, lines = read_document(path, "pipeline")
     given: list[Where] = []
@@ -97,16 +92,14 @@ def parse_spec(
     lines: Mapping[Where, int] | None = None,
     given: Collection[Where] = (),
 ) -> PipelineSpec:
-    """Check `data`, the value of a pipeline file. Relative paths are relative to `base`, if given; `given`
-    are the paths that come from the command line instead of the file."""
+    """`given` are the paths that come from the command line."""
     return check_document(PipelineSpec, data, what="pipeline", base=base, name=name, lines=lines, given=given)
 
 
 def set_values(document: dict[str, Any], settings: Iterable[str], known: Iterable[Where]) -> list[Where]:
     """Put each `path.to.key=value` of `settings` into `document`; the last one wins. Returns their paths.
 
-    A value is JSON if it parses as such, else a text. `known` are the existing paths, for the message about a
-    setting without a value. Raises `SettingError`.
+    A value is JSON if it parses as such, else a text. Raises `SettingError`.
     """
     return [_set(document, setting, known) for setting in settings]
 
@@ -171,11 +164,7 @@ KINDS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 
 def preset_spec(name: str, options: ApplicationOptions, settings: Sequence[str] = ()) -> PipelineSpec:
-    """The pipeline of the application `name`. Its results, dead letters and state are in its folder.
-
-    `settings` are `path.to.key=value`, which win. Relative paths are relative to the working directory.
-    Raises `SettingError` if an option is invalid, and if there is no such application or it cannot be loaded.
-    """
+    """Relative paths are relative to the working directory. Raises `SettingError`."""
     application = APPLICATIONS.find(name)
     if application is None:
         raise SettingError(
@@ -198,13 +187,10 @@ def preset_spec(name: str, options: ApplicationOptions, settings: Sequence[str] 
         document.setdefault("event_time", {})
     given = set_values(document, settings, known_paths(PipelineSpec, document))
     read = document["source"]
-    if application.needs_event_time and _is_files(read) and read.get("time") is None:
+    of_files = isinstance(read, dict) and read.get("type") in KINDS.values()
+    if application.needs_event_time and of_files and read.get("time") is None:
         raise SettingError(f"forebay run {name}: name the field with the time: --time FIELD")
     return parse_spec(document, base=options.folder(name).resolve(), name=f"run {name}", given=given)
-
-
-def _is_files(source: object) -> bool:
-    return isinstance(source, dict) and source.get("type") in KINDS.values()
 
 
 def _source(source: str, time: str | None) -> dict[str, Any]:

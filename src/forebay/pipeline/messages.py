@@ -1,7 +1,4 @@
-"""Messages between an attempt at a pipeline's job and its supervisor: reports and commands, one per line.
-
-Before the commands, the attempt's process receives pickled values, see `FlinkClient`.
-"""
+"""Messages between an attempt at a pipeline's job and its supervisor: reports and commands, one per line."""
 
 from __future__ import annotations
 
@@ -28,8 +25,6 @@ class AwaitsKafka:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Kafka is available and has what the job needs, or the job needs no Kafka."""
-
     kind: Literal["checked"] = "checked"
 
 
@@ -42,8 +37,6 @@ class ResumesEarlier:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Records that Kafka no longer has are skipped; `records` is an upper bound."""
-
     gaps: tuple[str, ...]
     records: int
     kind: Literal["skipped"] = "skipped"
@@ -59,8 +52,8 @@ class NewTopics:
 class Ready:
     """The job is built, and is submitted once this report is recorded.
 
-    `jvm`: process id and start time. `kafka`: id of the source's cluster. `ends`: the topics' ends at the
-    first start. `topics`: all ids that topics have had. `rest_port`: of an embedded Flink's REST service.
+    `jvm`: process id and start time. `ends`: the topics' ends at the first start. `topics`: all ids that
+    topics have had.
     """
 
     jvm: tuple[int, float]
@@ -76,9 +69,8 @@ class Signs:
     """Signs that a job is alive.
 
     `answers`: Flink's REST service answered; if not, the rest is its last answer. `looked_ms`: when the
-    operator's thread last checked requests in flight, in the slowest subtask, on a machine's clock; constant
-    if a thread hangs. `held_back_ms`: total backpressure time of the operator. `checkpoint_ms`: wall-clock
-    trigger time of the newest completed checkpoint.
+    slowest subtask last checked requests in flight; constant if a thread hangs. `held_back_ms`: total
+    backpressure time.
     """
 
     answers: bool = True
@@ -103,7 +95,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The attempt failed in a way that another would, too; `error` is its class."""
+    """Another attempt would fail, too; `error` is its class."""
 
     error: str
     message: str
@@ -111,8 +103,8 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """The job's process or cluster is gone or broken: another attempt may succeed."""
+class AttemptLost:
+    """Another attempt may succeed."""
 
     cause: str
     kind: Literal["lost"] = "lost"
@@ -128,24 +120,22 @@ Report = (
     | JobStatus
     | Finished
     | Failed
-    | Lost
+    | AttemptLost
 )
 
 _ANY: TypeAdapter[Report] = TypeAdapter(Annotated[Report, Field(discriminator="kind")])
 
 
 def encode_report(report: Report) -> bytes:
-    """Return one line, including its line end."""
     return orjson.dumps(report, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def decode_report(line: bytes) -> Report:
-    """Decode a line of `encode_report`; raises `ValueError` for any other."""
+    """Raises `ValueError`."""
     return _ANY.validate_json(line)
 
 
 OUT_OF_MEMORY_STATUS = 3
-"""Exit status of a JVM that is configured to exit when its heap is full."""
 
 
 def end_of_jvm(status: int, log_dir: Path) -> str:

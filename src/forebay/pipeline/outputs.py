@@ -1,7 +1,5 @@
-"""A run's output: results on standard output, and what was written, counted at the end.
-
-(An embedded cluster's last metrics vanish when its job ends.)
-"""
+"""A run's output: results on standard output, and what was written, counted at the end, when metrics are
+gone."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ class StdoutResults:
     """Forwards, on a thread, the output of a JVM started within `taken`, or of processes given `fileno`.
 
     Result lines go to `out`, all others to `odd`. `closed` is set once nobody reads `out`; later results are
-    dropped. Nothing is forwarded from a JVM that was already running.
+    dropped.
     """
 
     def __init__(self, out: int = STDOUT, odd: int = STDERR) -> None:
@@ -60,14 +58,13 @@ class StdoutResults:
         return self._write
 
     def close(self) -> None:
-        """Accept no more processes; the thread ends with the last one that was given `fileno`."""
         if self._write is not None:
             os.close(self._write)
             self._write = None
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Make our pipe the standard output of processes started in this block. May be called once."""
+        """May be called once."""
         sys.stdout.flush()
         saved = os.dup(STDOUT)
         os.dup2(self.fileno(), STDOUT)
@@ -135,7 +132,6 @@ class StdoutResults:
 
 
 def _plain(text: bytes) -> bytes:
-    """For a terminal: JSON allows some control characters, and other lines may contain any."""
     return replace_controls(text.decode("utf-8", "replace")).encode()
 
 
@@ -152,9 +148,7 @@ class OutputCounts:
         self._before = {(part.folder, part.name): part.size for part in before}
 
     def since(self, last: Snapshot, notes: Sequence[EndNote] = ()) -> Snapshot:
-        """Return `last` with exact numbers if available, from files, printed results and the sinks'
-        `notes`.
-        """
+        """With exact numbers if available, from files, printed results and `notes`."""
         letters, results = self._dead_letters_written(notes), self._results_written(notes)
         failed, cut = Counter[str](), last.cut_answers
         if letters is not None:
@@ -216,7 +210,6 @@ class OutputCounts:
 
     @staticmethod
     def _results_printed(printed: StdoutResults) -> WrittenCounts | None:
-        """None if there were none, or a JVM from an earlier run of this process printed them."""
         printed.settle()
         if not printed.results:
             return None
@@ -238,7 +231,7 @@ class OutputCounts:
 
 
 def end_notes(store: StateStore, job: str) -> list[EndNote]:
-    """Return the sinks' notes at the end of `job`; empty if they cannot be read now."""
+    """Empty if they cannot be read now."""
     try:
         return [EndNote.decode(note) for note in store.end_notes(job)]
     except (OSError, StoreAway, StoreRefused) as error:

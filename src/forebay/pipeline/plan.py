@@ -1,7 +1,4 @@
-"""What a run of a pipeline is: the checked file, the command line, and everything that follows from them.
-
-`load.py` reads the file; a `Plan` is made once from it, checked by `preflight.py`, and run by `run.py`.
-"""
+"""What a run of a pipeline is: the checked file, the command line, and everything that follows from them."""
 
 from __future__ import annotations
 
@@ -21,16 +18,13 @@ from forebay.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run of a pipeline. It is picklable: the process that holds Flink gets it, too.
+    """One run of a pipeline. Picklable.
 
-    - `settings`: their `secret_variables` include those that the pipeline names.
-    - `engine`: URLs of replicas, which replace those of the file.
-    - `cluster`: `HOST:PORT` of a running Flink; None: the run starts one.
-    - `fresh`: discard the checkpoints; results are added to those in the sink.
-    - `from_checkpoint`: replaces the recorded checkpoint; results committed after it are duplicated.
-    - `in_process`: Flink runs in this process's JVM, and the run ends if that is lost. The state must be in a
-      folder, because nothing would suspend Flink if an object store's lease expired.
-    - `page`: where the application's page of results is written; None: no page.
+    `engine`: URLs of replicas, which replace those of the file. `cluster`: `HOST:PORT` of a running Flink;
+    None: the run starts one. `fresh`: discard the checkpoints. `from_checkpoint`: replaces the recorded one;
+    results committed after it are duplicated. `in_process`: Flink runs in this process's JVM, and the run
+    ends if that is lost; the state must be in a folder, because nothing would suspend Flink if a lease
+    expired. `page`: where the application's page of results is written.
     """
 
     spec: PipelineSpec
@@ -48,29 +42,24 @@ class Plan:
 
     @property
     def connectors(self) -> tuple[Jar, ...]:
-        """The connectors and file systems of Flink that must be installed."""
         topics = isinstance(self.spec.source, KafkaSource) or self.spec.topics()
         return (*((KAFKA,) if topics else ()), *((S3,) if self.in_object_store else ()))
 
     @property
     def jars(self) -> tuple[Path, ...]:
-        """The jars on the class path of Flink's JVM."""
         folder = self.settings.connectors
         return tuple(jar.place(folder) for jar in self.connectors if not jar.plugin)
 
     @property
     def planner(self) -> bool:
-        """Whether Flink's JVM needs the table planner."""
         return bool(self.jars) or self.spec.event_time is not None
 
     @property
     def state(self) -> Location:
-        """Where checkpoints and the record of the runs are."""
         return location_of(self.spec.checkpoint.dir)
 
     @property
     def places(self) -> dict[str, Location]:
-        """The directories that the run writes to, by their keys in the file."""
         written = {key: location_of(path) for key, path in self.spec.written().items()}
         journal = self.spec.journal
         return {
@@ -81,19 +70,17 @@ class Plan:
 
     @property
     def in_object_store(self) -> dict[str, S3Path]:
-        """Those of `places` that are in an object store."""
         return {key: place for key, place in self.places.items() if isinstance(place, S3Path)}
 
     @property
     def starts_engine(self) -> bool:
-        """Whether the run starts local replicas."""
         return self.spec.asks_model and not self.engine and self.spec.engine.replicas() is None
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """One step of the job. `parallelism` is its number of subtasks; `shards` and `capacity` (requests in
-    flight per subtask) may be None. `after` names the stage whose output it reads."""
+class JobStep:
+    """`parallelism`: subtasks. `capacity`: requests in flight per subtask. `after`: the step whose output
+    it reads."""
 
     name: str
     what: str
@@ -104,8 +91,7 @@ class Stage:
 
 
 def resolved(spec: PipelineSpec, engine: Sequence[str] = ()) -> dict[str, Any]:
-    """Every setting of `spec`, defaults included, as in a pipeline file. Secrets are references; queries of
-    URLs are removed, as they may contain one. `engine`: URLs that replace those of `spec`."""
+    """Every setting, as in a pipeline file. Secrets are references; queries of URLs are removed."""
     document: dict[str, Any] = spec.model_dump(mode="json", by_alias=True)
     if engine:
         others = dict.fromkeys(("file", "dns", "kubernetes", "ray"))
@@ -114,7 +100,6 @@ def resolved(spec: PipelineSpec, engine: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _as_written(value: Any) -> Any:
-    """`value` with `type` first, and URLs without their queries."""
     if not isinstance(value, dict):
         return value
     ordered = {key: value[key] for key in sorted(value, key=lambda key: key != "type")}
@@ -127,29 +112,29 @@ def _urls(value: Any) -> Any:
     return without_query(value) if isinstance(value, str) else value
 
 
-def stages_of(spec: PipelineSpec, engine: Sequence[str] = ()) -> list[Stage]:
-    """The job's steps from the source to the sinks, in order; `engine`: URLs that replace those of `spec`."""
+def stages_of(spec: PipelineSpec, engine: Sequence[str] = ()) -> list[JobStep]:
+    """From the source to the sinks."""
     application = spec.application
     reads = spec.source.readers(spec)
-    stages = [Stage("source", spec.source.summary(), reads)]
+    stages = [JobStep("source", spec.source.summary(), reads)]
     if application is not None and application.own_clock:
         shards = application.finding_shards(spec.shards)
         counting = min(spec.parallelism, shards)
         stages.append(
-            Stage(application.type, "finds what to ask about", counting, shards, after=stages[-1].name)
+            JobStep(application.type, "finds what to ask about", counting, shards, after=stages[-1].name)
         )
     elif spec.key is not None:
-        stages.append(Stage("key", spec.key, reads, after="source"))
+        stages.append(JobStep("key", spec.key, reads, after="source"))
     written = stages[-1].name, 1
     if spec.asks_model:
         what = f"{spec.engine.model or 'the model'} at {_engine(spec, engine)}"
         if application is not None and not application.own_clock:
             what = f"{application.type}, asks {what}"
-        stages.append(Stage("infer", what, spec.parallelism, spec.shards, spec.capacity, stages[-1].name))
+        stages.append(JobStep("infer", what, spec.parallelism, spec.shards, spec.capacity, stages[-1].name))
         written = "infer", spec.parallelism
     after, many = written
     for name, sink in spec.sinks().items():
-        stages.append(Stage(name, sink.summary(), sink.subtasks or many, after=after))
+        stages.append(JobStep(name, sink.summary(), sink.subtasks or many, after=after))
     return stages
 
 
@@ -166,8 +151,7 @@ def _engine(spec: PipelineSpec, engine: Sequence[str]) -> str:
     return spec.engine.dns or "the local engine that the run starts"
 
 
-def graph_text(stages: Sequence[Stage]) -> str:
-    """The graph as lines of text: each stage with its purpose, parallelism and bounds."""
+def graph_text(stages: Sequence[JobStep]) -> str:
     width = max(len(stage.name) for stage in stages)
     lines = []
     for stage in stages:

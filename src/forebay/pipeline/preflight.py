@@ -29,9 +29,8 @@ REDIRECTS = "decides which files are changed"
 def check(plan: Plan, *, dry_run: bool = False) -> None:
     """Check everything that a run needs before Flink starts, except Kafka; blocks, and creates directories.
 
-    A `dry_run` creates none, and needs no connector installed. Raises `SettingError` if the plan contradicts
-    itself, a secret or a connector is missing, an input cannot be read, or an output location cannot be
-    written; `SetupError` if a client is not installed.
+    A `dry_run` creates none, and needs no connector installed. Raises `SettingError` for what is missing,
+    cannot be read or written, or contradicts itself; `SetupError` if a client is not installed.
     """
     spec, cluster = plan.spec, plan.cluster
     if cluster is not None and isinstance(spec.sink, StdoutSink):
@@ -52,10 +51,7 @@ def check(plan: Plan, *, dry_run: bool = False) -> None:
 
 
 def check_paths(plan: Plan, *, make: bool = True) -> None:
-    """Raise `SettingError` if an input cannot be read as configured, or an output location cannot be written.
-
-    Creates directories to write to if `make`.
-    """
+    """Raise `SettingError` if a place cannot be read or written."""
     for key, connector in {"source": plan.spec.source, **plan.spec.sinks()}.items():
         connector.check(key)
     for key, folder in plan.places.items():
@@ -84,12 +80,7 @@ def _check_bucket(key: str, folder: S3Path) -> None:
 
 
 def check_secrets(spec: PipelineSpec, *, here: bool) -> None:
-    """Raise `SettingError` if a secret that the pipeline names is missing, `SetupError` if a registry's
-    client is.
-
-    The command also needs the engine's key; sources' and sinks' keys are needed where tasks run: `here`, or
-    on a cluster's machines.
-    """
+    """Raises `SettingError` and `SetupError`. Tasks run `here`, or on a cluster."""
     key = spec.engine.secret()
     if key is not None:
         try:
@@ -113,11 +104,10 @@ MAX_CHARS = 300
 
 
 def first_record_warning(spec: PipelineSpec) -> str | None:
-    """Return why none of the first records can be used or has the requested `key`; None if one does or none
-    can be read.
+    """Why none of the first hundred records can be used or has the requested `key`; None if one does.
 
-    Reads at most a hundred records of files that are not followed; blocks. Raises `SettingError` if the
-    source cannot be read, or a CSV file lacks a column that a template or an application names.
+    Of files that are not followed; blocks. Raises `SettingError` if the source cannot be read, or a CSV file
+    lacks a column that a template or an application names.
     """
     spec.source.check("source")
     look = _Templates(spec)
@@ -159,10 +149,7 @@ class _Doubt(NamedTuple):
 
 
 class _Templates:
-    """Renders every template of a pipeline against a record.
-
-    A record without its class of service would be answered, but if no record has one, the template is wrong.
-    """
+    """If no record has a class of service, the template is wrong."""
 
     def __init__(self, spec: PipelineSpec) -> None:
         fields = (
@@ -217,9 +204,7 @@ SEPARATORS = {b",": "", b";": ' and `delimiter: ";"`', b"\t": ' and `delimiter: 
 
 
 def likely_instead(lines: Sequence[bytes]) -> str:
-    """Guess the format of a file whose first `lines` (without line ends) contain no JSON object; empty if
-    unknown.
-    """
+    """Guess the format of a file whose first `lines` contain no JSON object."""
     first = next((line.strip() for line in lines if line.strip()), b"")
     if first.startswith(b"["):
         return "it looks like a JSON array, and JSON lines have one object a line: jq -c '.[]' makes them"

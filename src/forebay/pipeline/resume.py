@@ -7,20 +7,33 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from forebay.clients.s3.location import Location, within
-from forebay.errors import LaunchError, PipelineFailed, SettingError
+from forebay.clients.s3.client import StoreAway, StoreRefused
+from forebay.clients.s3.location import Location, below, within
+from forebay.errors import LaunchError, PipelineFailed, ResultsLost, SettingError
 from forebay.flink.checkpoints import Checkpoint, job_of
 from forebay.flink.job import end_job
 from forebay.flink.rest import FlinkRest
 from forebay.pages.units import moment
-from forebay.pipeline.run_state import FILE, Completed, RunRecordBroken, RunState
+from forebay.pipeline.messages import Ready
+from forebay.pipeline.plan import resolved
 from forebay.pipeline.spec import PipelineSpec
-from forebay.pipeline.state_store import StateStore, newest_of, number_of
+from forebay.pipeline.state_store import (
+    FILE,
+    Completed,
+    RunRecordBroken,
+    RunState,
+    StateStore,
+    newest_of,
+    number_of,
+)
 from forebay.processes import is_same, kill, pid_space, wait_gone
+
+if TYPE_CHECKING:
+    from forebay.pipeline.attempt import AttemptSpec
 
 ORPHAN_S = 30.0
 KEPT_LOGS = 20
@@ -32,11 +45,11 @@ MENDS = (
 
 
 class AlreadyFinished(SettingError):
-    """The pipeline has finished, and must not run again by mistake."""
+    pass
 
 
 def found_state(store: StateStore, *, needed: bool = True) -> RunState:
-    """Return the record of runs in `store`; a new one before the first run, or if it is not `needed`.
+    """The record of runs in `store`; a new one before the first run, or if it is not `needed`.
 
     Raises `SettingError` if it cannot be used, or is missing although there are checkpoints.
     """
@@ -66,7 +79,11 @@ def end_orphan(store: StateStore, state: RunState) -> RunState:
     if state.finished:
         return state
     if state.jvm and state.jvm_space == pid_space() and is_same(*state.jvm):
-        _end_process(state.jvm[0])
+        with suppress(psutil.NoSuchProcess):
+            orphan = {psutil.Process(state.jvm[0])}
+            kill(orphan)
+            if wait_gone(orphan, ORPHAN_S):
+                raise PipelineFailed(f"the JVM of an earlier run (process {state.jvm[0]}) cannot be ended")
     # Without a record, as with --fresh if it is unreadable, any of the jobs may have been the last.
     store.fence(state.job, 0 if state.job is None else _last_number(store, state))
     if state.cluster is None or state.job is None:
@@ -85,9 +102,6 @@ def end_orphan(store: StateStore, state: RunState) -> RunState:
 
 
 def _last_number(store: StateStore, state: RunState) -> int:
-    """The checkpoint number from which the last job counts, as far as recorded: Flink continues the restored
-    checkpoint's numbers.
-    """
     if state.completed is not None:
         return state.completed.number
     if state.restored is None:
@@ -97,16 +111,8 @@ def _last_number(store: StateStore, state: RunState) -> int:
     return 0
 
 
-def _end_process(pid: int) -> None:
-    with suppress(psutil.NoSuchProcess):
-        orphan = {psutil.Process(pid)}
-        kill(orphan)
-        if wait_gone(orphan, ORPHAN_S):
-            raise PipelineFailed(f"the JVM of an earlier run (process {pid}) cannot be ended")
-
-
 def checkpoint_to_resume(spec: PipelineSpec, store: StateStore, state: RunState) -> Location | None:
-    """Return the checkpoint that a run of `spec` resumes, or None to start at the beginning.
+    """The checkpoint that a run of `spec` resumes, or None to start at the beginning.
 
     It is the last job's newest, or the one which that job started from. A damaged or missing one is never
     replaced by an older one, which would duplicate results: that raises `SettingError`, as do lost results, a
@@ -133,7 +139,6 @@ def checkpoint_to_resume(spec: PipelineSpec, store: StateStore, state: RunState)
 
 
 def check_fingerprint(spec: PipelineSpec, state: RunState) -> None:
-    """Raise `SettingError` if the last run's state was made with other settings than those of `spec`."""
     if state.traits is None:
         return
     for key, value in fingerprint(spec).items():
@@ -166,13 +171,12 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") 
 
 
 def unfingerprinted(spec: PipelineSpec) -> set[str]:
-    """The settings in `fingerprint` that are recorded for later runs but may change in this one."""
+    """Recorded for later runs, but may change in this one."""
     bound = spec.ordering == "key" or spec.application is not None
     return {"ordering"} if bound else {"ordering", "shards"}
 
 
 def _restored(store: StateStore, state: RunState) -> Location | None:
-    """The checkpoint that the last job started from, if it left none of its own."""
     if state.job is not None and state.completed is not None and not state.restored_at_end:
         raise SettingError(
             f"{store.home} lacks the checkpoints of job {state.job}, which completed some: it was copied "
@@ -182,7 +186,6 @@ def _restored(store: StateStore, state: RunState) -> Location | None:
 
 
 def _whole(store: StateStore, newest: Checkpoint[Location], completed: Completed | None) -> Location:
-    """The last job's newest checkpoint, compared with its size when it completed."""
     if completed is not None and newest.number < completed.number:
         raise SettingError(
             f"checkpoint {completed.number} of job {job_of(newest.path)} is missing; the newest one found "
@@ -199,9 +202,6 @@ def _whole(store: StateStore, newest: Checkpoint[Location], completed: Completed
 
 
 def check_same_kafka(noted: str | None, kafka: str | None) -> None:
-    """Raise `SettingError` if a checkpoint's offsets are of another Kafka. Addresses may change; offsets
-    belong to one cluster.
-    """
     if None not in (noted, kafka) and noted != kafka:
         raise SettingError(
             f"source.bootstrap: the checkpoint holds offsets of Kafka cluster {noted}, "
@@ -217,11 +217,7 @@ def clean_logs(folder: Path) -> None:
 
 
 def fingerprint(spec: PipelineSpec) -> dict[str, Any]:
-    """The settings that must not change when a job resumes, and its `unfingerprinted`.
-
-    Order within a key and an application's state depend on the number of shards, offsets on the source; Flink
-    finds state by the shape of the job.
-    """
+    """Settings that must not change when a job resumes, and `unfingerprinted` ones."""
     application = {} if spec.application is None else spec.application.fingerprint()
     return {
         "ordering": spec.ordering,
@@ -242,3 +238,115 @@ def _below(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _hash(url: object) -> str:
     return "one with the hash " + hashlib.blake2b(str(url).encode(), digest_size=8).hexdigest()
+
+
+class RunRecord:
+    def __init__(self, store: StateStore, state: RunState) -> None:
+        self.state = state
+        self._store = store
+        self._cleaner: CheckpointCleaner | None = None
+
+    def begin(self, attempt: AttemptSpec, ready: Ready) -> None:
+        """Call it before the submission, so that the job can be found after a kill at any moment."""
+        spec, restored = attempt.plan.spec, attempt.restore_from
+        if attempt.fresh:
+            self.state = forget(self._store, self.state)
+        self.state = RunState(
+            traits=fingerprint(spec),
+            settings=resolved(spec, attempt.plan.engine),
+            job=attempt.job_id,
+            restored=None if restored is None else below(self._store.home, restored),
+            restored_at_end=restored is not None and self._is_at_end(job_of(restored)),
+            parallelism=spec.parallelism,
+            jvm=ready.jvm,
+            jvm_space=pid_space(),
+            cluster=attempt.plan.cluster,
+            rest_port=ready.rest_port,
+            ends=ready.ends,
+            kafka=ready.kafka,
+            topics=ready.topics,
+        )
+        self._store.write(self.state)
+        self._cleaner = CheckpointCleaner(self._store, attempt.job_id, restored)
+
+    def _is_at_end(self, job: str) -> bool:
+        return (job == self.state.job and self.state.restored_at_end) or self._store.has_finished(job)
+
+    def add_topics(self, ids: Mapping[str, str]) -> None:
+        topics = self.state.topics | {topic: (id,) for topic, id in ids.items()}
+        self.state = self.state.model_copy(update={"topics": topics})
+        # If the location cannot be written now, they are recorded with the next checkpoint.
+        with suppress(OSError, StoreAway, StoreRefused):
+            self._store.write(self.state, patient=False)
+
+    def add_checkpoint(self, triggered_ms: int) -> None:
+        """Triggered by `triggered_ms` at the latest."""
+        assert self._cleaner is not None
+        self.state = self._cleaner(self.state, triggered_ms)
+
+    def add_loss(self, lost: ResultsLost) -> None:
+        """The same command must not resume after lost results as if nothing were missing."""
+        self.state = self.state.model_copy(update={"lost": str(lost)})
+        self._store.write(self.state)
+
+    def end_orphan(self) -> None:
+        self.state = end_orphan(self._store, self.state)
+
+    def finish(self) -> None:
+        self.state = self.state.model_copy(update={"finished": True})
+        self._store.write(self.state)
+
+
+def forget(store: StateStore, before: RunState) -> RunState:
+    """Delete the checkpoints; return the new record, written first so that a crash cannot bring them back."""
+    state = RunState(topics=before.topics)
+    store.write(state)
+    for job in store.jobs():
+        store.delete(job)
+    return state
+
+
+class CheckpointCleaner:
+    """Records the checkpoints that `job` completes, and deletes those of earlier jobs.
+
+    Keeps `restored`: Flink deletes a finishing job's checkpoints, and a run killed before recording the end
+    resumes from it again.
+    """
+
+    def __init__(self, store: StateStore, job: str, restored: Location | None) -> None:
+        self._store = store
+        self._job = job
+        self._kept = {job} if restored is None else {job, job_of(restored)}
+        self._noted = -1
+        self._noted_ms = 0
+        self._tidied = False
+
+    def __call__(self, state: RunState, triggered_ms: int = 0) -> RunState:
+        """If the disk is full, or the store does not answer, the record stays as it is."""
+        if self._store.remote and triggered_ms <= self._noted_ms:
+            return state
+        try:
+            newest = newest_of(self._store, self._job)
+            if newest is None or newest.number <= self._noted:
+                return state
+            there = self._store.contents(newest.path)
+        except (StoreAway, StoreRefused):
+            return state
+        completed = Completed(
+            number=newest.number, triggered_ms=triggered_ms, files=there.files, bytes=there.bytes
+        )
+        noted = state.model_copy(update={"completed": completed})
+        with suppress(OSError, StoreAway, StoreRefused):
+            self._store.write(noted, patient=False)
+            self._noted, self._noted_ms = newest.number, triggered_ms
+            self._tidy()
+            return noted
+        return state
+
+    def _tidy(self) -> None:
+        if not self._tidied:
+            self._tidied = True
+            with suppress(StoreAway, StoreRefused):
+                for job in self._store.jobs():
+                    if job not in self._kept:
+                        self._store.delete(job, at_once=False)

@@ -22,10 +22,8 @@ from forebay.pipeline.resume import (
     end_orphan,
     found_state,
 )
-from forebay.pipeline.run_state import RunState
 from forebay.pipeline.snapshot import Snapshot
-from forebay.pipeline.spec import PipelineSpec
-from forebay.pipeline.state_store import RISK, StateStore, number_of, open_store
+from forebay.pipeline.state_store import RISK, RunState, StateStore, number_of, open_store
 from forebay.pipeline.supervisor import Engine, Supervisor, Watch
 
 __all__ = ["OpenAnyEngine", "OpenEngine", "Watch", "run_pipeline"]
@@ -48,14 +46,13 @@ def run_pipeline(
     failure.
 
     Resumes from the newest complete checkpoint unless `fresh`, and again (at most ten times in ten minutes)
-    if Flink dies or the job stalls (see `JobStallDetector`). Restarts replicas of `engine` that die. Once
-    `enough` returns true for a snapshot, the job commits what it has read and ends. KeyboardInterrupt cancels
-    the job; its checkpoints stay. The caller closes `launcher`, which may have started a process for `plan`.
+    if Flink dies or the job stalls. Restarts replicas of `engine` that die. Once `enough` returns true for a
+    snapshot, the job commits what it has read and ends. KeyboardInterrupt cancels the job; its checkpoints
+    stay. The caller closes `launcher`, which may have started a process for `plan`.
 
-    Raises `SettingError` before entering `engine` if a check fails (see `preflight.check`), or the pipeline
-    is running or has finished, and before submission if the engine does not serve the model;
-    `PipelineFailed` if the engine does not answer for `deadline_s` or cannot be restarted, the job failed, or
-    Flink was lost too often.
+    Raises `SettingError` before entering `engine` if a check fails, or the pipeline is running or has
+    finished; `PipelineFailed` if the engine does not answer for `deadline_s` or cannot be restarted, the job
+    failed, or Flink was lost too often.
     """
     check(plan)
     preparation = Preparation(plan=plan, file_systems=file_system_options(plan))
@@ -69,7 +66,9 @@ def run_pipeline(
             check_cluster(plan.cluster)
         state = end_orphan(store, found_state(store, needed=not (plan.fresh or plan.from_checkpoint)))
         # First, because a run may have been killed right after the end of its job.
-        files = open_.enter_context(closing(GrowingSinks(_local_directories(plan.spec))))
+        written = map(location_of, plan.spec.directories().values())
+        local = [place for place in written if isinstance(place, Path)]
+        files = open_.enter_context(closing(GrowingSinks(local)))
         restore_from = _restore_from(plan, store, state)
         clean_logs(plan.settings.run / "flink")
         if launcher is None and not plan.in_process:
@@ -84,11 +83,6 @@ def run_pipeline(
             files=files,
         )
         return supervisor.run(lambda: open_.enter_context(engine), launcher)
-
-
-def _local_directories(spec: PipelineSpec) -> list[Path]:
-    places = map(location_of, spec.directories().values())
-    return [place for place in places if isinstance(place, Path)]
 
 
 def _restore_from(plan: Plan, store: StateStore, state: RunState) -> Location | None:

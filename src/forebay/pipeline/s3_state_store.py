@@ -1,9 +1,9 @@
 """A pipeline's state in an object store, available to every machine.
 
 `PREFIX/run.json` is the record of the runs, `PREFIX/lock` the active run's lease; Flink writes to
-`PREFIX/JOB/`. The record is replaced only if this run wrote it or read it last. A job whose run did not
-release the lease may still run on an unreachable machine, so it is fenced: objects with the names of its next
-checkpoints and savepoints make Flink fail to complete them, and so to commit.
+`PREFIX/JOB/`. A job whose run did not release the lease may still run on an unreachable machine, so it is
+fenced: objects with the names of its next checkpoints and savepoints make Flink fail to complete them, and so
+to commit.
 """
 
 from __future__ import annotations
@@ -35,16 +35,15 @@ from forebay.flink.checkpoints import (
     is_drain,
     number_in,
 )
-from forebay.pipeline.run_state import FILE, MAX_BYTES, RunRecordBroken, RunState, decode_state
+from forebay.pipeline.state_store import FILE, MAX_BYTES, RunRecordBroken, RunState, decode_state
 
 log = logging.getLogger(__name__)
 
 FENCES = 128
-"""How many checkpoint numbers are occupied. A job whose checkpoints all fail ends after 121: Flink restarts
-it after 11 consecutive failures, ten times.
-"""
+"""Checkpoint numbers to occupy. A job whose checkpoints all fail ends after 121: Flink restarts it after
+11 consecutive failures, ten times."""
 FENCE_KEPT_S = 30 * 86_400.0
-"""How long fences outlive the job's other objects; a machine may be suspended for days."""
+"""A machine may be suspended for days."""
 AT_A_TIME = 16
 MAX_METADATA_BYTES = 256 << 20
 PATIENCE_S = 120.0
@@ -54,7 +53,7 @@ IN_DRAIN = re.compile(r"(drain-\d+/savepoint-[^/]+)/.*")
 
 
 class NothingKept:
-    """Keeps no extra checkpoints: an object in an object store cannot have a second name."""
+    """An object in an object store cannot have a second name."""
 
     def keep(self) -> None: ...
 
@@ -68,11 +67,7 @@ class S3Store:
     remote = True
 
     def __init__(
-        self,
-        home: S3Path,
-        *,
-        clock: Clock | None = None,
-        sleep: Callable[[float], None] = time.sleep,
+        self, home: S3Path, *, clock: Clock | None = None, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self.home = home
         self._client = S3Client(home.bucket)
@@ -134,7 +129,7 @@ class S3Store:
             self._sleep(PAUSE_S)
 
     def _replace_record(self, content: bytes, writer: str | None) -> bool:
-        """Return False if the existing record is this run's own; the next call replaces it."""
+        """False if the existing record is this run's own."""
         try:
             self._record = self._client.put(self._key(FILE), content, replacing=self._record)
         except Changed:
@@ -143,7 +138,7 @@ class S3Store:
         return True
 
     def _own_record(self, writer: str | None) -> str:
-        """Return the record's ETag if this run wrote it and only the answer was lost; else raise `Fenced`."""
+        """The record's ETag if this run wrote it and only the answer was lost; else raise `Fenced`."""
         found = self._client.get(self._key(FILE), MAX_BYTES)
         if found is not None and writer is not None:
             with suppress(RunRecordBroken):
@@ -188,9 +183,6 @@ class S3Store:
             fenced = newest
 
     def _occupy_next(self, job: str, newest: int) -> None:
-        """Occupy the names of the next checkpoints of `job`, after number `newest`, and of those in
-        progress.
-        """
         names = self._client.names(self._key(job))
         begun = {found[1] for name in names if (found := IN_DRAIN.fullmatch(name))} | {
             found[1] for name in names if (found := IN_CHECKPOINT.fullmatch(name)) and int(found[2]) > newest

@@ -25,10 +25,6 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class KvTransfers:
-    """Answers of a fleet with prefill servers: decoded with a transferred KV cache, or prefilled by the
-    decoding server, by the reason in `forebay.records.KvHandover`.
-    """
-
     transferred: int = 0
     no_server: int = 0
     prefill_failed: int = 0
@@ -41,10 +37,8 @@ class KvTransfers:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointTimes:
-    """A job's checkpoints since its last start: how many, the duration of the newest completed one, and the
-    time between the last two (0: there are fewer).
-    """
+class CheckpointStats:
+    """`between_ms`: time between the last two (0: there are fewer)."""
 
     completed: int
     failed: int = 0
@@ -68,33 +62,18 @@ FAILED = "FAILED"
 class Snapshot:
     """A running pipeline at one moment; latencies in seconds over the last 30 s.
 
-    Counts are the operator's since its last start. `accepted` counts incoming events plus the `restored` ones
-    from its checkpoint; if each event gives one result or dead letter, it is at least results, dead letters
-    and `in_flight` together. At the end of a run, counts are of its output, and `accepted` is the number of
-    events that got a result or dead letter in this run.
+    Counts are the operator's since its last start. `accepted` includes the `restored` events. At the end of a
+    run, counts are of its output, and `accepted` is the number of events that got a result or dead letter in
+    this run.
 
-    - `state`: Flink's, or `WAITING` or `AWAITS_KAFKA` before the job starts (reason in `engine_failure`),
-      `RESUMING`, `INTERRUPTED` or `FAILED`. `elapsed_s` restarts from 0 when the job starts.
-    - `oldest_read_ms`: wall-clock read time of the oldest unanswered event; in the year 9999 if there is
-      none, 0 if unknown. `suspect_times`: events with times in 1970 or 1900.
-    - `failure`: the cause of the last of `restarts` by Flink in this run. `resumes`: the causes of this run's
-      own restarts of Flink, in order; `resuming`: the reaction to the last one.
-    - `engine_restarts`: how often a local replica ended unexpectedly or was not healthy in time, and was
-      restarted. `engine_failure`: the last message about replicas, or about a failed start or stop.
-    - `checkpoint_failure`, `store_failure`: why the last checkpoint failed, and why the state's object store
-      cannot be used; empty if they work. `failed_commits`: transactions of this run that Kafka ended before
-      the commit; their results or dead letters may be lost.
-    - `gaps`: where Kafka had deleted unread records that the run skipped, `skipped_records` an upper bound of
-      their number, without recreated topics. `replaced_files`: files of a followed folder that were replaced
-      and read as new since the job's last start.
-    - `backlog`: records waiting in a Kafka source's topics, counted every few seconds; None before that, and
-      for other sources. `scaling`: None unless the run starts and stops replicas.
-    - `kv_transfers`: None before the first answer, and without prefill servers. `cut_answers`: results cut at
-      `max_tokens`, with the finish reason `length`. `failed`: dead letters, and calls that an application
-      continued without, by cause.
-    - `read`: records that the source has emitted since the job's last start. `read_share`: the share of a
-      source with an end that was read, 0 to 1; None if unknown. `replicas`: how many may get requests; None
-      before the first event. `checkpoints`: None before the first. `engine_p50_s`, `engine_p99_s`: of calls.
+    - `state`: Flink's, or one of those above (reason in `engine_failure`). `elapsed_s` restarts from 0 with
+      the job.
+    - `oldest_read_ms`: wall clock, in the year 9999 if nothing is awaited, 0 if unknown.
+    - `failed_commits`: transactions whose results may be lost. `skipped_records`: an upper bound, without
+      recreated topics.
+    - `failed`: dead letters, and calls that an application continued without, by cause. `kv_transfers`: None
+      before the first answer. `read_share`: 0 to 1, of a source with an end. `replicas`: that may get
+      requests; None before the first event.
     """
 
     elapsed_s: float
@@ -133,7 +112,7 @@ class Snapshot:
     read: int = 0
     read_share: float | None = None
     replicas: int | None = None
-    checkpoints: CheckpointTimes | None = None
+    checkpoints: CheckpointStats | None = None
     engine_p50_s: float = 0.0
     engine_p99_s: float = 0.0
 
@@ -148,40 +127,38 @@ KEPT = (
     "gaps",
     "skipped_records",
 )
-"""What belongs to the run, and not to one attempt."""
+
+
+AS_COUNTED = (
+    *("restored", "pending", "oldest_read_ms", "retries", "restored_calls", "prompt_tokens"),
+    *("completion_tokens", "cut_answers"),
+)
 
 
 def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Snapshot:
-    """Return `now` with `RunningJob.counts`; unchanged if they are empty."""
     if not counts:
         return now
 
     def whole(name: str) -> int:
         return int(counts.get(name, 0))
 
+    same: dict[str, Any] = {name: whole(name) for name in AS_COUNTED}
     came_in, refused = whole("accepted") + whole("restored"), whole(TOO_LARGE)
     # Flink's metrics in one look are not from the same moment.
     left = came_in - whole("results") - whole("dead_letters") if one_each else came_in
     return replace(
         now,
+        **same,
         accepted=came_in,
-        restored=whole("restored"),
         results=max(0, whole("results") - refused),
         dead_letters=whole("dead_letters") + refused,
         replaced_files=whole(REPLACED_FILES),
         in_flight=max(0, min(whole("in_flight"), left)),
-        pending=whole("pending"),
-        oldest_read_ms=whole("oldest_read_ms"),
-        retries=whole("retries"),
-        restored_calls=whole("restored_calls"),
-        prompt_tokens=whole("prompt_tokens"),
-        completion_tokens=whole("completion_tokens"),
         event_p50_s=counts.get("event_p50_us", 0) / 1e6,
         event_p99_s=counts.get("event_p99_us", 0) / 1e6,
         kv_transfers=_kv_transfers(counts),
         # Flink's counters start at 0 after each restart.
         suspect_times=max(now.suspect_times, whole("suspect_times")),
-        cut_answers=whole("cut_answers"),
         read=whole(READ),
         read_share=counts[READ_PPM] / 1e6 if counts.get(READ_PPM) else now.read_share,
         replicas=whole(REPLICAS) if REPLICAS in counts else None,
@@ -205,7 +182,7 @@ def _kv_transfers(counts: Mapping[str, float]) -> KvTransfers | None:
 
 
 class RunStatus:
-    """A run's last snapshot, which includes what is kept across attempts; passes each one to `watch`."""
+    """Includes what is kept across attempts."""
 
     def __init__(self, watch: Callable[[Snapshot], None], clock: Clock | None = None) -> None:
         self.last = Snapshot(0.0, "CREATED")
@@ -214,7 +191,6 @@ class RunStatus:
         self._begun_s: float | None = None
 
     def show(self, now: Snapshot) -> None:
-        """Show what an attempt reports."""
         now_s = self._clock.monotonic_s()
         if self._begun_s is None:
             self._begun_s = now_s - now.elapsed_s
@@ -223,32 +199,26 @@ class RunStatus:
         self._watch(self.last)
 
     def add(self, **changes: Any) -> None:
-        """Change what is kept across attempts, and show it."""
         self.note(**changes)
         self._watch(self.last)
 
     def note(self, **changes: Any) -> None:
-        """As `add`, shown with the next snapshot."""
+        """Shown with the next snapshot."""
         self.last = replace(self.last, **changes)
 
     def wait(self, state: str, words: str, waited_s: float) -> None:
-        """Show what a run waits for; before the first job, time counts from the start of the wait."""
+        """Before the first job, time counts from the start of the wait."""
         waits = replace(self.last, state=state, engine_failure=words)
         self._watch(waits if self._begun_s else replace(waits, elapsed_s=waited_s))
 
 
 OVER_S = 30.0
-"""Window of a rate."""
 MIN_S = 2.0
-"""Minimum time for a rate."""
 MOSTLY = 0.5
-"""The engine limited a run if events waited for it for more than this share of the time."""
 
 
 class Throughput:
-    """Measures throughput from each snapshot, in order. Events wait for the engine while `capacity` calls are
-    in flight.
-    """
+    """Measures throughput from each snapshot, in order; None without enough data."""
 
     def __init__(self) -> None:
         self._seen: deque[Snapshot] = deque()
@@ -269,29 +239,26 @@ class Throughput:
 
     @property
     def per_s(self) -> float | None:
-        """Events completed per second over the last 30 s; None if there is too little data."""
+        """Over the last 30 s."""
         return self._rate(_done)
 
     @property
     def read_per_s(self) -> float | None:
-        """Records read by the source, like `per_s`."""
         return self._rate(lambda now: now.read)
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Tokens generated, like `per_s`."""
         return self._rate(lambda now: now.completion_tokens)
 
     @property
     def source_left_s(self) -> float | None:
-        """Seconds until a source with an end is read, at the current rate; None if unknown."""
         rate = self._rate(lambda now: now.read_share or 0.0)
         share = self._seen[-1].read_share if self._seen else None
         return None if share is None or not rate else (1 - share) / rate
 
     @property
     def gone_s(self) -> float | None:
-        """Seconds until no record waits in Kafka, as it shrank over the last 30 s; None if it does not."""
+        """None if the backlog does not shrink."""
         counts = [now.backlog.records for now in self._seen if now.backlog is not None]
         over_s = self._seen[-1].elapsed_s - self._seen[0].elapsed_s if self._seen else 0.0
         if over_s < MIN_S or len(counts) < len(self._seen) or counts[-1] >= counts[0]:
@@ -310,13 +277,11 @@ class Throughput:
         return self._waited_s > MOSTLY * self._passed_s
 
     def left_s(self, now: Snapshot) -> float | None:
-        """Seconds until the backlog is done at the current rate; None if unknown."""
         if now.backlog is None or not self.per_s:
             return None
         return (now.backlog.records + now.pending + now.in_flight) / self.per_s
 
     def limit(self, now: Snapshot) -> str:
-        """Describe the current limit; empty if nothing waits for the engine, or there is too little data."""
         if not now.pending or self.per_s is None:
             return ""
         words = f"limited by the engine: {_rate(self.per_s)}"

@@ -1,7 +1,6 @@
 """A pipeline as a person writes it: one frozen tree of settings, checked as a whole.
 
-Build it with `load.py`, which turns all mistakes into one `SettingError`, or directly in Python: pydantic's
-`ValidationError` has the mistakes without values.
+`load.py` turns all mistakes into one `SettingError`; pydantic's `ValidationError` has them without values.
 """
 
 from __future__ import annotations
@@ -10,12 +9,7 @@ import posixpath
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    Strict,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, Strict, model_validator
 from pydantic_core import PydanticCustomError
 
 from forebay.apps import APPLICATIONS, own_applications
@@ -41,16 +35,16 @@ from forebay.fleet.policies import DEFAULT_POLICY
 from forebay.flink.shards import MAX_PARALLELISM
 from forebay.pipeline.flink_options import close_option, is_option, owned
 from forebay.pipeline.inference_settings import (
-    EngineSpec,
     FieldText,
     JournalSpec,
     MessageSpec,
     OutputSpec,
+    PipelineEngineSpec,
+    PipelineScalingSpec,
     PromptText,
     RetrySpec,
     SamplingSpec,
 )
-from forebay.pipeline.scaling.settings import ScalingSpec
 from forebay.records import Message
 
 
@@ -70,8 +64,7 @@ def _flink_key(key: str) -> str:
 
 
 Application = Annotated[
-    ApplicationSettings,
-    OneOf(ApplicationSettings, APPLICATIONS.names, APPLICATIONS.find, own_applications),
+    ApplicationSettings, OneOf(ApplicationSettings, APPLICATIONS.names, APPLICATIONS.find, own_applications)
 ]
 
 
@@ -121,14 +114,13 @@ class PipelineSpec(Model):
         None, description="A stateful application instead of one question per event; it writes the prompts."
     )
     output: OutputSpec | None = Field(None, description="Form of the answer; null: free text.")
-    engine: Annotated[EngineSpec, ByUrl] = Field(
-        EngineSpec(), description="The engine that answers; a URL, or a list of URLs, is enough."
+    engine: Annotated[PipelineEngineSpec, ByUrl] = Field(
+        PipelineEngineSpec(), description="The engine that answers; a URL, or a list of URLs, is enough."
     )
     routing: Routing = Field(
-        DEFAULT_POLICY,
-        description="Routing policy for several replicas; docs/fleet.md lists them.",
+        DEFAULT_POLICY, description="Routing policy for several replicas; docs/fleet.md lists them."
     )
-    scaling: ScalingSpec | None = Field(
+    scaling: PipelineScalingSpec | None = Field(
         None,
         description="How many replicas answer. Local ones are started and stopped by the run; of others the "
         "wanted number is a metric, by which a cluster scales; null: a fixed number.",
@@ -296,25 +288,20 @@ class PipelineSpec(Model):
             yield "ordering", "expected none with 'application', which keeps the order of each key"
 
     def sinks(self) -> dict[str, SinkSettings]:
-        """The sinks of results and dead letters, by their keys."""
         return {"sink": self.sink, "dead_letters": self.dead_letters}
 
     def written(self) -> dict[str, str]:
-        """The directories that are written to, by their keys."""
         found = {f"{key}.path": sink.directory() for key, sink in self.sinks().items()}
         return {key: path for key, path in found.items() if path is not None}
 
     def directories(self) -> dict[str, str]:
-        """Directories of results and dead letters in JSON lines, by their keys."""
         sinks = self.sinks().items()
         return {f"{key}.path": sink.path for key, sink in sinks if isinstance(sink, JsonlSink)}
 
     def topics(self) -> dict[str, KafkaSink]:
-        """Kafka topics of results and dead letters, by their keys."""
         return {key: sink for key, sink in self.sinks().items() if isinstance(sink, KafkaSink)}
 
     def prompt_template(self) -> PromptTemplate | None:
-        """None if an application writes the prompts."""
         if self.application is not None:
             return None
         messages = tuple(Message(m.role, m.content) for m in self.messages)
@@ -330,7 +317,6 @@ class PipelineSpec(Model):
         return FieldTemplate(self.key, what="key", required=True) if self.key is not None else None
 
     def class_template(self) -> FieldTemplate | None:
-        """The template of an event's class of service; None if there is one class."""
         classes = None if self.scaling is None else self.scaling.classes
         return None if classes is None else FieldTemplate(classes.of, what="scaling.classes.of")
 

@@ -1,19 +1,22 @@
-"""Storage of a pipeline's state: checkpoints, the record of its runs and the lock. The local implementation
-is here.
-"""
+"""Storage of a pipeline's state: checkpoints, the record of its runs and the lock. The local
+implementation."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Any, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from forebay.clients.s3.location import Location
-from forebay.errors import SettingError
+from forebay.codec import FORMAT, check_format
+from forebay.errors import ForebayError, SettingError
 from forebay.files import check_nobody_else_writes, try_lock
 from forebay.flink.checkpoints import (
     END_MARK,
@@ -28,12 +31,9 @@ from forebay.flink.checkpoints import (
     contents,
     jobs_in,
 )
-from forebay.pipeline.run_state import RunState, read_state, write_state
 
 
-class Kept(Protocol):
-    """Checkpoints that are kept after Flink deletes them, see `KeptCheckpoints`."""
-
+class CheckpointKeeper(Protocol):
     def keep(self) -> None: ...
 
     def drop_before(self, number: int) -> None: ...
@@ -44,8 +44,8 @@ class Kept(Protocol):
 class StateStore(Protocol):
     """The state of one pipeline. Methods block; `job` is a job id, `checkpoint` a checkpoint's folder.
 
-    Methods raise `OSError`, or `StoreAway` and `StoreRefused`, if the location cannot
-    be read or written now; writes raise `PipelineFailed` if another run has taken over.
+    They raise `OSError`, or `StoreAway` and `StoreRefused`, if the location cannot be read or written now;
+    writes raise `PipelineFailed` if another run has taken over.
     """
 
     @property
@@ -53,14 +53,11 @@ class StateStore(Protocol):
 
     @property
     def remote(self) -> bool:
-        """Whether each call is a request over the network, which takes time and costs money."""
+        """Each call is a request over the network."""
         ...
 
     def lock(self, pipeline: str) -> AbstractContextManager[None]:
-        """Allow one run of a pipeline at a time: two would restore the same state.
-
-        Raises `SettingError` for a second run, and if other users may write to the state.
-        """
+        """Raises `SettingError` for a second run, and if others may write to the state."""
         ...
 
     def check_held(self) -> None:
@@ -68,9 +65,7 @@ class StateStore(Protocol):
         ...
 
     def report_renewals(self, report: Callable[[float], None]) -> None:
-        """Call `report` with `held_until_s`, now and after each renewal, from another thread. Never called if
-        the lock needs no renewal.
-        """
+        """Call `report` with `held_until_s`, now and after each renewal, from another thread."""
         ...
 
     def held_until_s(self) -> float:
@@ -78,28 +73,20 @@ class StateStore(Protocol):
         ...
 
     def trouble(self) -> str:
-        """Why the location cannot be used now; empty if no problem is known. Returns immediately."""
+        """Empty if the location works. Returns immediately."""
         ...
 
     def read(self) -> RunState | None:
-        """Return the record of the runs, or None without one. Raises `RunRecordBroken`."""
+        """None without one. Raises `RunRecordBroken`."""
         ...
 
     def write(self, state: RunState, *, patient: bool = True) -> None:
-        """Replace the record durably. `patient`: retry an unavailable location for as long as a start may
-        take.
-        """
+        """Durably. `patient`: retry for as long as a start may take."""
         ...
 
-    def has_finished(self, job: str) -> bool:
-        """Whether the job has marked its end, see `forebay.flink.end_mark`. Without a checkpoint, a marked
-        job has finished: Flink deleted its checkpoints.
-        """
-        ...
+    def has_finished(self, job: str) -> bool: ...
 
-    def end_notes(self, job: str) -> Sequence[bytes]:
-        """The job's notes at its end, see `forebay.flink.kept_counts`."""
-        ...
+    def end_notes(self, job: str) -> Sequence[bytes]: ...
 
     def fence(self, job: str | None, after: int) -> None:
         """Keep `job`, which may run on an unreachable machine, from completing checkpoints and committing.
@@ -111,16 +98,14 @@ class StateStore(Protocol):
 
     def jobs(self) -> Sequence[str]: ...
 
-    def checkpoints(self, job: str) -> Sequence[Checkpoint[Location]]:
-        """The complete checkpoints of a job, newest first."""
-        ...
+    def checkpoints(self, job: str) -> Sequence[Checkpoint[Location]]: ...
 
     def contents(self, checkpoint: Location) -> Contents: ...
 
-    def kept(self, job: str) -> Kept: ...
+    def kept(self, job: str) -> CheckpointKeeper: ...
 
     def delete(self, job: str, *, at_once: bool = True) -> None:
-        """Delete everything of a job; unless `at_once`, leave what cannot be deleted now."""
+        """Unless `at_once`, leave what cannot be deleted now."""
         ...
 
 
@@ -174,7 +159,7 @@ class LocalStore:
         return [path.name for path in jobs_in(self.home)]
 
     def checkpoints(self, job: str) -> Sequence[Checkpoint[Path]]:
-        """Also raises `SettingError` if another user may have put one there."""
+        """Raises `SettingError` if another user may have put one there."""
         check_nobody_else_writes(self.home / job, RISK)
         found = checkpoints_of(self.home / job)
         for checkpoint in found:
@@ -196,9 +181,7 @@ def newest_of(store: StateStore, job: str) -> Checkpoint[Location] | None:
 
 
 def number_of(checkpoint: Location) -> int:
-    """Return the number in a checkpoint's `_metadata`. Raises as `check_readable`, and if an object store
-    cannot be read.
-    """
+    """Raises as `check_readable`."""
     if isinstance(checkpoint, Path):
         return check_readable(checkpoint)
     from forebay.pipeline.s3_state_store import number_in_store
@@ -215,9 +198,127 @@ def metadata_of(checkpoint: Location) -> bytes:
 
 
 def open_store(home: Location) -> StateStore:
-    """Return the store at `home`, without a request."""
     if isinstance(home, Path):
         return LocalStore(home)
     from forebay.pipeline.s3_state_store import S3Store
 
     return S3Store(home)
+
+
+FILE = "run.json"
+MAX_BYTES = 16 << 20
+
+JobId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
+
+
+class RunRecordBroken(SettingError):
+    pass
+
+
+class Completed(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    number: int
+    triggered_ms: int = 0
+    files: int = 0
+    bytes: int = 0
+
+
+class RunState(BaseModel):
+    """A pipeline's last run: `run.json` next to its checkpoints, which determines what the next run resumes.
+
+    It is written before a job is submitted, with each completed checkpoint, and at the end.
+
+    - `traits`: the settings that must not change when a job resumes; `settings`: all, without secrets.
+    - `restored`: the checkpoint that the last `job` started from, None for the beginning. `restored_at_end`:
+      the job that wrote it had read all its input and only had to commit. `completed`: the last job's newest
+      checkpoint.
+    - `jvm`: process id and start time of an embedded cluster, `jvm_space` the `pid_space` of that id.
+    - `ends`: topics, partitions and their end offsets at the first start. `topics`: all ids of each topic,
+      oldest first; they identify offsets, so a fresh start keeps them.
+    - `writer`: the run that wrote the record to an object store. `lost`: results that the last job lost.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = FORMAT
+    finished: bool = False
+    traits: dict[str, Any] | None = None
+    settings: dict[str, Any] = Field(default_factory=dict)
+    job: JobId | None = None
+    restored: str | None = None
+    restored_at_end: bool = False
+    completed: Completed | None = None
+    parallelism: int | None = None
+    jvm: tuple[int, float] | None = None
+    jvm_space: str = ""
+    rest_port: int | None = None
+    cluster: str | None = None
+    ends: tuple[tuple[str, int, int], ...] | None = None
+    kafka: str | None = None
+    topics: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    lost: str | None = None
+    writer: str | None = None
+
+
+def read_state(home: Path) -> RunState | None:
+    """Raises `RunRecordBroken`."""
+    path = home / FILE
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES} bytes")
+        return decode_state(path.read_bytes(), path)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise _broken(path, error) from None
+
+
+def decode_state(content: bytes, path: object) -> RunState:
+    """Raises `RunRecordBroken`."""
+    try:
+        found = json.loads(content)
+        if not isinstance(found, dict):
+            raise ValueError("it is not a JSON object")
+        check_format(found.get("format"), str(path))
+        return RunState.model_validate(found)
+    except ForebayError as error:
+        raise RunRecordBroken(str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise _broken(path, error) from None
+
+
+def _broken(path: object, error: Exception) -> RunRecordBroken:
+    return RunRecordBroken(
+        f"{path} cannot be read ({_why(error)}); it records what was committed, so nothing is resumed "
+        f"without it: restore it from a copy"
+    )
+
+
+def write_state(home: Path, state: RunState) -> None:
+    """Durably. Raises `OSError`, and keeps the previous one."""
+    path, written = home / FILE, home / f"{FILE}.new"
+    try:
+        with written.open("wb") as file:
+            file.write(state.model_dump_json().encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(written, path)
+    except OSError:
+        with suppress(OSError):
+            written.unlink()
+        raise
+    folder = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return str(error) or type(error).__name__

@@ -1,7 +1,4 @@
-"""Decides when and how often a run restarts its stalled job, and restarts local replicas.
-
-The job's part is pure: it receives what was observed, and when.
-"""
+"""Decides when and how often a run restarts its stalled job, and restarts local replicas."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ from forebay.pipeline.messages import JobStatus
 from forebay.pipeline.snapshot import Scaling, Snapshot
 
 NOT_RUNNING = frozenset(("CREATED", "INITIALIZING", "RESTARTING", "FAILING", "CANCELLING", "SUSPENDED"))
-"""Flink's states of a job that neither runs nor has ended."""
 
 MUTE = "Flink's REST service did not answer"
 NO_TASK_MANAGER = "Flink had no task manager"
@@ -28,37 +24,33 @@ STILL = "the operator did not check its requests"
 UNANSWERED = "no result, failure or retry of the requests in flight"
 
 
-# How long each sign of trouble may last without a break before a job is restarted.
 SILENT_S = 180.0
 """Nothing was received from the process that watches the job."""
-MUTE_S = 60.0
-NO_TASK_MANAGER_S = 20.0
-"""If Flink is one process."""
-TOO_FEW_S = 60.0
-"""If each task manager is a process, which is restarted."""
-NOT_RUNNING_S = 120.0
-"""The job is being cancelled, failed or restarted; Flink pauses up to 30 s between restarts."""
-STILL_S = 300.0
-"""Only without backpressure; a Kafka that does not answer blocks a later task for two minutes."""
-UNANSWERED_S = 300.0
-"""In addition to a record's deadline, under the same condition."""
+LIMITS_S = {
+    MUTE: 60.0,
+    NO_TASK_MANAGER: 20.0,
+    # Each task manager is a process, which is restarted.
+    TOO_FEW: 60.0,
+    # Flink pauses up to 30 s between restarts.
+    HALTED: 120.0,
+    # Only without backpressure; a Kafka that does not answer blocks a later task for two minutes.
+    STILL: 300.0,
+    # In addition to a record's deadline, under the same condition.
+    UNANSWERED: 300.0,
+}
+"""How long each sign of trouble may last without a break before a job is restarted."""
 
 
 class JobStallDetector:
-    """Watches one attempt at a job for signs of a stall that it will not recover from.
+    """Watches one attempt at a job for signs of a stall that it will not recover from. Pure.
 
     A slow engine or an idle source is not a stall: each call ends within `deadline_s`, and an operator checks
     its calls several times a second. Only an `embedded` cluster is checked: others recover lost processes
-    themselves. With one of `task_managers` it is a single process.
+    themselves.
     """
 
     def __init__(
-        self,
-        now_s: float,
-        deadline_s: float,
-        *,
-        embedded: bool = True,
-        task_managers: int = 1,
+        self, now_s: float, deadline_s: float, *, embedded: bool = True, task_managers: int = 1
     ) -> None:
         self._deadline_s = deadline_s
         self._embedded = embedded
@@ -68,9 +60,6 @@ class JobStallDetector:
         self._since_s: dict[str, float] = {}
 
     def observe(self, now_s: float, look: JobStatus | None = None, *, served: bool = True) -> None:
-        """Record a message from the attempt, with a `look` once its job runs. While it is not `served`
-        because its replicas are starting, requests in flight make no progress.
-        """
         self._heard_s = now_s
         if look is not None:
             signs = set(self._signs(look))
@@ -85,12 +74,11 @@ class JobStallDetector:
         self._since_s = {}
 
     def stalled(self, now_s: float) -> str | None:
-        """Return why the attempt must be replaced, or None."""
         silent_s = now_s - self._heard_s
         if silent_s >= SILENT_S:
             return f"Flink's process sent nothing for {silent_s:.0f} s"
         for sign, since_s in self._since_s.items():
-            if now_s - since_s >= self._limit_s(sign):
+            if now_s - since_s >= LIMITS_S[sign] + (self._deadline_s if sign == UNANSWERED else 0.0):
                 return f"{sign} for {now_s - since_s:.0f} s"
         return None
 
@@ -116,19 +104,8 @@ class JobStallDetector:
         if _moved(now) == _moved(before.snapshot):
             yield UNANSWERED
 
-    def _limit_s(self, sign: str) -> float:
-        return {
-            MUTE: MUTE_S,
-            NO_TASK_MANAGER: NO_TASK_MANAGER_S,
-            TOO_FEW: TOO_FEW_S,
-            HALTED: NOT_RUNNING_S,
-            STILL: STILL_S,
-            UNANSWERED: self._deadline_s + UNANSWERED_S,
-        }[sign]
-
 
 def _awaits(now: Snapshot) -> bool:
-    """Whether answers are pending. (Unknown at first after a restore.)"""
     return now.in_flight > 0 or 0 < now.oldest_read_ms < NOTHING_READ_MS
 
 
@@ -140,10 +117,7 @@ LONGEST_PAUSE_S = 30.0
 
 
 class Restarts:
-    """Limits how often a run restarts Flink: at most `most` times within `within_s`.
-
-    The first restart is immediate; then the pause is 1 s, doubled each time up to `LONGEST_PAUSE_S`.
-    """
+    """The pause is 0, then 1 s, doubled up to `LONGEST_PAUSE_S`."""
 
     def __init__(self, most: int = 10, within_s: float = 600.0) -> None:
         self.most = most
@@ -156,7 +130,7 @@ class Restarts:
         return len(self._made_s)
 
     def grant(self, now_s: float) -> float | None:
-        """Return the pause before another restart in seconds, or None if there were too many."""
+        """The pause in seconds; None if there were too many."""
         while self._made_s and now_s - self._made_s[0] >= self.within_s:
             self._made_s.popleft()
         if len(self._made_s) >= self.most:
@@ -177,9 +151,7 @@ class SupervisedEngine(Protocol):
     @property
     def replicas(self) -> Sequence[Replica]: ...
 
-    def restart(self, index: int) -> None:
-        """Restart a replica at its URL; blocks until it is healthy. Raises `LaunchError`."""
-        ...
+    def restart(self, index: int) -> None: ...
 
 
 class EngineSupervisor:
@@ -188,7 +160,7 @@ class EngineSupervisor:
     def __init__(self, engine: object, clock: Clock | None = None) -> None:
         self._owned = engine if isinstance(engine, SupervisedEngine) else None
         self._clock = clock or SystemClock()
-        self._restarted_s: deque[float] = deque()
+        self._restarts = Restarts(MAX_RESTARTS, WITHIN_S)
         self.failed = 0
         """Replicas that have ended."""
 
@@ -197,28 +169,24 @@ class EngineSupervisor:
     scaling: Scaling | None = None
 
     def observe(self, backlog: TopicBacklog | None, *, runs: bool = True) -> None:
-        """Ignored: the number of replicas is fixed."""
+        pass
 
     def check_replicas(self, say: Say = lambda _: None) -> None:
-        """Restart every dead replica, reporting each to `say` first; blocks until they are healthy.
+        """Blocks until restarted replicas are healthy.
 
-        Raises `PipelineFailed` if one cannot be started, or after `MAX_RESTARTS` restarts within ten minutes:
-        records would become dead letters through no fault of theirs.
+        Raises `PipelineFailed` if one cannot be started, or after `MAX_RESTARTS` within ten minutes: records
+        would become dead letters through no fault of theirs.
         """
         if self._owned is None:
             return
         for index, replica in enumerate(self._owned.replicas):
             if replica.alive:
                 continue
-            now_s = self._clock.monotonic_s()
-            while self._restarted_s and now_s - self._restarted_s[0] >= WITHIN_S:
-                self._restarted_s.popleft()
-            if len(self._restarted_s) == MAX_RESTARTS:
+            if self._restarts.grant(self._clock.monotonic_s()) is None:
                 raise PipelineFailed(
                     f"the local engine ended {MAX_RESTARTS + 1} times within {WITHIN_S / 60:.0f} minutes; "
                     f"its log is {replica.log}"
                 )
-            self._restarted_s.append(now_s)
             self.failed += 1
             say(f"the local engine at {replica.url} ended and is being restarted; its log was {replica.log}")
             try:

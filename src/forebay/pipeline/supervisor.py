@@ -1,7 +1,6 @@
 """Runs a pipeline to its end despite crashes: one attempt after another, each from the newest checkpoint.
 
-Flink runs in a separate process, which is replaced when it dies or stalls. This process keeps the engine, the
-record of the runs, and the displayed state.
+Flink runs in a separate process, which is replaced when it dies or stalls.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from forebay.connectors.files.growing import GrowingSinks
 from forebay.connectors.stdout import StdoutSink
 from forebay.errors import ForebayError, LaunchError, PipelineFailed, ResultsLost, SettingError, SetupError
 from forebay.flink.jvm import HEAP_MB, start_jvm
-from forebay.pipeline.attempt import Attempt, AttemptSpec, Preparation
+from forebay.pipeline.attempt import AttemptSpec, JobAttempt, Preparation
 from forebay.pipeline.flink_process import FlinkLauncher, FlinkProcess
 from forebay.pipeline.inference import Served, served_by
 from forebay.pipeline.messages import (
+    AttemptLost,
     AwaitsKafka,
     Checked,
     Failed,
     Finished,
     JobStatus,
-    Lost,
     NewTopics,
     Ready,
     Report,
@@ -38,10 +37,8 @@ from forebay.pipeline.messages import (
 )
 from forebay.pipeline.outputs import OutputCounts, StdoutResults, end_notes
 from forebay.pipeline.plan import resolved
-from forebay.pipeline.record import RunRecord
-from forebay.pipeline.resume import AlreadyFinished, checkpoint_to_resume, resume_words
-from forebay.pipeline.run_state import RunState
-from forebay.pipeline.scaling.engine import ScaledEngine
+from forebay.pipeline.resume import AlreadyFinished, RunRecord, checkpoint_to_resume, resume_words
+from forebay.pipeline.scaled_engine import ScaledEngine
 from forebay.pipeline.snapshot import (
     AWAITS_KAFKA,
     FAILED,
@@ -51,7 +48,7 @@ from forebay.pipeline.snapshot import (
     RunStatus,
     Snapshot,
 )
-from forebay.pipeline.state_store import StateStore
+from forebay.pipeline.state_store import RunState, StateStore
 from forebay.pipeline.supervision import EngineSupervisor, JobStallDetector, Restarts
 from forebay.pipeline.watch import CANCEL_S, JobLost, StopRequests
 
@@ -69,11 +66,7 @@ Engine = Sequence[str] | ScaledEngine
 
 
 class Supervisor:
-    """Runs a plan to its end, attempt by attempt. The first one begins at `restore_from`.
-
-    `store` holds the pipeline's state and `state` the record of its runs; the caller holds the store's lock.
-    Once `enough` returns true for a snapshot, the job commits what it has read and ends.
-    """
+    """The caller holds the store's lock."""
 
     def __init__(
         self,
@@ -150,10 +143,15 @@ class Supervisor:
         )
 
     def _run_in(self, launcher: FlinkLauncher, enter: Callable[[], Engine]) -> Snapshot:
-        """Run the attempt in a process of `launcher`."""
         self._printed = launcher.printed if isinstance(self._plan.spec.sink, StdoutSink) else None
         process = launcher.take(self._plan)
-        self._stall, self._drain = self._new_stall_detector(), process.drain
+        self._drain = process.drain
+        self._stall = JobStallDetector(
+            time.monotonic(),
+            self._plan.spec.deadline_s,
+            embedded=self._plan.cluster is None,
+            task_managers=self._plan.spec.task_managers,
+        )
         self._store.report_renewals(process.confirm_lease)
         submitted = False
         try:
@@ -177,7 +175,7 @@ class Supervisor:
             process.kill()
 
     def _await(self, kind: type[R], process: FlinkProcess) -> R:
-        """Return the first report of `kind`; blocks. Raises `JobLost` if the attempt stalls."""
+        """Raises `JobLost` if the attempt stalls."""
         while True:
             report = process.receive(TICK_S)
             self._tick()
@@ -195,7 +193,6 @@ class Supervisor:
                 raise JobLost(f"{stalled}; it is considered lost")
 
     def _run_here(self, enter: Callable[[], Engine]) -> Snapshot:
-        """Run the attempt in this process."""
         self._printed = StdoutResults() if isinstance(self._plan.spec.sink, StdoutSink) else None
         with self._printed.taken() if self._printed else nullcontext():
             start_jvm(self._plan.settings.run / "flink", heap_mb=HEAP_MB, jars=self._plan.jars)
@@ -209,7 +206,7 @@ class Supervisor:
             self._handle(report)
 
         self._drain = drain
-        attempt = Attempt(self._attempt, report, wishes)
+        attempt = JobAttempt(self._attempt, report, wishes)
         attempt.check()
         return attempt.run(self._serve(enter))
 
@@ -246,7 +243,7 @@ class Supervisor:
                 self._record.add_topics(ids)
             case JobStatus():
                 self._handle_status(report)
-            case Lost(cause):
+            case AttemptLost(cause):
                 raise JobLost(cause)
             case Failed(error, message):
                 trouble = last.store_failure
@@ -265,7 +262,6 @@ class Supervisor:
             self._drain()
 
     def _tick(self) -> None:
-        """Check what this process keeps: the lock, the store and the engine."""
         self._store.check_held()
         trouble = self._store.trouble()
         if trouble != self._status.last.store_failure:
@@ -276,19 +272,8 @@ class Supervisor:
         if self._keeper.scaling != self._status.last.scaling:
             self._status.add(scaling=self._keeper.scaling)
 
-    def _new_stall_detector(self) -> JobStallDetector:
-        return JobStallDetector(
-            time.monotonic(),
-            self._plan.spec.deadline_s,
-            embedded=self._plan.cluster is None,
-            task_managers=self._plan.spec.task_managers,
-        )
-
     def _resume(self, lost: JobLost, restarts: Restarts) -> Snapshot | None:
-        """Prepare the next attempt, after a pause; return the last snapshot if none is needed.
-
-        Raises `PipelineFailed` after too many attempts.
-        """
+        """Returns the last snapshot if no attempt is needed. Raises `PipelineFailed` after too many."""
         self._record.end_orphan()
         pause_s = restarts.grant(time.monotonic())
         if pause_s is None:

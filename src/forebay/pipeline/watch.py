@@ -1,6 +1,4 @@
-"""Watches a submitted job until it ends: reports, drains, cancels, and counts its backlog on another
-thread.
-"""
+"""Watches a submitted job until it ends: reports, drains, cancels."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.flink.rest import RestSilent
 from forebay.pipeline.backlog import LastCount
 from forebay.pipeline.messages import JobStatus, Signs
-from forebay.pipeline.snapshot import CheckpointTimes, Snapshot, counted
+from forebay.pipeline.snapshot import CheckpointStats, Snapshot, counted
 
 log = logging.getLogger("forebay")
 
@@ -30,14 +28,14 @@ RESTING_ROUNDS, SETTLED_ROUNDS = 3, 9
 LATE_LOOKS = 2
 CANCEL_S = 60.0
 REFUSED = tuple(f"{error.__name__}: " for error in (FeedRefused, RegistryRefused))
-"""Prefixes of failures that no restart fixes."""
+"""No restart fixes them."""
 BROKEN = (
     "NoResourceAvailableException",
     "OutOfMemoryError",
     "TimeoutException: The heartbeat of TaskManager",
     *LOST_POSITION,
 )
-"""In causes of failures that a new Flink fixes, but a restart in the old one does not."""
+"""A new Flink fixes them, but a restart in the old one does not."""
 
 
 class JobLost(PipelineFailed):
@@ -45,15 +43,12 @@ class JobLost(PipelineFailed):
 
 
 class Cancelled(BaseException):
-    """The supervisor has requested the end of the attempt."""
+    pass
 
 
 @dataclass(slots=True)
 class StopRequests:
-    """The supervisor's requests; set by one thread and read by another.
-
-    `drain`: complete and commit what was read, then end. `cancel`: end now.
-    """
+    """Set by one thread and read by another. `drain`: complete and commit what was read, then end."""
 
     drain: bool = False
     cancel: bool = False
@@ -72,13 +67,11 @@ def watch_until_end(
     awaits: Callable[[], bool] = lambda: False,
     at_rest: Callable[[], None] = lambda: None,
 ) -> Snapshot:
-    """Look at `job` every half second, or less often while idle (`Rests`), until it ends; return the last
-    snapshot.
+    """Look at `job` every half second, or less often while idle, until it ends; return the last snapshot.
 
-    Each look goes to `tell`, with the backlog from `waiting`. `one_each`: each event gives one result or dead
-    letter. The job is drained to `savepoints` on request, at the source's limit, or if `answered` returns
-    true. `committed` receives the checkpoints, and raises if results were lost. `awaits` prevents rests;
-    `at_rest` is called once per idle period.
+    The job is drained to `savepoints` on request, at the source's limit, or if `answered` returns true.
+    `committed` receives the checkpoints, and raises if results were lost. `awaits` prevents rests; `at_rest`
+    is called once per idle period.
 
     An exception ends the job first: `PipelineFailed` if the job failed or a restart would not help, `JobLost`
     if a new Flink would, `Cancelled` on request.
@@ -126,16 +119,16 @@ def watch_until_end(
 
 
 class Rests:
-    """Decides which rounds skip the look at an idle job: three of four after ten looks at a running job
-    without requests in flight, backlog or changed counts, nine of ten after fifteen. A look takes half a
-    dozen REST requests, most of an idle run's CPU time.
+    """Decides which rounds skip the look at an idle job: three of four after ten looks, nine of ten after
+    fifteen.
+
+    A look takes half a dozen REST requests, most of an idle run's CPU time.
     """
 
     def __init__(self) -> None:
         self._still = self._left = 0
 
     def looked(self, before: Snapshot, now: Snapshot, *, awaits: bool = False) -> None:
-        """Record a look; `awaits`: the next ones are needed."""
         times = replace(now, elapsed_s=before.elapsed_s, checkpoints=before.checkpoints)
         same = replace(times, backlog=before.backlog) == before
         waits = awaits or _awaits_answers(now) or (now.backlog is not None and now.backlog.records)
@@ -145,11 +138,9 @@ class Rests:
 
     @property
     def settled(self) -> bool:
-        """Whether the last look was the one that established that the job is idle."""
         return self._still == SETTLED_LOOKS
 
     def passes(self) -> bool:
-        """Whether the round that begins skips its look."""
         self._left -= 1
         return self._left >= 0
 
@@ -157,9 +148,8 @@ class Rests:
 class ReachedLimit:
     """Decides when to end a job whose feed, which has no end, has reached its limit.
 
-    `answered` requires two consecutive looks with the limit reached and no pending answer, because counts may
-    be older than the last record. A draining job completes only its final savepoint, so an earlier drain
-    would delay all results.
+    That takes two consecutive looks without a pending answer, because counts may be older than the last
+    record. A draining job completes only its final savepoint, so an earlier drain would delay all results.
     """
 
     def __init__(self) -> None:
@@ -180,10 +170,9 @@ def _awaits_answers(now: Snapshot) -> bool:
 class FailedCommits:
     """Counts the transactions that a job's sinks could not commit.
 
-    A restore repeats its checkpoint's commits, which usually succeeded: Kafka rejects them as an old
-    producer's, and Flink counts failures. So failures between a restore and the next checkpoint are ignored,
-    and in `LATE_LOOKS` looks after it: metrics are older than checkpoints. (Those of a resumed checkpoint are
-    checked before the start.)
+    A restore repeats its checkpoint's commits, which Kafka rejects as an old producer's. So failures between
+    a restore and the next checkpoint are ignored, and in `LATE_LOOKS` looks after it: metrics are older than
+    checkpoints.
     """
 
     def __init__(self) -> None:
@@ -192,7 +181,7 @@ class FailedCommits:
         self._done_before = self._looks_since = 0
 
     def __call__(self, count: int, checkpoints: Checkpoints) -> int:
-        """Return the total, given Flink's counter, which restarts from 0 with each restart."""
+        """Flink's counter restarts from 0 with each restart."""
         if checkpoints.restored != self._restored:
             self._restored, self._done_before, self._last = checkpoints.restored, checkpoints.newest_done, 0
             self._looks_since = 0
@@ -240,10 +229,10 @@ def _look(
     return now, signs
 
 
-def _times(checkpoints: Checkpoints) -> CheckpointTimes | None:
+def _times(checkpoints: Checkpoints) -> CheckpointStats | None:
     if not checkpoints.done:
-        return CheckpointTimes(0, checkpoints.failed) if checkpoints.failed else None
+        return CheckpointStats(0, checkpoints.failed) if checkpoints.failed else None
     (before_ms, _), (newest_ms, took_ms) = (
         checkpoints.done[-2:] if checkpoints.done[1:] else (checkpoints.done * 2)
     )
-    return CheckpointTimes(checkpoints.completed, checkpoints.failed, took_ms, newest_ms - before_ms)
+    return CheckpointStats(checkpoints.completed, checkpoints.failed, took_ms, newest_ms - before_ms)

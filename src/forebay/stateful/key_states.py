@@ -9,12 +9,12 @@ import msgpack
 
 from forebay.codec import damaged, pack_state, unpack_state
 from forebay.errors import ForebayError, ProgramFailed, StateTooLarge
-from forebay.stateful.entries import Firing, Memory, SetTimer, digest, pack_memory, unpack_memory
 from forebay.stateful.machine import Effect, HoldWatermark, Store, WakeAt
 from forebay.stateful.program import Program, Step, TimeDomain, Timer
+from forebay.stateful.turns import Firing, KeyMemory, SetTimer, digest, pack_memory, unpack_memory
 
 STEP_MS = 100
-"""Times are rounded up to a multiple of it, which limits how often a shard wakes."""
+"""This limits how often a shard wakes."""
 PER_CHUNK = 64
 HEAD = "d"
 WHAT = "timers of keys"
@@ -25,7 +25,6 @@ def rounded_up_ms(time_ms: int) -> int:
 
 
 def head_name(time_ms: int) -> str:
-    """Name of the watermark hold for the event-time timers of `time_ms`."""
     return f"until:{time_ms}"
 
 
@@ -39,8 +38,7 @@ def head(clock: TimeDomain, time_ms: int) -> list[Effect]:
 
 @dataclass(slots=True)
 class Head:
-    """The keys noted for a time: `count` in all, the first `taken` of them taken. Those before `until` are
-    due."""
+    """The keys noted for a time: the first `taken` of `count` are taken; those before `until` are due."""
 
     count: int = 0
     taken: int = 0
@@ -61,7 +59,6 @@ class Due:
         self._come: dict[tuple[TimeDomain, int], None] = {}
 
     def restore(self, name: str, value: bytes) -> bool:
-        """Restore an entry of `work` if it is a head; whether it was one."""
         if not name.startswith(HEAD):
             return False
         try:
@@ -74,11 +71,10 @@ class Due:
         return True
 
     def restored(self) -> None:
-        """Call once all entries are restored."""
         self._come = dict.fromkeys(sorted(self._come, key=lambda at: at[1]))
 
     def add(self, clock: TimeDomain, time_ms: int, key: str) -> bool:
-        """Note `key` for `time_ms`, a multiple of `STEP_MS`; whether it is the first there."""
+        """Whether `key` is the first there."""
         head = self.heads.get((clock, time_ms))
         first = head is None
         head = head or Head()
@@ -90,7 +86,6 @@ class Due:
         return first
 
     def mark_due(self, clock: TimeDomain, time_ms: int) -> None:
-        """Mark the keys noted so far for `time_ms` as due."""
         head = self.heads.get((clock, time_ms))
         if head is not None and not head.until:
             head.until = head.count
@@ -99,14 +94,12 @@ class Due:
 
     @property
     def first(self) -> tuple[TimeDomain, int] | None:
-        """The time whose keys are taken next; None if no key is due."""
         return next(iter(self._come), None)
 
     def has_come(self, clock: TimeDomain, time_ms: int) -> bool:
         return (clock, time_ms) in self._come
 
     def take(self) -> list[str]:
-        """Take up to `PER_CHUNK` keys of the `first` time, in the order in which they were noted."""
         clock, time_ms = at = next(iter(self._come))
         head = self.heads[at]
         number, begin = divmod(head.taken, PER_CHUNK)
@@ -148,8 +141,8 @@ FARTHEST_MS = 1 << 52
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """`keys`: what each key remembers; never scanned. `work`: calls in flight, waiting turns, and the times
-    of timers; read as a whole after a restore. `due`: the keys of those times in chunks, and the noted times
+    """`keys`: what each key remembers; never scanned. `work`: calls in flight, waiting turns, and times of
+    timers; read as a whole after a restore. `due`: the keys of those times in chunks, and noted times
     of forgotten keys."""
 
     keys: Store
@@ -158,10 +151,10 @@ class Stores:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """`ttl_s`: a key is forgotten this long after its last step (wall clock; None: never). `max_state_bytes`:
-    of a key's saved state and timers. `queue`: events of a key that may wait for its call; `shard_queue`: of
-    all keys of a shard."""
+class KeyLimits:
+    """`ttl_s`: a key is forgotten this long after its last step (wall clock; None: never).
+    `max_state_bytes`: of a key's saved state and timers. `queue`: events of a key that may wait for its
+    call; `shard_queue`: of all."""
 
     ttl_s: float | None = None
     max_state_bytes: int = 262_144
@@ -170,10 +163,12 @@ class Limits:
 
 
 class KeyStateStore(Generic[S]):
-    """The memories of a shard's keys. A forgotten key keeps its noted times until they are due, so that it is
-    not noted again each time it returns."""
+    """The memories of a shard's keys.
 
-    def __init__(self, program: Program[S], limits: Limits, stores: Stores, due: Due) -> None:
+    A forgotten key keeps its noted times until they are due, so that it is not noted again when it returns.
+    """
+
+    def __init__(self, program: Program[S], limits: KeyLimits, stores: Stores, due: Due) -> None:
         self._program = program
         self._limits = limits
         self._keys = stores.keys
@@ -182,8 +177,7 @@ class KeyStateStore(Generic[S]):
         self.ending = False
         """The input has ended: every timer is due, and no key expires."""
 
-    def recall(self, key: str) -> tuple[Memory | None, Any]:
-        """The memory of `key` and the program's state; None for what is missing."""
+    def recall(self, key: str) -> tuple[KeyMemory | None, Any]:
         memory = self._read(key)
         if memory is None or memory.saved is None:
             return memory, None
@@ -197,11 +191,11 @@ class KeyStateStore(Generic[S]):
                 f"{type(error).__name__}: {error}"
             ) from error
 
-    def changed(self, memory: Memory | None, step: Step[S], by: str, wall_ms: int) -> Memory:
-        """The memory after `step` of the turn with the id `by`. Raises `StateTooLarge`."""
+    def changed(self, memory: KeyMemory | None, step: Step[S], by: str, wall_ms: int) -> KeyMemory:
+        """Raises `StateTooLarge`."""
         noted = {} if memory is None else {clock: list(times) for clock, times in memory.noted.items()}
         if step.state is None:
-            return Memory(self._program.version, None, noted=noted)
+            return KeyMemory(self._program.version, None, noted=noted)
         saved = self._program.save(step.state)
         if saved is None:
             raise ProgramFailed("save() returned None for a state")
@@ -213,7 +207,7 @@ class KeyStateStore(Generic[S]):
                 # A timer set to the same time again is the same timer: if it has fired, it stays fired.
                 same = before is not None and (before.clock, before.time_ms) == (wanted.clock, wanted.time_ms)
                 timers[str(name)] = before if before is not None and same else wanted
-        kept = Memory(self._program.version, saved, timers, noted, wall_ms)
+        kept = KeyMemory(self._program.version, saved, timers, noted, wall_ms)
         size = len(pack_memory(kept))
         if size > self._limits.max_state_bytes:
             raise StateTooLarge(
@@ -221,8 +215,10 @@ class KeyStateStore(Generic[S]):
             )
         return kept
 
-    def remember(self, key: str, memory: Memory, effects: list[Effect], *, before: Memory | None) -> None:
-        """Replace the memory `before` of `key`; delete it if `memory` is empty."""
+    def remember(
+        self, key: str, memory: KeyMemory, effects: list[Effect], *, before: KeyMemory | None
+    ) -> None:
+        """An empty `memory` deletes it."""
         was_forgotten = before is not None and before.saved is None
         if memory.saved is not None:
             self._note(key, memory, effects)
@@ -242,7 +238,6 @@ class KeyStateStore(Generic[S]):
     def look_at(
         self, key: str, clock: TimeDomain, time_ms: int, wall_ms: int, effects: list[Effect], *, busy: bool
     ) -> list[Firing]:
-        """The key's due timers by time, marked as fired. Forgets an expired key unless it is `busy`."""
         memory = self._read(key)
         if memory is None or time_ms not in memory.noted.get(clock, ()):
             return []
@@ -261,18 +256,18 @@ class KeyStateStore(Generic[S]):
             if busy:
                 memory.touched_ms = wall_ms
             elif self._limits.ttl_s is not None and self._expires_ms(memory) <= time_ms:
-                memory = Memory(memory.version, None, noted=memory.noted)
+                memory = KeyMemory(memory.version, None, noted=memory.noted)
         firings = [memory.timers[name].firing(name) for _, name in due]
         for firing in firings:
             memory.timers[firing.name].fired = True
         self.remember(key, memory, effects, before=before)
         return firings
 
-    def _read(self, key: str) -> Memory | None:
+    def _read(self, key: str) -> KeyMemory | None:
         data = self._keys.get(key) or self._forgotten.get(_forgotten(key))
         return None if data is None else unpack_memory(data)
 
-    def _note(self, key: str, memory: Memory, effects: list[Effect]) -> None:
+    def _note(self, key: str, memory: KeyMemory, effects: list[Effect]) -> None:
         for clock in CLOCKS:
             times = [t.time_ms for t in memory.timers.values() if t.clock == clock and not t.fired]
             if clock == "wall" and self._limits.ttl_s is not None and not self.ending:
@@ -288,7 +283,7 @@ class KeyStateStore(Generic[S]):
             if self._due.add(clock, wanted, key):
                 effects += head(clock, wanted)
 
-    def _expires_ms(self, memory: Memory) -> int:
+    def _expires_ms(self, memory: KeyMemory) -> int:
         assert self._limits.ttl_s is not None
         return memory.touched_ms + round(self._limits.ttl_s * 1000)
 

@@ -1,7 +1,7 @@
 """The machine of one shard: it decides over stores and returns effects, which the operator applies.
 
-Its whole state is in its stores. Each method completes its change before it returns effects, so saving the
-stores between two calls and discarding the rest loses and repeats nothing.
+Each method completes its change of the stores before it returns effects, so saving the stores between two
+calls and discarding the rest loses and repeats nothing.
 """
 
 from __future__ import annotations
@@ -36,15 +36,13 @@ class DictStore(dict[str, bytes]):
 
 
 IN_FLIGHT = "in-flight"
-"""The store that every machine restores from."""
 
 # Effects are values, but not frozen: four are made for each event, and frozen ones take three times as long.
 
 
 @dataclass(slots=True)
 class StartCall:
-    """Make a call; `item.id` is unique while it is awaited. `restored`: it comes from a checkpoint, and may
-    have been sent before."""
+    """`item.id` is unique while it is awaited. `restored`: it may have been sent before."""
 
     item: KeyedEvent
     restored: bool = False
@@ -52,8 +50,6 @@ class StartCall:
 
 @dataclass(slots=True)
 class Emit:
-    """Emit a record, given with its bytes."""
-
     record: Result | DeadLetter
     data: bytes
 
@@ -85,7 +81,7 @@ Effect = StartCall | Emit | WakeAt | HoldWatermark | ReleaseWatermark
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The wall clock and the watermark (None before the first)."""
+    """`watermark_ms`: None before the first."""
 
     wall_ms: int
     watermark_ms: int | None = None
@@ -95,48 +91,40 @@ Clocks = Callable[[], Times]
 """Reads the clocks; reading Flink's watermark costs time."""
 
 Room = Literal["slot", "queue", "full key", "full shard"]
-"""A slot for a call of its own, a place in a queue, or none because its key's queue or the shard is full."""
 
 
 class ShardMachine(Protocol):
-    """The machine of one shard. The default methods are those of a machine without queues and timers. Not
-    thread-safe."""
+    """The default methods are those of a machine without queues and timers. Not thread-safe."""
 
     @property
     def awaiting(self) -> bool: ...
 
     @property
     def timers(self) -> bool:
-        """Whether a timer is set that has not fired."""
         return False
 
     @property
     def due(self) -> bool:
-        """Whether timers are due that have not fired."""
         return False
 
     def room(self, key: str) -> Room:
-        """What an event of `key` would find now."""
         return "slot"
 
     def restore(self) -> Sequence[Effect]:
-        """Restore from the stores, and start the awaited calls. Called once, first. Emits nothing."""
+        """Called once, first. Emits nothing."""
         ...
 
     def event(self, item: KeyedEvent, data: bytes, clocks: Clocks) -> Sequence[Effect]:
         """Take an event, even without room; `data` is `item` encoded."""
         ...
 
-    def answered(self, id: str, answer: Result | DeadLetter, clocks: Clocks) -> Sequence[Effect]:
-        """The call `id` was answered, or given up."""
-        ...
+    def answered(self, id: str, answer: Result | DeadLetter, clocks: Clocks) -> Sequence[Effect]: ...
 
     def mark_due(self, clock: TimeDomain, time_ms: int) -> None:
-        """Mark the timers set for `time_ms` as due; without effect if there is none."""
         return
 
     def mark_all_due(self) -> None:
-        """Mark every timer as due, at the end of the input."""
+        """At the end of the input."""
         return
 
     def fire(self, clocks: Clocks) -> Sequence[Effect]:
@@ -145,22 +133,20 @@ class ShardMachine(Protocol):
 
 
 OpenMachines = Callable[[Callable[[str], Store]], Callable[[], ShardMachine]]
-"""Given a function that opens a store of Flink's current key by name, returns a function that makes a shard's
-machine. Picklable."""
+"""Given a function that opens a store of Flink's current key by name, returns one that makes a shard's
+machine."""
 
 
 REQUESTS = "requests"
 
 
 def stateless(open_store: Callable[[str], Store]) -> Callable[[], ShardMachine]:
-    """The `OpenMachines` of inference without a program."""
     store = open_store(IN_FLIGHT)
     return lambda: StatelessExecutor(store)
 
 
 class StatelessExecutor(ShardMachine):
-    """Makes one call per event, whose answer is its result. Accepted events stay in the store until their
-    result is emitted."""
+    """One call per event. Accepted events stay in the store until their result is emitted."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

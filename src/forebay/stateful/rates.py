@@ -20,9 +20,8 @@ def rise(
     """Evidence in nats that a share of the stream has risen, elementwise; 0 if it has not.
 
     Compares `count` of `exposure` now with `before` of `past` in history: the log-likelihood ratio of two
-    Poisson rates (Dunning 1993; the conditional test of Przyborowski and Wilenski 1940). Using stream totals
-    as exposures removes the stream's own rhythm. A term without history is compared with the stream's
-    history.
+    Poisson rates (Dunning 1993; Przyborowski and Wilenski 1940). Stream totals as exposures remove the
+    stream's own rhythm.
     """
     k, n, b, m = (np.maximum(np.asarray(x, np.float64), 0) for x in (count, exposure, before, past))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -36,16 +35,15 @@ def rise(
 
 
 def decay(elapsed_ms: float, half_life_ms: float) -> float:
-    """The share of a count that is left after a time; 1 if time went back."""
     return float(0.5 ** min(max(elapsed_ms, 0.0) / half_life_ms, 1000.0))
 
 
 @dataclass(slots=True)
 class ArrivalPace:
-    """Two exponentially decayed counts: recent ones and history.
+    """Two exponentially decayed counts: recent ones and history, which is the longer half-life minus the
+    shorter.
 
-    History is the longer half-life minus the shorter. Slightly older times count as now; a time older than
-    the shorter half-life means that the latest time was wrong, and replaces it.
+    A time older than the shorter half-life means that the latest time was wrong, and replaces it.
     """
 
     recent: float = 0.0
@@ -69,11 +67,6 @@ CLOCK_EVENTS = 33
 
 
 class EventClock:
-    """The stream's time in ms: the median of the last 33 event times.
-
-    A single event years in the past or future does not move it. It may go back.
-    """
-
     def __init__(self) -> None:
         self._times: deque[int] = deque(maxlen=CLOCK_EVENTS)
         self.now_ms = 0
@@ -95,13 +88,12 @@ class EventClock:
 
 
 def median(times: Iterable[int]) -> int:
-    """The middle value, or the earlier of two. `times` must not be empty."""
+    """The middle value, or the earlier of two."""
     ordered = sorted(times)
     return ordered[(len(ordered) - 1) // 2]
 
 
 def ratio(count: float, exposure: float, before: float, past: float) -> float:
-    """The current share divided by the former one; infinite without history."""
     if exposure <= 0 or count <= 0:
         return 0.0
     if before <= 0 or past <= 0:
@@ -117,8 +109,6 @@ MAX_PARTITIONS = 1024
 
 
 class SlowestClock:
-    """The time of the slowest active partition; each has an `EventClock`. May go back."""
-
     def __init__(self) -> None:
         self.now_ms = 0
         self._count = 0

@@ -11,8 +11,7 @@ from typing import Any, Generic, TypeVar
 from forebay.codec import encode
 from forebay.errors import ProgramFailed, RecordError
 from forebay.records import DeadLetter, KeyedEvent, Message, Result, Usage
-from forebay.stateful.entries import Memory, Turn, pack_turn, unpack_turn
-from forebay.stateful.key_states import Due, KeyStateStore, Limits, Stores, head, head_name
+from forebay.stateful.key_states import Due, KeyLimits, KeyStateStore, Stores, head, head_name
 from forebay.stateful.machine import (
     IN_FLIGHT,
     Clocks,
@@ -25,13 +24,21 @@ from forebay.stateful.machine import (
     Times,
     WakeAt,
 )
-from forebay.stateful.outputs import call_of, hold_of, leaving, letter_of
 from forebay.stateful.program import Answer, Ask, Failure, Moment, Program, Step, TimeDomain
+from forebay.stateful.turns import (
+    KeyMemory,
+    Turn,
+    call_of,
+    hold_of,
+    leaving,
+    letter_of,
+    pack_turn,
+    unpack_turn,
+)
 
 S = TypeVar("S")
 CALL, WAITING = "c", "q"
 MAX_CALLS = 64
-"""Calls of one turn at most."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,7 @@ class ProgramMachines(Generic[S]):
     """The `OpenMachines` of a program. With `timeline`, results of timers have a timeline, too."""
 
     program: Program[S]
-    limits: Limits
+    limits: KeyLimits
     timeline: bool = False
 
     def __call__(self, open_store: Callable[[str], Store]) -> Callable[[], ShardMachine]:
@@ -48,10 +55,8 @@ class ProgramMachines(Generic[S]):
 
 
 class ShardExecutor(ShardMachine, Generic[S]):
-    """Runs turns over one shard's stores."""
-
     def __init__(
-        self, program: Program[S], limits: Limits, stores: Stores, *, timeline: bool = False
+        self, program: Program[S], limits: KeyLimits, stores: Stores, *, timeline: bool = False
     ) -> None:
         self._program = program
         self._timeline = timeline
@@ -163,14 +168,13 @@ class ShardExecutor(ShardMachine, Generic[S]):
         self._due.mark_due(clock, time_ms)
 
     def mark_all_due(self) -> None:
-        """Mark every timer as due. From now on, keys are not forgotten for their age."""
+        """From now on, keys are not forgotten for their age."""
         self._memories.ending = True
         for clock, time_ms in sorted(self._due.heads, key=lambda head: head[1]):
             self._due.mark_due(clock, time_ms)
 
     def fire(self, clocks: Clocks) -> list[Effect]:
-        """Fire the timers of at most `PER_CHUNK` keys: each may start a call, and very many keys may be due
-        at once."""
+        """Fire the timers of at most `PER_CHUNK` keys: each may start a call."""
         now = clocks()
         effects: list[Effect] = []
         fired: list[Turn] = []
@@ -196,7 +200,6 @@ class ShardExecutor(ShardMachine, Generic[S]):
     def _begin(
         self, turns: Sequence[Turn], now: Times, effects: list[Effect], *, over: Sequence[str] = ()
     ) -> None:
-        """Start turns. `over`: the holds of the timers of these turns."""
         # Hold all before the first emits: event time must not pass the others.
         effects += [hold_of(turn) for turn in turns]
         effects += [ReleaseWatermark(name) for name in over]
@@ -218,7 +221,6 @@ class ShardExecutor(ShardMachine, Generic[S]):
         self._waits += 1
 
     def _go_on(self, key: str, now: Times, effects: list[Effect]) -> None:
-        """After a turn of `key`: run its waiting turns until one awaits a call."""
         while key not in self._awaited and key in self._waiting:
             seqs = self._waiting[key]
             name = _waiting_name(seqs.popleft())
@@ -233,7 +235,6 @@ class ShardExecutor(ShardMachine, Generic[S]):
     # -- a turn
 
     def _step(self, turn: Turn, now: Times, effects: list[Effect]) -> None:
-        """First step of a turn; the turn may end with it."""
         key = turn.key
         memory, state = self._memories.recall(key)
         moment = self._moment(turn, now)
@@ -259,14 +260,14 @@ class ShardExecutor(ShardMachine, Generic[S]):
     def _apply(
         self,
         turn: Turn,
-        memory: Memory | None,
+        memory: KeyMemory | None,
         step: Step[S] | RecordError,
         now: Times,
         effects: list[Effect],
         *,
         carrier: Result | None = None,
     ) -> RecordError | None:
-        """Apply `step` as a whole, or return why it was not applied. `carrier`: the answer that led to it."""
+        """As a whole, or return why it was not applied. `carrier`: the answer that led to it."""
         key = turn.key
         try:
             if isinstance(step, RecordError):
@@ -290,7 +291,9 @@ class ShardExecutor(ShardMachine, Generic[S]):
         effects.append(call_of(following))
         return None
 
-    def _spoil(self, turn: Turn, memory: Memory | None, failed: RecordError, effects: list[Effect]) -> None:
+    def _spoil(
+        self, turn: Turn, memory: KeyMemory | None, failed: RecordError, effects: list[Effect]
+    ) -> None:
         letter = letter_of(turn, Failure(failed.cause, str(failed), turn.attempts))
         effects += [Emit(letter, encode(letter)), ReleaseWatermark(str(turn.seq))]
         if turn.firing is not None and memory is not None:

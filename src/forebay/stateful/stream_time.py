@@ -1,8 +1,4 @@
-"""Stream time for events with arbitrary times: which are too late, and which too far ahead.
-
-Partitions that are read in parallel have a clock each; the slowest is the stream's, so that no event is late
-because another partition is ahead.
-"""
+"""Stream time for events with arbitrary times: which are too late, and which too far ahead."""
 
 from __future__ import annotations
 
@@ -15,9 +11,9 @@ from forebay.codec import DAMAGED, damaged, pack_state, unpack_state
 from forebay.stateful.rates import CLOCK_EVENTS, median
 
 HELD_EVENTS = 9
-"""Events to wait for before a partition's clock starts, so that a single wrong time cannot start it."""
+"""So that a single wrong time cannot start a partition's clock."""
 MOVED_EVENTS = 30
-"""A partition has moved to another time once this many of its last `CLOCK_EVENTS` are there."""
+"""Of the last `CLOCK_EVENTS`: the partition has moved to another time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +43,6 @@ class PartitionTime:
 
     @property
     def lowest_ms(self) -> int | None:
-        """The earliest time still expected from this partition, or None if unknown."""
         if self.clock_ms is not None:
             return self.clock_ms
         return min((each.time_ms for _, each in self._held), default=None)
@@ -83,7 +78,7 @@ class PartitionTime:
         return self._ahead.count(True) >= MOVED_EVENTS and len(self._chain()) >= MOVED_EVENTS
 
     def start_over(self) -> tuple[list[Waiting], list[Waiting]]:
-        """Reset. Returns the events of the new time, to be taken again, and the other held ones."""
+        """Returns the events of the new time, to be taken again, and the other held ones."""
         chain = self._chain()
         others = [each for _, each in self._held if each not in chain]
         self.clock_ms, self._held = None, []
@@ -109,7 +104,6 @@ class PartitionTime:
         return [each for _, each in held if each.time_ms <= at_ms + self._far_ms]
 
     def _chain(self) -> list[Waiting]:
-        """The held events in order; if their times form several groups, the largest group."""
         best: list[Waiting] = []
         group: list[Waiting] = []
         for _, held in sorted(self._held, key=lambda each: each[1].time_ms):
@@ -137,7 +131,7 @@ class PartitionTime:
 WHAT = "clock"
 MIN_FAR_MS = 60_000
 MAX_GAP_MS = 1_000
-"""A pause between events counts at most this much, because the stream may have been blocked."""
+"""The stream may have been blocked."""
 MAX_PARTITIONS = 1024
 
 Verdict = Literal["in time", "late", "ahead"]
@@ -156,7 +150,6 @@ class Tolerance:
 
     @property
     def far_ms(self) -> int:
-        """Events farther away than this do not move a clock."""
         return max(self.late_ms, self.ahead_ms, MIN_FAR_MS)
 
 
@@ -176,11 +169,7 @@ class StreamTime:
     A partition's clock is the median time of its last 33 events, or fewer if its share of the stream is
     smaller. The stream's clock is the slowest active one and never goes back, so a watermark `late_ms` behind
     it never passes an event that is in time. With named partitions it starts after `idle_ms`, by when all
-    should have been seen.
-
-    Events far ahead move no clock and are held until 33 more of their partition have arrived. If 30 of the
-    last 33 are far ahead and close to each other, the partition has moved on, and they are in time. With one
-    partition, verdicts depend only on the events and their order.
+    should have been seen. With one partition, verdicts depend only on the events and their order.
     """
 
     def __init__(self, tolerance: Tolerance) -> None:
@@ -193,10 +182,8 @@ class StreamTime:
         self._changed: set[str] = set()
 
     def see(self, time_ms: int, data: bytes, partition: str = "", *, passed_ms: int = 0) -> Iterator[Judged]:
-        """Take an event; yields those that now have a verdict.
-
-        `passed_ms` is the time since the previous event. The only partition of a stream has an empty name.
-        """
+        """Take an event; yields those that now have a verdict. `passed_ms` is the time since the previous
+        event."""
         self._flow_ms += min(passed_ms, MAX_GAP_MS)
         self._count += 1
         yield from self._leave_idle()
@@ -237,7 +224,6 @@ class StreamTime:
             yield from self._judged(found.clock_ms, events)
 
     def _advance(self) -> None:
-        """Advance the clock to the slowest partition's, ignoring any that is far behind."""
         clocks = self._partitions.values()
         if self._now_ms is None:
             several = any(self._partitions)
@@ -261,10 +247,7 @@ class StreamTime:
             yield Judged(each.data, self._now_ms, ahead_ms, verdict)
 
     def changes(self) -> Iterator[tuple[str, bytes | None]]:
-        """The changed states by partition since the last call; None means removed.
-
-        Some hundred bytes each, plus held events. All of them together are the whole state.
-        """
+        """By partition, since the last call; None means removed."""
         for name in self._changed:
             found = self._partitions.get(name)
             stream = (self._now_ms, self._flow_ms, self._count)
@@ -272,7 +255,7 @@ class StreamTime:
         self._changed = set()
 
     def restore(self, states: Mapping[str, bytes]) -> None:
-        """Restore from all `changes`. Raises `ForebayError` for other bytes."""
+        """Raises `ForebayError` for other bytes."""
         far_ms = self._tolerance.far_ms
         for name, data in states.items():
             values = unpack_state(data, WHAT)

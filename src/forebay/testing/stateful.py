@@ -7,7 +7,7 @@ from typing import Any
 
 from forebay.codec import encode
 from forebay.records import DeadLetter, Event, KeyedEvent, Result, Usage
-from forebay.stateful.key_states import Limits, Stores
+from forebay.stateful.key_states import KeyLimits, Stores
 from forebay.stateful.machine import (
     DictStore,
     Effect,
@@ -18,9 +18,9 @@ from forebay.stateful.machine import (
     Times,
     WakeAt,
 )
-from forebay.stateful.outputs import ProgramRequest
 from forebay.stateful.program import Program, TimeDomain
 from forebay.stateful.shard_executor import ShardExecutor
+from forebay.stateful.turns import ProgramRequest
 
 
 class Machine:
@@ -60,13 +60,13 @@ class Machine:
     def __init__(
         self,
         program: Program[Any],
-        limits: Limits | None = None,
+        limits: KeyLimits | None = None,
         wall_ms: int = 0,
         *,
         room: int | None = None,
     ) -> None:
         self.program = program
-        self.limits = limits or Limits()
+        self.limits = limits or KeyLimits()
         self.room = room
         self.stores = Stores(DictStore(), DictStore(), DictStore())
         self.wall_ms = wall_ms

@@ -9,7 +9,7 @@ import pytest
 from forebay.bench.stream.flink_signals import RECORD_S, FlinkSignals
 from forebay.errors import LaunchError
 from forebay.flink.rest import NotFound
-from forebay.pipeline.run_state import RunState
+from forebay.pipeline.state_store import RunState
 
 OLD, NEW = "a" * 32, "b" * 32
 

@@ -22,8 +22,8 @@ from forebay.connectors.formats import Format
 from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.source import KafkaSource, kafka_source
 from forebay.flink.environment import FlinkConfig, embedded_rest, flink_environment
+from forebay.flink.event_time import with_event_time
 from forebay.flink.job import RunningJob, submit
-from forebay.flink.watermarks import with_event_time
 from forebay.ports import free_port
 from forebay.testing.waiting import wait_until
 

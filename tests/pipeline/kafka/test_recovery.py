@@ -19,10 +19,10 @@ from forebay.connectors.kafka.admin import Transaction, kafka_admin
 from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.transactions import commit
 from forebay.errors import SettingError
-from forebay.pipeline.kafka import recovery as module
-from forebay.pipeline.kafka.recovery import Name, end_transactions, held, lost, nothing_committed_after
+from forebay.pipeline.kafka import transactions as module
+from forebay.pipeline.kafka.transactions import Name, end_transactions, held, lost, nothing_committed_after
 from forebay.pipeline.load import parse_spec
-from forebay.pipeline.run_state import Completed, RunState
+from forebay.pipeline.state_store import Completed, RunState
 
 OLD, OTHER = "a" * 32, "b" * 32
 STATES = ("Empty", "Ongoing", "PrepareCommit", "CompleteCommit", "PrepareAbort", "CompleteAbort")

@@ -150,10 +150,7 @@ def test_discarded_results_name_the_checkpoint_to_resume(kafka: FakeKafka, tmp_p
 @pytest.mark.parametrize(
     ("start", "fix"),
     [
-        (
-            Start(0, 1),
-            "Start over with --fresh to repeat them; all other results will be duplicated",
-        ),
+        (Start(0, 1), "Start over with --fresh to repeat them; all other results will be duplicated"),
         (Start(4, 1, Path("/before/chk-4")), "Resume with --from-checkpoint /before/chk-4 to repeat them"),
     ],
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from forebay.pipeline.live.outputs import Outputs
+from forebay.pipeline.live.outputs import RunOutputs
 from forebay.pipeline.live.view import LivePage
 from forebay.pipeline.load import parse_spec
 
@@ -25,7 +25,7 @@ class Run:
         }
         self.spec = parse_spec({**document, **changes}, base=folder)
         self.folder = folder
-        self.outputs = Outputs(self.spec, keep_all=True)
+        self.outputs = RunOutputs(self.spec, keep_all=True)
         self.page = LivePage(self.spec, self.outputs, replicas=replicas)
         self._files = 0
 

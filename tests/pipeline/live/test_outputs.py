@@ -9,7 +9,14 @@ import pytest
 from tests.pipeline.live.runs import Run, letter, result
 
 from forebay.connectors.files.sink import FollowedLines, committed_parts
-from forebay.pipeline.live.outputs import EXAMPLES, MAX_CAUSES, NewestLines, Outputs, OutputsReader, one_line
+from forebay.pipeline.live.outputs import (
+    EXAMPLES,
+    MAX_CAUSES,
+    NewestLines,
+    OutputsReader,
+    RunOutputs,
+    one_line,
+)
 from forebay.testing.waiting import wait_until
 
 
@@ -66,7 +73,7 @@ def test_news_are_results_that_appear_after_the_first_look(tmp_path: Path) -> No
     run = Run(tmp_path)
     run.commit("results", result(1))
     news: list[bytes] = []
-    outputs = Outputs(run.spec, news=news.append)
+    outputs = RunOutputs(run.spec, news=news.append)
     outputs.look()
     assert news == []
     run.commit("results", result(2))

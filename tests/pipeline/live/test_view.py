@@ -12,12 +12,12 @@ from tests.pipeline.live.runs import Run, letter, result, trend
 
 from forebay.fleet.autoscale.topic_queue import TopicBacklog
 from forebay.pipeline.live.view import SHOWN_RESULTS, VIEW_SHARE, LivePage
-from forebay.pipeline.snapshot import CheckpointTimes, Snapshot
+from forebay.pipeline.snapshot import CheckpointStats, Snapshot
 
 NOW = Snapshot(
     12.0, "RUNNING", accepted=120, results=110, dead_letters=1, in_flight=4, pending=3, prompt_tokens=60,
     completion_tokens=40, event_p50_s=0.25, event_p99_s=1.5, read=1234, read_share=0.4, replicas=2,
-    checkpoints=CheckpointTimes(7, 1, 80, 5000), engine_p50_s=0.2, engine_p99_s=0.9,
+    checkpoints=CheckpointStats(7, 1, 80, 5000), engine_p50_s=0.2, engine_p99_s=0.9,
 )  # fmt: skip
 
 

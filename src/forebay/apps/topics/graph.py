@@ -13,14 +13,14 @@ from forebay.apps.topics.embedding import NoEmbedding, OpenEmbedder, OpenMiniLM,
 from forebay.apps.topics.finder import TopicStage, shard_event_of, text_bytes
 from forebay.apps.topics.settings import PROMPT, SCHEMA, Topics, labelled, to_prompt_event, to_result
 from forebay.apps.topics.values import TopicSettings
-from forebay.codec import decode
+from forebay.codec import decode, encode
 from forebay.errors import RecordError, SetupError
-from forebay.flink.activity import ActivityMarks
+from forebay.flink.event_time import REFUSED, Clocked, partition_of
 from forebay.flink.infer import InferenceStreams
-from forebay.flink.keying import EventText, TextField, key_of
+from forebay.flink.job_marks import ActivityMarks
+from forebay.flink.keying import EventText, TextField, key_of, refused
 from forebay.flink.shards import flink_keys, shard_of
 from forebay.flink.stages import StageFunction, message, staged
-from forebay.flink.stream_clock import REFUSED, Clocked, partition_of, refused
 from forebay.flink.thread_mode import check_environment
 from forebay.flink.types import BYTES, side_output
 from forebay.records import DeadLetter, Event
@@ -57,7 +57,7 @@ class Texts(ProcessFunction):
             text = self._text(record)
         except RecordError as error:
             self._marks.answered()
-            yield REFUSED, refused(record, error)
+            yield REFUSED, encode(refused(record, error))
             return
         shard = shard_of(key, self._shards)
         yield message(self._keys[shard], text_bytes(record.time_ms, text, partition_of(record.position)))

@@ -12,10 +12,10 @@ from forebay.apps.trends.reason import ReasonProgram
 from forebay.apps.trends.settings import Trends, to_prompt_event, to_result, why
 from forebay.apps.trends.stages import BookStage, CountStage, RateStage, event_of, post_bytes
 from forebay.apps.trends.values import TrendSettings
+from forebay.flink.event_time import Clocked, clocked
 from forebay.flink.infer import InferenceStreams
 from forebay.flink.keying import TextField
 from forebay.flink.stages import StageFunction, staged
-from forebay.flink.stream_clock import Clocked, clocked
 from forebay.flink.thread_mode import check_environment
 from forebay.records import Event
 from forebay.stateful.stream_time import Tolerance

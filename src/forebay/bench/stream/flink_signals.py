@@ -10,9 +10,8 @@ from urllib.parse import quote
 
 from forebay.bench.stream.records import CheckpointTimes
 from forebay.errors import LaunchError
-from forebay.flink.rest import FlinkRest
-from forebay.flink.tls_keys import TlsKeys
-from forebay.pipeline.run_state import RunState
+from forebay.flink.rest import FlinkRest, TlsKeys
+from forebay.pipeline.state_store import RunState
 
 WATERMARK = ".currentOutputWatermark"
 GAUGES = ("in_flight", "pending")

@@ -45,7 +45,7 @@ from forebay.bench.stream.sinks import file_clock_s
 from forebay.bench.stream.windows import Sent, least_span_s
 from forebay.engine.launch.spec import usable_cores
 from forebay.errors import LaunchError, RecordError, SettingError
-from forebay.flink.tls_keys import tls_keys
+from forebay.flink.rest import tls_keys
 from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import open_store
 from forebay.settings import load_settings

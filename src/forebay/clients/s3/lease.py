@@ -5,7 +5,7 @@ The lock is one object. Its holder rewrites it every `BEAT_S`, each time on cond
 does a run that takes it. If two runs write at the same time, one write fails, and so detects the other run.
 
 A holder may rely on a renewal for `HOLD_S` after it was sent. If the next one is not confirmed by then, its
-Flink is suspended (`pipeline/lease_guard.py`). A claimer waits for `LEASE_S`, which is longer. So nothing
+Flink is suspended (`pipeline/flink_main.py`). A claimer waits for `LEASE_S`, which is longer. So nothing
 depends on the reason of the silence: a suspended machine, a cut network, rejected writes or an outage of the
 store.
 """

@@ -16,7 +16,7 @@ from forebay.connectors.kafka.sizes import RecordLimit, record_bytes
 from forebay.connectors.kafka.written import Record, fitting_record, record_of
 from forebay.connectors.written_counts import EndNote, WrittenCounts
 from forebay.errors import SettingError, TooLargeForSink, detail_text
-from forebay.flink.kept_counts import KeptCounts
+from forebay.flink.job_marks import KeptCounts
 from forebay.flink.metrics import TOO_LARGE
 from forebay.flink.types import BYTES, side_output
 from forebay.records import DeadLetter, Result

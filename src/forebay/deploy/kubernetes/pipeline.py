@@ -25,7 +25,7 @@ from forebay.deploy.kubernetes.pods import (
 )
 from forebay.deploy.kubernetes.rbac import ENDPOINTS, Rule, role
 from forebay.fleet.config import PLACES
-from forebay.flink.buffers import FEW_RECORDS
+from forebay.flink.thread_mode import FEW_RECORDS
 from forebay.yaml_document import to_yaml as document_yaml
 
 FLINK_VERSION = "v2_3"

@@ -1,9 +1,7 @@
-"""A pipeline's progress in its topics, whether it has reached their end, and whether they are still the same
-topics.
+"""A pipeline's progress in its topics, whether it has reached their end, and whether they are still the same.
 
-Two consumer groups hold offsets. In the source's own group, all records before the offsets have committed
-answers: the visible progress and lag, and the start position without a checkpoint. In the group with the
-suffix `-read`, Flink commits what its checkpoints have read.
+In the source's own consumer group, all records before the offsets have committed answers. In the group with
+the suffix `-read`, Flink commits what its checkpoints have read.
 """
 
 from __future__ import annotations
@@ -30,12 +28,7 @@ Offsets = TypeVar("Offsets")
 
 @dataclass(frozen=True, slots=True)
 class OffsetObservation:
-    """One look at a job: local clocks, restarts, and checkpoint numbers.
-
-    `newest` is the last triggered checkpoint, `newest_done` the last completed, `newest_clear` the last
-    completed without records in flight between tasks. `oldest_read_ms` as in
-    `forebay.flink.metrics.OperatorLoad`.
-    """
+    """Numbers as in `Checkpoints`; `oldest_read_ms` as in `OperatorLoad`."""
 
     monotonic_s: float
     wall_ms: int
@@ -52,19 +45,16 @@ Steps = Generator[None, OffsetObservation, OffsetObservation]
 class OffsetSettlement(Generic[Offsets]):
     """Finds offsets that may be committed for others to see: all records before them have committed answers.
 
-    Flink commits what it has read when a checkpoint completes; requests in flight are in that checkpoint and
-    answered later. After a look finds such offsets, this waits for three steps:
+    After a look finds offsets that Flink has committed, it waits for three steps, which a restart takes back:
 
-    1. A checkpoint triggered after the look completes: every record before the offsets is held by an
-       operator, answered, or (checkpoints are unaligned) in flight to an operator that holds older ones. With
-       `many_readers` those may be younger ones of another reader, so the checkpoint must have no records in
-       flight. Metrics `metrics_s` later include what the operators hold.
-    2. By such metrics, nothing read before the look is awaited: all its answers have been emitted. Clocks of
-       two machines may differ by `skew_ms`.
+    1. A checkpoint triggered later completes: every record before the offsets is held by an operator,
+    answered, or (checkpoints are unaligned) in flight to an operator that holds older ones. With
+    `many_readers` those may be younger ones of another reader, so there must be no records in flight. Metrics
+    `metrics_s` later include what the operators hold.
+    2. By such metrics, nothing read before the look is awaited. Clocks of two machines may differ by
+    `skew_ms`.
     3. A checkpoint triggered after that completes, and contains those answers. One more completes, before
-       which the sinks have committed them.
-
-    A restart of the job takes answers back, and the steps start over.
+    which the sinks have committed them.
     """
 
     def __init__(self, metrics_s: float, skew_ms: int = 0, *, many_readers: bool = False) -> None:
@@ -81,7 +71,7 @@ class OffsetSettlement(Generic[Offsets]):
         return self._steps is not None
 
     def look(self, sight: OffsetObservation, read: Offsets) -> Offsets | None:
-        """Return offsets that have just settled, else None. `read`: those that Flink has committed."""
+        """Offsets that have just settled, else None. `read`: those that Flink has committed."""
         if self._steps is None or sight.restarts != self._restarts:
             self._steps, self._restarts = None, sight.restarts
             self._offsets = read
@@ -122,7 +112,7 @@ LOOK_S = 1.0
 COMPARE_EVERY_S = 30.0
 METRICS_S = 3.0
 CLUSTER_METRICS_S = 30.0
-"""Maximum age of metrics from Flink's REST service; a cluster fetches them every ten seconds by default."""
+"""A cluster fetches metrics every ten seconds by default."""
 CLUSTER_SKEW_MS = 5000
 
 
@@ -136,9 +126,8 @@ def settlement(spec: PipelineSpec, *, cluster: bool) -> OffsetSettlement[tuple[P
 class GroupOffsets:
     """Commits the group's offsets of a running pipeline, and detects when a bounded source is at its end.
 
-    Call it with each snapshot; it queries Flink and Kafka about once a second, and may block for seconds.
-    Does nothing for other sources. `ids` are the topics' ids at the start, not compared if None; `seen`
-    receives new topics.
+    Call it with each snapshot; it asks Flink and Kafka about once a second, and may block for seconds. `ids`
+    are the topics' ids at the start; `seen` receives new topics.
     """
 
     def __init__(
@@ -204,7 +193,7 @@ class GroupOffsets:
         return self._source is not None and (self._source.until_latest or self._settling.settles)
 
     def finished(self) -> None:
-        """Commit the final offsets, because all records are answered. Raises `KafkaAway`."""
+        """All records are answered. Raises `KafkaAway`."""
         if self._source is not None:
             admin = self._open(self._source)
             read = places_read(admin, self._source, self._name)
@@ -222,13 +211,13 @@ class GroupOffsets:
     def _look(self, source: KafkaSource, now: Snapshot) -> None:
         checkpoints = self._checkpoints()
         sight = OffsetObservation(
-            monotonic_s=self._clock.monotonic_s(),
-            wall_ms=self._clock.wall_ms(),
-            restarts=checkpoints.restored,
-            newest=checkpoints.newest,
-            newest_done=checkpoints.newest_done,
-            newest_clear=checkpoints.newest_clear,
-            oldest_read_ms=now.oldest_read_ms,
+            self._clock.monotonic_s(),
+            self._clock.wall_ms(),
+            checkpoints.restored,
+            checkpoints.newest,
+            checkpoints.newest_done,
+            checkpoints.newest_clear,
+            now.oldest_read_ms,
         )
         cluster = source.cluster()
         admin = self._open(source)
@@ -247,9 +236,7 @@ class GroupOffsets:
             self._pass_markers(admin, source, read)
 
     def _pass_markers(self, admin: KafkaAdmin, source: KafkaSource, read: tuple[Place, ...]) -> None:
-        """Commit the topics' ends if only transaction markers follow the last answered record. Flink's
-        offsets stop before markers, which Kafka deletes like records.
-        """
+        """Flink's offsets stop before transaction markers, which Kafka deletes like records."""
         partitions = {(place.topic, place.partition) for place in read}
         ends = admin.ends({place.topic for place in read})
         ends = tuple(end for end in ends if (end.topic, end.partition) in partitions)

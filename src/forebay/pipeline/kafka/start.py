@@ -1,9 +1,8 @@
 """Before a job starts: waits for Kafka, checks its topics, and decides where the pipeline starts in them.
 
-It starts at its checkpoint's or group's offsets, unless Kafka lacks the next records. Such a gap ends the
-attempt or is skipped (`on_gap`). To skip one after a restore, offsets are committed under the reading group
-and Flink's source gets a new name: Flink then restores everything except the source, which starts at the
-committed offsets.
+It starts at its checkpoint's or group's offsets, unless Kafka lacks the next records. To skip such a gap
+after a restore (`on_gap`), offsets are committed under the reading group and Flink's source gets a new name:
+Flink then restores everything except the source.
 """
 
 from __future__ import annotations
@@ -55,13 +54,10 @@ def await_brokers(
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> str | None:
-    """Wait until every Kafka of `spec` answers, and check its topics; blocks. Returns the source cluster's
-    id, if any.
+    """Check the topics of every Kafka of `spec` once it answers; blocks. Returns the source cluster's id, if
+    any.
 
-    Needs this process's JVM, with the connector on its class path. Raises `PipelineFailed` if a Kafka does
-    not answer within two minutes, `KafkaRefused` if it rejects the client, and `SettingError` if a topic is
-    missing or limits records below the producer's size, another consumer uses the source's group, or
-    transactions must end earlier than the sink requires.
+    Raises `PipelineFailed` if a Kafka does not answer within two minutes, `KafkaRefused`, and `SettingError`.
     """
     time_ = clock or SystemClock()
     begin_s = time_.monotonic_s()
@@ -127,9 +123,7 @@ NEW_UID_CHARS = 12
 
 @dataclass(frozen=True, slots=True)
 class KafkaStart:
-    """A job's Kafka start: its source's settings, the topics' ends, the skipped gaps, and whether the
-    checkpoint's offsets are replaced. Empty for other sources.
-    """
+    """Empty for other sources."""
 
     start: TopicStart = AS_FIRST
     ends: tuple[Place, ...] = ()
@@ -138,11 +132,10 @@ class KafkaStart:
 
     @property
     def ids(self) -> Mapping[str, str]:
-        """The newest known id of each topic, including deleted ones."""
+        """Including deleted topics."""
         return _newest(self.start.generations)
 
     def end(self, noted: Iterable[Place]) -> tuple[Place, ...]:
-        """Limit `noted`, the ends at the first start, to the topics' current ends."""
         now = {(place.topic, place.partition): place.offset for place in self.ends}
         ends = ((end, now.get((end.topic, end.partition))) for end in noted)
         return tuple(replace(end, offset=min(end.offset, at)) for end, at in ends if at is not None)
@@ -153,11 +146,9 @@ def resumed(
 ) -> KafkaStart:
     """Return how a job resumes from `checkpoint`; blocks.
 
-    `generations` are the topics' ids so far, `new_uid` a source name not used before. Records that the group
-    has passed are answered and not a gap, unless the checkpoint was `chosen` to repeat results.
-
-    Raises `PipelineFailed` for a gap that must not be skipped, `SettingError` if the checkpoint cannot be
-    read, `KafkaAway` if Kafka does not answer, `KafkaRefused` if it refuses.
+    Records that the group has passed are answered and not a gap, unless the checkpoint was `chosen` to repeat
+    results. Raises `PipelineFailed` for a gap that must not be skipped, `SettingError`, `KafkaAway` and
+    `KafkaRefused`.
     """
     source = spec.source
     if not isinstance(source, KafkaSource):
@@ -187,8 +178,8 @@ def resumed(
 def begin(spec: PipelineSpec, generations: Generations, *, first: bool, strict: bool = True) -> KafkaStart:
     """Commit where a start of `spec` without a checkpoint begins; blocks.
 
-    The `first` start begins at the source's `start`; a later one at the first unanswered records.
-    Raises as `resumed`; if not `strict`, gaps are only returned, because there may be a checkpoint.
+    The `first` start begins at the source's `start`; a later one at the first unanswered records. Raises as
+    `resumed`; if not `strict`, gaps are only returned, because there may be a checkpoint.
     """
     source = spec.source
     if not isinstance(source, KafkaSource):
@@ -211,11 +202,7 @@ def begin(spec: PipelineSpec, generations: Generations, *, first: bool, strict: 
 
 
 def read_before(spec: PipelineSpec) -> tuple[Place, ...]:
-    """Return what earlier starts have read into checkpoints, or where they began; empty before the first
-    start.
-
-    `begin` resets it. Raises as `begin`.
-    """
+    """Empty before the first start; `begin` resets it."""
     source = spec.source
     if not isinstance(source, KafkaSource):
         return ()
@@ -224,9 +211,7 @@ def read_before(spec: PipelineSpec) -> tuple[Place, ...]:
 
 
 def places_read(admin: KafkaAdmin, source: KafkaSource, pipeline: str) -> tuple[Place, ...]:
-    """Return what the pipeline has read into its checkpoints, without topics that it no longer reads. Raises
-    as `KafkaAdmin`.
-    """
+    """What the pipeline has read into its checkpoints, without topics that it no longer reads."""
     committed = admin.committed(source.reading_group_of(pipeline))
     return tuple(place for place in committed if source.reads(place.topic))
 
@@ -246,7 +231,6 @@ def _newest(generations: Generations) -> dict[str, str]:
 
 
 def _known_or_first(known: Iterable[Place], now: Topics) -> tuple[Place, ...]:
-    """Each partition's last place in `known`, or its beginning."""
     found = {(place.topic, place.partition): place for place in known}
     return tuple(found.get((place.topic, place.partition), place) for place in now.begins)
 

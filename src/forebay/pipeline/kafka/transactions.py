@@ -1,17 +1,19 @@
-"""Checks that Kafka commits the transactions of a job's checkpoints, while it runs and after its end.
+"""A pipeline's Kafka transactions: ends those of the previous job, and checks that the running job's are
+committed.
 
-If Flink cannot commit a transaction, it increments a metric and continues; nobody reads it after the last
-checkpoint, and it also counts a transaction that a restore commits again. Only Kafka's own record is
-reliable.
+If Flink cannot commit a transaction, it increments a metric and continues, so only Kafka's own record is
+reliable. Transactions are named after their job, so an earlier job that still runs on an unreachable machine
+cannot abort a new one's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import product
 
-from forebay.clients.s3.location import Location
+from forebay.clients.s3.location import Location, location_of
 from forebay.clock import Clock, SystemClock
 from forebay.connectors.base import DEAD_LETTERS, RESULTS
 from forebay.connectors.kafka.admin import (
@@ -24,19 +26,20 @@ from forebay.connectors.kafka.admin import (
     kafka_admin,
 )
 from forebay.connectors.kafka.cluster import KafkaCluster
-from forebay.connectors.kafka.settings import KafkaSink
-from forebay.errors import PipelineFailed, ResultsLost
+from forebay.connectors.kafka.settings import KafkaSink, transaction_prefix
+from forebay.connectors.kafka.transactions import commit
+from forebay.errors import PipelineFailed, ResultsLost, SettingError
+from forebay.flink.checkpoints import job_of
 from forebay.flink.job import Checkpoints
-from forebay.pipeline.state_store import Kept
+from forebay.pipeline.spec import PipelineSpec
+from forebay.pipeline.state_store import CheckpointKeeper, RunState, number_of, open_store
 
 NAMES = {"sink": RESULTS, "dead_letters": DEAD_LETTERS}
 ABORTED = frozenset(("PrepareAbort", "CompleteAbort", "PrepareEpochFence"))
-"""Kafka's states of a transaction whose records are discarded."""
 SKIPPED = 10
 """Consecutive numbers that may have no transaction, because their checkpoints failed."""
 LOOK_S = 1.0
 MAX_SINCE = 200
-"""Checkpoints that may complete between the last look and the end of a job."""
 OPEN = "Ongoing"
 COMMITTED = frozenset(("PrepareCommit", "CompleteCommit"))
 
@@ -47,9 +50,9 @@ Key = tuple[int, int]
 class TopicCommits:
     """Decides which transactions of one topic are lost, one look after another.
 
-    A transaction is due once the checkpoint with its number has completed. It is lost if Kafka has aborted it
-    by then, or if it was open and is now neither open nor committed. Transactions found after the restored
-    checkpoint in the `first` look after a restore were given up; Flink reuses their ids.
+    It is lost if Kafka has aborted it when the checkpoint with its number has completed, or if it was open
+    and is now neither open nor committed. Those found after the restored checkpoint in the `first` look after
+    a restore were given up; Flink reuses their ids.
     """
 
     def __init__(self, subtasks: int, restored: int) -> None:
@@ -59,17 +62,13 @@ class TopicCommits:
         self._given_up: dict[Key, int | None] = {}
 
     def restored(self, number: int) -> None:
-        """Record a restore from checkpoint `number`, which takes back later transactions."""
         self._open = {key for key in self._open if key[1] <= number}
 
     def wanted(self, newest: int) -> list[Key]:
-        """The transactions to query if `newest` is the last checkpoint triggered."""
-        numbers = range(self._judged + 1, newest + 2)
-        new = {(subtask, number) for subtask in range(self._subtasks) for number in numbers}
-        return sorted(new | self._open)
+        new = product(range(self._subtasks), range(self._judged + 1, newest + 2))
+        return sorted({*new, *self._open})
 
     def look(self, found: Mapping[Key, Transaction], done: int, *, first: bool = False) -> list[Key]:
-        """Return the lost transactions if `done` is the last completed checkpoint."""
         if first:
             self._given_up |= {key: each.began_ms for key, each in found.items() if key[1] > done}
         lost = []
@@ -87,16 +86,11 @@ class TopicCommits:
         return lost
 
     def safe(self, done: int) -> int:
-        """Return the newest checkpoint up to which everything is committed."""
         return min((number - 1 for _, number in self._open if number <= done), default=done)
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic written exactly once, under `key` of the pipeline file; `transactions` is the prefix of its
-    ids.
-    """
-
     key: str
     sink: KafkaSink
     transactions: str
@@ -112,14 +106,10 @@ class Start:
 
 
 class CommitWatch:
-    """Compares the transactions of a running job with its checkpoints.
-
-    Call it with them about twice a second; it queries Kafka at most once a second. Keeps the newest
-    checkpoint before which nothing is lost, also after the job's end.
-    """
+    """Call it about twice a second. Keeps the newest checkpoint before which nothing is lost."""
 
     def __init__(
-        self, topics: Iterable[Topic], start: Start, kept: Kept, *, clock: Clock | None = None
+        self, topics: Iterable[Topic], start: Start, kept: CheckpointKeeper, *, clock: Clock | None = None
     ) -> None:
         self._clock = clock or SystemClock()
         self._start = start
@@ -134,9 +124,7 @@ class CommitWatch:
         self._admins: list[tuple[KafkaCluster, KafkaAdmin]] = []
 
     def __call__(self, checkpoints: Checkpoints) -> None:
-        """Raise `ResultsLost` if a completed checkpoint's transaction is lost. If Kafka does not answer, a
-        later call retries.
-        """
+        """Raise `ResultsLost` if a completed checkpoint's transaction is lost."""
         now_s = self._clock.monotonic_s()
         if not self._topics or (self._looked_s is not None and now_s - self._looked_s < LOOK_S):
             return
@@ -160,9 +148,8 @@ class CommitWatch:
         self._kept.drop_before(min(commits.safe(done) for _, commits in self._topics))
 
     def finished(self) -> None:
-        """Check all transactions after the job's end. Raises `ResultsLost`; `PipelineFailed` if Kafka does
-        not answer.
-        """
+        """Check all transactions after the job's end. Raises `ResultsLost`; `PipelineFailed` if Kafka is
+        away."""
         self.close()
         try:
             for topic, commits in self._topics:
@@ -179,14 +166,12 @@ class CommitWatch:
         self._open.close()
         self._admins.clear()
 
-    def _numbers(self, begin: int, end: int) -> list[Key]:
-        return [(subtask, number) for subtask in range(self._start.subtasks) for number in range(begin, end)]
-
     def _ask_from(self, topic: Topic, number: int) -> dict[Key, Transaction]:
-        """Return transactions from `number` on, until `SKIPPED` consecutive numbers have none."""
+        """Transactions from `number` on, until `SKIPPED` consecutive numbers have none."""
         found: dict[Key, Transaction] = {}
         for begin in range(number, number + MAX_SINCE, SKIPPED):
-            more = self._ask(topic, self._numbers(begin, begin + SKIPPED), START_TIMEOUT_S)
+            keys = product(range(self._start.subtasks), range(begin, begin + SKIPPED))
+            more = self._ask(topic, keys, START_TIMEOUT_S)
             found |= more
             if not more:
                 break
@@ -229,3 +214,148 @@ class CommitWatch:
             f"Resume with --from-checkpoint {older} to repeat them; results committed after that checkpoint "
             f"will be duplicated"
         )
+
+
+TRIES = 3
+"""An earlier job that still runs may abort a transaction while it is being committed."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Name:
+    """`number`: of the checkpoint that commits it (or a later one, if that fails)."""
+
+    key: str
+    subtask: int
+    number: int
+
+
+Found = Mapping[Name, Transaction]
+
+
+def held(found: Found, number: int) -> dict[Name, Transaction]:
+    newest: dict[tuple[str, int], Name] = {}
+    for name in sorted(found):
+        if name.number <= number:
+            newest[name.key, name.subtask] = name
+    return {name: found[name] for name in newest.values()}
+
+
+def lost(found: Found, number: int) -> list[Name]:
+    """Transactions aborted by Kafka that checkpoint `number` should commit."""
+    return [name for name, each in held(found, number).items() if each.state in ABORTED]
+
+
+def nothing_committed_after(found: Found, number: int) -> bool:
+    return not any(each.state in COMMITTED for name, each in found.items() if name.number > number)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The checkpoint to resume; `reason` is set if it is not the requested one."""
+
+    checkpoint: Location | None
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class _Topics:
+    pipeline: str
+    subtasks: int
+    sinks: Mapping[str, KafkaSink]
+    admins: dict[str, KafkaAdmin] = field(default_factory=dict)
+
+    def id(self, job: str, name: Name) -> str:
+        return f"{transaction_prefix(self.pipeline, NAMES[name.key], job)}-{name.subtask}-{name.number}"
+
+    def find(self, job: str, first: int, last: int) -> dict[Name, Transaction]:
+        found: dict[Name, Transaction] = {}
+        for begin in range(max(1, first), last + 1 + MAX_SINCE, SKIPPED):
+            more: dict[Name, Transaction] = {}
+            for key, admin in self.admins.items():
+                numbers = product(range(self.subtasks), range(begin, begin + SKIPPED))
+                names = [Name(key, *each) for each in numbers]
+                ids = {self.id(job, name): name for name in names}
+                more |= {ids[id]: each for id, each in admin.transactions(ids).items()}
+            found |= more
+            if begin > last and not more:
+                break
+        return found
+
+    def commit(self, job: str, names: Iterable[tuple[Name, Transaction]]) -> bool:
+        return all(commit(self.sinks[name.key].cluster(), self.id(job, name), each) for name, each in names)
+
+    def abort(self, job: str, found: Found) -> None:
+        for key, admin in self.admins.items():
+            begun = [name for name, each in found.items() if name.key == key and each.state == OPEN]
+            if begun:
+                admin.abort(self.id(job, name) for name in begun)
+
+
+def end_transactions(
+    spec: PipelineSpec, before: RunState, checkpoint: Location | None, *, chosen: bool = False
+) -> Recovered:
+    """End the transactions of the last job and of the job that wrote `checkpoint`; blocks.
+
+    If Kafka aborted the checkpoint's (downtime beyond `transaction_timeout_s`, or a checkpoint that the
+    earlier job considered failed), the newest checkpoint without later commits is resumed instead, unless
+    `checkpoint` was `chosen` by hand. Raises `SettingError` if there is none, `KafkaAway` and `KafkaRefused`.
+    """
+    sinks = {key: sink for key, sink in spec.topics().items() if sink.guarantee == "exactly-once"}
+    if not sinks:
+        return Recovered(checkpoint)
+    topics = _Topics(spec.name, max(spec.parallelism, before.parallelism or 1), sinks)
+    with ExitStack() as open_:
+        for key, sink in sinks.items():
+            topics.admins[key] = open_.enter_context(kafka_admin(sink.cluster(), START_TIMEOUT_S))
+        recovered = Recovered(checkpoint)
+        if checkpoint is not None:
+            recovered = _end_resumed(spec, topics, checkpoint, chosen=chosen)
+        if before.job is not None and (checkpoint is None or job_of(checkpoint) != before.job):
+            # Its numbers continue from the checkpoint that it was started from.
+            restored = 0 if checkpoint is None else number_of(checkpoint)
+            last = max(restored, 0 if before.completed is None else before.completed.number)
+            topics.abort(before.job, topics.find(before.job, max(restored + 1, last - SKIPPED), last))
+    return recovered
+
+
+def _end_resumed(spec: PipelineSpec, topics: _Topics, checkpoint: Location, *, chosen: bool) -> Recovered:
+    job, number = job_of(checkpoint), number_of(checkpoint)
+    others = open_store(location_of(spec.checkpoint.dir)).checkpoints(job)
+    older = [(each.number, each.path) for each in others if each.number < number]
+    for _ in range(TRIES):
+        found = topics.find(job, min([number, *(each for each, _ in older)]) - SKIPPED, number)
+        recovered, resumed = Recovered(checkpoint), number
+        if not chosen:
+            recovered, resumed = _resumable(spec, topics, job, found, [(number, checkpoint), *older])
+            due = [item for item in found.items() if item[0].number <= resumed and item[1].state == OPEN]
+            if not topics.commit(job, due):
+                continue
+        topics.abort(job, {name: each for name, each in found.items() if name.number > resumed})
+        return recovered
+    raise SettingError(
+        f"checkpoint {checkpoint}: another run of pipeline {spec.name!r} ends its transactions in Kafka; "
+        f"stop that run, and start again"
+    )
+
+
+def _resumable(
+    spec: PipelineSpec, topics: _Topics, job: str, found: Found, checkpoints: Sequence[tuple[int, Location]]
+) -> tuple[Recovered, int]:
+    """The newest checkpoint that neither loses nor repeats results."""
+    (number, checkpoint), *older = checkpoints
+    missing = lost(found, number)
+    if not missing:
+        return Recovered(checkpoint), number
+    names = ", ".join(topics.id(job, name) for name in missing)
+    # Results that went to a file with this checkpoint may be visible already.
+    if len(topics.sinks) == len(spec.sinks()):
+        for earlier, path in older:
+            if not lost(found, earlier) and nothing_committed_after(found, earlier):
+                reason = f"Kafka has aborted {names} with results of checkpoint {number}"
+                return Recovered(path, f"{reason}, which will be repeated"), earlier
+    again = f"Resume with --from-checkpoint {older[0][1]} to repeat them, or" if older else "Resume"
+    raise SettingError(
+        f"{missing[0].key}.topic: Kafka has aborted {names} with results of checkpoint {number}: open for "
+        f"longer than transaction_timeout_s ({topics.sinks[missing[0].key].transaction_timeout_s:g}), or "
+        f"ended by another run. {again} with --from-checkpoint {checkpoint} to continue without them"
+    )

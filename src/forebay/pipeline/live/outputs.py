@@ -17,12 +17,10 @@ from forebay.untrusted_text import replace_controls
 
 LOOK_S = 0.5
 LOOK_SHARE = 0.02
-"""Looks take at most this share of the time: with many files, they become rarer."""
 MAX_LINE_BYTES = 1 << 16
 NEWEST_BYTES = 4 << 20
 ALL_BYTES = 64 << 20
 NEWEST_FILES = 20
-"""Files of earlier runs that are read; a folder may hold gigabytes."""
 EXAMPLES = 3
 MAX_CAUSES = 20
 NEWS_CHARS = 200
@@ -30,8 +28,6 @@ END_S = 5.0
 
 
 class NewestLines:
-    """The newest lines that fit into some bytes."""
-
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._bytes = 0
@@ -52,11 +48,10 @@ class CauseExamples:
     newest: deque[bytes] = field(default_factory=lambda: deque(maxlen=EXAMPLES))
 
 
-class Outputs:
-    """What a run has committed to folders of JSON lines, and what earlier runs left in their newest files.
+class RunOutputs:
+    """What runs have committed to folders of JSON lines. One thread calls `look`; others read.
 
-    One thread calls `look`; others read. `keep_all`: of all files, read and keep the newest `ALL_BYTES`
-    of results, for an application's view. `news` receives each result that appears after the first look.
+    `keep_all`: read all files, for an application's view. `news` receives each result after the first look.
     """
 
     def __init__(
@@ -75,7 +70,7 @@ class Outputs:
         self.trouble = ""
 
     def look(self) -> None:
-        """Read what is new. Files that cannot be read now are reported as `trouble`."""
+        """Files that cannot be read now are reported as `trouble`."""
         try:
             for line in _lines(self._results):
                 self.results.add(line)
@@ -112,9 +107,7 @@ def _lines(followed: FollowedLines | None) -> Iterator[bytes]:
 
 
 class OutputsReader:
-    """Looks at `outputs` until it is closed, on a thread that `close` ends with a last look."""
-
-    def __init__(self, outputs: Outputs, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, outputs: RunOutputs, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._outputs = outputs
         self._clock_s = clock_s
         self._closed = threading.Event()
@@ -138,6 +131,5 @@ class OutputsReader:
 
 
 def one_line(text: str) -> str:
-    """`text` for one line of a terminal."""
     line = " ".join(replace_controls(text).split())
     return line if len(line) <= NEWS_CHARS else line[: NEWS_CHARS - 1] + "…"

@@ -2,7 +2,7 @@
 
 Only who knows the token in the address gets anything, and only under a name of this machine: a web page
 elsewhere can have its own name lead here (DNS rebinding). A browser gets the versions of the page's parts as
-events and fetches what it lacks, so nothing is kept for a slow one, and one that does not read is dropped.
+events and fetches what it lacks; one that does not read is dropped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ MAX_CONNECTIONS, BACKLOG = 64, 8
 """Accepted together, `BACKLOG` connections may be too many."""
 EVERY_S = 0.5
 SEND_S = 5.0
-"""A browser that does not take an answer for longer is dropped."""
 BEAT_S = 15.0
 LAST_S, END_S = 1.0, 3.0
 MAX_SEARCH_CHARS = 200
@@ -50,21 +49,17 @@ class Parts(Protocol):
 
     def page(self) -> str: ...
 
-    def versions(self) -> dict[str, int]:
-        """The version of each part, by its name."""
-        ...
+    def versions(self) -> dict[str, int]: ...
 
-    def part(self, name: str, search: str) -> str:
-        """The contents of a part as HTML."""
-        ...
+    def part(self, name: str, search: str) -> str: ...
 
 
 class PageServer:
     """Serves `parts` from `start` to `close`. The port 0 is any free one."""
 
-    def __init__(self, parts: Parts, port: int = 0, *, token: str | None = None) -> None:
+    def __init__(self, parts: Parts, port: int = 0) -> None:
         self._parts = parts
-        self._token = token or secrets.token_urlsafe(TOKEN_BYTES)
+        self._token = secrets.token_urlsafe(TOKEN_BYTES)
         try:
             self._socket = socket.create_server((HOST, port), backlog=BACKLOG)
         except (OSError, OverflowError) as error:
@@ -82,7 +77,6 @@ class PageServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Send the last versions to all browsers, and stop; blocks for a moment."""
         if self._thread.ident is None:
             self._socket.close()
             return
@@ -167,8 +161,6 @@ class PageServer:
 
 
 class _Refuse(asyncio.Protocol):
-    """Closes a connection that is one too many."""
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
 

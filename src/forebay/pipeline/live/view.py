@@ -17,9 +17,8 @@ from forebay.json_numbers import dump_json, read_json
 from forebay.pages.charts import Figure, Line, time_figure
 from forebay.pages.render import fragment, main_of, page
 from forebay.pages.units import NUMBER, SECONDS, moment
-from forebay.pipeline.live.history import History, Point, duration
-from forebay.pipeline.live.numbers import ENDED, tiles_of
-from forebay.pipeline.live.outputs import Outputs
+from forebay.pipeline.live.history import ENDED, History, Point, duration, tiles_of
+from forebay.pipeline.live.outputs import RunOutputs
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.spec import PipelineSpec
 
@@ -27,9 +26,8 @@ LOG = logging.getLogger("forebay")
 TEMPLATE = "live.html.j2"
 LEAD = "What this run does now, from its own counts and its committed results. Times are in UTC."
 CHARTS_EVERY = 4
-"""Charts are redrawn with every fourth snapshot, every two seconds."""
+"""Charts are redrawn with every fourth snapshot."""
 VIEW_SHARE = 0.02
-"""An application's view is made again at most so often that this share of the time goes into it."""
 SHOWN_RESULTS = 30
 SEARCHED_RESULTS = 2000
 KEYS_OF = 100
@@ -37,15 +35,12 @@ TEXT_CHARS = 400
 
 
 class LivePage:
-    """The page of a run of `spec`, made from its snapshots and `outputs`.
-
-    `watch` may be called on one thread, everything else on another.
-    """
+    """`watch` may be called on one thread, everything else on another."""
 
     def __init__(
         self,
         spec: PipelineSpec,
-        outputs: Outputs,
+        outputs: RunOutputs,
         *,
         replicas: int | None = None,
         clock_s: Callable[[], float] = time.monotonic,
@@ -95,7 +90,7 @@ class LivePage:
         return fragment(TEMPLATE, name, **values[name]())
 
     def page(self, *, live: bool = True) -> str:
-        """The whole page; `live`: it refreshes itself."""
+        """`live`: it refreshes itself."""
         self._look_at_view(at_once=not live)
         return page(
             TEMPLATE,
@@ -116,7 +111,7 @@ class LivePage:
         with self._lock:
             history = self._history
             if (version := history.version // CHARTS_EVERY) != self._keys_of:
-                self._keys_of, self._keys = version, [row.get("key") for row in self._rows(KEYS_OF)]
+                self._keys_of, self._keys = version, self._newest_keys()
             keys = self._keys
             look, status = history.status()
             problems = list(history.problems(keys, self._replicas))
@@ -164,8 +159,10 @@ class LivePage:
             note = f"{matches} among the newest {counted(searched, 'result')}."
         return {"results": shown_now, "results_note": note}
 
-    def _rows(self, most: int) -> list[dict[str, Any]]:
-        return [_row(line) for line in islice(reversed(list(self._outputs.results.lines)), most)]
+    def _newest_keys(self) -> list[str | None]:
+        return [
+            _row(line).get("key") for line in islice(reversed(list(self._outputs.results.lines)), KEYS_OF)
+        ]
 
     # -- the application's view
 
@@ -173,7 +170,6 @@ class LivePage:
         return {"view": Markup(self._view)}
 
     def _look_at_view(self, *, at_once: bool = False) -> None:
-        """Make the application's view again if there are new results and it is due."""
         added = self._outputs.results.added + self._outputs.letters.added
         begin_s = self._clock_s()
         if self._make is None or added == self._view_of or (begin_s < self._view_due_s and not at_once):
@@ -191,7 +187,7 @@ class LivePage:
 
 
 def view_of(make: Page, lines: Iterable[bytes]) -> str:
-    """The contents of an application's page as HTML, with headings one level lower."""
+    """With headings one level lower."""
     html = main_of(make(lines))
     for level in (3, 2, 1):
         html = html.replace(f"<h{level}>", f"<h{level + 1}>").replace(f"</h{level}>", f"</h{level + 1}>")
@@ -268,7 +264,7 @@ def _letter(line: bytes) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    """A JSON value in one line of a bounded length; a mapping with one text is that text."""
+    """A mapping with one text is that text."""
     if isinstance(value, dict) and len(value) == 1 and isinstance(next(iter(value.values())), str):
         (value,) = value.values()
     text = value if isinstance(value, str) else dump_json(value, default=str).decode()

@@ -1,1 +1,0 @@
-"""Replicas of a run that scale with its stream."""
