@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.connectors.encodings import (
+from forebay.connectors.files.unpack import (
     ASCII_BASED,
     Encoding,
     canonical_encoding,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forebay.clients.ray.addresses import each_address
+from forebay.clients.ray.rest import each_address
 from forebay.errors import DeployError
 
 

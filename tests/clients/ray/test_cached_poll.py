@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 from tests.harness.clock import ManualClock
 
-from forebay.clients.ray.cached_poll import FORGET_S, CachedPoll
 from forebay.clients.ray.instance import ServeInstance
+from forebay.clients.ray.rest import FORGET_S, CachedPoll
 from forebay.errors import DeployError
 
 

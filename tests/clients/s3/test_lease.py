@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from forebay.clients.s3.lease import (
+from forebay.clients.s3.lock import (
     BEAT_S,
     BEAT_TIMEOUT_S,
     GAP_S,

@@ -9,9 +9,8 @@ import pytest
 from tests.harness.clock import ManualClock
 
 from forebay.clients.s3.client import Changed, S3Client, StoreAway, StoreRefused
-from forebay.clients.s3.lease import HOLD_S, LEASE_S, Lock, encode_lock
 from forebay.clients.s3.location import S3Path
-from forebay.clients.s3.lock import LOOK_S, PATIENCE_S, Fenced, held_lock
+from forebay.clients.s3.lock import HOLD_S, LEASE_S, LOOK_S, PATIENCE_S, Fenced, Lock, encode_lock, held_lock
 from forebay.errors import SettingError
 from forebay.testing.waiting import wait_until
 

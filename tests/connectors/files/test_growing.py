@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.connectors.files import growing
-from forebay.connectors.files.growing import GrowingFiles, GrowingSinks
-from forebay.connectors.files.sink import committed_parts, read_jsonl_sink
+from forebay.connectors.files import sink
+from forebay.connectors.files.sink import GrowingFiles, GrowingSinks, committed_parts, read_jsonl_sink
 from forebay.files import try_lock
 
 
@@ -61,8 +60,8 @@ def killed_at(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         for name in ("rename", "unlink"):
             patched.setattr(Path, name, before(getattr(Path, name)))
         for name in ("open", "fsync", "utime"):
-            patched.setattr(growing.os, name, before(getattr(os, name)))
-        patched.setattr(growing.shutil, "copyfileobj", copy)
+            patched.setattr(sink.os, name, before(getattr(os, name)))
+        patched.setattr(sink.shutil, "copyfileobj", copy)
         yield
 
 
@@ -76,7 +75,7 @@ def test_kills_at_any_step_lose_and_repeat_nothing(
 ) -> None:
     with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as monkeypatch:
         folder = Path(name)
-        monkeypatch.setattr(growing, "MAX_BYTES", most_bytes)
+        monkeypatch.setattr(sink, "MAX_BYTES", most_bytes)
         expected: list[bytes] = []
         seen, number = b"", 0
         for of_checkpoint in sizes:
@@ -108,7 +107,7 @@ def test_lines_of_all_checkpoints_are_in_one_file(tmp_path: Path) -> None:
 def test_each_job_has_a_file_and_large_ones_are_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(growing, "MAX_BYTES", 4)
+    monkeypatch.setattr(sink, "MAX_BYTES", 4)
     commit(tmp_path, 0, b"1\n2\n")
     commit(tmp_path, 1, b"3\n")
     commit(tmp_path, 2, b"4\n", job="0b")
@@ -150,9 +149,9 @@ def test_failure_is_reported_once_and_tried_again(
     def full(*args: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(growing, "POLL_S", 1000)
+    monkeypatch.setattr(sink, "POLL_S", 1000)
     with monkeypatch.context() as patched:
-        patched.setattr(growing.shutil, "copyfileobj", full)
+        patched.setattr(sink.shutil, "copyfileobj", full)
         sinks = GrowingSinks([tmp_path, tmp_path / "missing"])
         sinks.move()
     assert caplog.text.count("No space left on device") == 1
@@ -168,19 +167,19 @@ def test_clock_that_is_set_back_does_not_change_a_writers_order(tmp_path: Path) 
 
 
 def test_last_move_waits_for_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growing, "POLL_S", 1000)
+    monkeypatch.setattr(sink, "POLL_S", 1000)
     commit(tmp_path, 0, b"1\n")
     lock = try_lock(tmp_path / ".lock")
     assert lock is not None
     sinks = GrowingSinks([tmp_path])
-    monkeypatch.setattr(growing, "FINISH_TRIES", 3)
+    monkeypatch.setattr(sink, "FINISH_TRIES", 3)
     waits: list[float] = []
-    monkeypatch.setattr(growing.time, "sleep", waits.append)
+    monkeypatch.setattr(sink.time, "sleep", waits.append)
     assert "another process holds .lock" in sinks.finish()
-    monkeypatch.setattr(growing.time, "sleep", lambda _: os.close(lock))
+    monkeypatch.setattr(sink.time, "sleep", lambda _: os.close(lock))
     assert sinks.finish() == ""
     assert list(read_jsonl_sink(tmp_path)) == [b"1"]
-    monkeypatch.setattr(growing.time, "sleep", waits.append)
+    monkeypatch.setattr(sink.time, "sleep", waits.append)
     sinks.close()
 
 

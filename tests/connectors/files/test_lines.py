@@ -138,7 +138,9 @@ def test_every_record_that_can_be_right_is_kept_whole() -> None:
     assert LineReader(Format(), letters=True).longest_line > 2 * longest
 
 
-def lines_of(path: Path, encoding: str, most: int = 100, place: LinePlace | None = None) -> list[module.Line]:
+def lines_of(
+    path: Path, encoding: str, most: int = 100, place: LinePlace | None = None
+) -> list[module.TextLine]:
     file = LineFile(LinePart(str(path), "f"), encoding, most, place or LinePlace())
     return list(iter(file.next, None))
 

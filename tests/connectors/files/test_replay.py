@@ -11,11 +11,16 @@ from tests.harness.keyed_state import OneKeyContext, PlannedCalls, Room
 
 from forebay.codec import decode
 from forebay.connectors.event_time import EventTime
-from forebay.connectors.files import replay
-from forebay.connectors.files.headers import columns_at
-from forebay.connectors.files.reader import LineReader, parts_of
-from forebay.connectors.files.replay import Replay, ReplaySpeed, records_of, replay_source
-from forebay.connectors.files.source import Files, line_reader
+from forebay.connectors.files import source
+from forebay.connectors.files.reader import LineReader, columns_at, parts_of
+from forebay.connectors.files.source import (
+    Files,
+    ReplayRecords,
+    ReplaySpeed,
+    line_reader,
+    records_of,
+    replay_source,
+)
 from forebay.connectors.formats import Format
 from forebay.connectors.python_source import WAIT_S
 from forebay.errors import SettingError
@@ -41,11 +46,11 @@ class Run:
         self.context = OneKeyContext(states)
         self.room = room or Room()
         self._takes_s = takes_s
-        self.function = Replay(
+        self.function = ReplayRecords(
             parts_of(path, reader), reader, pace or ReplaySpeed(), clock=self.clock, sleep=self.clock.pause
         )
         with pytest.MonkeyPatch.context() as monkeypatch:
-            monkeypatch.setattr(replay, "output_room", lambda _: self.room)
+            monkeypatch.setattr(source, "output_room", lambda _: self.room)
             self.function.open(self.context)
 
     def call(self, *, end: bool = False) -> list[tuple[float, bytes]]:
@@ -152,7 +157,7 @@ def test_the_calls_that_are_planned_are_enough(
     folder = written(tmp_path_factory, [lines], b"\n")
     planned = PlannedCalls()
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(replay, "calls", planned)
+        monkeypatch.setattr(source, "calls", planned)
         replay_source(None, Files(folder, FORM), ReplaySpeed(speed=7))
     run = Run(folder, LineReader(FORM), ReplaySpeed(speed=7), room=Room(*room), takes_s=0.001)
     left = [each for _ in range(planned.count) for each in run.call()]

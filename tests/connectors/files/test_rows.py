@@ -11,11 +11,17 @@ from hypothesis import strategies as st
 
 from forebay.codec import decode
 from forebay.connectors.event_time import EventTime
+from forebay.connectors.files import lines as module
 from forebay.connectors.files import reader as reader_module
-from forebay.connectors.files import rows as module
-from forebay.connectors.files.headers import compare_headers
-from forebay.connectors.files.reader import FileCursor, FilesReader, LineReader, distinct, parts_of
-from forebay.connectors.files.rows import quote_after
+from forebay.connectors.files.lines import quote_after
+from forebay.connectors.files.reader import (
+    FileCursor,
+    FilesReader,
+    LineReader,
+    compare_headers,
+    distinct,
+    parts_of,
+)
 from forebay.connectors.formats import Format, dead_letter_json
 from forebay.records import DeadLetter, Event
 

@@ -11,8 +11,7 @@ from tests.harness.keyed_state import OneKeyContext
 
 from forebay.codec import decode
 from forebay.connectors.files.reader import FilesReader, LineReader, parts_of
-from forebay.connectors.files.replay import records_of
-from forebay.connectors.files.source import ReadPieces
+from forebay.connectors.files.source import ReadPieces, records_of
 from forebay.connectors.formats import Format
 from forebay.flink.types import END_OF_TIME_MS
 

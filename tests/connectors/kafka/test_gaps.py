@@ -10,24 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.connectors.kafka.admin import Place
+from forebay.connectors.kafka.cluster import marked
 from forebay.connectors.kafka.gaps import (
     MAX_NAMED,
     Gap,
-    Topics,
+    TopicRanges,
     find_gaps,
     gaps_text,
     moved,
     next_generations,
     unread,
 )
-from forebay.connectors.kafka.start import marked
 
 IDS = {"a": "id-a"}
 
 
-def topics(begin: int, end: int, ids: Mapping[str, str] = IDS) -> Topics:
+def topics(begin: int, end: int, ids: Mapping[str, str] = IDS) -> TopicRanges:
     """One topic `a` with one partition."""
-    return Topics((Place("a", 0, begin),), (Place("a", 0, end),), ids)
+    return TopicRanges((Place("a", 0, begin),), (Place("a", 0, end),), ids)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forebay.connectors.kafka.cluster import SHADED
-from forebay.connectors.kafka.sizes import DEFAULTS, MIN_LIMIT_BYTES, REQUEST, RecordLimit, record_bytes
+from forebay.connectors.kafka.written import DEFAULTS, MIN_LIMIT_BYTES, REQUEST, RecordLimit, record_bytes
 from forebay.errors import SettingError
 
 RECORDS: list[tuple[bytes | None, bytes | None, dict[str, bytes | None]]] = [

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.connectors.kafka.admin import Place
-from forebay.connectors.kafka.source_state import SourceState, source_state, splits_in
+from forebay.connectors.kafka.gaps import SourceState, source_state, splits_in
 from forebay.errors import SettingError
 
 
@@ -53,7 +53,7 @@ def test_a_source_that_has_read_nothing_yet_keeps_its_name(monkeypatch: pytest.M
     uid = SimpleNamespace(isPresent=lambda: True, get=lambda: "3ce2376ff803")
     other, source = SimpleNamespace(), SimpleNamespace(getOperatorUid=lambda: uid)
     states = [(split("tickets", 0, -3), [0])]
-    module = "forebay.connectors.kafka.source_state"
+    module = "forebay.connectors.kafka.gaps"
     monkeypatch.setattr(f"{module}._operators", lambda metadata, checkpoint: [other, source])
     monkeypatch.setattr(f"{module}._reader_states", lambda each: states if each is source else [])
     assert source_state(b"", "/state/chk-7") == SourceState("3ce2376ff803", ())

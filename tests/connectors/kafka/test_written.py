@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.connectors.formats import Format, parse_dead_letter
-from forebay.connectors.kafka.sizes import MIN_LIMIT_BYTES, record_bytes
 from forebay.connectors.kafka.source import read_record
-from forebay.connectors.kafka.written import fitting_record, record_of
+from forebay.connectors.kafka.written import MIN_LIMIT_BYTES, fitting_record, record_bytes, record_of
 from forebay.connectors.letters import read_letter
 from forebay.errors import MalformedRecord
 from forebay.records import DeadLetter, Event

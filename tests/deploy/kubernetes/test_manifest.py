@@ -29,12 +29,12 @@ def test_it_is_read_as_it_was_meant(bodies: list[dict[str, object]]) -> None:
 def test_comments_stand_above_their_keys_and_change_nothing() -> None:
     content = {"spec": {"a": 1, "list": [{"name": "x", "deep": {"k": 2}}], "b": "on"}}
     notes = {
-        ("spec", "a"): "why a",
-        ("spec", "list", 0, "deep"): "why deep",
-        ("spec", "b"): "b " * 100,
+        "spec/a": "why a",
+        "spec/list/0/deep": "why deep",
+        "spec/b": "b " * 100,
     }
-    plain = manifest("p", "v1", "Thing", "n", content, labels={})
-    noted = manifest("p", "v1", "Thing", "n", content, labels={}, notes=notes)
+    plain = manifest("p", "Service", "n", content, labels={})
+    noted = manifest("p", "Service", "n", content, labels={}, notes=notes)
     text = to_yaml([noted])
     assert read(text) == read(to_yaml([plain]))
     assert "  # why a\n  a: 1\n" in text

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.deploy.kubernetes.names import MAX_CHARS, instance_name, labels, owned_by
+from forebay.deploy.kubernetes.deployment import MAX_CHARS, instance_name, labels, owned_by
 
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9-]{0,62}", fullmatch=True)
 DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")

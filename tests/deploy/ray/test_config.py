@@ -10,8 +10,7 @@ import pytest
 from tests.harness.ray_serve import application, body
 
 from forebay.clients.ray.instance import ServeInstance
-from forebay.deploy.ray.config import fleet_config, whole_config, with_fleet, without_fleet
-from forebay.deploy.ray.settings import RayFleetSpec
+from forebay.deploy.ray.config import RayFleetSpec, fleet_config, whole_config, with_fleet, without_fleet
 from forebay.errors import DeployError
 
 SPEC = RayFleetSpec(name="fleet", model="org/model", args=("--max-model-len=8",), replicas=2, gpu=1.0)

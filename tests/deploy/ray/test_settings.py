@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.deploy.ray.settings import load_fleet
+from forebay.deploy.ray.config import load_fleet
 from forebay.errors import SettingError
 
 
@@ -43,6 +43,6 @@ def test_a_mistake_is_named(tmp_path: Path, text: str, said: str) -> None:
     assert "hf_aaaa" not in str(caught.value)
 
 
-@pytest.mark.parametrize("module", ["ray.settings", "ray.autoscale", "kubernetes", "controller.loop"])
+@pytest.mark.parametrize("module", ["ray.config", "ray.autoscale", "kubernetes", "controller.loop"])
 def test_each_program_begins_with_its_own_module(module: str) -> None:
     subprocess.run([sys.executable, "-c", f"import forebay.deploy.{module}"], check=True)

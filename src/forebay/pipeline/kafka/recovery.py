@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from forebay.clients.s3.location import Location, location_of
 from forebay.connectors.kafka.admin import START_TIMEOUT_S, KafkaAdmin, Transaction, kafka_admin
+from forebay.connectors.kafka.clients import commit
 from forebay.connectors.kafka.settings import KafkaSink, transaction_prefix
-from forebay.connectors.kafka.transactions import commit
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import job_of
 from forebay.pipeline.kafka.transactions import ABORTED, COMMITTED, MAX_SINCE, NAMES, OPEN, SKIPPED
