@@ -33,8 +33,8 @@ from forebay.connectors.files.sink import JsonlFiles, jsonl_sink, read_jsonl_sin
 from forebay.connectors.files.source import Files, file_source
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka.cluster import KafkaCluster
-from forebay.connectors.kafka.sink import KafkaSink, kafka_sink
-from forebay.connectors.kafka.source import KafkaSource, kafka_source
+from forebay.connectors.kafka.sink import TopicSink, kafka_sink
+from forebay.connectors.kafka.source import TopicSource, kafka_source
 from forebay.flink.environment import FlinkConfig, Restart, flink_environment
 from forebay.flink.types import BYTES
 from forebay.records import Event, Result, Usage
@@ -84,7 +84,7 @@ def _run(order: dict[str, Any], home: Path) -> dict[str, Any]:
 
 
 def _source(env: StreamExecutionEnvironment, order: dict[str, Any]) -> DataStream:
-    config = KafkaSource(
+    config = TopicSource(
         KafkaCluster(order["bootstrap"]),
         topics=(order["source"],),
         start="earliest",
@@ -94,8 +94,8 @@ def _source(env: StreamExecutionEnvironment, order: dict[str, Any]) -> DataStrea
     return kafka_source(env, config)
 
 
-def _sink(order: dict[str, Any]) -> KafkaSink:
-    return KafkaSink(KafkaCluster(order["bootstrap"]), order["sink"], transactions=order["sink"])
+def _sink(order: dict[str, Any]) -> TopicSink:
+    return TopicSink(KafkaCluster(order["bootstrap"]), order["sink"], transactions=order["sink"])
 
 
 def _key(data: bytes) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import orjson
 from aiohttp import web
 
-from forebay.connectors.generator.posts import post, topic_of
+from forebay.connectors.generator.source import post, topic_of
 
 POSTS = 1000
 AT_ONCE = 100

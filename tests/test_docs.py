@@ -25,7 +25,7 @@ from forebay.apps.summaries.settings import WHY
 from forebay.apps.trends.reason import UNSUPPORTED
 from forebay.cli import application
 from forebay.deploy.kubernetes import DeploymentSpec
-from forebay.deploy.ray.settings import RayFleetSpec
+from forebay.deploy.ray.config import RayFleetSpec
 from forebay.documents import check_document
 from forebay.errors import EngineError, ForebayError, RecordError
 from forebay.gateway.spec import GatewaySpec

@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.gateway.conftest import CHAT, QUICK, Served, before
 
-from forebay.deploy.kubernetes.metrics import PREFIX
+from forebay.deploy.kubernetes.deployment import PREFIX
 from forebay.flink.metrics import SCALING_GAUGES
 from forebay.ports import free_port
 from forebay.testing.replica import FakeReplica, ReplicaScript

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from forebay.deploy.kubernetes import DeploymentSpec
-from forebay.deploy.ray.settings import RayFleetSpec
+from forebay.deploy.ray.config import RayFleetSpec
 from forebay.engine.prompt.filters import FILTERS, METHODS, TESTS
 from forebay.gateway.spec import GatewaySpec
 from forebay.pipeline.spec import PipelineSpec

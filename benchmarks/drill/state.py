@@ -11,8 +11,8 @@ from pathlib import Path
 import orjson
 
 from forebay.clients.s3.client import S3Client, StoreAway
-from forebay.clients.s3.lease import MAX_LOCK_BYTES, decode_lock
 from forebay.clients.s3.location import Location, S3Path
+from forebay.clients.s3.lock import MAX_LOCK_BYTES, decode_lock
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import LOCK, METADATA
 from forebay.pipeline.state_store import FILE

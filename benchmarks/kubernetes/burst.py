@@ -24,8 +24,7 @@ from forebay.bench.stream.feed_process import FeedProcess
 from forebay.clients.kubernetes.watch import Collection, Trouble, follow
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.deploy.kubernetes import Deployment, load_deployment, render
-from forebay.deploy.kubernetes.api import open_api
-from forebay.deploy.kubernetes.cluster import apply_all
+from forebay.deploy.kubernetes.api import apply_all, open_api
 from forebay.deploy.kubernetes.deployment import ENGINE, ENGINE_PORT, FLINK_METRICS_PORT, PIPELINE
 from forebay.deploy.kubernetes.pipeline import job_document
 from forebay.errors import PipelineFailed

@@ -31,10 +31,8 @@ from forebay.deploy.controller.cluster import ClusterCalls, DeploymentChanged
 from forebay.deploy.controller.decision import DeploymentState
 from forebay.deploy.controller.loop import Controller, ControllerScaling
 from forebay.deploy.kubernetes import Deployment, load_deployment, render
-from forebay.deploy.kubernetes.api import open_api
-from forebay.deploy.kubernetes.cluster import apply_all
-from forebay.deploy.kubernetes.deployment import ENGINE, PIPELINE
-from forebay.deploy.kubernetes.metrics import IN_FLIGHT, WANTED
+from forebay.deploy.kubernetes.api import apply_all, open_api
+from forebay.deploy.kubernetes.deployment import ENGINE, IN_FLIGHT, PIPELINE, WANTED
 from forebay.errors import DeployError, LaunchError, SettingError
 from forebay.fleet.autoscale.base import Limits
 from forebay.fleet.endpoints import endpoint_urls

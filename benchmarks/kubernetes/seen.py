@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from forebay.deploy.controller.exposition import values
-from forebay.deploy.kubernetes.metrics import BACKLOG_TOKENS, IN_FLIGHT, PENDING, PREFIX, REPLICAS, WANTED
+from forebay.deploy.controller.scrape import values
+from forebay.deploy.kubernetes.deployment import BACKLOG_TOKENS, IN_FLIGHT, PENDING, PREFIX, REPLICAS, WANTED
 
 ACCEPTED = f"{PREFIX}_accepted"
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"

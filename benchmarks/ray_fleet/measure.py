@@ -26,11 +26,11 @@ from benchmarks.ray_fleet.cluster import RayCluster
 from benchmarks.ray_fleet.figures import DIRECT, GATEWAY, IN_TURN, RAY, SERVE, Slo, kill_figures, report
 from benchmarks.ray_fleet.load import MODEL, PrefixLoad
 from benchmarks.run_process import run_module
-from forebay.clients.ray.engines import engine_urls, fleet_application
-from forebay.clients.ray.ports import DEPLOYMENT, Ports
+from forebay.clients.ray import DEPLOYMENT, Ports
+from forebay.clients.ray.instance import engine_urls, fleet_application
 from forebay.clients.ray.rest import ServeRest
+from forebay.deploy.ray.config import RayFleetSpec, load_fleet
 from forebay.deploy.ray.fleet import apply_fleet, fleet_status, remove_fleet
-from forebay.deploy.ray.settings import RayFleetSpec, load_fleet
 from forebay.errors import LaunchError
 from forebay.testing.replica import ReplicaProcess, fetch_report
 from forebay.testing.replica.__main__ import parse, script_of

@@ -14,7 +14,7 @@ from forebay.api.kafka_records import WriteObject, key_of
 from forebay.api.models import AnswerModel, ReadResult
 from forebay.api.user_functions import function_of
 from forebay.codec import encode
-from forebay.connectors.kafka.sizes import record_bytes
+from forebay.connectors.kafka.written import record_bytes
 from forebay.errors import FunctionFailed, SettingError
 from forebay.records import DeadLetter, Event, Result, Usage
 

@@ -25,12 +25,11 @@ from forebay.apps.trends.stages import TickCounter
 from forebay.codec import decode, encode, pack_state
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.feeds.feed import Mark
-from forebay.connectors.feeds.jetstream import _time_us
-from forebay.connectors.feeds.replay_window import ReplayWindow
+from forebay.connectors.feeds.jetstream import ReplayWindow, _time_us
 from forebay.connectors.feeds.sse import SseDecoder
 from forebay.connectors.files.lines import LinePart
 from forebay.connectors.files.reader import LineReader, header_of, parts_of
-from forebay.connectors.files.replay import records_of
+from forebay.connectors.files.source import records_of
 from forebay.connectors.formats import Format, dead_letter_json
 from forebay.connectors.kafka.protobuf import ProtobufSchema, message_indexes
 from forebay.connectors.kafka.registry import SchemaRegistry

@@ -16,7 +16,7 @@ from benchmarks.kubernetes.restarts import RestartReport
 from benchmarks.kubernetes.seen import ReplicaSeen, Seen, levels, summary
 from benchmarks.kubernetes.variants import scripted_burst
 
-from forebay.deploy.kubernetes.metrics import IN_FLIGHT, PENDING, REPLICAS, WANTED
+from forebay.deploy.kubernetes.deployment import IN_FLIGHT, PENDING, REPLICAS, WANTED
 from forebay.errors import SettingError
 
 

@@ -1,73 +1,22 @@
+"""Records of any bytes, results and dead letters as lines."""
+
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import orjson
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forebay.codec import decode, encode
-from forebay.connectors.event_time import EventTime
-from forebay.connectors.formats import Format, result_json
-from forebay.engine.prompt import FieldTemplate
+from forebay.connectors.formats import Format, dead_letter_json, parse_dead_letter, result_json
+from forebay.errors import MalformedRecord
 from forebay.json_numbers import dump_json
-from forebay.records import DeadLetter, Event, Result, Usage
+from forebay.records import DeadLetter, Result, Timeline, Usage
 
 CSV = Format("csv", columns=("id", "text"))
-
-
-@pytest.mark.parametrize(
-    ("form", "raw", "fields"),
-    [
-        (Format(), b'{"a": [1, {"b": null}]}', {"a": [1, {"b": None}]}),
-        (Format(), b'\xef\xbb\xbf{"a": 1}', {"a": 1}),
-        (Format("text"), "é <b>".encode(), {"text": "é <b>"}),
-        (CSV, b'1,"a ""b"", c"', {"id": "1", "text": 'a "b", c'}),
-        (CSV, b'1,"two\nlines"', {"id": "1", "text": "two\nlines"}),
-        (Format("csv", columns=("a", "b"), delimiter=";"), b"1,5;x", {"a": "1,5", "b": "x"}),
-    ],
-)
-def test_good_records(form: Format, raw: bytes, fields: object) -> None:
-    assert form.read(raw, "p@1") == Event(raw=raw, fields=fields, position="p@1")
-
-
-def test_two_hundred_levels_are_read() -> None:
-    assert isinstance(Format().read(b'{"a":' * 200 + b"1" + b"}" * 200), Event)
-    assert isinstance(Format().read(b'{"a":' * 201 + b"1" + b"}" * 201), DeadLetter)
-    assert isinstance(Format().read(b'{"a":[' + b"{}," * 500 + b"1]}"), Event)
-
-
-@pytest.mark.parametrize(
-    ("form", "raw", "says"),
-    [
-        (Format(), b"not json", "not JSON"),
-        (Format(), b"", "not JSON"),
-        (Format(), b"[1]", "an array"),
-        (Format(), b"3", "a number"),
-        (Format(), b"null", "null"),
-        (Format(), b'{"a": NaN}', "not JSON"),
-        (Format(), b'{"a": [{"b": 1%s}]}' % (b"0" * 1000), "field 'a[0].b' is 1000"),
-        (Format(), b'{"a": "\\ud800"}', "not JSON"),
-        (Format(), b'{"a": "\xff"}', "not UTF-8: byte 8 is 0xff (invalid start byte)"),
-        (Format(), b'{"a":' * 900 + b"1" + b"}" * 900, "deeper than 200"),
-        (Format(), b'{"a":' * 5000, "nested deeper than 200 levels"),
-        (Format(max_record_bytes=5), b'{"a":1}', "7 bytes, the limit is 5"),
-        (Format("text"), b"\xff", "not UTF-8"),
-        (CSV, b"1,2,3", "3 columns, the header has 2"),
-        (CSV, b'1,"x" y', "not a CSV row"),
-        (CSV, b'1,"x', "not a CSV row"),
-        (CSV, b"1," + b"x" * 200_000, "not a CSV row"),
-        (Format(time=EventTime("at")), b'{"a":1}', "time field 'at' is missing"),
-    ],
-)
-def test_bad_records_are_dead_letters_with_the_untouched_bytes(form: Format, raw: bytes, says: str) -> None:
-    letter = form.read(raw, "p@1")
-    assert isinstance(letter, DeadLetter)
-    assert (letter.raw, letter.cause, letter.position) == (raw, "malformed_record", "p@1")
-    assert says in letter.detail
-
-
-def test_the_time_field_sets_the_time() -> None:
-    event = Format(time=EventTime("at", "unix_s")).read(b'{"at": 2}')
-    assert event.time_ms == 2000
 
 
 @given(st.binary(max_size=200), st.sampled_from([Format(), Format("text"), CSV]))
@@ -80,19 +29,6 @@ def test_any_bytes_give_a_record_that_can_be_encoded(raw: bytes, form: Format) -
 NUMBERS = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
 
 
-@pytest.mark.parametrize(
-    "literal",
-    ["18446744073709551617", "-9223372036854775809", "0.1000000000000000055", "3.6666666666666667", "1e400"],
-)
-def test_a_number_keeps_its_digits_from_the_source_to_the_sink(literal: str) -> None:
-    raw = b'{"a":{"n":[%s,1.5]}}' % literal.encode()
-    event = decode(encode(Format().read(raw)))
-    answer = event.fields["a"]
-    line = result_json(decode(encode(Result("i", "k", event.fields, answer, Usage(), 1, 5, 0.5, 0.25))))
-    assert line.count(f'{{"n":[{literal},1.5]}}') == 2
-    assert FieldTemplate("{{ a.n[0] }}", what="id").render(event.fields) == literal
-
-
 LEAVES = st.none() | st.booleans() | NUMBERS | st.text()
 VALUES = st.recursive(LEAVES, lambda v: st.lists(v) | st.dictionaries(st.text(), v), max_leaves=20)
 
@@ -100,3 +36,139 @@ VALUES = st.recursive(LEAVES, lambda v: st.lists(v) | st.dictionaries(st.text(),
 @given(st.dictionaries(st.text(), VALUES))
 def test_every_json_object_is_an_event(fields: dict[str, object]) -> None:
     assert Format().read(dump_json(fields)).fields == fields
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda v: st.lists(v) | st.dictionaries(st.text(), v),
+)
+
+
+@given(st.dictionaries(st.sampled_from(["after", "op", "payload", "envelope"]), JSON | st.just('{"a": 1}')))
+def test_any_value_gives_a_record_that_can_be_encoded(value: dict[str, Any]) -> None:
+    for payload in ("after", "payload.after", "op"):
+        try:
+            raw = orjson.dumps(value)
+        except TypeError:
+            return
+        record = Format(payload=payload).read(raw)
+        assert decode(encode(record)) == record
+
+
+TEXT = st.text()
+MAYBE = st.none() | TEXT
+LETTERS = st.builds(
+    DeadLetter,
+    raw=st.binary() | TEXT.map(lambda text: text.encode()),
+    cause=TEXT,
+    detail=TEXT,
+    attempts=st.integers(0, 2**31),
+    id=MAYBE,
+    key=MAYBE,
+    time_ms=st.none() | st.integers(-(2**62), 2**62),
+    position=MAYBE,
+    record_key=st.none() | st.binary(),
+    headers=st.dictionaries(TEXT, st.binary(), max_size=3),
+    record_ms=st.none() | st.integers(-(2**62), 2**62),
+)
+TOMBSTONE = DeadLetter(b"", "tombstone", "a tombstone: it has no value", record_key=b"k", record_ms=5)
+
+
+@given(LETTERS)
+@example(TOMBSTONE)
+@example(replace(TOMBSTONE, cause="late"))
+@example(replace(TOMBSTONE, raw=b"not empty"))
+def test_dead_letters_come_back_as_they_were(letter: DeadLetter) -> None:
+    line = dead_letter_json(letter)
+    assert "\n" not in line
+    assert parse_dead_letter(line.encode()) == letter
+
+
+def test_utf8_stands_as_text_and_other_bytes_as_base64() -> None:
+    assert orjson.loads(dead_letter_json(DeadLetter("é".encode(), "c", "d")))["input"] == "é"
+    assert orjson.loads(dead_letter_json(DeadLetter(b"\xff", "c", "d")))["input_base64"] == "/w=="
+
+
+def test_a_cut_dead_letter_is_marked_and_not_read_as_its_record() -> None:
+    letter = DeadLetter("aé".encode(), "c", "d", position="in@3")
+    line = dead_letter_json(letter, input_bytes=2, cut_bytes={"headers": 7})
+    assert orjson.loads(line)["input"] == "a"
+    assert orjson.loads(line)["cut_bytes"] == {"input": 2, "headers": 7}
+    with pytest.raises(MalformedRecord, match=r"cut by 2 bytes.* at the position 'in@3'"):
+        parse_dead_letter(line)
+    assert "cut_bytes" not in dead_letter_json(letter, input_bytes=3)
+    assert parse_dead_letter(dead_letter_json(letter, cut_bytes={"detail": 7, "id": 1, "key": 1})) == letter
+
+
+@pytest.mark.parametrize("name", ["headers", "record_key", "position"])
+@pytest.mark.parametrize("letter", [DeadLetter(b"{}", "c", "d", position="t/0@1"), TOMBSTONE])
+def test_a_letter_without_its_key_headers_or_place_is_not_read(letter: DeadLetter, name: str) -> None:
+    line = dead_letter_json(letter, cut_bytes={name: 7})
+    assert orjson.loads(line)["cut_bytes"] == {name: 7}
+    with pytest.raises(MalformedRecord, match=rf"the {name} of this dead letter was cut by 7 bytes"):
+        parse_dead_letter(line)
+
+
+def test_a_dead_letter_of_kafka_has_readable_key_and_headers() -> None:
+    letter = DeadLetter(b"x", "c", "d", record_key=b"ann", headers={"a": b"b", "c": b"\xff"}, record_ms=7)
+    about = {"time_ms": 7, "key": "ann", "headers": {"a": "b", "c": {"base64": "/w=="}}}
+    assert orjson.loads(dead_letter_json(letter))["record"] == about
+    assert "record" not in orjson.loads(dead_letter_json(DeadLetter(b"x", "c", "d")))
+
+
+def test_a_tombstone_has_no_input() -> None:
+    line = orjson.loads(dead_letter_json(TOMBSTONE))
+    assert line["input"] is None
+    assert "input_base64" not in line
+
+
+def test_a_detail_with_lone_surrogates_is_written() -> None:
+    assert "?" in dead_letter_json(DeadLetter(b"x", "c", "\ud800"))
+
+
+@given(st.binary())
+def test_other_lines_are_malformed(line: bytes) -> None:
+    with pytest.raises(MalformedRecord):
+        parse_dead_letter(line)
+
+
+def make_result(answer: object) -> Result:
+    return Result(
+        id="i",
+        key="k",
+        fields={"text": "a\nb"},
+        answer=answer,
+        usage=Usage(1, 2, 0),
+        attempts=1,
+        read_ms=5,
+        elapsed_s=0.5,
+        called_s=0.25,
+    )
+
+
+def test_a_result_is_one_line_with_all_its_fields() -> None:
+    result = make_result({"topic": "é"})
+    value = orjson.loads(result_json(result))
+    assert value["answer"] == {"topic": "é"}
+    assert value["usage"] == {"prompt_tokens": 1, "completion_tokens": 2, "cached_tokens": 0}
+    assert "\n" not in result_json(result)
+    assert "timeline" not in value
+    timed = orjson.loads(result_json(replace(result, timeline=Timeline(1, 2))))
+    assert timed["timeline"]["accepted_us"] == 2
+    assert timed["timeline"]["sent_us"] is None
+
+
+def test_a_records_key_and_headers_are_left_to_their_own_system() -> None:
+    result = replace(make_result("a"), record_key=b"\xff", headers={"trace": b"1"})
+    assert result_json(result) == result_json(make_result("a"))
+
+
+def test_a_result_that_is_not_json_is_malformed() -> None:
+    with pytest.raises(MalformedRecord, match="result i "):
+        result_json(make_result(object()))
+
+
+def test_reasoning_is_written_only_if_there_is_some() -> None:
+    assert "reasoning" not in orjson.loads(result_json(make_result("a")))
+    reasoned = replace(make_result("a"), reasoning="because \ud800")
+    assert orjson.loads(result_json(reasoned))["reasoning"] == "because ?"

@@ -20,8 +20,7 @@ from forebay.connectors.feeds import source as feed_source
 from forebay.connectors.feeds.feed import Backoff, FeedRefused, Received
 from forebay.connectors.feeds.source import LIMIT_REACHED, Polled, polled_source
 from forebay.connectors.feeds.sse import SseFeed
-from forebay.connectors.files.replay import ReplaySpeed, replay_source
-from forebay.connectors.files.source import Files, file_source
+from forebay.connectors.files.source import Files, ReplaySpeed, file_source, replay_source
 from forebay.connectors.formats import Format, dead_letter_json
 from forebay.connectors.generator import source as generator
 from forebay.connectors.generator.source import Burst, Generator, generator_source

@@ -18,10 +18,9 @@ from forebay.connectors.event_time import EventTime
 from forebay.connectors.feeds import source as feed_source
 from forebay.connectors.feeds.feed import Received
 from forebay.connectors.feeds.source import Polled, polled_source
-from forebay.connectors.files import follow, replay
+from forebay.connectors.files import follow
 from forebay.connectors.files import source as files
-from forebay.connectors.files.replay import ReplaySpeed, replay_source
-from forebay.connectors.files.source import Files, file_source
+from forebay.connectors.files.source import Files, ReplaySpeed, file_source, replay_source
 from forebay.connectors.formats import Format
 from forebay.connectors.python_source import CallLimit, calls
 from forebay.errors import ForebayError, LaunchError
@@ -148,8 +147,8 @@ READERS: dict[str, tuple[Any, str, Callable[[Any, Path], Any]]] = {
     "file": (files, "ReadPieces", lambda env, folder: file_rows(env, folder.parent, follow=False)),
     "followed": (follow, "FollowFolder", lambda env, folder: file_rows(env, folder.parent, follow=True)),
     "replay": (
-        replay,
-        "Replay",
+        files,
+        "ReplayRecords",
         lambda env, folder: replay_source(env, Files(folder.parent / "in", FORM), ReplaySpeed()),
     ),
     "feed": (
@@ -174,7 +173,8 @@ def test_a_checkpoint_of_any_moment_holds_the_timer_of_the_end(
     moments = Moments(tmp_path / "moments")
     drains = kind in ("followed", "feed")
     # No more calls follow: the timer reads the rest.
-    monkeypatch.setattr(replay, "calls", lambda env, count, name: calls(env, count=CALLS, name=name))
+    if kind == "replay":
+        monkeypatch.setattr(files, "calls", lambda env, count, name: calls(env, count=CALLS, name=name))
 
     def start(function: Any, run: Path, **changes: Any) -> RunningJob:
         run.mkdir()

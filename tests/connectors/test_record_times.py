@@ -13,52 +13,6 @@ from forebay.connectors.event_time import EventTime
 from forebay.errors import MalformedRecord, SettingError
 from forebay.flink.event_time import is_suspect
 
-HOUR_MS = 3_600_000
-
-
-@pytest.mark.parametrize(
-    ("form", "value", "expected"),
-    [
-        ("iso8601", "1970-01-01T00:00:01Z", 1000),
-        ("iso8601", "1970-01-01 00:00:01.5", 1500),
-        ("iso8601", "1970-01-01T00:00:00.123456789Z", 123),
-        ("iso8601", "1970-01-01T01:00+0100", 0),
-        ("iso8601", "1970-01-01T00:00:00-01", HOUR_MS),
-        ("iso8601", "1970-01-02", 24 * HOUR_MS),
-        ("iso8601", "1969-12-31T23:59:59.999Z", -1),
-        ("unix_s", 1.5, 1500),
-        ("unix_s", "2", 2000),
-        ("unix_ms", 1_500_000_000_123, 1_500_000_000_123),
-        ("unix_us", 1_500_000_000_123_999, 1_500_000_000_123),
-        ("%d/%b/%Y:%H:%M:%S %z", "01/Jan/1970:01:00:00 +0100", 0),
-        ("%Y%m%d", "19700102", 24 * HOUR_MS),
-    ],
-)
-def test_forms(form: str, value: object, expected: int) -> None:
-    assert EventTime("t", form).of({"t": value}) == expected
-
-
-@pytest.mark.parametrize(
-    ("form", "value"),
-    [
-        ("iso8601", "yesterday"),
-        ("iso8601", "2024-13-01"),
-        ("iso8601", 1700000000),
-        ("iso8601", None),
-        ("iso8601", "2024-01-01T00:00:00+99:99"),
-        ("unix_s", True),
-        ("unix_s", "soon"),
-        ("unix_s", []),
-        ("unix_s", 10**300),
-        ("unix_ms", 10**18),
-        ("%Y", 2024),
-        ("%Y", "24 h"),
-    ],
-)
-def test_a_value_that_is_no_time_is_malformed(form: str, value: object) -> None:
-    with pytest.raises(MalformedRecord, match="'t'"):
-        EventTime("t", form).of({"t": value})
-
 
 @pytest.fixture(params=["UTC", "EST5EDT"])
 def machine(request: pytest.FixtureRequest) -> Iterator[None]:
@@ -120,12 +74,6 @@ def test_the_name_of_another_zone_is_refused_on_every_machine(zone: str, value: 
 def test_an_unknown_time_zone_is_a_setting_error(zone: str) -> None:
     with pytest.raises(SettingError, match="such as Europe/Berlin"):
         EventTime("t", "iso8601", zone)
-
-
-@pytest.mark.parametrize("form", ["iso8601", "unix_ms", "%d"])
-def test_a_time_that_is_null_is_named_so(form: str) -> None:
-    with pytest.raises(MalformedRecord, match=r"the time field 'a\.t' is null$"):
-        EventTime("a.t", form).of({"a": {"t": None}})
 
 
 @pytest.mark.parametrize(

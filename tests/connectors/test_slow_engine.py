@@ -18,9 +18,8 @@ from forebay.connectors.event_time import EventTime
 from forebay.connectors.feeds.feed import Backoff
 from forebay.connectors.feeds.source import LIMIT_REACHED, Polled, polled_source
 from forebay.connectors.feeds.sse import SseFeed
-from forebay.connectors.files.replay import ReplaySpeed, replay_source
 from forebay.connectors.files.sink import JsonlFiles, jsonl_sink, read_jsonl_sink
-from forebay.connectors.files.source import Files, file_source
+from forebay.connectors.files.source import Files, ReplaySpeed, file_source, replay_source
 from forebay.connectors.formats import Format, result_lines
 from forebay.connectors.generator.source import Generator, generator_source
 from forebay.engine.prompt import PromptTemplate

@@ -12,8 +12,7 @@ import pyarrow
 
 from forebay.codec import decode
 from forebay.connectors.feeds.feed import Feed, Mark, Received
-from forebay.connectors.feeds.jetstream import JetstreamFeed, _time_us
-from forebay.connectors.feeds.replay_window import ReplayWindow
+from forebay.connectors.feeds.jetstream import JetstreamFeed, ReplayWindow, _time_us
 from forebay.connectors.feeds.source import Poll, Polled
 from forebay.connectors.feeds.sse import SseDecoder, SseFeed
 from forebay.connectors.files.reader import FileCursor, FilesReader, LineReader, parts_of

@@ -11,8 +11,8 @@ from tests.corpus.case import Refused, cases, check
 from tests.corpus.sources import PACKINGS, read_file
 from tests.corpus.way import check_way
 
-from forebay.connectors.encodings import canonical_encoding
 from forebay.connectors.files.reader import LineReader
+from forebay.connectors.files.unpack import canonical_encoding
 from forebay.connectors.formats import Format
 
 LE, BE, UTF_8 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF8

@@ -12,8 +12,7 @@ from tests.corpus.sources import WIKIMEDIA, from_feed
 from tests.corpus.way import check_way
 
 from forebay.connectors.feeds.feed import Mark
-from forebay.connectors.feeds.jetstream import JetstreamFeed, _time_us
-from forebay.connectors.feeds.replay_window import ReplayWindow
+from forebay.connectors.feeds.jetstream import JetstreamFeed, ReplayWindow, _time_us
 from forebay.connectors.feeds.sse import SseDecoder, SseFeed
 from forebay.connectors.formats import Format
 from forebay.records import DeadLetter, Event

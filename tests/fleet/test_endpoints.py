@@ -19,7 +19,7 @@ from tests.harness.clock import ManualClock
 from yarl import URL
 
 from forebay.clock import Clock
-from forebay.deploy.kubernetes.rbac import ENDPOINTS as RULE
+from forebay.deploy.kubernetes.pods import ENDPOINTS as RULE
 from forebay.engine import Deadline
 from forebay.engine.replica import HttpReplica, ServedModel
 from forebay.engine.retry import RetryPolicy

@@ -24,11 +24,10 @@ from forebay.connectors.event_time import EventTime
 from forebay.connectors.feeds import source as feed_source
 from forebay.connectors.feeds.feed import Feed, Received
 from forebay.connectors.feeds.source import Poll, Polled
-from forebay.connectors.files import follow, replay
+from forebay.connectors.files import follow, source
 from forebay.connectors.files.follow import FollowFolder
 from forebay.connectors.files.reader import parts_of
-from forebay.connectors.files.replay import Replay, ReplaySpeed
-from forebay.connectors.files.source import Files, ReadPieces, line_reader
+from forebay.connectors.files.source import Files, ReadPieces, ReplayRecords, ReplaySpeed, line_reader
 from forebay.connectors.formats import Format
 from forebay.connectors.generator import source as generator
 from forebay.connectors.generator.source import Generator, GiveDue, calls_of
@@ -68,7 +67,7 @@ def answered(
         lambda item: completion(item, "", [number(item.event), item.event.fields["text"]]),
     )
     with pytest.MonkeyPatch.context() as patch:
-        for module in (generator, feed_source, follow, replay):
+        for module in (generator, feed_source, follow, source):
             patch.setattr(module, "output_room", lambda _: has_room)
         results, letters = divided(runs.play(schedule))
     assert letters == []
@@ -128,7 +127,7 @@ def test_replay_returns_each_record_once_despite_faults(
         parts, pace = parts_of(path, reader), ReplaySpeed(speed=10.0, longest_gap_s=0.5)
         results = answered(
             schedule,
-            lambda runs: Replay(parts, reader, pace, clock=runs.clock, sleep=runs.clock.advance),
+            lambda runs: ReplayRecords(parts, reader, pace, clock=runs.clock, sleep=runs.clock.advance),
             range(calls),
             lambda event: event.fields["n"],
             now_and_then(seed),

@@ -44,9 +44,8 @@ def test_checkpoint_of_all_operators_contains_no_pickle(tmp_path: Path, flink_lo
     from forebay.codec import decode
     from forebay.connectors.feeds.feed import Received
     from forebay.connectors.feeds.source import Polled, polled_source
-    from forebay.connectors.files.replay import ReplaySpeed, replay_source
     from forebay.connectors.files.sink import JsonlFiles, jsonl_sink
-    from forebay.connectors.files.source import Files, file_source
+    from forebay.connectors.files.source import Files, ReplaySpeed, file_source, replay_source
     from forebay.connectors.formats import EventTime, Format
     from forebay.connectors.generator.source import Generator, generator_source
     from forebay.engine.prompt import PromptTemplate

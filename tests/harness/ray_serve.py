@@ -11,7 +11,7 @@ import orjson
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from forebay.clients.ray.ports import IMPORT_PATH
+from forebay.clients.ray import IMPORT_PATH
 
 FIRST_PID = 30_100
 

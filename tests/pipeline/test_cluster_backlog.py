@@ -17,8 +17,8 @@ import orjson
 import pytest
 from benchmarks.topic_client import committed_offsets, consume, produce
 
-from forebay.deploy.controller.exposition import values
-from forebay.deploy.kubernetes.metrics import WANTED
+from forebay.deploy.controller.scrape import values
+from forebay.deploy.kubernetes.deployment import WANTED
 from forebay.flink.jvm import import_path
 from forebay.flink.thread_mode import FEW_RECORDS
 from forebay.ports import free_ports

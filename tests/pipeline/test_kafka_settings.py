@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from forebay.connectors.kafka.start import TopicStart
+from forebay.connectors.kafka.cluster import TopicStart
 from forebay.errors import PipelineFailed, SettingError
 from forebay.pipeline.load import parse_spec
 from forebay.settings import SecretRef

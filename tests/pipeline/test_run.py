@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.harness.operators import complete_checkpoint
 
-from forebay.connectors.files.growing import GrowingSinks
+from forebay.connectors.files.sink import GrowingSinks
 from forebay.engine.replica import ServedModel
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.fleet.autoscale.topic_queue import TopicBacklog

@@ -10,9 +10,8 @@ import pytest
 from tests.harness.clock import ManualClock
 
 from forebay.clients.s3.client import Changed, S3Client, StoreAway
-from forebay.clients.s3.lease import Lock, encode_lock
 from forebay.clients.s3.location import S3Path
-from forebay.clients.s3.lock import Fenced, Hold
+from forebay.clients.s3.lock import Fenced, HeldLock, Lock, encode_lock
 from forebay.errors import SettingError
 from forebay.flink.checkpoints import END_MARK, END_NOTE, HEADER, MARK, MAX_DRAINS, NEWEST_VERSION, Contents
 from forebay.pipeline.load import parse_spec
@@ -158,7 +157,7 @@ def test_unreadable_record_is_rejected(place: Place) -> None:
 def test_record_is_read_only_under_a_certain_lock(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a suspended run would replace the record of the run that has taken over."""
     certain = iter([False, True])
-    monkeypatch.setattr(Hold, "certain", property(lambda hold: next(certain)))
+    monkeypatch.setattr(HeldLock, "certain", property(lambda hold: next(certain)))
     late = S3Store(place.home, sleep=lambda seconds: place.store.write(RunState(parallelism=7)))
     with late.lock("p"):
         found = late.read()

@@ -7,8 +7,8 @@ from typing import Any, get_args
 import pytest
 
 from forebay.connectors.base import Written
-from forebay.connectors.generator.posts import TOPICS
 from forebay.connectors.generator.settings import BurstSpec
+from forebay.connectors.generator.source import TOPICS
 from forebay.connectors.kafka.settings import KafkaSink
 from forebay.errors import SettingError
 from forebay.fleet.disaggregated import DisaggregatedEngineFactory

@@ -12,7 +12,7 @@ from tools.key_reference import BEGIN, END, updated
 
 from forebay.connectors.files.settings import JsonlSource
 from forebay.deploy.kubernetes import DeploymentSpec
-from forebay.deploy.ray.settings import RayFleetSpec
+from forebay.deploy.ray.config import RayFleetSpec
 from forebay.gateway.spec import GatewaySpec
 from forebay.pipeline.load import load_spec
 from forebay.pipeline.spec import PipelineSpec

@@ -15,10 +15,9 @@ from forebay.api.objects import ObjectStream, check_stream
 from forebay.api.user_functions import failing_as
 from forebay.codec import decode
 from forebay.connectors.event_time import EventTime
-from forebay.connectors.files.headers import columns_at
-from forebay.connectors.files.replay import ReplaySpeed, replay_source
+from forebay.connectors.files.reader import columns_at
 from forebay.connectors.files.sink import JsonlFiles, jsonl_sink
-from forebay.connectors.files.source import Files, file_source
+from forebay.connectors.files.source import Files, ReplaySpeed, file_source, replay_source
 from forebay.connectors.formats import MAX_RECORD_BYTES, Format, dead_letter_json, result_json
 from forebay.errors import SettingError
 from forebay.flink.event_time import with_event_time

@@ -25,8 +25,8 @@ from forebay.connectors.kafka.admin import (
 )
 from forebay.connectors.kafka.settings import KafkaSink as SinkSpec
 from forebay.connectors.kafka.settings import KafkaSource as SourceSpec
-from forebay.connectors.kafka.sink import KafkaSink, kafka_sink, records_name, refused_by
-from forebay.connectors.kafka.source import KafkaSource, kafka_source
+from forebay.connectors.kafka.sink import TopicSink, kafka_sink, records_name, refused_by
+from forebay.connectors.kafka.source import TopicSource, kafka_source
 from forebay.documents import check_document
 from forebay.errors import PipelineFailed, SettingError
 from forebay.flink.types import check_sink_free, check_uid_free
@@ -125,7 +125,7 @@ def read_kafka(
         spec.check_access("read_kafka")
         _ask(spec, "read_kafka", lambda admin: check_topics_read(admin, spec.topics, "read_kafka: topics"))
     at = None if time is None else EventTime(time, time_format, time_zone)
-    config = KafkaSource(
+    config = TopicSource(
         spec.cluster(),
         Format("text" if format == "text" else "jsonl", at, max_record_bytes, payload=payload),
         spec.topics,
@@ -239,7 +239,7 @@ def write_kafka(
     if check:
         spec.check_access("write_kafka")
         _ask(spec, "write_kafka", lambda admin: _check_sink(admin, spec))
-    config = KafkaSink(
+    config = TopicSink(
         spec.cluster(),
         spec.topic,
         spec.guarantee,

@@ -13,8 +13,7 @@ from forebay.api.objects import EncodeEvent, ReadEvent
 from forebay.api.user_functions import failing_as
 from forebay.codec import decode
 from forebay.connectors.kafka.sink import too_large
-from forebay.connectors.kafka.sizes import DEFAULTS, REQUEST
-from forebay.connectors.kafka.written import Headers, Record, fitting_record, headers_of
+from forebay.connectors.kafka.written import DEFAULTS, REQUEST, Headers, Record, fitting_record, headers_of
 from forebay.engine.prompt import FieldMissing, FieldTemplate, fields_in
 from forebay.errors import SettingError, TooLargeForSink, detail_text
 from forebay.flink.keying import refused

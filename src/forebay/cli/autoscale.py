@@ -146,8 +146,8 @@ def ray(
     import asyncio
 
     from forebay.deploy.controller.decision import Decider
-    from forebay.deploy.controller.exposition import shown
-    from forebay.deploy.ray.settings import load_fleet
+    from forebay.deploy.controller.scrape import shown
+    from forebay.deploy.ray.config import load_fleet
     from forebay.fleet.autoscale.base import Limits
 
     # On Kubernetes, Serve is configured with the maximum number of replicas.

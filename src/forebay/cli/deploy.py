@@ -26,8 +26,8 @@ from forebay.untrusted_text import replace_controls
 
 if TYPE_CHECKING:
     from forebay.deploy.kubernetes import Deployment, Manifest
-    from forebay.deploy.kubernetes.cluster import Done
-    from forebay.deploy.ray.settings import RayFleetSpec
+    from forebay.deploy.kubernetes.api import Done
+    from forebay.deploy.ray.config import RayFleetSpec
 
 deploy = typer.Typer(
     cls=Group, help="Deploy a pipeline or a gateway to Kubernetes, or a fleet to Ray.", no_args_is_help=True
@@ -98,7 +98,7 @@ def kubernetes(
     for each in report["warnings"]:
         say(errors_console(), f"warning: {each}", style="yellow")
     if out is not None:
-        from forebay.deploy.kubernetes.write import write_manifests
+        from forebay.deploy.kubernetes.render import write_manifests
 
         written = write_manifests(manifests, out, deployment.settings.namespace, deployment.connectors)
         report["files"] = [str(path) for path in written]
@@ -121,8 +121,7 @@ def _on_cluster(
     force: bool,
     context: str | None,
 ) -> dict[str, Any]:
-    from forebay.deploy.kubernetes.api import open_api
-    from forebay.deploy.kubernetes.cluster import apply_all, refused_pods, remove_all
+    from forebay.deploy.kubernetes.api import apply_all, open_api, refused_pods, remove_all
 
     console = errors_console()
     with open_api(context, deployment.settings.namespace) as api:
@@ -179,8 +178,7 @@ def ray(
     """
     import asyncio
 
-    from forebay.deploy.ray.config import whole_config
-    from forebay.deploy.ray.settings import load_fleet
+    from forebay.deploy.ray.config import load_fleet, whole_config
     from forebay.yaml_document import to_yaml
 
     check_json(json)

@@ -168,7 +168,7 @@ def _range_setting(replicas: str | None) -> list[str]:
 
 
 def _check_options(plan: Plan, json: str | None, replicas: str | None) -> None:
-    from forebay.connectors.stdout import StdoutSink
+    from forebay.connectors.files.settings import StdoutSink
     from forebay.ports import is_this_machine
 
     if json == STDOUT and isinstance(plan.spec.sink, StdoutSink):

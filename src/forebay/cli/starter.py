@@ -68,7 +68,7 @@ def fields_of(source: str) -> list[str]:
 
     Empty if unknown. Raises `SettingError` if there is no such source.
     """
-    from forebay.connectors.files.headers import columns_at
+    from forebay.connectors.files.reader import columns_at
     from forebay.connectors.files.source import Files, first_records
     from forebay.connectors.files.unpack import data_suffix
     from forebay.connectors.formats import Format

@@ -1,9 +1,7 @@
 """The connectors by the name that a pipeline file uses. A new one is a folder or module and a line here.
 
-A source is a function `(env, config) -> DataStream` of encoded `Event` or `DeadLetter` records
-(`forebay.codec`), a sink `(stream, config) -> None` of JSON lines. For a protocol with a Python client and a
-cursor, write a `feeds.feed.Feed`; `feeds.source` makes a source of it. May import
-`flink` and below.
+For a protocol with a Python client and a cursor, write a `feeds.feed.Feed`; `feeds.source` makes a source of
+it. May import `flink` and below.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ CONNECTORS: Registry[Connector] = Registry(
         "websocket": "forebay.connectors.feeds.settings:WEBSOCKET",
         "kafka": "forebay.connectors.kafka.settings:KAFKA",
         "dead_letters": "forebay.connectors.files.settings:DEAD_LETTERS",
-        "stdout": "forebay.connectors.stdout:STDOUT",
+        "stdout": "forebay.connectors.files.settings:STDOUT",
     },
     expected="a forebay.extend.Connector with a source, a sink or both",
     fits=lambda value: (
@@ -44,7 +42,7 @@ def _is(given: object, base: type) -> bool:
 
 
 def _names(own: Mapping[str, object]) -> list[str]:
-    """The side of another package's connector is unknown until it is loaded, so all of those are included."""
+    """Whether another package's connector is a source or a sink is unknown until it is loaded."""
     return [*own, *(name for name in CONNECTORS.names() if name not in CONNECTORS.own)]
 
 
@@ -63,12 +61,11 @@ def own_sinks(*, dead_letters: bool = False) -> dict[str, type[SinkSettings]]:
 
 
 def find_source(name: str) -> type[SourceSettings] | None:
-    """None if the name is unknown. Raises `SettingError` if a package's connector cannot be loaded or has
-    no source.
-    """
+    """None if the name is unknown. Raises `SettingError` if a package's connector cannot be loaded or is no
+    source."""
     found = CONNECTORS.find(name)
-    if found is not None and found.source is None and name not in CONNECTORS.own:
-        raise _lacks(name, "source")
+    """None if the name is unknown. Raises `SettingError` if a package's connector cannot be loaded or lacks a
+    source."""
     return None if found is None else found.source
 
 
@@ -81,7 +78,7 @@ def find_sink(name: str) -> type[SinkSettings] | None:
 
 
 def find_dead_letter_sink(name: str) -> type[SinkSettings] | None:
-    """Like `find_source`; None also if the sink does not accept dead letters."""
+    """None also if the sink does not accept dead letters."""
     found = find_sink(name)
     if found is not None and not found.takes_dead_letters:
         if name not in CONNECTORS.own:

@@ -27,7 +27,6 @@ Problem = tuple[str, str]
 """The path of a key in the pipeline file, and what is wrong there."""
 RESULTS, DEAD_LETTERS = "results", "dead-letters"
 HIDDEN_QUERY = "..."
-"""Replaces the query of a URL, which may hold a token."""
 
 
 class PipelineView(Protocol):
@@ -40,9 +39,7 @@ class PipelineView(Protocol):
     def parallelism(self) -> int: ...
 
     @property
-    def event_time(self) -> object | None:
-        """None if there is none."""
-        ...
+    def event_time(self) -> object | None: ...
 
     def sinks(self) -> Mapping[str, SinkSettings]:
         """Results and dead letters, by their keys."""
@@ -51,11 +48,10 @@ class PipelineView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a sink writes: `what` is `RESULTS` or `DEAD_LETTERS` of the pipeline named `pipeline`.
+    """What a sink writes: `RESULTS` or `DEAD_LETTERS` of a pipeline.
 
-    `job`: the job's id, empty if unknown. `transactions`: the id in the names of Kafka transactions. `run`:
-    the id of the run, which may start several jobs; a sink whose output cannot be counted afterwards counts
-    its writes under it. `grows`: the run puts the files of checkpoints together, see `GrowingSinks`.
+    `job`: the job's id, empty if unknown. `transactions`: in the ids of Kafka transactions. `run`: the id of
+    the run; a sink whose output cannot be counted afterwards counts under it. `grows`: see `GrowingSinks`.
     """
 
     what: str
@@ -91,7 +87,6 @@ class ConnectorSettings(Model):
                 raise SettingError(f"{key}.{name}: {error}") from None
 
     def fingerprint(self) -> dict[str, Any]:
-        """The settings that must not change when a job resumes, as JSON values."""
         values = self.model_dump(mode="json", by_alias=True)
         kept = values if self.bound is None else {name: values[name] for name in values if name in self.bound}
         return {"type": self.type, **kept}
@@ -102,7 +97,6 @@ class SourceSettings(ConnectorSettings):
     """Flink finds the source's state by this operator id."""
 
     def problems(self, pipeline: PipelineView) -> Iterator[Problem]:
-        """Conflicts with the pipeline's other settings."""
         return iter(())
 
     def readers(self, pipeline: PipelineView) -> int:
@@ -156,7 +150,7 @@ class Connector:
 PUBLIC_HEADERS = frozenset(
     ("accept", "accept-encoding", "accept-language", "cache-control", "content-type", "origin", "user-agent")
 )
-"""Headers whose values may be written in a pipeline file; every other one may hold a secret."""
+"""Every other header may hold a secret."""
 WebSocketUrl = Annotated[str, url(("ws", "wss"))]
 OneCharacter = Annotated[str, Field(min_length=1, max_length=1)]
 
@@ -255,6 +249,5 @@ def secrets_in(value: object, path: str = "") -> Iterator[tuple[str, Secret]]:
 
 
 def without_query(url: str) -> str:
-    """The URL for display: its query may hold a token."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(query=HIDDEN_QUERY if parts.query else "", fragment=""))

@@ -24,7 +24,6 @@ SUSPECT_TIMES = (
     "is the source's time_format right? Seconds that are read as milliseconds are in 1970, dates without a "
     "year in 1900"
 )
-"""A hint for event times in 1900 or 1970."""
 MAX_TEXT_CHARS = 200
 ZONE_NAME = re.compile(r"[A-Za-z]+")
 NAMES_ZONE = re.compile(r"(?<!%)(?:%%)*%Z")
@@ -34,13 +33,9 @@ UNITS: dict[str, float] = {"unix_s": 1000.0, "unix_ms": 1.0, "unix_us": 0.001}
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """The field with a record's time, and its format.
-
-    `path`: a field name, with dots into nested objects. `format`: `iso8601`, `unix_s`, `unix_ms`, `unix_us`
-    (numbers, or text with one), or a `strptime` pattern with a `%`. `zone`: time zone of times without one;
-    of two equal local times when clocks go back, the first is used. `%Z` accepts UTC, GMT and the zone's
-    abbreviations (`EST`, `EDT` of America/New_York).
-    """
+    """`path`: dots lead into nested objects. `format`: `iso8601`, `unix_s`, `unix_ms`, `unix_us` (numbers,
+    or text with one), or a `strptime` pattern. `zone`: of times without one; the first of two equal local
+    times counts. `%Z` accepts UTC, GMT and the zone's abbreviations."""
 
     path: str
     format: str = "iso8601"
@@ -56,10 +51,7 @@ class EventTime:
         zone_of(self.zone)
 
     def of(self, fields: Mapping[str, JSON]) -> int:
-        """Milliseconds since the Unix epoch, rounded down.
-
-        Raises `MalformedRecord` if the field is missing, null, in another format, or outside years 1 to 9999.
-        """
+        """Milliseconds since 1970, rounded down. Raises `MalformedRecord`, also outside years 1 to 9999."""
         value: JSON = fields
         for name in self.path.split("."):
             if not isinstance(value, Mapping) or name not in value:
@@ -99,7 +91,6 @@ class EventTime:
         return int(float(value) * UNITS[self.format] // 1)
 
     def _hint(self, value: JSON) -> str:
-        """Suggest a finer unit, if it would make the number a time before 2100."""
         try:
             number = float(value)
         except (ValueError, OverflowError):
@@ -118,7 +109,7 @@ class EventTime:
         return self._in_zone_ms(datetime.strptime(value, self.format))
 
     def _with_named_zone(self, value: str) -> datetime:
-        """Parse a time with `%Z`: `strptime` accepts only names of this machine's zone, and drops them."""
+        """`strptime` accepts only names of this machine's zone, and drops them."""
         if len(value) > MAX_TEXT_CHARS:
             raise ValueError
         for word in reversed(list(ZONE_NAME.finditer(value))):
@@ -164,12 +155,11 @@ class EventTime:
         )
 
 
-class UnknownZone(Exception):
-    """The time names a zone other than the source's."""
+class UnknownZone(Exception): ...
 
 
 def zone_of(name: str) -> tzinfo:
-    """Raises `SettingError` if the IANA database has no such zone."""
+    """Raises `SettingError`."""
     if name == "UTC":
         return timezone.utc
     try:

@@ -33,12 +33,11 @@ Kind = Literal["jsonl", "text", "csv"]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How to parse one record.
+    """How to parse one record: a JSON object, whose numbers keep their digits; one field, `text`; or a CSV
+    row.
 
-    `jsonl`: a JSON object, at most 200 levels deep; numbers keep their digits. `text`: one field, `text`.
-    `csv`: a row with the fields in `columns`, all text (at most 128 KiB each: the limit of Python's csv
-    module). A record over `max_record_bytes`, or without a valid `time` if that is set, becomes a dead
-    letter. `payload`: the field that holds the record (`envelope.record_in`).
+    A record over `max_record_bytes`, or without a valid `time` if that is set, becomes a dead letter.
+    `payload`: the field that holds the record.
     """
 
     kind: Kind = "jsonl"
@@ -54,10 +53,8 @@ class Format:
         position: str | None = None,
         parse: Callable[[bytes], Mapping[str, JSON]] | None = None,
     ) -> Event | DeadLetter:
-        """Never raises because of the content: that becomes a dead letter with its cause.
-
-        `parse` replaces the parser: it returns the fields, or raises a `RecordError`.
-        """
+        """A record that cannot be read becomes a dead letter. `parse` replaces the parser: it returns the
+        fields, or raises a `RecordError`."""
         try:
             if len(raw) > self.max_record_bytes:
                 raise MalformedRecord(
@@ -116,13 +113,10 @@ def json_object(data: bytes) -> Mapping[str, JSON]:
 
 
 OWN = "own"
-"""Key, inside a field that a source adds, of the record's own field of the same name."""
 
 
 def with_added(fields: Mapping[str, JSON], added: Mapping[str, Mapping[str, JSON]]) -> Mapping[str, JSON]:
-    """Fields that the source `added` win, so a record cannot fake its origin; its own field of that name
-    is kept in the added one as `own`.
-    """
+    """Fields of the source win, so a record cannot fake its origin; its own field is kept as `own`."""
     made = {name: {**about, OWN: fields[name]} if name in fields else about for name, about in added.items()}
     return {**fields, **made}
 
@@ -155,10 +149,7 @@ NEEDED = ("input", "record_key", "headers", "position")
 
 
 def result_json(result: Result) -> str:
-    """One line without the record's bytes, key and headers; `timeline` and `reasoning` only if present.
-
-    Raises `MalformedRecord` if a field is not a JSON value.
-    """
+    """Raises `MalformedRecord` if a field is not a JSON value."""
     try:
         line = {name: getattr(result, name) for name in WRITTEN}
         if result.timeline is not None:
@@ -173,12 +164,10 @@ def result_json(result: Result) -> str:
 def dead_letter_json(
     letter: DeadLetter, *, input_bytes: int | None = None, cut_bytes: Mapping[str, int] | None = None
 ) -> str:
-    """One line. `input` is the untouched record if it is UTF-8, else `input_base64`; null for a tombstone. A
-    Kafka record's key, headers and time are in `record`.
+    """`input` is the record if it is UTF-8, else `input_base64`; null for a tombstone.
 
     `input_bytes` keeps only the first bytes of the record, without splitting a character. The line's
-    `cut_bytes` counts missing bytes by part, including those cut by the source; the argument adds what the
-    caller has cut.
+    `cut_bytes` counts missing bytes by part; the argument adds what the caller has cut.
     """
     line: dict[str, object] = {
         "cause": letter.cause,
@@ -213,10 +202,7 @@ def dead_letter_json(
 
 
 def parse_dead_letter(line: bytes | str) -> DeadLetter:
-    """The inverse of `dead_letter_json`.
-
-    Raises `MalformedDeadLetter` if `line` is not one, or if its input, key, headers or position were cut.
-    """
+    """Raises `MalformedDeadLetter`, also if the input, key, headers or position were cut."""
     try:
         value = orjson.loads(line)
         position = _text_or_none(value, "position")
@@ -262,7 +248,6 @@ def _text_or_none(value: Mapping[str, JSON], name: str) -> str | None:
 
 
 def _bytes_json(data: bytes | None) -> JSON:
-    """Text if `data` is UTF-8, else an object with base64."""
     if data is None:
         return None
     try:
@@ -292,7 +277,6 @@ def result_lines(results: DataStream) -> DataStream:
 
 
 def dead_letter_lines(letters: DataStream) -> DataStream:
-    """As `result_lines`."""
     from pyflink.common import Types
 
     lines = letters.map(lambda data: dead_letter_json(decode(data)), Types.STRING())
@@ -300,7 +284,6 @@ def dead_letter_lines(letters: DataStream) -> DataStream:
 
 
 ENVELOPE = "envelope"
-"""Field for the rest of the object that held the record."""
 
 
 def record_in(
@@ -309,8 +292,8 @@ def record_in(
     """The record's fields at `path`, plus the rest of its object as `envelope` unless the record has that
     field.
 
-    `parse` reads a record stored as text. Raises `NoRecord` if the field is missing or null,
-    `MalformedRecord` if it is not a record.
+    `parse` reads a record stored as text. Raises `NoRecord` if the field is missing or null, or
+    `MalformedRecord`.
     """
     *outer, last = path.split(".")
     holder: JSON = value

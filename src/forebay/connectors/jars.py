@@ -1,7 +1,6 @@
-"""Download Flink connectors and file systems: each jar once, verified and kept.
+"""Download Flink connectors and file systems: each jar once, verified by its SHA-256 and kept.
 
-PyPI has no Flink connectors. A jar comes from Maven Central, a mirror or a folder, and is installed only if
-its SHA-256 is the one below.
+PyPI has no Flink connectors: a jar comes from Maven Central, a mirror or a folder.
 """
 
 from __future__ import annotations
@@ -33,11 +32,7 @@ OnBytes = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """`path` is relative to a Maven repository.
-
-    Flink itself loads a `plugin`, a file system, from its own folder below `plugins`; it is not on the class
-    path.
-    """
+    """`path`: in a Maven repository. Flink loads a `plugin` from its own folder."""
 
     connector: str
     path: str
@@ -75,16 +70,13 @@ S3 = Jar(
     sha256="5a3de2daac49e9df1783367391f994dace3bfa18c168b45c3d4563decca7d3d0",
     plugin=True,
 )
-"""Flink's file system for S3. (With flink-s3-fs-native 2.3.0, result files were lost when processes were
-killed.)
-"""
+"""With flink-s3-fs-native 2.3.0, result files were lost when processes were killed."""
 
 JARS = {jar.connector: jar for jar in (KAFKA, S3)}
 
 
 def installed_jar(jar: Jar, folder: Path) -> Path:
-    """Raises `SettingError`, with the install command, if the jar is missing, or if others may write to its
-    folders.
+    """Raises `SettingError` if the jar is missing, or others may write to its folders.
 
     Checks only the size: the content was verified when it was installed.
     """
@@ -112,11 +104,11 @@ def installed_jars(folder: Path) -> tuple[Path, ...]:
 
 
 def install_jar(jar: Jar, folder: Path, origin: str = MAVEN_CENTRAL, on_bytes: OnBytes | None = None) -> Path:
-    """Download `jar` unless it is installed; returns its path.
+    """`origin`: URL of a Maven repository, or a folder that holds the jar, directly or in a repository's
+    layout.
 
-    `origin`: URL of a Maven repository, or a folder that holds the jar, directly or in a repository's layout.
-    Blocks on the network; safe to run in several processes. Raises `SettingError` if the origin has no such
-    jar or a different one, `LaunchError` if it cannot be read.
+    Blocks; safe to run in several processes. Raises `SettingError` if the origin has no such jar,
+    `LaunchError` if it cannot be read.
     """
     place = jar.place(folder)
     if _is(place, jar):
@@ -140,7 +132,6 @@ def install_jar(jar: Jar, folder: Path, origin: str = MAVEN_CENTRAL, on_bytes: O
 
 
 def shown(origin: str) -> str:
-    """Without the user and password that a URL may hold."""
     return re.sub(r"//[^/@]*@", "//…@", origin)
 
 

@@ -20,12 +20,12 @@ KAFKA_POSITION = re.compile(r"([A-Za-z0-9._-]{1,249})(?:~[0-9]{1,9})?/([0-9]{1,1
 def read_letter(
     form: Format, line: bytes, position: str, *, parse: Parse | None = None
 ) -> Event | DeadLetter:
-    """The record in a dead letter, parsed by `form` or `parse`; a dead letter if it cannot be parsed.
-    `position`: for a line that is not a dead letter or has no position.
+    """A dead letter if the record cannot be parsed by `form` or `parse`. `position`: for a line without
+    one.
 
-    A record without a time gets the dead letter's. A Kafka record gets its key, headers and position back, a
-    feed's event its field `sse`. A dead letter that is not about one record (such as the rest of a file) is
-    returned as it is. A line once rejected as not a dead letter is parsed again.
+    A record without a time gets the dead letter's, a Kafka record its key, headers and position, a feed's
+    event its field `sse`. A dead letter that is not about one record is returned as it is. A line once
+    rejected as not a dead letter is parsed again.
     """
     try:
         letter = parse_dead_letter(line)

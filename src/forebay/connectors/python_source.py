@@ -25,9 +25,7 @@ SHARE_EVERY_S = 0.5
 
 
 class CallLimit:
-    """Decides after each record whether the call must end. The first needs no check: Flink calls a
-    function only if there is room for one.
-    """
+    """The first record needs no check: Flink calls a function only if there is room for one."""
 
     def __init__(self, has_room: HasRoom, *, most_s: float = MAX_S, clock: Clock | None = None) -> None:
         self._has_room = has_room
@@ -39,15 +37,13 @@ class CallLimit:
         self._until_s = self._clock.monotonic_s() + self._most_s
 
     def reached(self) -> bool:
-        """Whether the record just emitted must be the last."""
         return not self._has_room() or self._clock.monotonic_s() >= self._until_s
 
 
 class IdleWait:
-    """A call waits for a record for a twentieth of the idle time, between `WAIT_S` and `MAX_WAIT_S`.
+    """A call waits for a record for a twentieth of the idle time, as do barriers and timers.
 
-    Barriers and timers of the task wait as long. Each call crosses from Java to Python and back; an idle
-    source makes five a second.
+    Each call crosses from Java to Python and back; an idle source makes five a second.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -63,7 +59,7 @@ class IdleWait:
 
 
 class ReadShare:
-    """Reports the share of a source with an end that was read, at most twice a second, as a gauge."""
+    """At most twice a second."""
 
     def __init__(self, context: RuntimeContext, clock: Clock | None = None) -> None:
         # A gauge would be called on another thread of Flink's.
@@ -84,8 +80,8 @@ MAX_COUNT = 2**62
 def calls(env: StreamExecutionEnvironment, *, count: int | None = None, name: str) -> KeyedStream:
     """The numbers 0 to `count` - 1 (None: endless) in order, on one key and one subtask.
 
-    They only trigger the function that processes them, as soon as it has returned and there is room
-    downstream. A restore resumes after the last number in the checkpoint.
+    They trigger the function that processes them, as soon as it has returned and there is room downstream. A
+    restore resumes after the last number in the checkpoint.
     """
     last = (MAX_COUNT if count is None else count) - 1
     stream = env.from_source(NumberSequenceSource(0, last), WatermarkStrategy.no_watermarks(), name)
@@ -93,11 +89,8 @@ def calls(env: StreamExecutionEnvironment, *, count: int | None = None, name: st
 
 
 def on_one_key(stream: DataStream) -> KeyedStream:
-    """Key a stream of one subtask within its task.
-
-    `key_by` would shuffle: elements, each possibly much work, pile up between two tasks, and a restored job
-    must process them all before it can complete a checkpoint.
-    """
+    """Without a shuffle: elements pile up between two tasks, and a restored job must process them all
+    before it can complete a checkpoint."""
     jvm = get_gateway().jvm
     keyed = stream.key_by(one_key, Types.LONG())
     with_key = jvm.org.apache.flink.streaming.api.datastream.DataStream(

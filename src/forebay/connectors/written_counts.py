@@ -16,10 +16,7 @@ from forebay.records import DeadLetter, Result
 
 @dataclass(slots=True)
 class WrittenCounts:
-    """Results, dead letters, tokens of the results, results cut at `max_tokens`, and dead letters by cause.
-
-    Programs may choose causes; those after the first `MAX_CAUSES` are counted as `other`.
-    """
+    """Programs may choose causes; those after the first `MAX_CAUSES` are counted as `other`."""
 
     results: int = 0
     dead_letters: int = 0
@@ -64,8 +61,7 @@ class WrittenCounts:
 @dataclass(frozen=True, slots=True)
 class EndNote:
     """Counts of one of a sink's `subtasks` in a run, recorded when the job ends. `what`: `RESULTS` or
-    `DEAD_LETTERS`.
-    """
+    `DEAD_LETTERS`."""
 
     what: str
     subtasks: int
@@ -82,10 +78,7 @@ class EndNote:
 
 
 def noted_counts(notes: Iterable[EndNote], what: str) -> WrittenCounts | None:
-    """The sum of all subtasks; None if some left no note.
-
-    A subtask that ended before a restart and ran again has left two.
-    """
+    """None if some subtask left no note. One that ended before a restart and ran again has left two."""
     found = [note for note in notes if note.what == what]
     if not found or len(found) < max(note.subtasks for note in found):
         return None

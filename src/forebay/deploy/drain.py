@@ -1,7 +1,6 @@
 """Waits before a vLLM is stopped until it has no request.
 
-Runs in the container, with the standard library only. Kubernetes removes the pod from its Services at the
-same moment, but clients may send for some seconds more. Arguments: the most seconds to wait, vLLM's port.
+Runs in the container, with the standard library only. Arguments: the most seconds to wait, vLLM's port.
 """
 
 import re
@@ -21,7 +20,7 @@ HELD = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? ([0-9.e
 
 
 def held(port: int, host: str = "127.0.0.1") -> float | None:
-    """Running and waiting requests; 0 if the server has ended, None if unknown."""
+    """0 if the server has ended, None if unknown."""
     try:
         with DIRECT.open(f"http://{host}:{port}/metrics", timeout=5) as answer:
             found = HELD.findall(answer.read(16 << 20).decode("utf-8", "replace"))
@@ -40,9 +39,8 @@ def drain(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> float:
-    """Wait until no request is left, or for `most_s` if their number is unknown. Returns the seconds waited:
-    at least `notice_s`, but at most `most_s`.
-    """
+    """Wait until no request is left, or for `most_s` if their number is unknown. Returns the seconds
+    waited: at least `notice_s`, but at most `most_s`."""
     begin_s = clock()
     while (waited_s := clock() - begin_s) < most_s and (waited_s < notice_s or held(port, host) != 0):
         sleep(LOOK_S)

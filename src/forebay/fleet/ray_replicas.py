@@ -13,12 +13,15 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from forebay.clients.ray.addresses import each_address
-from forebay.clients.ray.cached_poll import CachedPoll
-from forebay.clients.ray.engines import engine_urls, fleet_application
-from forebay.clients.ray.instance import DEPLOY_FAILED, ServeApplication, ServeInstance
-from forebay.clients.ray.ports import DEPLOYMENT
-from forebay.clients.ray.rest import ServeRest
+from forebay.clients.ray import DEPLOYMENT
+from forebay.clients.ray.instance import (
+    DEPLOY_FAILED,
+    ServeApplication,
+    ServeInstance,
+    engine_urls,
+    fleet_application,
+)
+from forebay.clients.ray.rest import CachedPoll, ServeRest, each_address
 from forebay.clock import SystemClock
 from forebay.engine.client import replica_url
 from forebay.errors import DeployError, SettingError

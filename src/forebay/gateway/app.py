@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import orjson
 
-from forebay.clients.http.client import HttpClient
+from forebay.clients.http.server import HttpClient
 from forebay.clock import Clock, SystemClock
 from forebay.engine.client import request_headers
 from forebay.engine.failures import Redactor

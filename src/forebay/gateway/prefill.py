@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 
-from forebay.clients.http.client import HttpClient
 from forebay.clients.http.readers import PulledAnswer
+from forebay.clients.http.server import HttpClient
 from forebay.clock import Clock
 from forebay.engine.client import MAX_ANSWER_BYTES, MAX_ERROR_BYTES
 from forebay.engine.failures import Redactor, error_from_status, read_retry_after_s

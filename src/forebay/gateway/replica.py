@@ -6,8 +6,8 @@ import asyncio
 import math
 from types import TracebackType
 
-from forebay.clients.http.client import HttpClient
 from forebay.clients.http.readers import AnswerHead, PulledAnswer
+from forebay.clients.http.server import HttpClient
 from forebay.engine.failures import read_retry_after_s
 from forebay.errors import (
     AttemptTimeout,

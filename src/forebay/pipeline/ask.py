@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import CancelledError
 from typing import BinaryIO, Literal
 
-from forebay.connectors.encodings import likely_encoding
+from forebay.connectors.files.unpack import likely_encoding
 from forebay.connectors.formats import MAX_RECORD_BYTES, Format
 from forebay.engine.prompt import request_id
 from forebay.errors import MalformedRecord

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from forebay.apps.graph import InferenceOptions
 from forebay.connectors.base import DEAD_LETTERS, RESULTS, Written
+from forebay.connectors.kafka.cluster import AS_FIRST, TopicStart
 from forebay.connectors.kafka.settings import KafkaSource
-from forebay.connectors.kafka.start import AS_FIRST, TopicStart
 from forebay.engine.prompt import FieldTemplate
 from forebay.fleet.autoscale.settings import ScalingLink
 from forebay.fleet.discovery import ReplicaList

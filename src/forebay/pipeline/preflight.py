@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from forebay.clients.s3.client import S3Client, StoreAway
 from forebay.clients.s3.location import S3Path
-from forebay.connectors.files.settings import CsvSource, FileSource
+from forebay.connectors.files.settings import CsvSource, FileSource, StdoutSink
 from forebay.connectors.jars import installed_jar
-from forebay.connectors.stdout import StdoutSink
 from forebay.engine.prompt import FieldMissing, fields_in, names_of
 from forebay.errors import SettingError, TemplateFailed
 from forebay.files import OTHERS, check_nobody_else_writes

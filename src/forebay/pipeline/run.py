@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
 
 from forebay.clients.s3.location import Location, location_of
-from forebay.connectors.files.growing import GrowingSinks
+from forebay.connectors.files.sink import GrowingSinks
 from forebay.errors import SettingError
 from forebay.files import check_nobody_else_writes
 from forebay.flink.job import check_cluster

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 
 from forebay.clients.s3.client import Changed, Entry, S3Client, StoreAway, StoreRefused
 from forebay.clients.s3.location import Location, S3Path, s3_path
-from forebay.clients.s3.lock import Fenced, Hold, held_lock
+from forebay.clients.s3.lock import Fenced, HeldLock, held_lock
 from forebay.clock import Clock, SystemClock
 from forebay.flink.checkpoints import (
     END_MARK,
@@ -73,7 +73,7 @@ class S3Store:
         self._client = S3Client(home.bucket)
         self._clock = clock or SystemClock()
         self._sleep = sleep
-        self._hold: Hold | None = None
+        self._hold: HeldLock | None = None
         self._record: str | None = None
 
     @contextmanager

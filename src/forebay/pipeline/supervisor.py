@@ -15,8 +15,8 @@ from typing import TypeVar
 from forebay.clients.s3.location import Location, location_of
 from forebay.clients.s3.lock import Fenced
 from forebay.clock import uptime_s
-from forebay.connectors.files.growing import GrowingSinks
-from forebay.connectors.stdout import StdoutSink
+from forebay.connectors.files.settings import StdoutSink
+from forebay.connectors.files.sink import GrowingSinks
 from forebay.errors import ForebayError, LaunchError, PipelineFailed, ResultsLost, SettingError, SetupError
 from forebay.flink.jvm import HEAP_MB, start_jvm
 from forebay.pipeline.attempt import AttemptSpec, JobAttempt, Preparation

@@ -14,7 +14,7 @@ from tests.harness.clock import ManualClock
 from forebay.cli.demo import kafka as module
 from forebay.cli.demo.kafka import Feeder, between_topics, due, pace_of, posts
 from forebay.cli.demo.plan import Demo, DemoOptions, plan_demo
-from forebay.connectors.files.replay import ReplaySpeed
+from forebay.connectors.files.source import ReplaySpeed
 from forebay.connectors.kafka.admin import KafkaAway
 from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.settings import KafkaSink, KafkaSource

@@ -22,8 +22,8 @@ from forebay.cli.demo.plan import (
 )
 from forebay.cli.demo.topics import SLICES
 from forebay.connectors.files.settings import CsvSource, JsonlSource
-from forebay.connectors.generator.posts import TOPICS
 from forebay.connectors.generator.settings import GeneratorSource
+from forebay.connectors.generator.source import TOPICS
 from forebay.errors import SettingError
 from forebay.settings import SecretRef
 

@@ -16,7 +16,7 @@ from forebay.cli.demo.topics import (
     answered_words,
     weighs_topics,
 )
-from forebay.connectors.generator.posts import TOPICS
+from forebay.connectors.generator.source import TOPICS
 from forebay.engine.client import HttpEngine
 from forebay.records import JSON, Request
 

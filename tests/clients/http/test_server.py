@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from forebay.clients.http import server as server_module
-from forebay.clients.http.client import MANY, HttpClient
 from forebay.clients.http.readers import AnswerHead, CallOverdue, WholeAnswer
-from forebay.clients.http.server import HttpServer
+from forebay.clients.http.server import MANY, HttpClient, HttpServer
 from forebay.errors import BadRequest, Overloaded, Unreachable
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"

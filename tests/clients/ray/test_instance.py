@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.ray_serve import application, body
 
-from forebay.clients.ray.engines import engine_urls, fleet_application
-from forebay.clients.ray.instance import MAX_SAID, ServeInstance, plain
-from forebay.clients.ray.ports import Ports
+from forebay.clients.ray import Ports
+from forebay.clients.ray.instance import MAX_SAID, ServeInstance, engine_urls, fleet_application, plain
 from forebay.errors import DeployError
 
 JSON = st.recursive(

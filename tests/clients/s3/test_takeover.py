@@ -22,7 +22,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from forebay.clients.s3.lease import BEAT_S, HOLD_S, Claim, Lock, Seen
+from forebay.clients.s3.lock import BEAT_S, HOLD_S, Claim, Lock, Seen
 
 TICK_S = 0.25
 FENCES, FAILURES = 4, 4

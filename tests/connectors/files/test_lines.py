@@ -28,11 +28,6 @@ from forebay.errors import ForebayError, SettingError
 TEXT = LineReader(Format("text"))
 
 
-def texts(path: Path, reader: LineReader = TEXT) -> list[bytes]:
-    files = FilesReader(parts_of(path, reader), reader)
-    return [record for _, record in files.records(FileCursor()) if record is not None]
-
-
 def test_files_are_read_by_name_without_hidden_ones(tmp_path: Path) -> None:
     for name in ("b", "10", "2", "sub/a", ".hidden", "_new/x", "a"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -138,7 +133,9 @@ def test_every_record_that_can_be_right_is_kept_whole() -> None:
     assert LineReader(Format(), letters=True).longest_line > 2 * longest
 
 
-def lines_of(path: Path, encoding: str, most: int = 100, place: LinePlace | None = None) -> list[module.Line]:
+def lines_of(
+    path: Path, encoding: str, most: int = 100, place: LinePlace | None = None
+) -> list[module.TextLine]:
     file = LineFile(LinePart(str(path), "f"), encoding, most, place or LinePlace())
     return list(iter(file.next, None))
 
@@ -155,14 +152,6 @@ def test_the_byte_order_mark_holds_wherever_reading_begins(tmp_path: Path) -> No
     first, second = lines_of(tmp_path / "f", "utf-16")
     assert (first.text, second.text) == (b"one\n", b"two\n")
     assert lines_of(tmp_path / "f", "utf-16", place=first.after) == [second]
-
-
-def test_bytes_that_are_not_of_the_encoding_are_a_problem(tmp_path: Path) -> None:
-    (tmp_path / "f").write_bytes(b"caf\xe9\nbad \x81\n")
-    good, bad = lines_of(tmp_path / "f", "cp1252")
-    assert (good.text, good.problem) == ("café\n".encode(), None)
-    assert bad.problem == "not cp1252: byte 5 is 0x81 (character maps to <undefined>)"
-    assert bad.raw == b"bad \x81\n"
 
 
 @pytest.mark.parametrize("whole", [True, False])

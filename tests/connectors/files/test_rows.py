@@ -11,11 +11,17 @@ from hypothesis import strategies as st
 
 from forebay.codec import decode
 from forebay.connectors.event_time import EventTime
+from forebay.connectors.files import lines as module
 from forebay.connectors.files import reader as reader_module
-from forebay.connectors.files import rows as module
-from forebay.connectors.files.headers import compare_headers
-from forebay.connectors.files.reader import FileCursor, FilesReader, LineReader, distinct, parts_of
-from forebay.connectors.files.rows import quote_after
+from forebay.connectors.files.lines import quote_after
+from forebay.connectors.files.reader import (
+    FileCursor,
+    FilesReader,
+    LineReader,
+    compare_headers,
+    distinct,
+    parts_of,
+)
 from forebay.connectors.formats import Format, dead_letter_json
 from forebay.records import DeadLetter, Event
 
@@ -111,28 +117,6 @@ def test_lines_are_counted_from_one_and_empty_ones_are_no_records(read: object) 
     assert [(record.raw, record.position) for record in records] == [(b"a", "f@1"), (b"b", "f@4")]
 
 
-def test_the_position_of_a_row_is_its_first_line(read: object) -> None:
-    records = read(HEADED, b'id,text\n1,"a\nb\nc"\n2,d\n"3\n",e')
-    assert [record.position for record in records] == ["f@2", "f@5", "f@6"]
-
-
-def test_line_ends_inside_quotes_are_kept(read: object) -> None:
-    (record,) = read(HEADED, b'id,text\r\n1,"a\r\nb\nc\r\n"\r\n')
-    assert record.fields == {"id": "1", "text": "a\r\nb\nc\r\n"}
-    assert record.raw == b'1,"a\r\nb\nc\r\n"'
-
-
-def test_a_header_whose_time_column_holds_no_time_is_no_record(read: object) -> None:
-    timed = LineReader(Format("csv", time=EventTime("at")), header=True)
-    event, letter = read(timed, [b"id,at", b"1,2026-03-02T08:00:00Z", b"id,at", b"2,at"])
-    assert isinstance(event, Event)
-    assert isinstance(letter, DeadLetter)
-
-
-def test_header_rows_are_no_records(read: object) -> None:
-    assert [r.raw for r in read(HEADED, [b"id,text", b"1,a", b'"id","text"', b"2,b"])] == [b"1,a", b"2,b"]
-
-
 def test_each_file_has_its_own_header(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.csv").write_bytes(b"id,text\n1,one\n")
@@ -166,41 +150,12 @@ def test_a_header_that_cannot_be_read_costs_its_own_file(tmp_path: Path) -> None
     assert good.fields == {"text": "two", "id": "2"}
 
 
-def test_the_row_after_a_header_with_an_open_quote_is_not_the_header(read: object) -> None:
-    header, row, other = read(HEADED, b'id,"text\n1,a\n2,b\n')
-    assert header.detail == "the quote that opens in line 1 is not closed by the end of the file"
-    assert [letter.raw for letter in (row, other)] == [b"1,a", b"2,b"]
-    assert row.detail == "the header of its file cannot be read: the columns have no names"
-
-
 def test_a_header_of_very_many_columns_costs_little() -> None:
     names = ["a"] * 300_000
     columns = distinct(names)
     assert (len(columns), columns[1], columns[-1]) == (300_000, "a_2", "a_300000")
     (warning,) = compare_headers("f", names, "f", names)
     assert len(warning) < 300
-
-
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        (["a", "b"], ("a", "b")),
-        (["a", "a", "a"], ("a", "a_2", "a_3")),
-        (["a", "a", "a_2"], ("a", "a_3", "a_2")),
-        (["", ""], ("", "_2")),
-    ],
-)
-def test_column_names_are_distinct(names: list[str], expected: tuple[str, ...]) -> None:
-    assert distinct(names) == expected
-
-
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-32-be", "cp1252", "shift_jis"])
-def test_json_lines_of_another_encoding_are_kept_as_utf_8(read: object, encoding: str) -> None:
-    word = "カフェ" if encoding == "shift_jis" else "café"
-    lines = [f'{{"text": "{word}"}}', f"{word} is not JSON", ""]
-    event, letter = read(LineReader(Format(), encoding=encoding), "\r\n".join(lines).encode(encoding))
-    assert (event.fields, event.raw) == ({"text": word}, lines[0].encode())
-    assert (letter.raw, letter.position) == (lines[1].encode(), "f@2")
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "cp1252"])
@@ -228,13 +183,6 @@ def test_the_missing_bytes_of_a_line_are_counted(
     assert (letter.cause, len(letter.raw) + letter.cut_bytes) == ("malformed_record", 101)
     assert letter.cut_bytes > 80
     assert event.raw == b"{}"
-
-
-def test_a_quoted_row_over_the_size_limit_is_one_dead_letter(read: object) -> None:
-    reader = LineReader(Format("csv", columns=COLUMNS, max_record_bytes=10))
-    letter, event = read(reader, [b'1,"long', b'more"', b"2,b"])
-    assert (letter.raw, letter.detail) == (b'1,"long\nmore"', "the record has 13 bytes, the limit is 10")
-    assert event.raw == b"2,b"
 
 
 def test_a_quote_that_is_not_closed_costs_its_line_only(read: object) -> None:
@@ -311,24 +259,3 @@ def test_a_letters_time_is_that_of_a_record_without_one(read: object) -> None:
     assert [record.time_ms for record in read(untimed, lines)] == [5, 5, 5]
     timed = LineReader(Format(time=EventTime("at", "unix_ms")), letters=True)
     assert [record.time_ms for record in read(timed, lines)] == [7, 5, 5]
-
-
-@pytest.mark.parametrize(
-    ("line", "inside", "expected"),
-    [
-        (b'a,"b', False, "open"),
-        (b'a,"b"', False, "closed"),
-        (b'a,"b"\r\n', False, "closed"),
-        (b'a,"b""', False, "open"),
-        (b'5" disk,b', False, "closed"),
-        (b'\xef\xbb\xbf"a', False, "open"),
-        (b'end",b', True, "closed"),
-        (b'end" b', True, "misplaced"),
-        (b'end","b', True, "open"),
-        (b"", True, "open"),
-        (b'""', True, "open"),
-        (b'"', True, "closed"),
-    ],
-)
-def test_open_quotes(line: bytes, inside: bool, expected: str) -> None:
-    assert quote_after(line, b",", inside=inside) == expected

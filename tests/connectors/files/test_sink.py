@@ -1,13 +1,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from forebay.clients.s3.client import S3Client
 from forebay.clients.s3.location import S3Path
-from forebay.connectors.files.sink import Part, committed_parts, read_jsonl_sink
+from forebay.connectors.files import sink
+from forebay.connectors.files.sink import GrowingFiles, GrowingSinks, Part, committed_parts, read_jsonl_sink
+from forebay.files import try_lock
 
 
 def test_only_committed_files_are_read_in_the_order_written(tmp_path: Path) -> None:
@@ -36,3 +44,177 @@ def test_lines_after_a_byte_are_the_same_in_a_folder_and_a_bucket(
     for begin in range(len(content) + 1):
         file, stored = (Part(place, "part", 0, len(content)) for place in (tmp_path, S3Path("b", "k")))
         assert list(stored.lines(begin)) == list(file.lines(begin))
+
+
+def commit(folder: Path, number: int, text: bytes, job: str = "0a", at_s: int = 0) -> None:
+    """Let a file appear as Flink's sink commits one."""
+    path = folder / f".new-{job}-1c-2d-{number}.jsonl"
+    hidden = folder / f".{path.name}.inprogress.3e"
+    hidden.write_bytes(text)
+    os.utime(hidden, (at_s, at_s or number))
+    hidden.rename(path)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
+
+
+class Killed(BaseException):
+    pass
+
+
+@contextmanager
+def killed_at(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kill the process before change number `step` of the file system; a write may get half of its bytes."""
+    left = [step]
+
+    def before(change: Any) -> Any:
+        def changed(*args: Any, **options: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+            return change(*args, **options)
+
+        return changed
+
+    def copy(lines: Any, file: Any, size: int) -> None:
+        data = lines.read()
+        left[0] -= 1
+        if left[0] < 0:
+            file.write(data[: len(data) // 2])
+            file.flush()
+            raise Killed
+        file.write(data)
+
+    with monkeypatch.context() as patched:
+        for name in ("rename", "unlink"):
+            patched.setattr(Path, name, before(getattr(Path, name)))
+        for name in ("open", "fsync", "utime"):
+            patched.setattr(sink.os, name, before(getattr(os, name)))
+        patched.setattr(sink.shutil, "copyfileobj", copy)
+        yield
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=3), min_size=1, max_size=5),
+    st.lists(st.integers(0, 25), max_size=4),
+    st.integers(1, 400),
+)
+def test_kills_at_any_step_lose_and_repeat_nothing(
+    sizes: list[list[int]], kills: list[int], most_bytes: int
+) -> None:
+    with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as monkeypatch:
+        folder = Path(name)
+        monkeypatch.setattr(sink, "MAX_BYTES", most_bytes)
+        expected: list[bytes] = []
+        seen, number = b"", 0
+        for of_checkpoint in sizes:
+            for size in of_checkpoint:
+                lines = [b"%d %s" % (number, b"x" * size), b"%d" % number]
+                commit(folder, number, b"".join(line + b"\n" for line in lines))
+                expected += lines
+                number += 1
+            for step in kills:
+                with killed_at(step, monkeypatch), suppress(Killed):
+                    GrowingFiles(folder).move()
+                # What a reader has seen stays as it is.
+                now = b"".join(path.read_bytes() for path in sorted(folder.glob("part-0a-0.jsonl")))
+                assert now.startswith(seen)
+                seen = now
+        GrowingFiles(folder).move()
+        assert list(read_jsonl_sink(folder)) == expected
+        assert all(each.startswith("part-0a-") for each in names(folder))
+
+
+def test_lines_of_all_checkpoints_are_in_one_file(tmp_path: Path) -> None:
+    for number in range(12):
+        commit(tmp_path, number, b"%d\n" % number)
+        GrowingFiles(tmp_path).move()
+    assert names(tmp_path) == ["part-0a-0.jsonl"]
+    assert (tmp_path / "part-0a-0.jsonl").read_bytes() == b"".join(b"%d\n" % n for n in range(12))
+
+
+def test_each_job_has_a_file_and_large_ones_are_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink, "MAX_BYTES", 4)
+    commit(tmp_path, 0, b"1\n2\n")
+    commit(tmp_path, 1, b"3\n")
+    commit(tmp_path, 2, b"4\n", job="0b")
+    GrowingFiles(tmp_path).move()
+    assert names(tmp_path) == ["part-0a-0.jsonl", "part-0a-1.jsonl", "part-0b-0.jsonl"]
+
+
+def test_file_has_the_time_of_its_last_line(tmp_path: Path) -> None:
+    commit(tmp_path, 0, b"1\n", at_s=10)
+    commit(tmp_path, 1, b"2\n", at_s=20)
+    GrowingFiles(tmp_path).move()
+    assert [part.written_ns for part in committed_parts(tmp_path)] == [20 * 10**9]
+
+
+def test_uncommitted_files_and_those_of_others_stay(tmp_path: Path) -> None:
+    kept = ("..new-0a-1c-2d-0.jsonl.inprogress.3e", ".part-0a-1c-0.jsonl", "part-0a-1c-1.jsonl", "note.txt")
+    for name in kept:
+        (tmp_path / name).write_text("1\n")
+    GrowingFiles(tmp_path).move()
+    assert names(tmp_path) == sorted(kept)
+
+
+def test_folder_that_another_process_moves_is_left_alone(tmp_path: Path) -> None:
+    commit(tmp_path, 0, b"1\n")
+    lock = try_lock(tmp_path / ".lock")
+    assert lock is not None
+    GrowingFiles(tmp_path).move()
+    assert not list(tmp_path.glob("part-*"))
+    os.close(lock)
+    GrowingFiles(tmp_path).move()
+    assert names(tmp_path) == ["part-0a-0.jsonl"]
+
+
+def test_failure_is_reported_once_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    commit(tmp_path, 0, b"1\n")
+
+    def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sink, "POLL_S", 1000)
+    with monkeypatch.context() as patched:
+        patched.setattr(sink.shutil, "copyfileobj", full)
+        sinks = GrowingSinks([tmp_path, tmp_path / "missing"])
+        sinks.move()
+    assert caplog.text.count("No space left on device") == 1
+    sinks.close()
+    assert list(read_jsonl_sink(tmp_path)) == [b"1"]
+
+
+def test_clock_that_is_set_back_does_not_change_a_writers_order(tmp_path: Path) -> None:
+    for number, at_s in enumerate((20, 30, 10)):
+        commit(tmp_path, number, b"%d\n" % number, at_s=at_s)
+    GrowingFiles(tmp_path).move()
+    assert list(read_jsonl_sink(tmp_path)) == [b"0", b"1", b"2"]
+
+
+def test_last_move_waits_for_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink, "POLL_S", 1000)
+    commit(tmp_path, 0, b"1\n")
+    lock = try_lock(tmp_path / ".lock")
+    assert lock is not None
+    sinks = GrowingSinks([tmp_path])
+    monkeypatch.setattr(sink, "FINISH_TRIES", 3)
+    waits: list[float] = []
+    monkeypatch.setattr(sink.time, "sleep", waits.append)
+    assert "another process holds .lock" in sinks.finish()
+    monkeypatch.setattr(sink.time, "sleep", lambda _: os.close(lock))
+    assert sinks.finish() == ""
+    assert list(read_jsonl_sink(tmp_path)) == [b"1"]
+    monkeypatch.setattr(sink.time, "sleep", waits.append)
+    sinks.close()
+
+
+def test_lines_after_a_half_written_one_begin_at_the_next(tmp_path: Path) -> None:
+    (tmp_path / "part-0a-0.jsonl").write_bytes(b"one\ntwo\nthree\n")
+    (part,) = committed_parts(tmp_path)
+    assert list(part.lines(4)) == [b"two", b"three"]
+    assert list(part.lines(6)) == [b"three"]

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.harness.keyed_state import OneKeyContext
+from tests.harness.clock import ManualClock
+from tests.harness.keyed_state import OneKeyContext, PlannedCalls, Room
 
 from forebay.codec import decode
-from forebay.connectors.files.reader import FilesReader, LineReader, parts_of
-from forebay.connectors.files.replay import records_of
-from forebay.connectors.files.source import ReadPieces
+from forebay.connectors.event_time import EventTime
+from forebay.connectors.files import source
+from forebay.connectors.files.reader import FilesReader, LineReader, columns_at, parts_of
+from forebay.connectors.files.source import (
+    Files,
+    ReadPieces,
+    ReplayRecords,
+    ReplaySpeed,
+    line_reader,
+    records_of,
+    replay_source,
+)
 from forebay.connectors.formats import Format
+from forebay.connectors.python_source import WAIT_S
+from forebay.errors import SettingError
 from forebay.flink.types import END_OF_TIME_MS
 
 LINES = st.lists(st.sampled_from([b"", b'{"at": 1}', b"bad", b"x" * 150, b'1,"a', b'b"', b"2,c"]))
@@ -104,3 +117,187 @@ def test_files_of_a_folder_may_come_and_go_between_runs(tmp_path: Path) -> None:
         ("in/c.csv@2", "4", "c"),
         ("in/c.csv@3", "5", "c"),
     ]
+
+
+FORM = Format(time=EventTime("at", "unix_s"), max_record_bytes=100)
+
+
+class Run:
+    """One replay of `path`, from a checkpoint; each record takes `takes_s`."""
+
+    def __init__(
+        self,
+        path: Path,
+        reader: LineReader,
+        pace: ReplaySpeed | None = None,
+        *,
+        states: dict[str, bytes] | None = None,
+        room: Room | None = None,
+        takes_s: float = 0.0,
+    ) -> None:
+        self.clock = ManualClock(0.0)
+        self.context = OneKeyContext(states)
+        self.room = room or Room()
+        self._takes_s = takes_s
+        self.function = ReplayRecords(
+            parts_of(path, reader), reader, pace or ReplaySpeed(), clock=self.clock, sleep=self.clock.pause
+        )
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.setattr(source, "output_room", lambda _: self.room)
+            self.function.open(self.context)
+
+    def call(self, *, end: bool = False) -> list[tuple[float, bytes]]:
+        """Time and content of each record that a call emitted."""
+        left = []
+        given = self.function.on_timer(END_OF_TIME_MS, self.context) if end else None
+        for data in given or self.function.process_element(0, self.context):
+            left.append((self.clock.monotonic_s(), decode(data).raw))
+            self.clock.advance(self._takes_s)
+        return left
+
+
+def replayed(path: Path, pace: ReplaySpeed, late_s: float = 0.0) -> list[tuple[float, bytes]]:
+    run = Run(path, LineReader(FORM), pace, takes_s=late_s)
+    left = run.call()
+    while run.function._next is not None:
+        left += run.call()
+    return left
+
+
+def test_records_leave_at_their_times(tmp_path: Path) -> None:
+    lines = [b'{"at": 100}', b'{"at": 100.5}', b"bad", b'{"at": 99}', b'{"at": 103}', b'{"at": 9999}']
+    (tmp_path / "f").write_bytes(b"\n".join(lines))
+    left = replayed(tmp_path / "f", ReplaySpeed(speed=2, longest_gap_s=10))
+    assert [raw for _, raw in left] == lines
+    assert [at_s for at_s, _ in left] == pytest.approx([0, 0.25, 0.25, 0.25, 2.25, 12.25])
+
+
+def test_what_was_late_is_made_up(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"".join(b'{"at": %d}\n' % n for n in range(4)))
+    assert [at_s for at_s, _ in replayed(tmp_path / "f", ReplaySpeed(), late_s=1.5)] == [0, 1.5, 3, 4.5]
+    assert [at_s for at_s, _ in replayed(tmp_path / "f", ReplaySpeed(), late_s=0.5)] == pytest.approx(
+        [0, 1, 2, 3]
+    )
+
+
+def test_no_call_waits_long_or_emits_more_than_there_is_room_for(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b'{"at": 1}\n' * 5 + b'{"at": 9}\n')
+    run = Run(tmp_path / "f", LineReader(FORM), room=Room(True, False, False))
+    assert [len(run.call()) for _ in range(4)] == [2, 1, 2, 0]
+    assert run.clock.slept_s == [WAIT_S]
+
+
+FILES = st.lists(st.lists(st.sampled_from([b"", b'{"at": 1}', b"bad", b"x" * 150, b'1,"a', b'b"', b"2,c"])))
+REPLAYERS = st.sampled_from(
+    [
+        LineReader(FORM),
+        LineReader(Format("text"), limit=3),
+        LineReader(Format("csv", columns=("id", "text"))),
+    ]
+)
+
+
+def written(factory: pytest.TempPathFactory, files: list[list[bytes]], end: bytes) -> Path:
+    folder = factory.mktemp("replay")
+    for number, lines in enumerate(files):
+        (folder / f"{number:03d}").write_bytes(end.join(lines))
+    return folder
+
+
+@given(FILES, REPLAYERS, st.sampled_from([b"\n", b"\r\n"]), st.data())
+def test_a_restore_between_any_two_calls_continues_at_the_same_place(
+    tmp_path_factory: pytest.TempPathFactory,
+    files: list[list[bytes]],
+    reader: LineReader,
+    end: bytes,
+    data: st.DataObject,
+) -> None:
+    folder = written(tmp_path_factory, files, end)
+    everything = [decode(recorded.data) for recorded in records_of(parts_of(folder, reader), reader)]
+    states, got, script = {}, [], Room(*data.draw(st.lists(st.booleans())))
+    for number in range(1000):
+        run = Run(folder, reader, states=states, room=script)
+        calls = data.draw(st.integers(1, 3))
+        for _ in range(calls):
+            got += [raw for _, raw in run.call()]
+        states = run.context.states
+        # Files that are added before and behind the place, and lines to those that are read.
+        name = data.draw(st.sampled_from(["000", "0005", "zzz"]))
+        with (folder / name).open("ab") as file:
+            file.write(end + b'{"at": 77}')
+        if run.function._next is None or number > 900:
+            break
+    got += [raw for _, raw in Run(folder, reader, states=states).call(end=True)]
+    assert got == [record.raw for record in everything]
+
+
+def test_a_file_that_is_added_before_the_one_in_hand_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "b.jsonl").write_bytes(b"".join(b'{"at": 1, "n": %d}\n' % n for n in range(4)))
+    reader = LineReader(FORM)
+    run = Run(tmp_path, reader, room=Room(False, False))
+    got = [raw for _ in range(2) for _, raw in run.call()]
+    (tmp_path / "a.jsonl").write_bytes(b'{"at": 1, "added": true, "much": "longer than the other"}\n' * 9)
+    got += [raw for _, raw in Run(tmp_path, reader, states=run.context.states).call()]
+    assert got == [b'{"at": 1, "n": %d}' % n for n in range(4)]
+
+
+@given(FILES, st.lists(st.booleans()), st.integers(1, 5))
+def test_the_calls_that_are_planned_are_enough(
+    tmp_path_factory: pytest.TempPathFactory, files: list[list[bytes]], room: list[bool], gap_s: int
+) -> None:
+    """With any room: nothing is left for the end of the input, when checkpoints are impossible."""
+    lines = [b'{"at": %d}' % (gap_s * n) for n, _ in enumerate(line for lines in files for line in lines)]
+    folder = written(tmp_path_factory, [lines], b"\n")
+    planned = PlannedCalls()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(source, "calls", planned)
+        replay_source(None, Files(folder, FORM), ReplaySpeed(speed=7))
+    run = Run(folder, LineReader(FORM), ReplaySpeed(speed=7), room=Room(*room), takes_s=0.001)
+    left = [each for _ in range(planned.count) for each in run.call()]
+    assert [raw for _, raw in left] == lines
+    assert planned.count <= len(lines) + math.ceil(max(0, len(lines) - 1) * gap_s / 7 / WAIT_S) + 2
+
+
+def test_settings_that_make_no_sense(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"{}")
+    with pytest.raises(SettingError, match="follow"):
+        replay_source(None, Files(tmp_path / "f", FORM, follow=True), ReplaySpeed())
+    with pytest.raises(SettingError, match="recorded time"):
+        replay_source(None, Files(tmp_path / "f"), ReplaySpeed())
+    for wrong in ({"speed": 0}, {"speed": float("nan")}, {"longest_gap_s": -1}):
+        with pytest.raises(SettingError):
+            ReplaySpeed(**wrong)
+
+
+def test_csv_headers(tmp_path: Path) -> None:
+    def columns(text: bytes) -> tuple[str, ...]:
+        (tmp_path / "f.csv").write_bytes(text)
+        config = Files(tmp_path, Format("csv"))
+        line_reader(config)
+        return columns_at(config)
+
+    (tmp_path / "_hidden.csv").write_bytes(b"not,this")
+    assert columns(b"id,text\r\n1,a") == ("id", "text")
+    assert columns(b'\xef\xbb\xbf"a\nb",c\n1,2') == ("a\nb", "c")
+    assert columns(b"a,a\n") == ("a", "a_2")
+    for bad in (b"", b"\xff\n", b'"a,b\n', "a,b\n".encode("utf-16-le")):
+        with pytest.raises(SettingError, match=r"header|is empty: it has no line with the names"):
+            columns(bad)
+    with pytest.raises(SettingError, match="set `encoding: utf-16` for the source"):
+        columns("a,b\n".encode("utf-16"))
+
+
+def test_sources_that_are_missing(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="does not exist"):
+        line_reader(Files(tmp_path / "none"))
+    with pytest.raises(SettingError, match="name the columns"):
+        line_reader(Files(tmp_path, Format("csv")))
+    with pytest.raises(SettingError, match="name the columns"):
+        line_reader(Files(tmp_path, Format("csv"), letters=True))
+    with pytest.raises(SettingError, match="limit"):
+        line_reader(Files(tmp_path, limit=0))
+    (tmp_path / "f").write_bytes(b"{}")
+    with pytest.raises(SettingError, match="name a directory"):
+        line_reader(Files(tmp_path / "f", follow=True))
+    with pytest.raises(SettingError, match="leave one of them out"):
+        line_reader(Files(tmp_path, follow=True, limit=5))

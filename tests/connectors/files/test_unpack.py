@@ -8,16 +8,28 @@ import io
 import lzma
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from forebay.codec import decode
 from forebay.connectors.files import unpack
 from forebay.connectors.files.lines import LinePart, sized
 from forebay.connectors.files.reader import FileCursor, FilesReader, LineReader, parts_of
-from forebay.connectors.files.unpack import UNREADABLE, UnreadableFile, open_file, packing_of
+from forebay.connectors.files.unpack import (
+    ASCII_BASED,
+    UNREADABLE,
+    UnreadableFile,
+    canonical_encoding,
+    encoding_hint,
+    looks_utf_16,
+    open_file,
+    packing_of,
+)
 from forebay.connectors.formats import Format
 from forebay.errors import SettingError
 
@@ -147,3 +159,31 @@ def test_a_file_that_is_cut_short_or_damaged_is_named(tmp_path: Path, packing: s
     (tmp_path / "f").write_bytes(damaged)
     with pytest.raises((SettingError, *UNREADABLE)):
         parts_of(tmp_path, TEXT)
+
+
+@pytest.mark.parametrize("name", ["", "utf-7", "base64", "idna", "unicode_escape", "cp037", "hz", "utf_8\0"])
+def test_what_is_not_read_by_lines_is_refused(name: str) -> None:
+    with pytest.raises(SettingError, match=r"encoding: expected the name of a text encoding \(utf-8, utf-16"):
+        canonical_encoding(name)
+
+
+@pytest.mark.parametrize("name", ASCII_BASED)
+def test_a_line_feed_is_one_byte_in_encodings_that_contain_ascii(name: str) -> None:
+    for high in range(0x80, 0x100):
+        for data in (bytes((high, 0x0A)), bytes((high, 0x81, 0x0A)), bytes((high, 0x30, 0x81, 0x0A))):
+            with suppress(UnicodeDecodeError):
+                assert data.decode(name).endswith("\n")
+    assert bytes(range(0x20, 0x7F)).decode(name).encode("ascii") == bytes(range(0x20, 0x7F))
+
+
+@pytest.mark.parametrize("order", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf_16_is_recognised_wherever_a_line_is_cut(order: str) -> None:
+    data = 'id,text\n1,"a line of some words"\n'.encode(order)
+    for line in data.split(b"\n")[:2]:
+        assert looks_utf_16(line) == "utf-16"
+        assert "set `encoding: utf-16`" in encoding_hint(line)
+
+
+@given(st.text(alphabet=st.characters(blacklist_characters="\0", blacklist_categories=["Cs"])))
+def test_no_hint_for_utf_8(text: str) -> None:
+    assert encoding_hint(text.encode()) == ""

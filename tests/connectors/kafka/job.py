@@ -8,8 +8,8 @@ from pathlib import Path
 
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka.cluster import KafkaCluster
-from forebay.connectors.kafka.sink import KafkaSink, kafka_sink
-from forebay.connectors.kafka.source import KafkaSource, kafka_source
+from forebay.connectors.kafka.sink import TopicSink, kafka_sink
+from forebay.connectors.kafka.source import TopicSource, kafka_source
 from forebay.engine.prompt import PromptTemplate
 from forebay.flink.checkpoints import newest_checkpoint
 from forebay.flink.environment import FlinkConfig, Restart, flink_environment
@@ -34,7 +34,7 @@ def main(order: dict[str, str]) -> None:
         )
     )
     cluster = KafkaCluster(order["bootstrap"])
-    source = KafkaSource(cluster, Format(), topics=(order["source"],), group=order["source"])
+    source = TopicSource(cluster, Format(), topics=(order["source"],), group=order["source"])
     call = InferenceSpec(
         ScriptedEngineFactory(Mixture(((0.95, 0.01), (0.05, 0.3)))),
         model="m",
@@ -42,10 +42,10 @@ def main(order: dict[str, str]) -> None:
     )
     answered = infer(kafka_source(env, source), call, capacity=16)
     kafka_sink(
-        answered.results, KafkaSink(cluster, order["results"], transactions=f"{order['source']}-results")
+        answered.results, TopicSink(cluster, order["results"], transactions=f"{order['source']}-results")
     )
     kafka_sink(
-        answered.dead_letters, KafkaSink(cluster, order["letters"], transactions=f"{order['source']}-letters")
+        answered.dead_letters, TopicSink(cluster, order["letters"], transactions=f"{order['source']}-letters")
     )
     env.execute("from topic to topic")
 

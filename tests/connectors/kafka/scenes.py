@@ -20,7 +20,7 @@ from forebay.codec import decode
 from forebay.connectors.files.sink import JsonlFiles, jsonl_sink, read_jsonl_sink
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka.cluster import KafkaCluster
-from forebay.connectors.kafka.source import KafkaSource, kafka_source
+from forebay.connectors.kafka.source import TopicSource, kafka_source
 from forebay.flink.environment import FlinkConfig, embedded_rest, flink_environment
 from forebay.flink.event_time import with_event_time
 from forebay.flink.job import RunningJob, submit
@@ -41,7 +41,7 @@ class Scenes:
         self.cluster = KafkaCluster(self.bootstrap)
 
     def start(
-        self, name: str, config: KafkaSource, *, parallelism: int = 1, window: bool = False
+        self, name: str, config: TopicSource, *, parallelism: int = 1, window: bool = False
     ) -> RunningJob:
         port = free_port()
         flink = replace(
@@ -68,7 +68,7 @@ class Scenes:
         out = self.folder / name / "out"
         return [orjson.loads(line) for line in read_jsonl_sink(out)] if out.is_dir() else []
 
-    def bounded(self, name: str, config: KafkaSource) -> list[dict[str, Any]]:
+    def bounded(self, name: str, config: TopicSource) -> list[dict[str, Any]]:
         """Everything read by a job that ends with the present records."""
         job = self.start(name, replace(config, until_latest=True))
         wait_until(lambda: job.ended() is not None, WAIT_S)
@@ -119,7 +119,7 @@ def starts(scenes: Scenes) -> Iterator[tuple[str, Any]]:
     name = scenes.topic("starts", 1)
     for n in range(4):
         scenes.write(name, f"e{n}", timestamp=DAY_MS + n * 1000)
-    source = KafkaSource(scenes.cluster, Format(), (name,), group="starts")
+    source = TopicSource(scenes.cluster, Format(), (name,), group="starts")
     yield "time", scenes.bounded("time", replace(source, start=DAY_MS + 2000))
     yield "earliest", scenes.bounded("earliest", replace(source, start="earliest", group=None))
     yield "nothing committed", scenes.bounded("fresh", replace(source, group="starts-fresh"))
@@ -147,7 +147,7 @@ def discovery(scenes: Scenes) -> Iterator[tuple[str, Any]]:
     """A new topic that matches, a new partition; topics that match only in part stay unread."""
     scenes.topic("found-1", 1, "first")
     scenes.topic("not-found-1", 1, "never")
-    source = KafkaSource(
+    source = TopicSource(
         scenes.cluster, Format(), pattern=r"found-\d+", group="found", start="earliest", discovery_s=0.3
     )
 
@@ -170,7 +170,7 @@ def idle(scenes: Scenes) -> Iterator[tuple[str, Any]]:
     name = scenes.topic("idle", 4)
     for n in range(3):
         scenes.write(name, f"e{n}", timestamp=DAY_MS + n * 10_000, partition=2)
-    source = KafkaSource(scenes.cluster, Format(), (name,), group="idle", start="earliest", parallelism=1)
+    source = TopicSource(scenes.cluster, Format(), (name,), group="idle", start="earliest", parallelism=1)
     yield "idle", scenes.endless("idle", scenes.start("idle", source, parallelism=2, window=True), 2)
 
 

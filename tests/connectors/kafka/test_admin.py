@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from benchmarks.topic_client import delete_before, make_topic, produce
 
-from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place, all_read, kafka_admin, lag
+from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place, kafka_admin, lag
+from forebay.connectors.kafka.clients import all_read
 from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.settings import SecretRef
 

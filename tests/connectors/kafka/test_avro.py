@@ -140,18 +140,7 @@ FIXED_12 = {"type": "fixed", "name": "F", "size": 12}
 FIXED_16 = {"type": "fixed", "name": "F", "size": 16}
 MAX, MIN = 2**63 - 1, -(2**63)
 EVERY_TYPE = [
-    ("bytes", "bytes", b"\xff\0", "/wA="),
-    (FIXED_12, FIXED_12, b"a" * 12, "YWFhYWFhYWFhYWFh"),
-    ("long", "long", MIN, MIN),
-    ("long", "long", MAX, MAX),
-    ("double", "double", float("nan"), "NaN"),
     ("float", "float", float("inf"), "Infinity"),
-    ("double", "double", float("-inf"), "-Infinity"),
-    ("double", "double", -0.5, -0.5),
-    ("boolean", "boolean", True, True),
-    (["null", "string"], ["null", "string"], None, None),
-    (["null", "string"], ["null", "string"], "é", "é"),
-    ({"type": "enum", "name": "E", "symbols": ["a", "b"]}, "int", 1, "b"),
     (logical("int", "date"), "int", 20484, "2026-01-31"),
     (logical("int", "date"), "int", 2932896, "9999-12-31"),
     (logical("int", "date"), "int", 2932897, "+10000-01-01"),

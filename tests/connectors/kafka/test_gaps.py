@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.connectors.kafka.admin import Place
+from forebay.connectors.kafka.cluster import marked
 from forebay.connectors.kafka.gaps import (
     MAX_NAMED,
     Gap,
-    Topics,
+    SourceState,
+    TopicRanges,
     find_gaps,
     gaps_text,
     moved,
     next_generations,
+    source_state,
+    splits_in,
     unread,
 )
-from forebay.connectors.kafka.start import marked
+from forebay.errors import SettingError
 
 IDS = {"a": "id-a"}
 
 
-def topics(begin: int, end: int, ids: Mapping[str, str] = IDS) -> Topics:
+def topics(begin: int, end: int, ids: Mapping[str, str] = IDS) -> TopicRanges:
     """One topic `a` with one partition."""
-    return Topics((Place("a", 0, begin),), (Place("a", 0, end),), ids)
+    return TopicRanges((Place("a", 0, begin),), (Place("a", 0, end),), ids)
 
 
 @pytest.mark.parametrize(
@@ -105,3 +111,55 @@ def test_a_text_names_partitions_and_ranges() -> None:
     assert text.startswith("a/0: offsets 5 to 6 were deleted unread (2 records at most); a/1: ")
     assert text.endswith("; and 3 more partitions")
     assert "ends at offset 7, before the next offset to read, 9" in gaps_text([Gap("shrunk", "a", 0, 9, 7)])
+
+
+def split(topic: str, partition: int, offset: int) -> bytes:
+    name = topic.encode()
+    body = struct.pack(">H", len(name)) + name + struct.pack(">iqq", partition, offset, -(2**63))
+    return struct.pack(">iii", len(body) + 8, 0, len(body)) + body
+
+
+SPLITS = st.lists(
+    st.tuples(
+        st.from_regex(r"[A-Za-z0-9._-]{1,249}", fullmatch=True),
+        st.integers(0, 2**31 - 1),
+        st.integers(-3, 2**62),
+    ),
+    max_size=5,
+)
+
+
+@given(SPLITS, st.binary(max_size=300))
+def test_splits_come_back_without_those_that_nobody_has_read(
+    splits: list[tuple[str, int, int]], head: bytes
+) -> None:
+    data, offsets = head, []
+    for each in splits:
+        offsets.append(len(data))
+        data += split(*each)
+    assert list(splits_in(data, offsets)) == [Place(*each) for each in splits if each[2] >= 0]
+
+
+@given(SPLITS.filter(bool), st.integers(0, 40))
+def test_a_state_that_is_cut_off_is_refused(splits: list[tuple[str, int, int]], kept: int) -> None:
+    data = split(*splits[0])
+    with pytest.raises(struct.error):
+        list(splits_in(data[: min(kept, len(data) - 1)], [0]))
+
+
+def test_a_source_that_has_read_nothing_yet_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the job does not find its state again."""
+    uid = SimpleNamespace(isPresent=lambda: True, get=lambda: "3ce2376ff803")
+    other, source = SimpleNamespace(), SimpleNamespace(getOperatorUid=lambda: uid)
+    states = [(split("tickets", 0, -3), [0])]
+    module = "forebay.connectors.kafka.gaps"
+    monkeypatch.setattr(f"{module}._operators", lambda metadata, checkpoint: [other, source])
+    monkeypatch.setattr(f"{module}._reader_states", lambda each: states if each is source else [])
+    assert source_state(b"", "/state/chk-7") == SourceState("3ce2376ff803", ())
+
+
+@pytest.mark.flink
+@pytest.mark.parametrize("metadata", [b"", b"\x49\x60\x67\x2d", b"no checkpoint" * 10])
+def test_a_checkpoint_that_flink_cannot_read_is_named(flink_logs: object, metadata: bytes) -> None:
+    with pytest.raises(SettingError, match=r"offsets in checkpoint /state/chk-7 cannot be read"):
+        source_state(metadata, "/state/chk-7")

@@ -10,7 +10,7 @@ import pytest
 from forebay.connectors.kafka.admin import Place
 from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.lag import LagProbe, first_known, is_place, places
-from forebay.connectors.kafka.source import KafkaSource
+from forebay.connectors.kafka.source import TopicSource
 
 
 def metric(topic: str, partition: int) -> str:
@@ -58,7 +58,7 @@ def waits(
     answers: Answers, said: dict[str, float] | None = None, *, restored: bool = False, **source: Any
 ) -> int:
     source = {"topics": ("a",), "group": "g", **source}
-    config = KafkaSource(KafkaCluster("h:1"), **source)
+    config = TopicSource(KafkaCluster("h:1"), **source)
     admin: Any = answers
     return LagProbe(config, lambda: said or {}, restored=restored).count(admin)
 
@@ -85,7 +85,7 @@ def test_an_earlier_runs_offsets_do_not_count_if_reading_starts_elsewhere() -> N
 def test_records_read_before_do_not_wait_after_offsets_are_set_back() -> None:
     """Until the source reports that it reads them again."""
     admin: Any = Answers((Place("a", 0, 4), Place("a", 1, 13)))
-    config, said = KafkaSource(KafkaCluster("h:1"), topics=("a",), group="g"), dict[str, float]()
+    config, said = TopicSource(KafkaCluster("h:1"), topics=("a",), group="g"), dict[str, float]()
     before = (Place("a", 0, 14), Place("a", 1, 12))
     probe = LagProbe(config, lambda: said, restored=True, before=before)
     assert (probe.count(admin), probe.read) == (1, 0)
@@ -97,7 +97,7 @@ def test_records_read_before_do_not_wait_after_offsets_are_set_back() -> None:
 
 def test_a_partition_that_came_later_waits_from_its_first_record() -> None:
     answers, said = Answers(), {metric("a", 0): 13.0, metric("a", 1): 13.0}
-    config = KafkaSource(KafkaCluster("h:1"), topics=("a",), group="g", start="latest")
+    config = TopicSource(KafkaCluster("h:1"), topics=("a",), group="g", start="latest")
     probe = LagProbe(config, lambda: said, restored=False)
     admin: Any = answers
     assert probe.count(admin) == 0
@@ -108,7 +108,7 @@ def test_a_partition_that_came_later_waits_from_its_first_record() -> None:
 
 def test_records_read_add_up_and_count_again_after_a_restart() -> None:
     answers, said = Answers((Place("a", 0, 6),)), dict[str, float]()
-    config = KafkaSource(KafkaCluster("h:1"), topics=("a",), group="g")
+    config = TopicSource(KafkaCluster("h:1"), topics=("a",), group="g")
     probe = LagProbe(config, lambda: said, restored=True)
     admin: Any = answers
 

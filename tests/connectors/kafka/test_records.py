@@ -13,8 +13,8 @@ from forebay.codec import decode, encode
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.formats import Format, dead_letter_json
 from forebay.connectors.kafka.cluster import KafkaCluster
-from forebay.connectors.kafka.sink import KafkaSink, OutputWriter, sink_options
-from forebay.connectors.kafka.source import KafkaSource, ReadRecord, read_record, source_options, text_of
+from forebay.connectors.kafka.sink import OutputWriter, TopicSink, sink_options
+from forebay.connectors.kafka.source import ReadRecord, TopicSource, read_record, source_options, text_of
 from forebay.connectors.kafka.written import record_of
 from forebay.connectors.letters import read_letter
 from forebay.errors import SettingError
@@ -155,7 +155,7 @@ class Moment:
 
 
 def test_a_line_that_is_no_dead_letter_keeps_its_key_and_headers() -> None:
-    reader = ReadRecord(KafkaSource(CLUSTER, topics=("letters",), group="g", letters=True))
+    reader = ReadRecord(TopicSource(CLUSTER, topics=("letters",), group="g", letters=True))
     row = (b"k", b"no letter", {"trace": b"t1"}, Moment(), "letters", 0, 5)
     letter = decode(reader.map(row))
     assert letter.detail.startswith("not a dead letter: JSONDecodeError")
@@ -166,12 +166,12 @@ def test_a_line_that_is_no_dead_letter_keeps_its_key_and_headers() -> None:
 
 
 def test_the_connectors_options_of_a_source() -> None:
-    options = source_options(KafkaSource(CLUSTER, topics=("a", "b"), group="g"))
+    options = source_options(TopicSource(CLUSTER, topics=("a", "b"), group="g"))
     assert options["topic"] == "a;b"
     assert options["scan.startup.mode"] == "group-offsets"
     assert options["properties.auto.offset.reset"] == "earliest"
     assert options["properties.security.protocol"] == "SASL_SSL"
-    options = source_options(KafkaSource(CLUSTER, pattern="a-.*", start=1_700_000_000_000, until_latest=True))
+    options = source_options(TopicSource(CLUSTER, pattern="a-.*", start=1_700_000_000_000, until_latest=True))
     assert options["topic-pattern"] == "a-.*"
     assert options["scan.startup.timestamp-millis"] == "1700000000000"
     assert options["scan.bounded.mode"] == "latest-offset"
@@ -184,17 +184,17 @@ def test_the_connectors_options_of_a_source() -> None:
 )
 def test_a_source_that_contradicts_itself_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(SettingError, match="Kafka source"):
-        KafkaSource(CLUSTER, **wrong)  # type: ignore[arg-type]
+        TopicSource(CLUSTER, **wrong)  # type: ignore[arg-type]
 
 
 def test_the_connectors_options_of_a_sink() -> None:
-    options = sink_options(KafkaSink(CLUSTER, "out", transactions="p", transaction_timeout_s=60))
+    options = sink_options(TopicSink(CLUSTER, "out", transactions="p", transaction_timeout_s=60))
     assert options["sink.delivery-guarantee"] == "exactly-once"
     assert options["sink.transactional-id-prefix"] == "p"
     assert options["properties.transaction.timeout.ms"] == "60000"
-    assert "sink.transactional-id-prefix" not in sink_options(KafkaSink(CLUSTER, "out", "at-least-once"))
+    assert "sink.transactional-id-prefix" not in sink_options(TopicSink(CLUSTER, "out", "at-least-once"))
     with pytest.raises(SettingError, match="prefix"):
-        KafkaSink(CLUSTER, "out")
+        TopicSink(CLUSTER, "out")
 
 
 def test_secrets_are_references_that_kafkas_client_resolves() -> None:

@@ -15,7 +15,6 @@ from tests.harness.clock import ManualClock
 from tests.harness.schema_registry import ScriptedRegistry
 
 from forebay.codec import decode
-from forebay.connectors.event_time import EventTime
 from forebay.connectors.files.reader import FileCursor, FilesReader, parts_of
 from forebay.connectors.files.settings import DeadLetterSource
 from forebay.connectors.files.source import line_reader
@@ -127,15 +126,6 @@ def test_a_record_is_an_event_and_its_schema_is_fetched_once(registry: ScriptedR
     assert registry.asked == ["/schemas/ids/1"]
 
 
-def test_a_timestamp_can_be_the_events_time(registry: ScriptedRegistry) -> None:
-    schema = registry.schemas[9] = record(("at", logical("long", "timestamp-nanos")))
-    raw = written(9, record(("at", "long")), {"at": 1_769_860_800_123_456_789})
-    event = read(registry, raw, form=Format(time=EventTime("at")))
-    assert isinstance(event, Event), (event, schema)
-    assert event.fields["at"] == "2026-01-31T12:00:00.123456789+00:00"
-    assert event.time_ms == 1_769_860_800_123
-
-
 def test_a_field_that_cannot_be_read_is_named(registry: ScriptedRegistry) -> None:
     inner = record(("at", logical("int", "time-millis")), name="Inner")
     registry.schemas[9] = record(("text", "string"), ("inner", {"type": "array", "items": inner}))
@@ -173,22 +163,12 @@ def test_schemas_that_refer_to_one_another_in_a_circle(registry: ScriptedRegistr
     assert "its references are circular" in letter.detail
 
 
-def test_a_recursive_schema(registry: ScriptedRegistry) -> None:
-    value = {"next": {"next": {"next": None}}}
-    assert RegistryValues(SchemaRegistry(registry.url)).fields(written(2, NODE, value), {}) == value
-
-
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        (b'{"text": "JSON"}', "the value names no schema: expected a byte 0 and an id of 4 bytes"),
         (b"", "found nothing"),
-        (b"\0\0", "found 0000"),
         (framed(77, b"\x02a\x02"), "schema 77 cannot be used: the schema registry lacks this schema"),
-        (framed(1, b"\x02a"), "a number has no end"),
         (framed(1, b"\x04a\x02"), "not Avro of its schema"),
-        (framed(1, b"\x04\xff\xfe\x02"), "field 'text': a text is not UTF-8"),
-        (framed(1, b"\x02a\x02\x02"), "1 bytes are left over"),
         (framed(2, b"\x02" * 1_000_000 + b"\0"), "nested deeper than 200"),
         (framed(3, b"\x80\x80\x80\x80\x10\0"), "more items than bytes"),
         (framed(4, b"\x02a"), "schema 4: a record is needed, found str"),
@@ -326,27 +306,6 @@ def json_schema(registry: ScriptedRegistry) -> ScriptedRegistry:
     return registry
 
 
-def test_a_value_of_a_json_schema(json_schema: ScriptedRegistry) -> None:
-    event = read(json_schema, framed(9, b'{"text": "hi", "n": [1.5, null]}'))
-    assert isinstance(event, Event)
-    assert {name: event.fields[name] for name in ("text", "n")} == {"text": "hi", "n": [1.5, None]}
-
-
-@pytest.mark.parametrize(
-    ("raw", "words"),
-    [
-        (b"[1]", "not JSON of its schema 9: a JSON object is needed, found an array"),
-        (b'{"a": ', "not JSON of its schema 9: not JSON"),
-        (b'{"a": "\xff"}', "not UTF-8"),
-        (b'{"a":' * 300 + b"1" + b"}" * 300, "nested deeper than 200 levels"),
-    ],
-)
-def test_what_is_no_value_of_a_json_schema(json_schema: ScriptedRegistry, raw: bytes, words: str) -> None:
-    letter = read(json_schema, framed(9, raw))
-    assert isinstance(letter, DeadLetter)
-    assert words in letter.detail
-
-
 FIELD = FieldDescriptorProto
 IMPORTED = FileDescriptorProto(
     package="people",
@@ -427,26 +386,6 @@ def test_a_single_index_of_zero_is_one_byte(protobuf: ScriptedRegistry) -> None:
 def test_a_protobuf_schema_that_is_named_in_a_header(protobuf: ScriptedRegistry) -> None:
     headers = {"__value_schema_id": framed(9, INDEXES)}
     assert RegistryValues(SchemaRegistry(protobuf.url)).fields(SECOND, headers) == READ
-
-
-@pytest.mark.parametrize(
-    ("raw", "words"),
-    [
-        (b"", "its message indexes have no end"),
-        (b"\xff" * 20, "its message indexes have no end"),
-        (b"\xfe\xff\x7f", "it has 1048575 message indexes, the limit is 100"),
-        (b"\x01", "it has -1 message indexes"),
-        (b"\x02\x08", "its message indexes are [4], and the schema has no such message"),
-        (b"\x02\x01", "its message indexes are [-1], and the schema has no such message"),
-        (INDEXES + SECOND[:-1], "not Protobuf of its schema 9: not a message Ticket.Second"),
-        (INDEXES + b"\x12\x05\x0a\x03\xff\xff\xff", "not a message Ticket.Second"),
-    ],
-)
-def test_what_is_no_protobuf_value(protobuf: ScriptedRegistry, raw: bytes, words: str) -> None:
-    letter = read(protobuf, framed(9, raw))
-    assert isinstance(letter, DeadLetter)
-    assert words in letter.detail
-    assert letter.raw == framed(9, raw)
 
 
 def test_a_protobuf_schema_without_its_reference(protobuf: ScriptedRegistry) -> None:

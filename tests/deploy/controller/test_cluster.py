@@ -10,7 +10,7 @@ from tests.harness.clock import ManualClock
 
 from forebay.deploy.controller.cluster import MAX_PAGES, ClusterCalls, PodAddresses, metrics_url
 from forebay.deploy.controller.loop import TRIES, Controller, ControllerScaling
-from forebay.deploy.kubernetes.metrics import WANTED
+from forebay.deploy.kubernetes.deployment import WANTED
 from forebay.fleet.autoscale.base import Limits
 
 httpx2 = pytest.importorskip("httpx2", reason="lightkube is missing: pip install 'forebay[kubernetes]'")

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.deploy.controller.decision import Decider, DeploymentState
-from forebay.deploy.controller.exposition import ObservedLoad, observed_load, shown, values
-from forebay.deploy.kubernetes.metrics import IN_FLIGHT, WANTED
+from forebay.deploy.controller.scrape import ObservedLoad, observed_load, shown, values
+from forebay.deploy.kubernetes.deployment import IN_FLIGHT, WANTED
 from forebay.errors import DeployError
 from forebay.fleet.autoscale.base import Limits
 from forebay.fleet.autoscale.shares import shares

@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.clock import ManualClock
 
-from forebay.deploy.controller.cluster import ClusterCalls, DeploymentChanged
-from forebay.deploy.controller.lease import LENGTH_S, RENEW_S, Leadership, LeaseState
+from forebay.deploy.controller.cluster import (
+    LENGTH_S,
+    RENEW_S,
+    ClusterCalls,
+    DeploymentChanged,
+    Leadership,
+    LeaseState,
+)
 from forebay.errors import DeployError
 
 

@@ -18,9 +18,8 @@ from forebay.deploy.controller.cluster import ClusterCalls, DeploymentChanged
 from forebay.deploy.controller.decision import DeploymentState
 from forebay.deploy.controller.loop import Controller, ControllerScaling
 from forebay.deploy.kubernetes import render
-from forebay.deploy.kubernetes.api import open_api
-from forebay.deploy.kubernetes.cluster import apply_all
-from forebay.deploy.kubernetes.metrics import WANTED
+from forebay.deploy.kubernetes.api import apply_all, open_api
+from forebay.deploy.kubernetes.deployment import WANTED
 from forebay.errors import DeployError
 from forebay.fleet.autoscale.base import Limits
 from forebay.gateway.peak_load import PEAK_LOAD

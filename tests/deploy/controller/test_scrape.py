@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from forebay.deploy.controller.exposition import MAX_CHARS
-from forebay.deploy.controller.scrape import read_all, read_metrics, scrape
-from forebay.deploy.kubernetes.metrics import IN_FLIGHT, WANTED
+from forebay.deploy.controller.scrape import MAX_CHARS, read_all, read_metrics, scrape
+from forebay.deploy.kubernetes.deployment import IN_FLIGHT, WANTED
 from forebay.errors import DeployError
 from forebay.testing.replica.server import FakeReplica
 

@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 from tests.harness.deployments import job_of, variant
 
 from forebay.deploy.kubernetes import Deployment, render
-from forebay.deploy.kubernetes.metrics import (
+from forebay.deploy.kubernetes.deployment import (
     DEAD_LETTERS,
     IN_FLIGHT,
     PENDING,
@@ -28,7 +28,7 @@ from forebay.deploy.kubernetes.metrics import (
 )
 from forebay.deploy.kubernetes.monitoring import rules
 from forebay.deploy.kubernetes.scaling import gateway_query, held_query, total_query, wanted_query
-from forebay.deploy.kubernetes.settings import ScalingSpec
+from forebay.deploy.kubernetes.settings import ReplicaScaling
 from forebay.fleet.autoscale.shares import Share
 from forebay.gateway.peak_load import PEAK_LOAD
 
@@ -171,7 +171,7 @@ def test_the_queries_of_the_scaled_object_give_one_number_or_none(promtool: str,
     queries["share of wanted"] = wanted_query(EVERYTHING, share)
     queries["share of held"] = held_query(EVERYTHING, share)
     queries["share of gateway"] = gateway_query(EVERYTHING, share)
-    queries["total"] = total_query(EVERYTHING, ScalingSpec(by="hpa", max=9, requests_per_replica=8))
+    queries["total"] = total_query(EVERYTHING, ReplicaScaling(by="hpa", max=9, requests_per_replica=8))
     pool = EVERYTHING.pools()[0]
     told: dict[str, float] = {}
     for pod, (wanted, in_flight, pending) in enumerate(((2, 10, 1), (3, 7, 0))):

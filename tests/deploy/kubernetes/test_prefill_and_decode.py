@@ -16,8 +16,7 @@ from tests.harness.deployments import variant
 from yarl import URL
 
 from forebay.deploy.kubernetes import render
-from forebay.deploy.kubernetes.api import open_api
-from forebay.deploy.kubernetes.cluster import apply_all
+from forebay.deploy.kubernetes.api import apply_all, open_api
 from forebay.engine.replica import HttpReplica
 from forebay.fleet.client import FleetClient
 from forebay.fleet.disaggregated import DisaggregatedEngine, DisaggregatedEngineFactory

@@ -11,11 +11,10 @@ from tests.harness.deployments import ENGINE, JOB, VARIANTS, deployment_of, job_
 from typer.testing import CliRunner
 
 from forebay.cli import application
-from forebay.clients.ray.engines import is_fleet
+from forebay.clients.ray.instance import is_fleet
 from forebay.deploy.kubernetes import Deployment, render
 from forebay.deploy.kubernetes.ray import ray_fleet
-from forebay.deploy.ray.config import whole_config
-from forebay.deploy.ray.settings import load_fleet
+from forebay.deploy.ray.config import load_fleet, whole_config
 from forebay.errors import SettingError
 from forebay.fleet.ray_replicas import RayPlace
 

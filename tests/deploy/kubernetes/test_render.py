@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.harness.deployments import PIPELINE, VARIANTS, deployment_of, variant
 
 from forebay.deploy.kubernetes import Manifest, render, to_yaml
-from forebay.deploy.kubernetes.api import KINDS
-from forebay.deploy.kubernetes.names import COMPONENT, owned_by
+from forebay.deploy.kubernetes.deployment import COMPONENT, owned_by
+from forebay.deploy.kubernetes.manifest import KINDS
 from forebay.deploy.kubernetes.pipeline import JOB_MANAGER
-from forebay.deploy.kubernetes.write import PARTS
+from forebay.deploy.kubernetes.render import PARTS
 
 
 def pods(value: Any) -> Iterator[dict[str, Any]]:
@@ -67,7 +67,7 @@ def test_every_object_can_be_found_and_removed(manifests: tuple[Manifest, ...]) 
     wanted = dict(part.split("=") for part in owned_by("triage").split(","))
     for each in manifests:
         assert wanted.items() <= each.body["metadata"]["labels"].items()
-        assert (each.api_version, each.kind) in KINDS
+        assert each.body["apiVersion"] == KINDS[each.kind].api_version
         assert each.part in PARTS
     assert len({(each.kind, each.name) for each in manifests}) == len(manifests)
 

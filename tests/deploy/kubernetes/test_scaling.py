@@ -15,7 +15,7 @@ from tests.harness.deployments import SCALING, VARIANTS, deployment_of, variant
 
 from forebay.deploy.kubernetes import render
 from forebay.deploy.kubernetes.scaling import formula, gateway_query, held_query, wanted_query
-from forebay.deploy.kubernetes.settings import ScalingSpec
+from forebay.deploy.kubernetes.settings import ReplicaScaling
 from forebay.fleet.autoscale.shares import shares
 
 COUNTS = st.integers(0, 50)
@@ -31,7 +31,7 @@ BOTH, PIPELINE_ALONE, GATEWAY_ALONE = "everything", "smallest", "gateway alone"
 
 def computed(name: str, per_replica: int, **values: float | None) -> float:
     """The value that KEDA computes by the formula of this deployment."""
-    scaling = ScalingSpec(max=1, requests_per_replica=per_replica, prometheus="http://p")
+    scaling = ReplicaScaling(max=1, requests_per_replica=per_replica, prometheus="http://p")
     return evaluate(formula(variant(name), scaling), values)
 
 

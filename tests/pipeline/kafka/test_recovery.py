@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.harness.operators import complete_checkpoint
 
 from forebay.connectors.kafka.admin import Transaction, kafka_admin
+from forebay.connectors.kafka.clients import commit
 from forebay.connectors.kafka.cluster import KafkaCluster
-from forebay.connectors.kafka.transactions import commit
 from forebay.errors import SettingError
 from forebay.pipeline.kafka import transactions as module
 from forebay.pipeline.kafka.transactions import Name, end_transactions, held, lost, nothing_committed_after

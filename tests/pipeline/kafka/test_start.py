@@ -8,7 +8,7 @@ import pytest
 from tests.pipeline.kafka.fake_kafka import FakeKafka, spec, use
 
 from forebay.connectors.kafka.admin import Place
-from forebay.connectors.kafka.source_state import SourceState
+from forebay.connectors.kafka.gaps import SourceState
 from forebay.errors import PipelineFailed
 from forebay.pipeline.kafka import start as module
 from forebay.pipeline.kafka.start import KafkaStart, begin, read_before, resumed

@@ -12,7 +12,7 @@ import orjson
 
 from forebay.bench.stream.options import EventLoad
 from forebay.connectors.formats import MAX_RECORD_BYTES
-from forebay.connectors.generator.posts import post, topic_of
+from forebay.connectors.generator.source import post, topic_of
 from forebay.errors import SettingError
 
 ID, DUE_US = "forebay_event", "forebay_due_us"

@@ -15,9 +15,8 @@ from forebay.cli.demo.plan import Demo, DemoSummary, summary_of
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode
 from forebay.connectors.files.reader import parts_of
-from forebay.connectors.files.replay import ReplaySpeed, records_of
 from forebay.connectors.files.settings import FileSource
-from forebay.connectors.files.source import line_reader
+from forebay.connectors.files.source import ReplaySpeed, line_reader, records_of
 from forebay.connectors.generator.settings import GeneratorSource
 from forebay.connectors.jars import KAFKA, installed_jar
 from forebay.connectors.kafka.admin import kafka_admin

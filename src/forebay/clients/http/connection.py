@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection: sends a request, parses its answer, and bounds what is sent around it."""
+"""One HTTP/1.1 connection: sends a request, parses its answer, and limits what is sent around it."""
 
 from __future__ import annotations
 
@@ -13,26 +13,21 @@ from forebay.clients.http.readers import AnswerHead, CallOverdue, EnoughRead, Re
 from forebay.errors import ProtocolViolation, Unreachable
 
 MAX_INTERIM = 16
-"""Interim answers (1xx) before an answer."""
 MAX_FRAMING_BYTES = 64 << 10
-"""Bytes without any of a body: heads before it; sizes of chunks, extensions and trailers in it."""
+"""Bytes of heads before a body, or of chunk sizes, extensions and trailers in it, without a byte of the body.
+"""
 CLOSE_GRACE_S = 1.0
-"""How long the body may take to end after the answer, before the connection is closed instead of reused."""
+"""How long the body may take to end after the answer; then the connection is closed."""
 PIECE_BYTES = 256 << 10
-"""Larger requests are written in pieces of this size."""
 RACE_S = 1.0
-"""A reused connection that closes later than this after a request was not closed because it was idle."""
+"""A connection that closes later than this after a request was not closed because it was idle."""
 
 Quote = Callable[[str], str]
 """Makes a server's text fit for a message."""
 
 
 class HttpCall(NamedTuple):
-    """A request as bytes.
-
-    `silence_s`: the longest time until the first byte and between two reads. `until_s`: when the answer must
-    be complete, in the loop's time.
-    """
+    """`silence_s`: longest time until the first byte and between two reads. `until_s`: in the loop's time."""
 
     head: bytes
     body: bytes = b""
@@ -41,15 +36,14 @@ class HttpCall(NamedTuple):
 
 
 class StaleConnection(Unreachable):
-    """A reused connection was closed before a byte of the answer, maybe before the server saw the request."""
+    """A reused connection was closed before a byte of the answer; the server may have seen the request."""
 
 
 class ConnectionPool(Protocol):
     def put(self, connection: Connection) -> None:
         """Called with a connection that another request may use."""
 
-    def lost(self, connection: Connection) -> None:
-        """Called with a connection that has ended."""
+    def lost(self, connection: Connection) -> None: ...
 
 
 class Connection(asyncio.Protocol):
@@ -79,9 +73,7 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def send(self, call: HttpCall, reader: Reader) -> None:
-        """Send a request; `reader` receives its answer. If the connection is closed, `finished` is called at
-        once.
-        """
+        """If the connection is closed, `finished` is called at once."""
         self._reader = reader
         self._sent_s = self._last_s = self._loop.time()
         self._headers = []
@@ -101,17 +93,15 @@ class Connection(asyncio.Protocol):
             self._write_more()
 
     def drop(self, reader: Reader) -> None:
-        """Close the connection if `reader` has not got all of its answer."""
+        """Close the connection unless `reader` has all of its answer."""
         if self._reader is reader:
             self.abort()
 
     def pause(self, paused: bool) -> None:
-        """Stop or continue to read from the server."""
         if self._transport is not None and not self._transport.is_closing():
             (self._transport.pause_reading if paused else self._transport.resume_reading)()
 
     def abort(self, error: Exception | None = None) -> None:
-        """Close at once. The reader's `finished` is called with `error`, if it is given."""
         reader, self._reader = self._reader, None
         self._stop()
         if reader is not None and error is not None:
@@ -241,7 +231,6 @@ class Connection(asyncio.Protocol):
     # Helpers.
 
     def _end(self, error: Exception | None) -> None:
-        """End the answer, and the connection with it."""
         reader, self._reader = self._reader, None
         self._stop()
         if reader is not None:

@@ -10,32 +10,26 @@ from typing import Protocol
 from forebay.errors import AttemptTimeout, ProtocolViolation
 
 PAUSE_BYTES = 128 << 10
-"""Unread bytes of a pulled answer at which its connection is no longer read."""
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
 
 
-class SilentServer(AttemptTimeout):
-    """The server sent nothing for the time allowed between two reads."""
+class SilentServer(AttemptTimeout): ...
 
 
-class CallOverdue(AttemptTimeout):
-    """The answer was not complete when the time for the whole call was over."""
+class CallOverdue(AttemptTimeout): ...
 
 
 class EnoughRead(Exception):
-    """Raised by a reader that needs no more: the connection is closed, and the answer counts as complete."""
+    """Raised by a reader that needs no more: the answer counts as complete, and the connection is closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
-    """Status and headers as the server sent them, in order."""
-
     status: int
     headers: Sequence[tuple[bytes, bytes]]
 
     def get(self, name: str) -> str | None:
-        """The first header of this name, in any case; None without one."""
         wanted = name.lower().encode("latin-1")
         for found, value in self.headers:
             if len(found) == len(wanted) and found.lower() == wanted:
@@ -44,32 +38,25 @@ class AnswerHead:
 
     @property
     def content_type(self) -> str:
-        """The media type in lower case, without parameters; empty if it is not given."""
+        """In lower case, without parameters; empty if it is not given."""
         return (self.get("content-type") or "").partition(";")[0].strip().lower()
 
 
 class Reader(Protocol):
-    """Receives one answer. What it raises ends the call: see `EnoughRead`.
-
-    `done`: whether the answer is complete, whatever of the body is still to come. The connection then has a
-    moment to finish the body, so that it can be used again.
-    """
+    """Receives one answer. What it raises ends the call. `done`: the answer is complete; the connection then
+    waits a moment for the end of the body, so that it can be used again."""
 
     done: bool
 
-    def head(self, head: AnswerHead) -> None:
-        """Called once, before the body."""
+    def head(self, head: AnswerHead) -> None: ...
 
-    def body(self, data: bytes) -> None:
-        """Called with the next bytes of the body, cut at chunks."""
+    def body(self, data: bytes) -> None: ...
 
     def finished(self, error: Exception | None) -> None:
         """Called once at the end of the answer; with the error if it is not complete."""
 
 
 class AwaitedReader:
-    """A `Reader` whose `ended` is awaited by the task that sent the request."""
-
     __slots__ = ("done", "ended")
 
     def __init__(self) -> None:
@@ -93,9 +80,8 @@ class AwaitedReader:
 
 
 class WholeAnswer(AwaitedReader):
-    """Collects an answer. Raises `ProtocolViolation` if a 200 has more than `max_bytes`; of other answers it
-    reads `max_error_bytes`.
-    """
+    """Raises `ProtocolViolation` if a 200 has more than `max_bytes`; reads `max_error_bytes` of other
+    answers."""
 
     __slots__ = ("_left", "_max_bytes", "_max_error_bytes", "_server", "data", "status")
 
@@ -121,10 +107,7 @@ class WholeAnswer(AwaitedReader):
 
 
 class PulledAnswer:
-    """An answer that a task reads at its own pace; if it reads too slowly, the server is slowed down.
-
-    Read it to its end or `close` it.
-    """
+    """A task reads it at its own pace, to its end or until it calls `close`; the server is slowed down."""
 
     __slots__ = (
         "_close",
@@ -171,7 +154,6 @@ class PulledAnswer:
 
     @property
     def at_end(self) -> bool:
-        """Whether all of the answer has been received and read."""
         return self._ended and not self._parts
 
     @property
@@ -180,16 +162,14 @@ class PulledAnswer:
         return self._head
 
     async def begin(self) -> None:
-        """Return when the head of the answer is there. Raises the `EngineError` of the cause."""
+        """Return when the head is there. Raises the `EngineError` of the cause."""
         while self._head is None:
             if self._error is not None:
                 raise self._error
             await self._wait()
 
     async def read_any(self) -> bytes:
-        """The bytes received since the last call, at least one; empty at the end of the answer. Raises the
-        `EngineError` of the cause if the answer is not complete.
-        """
+        """The bytes since the last call; empty at the end. Raises the `EngineError` of the cause."""
         while not self._parts:
             if self._ended:
                 if self._error is not None:
@@ -214,7 +194,7 @@ class PulledAnswer:
         return bytes(found[:limit])
 
     def close(self) -> None:
-        """Close the connection unless the answer is complete: only that makes a server drop a request."""
+        """Only a closed connection makes a server drop a request."""
         if not self._ended:
             self._ended = True
             self._close()

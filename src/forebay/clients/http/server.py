@@ -1,4 +1,4 @@
-"""The connections to one server, opened on demand and reused."""
+"""The connections to servers, opened on demand and reused."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from forebay.errors import BadRequest, Unreachable
 
 CONNECT_TIMEOUT_S = 10.0
 KEEPALIVE_S = 4.0
-"""How long an idle connection is kept: less than vLLM's 5 s."""
+"""Less than vLLM's 5 s."""
 ADDRESSES_S = 10.0
-"""How long the addresses of a name are kept."""
 NEXT_ADDRESS_S = 0.25
-"""After this time without a connection the next address of the name is tried as well (RFC 8305)."""
+"""Then the next address of the name is tried as well (RFC 8305)."""
 AT_A_TIME = 50
 """Connections that `make_ready` opens concurrently: fewer than a server's listen backlog."""
 
@@ -39,14 +38,12 @@ def tls_context() -> ssl.SSLContext:
 
 
 class HttpServer:
-    """A server and its connections: as many as there are concurrent requests; the caller limits them.
+    """As many connections to a server as there are concurrent requests. Belongs to the event loop of its
+    first request.
 
-    Belongs to the event loop of its first request. Uses no proxy, follows no redirect, and decodes no
-    content. All calls raise `Unreachable` if the connection could not be opened or broke before the end of
-    the answer, and `ProtocolViolation` if the answer is not HTTP or exceeds its limits.
-
-    A request on a connection that the server had closed, because it was idle, is sent once more, on a new
-    one. The server may have seen it nevertheless: `again=False` for a request that must not come twice.
+    Uses no proxy, follows no redirect, decodes no content. All calls raise `Unreachable`, and
+    `ProtocolViolation` if the answer is not HTTP or exceeds its limits. A request on an idle connection that
+    the server has closed is sent again, unless `again=False`: the server may have seen it.
     """
 
     def __init__(
@@ -81,7 +78,6 @@ class HttpServer:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
         return len(self._open)
 
     async def post(
@@ -95,11 +91,8 @@ class HttpServer:
         total_s: float = math.inf,
         again: bool = True,
     ) -> None:
-        """Send a request; returns when `reader` has the whole answer. Cancelling it closes the connection.
-
-        `silence_s`: the longest time until the first byte and between two reads (`SilentServer`). `total_s`:
-        of the call (`CallOverdue`). Raises what `reader` raises.
-        """
+        """Return when `reader` has the whole answer. Cancelling closes the connection. Raises what
+        `reader` raises, `SilentServer` and `CallOverdue`."""
         until_s = asyncio.get_running_loop().time() + total_s
         call = HttpCall(self._head("POST", path, headers, body), body, silence_s, until_s)
         await self._push(call, reader, again=again)
@@ -120,7 +113,6 @@ class HttpServer:
         connect_s: float | None = None,
         again: bool = True,
     ) -> PulledAnswer:
-        """Send a request; returns when the head of its answer is there."""
         call = HttpCall(self._head("POST", path, headers, body), body)
         connection = self._kept()
         if connection is not None:
@@ -132,10 +124,7 @@ class HttpServer:
         return await self._pull(await self._connect(connect_s=connect_s), call)
 
     async def make_ready(self, connections: int) -> None:
-        """Open connections until `connections` are idle.
-
-        Failures are not reported: the request that needs the connection tries again.
-        """
+        """Open connections until `connections` are idle; failures are left to the requests that need them."""
         for first in range(len(self._idle), connections, AT_A_TIME):
             count = min(AT_A_TIME, connections - first)
             made = await asyncio.gather(*(self._connect() for _ in range(count)), return_exceptions=True)
@@ -146,11 +135,10 @@ class HttpServer:
                     raise one
 
     async def connect(self) -> None:
-        """Open a first connection. Raises `Unreachable`."""
+        """Raises `Unreachable`."""
         self.put(await self._connect())
 
     async def close(self) -> None:
-        """Close all connections; calls in flight raise `Unreachable`."""
         self._closed = True
         for pending in (self._lookup, self._sweeper):
             if pending is not None:
@@ -234,7 +222,6 @@ class HttpServer:
         return None
 
     def _sweep(self) -> None:
-        """Close connections that were idle for too long."""
         self._sweeper = None
         loop = asyncio.get_running_loop()
         since_s = loop.time() - KEEPALIVE_S
@@ -309,10 +296,7 @@ class HttpServer:
 
 
 async def _within(dial: asyncio.Future[Connection], limit_s: float) -> Connection:
-    """The connection of `dial`, or `asyncio.TimeoutError`.
-
-    `asyncio.wait_for` loses a cancellation that arrives together with the result (before Python 3.12).
-    """
+    """`asyncio.wait_for` loses a cancellation that arrives together with the result (before Python 3.12)."""
     try:
         done, _ = await asyncio.wait((dial,), timeout=max(0.0, limit_s) if limit_s < math.inf else None)
     except asyncio.CancelledError:
@@ -338,3 +322,28 @@ def _line(name: str, value: str) -> str:
     if not line.isprintable() or not line.isascii():
         raise BadRequest(f"the header {name[:80]!r} holds characters that HTTP does not allow")
     return "\r\n" + line
+
+
+MANY = 256
+"""With more servers, those without connections are forgotten: new replicas have new addresses."""
+
+
+class HttpClient:
+    """Servers that get the same headers. Belongs to the event loop of its first request."""
+
+    def __init__(self, *, headers: Mapping[str, str], quote: Quote) -> None:
+        self._headers = headers
+        self._quote = quote
+        self._servers: dict[str, HttpServer] = {}
+
+    def server(self, url: str) -> HttpServer:
+        found = self._servers.get(url)
+        if found is None:
+            if len(self._servers) >= MANY:
+                self._servers = {key: one for key, one in self._servers.items() if one.connections}
+            found = self._servers[url] = HttpServer(url, headers=self._headers, quote=self._quote)
+        return found
+
+    async def close(self) -> None:
+        for server in self._servers.values():
+            await server.close()

@@ -1,14 +1,19 @@
-"""Connect to the API server of a context of the kubeconfig, or of the cluster of this pod.
+"""The API server of a context of the kubeconfig, or of the cluster of this pod, and its errors.
 
 lightkube handles the kubeconfig, its contexts, keys, certificates and log-in programs.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from forebay.clients.kubernetes.refusal import plain
+import orjson
+
 from forebay.errors import DeployError, SetupError
+from forebay.untrusted_text import replace_controls
 
 if TYPE_CHECKING:
     import httpx2
@@ -18,11 +23,8 @@ TIMEOUT_S = 30.0
 
 
 def find_cluster(context: str | None = None) -> SingleConfig:
-    """The cluster of `context`, by default the current one of KUBECONFIG, ~/.kube/config or this pod; reads
-    files.
-
-    Raises `SetupError` if lightkube is missing, and `DeployError` if there is no cluster.
-    """
+    """The cluster of `context`; None: the current one of KUBECONFIG, ~/.kube/config or this pod. Reads files.
+    Raises `SetupError` without lightkube, `DeployError` without a cluster."""
     try:
         from lightkube.config.kubeconfig import KubeConfig
         from lightkube.core.exceptions import ConfigError
@@ -40,7 +42,7 @@ def find_cluster(context: str | None = None) -> SingleConfig:
 
 
 def open_client(config: SingleConfig) -> httpx2.Client:
-    """A client whose calls block. Raises `DeployError` for keys or certificates that cannot be read."""
+    """Calls block. Raises `DeployError` for keys or certificates that cannot be read."""
     from lightkube.config.client_adapter import Client, ConnectionParams
     from lightkube.core.exceptions import ConfigError
 
@@ -51,7 +53,6 @@ def open_client(config: SingleConfig) -> httpx2.Client:
 
 
 def open_async_client(config: SingleConfig) -> httpx2.AsyncClient:
-    """A client for the running event loop. Raises `DeployError` like `open_client`."""
     from lightkube.config.client_adapter import AsyncClient, ConnectionParams
     from lightkube.core.exceptions import ConfigError
 
@@ -65,4 +66,76 @@ def _unusable(error: Exception) -> str:
     return (
         f"no cluster: the kubeconfig cannot be used: {plain(str(error))}; name another one by KUBECONFIG, or "
         f"another context by --context"
+    )
+
+
+MAX_SAID = 2000
+PASSING = frozenset((429, 500, 502, 503, 504))
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRefusal:
+    code: int
+    said: str
+
+    def text(self, namespace: str) -> str:
+        said = self.said
+        if self.code == 401:
+            return (
+                f"the cluster rejected your login ({said}); log in again, or name another context by "
+                f"--context"
+            )
+        if self.code == 403:
+            return _forbidden(said)
+        if self.code == 404 and "namespaces" in said:
+            return f"there is no namespace {namespace}: kubectl create namespace {namespace}"
+        if self.code == 429:
+            return f"refused for now: {said}; try again"
+        return f"the server refuses it ({self.code}): {said}"
+
+
+def refusal(code: int, reason: str, body: bytes) -> ApiRefusal:
+    try:
+        status = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return ApiRefusal(code, plain(body[:MAX_SAID].decode("utf-8", "replace")) or reason)
+    said = status.get("message") if isinstance(status, Mapping) else None
+    return ApiRefusal(code, plain(str(said or reason)))
+
+
+def of_status(status: Any) -> ApiRefusal:
+    """The refusal in a Status object, which a watch sends as its last event."""
+    found = status if isinstance(status, Mapping) else {}
+    code = found.get("code")
+    return ApiRefusal(code if isinstance(code, int) else 500, plain(str(found.get("message", ""))))
+
+
+def unreachable(address: str, error: Exception) -> str:
+    said = plain(str(error)) or type(error).__name__
+    return (
+        f"the API server {address} does not answer: {said}; is the cluster up, and the context the right one "
+        f"(kubectl config current-context)?"
+    )
+
+
+def plain(text: str) -> str:
+    return replace_controls(text[:MAX_SAID])
+
+
+def _forbidden(said: str) -> str:
+    if "exceeded quota" in said:
+        return f"a quota of the namespace refuses it: {said}; raise the quota, or ask for less"
+    found = re.search(
+        r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"(?: in the namespace "([^"]+)")?', said
+    )
+    if found is None:
+        return f"you may not: {said}"
+    verb, resource, group, namespace = found.groups()
+    if "attempting to grant RBAC permissions" in said:
+        return f"you may not give rights that you do not have: {said}"
+    place = f" in the namespace {namespace}" if namespace else ""
+    role = f"kubectl create role forebay --verb={verb} --resource={resource}{f'.{group}' if group else ''}"
+    return (
+        f"the verb {verb} on the resource {resource}{f' of {group}' if group else ''}{place} is missing; "
+        f"somebody who may give rights runs: {role}"
     )

@@ -1,7 +1,7 @@
 """A collection of objects: one list, then changes as they happen.
 
-A watch continues from the version of the list, and after a lost connection from the last version seen. If the
-server no longer has that version (410), or sends something unexpected, the collection is listed again.
+A watch continues from the last version seen. If the server no longer has it (410), or sends something
+unexpected, the collection is listed again.
 """
 
 from __future__ import annotations
@@ -15,19 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from forebay.clients.kubernetes.refusal import Refusal, of_status, plain, refusal, unreachable
+from forebay.clients.kubernetes.connection import ApiRefusal, of_status, plain, refusal, unreachable
 from forebay.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     import httpx2
 
 WATCH_S = 60
-"""How long the server keeps one watch open. If nothing arrives for longer, the connection is dead."""
 TIMEOUT_S = 10.0
 MIN_PAUSE_S, MAX_PAUSE_S = 0.2, 5.0
-"""Between attempts: doubled each time, with a random part, so that clients do not return all at once."""
 SHORT_S = 1.0
-"""A watch that ends sooner than this is followed by a pause, too."""
+"""A watch that ends sooner is followed by a pause, too."""
 MAX_LIST_BYTES = 64 << 20
 MAX_EVENT_BYTES = 8 << 20
 
@@ -36,8 +34,6 @@ Objects = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A path such as `/api/v1/namespaces/n/pods`, and the labels of its objects."""
-
     path: str
     namespace: str
     selector: str
@@ -46,26 +42,26 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why the collection is currently unknown; the last one may still be valid."""
+    """Why the collection is unknown now; the last one may still be valid."""
 
     text: str
 
 
 class _Refused(Exception):
-    def __init__(self, found: Refusal) -> None:
+    def __init__(self, found: ApiRefusal) -> None:
         super().__init__(found.said)
         self.refusal = found
 
 
 class WatchedObjects:
-    """A list and the changes since. `version` is where a watch continues; None: it has to be listed."""
+    """`version`: where a watch continues; None: it has to be listed."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Mapping[str, Any]] = {}
         self.version: str | None = None
 
     def replace(self, listed: Any) -> None:
-        """Replace all objects by those of a list. Raises `ValueError` for an invalid list."""
+        """Raises `ValueError` for an invalid list."""
         try:
             items = listed.get("items") or []
             objects = {str(item["metadata"]["name"]): item for item in items}
@@ -75,8 +71,7 @@ class WatchedObjects:
         self.objects, self.version = objects, version
 
     def apply(self, event: Any) -> bool:
-        """Apply an event of a watch; returns whether an object has changed. Raises `ValueError` for an
-        invalid event, and for one that reports a failed watch."""
+        """Whether an object has changed. Raises `ValueError` for an invalid event or a failed watch."""
         try:
             kind, body = event["type"], event["object"]
             if kind == "ERROR":
@@ -106,8 +101,8 @@ async def follow(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     jitter: Callable[[], float] = random.random,
 ) -> AsyncGenerator[Objects | Trouble, None]:
-    """Yield the collection now and after each change, or a `Trouble` while it is unknown. Never ends, and
-    never raises for the server's errors: it retries after a pause."""
+    """Yield the collection now and after each change, or a `Trouble` while it is unknown. Never ends or
+    raises for the server's errors: it retries after a pause."""
     import httpx2
     from lightkube.core.exceptions import ConfigError
 
@@ -154,7 +149,6 @@ async def follow(
 
 
 def pause_s(failures: int) -> float:
-    """Maximum seconds to wait after this many failures in a row."""
     return min(MIN_PAUSE_S * 2.0 ** min(failures - 1, 20), MAX_PAUSE_S)
 
 

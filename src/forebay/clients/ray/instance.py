@@ -1,4 +1,4 @@
-"""The status of a Ray cluster's applications, as of Ray Serve's REST interface."""
+"""The status of Ray Serve's applications, as of its REST interface, and the engines of a fleet in it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from forebay.clients.ray import DEPLOYMENT, IMPORT_PATH, MAX_PORTS, Ports
 from forebay.errors import DeployError
 from forebay.untrusted_text import replace_controls
 
@@ -18,8 +19,7 @@ MAX_SAID = 2000
 
 @dataclass(frozen=True, slots=True)
 class ServeReplica:
-    """A replica of a deployment: the address of its node and its process id there, both None until it has
-    started."""
+    """`node_ip`, `pid`: None until it has started."""
 
     name: str
     state: str
@@ -29,8 +29,7 @@ class ServeReplica:
 
 @dataclass(frozen=True, slots=True)
 class ServeDeployment:
-    """A deployment: its target number of replicas, and its replicas in any state. `trigger` is the reason of
-    its status."""
+    """`target`: number of replicas wanted. `trigger`: reason of the status."""
 
     status: str
     trigger: str
@@ -39,24 +38,21 @@ class ServeDeployment:
     replicas: tuple[ServeReplica, ...]
 
     def running(self) -> tuple[ServeReplica, ...]:
-        """Running replicas that are neither being changed nor about to be replaced."""
         return tuple(each for each in self.replicas if each.state == RUNNING)
 
     def serving(self) -> tuple[ServeReplica, ...]:
-        """The replicas that take requests: running ones, and those that are being changed or wait until their
-        replacement has started."""
+        """They take requests: running ones, and those that are being changed or replaced."""
         return tuple(each for each in self.replicas if each.state in SERVING)
 
     @property
     def recovering(self) -> bool:
-        """Whether Serve has restarted and has not found its running replicas yet."""
         return any(each.state == RECOVERING for each in self.replicas)
 
 
 @dataclass(frozen=True, slots=True)
 class ServeApplication:
-    """An application. `config` is what was submitted, None if it came from a program or is being deleted;
-    `deployed_s` is when, in seconds of the cluster's clock. It has no deployments while Serve builds it."""
+    """`config`: as submitted; None if it came from a program or is being deleted. `deployed_s`: by the
+    cluster's clock. It has no deployments while Serve builds it."""
 
     name: str
     status: str
@@ -73,8 +69,7 @@ class ServeApplication:
 
 @dataclass(frozen=True, slots=True)
 class ServeInstance:
-    """All applications, by name, and their common settings. `settings` is what a submission has to repeat to
-    keep them; empty if Serve does not run yet."""
+    """`settings`: what a submission must repeat to keep; empty if Serve does not run yet."""
 
     applications: Mapping[str, ServeApplication]
     settings: Mapping[str, Any]
@@ -96,8 +91,7 @@ class ServeInstance:
 
     @property
     def capacity_percent(self) -> float:
-        """The share of every deployment's replicas that Serve itself starts, by its submission: below 100
-        while another cluster takes over."""
+        """Share of the replicas that Serve starts: below 100 while another cluster takes over."""
         found = self.settings.get("target_capacity", 100.0)
         return float(found) if isinstance(found, int | float) else 100.0
 
@@ -137,6 +131,57 @@ def _deployment(body: Mapping[str, Any]) -> ServeDeployment:
 
 
 def plain(text: object) -> str:
-    """Text of the cluster on one line, cut at the start: a traceback has its error at the end."""
+    """On one line, cut at the start: a traceback has its error at the end."""
     words = " ".join(replace_controls(str(text or "")).split())
     return words if len(words) <= MAX_SAID else f"…{words[-MAX_SAID:]}"
+
+
+def fleet_application(instance: ServeInstance, name: str, where: str) -> ServeApplication:
+    """Forebay's application `name`, or one of that name that is being deleted: Serve no longer has its
+    origin. Raises `DeployError`."""
+    found = instance.applications.get(name)
+    if found is None:
+        there = ", ".join(sorted(instance.applications)) or "none"
+        raise DeployError(
+            f"{where} has no application {name}; there are: {there}. `forebay deploy ray` puts it there"
+        )
+    if not found.deleting and not is_fleet(found.config):
+        raise DeployError(f"{where}: the application {name} is not a fleet of Forebay; name another one")
+    return found
+
+
+def is_fleet(config: Mapping[str, Any] | None) -> bool:
+    return config is not None and config.get("import_path") == IMPORT_PATH
+
+
+def engine_urls(application: ServeApplication) -> tuple[str, ...]:
+    """Those that take requests, sorted; none while the application is being deleted. Raises `DeployError`."""
+    if application.deleting:
+        return ()
+    ports = _ports(application)
+    deployment = application.deployments.get(DEPLOYMENT)
+    serving = () if deployment is None else deployment.serving()
+    found = {
+        f"http://{_host(each.node_ip)}:{ports.of(each.pid)}"
+        for each in serving
+        if each.node_ip is not None and each.pid is not None
+    }
+    return tuple(sorted(found))
+
+
+def _ports(application: ServeApplication) -> Ports:
+    try:
+        arguments = (application.config or {})["args"]
+        first, many = arguments["first_port"], arguments["ports"]
+        if not (type(first) is int and type(many) is int and first > 0 and 0 < many <= MAX_PORTS):
+            raise TypeError
+        return Ports(first, many)
+    except (KeyError, TypeError):
+        raise DeployError(
+            f"the application {application.name} has no ports of its engines in its config; deploy it "
+            f"again with `forebay deploy ray`"
+        ) from None
+
+
+def _host(address: str | None) -> str:
+    return f"[{address}]" if address is not None and ":" in address else str(address)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
 import aiohttp
 import orjson
+from yarl import URL
 
 from forebay.clients.ray.instance import ServeInstance, plain
+from forebay.clock import Clock
 from forebay.errors import DeployError, SettingError
 from forebay.settings import ray_token
 
@@ -23,14 +29,12 @@ DASHBOARD = "Serve's REST interface is part of Ray's dashboard: ray start --head
 TOKEN = "put the cluster's token into RAY_AUTH_TOKEN, or into ~/.ray/auth_token"
 
 
-class TokenRefused(DeployError):
-    """The cluster requires a token, or another one: retrying is useless."""
+class TokenRefused(DeployError): ...
 
 
 class ServeRest:
-    """The Ray cluster whose dashboard is at `address`: an asynchronous context manager. Calls take at most
-    `timeout_s`, raise `DeployError` with what to do, and send Ray's token, if there is one
-    (`forebay.settings.ray_token`)."""
+    """The Ray cluster whose dashboard is at `address`. Calls raise `DeployError`, and send Ray's token, if
+    there is one."""
 
     def __init__(self, address: str, *, timeout_s: float = TIMEOUT_S) -> None:
         self.address = address.rstrip("/")
@@ -66,14 +70,12 @@ class ServeRest:
             raise DeployError(f"{self.address}: expected JSON from Ray Serve, found something else") from None
 
     async def submit(self, config: Mapping[str, Any]) -> None:
-        """Run these applications, and none that were submitted before. Returns when Serve has accepted them,
-        before they have started."""
+        """Run these applications and no others. Returns when Serve has accepted them."""
         status, body = await self._ask("PUT", APPLICATIONS, config)
         if status != 200:
             raise self._refused(status, body)
 
     async def scale(self, application: str, deployment: str, replicas: int) -> None:
-        """Set the number of replicas of a deployment. Returns when Serve has recorded it."""
         path = f"/api/v1/applications/{quote(application, '')}/deployments/{quote(deployment, '')}/scale"
         status, body = await self._ask("POST", path, {"target_num_replicas": replicas})
         if status == 404:
@@ -127,3 +129,102 @@ def _reason(error: Exception) -> str:
     # Instead of a text that repeats the address.
     known = os.strerror(number) if number is not None and number > 0 else plain(error)
     return known or type(error).__name__
+
+
+async def each_address(url: str) -> tuple[str, ...]:
+    """`url` once for each address of its host, sorted: IPv4 if there are any. Unchanged for `https`, whose
+    certificate has no address, and for anything that is not a URL. Raises `DeployError` if the name has no
+    address."""
+    try:
+        parsed = URL(url)
+    except ValueError:
+        return (url,)
+    if parsed.scheme != "http" or parsed.host is None:
+        return (url,)
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            parsed.host, parsed.port or 80, type=socket.SOCK_STREAM
+        )
+    except (OSError, UnicodeError) as error:
+        said = getattr(error, "strerror", None) or type(error).__name__
+        raise DeployError(f"the name {parsed.host} cannot be resolved: {said}") from None
+    # The same process may have an address of each kind.
+    kind = socket.AF_INET if any(entry[0] == socket.AF_INET for entry in found) else socket.AF_INET6
+    addresses = sorted({str(entry[4][0]) for entry in found if entry[0] == kind})
+    if len(addresses) < 2:
+        return (url,)
+    return tuple(str(parsed.with_host(address)) for address in addresses)
+
+
+FORGET_S = 600.0
+Answer = ServeInstance | DeployError | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    begun_s: float
+    answer: Future[Answer] = field(default_factory=Future)
+
+
+class CachedPoll:
+    """A cluster's status, polled once for all event loops of a process. Thread-safe.
+
+    A poll that takes `limit_s` is abandoned by its waiters: its thread may be gone.
+    """
+
+    def __init__(
+        self, look: Callable[[str], Awaitable[ServeInstance]], clock: Clock, *, limit_s: float
+    ) -> None:
+        self._look = look
+        self._clock = clock
+        self._limit_s = limit_s
+        self._lock = threading.Lock()
+        self._looks: dict[str, _Look] = {}
+
+    async def instance(self, address: str, fresh_s: float) -> ServeInstance:
+        """A status that was polled less than `fresh_s` ago. Raises `DeployError` if that poll failed."""
+        while True:
+            with self._lock:
+                now_s = self._clock.monotonic_s()
+                found = self._looks.get(address)
+                good_for_s = fresh_s if found is None or found.answer.done() else self._limit_s
+                if found is None or now_s - found.begun_s >= good_for_s:
+                    self._forget(now_s)
+                    mine = self._looks[address] = _Look(now_s)
+                    break
+            answer = await self._wait(found, now_s)
+            if isinstance(answer, ServeInstance):
+                return answer
+            if answer is not None:
+                raise DeployError(str(answer))
+        return await self._ask(address, mine)
+
+    def _forget(self, now_s: float) -> None:
+        for address, look in list(self._looks.items()):
+            if now_s - look.begun_s > FORGET_S:
+                del self._looks[address]
+
+    async def _wait(self, look: _Look, now_s: float) -> Answer:
+        if look.answer.done():
+            return look.answer.result()
+        left_s = max(0.0, look.begun_s + self._limit_s - now_s)
+        try:
+            # Shielded: others wait for the same poll.
+            return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(look.answer)), left_s)
+        except (asyncio.TimeoutError, TimeoutError):
+            return None
+
+    async def _ask(self, address: str, look: _Look) -> ServeInstance:
+        answer: Answer = None
+        try:
+            answer = await self._look(address)
+            return answer
+        except DeployError as error:
+            answer = error
+            raise
+        finally:
+            if answer is None:
+                with self._lock:
+                    if self._looks.get(address) is look:
+                        del self._looks[address]
+            look.answer.set_result(answer)

@@ -1,7 +1,7 @@
 """A small client of an object store, whose errors name the cause.
 
-Keys, region and endpoint come from where all S3 clients find them: the variables `AWS_…`, the files under
-`~/.aws`, a mounted token, or the machine's role. Nothing here reads, shows or keeps a key.
+It finds keys, region and endpoint as all S3 clients do (`AWS_…`, `~/.aws`, a mounted token, the machine's
+role), and shows or keeps no key.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ ATTEMPTS = 3
 DEFAULT_REGION = "us-east-1"
 MAX_OBJECT_BYTES = 16 << 20
 AWAY_STATUS = frozenset((408, 409, 429, 500, 502, 503, 504))
-"""Statuses that another attempt may change; 409: a concurrent write to the same object."""
+"""409: a concurrent write to the same object."""
 REFUSED_STATUS = frozenset((400, 401, 403))
 SKEWED = frozenset(("RequestTimeTooSkewed", "RequestExpired"))
 UNFETCHED = frozenset(("CredentialRetrievalError", "TokenRetrievalError", "UnauthorizedSSOTokenError"))
-"""Errors of a client that found the provider of its keys and did not get them."""
 DELETED_AT_ONCE = 1000
 
 R = TypeVar("R")
@@ -34,29 +33,26 @@ R = TypeVar("R")
 
 @cache
 def _descriptions() -> Any:
-    """botocore's own description of S3, read once: that takes longer than everything else in a client."""
+    """Read once: that takes longer than everything else in a client."""
     from botocore.loaders import create_loader
 
     return create_loader()
 
 
-class StoreAway(PipelineFailed):
-    """The object store did not answer, or is temporarily unavailable."""
+class StoreAway(PipelineFailed): ...
 
 
 class StoreRefused(SettingError):
-    """The object store rejects the call: the bucket is missing, or the keys or the clock are wrong. A person
-    has to fix that, possibly while a run continues."""
+    """A person has to fix the bucket, the keys or the clock, possibly while a run continues."""
 
 
 class Changed(Exception):
-    """A conditional write found another object than the one to replace, or one that should not exist."""
+    """Another object exists than the one to replace, or one that should not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An object: its key below the listed folder, its size in bytes, and when it was written (wall clock,
-    seconds)."""
+    """`name`: the key below the listed folder. `written_s`: wall clock."""
 
     name: str
     size: int
@@ -74,12 +70,11 @@ def _entry(found: Any, prefix: str) -> Entry:
 
 
 class S3Client:
-    """The objects of one bucket. Created at once; the first call looks for keys and connects.
+    """The objects of one bucket. The first call looks for keys and connects, and so does the next one
+    after a rejection.
 
-    All calls block: at most `timeout_s` per attempt, for `attempts` attempts. They raise `StoreAway` if the
-    server does not answer or is unavailable, `StoreRefused` if the bucket is missing or the keys are
-    rejected, and `SetupError` if the client is not installed. After a rejection, the next call reads the keys
-    again: a file of them may have been replaced.
+    Calls block for at most `timeout_s` in each of `attempts`. They raise `StoreAway`, `StoreRefused`, and
+    `SetupError` if the client is not installed.
     """
 
     def __init__(self, bucket: str, *, timeout_s: float = READ_S, attempts: int = ATTEMPTS) -> None:
@@ -91,7 +86,7 @@ class S3Client:
         self._ask(lambda s3: s3.list_objects_v2(Bucket=self.bucket, Prefix=f"{prefix}/", MaxKeys=1))
 
     def get(self, key: str, most_bytes: int = MAX_OBJECT_BYTES) -> Found | None:
-        """An object, or None. Raises `SettingError` if it has more than `most_bytes`."""
+        """Raises `SettingError` if it has more than `most_bytes`."""
 
         def ask(s3: Any) -> Found:
             answer = s3.get_object(Bucket=self.bucket, Key=key)
@@ -105,7 +100,7 @@ class S3Client:
         return found
 
     def head(self, key: str, count: int) -> bytes | None:
-        """The first `count` bytes of an object, or all of a shorter one; None if it does not exist."""
+        """None if the object does not exist."""
 
         def ask(s3: Any) -> bytes:
             with closing(s3.get_object(Bucket=self.bucket, Key=key)["Body"]) as body:
@@ -114,7 +109,7 @@ class S3Client:
         return self._ask(ask, missing=True)
 
     def lines(self, key: str) -> Iterator[bytes]:
-        """The lines of an object without their ends, streamed; empty if it does not exist."""
+        """Without line ends, streamed; none if the object does not exist."""
         answer = self._ask(lambda s3: s3.get_object(Bucket=self.bucket, Key=key), missing=True)
         if answer is not None:
             with closing(answer["Body"]) as body:
@@ -123,10 +118,9 @@ class S3Client:
                     yield line
 
     def put(self, key: str, content: bytes, *, replacing: str | None) -> str:
-        """Write a whole object, in place of the one with the ETag `replacing`, or as the first (None).
+        """Replace the object with the ETag `replacing`, or write the first (None); return the ETag.
 
-        Returns its ETag. Raises `Changed` if another object exists, or the one to be replaced does not. That
-        may be the caller's own write whose answer was lost.
+        Raises `Changed` if another object exists, maybe the caller's own write whose answer was lost.
         """
         condition = {"IfNoneMatch": "*"} if replacing is None else {"IfMatch": replacing}
 
@@ -140,8 +134,7 @@ class S3Client:
         return etag
 
     def entries(self, prefix: str) -> list[Entry]:
-        """All objects below the folder `prefix`, by name, without the markers that some clients create for
-        empty folders."""
+        """By name, without the markers that some clients create for empty folders."""
         found = (_entry(each, prefix) for each in self._objects(prefix))
         return [each for each in found if each.name and not each.name.endswith("/")]
 
@@ -151,12 +144,11 @@ class S3Client:
         return [name.removeprefix(f"{prefix}/").rstrip("/") for name in found]
 
     def names(self, prefix: str) -> list[str]:
-        """The keys of all objects below the folder `prefix`, relative to it, folder markers included."""
+        """Relative to the folder `prefix`, with folder markers."""
         return [each["Key"].removeprefix(f"{prefix}/") for each in self._objects(prefix)]
 
     def delete(self, prefix: str, *, keep: Callable[[Entry], bool] = lambda entry: False) -> None:
-        """Delete all objects below the folder `prefix` except those to `keep`, and abort the uploads there
-        that were not completed."""
+        """Delete all below the folder `prefix` except those to `keep`, and abort incomplete uploads."""
         self.abort_uploads(prefix)
         keys = [{"Key": each["Key"]} for each in self._objects(prefix) if not keep(_entry(each, prefix))]
         for at in range(0, len(keys), DELETED_AT_ONCE):
@@ -164,12 +156,12 @@ class S3Client:
             self._call("delete_objects", Delete=batch)
 
     def abort_uploads(self, prefix: str) -> int:
-        """Abort incomplete uploads below the folder `prefix`, so that their writers cannot complete them.
-        Returns their number; always 0 on MinIO, which lists uploads by whole keys only."""
+        """So that their writers cannot complete them. Returns their number; 0 on MinIO, which lists
+        uploads by whole keys."""
         return self.abort_uploads_of(f"{prefix}/")
 
     def abort_uploads_of(self, key: str) -> int:
-        """Abort the uploads to objects whose keys begin with `key`; on MinIO, to the object `key`."""
+        """To objects whose keys begin with `key`; on MinIO, to the object `key`."""
         pages = self._pages("list_multipart_uploads", key)
         uploads = [each for page in pages for each in page.get("Uploads", ())]
         for each in uploads:
@@ -177,8 +169,7 @@ class S3Client:
         return len(uploads)
 
     def flink_options(self) -> dict[str, str]:
-        """Options with which Flink's file system reaches the same server with the same keys: where they are
-        found, never a key."""
+        """Flink's file system then reaches the same server with the same keys; contains no key."""
         made = self._s3.meta
         host = urlsplit(made.endpoint_url).hostname or ""
         options = {
@@ -234,7 +225,7 @@ class S3Client:
         self._ask(lambda s3: getattr(s3, name)(Bucket=self.bucket, **arguments), missing=True)
 
     def _ask(self, call: Callable[[Any], R], *, missing: bool = False) -> R | None:
-        """The result of `call`; None if the object may be `missing` and is."""
+        """None if the object may be `missing` and is."""
         s3 = self._s3
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
         from botocore.exceptions import PartialCredentialsError as Partial

@@ -17,8 +17,8 @@ MAX_KEY_CHARS = 900
 
 @dataclass(frozen=True, slots=True)
 class S3Path:
-    """`s3://bucket/key`: a file, or a folder's prefix. The key has no `/` at either end, and is empty for the
-    bucket itself."""
+    """`s3://bucket/key`: a file, or a folder's prefix. The key has no `/` at either end; empty: the bucket
+    itself."""
 
     bucket: str
     key: str
@@ -42,7 +42,6 @@ Location = Path | S3Path
 
 
 def is_s3(text: str) -> bool:
-    """Whether `text` is meant as an address in an object store."""
     return text.lower().startswith(SCHEME)
 
 
@@ -62,12 +61,11 @@ def s3_path(text: str) -> S3Path:
 
 
 def location_of(text: str) -> Location:
-    """An S3 address as of `s3_path`, or a path."""
     return s3_path(text) if is_s3(text) else Path(text)
 
 
 def uri_of(place: Location) -> str:
-    """The place in Flink's form; a path is made absolute."""
+    """In Flink's form; a path is made absolute."""
     return str(place) if isinstance(place, S3Path) else place.absolute().as_uri()
 
 

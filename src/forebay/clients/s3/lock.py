@@ -1,48 +1,130 @@
-"""Hold the lock of `lease.py`: a thread renews it until it is released, or taken by another run."""
+"""The lock on a pipeline's state in an object store, so that one run holds it.
+
+Its holder rewrites the object every `BEAT_S`, on condition that it is unchanged; so does a run that takes it
+over: of two writes, one fails. A holder relies on a renewal for `HOLD_S` after it was sent; then its Flink is
+suspended (`pipeline/flink_main.py`). A claimer waits for `LEASE_S`. So nothing depends on the reason of a
+silence.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Literal
 
 from forebay.clients.s3.client import Changed, S3Client, StoreAway
-from forebay.clients.s3.lease import (
-    BEAT_S,
-    BEAT_TIMEOUT_S,
-    HOLD_S,
-    MAX_LOCK_BYTES,
-    RETRY_S,
-    Claim,
-    Lock,
-    Seen,
-    decode_lock,
-    encode_lock,
-)
 from forebay.clients.s3.location import S3Path
 from forebay.clock import Clock, SystemClock, uptime_s
 from forebay.errors import PipelineFailed, SettingError
 
+BEAT_S = 1.0
+LEASE_S = 3.0
+"""How long a claimer watches a silent holder. Earlier silence does not count: it may have been cut off."""
+HOLD_S = 2.5
+"""The rest of `LEASE_S` is for the guard to suspend Flink on a busy machine."""
+BEAT_TIMEOUT_S = 1.5
+RETRY_S = 0.25
+GAP_S = 2.0
+MAX_LOCK_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """`holder`: random id of the run. `beat`: number of renewals. `released`: its holder ended cleanly.
+    `unfenced`: the job of an earlier holder may still commit something."""
+
+    pipeline: str
+    where: str = ""
+    holder: str = field(default_factory=lambda: uuid.uuid4().hex)
+    beat: int = 0
+    released: bool = False
+    unfenced: bool = False
+
+    def renewed(self, *, released: bool = False, unfenced: bool = False) -> Lock:
+        return replace(self, beat=self.beat + 1, released=released, unfenced=unfenced)
+
+    @property
+    def leaves_unfenced(self) -> bool:
+        return self.unfenced or not self.released
+
+
+def encode_lock(lock: Lock) -> bytes:
+    return json.dumps(asdict(lock)).encode()
+
+
+KINDS = {
+    "pipeline": str,
+    "where": str,
+    "holder": str,
+    "beat": int,
+    "released": bool,
+    "unfenced": bool,
+}
+
+
+def decode_lock(content: bytes) -> Lock:
+    """Raises `ValueError`."""
+    try:
+        found = json.loads(content)
+        lock = Lock(**{name: found[name] for name in KINDS})
+    except (KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"not a lock: {type(error).__name__}") from None
+    for name, kind in KINDS.items():
+        if type(getattr(lock, name)) is not kind:
+            raise ValueError(f"not a lock: {name}")
+    return lock
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    etag: str
+    released: bool
+
+
+class Claim:
+    def __init__(self) -> None:
+        self._etag: str | None = None
+        self._since_s: float | None = None
+        self._looked_s = 0.0
+
+    def look(self, seen: Seen | None, now_s: float) -> Literal["take", "wait", "refuse"]:
+        """Take the lock that was read as `seen` if it is unchanged, read it again soon, or give up: its
+        holder lives."""
+        if seen is None or seen.released:
+            return "take"
+        watched = now_s - self._looked_s <= GAP_S
+        renewed = self._etag is not None and seen.etag != self._etag
+        if renewed and watched:
+            return "refuse"
+        # A renewal at an unknown time in a gap does not prove that its writer is still alive.
+        if self._since_s is None or renewed or not watched:
+            self._since_s = now_s
+        self._etag, self._looked_s = seen.etag, now_s
+        return "take" if now_s - self._since_s >= LEASE_S else "wait"
+
+    def unanswered(self) -> None:
+        """The store may not answer the holder either: the silence is counted from zero."""
+        self._since_s = None
+
+
 LOOK_S = 0.25
 PATIENCE_S = 30.0
-"""How long a claimer waits for a store that does not answer."""
 OWN_WRITES = 3
-"""How often the holder retries after it found its own write whose answer was lost."""
 
 
 class Fenced(PipelineFailed):
     """Another run has taken over; this one must write nothing more."""
 
 
-class Hold:
-    """A lock that is held. `unfenced`: its last holder did not release it, and its job may still run.
-
-    `renewed_s` is when the last confirmed renewal was sent, by the clock `uptime_s`.
-    """
+class HeldLock:
+    """`renewed_s`: when the last confirmed renewal was sent, by the clock `uptime_s`."""
 
     def __init__(
         self,
@@ -72,7 +154,7 @@ class Hold:
 
     @property
     def trouble(self) -> str:
-        """Why the lock cannot be renewed now; empty if it can."""
+        """Empty if the lock can be renewed."""
         return self._trouble
 
     @property
@@ -81,12 +163,11 @@ class Hold:
 
     @property
     def until_s(self) -> float:
-        """Until when nobody else can hold the lock, by the clock `uptime_s`."""
+        """By the clock `uptime_s`, nobody else can hold the lock until then."""
         return self._renewed_s + HOLD_S
 
     @property
     def certain(self) -> bool:
-        """Whether nobody else can hold the lock now."""
         return self._uptime_s() < self.until_s
 
     def check(self) -> None:
@@ -103,8 +184,8 @@ class Hold:
             report(self.until_s)
 
     def renew(self, *, released: bool = False) -> bool:
-        """Write the lock again. False if the store does not answer and another try may succeed soon; if it
-        refuses (see `trouble`), somebody has to fix that."""
+        """False if the store does not answer and another try may succeed soon. If it refuses, see
+        `trouble`."""
         sent_s = self._uptime_s()
         lock = self._lock.renewed(released=released, unfenced=self.unfenced)
         try:
@@ -147,7 +228,6 @@ class Hold:
         raise Changed
 
     def _own_etag(self) -> str:
-        """The ETag of the lock in the store. Raises `Changed` if another run has taken it."""
         found = self._client.get(self._path.key, MAX_LOCK_BYTES)
         if found is None:
             raise Changed
@@ -165,11 +245,10 @@ def held_lock(
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
     uptime_s: Callable[[], float] = uptime_s,
-) -> Iterator[Hold]:
-    """Hold the lock at `path` for `pipeline` while the block runs. Blocks until it is taken: at once if
-    nobody holds it, else for some seconds.
+) -> Iterator[HeldLock]:
+    """Hold the lock while the block runs. Blocks for some seconds unless nobody holds it.
 
-    Raises `SettingError` if a living run or another pipeline holds it, or if the object is not a lock;
+    Raises `SettingError` if a living run or another pipeline holds it, or the object is not a lock;
     `StoreAway` if the store does not answer for half a minute.
     """
     client = S3Client(path.bucket, timeout_s=BEAT_TIMEOUT_S, attempts=1)
@@ -200,7 +279,7 @@ def _taken(
     *,
     sleep: Callable[[float], None],
     uptime_s: Callable[[], float],
-) -> Hold:
+) -> HeldLock:
     claim = Claim()
     ours = Lock(pipeline, f"{socket.gethostname()}, process {os.getpid()}")
     answered_s = clock.monotonic_s()
@@ -215,7 +294,9 @@ def _taken(
                 if there.holder == ours.holder:
                     # The store took it, and its answer was lost. It cannot be relied on before the next
                     # renewal.
-                    return Hold(client, path, there, found.etag, renewed_s=sent_s - HOLD_S, uptime_s=uptime_s)
+                    return HeldLock(
+                        client, path, there, found.etag, renewed_s=sent_s - HOLD_S, uptime_s=uptime_s
+                    )
                 seen = Seen(found.etag, there.released)
             decision = claim.look(seen, answered_s)
             if decision == "refuse":
@@ -226,7 +307,7 @@ def _taken(
                     etag = client.put(
                         path.key, encode_lock(taken), replacing=None if seen is None else seen.etag
                     )
-                    return Hold(client, path, taken, etag, renewed_s=sent_s, uptime_s=uptime_s)
+                    return HeldLock(client, path, taken, etag, renewed_s=sent_s, uptime_s=uptime_s)
                 # Another run was faster, and the next look shows which.
                 claim = Claim()
         except StoreAway:

@@ -24,7 +24,6 @@ T = TypeVar("T")
 
 CONNECT_S = 20.0
 RECENT = 32
-"""Digests of the last records in a cursor, to drop duplicates after a reconnect."""
 
 
 class Cursor(Protocol):
@@ -35,10 +34,10 @@ class Cursor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One record. `cursor` resumes after it; `position` names it within the feed.
+    """`cursor` resumes after it; `position` names it within the feed.
 
-    `fields` are added to the parsed fields (`with_added`). `headers` are kept with an event or dead letter.
-    `cut_bytes` are missing at the end of `raw`.
+    `fields` are added to the parsed fields. `headers` are kept with an event or dead letter. `cut_bytes` are
+    missing at the end of `raw`.
     """
 
     cursor: Cursor
@@ -50,54 +49,47 @@ class Received:
 
 
 class Feed(Protocol):
-    """A stream that can be read from a cursor. Instances are pickled into the job graph."""
+    """Can be read from a cursor. Instances are pickled into the job graph."""
 
     @property
     def name(self) -> str:
-        """For positions and logs, without secrets."""
+        """Without secrets."""
         ...
 
     def read(self, cursor: str | None) -> AsyncIterator[Received]:
-        """Yield the records after `cursor` (None: from the feed's start), in order.
+        """Yield the records after `cursor` (None: from the feed's start), in order. Reconnects by itself.
 
-        Reconnects by itself, without end if the feed has none. Stops reading while the caller requests no
-        more. Raises `FeedRefused` if another attempt would fail as well.
+        Raises `FeedRefused` if another attempt would fail as well.
         """
         ...
 
 
-class FeedBroken(ForebayError):
-    """The connection failed or was lost; it will be retried."""
+class FeedBroken(ForebayError): ...
 
 
 class FeedRefused(ForebayError):
-    """The server rejects the requests; fix the feed's address or headers."""
+    """Fix the feed's address or headers."""
 
 
 PASSING = frozenset((408, 425, 429))
-"""Statuses from 400 to 499 that are retried."""
 
 Headers = Mapping[str, str | SecretRef]
 """A secret header is a reference that is read at each connection."""
 
 
 HARMLESS = frozenset(("accept-language", "from", "user-agent"))
-"""Lower-case names of headers that any server may see."""
 
 
 def header_values(headers: Headers) -> dict[str, str]:
-    """Resolve secrets. Raises `SettingError` if one is missing."""
+    """Raises `SettingError`."""
     return {
         name: read_secret(value) if isinstance(value, SecretRef) else value for name, value in headers.items()
     }
 
 
 def redirects(headers: Headers) -> list[aiohttp.TraceConfig]:
-    """Make a session stay at the configured origin; raises `FeedRefused` for a redirect to another one.
-
-    A server could otherwise have addresses read that only this machine reaches. Without secret headers, the
-    same host may be changed to TLS.
-    """
+    """Make a session raise `FeedRefused` for a redirect to another origin: a server could have addresses
+    read that only this machine reaches. Without secret headers, the same host may change to TLS."""
     upgrade = HARMLESS.issuperset(name.lower() for name in headers)
 
     async def stay(session: object, context: object, params: aiohttp.TraceRequestRedirectParams) -> None:
@@ -128,10 +120,7 @@ def _origin(url: URL) -> tuple[str, str | None, int | None]:
 
 
 async def within(seconds: float, work: Awaitable[T]) -> T:
-    """The result of `work`. Raises `asyncio.TimeoutError`.
-
-    Before Python 3.12 `asyncio.wait_for` loses a cancellation that comes together with the result.
-    """
+    """`asyncio.wait_for` loses a cancellation that arrives together with the result (before Python 3.12)."""
     running = asyncio.ensure_future(work)
     try:
         await asyncio.wait([running], timeout=seconds)
@@ -159,20 +148,17 @@ def answered(status: int) -> FeedBroken | FeedRefused:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Delays between attempts: doubled from `first_s` up to `most_s`, times a random factor of 0.5 to 1."""
+    """Doubled from `first_s` up to `most_s`, times a random factor of 0.5 to 1."""
 
     first_s: float = 0.5
     most_s: float = 30.0
 
     def delay_s(self, failures: int, dice: random.Random) -> float:
-        """`failures`: failed attempts in a row, from 1."""
         top: float = min(self.most_s, self.first_s * 2.0 ** min(failures - 1, 30))
         return top * (0.5 + dice.random() / 2)
 
 
 class Mark:
-    """Cursor of a feed with event ids: the server's cursor, and digests of the last records."""
-
     __slots__ = ("at", "recent")
 
     def __init__(self, at: str | None = None, recent: tuple[str, ...] = ()) -> None:
@@ -181,7 +167,7 @@ class Mark:
 
     @classmethod
     def of(cls, cursor: str | None) -> Mark:
-        """Parse a mark; an empty one for None. Raises `ForebayError`."""
+        """Raises `ForebayError`."""
         if cursor is None:
             return cls()
         try:
@@ -222,10 +208,8 @@ async def connected_for_ever(
 ) -> AsyncIterator[Received]:
     """Yield the records of one connection after another.
 
-    `once` makes one connection and raises `FeedBroken` when it is lost; a plain end counts as lost.
-    `FeedRefused` is raised only before the first record, with `name`; later it is retried, because the
-    settings did work. Delays grow until a record arrives. Logs one warning per outage and one message at its
-    end.
+    `FeedRefused` is raised only before the first record: later the settings did work. Delays grow until a
+    record arrives. Logs one warning per outage and one message at its end.
     """
     dice = random.Random()
     failures = 0

@@ -29,7 +29,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "time_format": "unix_us",
     },
 }
-"""Defaults of a `preset`; the file's own keys win."""
+"""The file's own keys win."""
 
 
 class FeedSource(Enveloped):
@@ -54,7 +54,7 @@ class FeedSource(Enveloped):
         return {**PRESETS.get(preset, {}), **data} if isinstance(preset, str) else data
 
     def header_values(self) -> dict[str, str | SecretRef]:
-        """The headers for a feed, with references to secrets instead of their values."""
+        """With references to secrets instead of their values."""
         return {
             name: value.ref() if isinstance(value, Secret) else value for name, value in self.headers.items()
         }

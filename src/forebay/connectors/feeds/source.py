@@ -26,16 +26,12 @@ from forebay.thread_names import name_thread
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """How the feed ended; last in the queue."""
-
     error: BaseException | None
 
 
 class FeedReader:
-    """Reads a feed from `cursor`, at most `room` records ahead.
-
-    Starts at once, on a daemon thread with an event loop. Call `take` and `close` from one thread.
-    """
+    """Reads a feed, at most `room` records ahead, on a daemon thread. Call `take` and `close` from one
+    thread."""
 
     def __init__(self, feed: Feed, cursor: str | None, *, room: int = 1000) -> None:
         self._feed = feed
@@ -52,10 +48,8 @@ class FeedReader:
         self._thread.start()
 
     def take(self, wait_s: float = 0.0) -> Received | None:
-        """The next record; blocks for at most `wait_s`. None if there is none yet, or the feed ended.
-
-        If the feed failed, every call after its last record raises its error.
-        """
+        """Block for at most `wait_s`. None if there is no record yet, or the feed ended. If it failed, every
+        call after its last record raises its error."""
         if self._end is None:
             try:
                 got = self._queue.get(timeout=wait_s) if wait_s > 0 else self._queue.get_nowait()
@@ -73,11 +67,9 @@ class FeedReader:
 
     @property
     def exhausted(self) -> bool:
-        """The feed ended without an error, and all records are taken."""
         return self._end is not None and self._end.error is None
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Blocks for at most `timeout_s`."""
         self._closing = True
         self._wake(self._cancel)
         self._thread.join(timeout_s)
@@ -127,9 +119,8 @@ LIMIT_REACHED = "limit_reached"
 class Polled:
     """`format` parses records (None: they are encoded already); reads at most `room` records ahead.
 
-    `limit`: number of records to read. The source itself never ends: at the limit or the feed's end, the
-    counter `forebay.limit_reached` rises above 0, and the caller drains the job (`RunningJob.drain`), as
-    `forebay run` does. A job with a limit that is drained earlier still reads up to it.
+    At the `limit` or the feed's end, the counter `forebay.limit_reached` rises above 0, and the caller drains
+    the job, as `forebay run` does. A job that is drained earlier still reads up to its limit.
     """
 
     feed: Feed
@@ -139,12 +130,8 @@ class Polled:
 
 
 def polled_source(env: StreamExecutionEnvironment, config: Polled) -> DataStream:
-    """The feed's records in order, each an encoded `Event` or `DeadLetter`.
-
-    State holds the cursor of the last record emitted; a restore resumes right after it. If downstream is
-    slow, it emits one record a call, so that a checkpoint waits for one record at most. An error of the feed
-    fails the job.
-    """
+    """A restore resumes right after the last record emitted. If downstream is slow, it emits one record a
+    call, so that a checkpoint waits for one record at most. An error of the feed fails the job."""
     if config.room < 1:
         raise SettingError(f"room must be at least 1, found {config.room}")
     if config.limit is not None and config.limit < 1:
@@ -154,9 +141,7 @@ def polled_source(env: StreamExecutionEnvironment, config: Polled) -> DataStream
 
 
 class Poll(KeyedProcessFunction):
-    """Emits the available records at each call. When drained with a limit, reads to the limit or the end
-    of the feed.
-    """
+    """When drained with a limit, reads to the limit or the feed's end."""
 
     def __init__(
         self, config: Polled, *, clock: Clock | None = None, sleep: Callable[[float], None] = time.sleep

@@ -32,18 +32,14 @@ MAX_RETRY_S = 300.0
 MAX_ID_BYTES = 16_384
 LINE_END = b"\n"
 MESSAGE = "message"
-"""Type of an event without one."""
 FIELD = "sse"
-"""Field with the event's type and id."""
 TYPE_HEADER, ID_HEADER = "sse-event", "sse-id"
 
 
 @dataclass(frozen=True, slots=True)
 class SseEvent:
-    """`id` is the one in force, which an event without `id:` inherits.
-
-    `type`: None if longer than an id may be. `cut_bytes` are missing at the end of the data.
-    """
+    """`id`: the one in force, which an event without `id:` inherits. `cut_bytes` are missing at the end of
+    the data."""
 
     data: bytes
     id: str | None
@@ -55,8 +51,7 @@ class SseEvent:
 class SseDecoder:
     """The HTML standard's event stream (9.2.6), in chunks of any size.
 
-    An event beyond `max_bytes` is cut to `max_bytes` + 1 bytes. `last_id` is the id in force, at first that
-    of the connection before; a block without data changes it too. `retry_s` is the reconnection delay that
+    An event beyond `max_bytes` is cut to one byte more. `last_id`: the id in force. `retry_s`: the delay that
     the server requests.
     """
 
@@ -143,15 +138,11 @@ class SseDecoder:
 
 @dataclass(frozen=True, slots=True)
 class SseFeed:
-    """The events of `url`; each event's data is one record (JSON for Wikimedia).
+    """Each event's data is one record, with the event's type and id in the field and headers `sse…`.
 
-    A record has the event's type and id in the field `sse`, as `event` and `id`, and in the headers
-    `sse-event` and `sse-id`. A field `sse` of its data becomes `sse.own`.
-
-    Resumes by the last event's id and drops repeated events (same id, type and data as one of the last 32).
-    After events without an id it resumes at the last id before them. A connection without data, even a
-    comment, for `silence_s` is replaced. An event over `max_record_bytes` is cut to one byte more, so the
-    parser rejects it. `headers` go to the origin of `url` only.
+    Resumes by the last event's id and drops repeated events (same id, type and data as one of the last 32). A
+    connection without data for `silence_s` is replaced. An event over `max_record_bytes` is cut to one byte
+    more, so the parser rejects it.
     """
 
     url: str

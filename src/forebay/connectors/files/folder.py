@@ -1,7 +1,6 @@
 """Compare two scans of a folder: new, grown, renamed, replaced and missing files.
 
-A file stays the same while it begins with the bytes that were read. Otherwise it is a new file under an old
-name.
+A file stays the same while it begins with the bytes that were read.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from forebay.connectors.files.lines import START, LinePlace
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """If it is unchanged, so is the file's content."""
-
     inode: int
     size: int
     changed_ns: int
@@ -25,12 +22,8 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The file at a path.
-
-    `stamp`: at the last scan; None if it was renamed and the path is free. `name`, `version`: the start of
-    its positions; a replacement gets the next version, and `latest` is the path's last one. `member`,
-    `place`: the read position. `done`: read to the end of this stamp. `gone`: missing now.
-    """
+    """`stamp`: at the last scan; None if it was renamed and the path is free. `version`: in its positions;
+    `latest`: the path's last one. `done`: read to the end of this stamp."""
 
     stamp: Stamp | None
     name: str
@@ -49,9 +42,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """By path: `known`, changed entries as they are now; `replaced` files and files `lost` before their
-    end, as they were before.
-    """
+    """`known`: changed entries as they are now; `replaced` and `lost`, before their end: as they were."""
 
     known: dict[str, Known]
     replaced: dict[str, Known]
@@ -59,16 +50,12 @@ class Changes:
 
 
 Same = Callable[[str, Known, bool], bool | None]
-"""Whether a file begins with what was read; None: unknown for now. `True` compares all bytes read,
-otherwise the last line.
-"""
+"""Whether a file begins with what was read; None: unknown for now. `True` compares all bytes read, otherwise
+the last line."""
 
 
 def stamps(root: Path) -> Iterator[tuple[str, Stamp]]:
-    """Files under `root` by relative path, without hidden ones.
-
-    Raises `OSError` if a folder cannot be read, because its files are unknown then.
-    """
+    """Raises `OSError` if a folder cannot be read."""
     folders = [""]
     while folders:
         folder = folders.pop()
@@ -134,7 +121,7 @@ def compare(
 def _renamed(
     known: Mapping[str, Known], found: Mapping[str, Stamp], same: Same
 ) -> dict[str, tuple[str, Known]]:
-    """New path → (old path, entry). The inode alone proves little: it is reused once a file is removed."""
+    """New path → (old path, entry). An inode is reused once a file is removed."""
     moved = {
         entry.stamp.inode: (path, entry)
         for path, entry in known.items()

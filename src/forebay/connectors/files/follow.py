@@ -16,10 +16,8 @@ from pyflink.datastream.state import MapStateDescriptor
 from forebay.clock import Clock, SystemClock
 from forebay.codec import encode, pack_state, unpack_state
 from forebay.connectors.files.folder import Changes, Known, Stamp, compare, stamps
-from forebay.connectors.files.headers import compare_headers
-from forebay.connectors.files.lines import LinePart, begins_as_read, name_in, why
-from forebay.connectors.files.reader import LineReader, header_of
-from forebay.connectors.files.rows import Rows
+from forebay.connectors.files.lines import LinePart, Rows, begins_as_read, name_in, why
+from forebay.connectors.files.reader import LineReader, compare_headers, header_of
 from forebay.connectors.files.source import place_from, place_values
 from forebay.connectors.files.unpack import UNREADABLE, UnreadableFile, check_link, members_of, packing_of
 from forebay.connectors.python_source import CallLimit, IdleWait
@@ -32,16 +30,12 @@ from forebay.records import DeadLetter
 log = logging.getLogger(__name__)
 
 SETTLED_S = 10.0
-"""Until a file has not changed for this long, it may still be written: an unfinished last line, an open
-quote at the end and an unreadable file are not final.
-"""
+"""Until a file has not changed for this long, its unfinished last line, open quote or unreadable content
+is not final."""
 SCAN_SHARE = 0.05
-"""Maximum share of the time."""
 
 
 class FollowFolder(KeyedProcessFunction):
-    """Emits records at each call. The state holds an entry for each file."""
-
     def __init__(
         self,
         root: Path,
@@ -132,7 +126,6 @@ class FollowFolder(KeyedProcessFunction):
     # The folder
 
     def _scan(self, now_s: float) -> Iterator[bytes]:
-        """Returns dead letters for files that can no longer be read."""
         assert self._known is not None
         try:
             found = {_key(path): stamp for path, stamp in stamps(self._root)}
@@ -207,7 +200,6 @@ class FollowFolder(KeyedProcessFunction):
     # One file
 
     def _read(self, path: str, *, final: bool) -> Iterator[bytes | None]:
-        """Yields each row's record or None, and advances the place."""
         assert self._known is not None
         try:
             while True:

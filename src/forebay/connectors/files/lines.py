@@ -1,30 +1,35 @@
-"""The files of a source and their lines, each with the place after it."""
+"""The files of a source, their lines, and their rows: several lines if a quoted CSV field spans them."""
 
 from __future__ import annotations
 
 import os
 import zlib
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
-from forebay.connectors.encodings import UTF_8, Encoding, encoding_of
 from forebay.connectors.files.unpack import (
     BLOCK_BYTES,
     UNREADABLE,
+    UTF_8,
+    Encoding,
     check_link,
+    encoding_of,
     is_hidden,
     members_of,
     open_file,
     packing_of,
 )
+from forebay.connectors.formats import BOM
+from forebay.counted import counted
 from forebay.errors import ForebayError, SettingError
 
 
 @dataclass(frozen=True, slots=True)
 class LinePart:
-    """A file, or a member of a zip archive. Positions begin with `name`; `size`: unpacked bytes."""
+    """A file, or a member of a zip archive. `size`: unpacked bytes."""
 
     path: str
     name: str
@@ -32,17 +37,14 @@ class LinePart:
     size: int = 0
 
     def open(self) -> BinaryIO:
-        """Unpacked. Raises one of `UNREADABLE`."""
+        """Raises one of `UNREADABLE`."""
         return open_file(self.path, self.member)
 
 
 @dataclass(frozen=True, slots=True)
 class LinePlace:
-    """Read position in one file.
-
-    `offset`: unpacked bytes before it; `lines`, `crc`: of those bytes. `last_bytes`, `last_crc`: of the last
-    line. `columns`: the header's names; None: not read yet.
-    """
+    """Read position in a file: `offset` unpacked bytes, with their `lines` and checksum; `last_…`: of the
+    last line. `columns`: the header's names; None: not read yet."""
 
     offset: int = 0
     lines: int = 0
@@ -60,10 +62,9 @@ START = LinePlace()
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """`raw`: bytes with the newline, cut by `cut_bytes` if long. `text`: the same as UTF-8, with
-    replacement characters and a `problem` if it cannot be decoded. `after`: the place behind it.
-    """
+class TextLine:
+    """`raw`: with the newline, cut by `cut_bytes`. `text`: as UTF-8, with replacement characters if there
+    is a `problem`."""
 
     raw: bytes
     text: bytes
@@ -73,12 +74,10 @@ class Line:
 
     @property
     def ended(self) -> bool:
-        """False for an unfinished last line."""
         return self.text.endswith(b"\n")
 
 
 def data_files(path: Path) -> Iterator[Path]:
-    """`path` itself, or the files under it by name."""
     if path.is_file():
         yield path
         return
@@ -95,7 +94,7 @@ def name_in(root: Path, file: Path) -> str:
 
 
 def files_of(path: Path) -> Iterator[LinePart]:
-    """In reading order, without sizes. Raises `SettingError` if one cannot be read."""
+    """In reading order, without sizes. Raises `SettingError`."""
     for file in data_files(path):
         name = name_in(path, file)
         try:
@@ -110,9 +109,7 @@ def files_of(path: Path) -> Iterator[LinePart]:
 
 
 def sized(part: LinePart) -> LinePart:
-    """Add the size. Blocks: a compressed file is unpacked once. Raises `SettingError` if it cannot be
-    read.
-    """
+    """Blocks: a compressed file is unpacked once. Raises `SettingError`."""
     try:
         if part.member is None and packing_of(part.path) is None:
             return replace(part, size=os.stat(part.path).st_size)
@@ -127,15 +124,12 @@ def cannot_read(path: str, error: Exception) -> SettingError:
 
 
 def why(error: Exception) -> str:
-    """The reason without the file's name."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
 class LineFile:
-    """The lines of one file from a place on. Blocks on the file system.
-
-    Opening and reading raise one of `UNREADABLE`. Keeps at most `most` characters of a line, and its newline.
-    """
+    """The lines of one file from a place on, each cut to `most` characters. Blocks. Raises one of
+    `UNREADABLE`."""
 
     def __init__(self, part: LinePart, encoding: str, most: int, place: LinePlace) -> None:
         self._after = place
@@ -154,7 +148,7 @@ class LineFile:
             self._file.close()
             raise
 
-    def next(self) -> Line | None:
+    def next(self) -> TextLine | None:
         """None at the end of the file; later calls return lines added since."""
         newline = self._encoding.newline
         raw, taken, crc, last_crc = read_line(self._file, self._most, newline, self._after.crc)
@@ -163,24 +157,21 @@ class LineFile:
         before = self._after
         self._after = LinePlace(before.offset + taken, before.lines + 1, crc, taken, last_crc)
         if self._encoding.codec == UTF_8:
-            return Line(raw, raw, None, self._after, taken - len(raw))
+            return TextLine(raw, raw, None, self._after, taken - len(raw))
         text, problem = decoded(raw, self._encoding)
         if taken > len(raw):
             problem = f"the line has {taken} bytes, at most {self._most} are read"
         if before.lines == 0:
             text = text.removeprefix("\ufeff")
-        return Line(raw, text.encode("utf-8"), problem, self._after, taken - len(raw))
+        return TextLine(raw, text.encode("utf-8"), problem, self._after, taken - len(raw))
 
     def close(self) -> None:
         self._file.close()
 
 
 def read_line(file: BinaryIO, most: int, newline: bytes = b"\n", crc: int = 0) -> tuple[bytes, int, int, int]:
-    """Read a line, keeping at most `most` bytes and the newline.
-
-    Returns the line, its bytes in the file (0 at the end), the file's checksum so far (`crc`: before the
-    line), and the line's own.
-    """
+    """The line, cut to `most` bytes; its bytes in the file (0 at the end); the file's checksum so far; its
+    own."""
     width = len(newline)
     keep = most + 2 * width
     line = end = _read_units(file, keep, width)
@@ -212,7 +203,7 @@ def decoded(raw: bytes, encoding: Encoding) -> tuple[str, str | None]:
 
 
 def skip(file: BinaryIO, count: int) -> int:
-    """Returns the checksum of the skipped bytes, fewer than `count` at the end of the file."""
+    """The checksum of the skipped bytes, fewer than `count` at the end of the file."""
     crc = 0
     while count > 0 and (block := file.read(min(count, BLOCK_BYTES))):
         count, crc = count - len(block), zlib.crc32(block, crc)
@@ -220,11 +211,8 @@ def skip(file: BinaryIO, count: int) -> int:
 
 
 def begins_as_read(part: LinePart, place: LinePlace, *, whole: bool) -> bool:
-    """Whether the bytes read up to `place` are unchanged. Blocks.
-
-    `whole` compares all of them; otherwise only the last line, unless the file is compressed. Raises one of
-    `UNREADABLE`.
-    """
+    """Whether the bytes up to `place` are unchanged: the last line, or all if `whole` or compressed.
+    Blocks. Raises one of `UNREADABLE`."""
     with part.open() as file:
         if not whole and file.seekable():
             if os.fstat(file.fileno()).st_size < place.offset:
@@ -240,3 +228,145 @@ def unlike_before(part: LinePart, error: Exception | None = None) -> ForebayErro
         f"source file {part.path} {found}, and this run has begun to read it: put the file back, or "
         "start over"
     )
+
+
+QUOTE = b'"'
+MAX_ROW_LINES = 10_000
+MAX_ROW_BYTES = 16 << 20
+
+Quote = Literal["closed", "open", "misplaced"]
+"""At the end of a line: no quoted field is open, one is open, or text follows a closing quote."""
+
+
+@dataclass(frozen=True, slots=True)
+class CsvRow:
+    """UTF-8 without the newline. `number`: first line, from 1. `problem`: why it is not a record, if
+    known."""
+
+    number: int
+    text: bytes
+    raw: bytes
+    problem: str | None
+    after: LinePlace
+    cut_bytes: int = 0
+
+
+class Rows:
+    """The rows of a file; raises as `LineFile`. `delimiter`: of CSV; None: each line is a row.
+
+    If a quoted field is not closed within the limits, or text follows its closing quote, only the row's first
+    line is lost: it becomes a row with a problem. Each line is scanned at most twice.
+    """
+
+    def __init__(self, file: LineFile, delimiter: str | None) -> None:
+        self._file = file
+        self._delimiter = None if delimiter is None else delimiter.encode()
+        self._ahead: deque[TextLine] = deque()
+        # Lines after the first that do not close its open quote, and the bytes of all these lines.
+        self._open = 0
+        self._bytes = 0
+        # How the line after these ends the quote, once known.
+        self._end: Quote | None = None
+
+    def next(self, *, final: bool = True) -> CsvRow | None:
+        """None at the end of the file. `final=False`: it may grow, so an incomplete last row is not
+        returned; to continue, read again from the place after the last row."""
+        if not self._ahead and not self._more():
+            return None
+        first = self._ahead[0]
+        if not final and not first.ended:
+            return None
+        delimiter = self._delimiter
+        if delimiter is None or quote_after(first.text, delimiter, inside=False) != "open":
+            return self._take(1)
+        if self._bytes == 0:
+            self._bytes = len(first.text)
+        while self._end is None and self._open < MAX_ROW_LINES and self._bytes <= MAX_ROW_BYTES:
+            if len(self._ahead) <= self._open + 1 and not self._more():
+                if not final:
+                    return None
+                return self._give_up("is not closed by the end of the file")
+            line = self._ahead[self._open + 1]
+            if not final and not line.ended:
+                return None
+            found = quote_after(line.text, delimiter, inside=True)
+            if found == "open":
+                self._open, self._bytes = self._open + 1, self._bytes + len(line.text)
+            else:
+                self._end = found
+        if self._end == "closed":
+            return self._take(self._open + 2)
+        if self._end is None:
+            return self._give_up(f"is not closed within {counted(self._open + 1, 'line')}")
+        number = self._ahead[self._open + 1].after.lines
+        return self._give_up(f"is not closed: in line {number}, text follows the next quote")
+
+    @property
+    def unfinished(self) -> bool:
+        return bool(self._ahead)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _more(self) -> bool:
+        line = self._file.next()
+        if line is None:
+            return False
+        self._ahead.append(line)
+        return True
+
+    def _give_up(self, problem: str) -> CsvRow:
+        number = self._ahead[0].after.lines
+        return self._take(1, f"the quote that opens in line {number} {problem}")
+
+    def _take(self, count: int, problem: str | None = None) -> CsvRow:
+        if count == 1 and self._open:
+            # The next line becomes the first: one fewer leaves the quote open.
+            self._open -= 1
+            self._bytes -= len(self._ahead[0].text)
+        else:
+            self._open, self._bytes, self._end = 0, 0, None
+        first = self._ahead.popleft()
+        if count == 1 and first.raw is first.text:
+            text = without_end(first.raw)
+            return CsvRow(first.after.lines, text, text, problem, first.after, first.cut_bytes)
+        lines = [first, *(self._ahead.popleft() for _ in range(count - 1))]
+        problem = next((line.problem for line in lines if line.problem is not None), problem)
+        text = without_end(b"".join(line.text for line in lines))
+        raw = text
+        if any(line.raw is not line.text for line in lines):
+            raw = b"".join(line.raw for line in lines)
+            raw = raw if b"\0" in raw[-4:] else without_end(raw)
+        cut_bytes = sum(line.cut_bytes for line in lines)
+        return CsvRow(first.after.lines, text, raw, problem, lines[-1].after, cut_bytes)
+
+
+def without_end(line: bytes) -> bytes:
+    return line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def quote_after(line: bytes, delimiter: bytes, *, inside: bool) -> Quote:
+    """`inside`: a quoted field is open at the start. As in Python's csv module, only a first character
+    opens one."""
+    line = without_end(line.removeprefix(BOM))
+    at = 0
+    while True:
+        if inside or line.startswith(QUOTE, at):
+            at = _closing_quote(line, at if inside else at + 1)
+            if at < 0:
+                return "open"
+            if at + 1 < len(line) and not line.startswith(delimiter, at + 1):
+                return "misplaced"
+            inside = False
+        at = line.find(delimiter, at)
+        if at < 0:
+            return "closed"
+        at += len(delimiter)
+
+
+def _closing_quote(line: bytes, at: int) -> int:
+    while (at := line.find(QUOTE, at)) >= 0:
+        if not line.startswith(QUOTE, at + 1):
+            return at
+        at += 2
+    return -1

@@ -1,30 +1,30 @@
-"""Turn rows of files into records, file by file."""
+"""Turn rows of files into records, file by file; check the headers of CSV files."""
 
 from __future__ import annotations
 
 import csv
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay.codec import encode
-from forebay.connectors.encodings import UTF_8, encoding_hint, looks_utf_16
 from forebay.connectors.files.lines import (
     START,
+    CsvRow,
     LineFile,
     LinePart,
     LinePlace,
+    Rows,
     begins_as_read,
     cannot_read,
     files_of,
     sized,
     unlike_before,
 )
-from forebay.connectors.files.rows import CsvRow, Rows
-from forebay.connectors.files.unpack import UNREADABLE
+from forebay.connectors.files.unpack import UNREADABLE, UTF_8, canonical_encoding, encoding_hint, looks_utf_16
 from forebay.connectors.formats import BOM, Format
 from forebay.connectors.kafka.registry import SchemaRegistry
 from forebay.connectors.letters import read_letter
@@ -32,6 +32,7 @@ from forebay.errors import MalformedRecord, SettingError
 from forebay.records import DeadLetter, Event
 
 if TYPE_CHECKING:
+    from forebay.connectors.files.source import Files
     from forebay.connectors.kafka.source import Parse
 
 log = logging.getLogger(__name__)
@@ -39,17 +40,13 @@ log = logging.getLogger(__name__)
 LONGEST_LINE_BYTES = 16 << 20
 BLOCK_BYTES = 1 << 16
 Step = tuple[LinePlace, bytes | None]
-"""The place after a row, and its encoded record, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineReader:
-    """Turns rows into records.
-
-    `header`: the first row of each file names its columns; repeated headers are skipped. `letters`: lines are
-    dead letters, read as their records (`read_letter`). `limit`: number of records, dead letters included.
-    `encoding`: of the files; records are kept as UTF-8. `registry`: schemas of the records in dead letters.
-    """
+    """`header`: the first row of each file names its columns; repeated headers are skipped. `letters`:
+    lines are dead letters. `limit`: number of records, dead letters included. `registry`: of the records
+    in dead letters."""
 
     format: Format
     header: bool = False
@@ -65,12 +62,11 @@ class LineReader:
         return 2 * longest + BLOCK_BYTES if self.letters else longest
 
     def rows(self, part: LinePart, place: LinePlace) -> Rows:
-        """Raises one of `UNREADABLE`."""
         delimiter = self.format.delimiter if self.format.kind == "csv" and not self.letters else None
         return Rows(LineFile(part, self.encoding, self.longest_line, place), delimiter)
 
     def step(self, label: str, before: LinePlace, row: CsvRow) -> Step:
-        """`row` follows `before`. Positions begin with `label` (`name@`)."""
+        """`row` follows `before`."""
         after = row.after if before.columns is None else row.after.with_columns(before.columns)
         position = f"{label}{row.number}"
         if row.problem is not None:
@@ -135,7 +131,6 @@ class LineReader:
 
 
 def names_in(header: bytes, form: Format) -> list[str]:
-    """Raises `MalformedRecord`."""
     if len(header) > form.max_record_bytes:
         raise MalformedRecord(f"the header has {len(header)} bytes, the limit is {form.max_record_bytes}")
     if looks_utf_16(header):
@@ -168,20 +163,17 @@ def distinct(names: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class FileCursor:
-    """File number, place in the file, and records so far."""
-
     number: int = 0
     place: LinePlace = START
     records: int = 0
 
 
 def starts_of(parts: Sequence[LinePart]) -> list[int]:
-    """Where each part begins in the bytes of all, and their end."""
     return list(accumulate((part.size for part in parts), initial=0))
 
 
 class FilesReader:
-    """The records of `parts` in order. Keeps a file open between calls. Blocks on the file system."""
+    """The records of `parts` in order. Keeps a file open between calls. Blocks."""
 
     def __init__(self, parts: Sequence[LinePart], reader: LineReader) -> None:
         self._parts = parts
@@ -200,11 +192,8 @@ class FilesReader:
     def records(
         self, cursor: FileCursor, until: int | None = None
     ) -> Iterator[tuple[FileCursor, bytes | None]]:
-        """Yield the rows after `cursor` that begin before byte `until` of all parts (None: all): the cursor
-        after each, and its encoded record, if any.
-
-        Raises `ForebayError` if a file can no longer be read or has changed.
-        """
+        """The rows after `cursor` that begin before byte `until` of all parts: the cursor after each, and
+        its record, if any. Raises `ForebayError` if a file can no longer be read or has changed."""
         limit = self._reader.limit
         until = self.size if until is None else until
         while cursor.number < len(self._parts) and (limit is None or cursor.records < limit):
@@ -229,7 +218,6 @@ class FilesReader:
             cursor = FileCursor(cursor.number + 1, records=cursor.records)
 
     def close(self) -> None:
-        """Reading opens the file again."""
         if self._rows is not None:
             self._rows.close()
             self._rows = None
@@ -245,11 +233,8 @@ class FilesReader:
 
 
 def parts_of(path: Path, reader: LineReader) -> tuple[LinePart, ...]:
-    """The files with their sizes, up to the reader's limit.
-
-    Blocks: unpacks compressed files once; with a limit, reads up to it. Raises `SettingError` if a file
-    cannot be read.
-    """
+    """With their sizes, up to the reader's limit. Blocks: reads compressed files, and up to a limit.
+    Raises `SettingError`."""
     parts = tuple(sized(part) for part in files_of(path))
     if reader.limit is None:
         return parts
@@ -265,9 +250,7 @@ def parts_of(path: Path, reader: LineReader) -> tuple[LinePart, ...]:
 
 
 def header_of(part: LinePart, reader: LineReader) -> list[str] | None:
-    """The first row's names; None if there is no row. Blocks. Raises `SettingError` if they cannot be
-    read.
-    """
+    """None if there is no row. Blocks. Raises `SettingError`."""
     try:
         rows = reader.rows(part, START)
         try:
@@ -290,3 +273,66 @@ def _names_in_row(part: LinePart, row: CsvRow, reader: LineReader) -> list[str]:
         hint = encoding_hint(row.raw) if reader.encoding == UTF_8 else ""
         detail = f"{error}; {hint}" if hint else str(error)
         raise SettingError(f"the CSV header of {part.path} cannot be read: {detail}") from None
+
+
+MAX_FILES = 1000
+MAX_WARNINGS, MAX_NAMES, MAX_CHARS = 5, 5, 60
+
+
+def columns_at(config: Files) -> tuple[str, ...]:
+    """Blocks."""
+    if config.format.columns:
+        return config.format.columns
+    found: dict[str, None] = {}
+    for _, names in _headers(config):
+        found.update(dict.fromkeys(distinct(names)))
+    return tuple(found)
+
+
+def header_warnings(config: Files) -> list[str]:
+    """Blocks."""
+    if config.format.kind != "csv" or config.format.columns or config.letters:
+        return []
+    warnings: list[str] = []
+    first: tuple[str, Sequence[str]] | None = None
+    for part, names in _headers(config, warnings):
+        first = first or (part.name, names)
+        warnings += compare_headers(part.name, names, *first)
+    more = len(warnings) - MAX_WARNINGS
+    return [*warnings[:MAX_WARNINGS], f"{more} more warnings about CSV headers"] if more > 0 else warnings
+
+
+def compare_headers(name: str, names: Sequence[str], first: str, expected: Sequence[str]) -> Iterator[str]:
+    renamed: dict[str, list[str]] = {}
+    for column, new in zip(names, distinct(names), strict=True):
+        if column != new:
+            renamed.setdefault(column, []).append(new)
+    for column, others in islice(renamed.items(), MAX_WARNINGS):
+        named = f"{len(others) + 1} columns are named {_shown(column)}"
+        yield f"{name}: {named}; the later ones are read as {_list(others)}"
+    missing, added = set(expected) - set(names), set(names) - set(expected)
+    if missing or added:
+        parts = [f"lacks {_list(missing)}"] * bool(missing) + [f"has {_list(added)}"] * bool(added)
+        yield f"{name}: {' and '.join(parts)}, unlike {first}: was a column renamed?"
+
+
+def _list(names: Collection[str]) -> str:
+    shown = ", ".join(map(_shown, sorted(names)[:MAX_NAMES]))
+    return shown + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")
+
+
+def _shown(name: str) -> str:
+    return repr(name[:MAX_CHARS])
+
+
+def _headers(config: Files, problems: list[str] | None = None) -> Iterator[tuple[LinePart, list[str]]]:
+    reader = LineReader(config.format, True, encoding=canonical_encoding(config.encoding))
+    for part in islice(files_of(config.path), MAX_FILES):
+        try:
+            names = header_of(part, reader)
+        except SettingError as error:
+            if problems is not None:
+                problems.append(str(error))
+            continue
+        if names is not None:
+            yield part, names

@@ -23,7 +23,7 @@ from forebay.connectors.base import (
     Timed,
     Written,
 )
-from forebay.connectors.encodings import UTF_8, canonical_encoding
+from forebay.connectors.files.unpack import UTF_8, canonical_encoding
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka.registry import RegistrySpec
 from forebay.errors import SettingError
@@ -120,13 +120,12 @@ class FileSource(Timed):
         return iter(()) if self.follow else first_records(self.files())
 
     def warnings(self) -> list[str]:
-        from forebay.connectors.files.headers import header_warnings
+        from forebay.connectors.files.reader import header_warnings
 
         return [] if self.follow else header_warnings(self.files())
 
     def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
-        from forebay.connectors.files.replay import ReplaySpeed, replay_source
-        from forebay.connectors.files.source import file_source
+        from forebay.connectors.files.source import ReplaySpeed, file_source, replay_source
 
         if self.replay is not None:
             return replay_source(env, self.files(), ReplaySpeed(self.replay.speed))
@@ -159,7 +158,7 @@ class CsvSource(FileSource):
         return replace(form, kind="csv", columns=self.columns or (), delimiter=self.delimiter)
 
     def has_one_header(self) -> bool:
-        """Whether all rows have the same columns. Blocks."""
+        """All rows have the same columns. Blocks."""
         from forebay.connectors.files.lines import files_of
 
         return self.columns is not None or len(list(islice(files_of(Path(self.path)), 2))) == 1
@@ -272,7 +271,7 @@ class JsonlSink(SinkSettings):
 
 
 def check_files(key: str, files: Files) -> None:
-    """Raise `SettingError` if the files cannot be read or the settings do not fit them. Blocks."""
+    """Raises `SettingError`. Blocks."""
     from forebay.connectors.files.source import line_reader
 
     try:
@@ -292,3 +291,25 @@ def check_files(key: str, files: Files) -> None:
 JSONL = Connector(JsonlSource, JsonlSink)
 CSV = Connector(CsvSource)
 DEAD_LETTERS = Connector(DeadLetterSource)
+
+
+class StdoutSink(SinkSettings):
+    """JSON lines on standard output; lines since the last checkpoint are repeated after a recovery."""
+
+    bound: ClassVar[frozenset[str] | None] = frozenset()
+    takes_dead_letters: ClassVar[bool] = False
+    subtasks: ClassVar[int | None] = 1
+
+    type: Literal["stdout"]
+
+    def summary(self) -> str:
+        return "standard output"
+
+    def attach(self, records: DataStream, written: Written) -> None:
+        from forebay.connectors.formats import result_lines
+
+        # One subtask: several would each print their number before every line.
+        result_lines(records).print().name("standard output").set_parallelism(1)
+
+
+STDOUT = Connector(sink=StdoutSink)

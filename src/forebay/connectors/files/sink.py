@@ -1,25 +1,29 @@
-"""Sink to files of JSON lines that hold each result exactly once."""
+"""Files of JSON lines that hold each result exactly once.
+
+Flink's file sink gives a hidden file its name when a checkpoint completes. If `grows`, the process that
+supervises the run moves its lines to the end of a visible file. Before that, it puts their place there into
+the hidden file's name: after a kill the same bytes go to the same place.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
 import re
-from collections.abc import Iterator
+import shutil
+import threading
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
-
-from pyflink.common import Encoder
-from pyflink.datastream import DataStream
-from pyflink.datastream.connectors.file_system import (
-    BucketAssigner,
-    FileSink,
-    OutputFileConfig,
-    RollingPolicy,
-)
+from typing import IO, TYPE_CHECKING
 
 from forebay.clients.s3.client import S3Client
 from forebay.clients.s3.location import Location, uri_of
-from forebay.connectors.files.growing import prefix_of
+from forebay.files import try_lock
+
+if TYPE_CHECKING:
+    from pyflink.datastream import DataStream
 
 COMMITTED = re.compile(r"part-(.+)-(\d+)\.jsonl")
 JOB_CHARS = 12
@@ -27,11 +31,10 @@ JOB_CHARS = 12
 
 @dataclass(frozen=True, slots=True)
 class JsonlFiles:
-    """A directory of `part-*.jsonl` files. `job`, the job's id, becomes part of the names.
+    """A directory of `part-*.jsonl` files; `job` becomes part of the names.
 
-    A file appears when a checkpoint completes (without checkpoints: when a bounded job ends) and never
-    changes; until then its name starts with a dot. With `grows`, the files of checkpoints stay hidden, and
-    `GrowingSinks` puts them together.
+    A file appears when a checkpoint completes (without checkpoints: when a bounded job ends). With `grows`,
+    the files of checkpoints stay hidden, and `GrowingSinks` puts them together.
     """
 
     path: Location
@@ -41,7 +44,7 @@ class JsonlFiles:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A committed file; `written_ns`: wall clock of its last line."""
+    """`written_ns`: wall clock of its last line."""
 
     folder: Location
     name: str
@@ -81,8 +84,8 @@ def _next_line(file: IO[bytes], begin: int) -> int:
 class FollowedLines:
     """The committed lines of a folder, each once, as they appear.
 
-    Of the files that are there at first, only the `newest` are read, and of those only the newest lines, in
-    all at most `most_bytes`; None: all.
+    Of the files that are there at first, only the `newest` and their last `most_bytes` in all are read; None:
+    all.
     """
 
     def __init__(self, path: Location, newest: int | None = None, most_bytes: int | None = None) -> None:
@@ -92,7 +95,7 @@ class FollowedLines:
         self._read: dict[str, int] | None = None
 
     def new(self) -> Iterator[bytes]:
-        """The lines since the last call, without newlines. Raises as `committed_parts`, and `OSError`."""
+        """Without newlines. Raises as `committed_parts`, and `OSError`."""
         parts = committed_parts(self._path)
         if self._read is None:
             self._read = self._old(parts)
@@ -117,11 +120,15 @@ class FollowedLines:
 
 
 def jsonl_sink(stream: DataStream, config: JsonlFiles, *, uid: str | None = None) -> None:
-    """Write each string as a line, exactly once under restore.
+    """Write each string as a line, exactly once under restore, in the order of its subtask."""
+    from pyflink.common import Encoder
+    from pyflink.datastream.connectors.file_system import (
+        BucketAssigner,
+        FileSink,
+        OutputFileConfig,
+        RollingPolicy,
+    )
 
-    Uses the stream's parallelism and keeps each subtask's order, in files of its own. With a `uid`, unique in
-    the job, a changed job finds the sink's state again.
-    """
     sink = (
         FileSink.for_row_format(uri_of(config.path), Encoder.simple_string_encoder("UTF-8"))
         .with_bucket_assigner(BucketAssigner.base_path_bucket_assigner())
@@ -138,11 +145,10 @@ def jsonl_sink(stream: DataStream, config: JsonlFiles, *, uid: str | None = None
 
 
 def committed_parts(path: Location) -> list[Part]:
-    """By the time of their last line, so each subtask's are in order; empty without the directory.
+    """By the time of their last line; none without the directory. Raises as `S3Client`.
 
     Names do not give the order: after a checkpoint without a line, Flink gives a subtask's next file a new
-    writer name and counts from 0 again. (An object store's times are whole seconds; within one, names
-    decide.) Raises as `S3Client`.
+    writer name and counts from 0 again.
     """
     named = [(COMMITTED.fullmatch(part.name), part) for part in _parts(path)]
     ordered = [(part.written_ns, match[1], int(match[2]), part) for match, part in named if match is not None]
@@ -171,3 +177,181 @@ def read_jsonl_sink(path: Location) -> Iterator[bytes]:
     """Without newlines; in order for each subtask."""
     for part in committed_parts(path):
         yield from part.lines()
+
+
+log = logging.getLogger(__name__)
+
+HIDDEN = re.compile(r"(?P<writer>\.new-(?P<job>[^-]+)-.+)-(?P<count>\d+)\.jsonl")
+MOVING = re.compile(r"\.at-(?P<file>\d+)-(?P<offset>\d+)(?P<name>\.new-(?P<job>[^-]+)-.+\.jsonl)")
+MAX_BYTES = 256 << 20
+"""Then lines go to a next file."""
+LOCK = ".lock"
+POLL_S = 0.05
+FINISH_TRIES = 100
+IDLE_SHARE = 20
+CHUNK_BYTES = 1 << 20
+
+
+def prefix_of(job: str) -> str:
+    return f".new-{job}"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    source: Path
+    target: Path
+    offset: int
+
+
+class GrowingFiles:
+    """The files of a folder, `part-JOB-N.jsonl`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def move(self) -> bool:
+        """Move the lines of committed files; blocks. False if another process does that.
+
+        Raises `OSError`; the next call continues.
+        """
+        if not self._waiting():
+            return True
+        lock = try_lock(self._folder / LOCK)
+        if lock is None:
+            return False
+        try:
+            self._write(self._begun())
+            self._write(self._begin(self._committed()))
+        finally:
+            os.close(lock)
+        return True
+
+    def _waiting(self) -> bool:
+        try:
+            with os.scandir(self._folder) as found:
+                return any(HIDDEN.fullmatch(each.name) or MOVING.fullmatch(each.name) for each in found)
+        except FileNotFoundError:
+            return False
+
+    def _begun(self) -> list[Move]:
+        found = ((path, MOVING.fullmatch(path.name)) for path in self._folder.iterdir())
+        moves = [
+            Move(path, self._file(name["job"], int(name["file"])), int(name["offset"]))
+            for path, name in found
+            if name is not None
+        ]
+        return sorted(moves, key=lambda move: (move.target, move.offset))
+
+    def _committed(self) -> list[tuple[str, Path]]:
+        """By the time of their last line, those of one writer in its order; with the job."""
+        found = ((path, HIDDEN.fullmatch(path.name)) for path in self._folder.iterdir())
+        files = sorted(
+            (path.stat().st_mtime_ns, name["writer"], int(name["count"]), name["job"], path)
+            for path, name in found
+            if name is not None
+        )
+        # The clock may have been set back between two files of a writer.
+        left: dict[str, list[tuple[int, str, Path]]] = {}
+        for _, writer, count, job, path in files:
+            left.setdefault(writer, []).append((count, job, path))
+        for waiting in left.values():
+            waiting.sort(reverse=True)
+        return [left[writer].pop()[1:] for _, writer, *_ in files]
+
+    def _begin(self, committed: Iterable[tuple[str, Path]]) -> Iterator[Move]:
+        ends: dict[str, tuple[int, int]] = {}
+        moves = []
+        for job, path in committed:
+            number, end = ends.get(job) or self._end(job)
+            if end >= MAX_BYTES:
+                number, end = number + 1, 0
+            moving = path.with_name(f".at-{number}-{end}{path.name}")
+            ends[job] = number, end + path.stat().st_size
+            path.rename(moving)
+            moves.append(Move(moving, self._file(job, number), end))
+        yield from moves
+
+    def _end(self, job: str) -> tuple[int, int]:
+        number = 0
+        while self._file(job, number + 1).exists():
+            number += 1
+        file = self._file(job, number)
+        return number, file.stat().st_size if file.exists() else 0
+
+    def _file(self, job: str, number: int) -> Path:
+        return self._folder / f"part-{job}-{number}.jsonl"
+
+    def _write(self, moves: Iterable[Move]) -> None:
+        moves = list(moves)
+        if not moves:
+            return
+        # For a power failure: names must be on disk before lines are, and lines before names go.
+        _sync(self._folder)
+        for target in dict.fromkeys(move.target for move in moves):
+            descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            with os.fdopen(descriptor, "wb") as file:
+                for move in moves:
+                    if move.target == target:
+                        file.seek(move.offset)
+                        with move.source.open("rb") as lines:
+                            shutil.copyfileobj(lines, file, CHUNK_BYTES)
+                            written_ns = os.fstat(lines.fileno()).st_mtime_ns
+                file.flush()
+                os.fsync(file.fileno())
+                # Of the last line, as `Part.written_ns` promises, and not of the move.
+                os.utime(file.fileno(), ns=(written_ns, written_ns))
+        for move in moves:
+            move.source.unlink()
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class GrowingSinks:
+    """Moves what is committed in `folders`: at once, then on a thread of its own, and when it is closed."""
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self._files = [GrowingFiles(folder) for folder in folders]
+        self._moving = threading.Lock()
+        self._closed = threading.Event()
+        self._failure = ""
+        if self._files:
+            self.move()
+            threading.Thread(target=self._run, name="growing-files", daemon=True).start()
+
+    def move(self) -> bool:
+        with self._moving:
+            failure, done = "", True
+            for files in self._files:
+                try:
+                    done &= files.move()
+                except OSError as error:
+                    failure = str(error)
+            if failure and failure != self._failure:
+                log.warning("committed results are not visible yet, which is tried again: %s", failure)
+            self._failure = failure
+        return done
+
+    def finish(self) -> str:
+        """Move everything, with patience for other processes. Returns why that failed, or an empty text."""
+        for _ in range(FINISH_TRIES):
+            if self.move() and not self._failure:
+                return ""
+            time.sleep(POLL_S)
+        return self._failure or f"another process holds {LOCK} in the folder of the results"
+
+    def close(self) -> None:
+        self._closed.set()
+        self.move()
+
+    def _run(self) -> None:
+        took_s = 0.0
+        while not self._closed.wait(max(POLL_S, IDLE_SHARE * took_s)):
+            begun_s = time.monotonic()
+            self.move()
+            took_s = time.monotonic() - begun_s

@@ -1,10 +1,11 @@
-"""Files as a stream of records."""
+"""Files as a stream of records, as fast as they are taken or at their recorded times."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -12,22 +13,31 @@ from typing import Any, cast
 from pyflink.datastream import DataStream, KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
 from pyflink.datastream.state import ValueStateDescriptor
 
+from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, pack_state, unpack_state
-from forebay.connectors.encodings import UTF_8, canonical_encoding
 from forebay.connectors.files.lines import LinePart, LinePlace, cannot_read, files_of
-from forebay.connectors.files.reader import FileCursor, FilesReader, LineReader, distinct, header_of, parts_of
-from forebay.connectors.files.unpack import UNREADABLE
+from forebay.connectors.files.reader import (
+    FileCursor,
+    FilesReader,
+    LineReader,
+    distinct,
+    header_of,
+    parts_of,
+    starts_of,
+)
+from forebay.connectors.files.unpack import UNREADABLE, UTF_8, canonical_encoding
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka.registry import SchemaRegistry
-from forebay.connectors.python_source import ReadShare, calls
-from forebay.errors import SettingError
+from forebay.connectors.python_source import WAIT_S, CallLimit, ReadShare, calls
+from forebay.errors import ForebayError, SettingError
+from forebay.flink.jvm_task import is_cancelled, output_room
 from forebay.flink.types import BYTES, END_OF_TIME_MS, STATE
 from forebay.records import DeadLetter, Event
 
 FIRST_BYTES = 1 << 18
 
 LINES_PER_PIECE = 4
-"""Small: a checkpoint waits for one piece. Not one: each piece costs a call."""
+"""A checkpoint waits for one piece, and each piece costs a call."""
 MIN_PIECE_BYTES, MAX_PIECE_BYTES = 64, 1024
 SAMPLED_BYTES = 1 << 14
 
@@ -36,15 +46,13 @@ SAMPLED_BYTES = 1 << 14
 class Files:
     """A file, or all files under a directory by name, except names that start with `.` or `_`.
 
-    Files are read up to the sizes they had when the job first started. `follow` never ends: it also reads new
-    files and added lines. `letters`: lines are dead letters; their records are parsed by `format`, or by
-    `registry`.
+    Files are read up to the sizes they had when the job first started; with `follow` also new files and added
+    lines, without end. `letters`: lines are dead letters. Packed files, and zip archives with a file in each
+    member, are recognised by their first bytes. Each CSV file has its own header, unless the format names the
+    columns.
 
-    Gzip, bzip2, xz, zstd and zip (each member is a file) are recognised by their first bytes. Each CSV file
-    has its own header, unless the format names the columns.
-
-    Lines end with LF or CRLF. A record's `raw` is UTF-8 without the last newline. A line longer than 16 MiB
-    and than the format's `max_record_bytes` becomes a dead letter with its first bytes.
+    A record's `raw` is UTF-8 without the last newline. A line longer than 16 MiB and than the format's
+    `max_record_bytes` becomes a dead letter with its first bytes.
     """
 
     path: Path
@@ -60,9 +68,8 @@ class Files:
 def file_source(env: StreamExecutionEnvironment, config: Files) -> DataStream:
     """Each record as an encoded `Event` or `DeadLetter`; in order, by one subtask.
 
-    Positions are `name@line`: `name` begins with the base name of `config.path`, `line` is the row's first.
-    Planning the job blocks: it looks up sizes, unpacks compressed files, and with a limit reads up to it.
-    Raises `SettingError` if nothing can be read, or a required header is missing.
+    Positions are `name@line`. Planning the job blocks: it looks up sizes, unpacks compressed files, and reads
+    up to a limit. Raises `SettingError`.
     """
     from forebay.connectors.files.follow import FollowFolder
 
@@ -80,9 +87,7 @@ def file_source(env: StreamExecutionEnvironment, config: Files) -> DataStream:
 
 
 def line_reader(config: Files) -> LineReader:
-    """Raises `SettingError` if a setting does not fit, or a required CSV header is missing or unreadable.
-    Blocks.
-    """
+    """Raises `SettingError`, also for a required CSV header that cannot be read. Blocks."""
     if not config.path.exists():
         raise SettingError(f"source path {config.path} does not exist")
     if config.follow and not config.path.is_dir():
@@ -110,7 +115,7 @@ def line_reader(config: Files) -> LineReader:
 
 
 def first_header(path: Path, reader: LineReader) -> tuple[str, ...]:
-    """The first header in any file. Blocks. Raises `SettingError` if there is none."""
+    """Blocks. Raises `SettingError` if there is none."""
     found = 0
     for part in files_of(path):
         found += 1
@@ -146,10 +151,7 @@ def first_records(config: Files) -> Iterator[Event | DeadLetter]:
 
 
 def piece_bytes(parts: Sequence[LinePart]) -> int:
-    """A few lines of average length, sampled from the first files.
-
-    Blocks. Raises `SettingError` if a file cannot be read.
-    """
+    """A few lines of average length, sampled from the first files. Blocks. Raises `SettingError`."""
     taken = lines = 0
     for part in parts[:16]:
         try:
@@ -162,7 +164,7 @@ def piece_bytes(parts: Sequence[LinePart]) -> int:
 
 
 class ReadPieces(KeyedProcessFunction):
-    """Emits the records that begin in each numbered piece. State holds the place in the files."""
+    """Emits the records that begin in each numbered piece."""
 
     def __init__(self, parts: Sequence[LinePart], reader: LineReader, step: int) -> None:
         self._parts = parts
@@ -240,3 +242,150 @@ def pack_parts(parts: Sequence[LinePart]) -> bytes:
 def unpack_parts(data: bytes) -> tuple[LinePart, ...]:
     (parts,) = unpack_state(data, "names of files")
     return tuple(LinePart(os.fsdecode(path), *rest) for path, *rest in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySpeed:
+    """`speed`: recorded seconds per second. No gap takes longer than `longest_gap_s`."""
+
+    speed: float = 1.0
+    longest_gap_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not (self.speed > 0 and self.longest_gap_s >= 0):
+            raise SettingError(f"speed must be above 0 and longest_gap_s at least 0, found {self}")
+
+    def gap_s(self, before_ms: int | None, time_ms: int | None) -> float:
+        """0 if a time is missing or goes backwards."""
+        if before_ms is None or time_ms is None:
+            return 0.0
+        return min(self.longest_gap_s, max(0, time_ms - before_ms) / 1000 / self.speed)
+
+    def due(self, records: Iterator[Recorded]) -> Iterator[tuple[Recorded, float]]:
+        """In seconds after the first."""
+        due_s, before_ms = 0.0, None
+        for record in records:
+            due_s += self.gap_s(before_ms, record.time_ms)
+            before_ms = record.time_ms if record.time_ms is not None else before_ms
+            yield record, due_s
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    data: bytes
+    time_ms: int | None
+    after: FileCursor
+
+
+def replay_source(env: StreamExecutionEnvironment, config: Files, pace: ReplaySpeed) -> DataStream:
+    """The encoded records of `config` in order, each at its recorded time after the first.
+
+    Delays from downstream are caught up. Files are read up to the sizes they had at the job's first start.
+    Planning the job reads them once for their duration (blocks). Raises `SettingError` if the format has no
+    time field, or with `follow`.
+    """
+    if config.follow:
+        raise SettingError("a file that is replayed has an end: follow and replay do not go together")
+    if config.format.time is None:
+        raise SettingError("a replay needs the field that holds the recorded time")
+    reader = line_reader(config)
+    parts = parts_of(config.path, reader)
+    records, lasts_s = 0, 0.0
+    for _, due_s in pace.due(records_of(parts, reader)):
+        records, lasts_s = records + 1, due_s
+    # A call emits a record or has waited for `WAIT_S`, so these are enough.
+    count = records + math.ceil(lasts_s / WAIT_S) + 1
+    name = f"replay:{config.path.name}"
+    replay = ReplayRecords(parts, reader, pace)
+    return (
+        calls(env, count=count, name=f"calls of {name}").process(replay, BYTES).set_parallelism(1).name(name)
+    )
+
+
+def records_of(
+    parts: Sequence[LinePart], reader: LineReader, cursor: FileCursor | None = None
+) -> Iterator[Recorded]:
+    """Blocks. Raises as `FilesReader`."""
+    files = FilesReader(parts, reader)
+    try:
+        for after, encoded in files.records(cursor or FileCursor()):
+            if encoded is not None:
+                record: Event | DeadLetter = decode(encoded)
+                yield Recorded(encoded, record.time_ms, after)
+    finally:
+        files.close()
+
+
+class ReplayRecords(KeyedProcessFunction):
+    """Emits the records that are due at each call."""
+
+    def __init__(
+        self,
+        parts: Sequence[LinePart],
+        reader: LineReader,
+        pace: ReplaySpeed,
+        *,
+        clock: Clock | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._parts = parts
+        self._reader = reader
+        self._pace = pace
+        self._clock = clock or SystemClock()
+        self._sleep = sleep
+        self._due: Iterator[tuple[Recorded, float]] | None = None
+        self._next: tuple[Recorded, float] | None = None
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._place = runtime_context.get_state(ValueStateDescriptor("place", STATE))
+        self._first_parts = runtime_context.get_state(ValueStateDescriptor("parts", STATE))
+        self._call = CallLimit(output_room(runtime_context), clock=self._clock)
+        self._share = ReadShare(runtime_context, self._clock)
+        self._context = runtime_context
+
+    def close(self) -> None:
+        self._due = self._next = None
+
+    def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> Iterator[bytes]:
+        if self._due is None and self._place.value() is None:
+            ctx.timer_service().register_event_time_timer(END_OF_TIME_MS)
+            self._first_parts.update(pack_parts(self._parts))
+            self._place.update(pack_cursor(FileCursor()))
+        yield from self._hand_on()
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[bytes]:
+        yield from self._hand_on()
+        while self._next is not None:
+            if is_cancelled():
+                raise ForebayError("the job was cancelled before the replay's end")
+            yield from self._hand_on()
+
+    def _hand_on(self) -> Iterator[bytes]:
+        if self._due is None:
+            cursor = unpack_cursor(self._place.value())
+            parts = unpack_parts(self._first_parts.value())
+            self._starts = starts_of(parts)
+            records = records_of(parts, self._reader, cursor)
+            self._due = self._pace.due(records)
+            self._next = next(self._due, None)
+            self._start_s = self._clock.monotonic_s()
+        handed: Recorded | None = None
+        self._call.begin()
+        while self._next is not None and self._is_due(self._next[1], may_wait=handed is None):
+            handed = self._next[0]
+            yield handed.data
+            self._next = next(self._due, None)
+            if self._call.reached():
+                break
+        if handed is not None:
+            self._place.update(pack_cursor(handed.after))
+            self._share.report(
+                self._starts[handed.after.number] + handed.after.place.offset, self._starts[-1]
+            )
+
+    def _is_due(self, due_s: float, *, may_wait: bool) -> bool:
+        wait_s = self._start_s + due_s - self._clock.monotonic_s()
+        if wait_s > 0 and may_wait:
+            self._sleep(min(wait_s, WAIT_S))
+            return wait_s <= WAIT_S
+        return wait_s <= 0

@@ -1,8 +1,9 @@
-"""Open compressed files, recognised by their first bytes, not their names."""
+"""The content of files: unpacked (compression is recognised by the first bytes), and decoded as text."""
 
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import io
 import lzma
@@ -12,8 +13,11 @@ import stat
 import zipfile
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
+
+from forebay.errors import SettingError
 
 Packing = Literal["gzip", "bzip2", "xz", "zstd", "zip"]
 MAGIC: tuple[tuple[re.Pattern[bytes], Packing], ...] = (
@@ -27,7 +31,7 @@ PACKED_SUFFIXES = (".gz", ".gzip", ".bz2", ".xz", ".zst", ".zip")
 HEAD_BYTES = 16
 BLOCK_BYTES = 1 << 16
 UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError)
-"""Errors of opening and reading a file that is damaged, truncated or forbidden."""
+"""Of opening and reading a file that is damaged, truncated or forbidden."""
 
 MAX_RATIO = 1000
 FREE_BYTES = 64 << 20
@@ -36,19 +40,16 @@ MAX_MEMORY_BYTES = 256 << 20
 MAX_MEMBERS = 10_000
 
 
-class UnreadableFile(OSError):
-    """Rejected, with the reason."""
+class UnreadableFile(OSError): ...
 
 
 def packing_of(path: str | Path) -> Packing | None:
-    """None: uncompressed."""
     with open(path, "rb") as file:
         head = file.read(HEAD_BYTES)
     return next((packing for magic, packing in MAGIC if magic.match(head)), None)
 
 
 def data_suffix(path: Path) -> str:
-    """The content's suffix: `.csv` for `posts.csv` and for `posts.CSV.gz`."""
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     if len(suffixes) == 2 and suffixes[1] in PACKED_SUFFIXES:
         return suffixes[0]
@@ -72,24 +73,19 @@ def members_of(path: str | Path) -> list[str]:
 
 
 def check_link(path: str | Path) -> None:
-    """Raise `UnreadableFile` if `path` is a link that another user made: it could lead to any file that only
-    this user may read.
-    """
+    """Raise `UnreadableFile` if `path` is a link of another user: it could lead to any file that this user
+    may read."""
     found = os.lstat(path)
     if stat.S_ISLNK(found.st_mode) and found.st_uid not in {os.getuid(), 0}:
         raise UnreadableFile(f"it is a link of user {found.st_uid}, which is not followed; copy the file")
 
 
 def is_hidden(path: Path) -> bool:
-    """A part of the path begins with `.` or `_`."""
     return any(part.startswith((".", "_")) for part in path.parts)
 
 
 def open_file(path: str | Path, member: str | None = None) -> BinaryIO:
-    """Unpacked bytes of a file, or of a `member` of a zip archive; not seekable if compressed.
-
-    Opening and reading raise one of `UNREADABLE`.
-    """
+    """Unpacked bytes; not seekable if compressed. Opening and reading raise one of `UNREADABLE`."""
     packing = "zip" if member is not None else packing_of(path)
     if packing is None:
         return open(path, "rb", buffering=BLOCK_BYTES)
@@ -99,8 +95,6 @@ def open_file(path: str | Path, member: str | None = None) -> BinaryIO:
 
 
 class _Bounded(io.RawIOBase):
-    """Fails once the unpacked stream is much longer than its file."""
-
     def __init__(self, inner: Any, packed_bytes: int) -> None:
         self._inner = inner
         self._most = FREE_BYTES + MAX_RATIO * packed_bytes
@@ -127,7 +121,7 @@ class _Bounded(io.RawIOBase):
 
 
 def _open_xz(path: str | Path) -> Any:
-    """Checks memory first: an xz dictionary may have up to 4 GiB."""
+    """An xz dictionary may have up to 4 GiB."""
     with open(path, "rb") as file:
         head = file.read(1024)
     try:
@@ -165,3 +159,89 @@ OPENERS: dict[str, Callable[[str | Path], Any]] = {
     "xz": _open_xz,
     "zstd": _open_zstd,
 }
+
+
+UTF_8 = "utf-8"
+WIDTHS = {"utf-16": 2, "utf-16-le": 2, "utf-16-be": 2, "utf-32": 4, "utf-32-le": 4, "utf-32-be": 4}
+ASCII_BASED = (
+    *(f"iso8859-{number}" for number in (1, *range(2, 12), 13, 14, 15, 16)),
+    *(f"cp{number}" for number in range(1250, 1259)),
+    *("cp437", "cp850", "cp852", "cp855", "cp858", "cp866", "cp874", "cp932", "cp936", "cp949", "cp950"),
+    *("ascii", "mac-roman", "koi8-r", "koi8-u", "shift_jis", "euc_jp", "euc_kr", "gb2312", "gbk", "gb18030"),
+    *("big5", "tis-620"),
+)
+"""In all of these, byte 0x0a is always a line feed and no decoder state crosses it."""
+KNOWN = frozenset(codecs.lookup(name).name for name in (UTF_8, "utf-8-sig", *WIDTHS, *ASCII_BASED))
+COMMON = "utf-8, utf-16, utf-16-le, latin-1, cp1252, cp1251, shift_jis, gb18030"
+MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+SAMPLE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    codec: str = UTF_8
+    newline: bytes = b"\n"
+
+
+def canonical_encoding(name: str) -> str:
+    """Python's name. Raises `SettingError` if it is unknown or cannot be split into lines."""
+    try:
+        found = codecs.lookup(name).name
+    except (LookupError, ValueError):
+        found = ""
+    if found not in KNOWN:
+        raise SettingError(f"encoding: expected the name of a text encoding ({COMMON}, …), found {name!r}")
+    return UTF_8 if found == "utf-8-sig" else found
+
+
+def encoding_of(name: str, head: bytes) -> Encoding:
+    """With the byte order of a file's mark; `head`: its first 4 bytes. Without a mark, `utf-16` and `utf-32`
+    are little-endian."""
+    name = canonical_encoding(name)
+    if name == "utf-16":
+        name = "utf-16-be" if head.startswith(codecs.BOM_UTF16_BE) else "utf-16-le"
+    elif name == "utf-32":
+        name = "utf-32-be" if head.startswith(codecs.BOM_UTF32_BE) else "utf-32-le"
+    width = WIDTHS.get(name, 1)
+    return Encoding(name, b"\n".rjust(width, b"\0") if name.endswith("-be") else b"\n".ljust(width, b"\0"))
+
+
+def looks_utf_16(data: bytes) -> str | None:
+    """The codec that `data` seems to use, or None. Other text never has a NUL in every other byte."""
+    data = data[:SAMPLE_BYTES]
+    for mark, name in MARKS:
+        if data.startswith(mark):
+            return name
+    if 0 not in data or data.count(0) * 3 < len(data):
+        return None
+    # A line that was split at 0x0a may begin in the middle of a character.
+    even, odd = data[::2].count(0), data[1::2].count(0)
+    return "utf-16" if max(even, odd) * 10 >= 9 * (len(data) // 2) and min(even, odd) == 0 else None
+
+
+def likely_encoding(data: bytes) -> str | None:
+    found = looks_utf_16(data)
+    if found is not None:
+        return found
+    try:
+        data.decode(UTF_8)
+    except UnicodeDecodeError:
+        return "cp1252"
+    return None
+
+
+def encoding_hint(data: bytes) -> str:
+    likely = likely_encoding(data)
+    if likely is None:
+        return ""
+    if likely.startswith("utf"):
+        return f"it looks like {likely.upper()}: set `encoding: {likely}` for the source"
+    return (
+        f"if the file is in another encoding, name it: `encoding: {likely}` is the usual one of Western "
+        "European Windows"
+    )

@@ -1,8 +1,4 @@
-"""Query Kafka while a job runs, and check before the start that it has what the job needs.
-
-Uses the Java client in the connector's jar, which must be on the class path of this process's JVM, with the
-job's properties and secrets.
-"""
+"""Query Kafka while a job runs, and check before the start that it has what the job needs."""
 
 from __future__ import annotations
 
@@ -22,22 +18,19 @@ from forebay.errors import LaunchError, PipelineFailed, SettingError
 CALL_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 60.0
 """For single calls to a Kafka that has just answered; a failure would abort the start of a job."""
-POLL_MS = 200
 NO_ADDRESS = "No resolvable bootstrap urls"
 UNKNOWN = frozenset(("GroupIdNotFoundException", "TransactionalIdNotFoundException"))
 REFUSALS = frozenset(("AuthenticationException", "AuthorizationException"))
 
 
-class KafkaAway(LaunchError):
-    """No broker answered in time."""
+class KafkaAway(LaunchError): ...
 
 
 class KafkaRefused(SettingError):
-    """Kafka rejects the client, or the client its properties; a retry cannot help."""
+    """A retry cannot help."""
 
 
-class _Unknown(Exception):
-    """Kafka has no such group or transaction."""
+class _Unknown(Exception): ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +42,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """The newest of an id. `state`: Kafka's word (`Ongoing`, `CompleteCommit`, `CompleteAbort`, …).
-    `began_ms`: broker's clock, None if it has not begun. `producer_id`, `epoch`: the producer that may end
-    it.
-    """
+    """The newest of an id. `state`: Kafka's word. `began_ms`: broker's clock. `producer_id`, `epoch`: of
+    the producer that may end it."""
 
     state: str
     began_ms: int | None = None
@@ -61,10 +52,8 @@ class Transaction:
 
 
 class KafkaAdmin:
-    """Each call makes one to three requests and blocks for at most `timeout_s`.
-
-    Raises `KafkaAway` if Kafka does not answer, `KafkaRefused` if it rejects the client.
-    """
+    """Calls block, and raise `KafkaAway` if Kafka does not answer, `KafkaRefused` if it rejects the
+    client."""
 
     def __init__(self, cluster: KafkaCluster, client: Any) -> None:
         self._cluster = cluster
@@ -75,7 +64,7 @@ class KafkaAdmin:
         return frozenset(str(name) for name in self._ask(self._client.listTopics().names()))
 
     def partitions(self, topics: Iterable[str]) -> dict[str, int]:
-        """Numbers of partitions; topics that do not exist are missing."""
+        """Topics that do not exist are missing."""
         return {name: each.partitions().size() for name, each in self._described(topics).items()}
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
@@ -84,21 +73,18 @@ class KafkaAdmin:
 
     def _described(self, topics: Iterable[str]) -> dict[str, Any]:
         there = sorted(set(topics) & self.topics())
-        found = self._ask(self._client.describeTopics(_java_list(there)).allTopicNames())
+        found = self._ask(self._client.describeTopics(java_list(there)).allTopicNames())
         return {str(name): found.get(name) for name in found}
 
     def cluster_id(self) -> str:
         return str(self._ask(self._client.describeCluster().clusterId()))
 
     def longest_transaction_ms(self) -> int:
-        """The brokers' `transaction.max.timeout.ms`."""
         node = self._ask(self._client.describeCluster().nodes()).iterator().next()
         return int(self._config("BROKER", node.idString(), "transaction.max.timeout.ms"))
 
     def longest_record_bytes(self, topic: str) -> int | None:
-        """The topic's `max.message.bytes` (default: the brokers' `message.max.bytes`), the limit of a
-        batch; None if this client may not read it.
-        """
+        """The topic's `max.message.bytes`, the limit of a batch; None if this client may not read it."""
         try:
             return int(self._config("TOPIC", topic, "max.message.bytes"))
         except KafkaRefused:
@@ -109,22 +95,22 @@ class KafkaAdmin:
         loader = get_gateway().jvm.java.lang.Thread.currentThread().getContextClassLoader()
         kinds = loader.loadClass(f"{SHADED}.common.config.ConfigResource$Type").getEnumConstants()
         wanted = next(each for each in kinds if each.name() == kind)
-        resource = _shaded().common.config.ConfigResource(wanted, name)
-        found = self._ask(self._client.describeConfigs(_java_list([resource])).all())
+        resource = shaded("common.config.ConfigResource")(wanted, name)
+        found = self._ask(self._client.describeConfigs(java_list([resource])).all())
         return str(found.get(resource).get(key).value())
 
     def members(self, group: str) -> int:
-        """Number of consumers; 0 if there is no such group."""
+        """0 if there is no such group."""
         try:
-            found = self._ask(self._client.describeConsumerGroups(_java_list([group])).all())
+            found = self._ask(self._client.describeConsumerGroups(java_list([group])).all())
         except _Unknown:
             return 0
         return int(found.get(group).members().size())
 
     def transactions(self, ids: Iterable[str]) -> dict[str, Transaction]:
-        """The newest of each id; ids that Kafka does not have are missing."""
+        """Ids that Kafka does not have are missing."""
         wanted, found = list(ids), {}
-        descriptions = self._client.describeTransactions(_java_list(wanted))
+        descriptions = self._client.describeTransactions(java_list(wanted))
         for id in wanted:
             with suppress(_Unknown):
                 description = self._ask(descriptions.description(id))
@@ -140,10 +126,9 @@ class KafkaAdmin:
 
     def abort(self, ids: Iterable[str]) -> None:
         """Also fences the producers."""
-        self._ask(self._client.fenceProducers(_java_list(ids)).all())
+        self._ask(self._client.fenceProducers(java_list(ids)).all())
 
     def committed(self, group: str) -> tuple[Place, ...]:
-        """Offsets, sorted by topic and partition."""
         found = self._ask(self._client.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata())
         places = (
             Place(str(p.topic()), int(p.partition()), int(found.get(p).offset()))
@@ -154,22 +139,19 @@ class KafkaAdmin:
 
     def commit(self, group: str, places: Iterable[Place]) -> None:
         """The group must have no members."""
-        kafka = _shaded()
+        partition, offset = shaded("common.TopicPartition"), shaded("clients.consumer.OffsetAndMetadata")
         offsets = get_gateway().jvm.java.util.HashMap()
         for place in places:
-            partition = kafka.common.TopicPartition(place.topic, place.partition)
-            offsets.put(partition, kafka.clients.consumer.OffsetAndMetadata(place.offset))
+            offsets.put(partition(place.topic, place.partition), offset(place.offset))
         self._ask(self._client.alterConsumerGroupOffsets(group, offsets).all())
 
     def ends(self, topics: Iterable[str]) -> tuple[Place, ...]:
-        """The offset after each partition's newest record."""
         return self.offsets(topics, "latest")
 
     def offsets(self, topics: Iterable[str], at: Literal["earliest", "latest"] | int) -> tuple[Place, ...]:
-        """Each partition's first offset, the one after its newest record, or that of the first record at
-        or after a time in milliseconds (after the newest if there is none).
-        """
-        specs = _shaded().clients.admin.OffsetSpec
+        """The first offset of each partition, the one after its newest record, or that of the first record
+        at or after a time in milliseconds (after the newest if there is none)."""
+        specs = shaded("clients.admin.OffsetSpec")
         if isinstance(at, int):
             wanted = specs.forTimestamp(at)
         else:
@@ -184,17 +166,16 @@ class KafkaAdmin:
         wanted = get_gateway().jvm.java.util.HashMap()
         for topic, partitions in self.partitions(topics).items():
             for partition in range(partitions):
-                wanted.put(_shaded().common.TopicPartition(topic, partition), spec)
+                wanted.put(shaded("common.TopicPartition")(topic, partition), spec)
         found = self._ask(self._client.listOffsets(wanted).all())
         return [Place(str(p.topic()), int(p.partition()), int(found.get(p).offset())) for p in found]
 
     def create(self, topics: Iterable[str], config: Mapping[str, str]) -> None:
-        """Topics with one partition, `config` and the brokers' default replication."""
         optional, settings = get_gateway().jvm.java.util.Optional, get_gateway().jvm.java.util.HashMap()
         for key, value in config.items():
             settings.put(key, value)
-        made = (_shaded().clients.admin.NewTopic(name, optional.of(1), optional.empty()) for name in topics)
-        self._ask(self._client.createTopics(_java_list(topic.configs(settings) for topic in made)).all())
+        made = (shaded("clients.admin.NewTopic")(name, optional.of(1), optional.empty()) for name in topics)
+        self._ask(self._client.createTopics(java_list(topic.configs(settings) for topic in made)).all())
 
     def _ask(self, future: Any) -> Any:
         try:
@@ -214,12 +195,11 @@ class KafkaAdmin:
 
 @contextmanager
 def kafka_admin(cluster: KafkaCluster, timeout_s: float = CALL_TIMEOUT_S) -> Iterator[KafkaAdmin]:
-    """Makes no request yet. Raises `KafkaAway` if no broker's host name resolves, `KafkaRefused` if the
-    client cannot be created.
-    """
+    """Makes no request yet. Raises `KafkaAway` if no host name resolves, `KafkaRefused` if the client
+    cannot be made."""
     properties = client_properties(cluster, timeout_s)
     try:
-        client = _shaded().clients.admin.AdminClient.create(properties)
+        client = shaded("clients.admin.AdminClient").create(properties)
     except Py4JJavaError as error:
         if any(NO_ADDRESS in str(cause.getMessage()) for cause in _causes(error)):
             raise KafkaAway(f"Kafka at {cluster.bootstrap}: no such host name; check 'bootstrap'") from None
@@ -231,54 +211,6 @@ def kafka_admin(cluster: KafkaCluster, timeout_s: float = CALL_TIMEOUT_S) -> Ite
     finally:
         with suppress(Py4JError, OSError):
             client.close(get_gateway().jvm.java.time.Duration.ofSeconds(1))
-
-
-def all_read(
-    cluster: KafkaCluster,
-    committed: Iterable[Place],
-    ends: Iterable[Place],
-    isolation: str = "read_committed",
-    timeout_s: float = CALL_TIMEOUT_S,
-) -> bool:
-    """Whether no record is left between `committed` and `ends`; blocks for at most `timeout_s`.
-
-    The end of a transaction takes an offset without being a record, so the rest must be read. False if Kafka
-    does not answer, or for a partition without a committed offset.
-    """
-    done = {(place.topic, place.partition): place.offset for place in committed}
-    gaps = [end for end in ends if done.get((end.topic, end.partition), 0) < end.offset]
-    if not gaps:
-        return True
-    if any((end.topic, end.partition) not in done for end in gaps):
-        return False
-    kafka, jvm = _shaded(), get_gateway().jvm
-    bytes_ = kafka.common.serialization.ByteArrayDeserializer
-    properties = client_properties(cluster, timeout_s)
-    properties.put("max.poll.records", "1")
-    properties.put("isolation.level", isolation)
-    # If records were deleted, the source continues at the oldest one left.
-    properties.put("auto.offset.reset", "earliest")
-    try:
-        consumer = kafka.clients.consumer.KafkaConsumer(properties, bytes_(), bytes_())
-    except (Py4JError, OSError):
-        return False
-    try:
-        partitions = {kafka.common.TopicPartition(end.topic, end.partition): end.offset for end in gaps}
-        consumer.assign(_java_list(partitions))
-        for partition in partitions:
-            consumer.seek(partition, done[partition.topic(), partition.partition()])
-        until_s = time.monotonic() + timeout_s
-        while time.monotonic() < until_s:
-            if not consumer.poll(jvm.java.time.Duration.ofMillis(POLL_MS)).isEmpty():
-                return False
-            if all(consumer.position(partition) >= end for partition, end in partitions.items()):
-                return True
-        return False
-    except (Py4JError, OSError):
-        return False
-    finally:
-        with suppress(Py4JError, OSError):
-            consumer.close(jvm.java.time.Duration.ofSeconds(1))
 
 
 def lag(ends: Iterable[Place], committed: Iterable[Place]) -> int:
@@ -306,30 +238,33 @@ def _causes(error: Py4JJavaError) -> Iterator[Any]:
 
 
 def class_names(error: Any) -> Iterator[str]:
-    """Also those of superclasses."""
     found = error.getClass()
     while found is not None:
         yield str(found.getSimpleName())
         found = found.getSuperclass()
 
 
-def client_properties(cluster: KafkaCluster, timeout_s: float) -> Any:
-    limit_ms = str(round(timeout_s * 1000))
-    limits = {"request.timeout.ms": limit_ms, "default.api.timeout.ms": limit_ms}
+def client_properties(
+    cluster: KafkaCluster, timeout_s: float | None = None, more: Mapping[str, str] | None = None
+) -> Any:
+    """As Java's; `timeout_s` limits requests."""
+    found = {**cluster.client_properties(), **(more or {})}
+    if timeout_s is not None:
+        found["request.timeout.ms"] = found["default.api.timeout.ms"] = str(round(timeout_s * 1000))
     properties = get_gateway().jvm.java.util.Properties()
-    for name, value in {**cluster.client_properties(), **limits}.items():
+    for name, value in found.items():
         properties.put(name, value)
     return properties
 
 
-def _shaded() -> Any:
+def shaded(path: str) -> Any:
     found: Any = get_gateway().jvm
-    for name in SHADED.split("."):
+    for name in (*SHADED.split("."), *path.split(".")):
         found = getattr(found, name)
     return found
 
 
-def _java_list(values: Iterable[Any]) -> Any:
+def java_list(values: Iterable[Any]) -> Any:
     made = get_gateway().jvm.java.util.ArrayList()
     for value in values:
         made.append(value)
@@ -340,7 +275,6 @@ PAUSE_S = 1.0
 
 T = TypeVar("T")
 Say = Callable[[str, float], None]
-"""Called with the reason for waiting and the seconds so far."""
 
 
 def ask_kafka(
@@ -355,8 +289,8 @@ def ask_kafka(
 ) -> T:
     """Call `ask` with a client, retrying until a broker answers; blocks.
 
-    Raises `PipelineFailed` if none has answered `patience_s` after `begin_s` (None: now), `KafkaRefused` at
-    once, and the errors of `ask`. Needs this process's JVM, with the connector on its class path.
+    Raises `PipelineFailed` if none has answered `patience_s` after `begin_s`, `KafkaRefused` at once, and the
+    errors of `ask`.
     """
     time_ = clock or SystemClock()
     begin_s = time_.monotonic_s() if begin_s is None else begin_s
@@ -376,7 +310,7 @@ def ask_kafka(
 
 
 def check_topics_read(admin: KafkaAdmin, topics: Iterable[str], where: str) -> None:
-    """Raise `SettingError`, naming the key `where`, if one does not exist."""
+    """Raise `SettingError`, naming the key `where`."""
     wanted = set(topics)
     missing = sorted(wanted - admin.topics()) if wanted else []
     if missing:
@@ -387,7 +321,7 @@ def check_topics_read(admin: KafkaAdmin, topics: Iterable[str], where: str) -> N
 
 
 def check_topic_written(admin: KafkaAdmin, topic: str, where: str) -> None:
-    """Raise `SettingError`, naming the key `where`, if it does not exist."""
+    """Raise `SettingError`, naming the key `where`."""
     if topic not in admin.topics():
         raise SettingError(
             f"{where}: Kafka has no topic {topic!r} that this client may see; "

@@ -1,8 +1,8 @@
 """Avro values as JSON values.
 
-Other readers trust the data: a few bytes can claim a list of a billion items, and a recursive schema nests as
-deep as the record is long, which crashes a reader written in C. This one has limits by the value's size,
-supports every logical type, and names the field with the error.
+Other readers trust the data: a few bytes can claim a list of a billion items, and a recursive schema crashes
+a reader written in C. This one has limits by the value's size, supports every logical type, and names the
+field with the error.
 """
 
 from __future__ import annotations
@@ -47,23 +47,19 @@ NUMBERS: Mapping[str, Callable[[int], JSON]] = {
 
 
 def read_value(schema: Any, names: Mapping[str, Any], data: bytes) -> JSON:
-    """Parse the one value in `data`.
+    """Raises `UnreadableValue` if the bytes are not exactly one value, are nested deeper than 200 levels,
+    have more list items than bytes, or expand to more than 10,000 values plus four per byte.
 
-    `schema` is parsed; `names` holds the named types that it refers to. Raises `UnreadableValue` if the bytes
-    are not exactly one value, are nested deeper than 200 levels, have more list items than bytes, or expand
-    to more than 10,000 values plus four per byte.
-
-    Bytes and fixed become base64, decimals exact decimal text, dates, times, timestamps and durations ISO
-    8601 (a timestamp in UTC, a local one without a zone), UUIDs, enums and `NaN`, `Infinity` and `-Infinity`
-    text.
+    Bytes and fixed become base64, decimals exact decimal text, dates, times and durations ISO 8601, UUIDs,
+    enums and numbers that are not finite text.
     """
-    value, end = _Reader(names, data).value(schema, 0, 0)
+    value, end = _AvroReader(names, data).value(schema, 0, 0)
     if end != len(data):
         raise UnreadableValue(f"{len(data) - end} bytes are left over")
     return value
 
 
-class _Reader:
+class _AvroReader:
     def __init__(self, names: Mapping[str, Any], data: bytes) -> None:
         self._names = names
         self._data = data
@@ -155,7 +151,6 @@ class _Reader:
                 found[name], at = self.value(values, at, depth)
 
     def _block(self, at: int) -> tuple[int, int]:
-        """Number of items, and position of the first one."""
         count, at = self._number(at)
         if count < 0:
             count = -count
@@ -178,7 +173,7 @@ class _Reader:
             case "decimal":
                 return decimal_value(data, schema.get("scale", 0))
             case "big-decimal":
-                inner = _Reader({}, data)
+                inner = _AvroReader({}, data)
                 length, at = inner._number(0)
                 end = inner._past(at, length)
                 scale, _ = inner._number(end)

@@ -1,19 +1,26 @@
-"""Write and read a few records of a topic without a job, for demos.
-
-Uses the Java clients in the connector's jar, which must be on the class path of this process's JVM: some
-thousands of records a second.
-"""
+"""Kafka's Java clients in this process's JVM, which needs the connector's jar on its class path."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyflink.java_gateway import get_gateway
 
-from forebay.connectors.kafka.admin import KafkaAway
+from forebay.connectors.kafka.admin import (
+    CALL_TIMEOUT_S,
+    START_TIMEOUT_S,
+    KafkaAway,
+    Place,
+    Transaction,
+    class_names,
+    client_properties,
+    java_list,
+    shaded,
+)
 from forebay.connectors.kafka.cluster import SHADED, KafkaCluster
 
 MAX_RECORD_BYTES = 8_000_000
@@ -26,7 +33,7 @@ class KafkaWriter:
         self._cluster = cluster
         self._topic = topic
         self._producer = producer
-        self._record = _shaded("clients.producer.ProducerRecord")
+        self._record = shaded("clients.producer.ProducerRecord")
         self._last: Any = None
 
     def write(self, value: bytes) -> None:
@@ -35,7 +42,7 @@ class KafkaWriter:
             self._last = self._producer.send(self._record(self._topic, value))
 
     def flush(self) -> None:
-        """Blocks until all is written. Raises `KafkaAway` if the last record was rejected."""
+        """Blocks. Raises `KafkaAway` if the last record was rejected."""
         with _named_errors(self._cluster):
             self._producer.flush()
             if self._last is not None:
@@ -45,12 +52,11 @@ class KafkaWriter:
 @contextmanager
 def kafka_writer(cluster: KafkaCluster, topic: str) -> Iterator[KafkaWriter]:
     """Waits for all replicas and writes no record twice (Kafka's defaults)."""
-    plain = _shaded("common.serialization.ByteArraySerializer")
-    properties = _properties(
-        cluster, {"max.request.size": str(MAX_RECORD_BYTES), "client.id": f"{topic}-writer"}
-    )
+    plain = shaded("common.serialization.ByteArraySerializer")
+    more = {"max.request.size": str(MAX_RECORD_BYTES), "client.id": f"{topic}-writer"}
+    properties = client_properties(cluster, more=more)
     with _named_errors(cluster):
-        producer = _shaded("clients.producer.KafkaProducer")(properties, plain(), plain())
+        producer = shaded("clients.producer.KafkaProducer")(properties, plain(), plain())
     try:
         yield KafkaWriter(cluster, topic, producer)
     finally:
@@ -61,25 +67,19 @@ READ_S = 30.0
 
 
 def read_committed(cluster: KafkaCluster, topic: str) -> Iterator[bytes]:
-    """All committed records now in the topic, in order within each partition.
-
-    Blocks; raises `KafkaAway` if no record arrives for `READ_S`.
-    """
-    kafka, jvm = _shaded("common"), get_gateway().jvm
-    plain = kafka.serialization.ByteArrayDeserializer
-    properties = _properties(cluster, {"isolation.level": "read_committed"})
+    """In order within each partition. Blocks; raises `KafkaAway` if no record arrives for `READ_S`."""
+    jvm, plain = get_gateway().jvm, shaded("common.serialization.ByteArrayDeserializer")
+    properties = client_properties(cluster, more={"isolation.level": "read_committed"})
     with _named_errors(cluster):
-        consumer = _shaded("clients.consumer.KafkaConsumer")(properties, plain(), plain())
+        consumer = shaded("clients.consumer.KafkaConsumer")(properties, plain(), plain())
     try:
         with _named_errors(cluster):
             wait = jvm.java.time.Duration.ofMillis(POLL_MS)
-            partitions = jvm.java.util.ArrayList()
-            for found in consumer.partitionsFor(topic):
-                partitions.append(kafka.TopicPartition(topic, found.partition()))
+            made = shaded("common.TopicPartition")
+            partitions = java_list(made(topic, each.partition()) for each in consumer.partitionsFor(topic))
             ends = consumer.endOffsets(partitions)
             for partition in partitions:
-                only = jvm.java.util.ArrayList()
-                only.append(partition)
+                only = java_list([partition])
                 consumer.assign(only)
                 consumer.seekToBeginning(only)
                 still_s = 0.0
@@ -94,13 +94,6 @@ def read_committed(cluster: KafkaCluster, topic: str) -> Iterator[bytes]:
                         yield bytes(record.value() or b"")
     finally:
         _close(consumer)
-
-
-def _properties(cluster: KafkaCluster, more: Mapping[str, str]) -> Any:
-    properties = get_gateway().jvm.java.util.Properties()
-    for name, value in {**cluster.client_properties(), **more}.items():
-        properties.put(name, value)
-    return properties
 
 
 @contextmanager
@@ -118,8 +111,83 @@ def _close(client: Any) -> None:
         client.close(get_gateway().jvm.java.time.Duration.ofSeconds(CLOSE_S))
 
 
-def _shaded(path: str) -> Any:
-    found: Any = get_gateway().jvm
-    for name in (*SHADED.split("."), *path.split(".")):
-        found = getattr(found, name)
-    return found
+def all_read(
+    cluster: KafkaCluster,
+    committed: Iterable[Place],
+    ends: Iterable[Place],
+    isolation: str = "read_committed",
+    timeout_s: float = CALL_TIMEOUT_S,
+) -> bool:
+    """Whether no record is left between `committed` and `ends`; blocks for at most `timeout_s`.
+
+    The end of a transaction takes an offset without being a record, so the rest must be read. False if Kafka
+    does not answer.
+    """
+    done = {(place.topic, place.partition): place.offset for place in committed}
+    gaps = [end for end in ends if done.get((end.topic, end.partition), 0) < end.offset]
+    if not gaps:
+        return True
+    if any((end.topic, end.partition) not in done for end in gaps):
+        return False
+    plain, wait = shaded("common.serialization.ByteArrayDeserializer"), get_gateway().jvm.java.time.Duration
+    properties = client_properties(
+        cluster,
+        timeout_s,
+        # If records were deleted, the source continues at the oldest one left.
+        {"max.poll.records": "1", "isolation.level": isolation, "auto.offset.reset": "earliest"},
+    )
+    try:
+        consumer = shaded("clients.consumer.KafkaConsumer")(properties, plain(), plain())
+    except (Py4JError, OSError):
+        return False
+    try:
+        made = shaded("common.TopicPartition")
+        partitions = {made(end.topic, end.partition): end.offset for end in gaps}
+        consumer.assign(java_list(partitions))
+        for partition in partitions:
+            consumer.seek(partition, done[partition.topic(), partition.partition()])
+        until_s = time.monotonic() + timeout_s
+        while time.monotonic() < until_s:
+            if not consumer.poll(wait.ofMillis(POLL_MS)).isEmpty():
+                return False
+            if all(consumer.position(partition) >= end for partition, end in partitions.items()):
+                return True
+        return False
+    except (Py4JError, OSError):
+        return False
+    finally:
+        with suppress(Py4JError, OSError):
+            consumer.close(wait.ofSeconds(1))
+
+
+SERIALIZER = f"{SHADED}.common.serialization.ByteArraySerializer"
+ENDED = frozenset(("ProducerFencedException", "InvalidProducerEpochException", "InvalidTxnStateException"))
+
+
+def commit(
+    cluster: KafkaCluster, id: str, transaction: Transaction, timeout_s: float = START_TIMEOUT_S
+) -> bool:
+    """Commit a transaction that another process has begun and can no longer end; blocks. False if it has
+    ended.
+
+    Raises `KafkaAway` if Kafka does not answer within `timeout_s`; it may still be committed then.
+    """
+    more = {"key.serializer": SERIALIZER, "value.serializer": SERIALIZER}
+    more["max.block.ms"] = str(round(timeout_s * 1000))
+    properties = client_properties(cluster, timeout_s, more)
+    internal = get_gateway().jvm.org.apache.flink.connector.kafka.sink.internal
+    producer = internal.FlinkKafkaInternalProducer(properties, id)
+    try:
+        producer.resumeTransaction(transaction.producer_id, transaction.epoch)
+        producer.commitTransaction()
+    except Py4JJavaError as error:
+        if ENDED & set(class_names(error.java_exception)):
+            return False
+        raise KafkaAway(
+            f"Kafka at {cluster.bootstrap} did not commit transaction {id}: "
+            f"{error.java_exception.getMessage()}"
+        ) from None
+    finally:
+        with suppress(Py4JError, OSError):
+            producer.close()
+    return True

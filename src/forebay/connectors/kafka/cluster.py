@@ -1,4 +1,4 @@
-"""Connection settings of Kafka, and the table of raw records that source and sink share."""
+"""Connection settings of Kafka, where a job starts in its topics, and the table of raw records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pyflink.table import Schema, TableDescriptor
 
 SHADED = "org.apache.flink.kafka.shaded.org.apache.kafka"
-"""Package of Kafka's own classes in the jar."""
 PROVIDERS = {
     "env": f"{SHADED}.common.config.provider.EnvVarConfigProvider",
     "directory": f"{SHADED}.common.config.provider.DirectoryConfigProvider",
@@ -27,10 +26,8 @@ HEADERS = "headers"
 
 @dataclass(frozen=True, slots=True)
 class KafkaCluster:
-    """`properties` are those of Kafka's clients, such as `security.protocol`.
-
-    `secrets` are read by Kafka's client when it connects, in its process: they are in no job, state or log.
-    """
+    """`properties` are those of Kafka's clients. `secrets` are read by Kafka's client when it connects:
+    they are in no job, state or log."""
 
     bootstrap: str
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -65,7 +62,7 @@ def _reference(ref: SecretRef) -> str:
 
 
 def raw_columns() -> Schema.Builder:
-    """As bytes; only one of several headers of the same name is kept."""
+    """Only one of several headers of the same name is kept."""
     from pyflink.table import DataTypes, Schema
 
     headers = DataTypes.MAP(DataTypes.STRING(), DataTypes.BYTES())
@@ -84,3 +81,26 @@ def raw_table(schema: Schema, options: Mapping[str, str]) -> TableDescriptor:
     for key, value in options.items():
         builder.option(key, value)
     return builder.build()
+
+
+Generations = Mapping[str, tuple[str, ...]]
+"""Ids by topic, oldest first; repeated if the topic's offsets restarted."""
+
+
+def marked(topic: str, generations: Generations) -> str:
+    """In positions: `tickets~2` for the second topic of that name, as no topic's name contains `~`."""
+    generation = len(generations.get(topic, ()))
+    return topic if generation < 2 else f"{topic}~{generation}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicStart:
+    """`uid`: of Flink's source. If it differs from the checkpoint's, a restored job starts at the
+    committed offsets. `watched`: a supervisor restarts the job if a reader loses its position."""
+
+    uid: str | None = "kafka"
+    generations: Generations = field(default_factory=dict)
+    watched: bool = True
+
+
+AS_FIRST = TopicStart()

@@ -1,27 +1,30 @@
-"""Find, describe and skip records that Kafka deleted before the pipeline read them.
+"""The offsets that a pipeline reads next, and records that Kafka deleted before it read them.
 
-Compares positions with the topic now. Offsets without a record inside the log (compaction, transaction
-markers) are not gaps.
+Offsets without a record inside the log (compaction, transaction markers) are not gaps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import struct
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
+
+from py4j.protocol import Py4JJavaError
+from pyflink.java_gateway import get_gateway
 
 from forebay.connectors.kafka.admin import Place
-from forebay.connectors.kafka.start import Generations
+from forebay.connectors.kafka.cluster import Generations
+from forebay.errors import SettingError
 
 Kind = Literal["deleted", "recreated", "shrunk"]
 MAX_NAMED = 20
 LOST_POSITION = ("OffsetOutOfRangeException", "LogTruncationException", "NoOffsetForPartitionException")
-"""Errors of Kafka's consumer if its position is no longer in the topic."""
 
 
 @dataclass(frozen=True, slots=True)
-class Topics:
-    """Now: each partition's first offset and the one after its newest record, and ids by name."""
+class TopicRanges:
+    """First offsets, the ones after the newest records, and ids by name."""
 
     begins: tuple[Place, ...]
     ends: tuple[Place, ...]
@@ -30,11 +33,8 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A partition that does not continue at `offset`, the next one to read.
-
-    `deleted`: its first record is now at `now`. `shrunk`: it ends at `now`. `recreated`: the topic has
-    another id, and begins at `now`.
-    """
+    """A partition that does not continue at `offset`, the next one to read: its first record is at `now`
+    (`deleted`), it ends there (`shrunk`), or the topic has another id and begins there (`recreated`)."""
 
     kind: Kind
     topic: str
@@ -60,10 +60,9 @@ class Gap:
         )
 
 
-def find_gaps(places: Iterable[Place], now: Topics, known: Mapping[str, str]) -> tuple[Gap, ...]:
-    """`places`: offsets to read next. `known`: the topic ids when they were read. A topic that no longer
-    exists is not a gap.
-    """
+def find_gaps(places: Iterable[Place], now: TopicRanges, known: Mapping[str, str]) -> tuple[Gap, ...]:
+    """`places`: offsets to read next. `known`: the topic ids then. A topic that no longer exists is not a
+    gap."""
     begins = {(place.topic, place.partition): place.offset for place in now.begins}
     ends = {(place.topic, place.partition): place.offset for place in now.ends}
     found = []
@@ -85,7 +84,6 @@ def find_gaps(places: Iterable[Place], now: Topics, known: Mapping[str, str]) ->
 
 
 def with_committed(places: Iterable[Place], committed: Iterable[Place]) -> tuple[Place, ...]:
-    """`places`, plus those of `committed` in other partitions."""
     known = {(place.topic, place.partition): place for place in committed}
     return tuple((known | {(place.topic, place.partition): place for place in places}).values())
 
@@ -104,12 +102,10 @@ def unread(gaps: Iterable[Gap], answered: Iterable[Place]) -> tuple[Gap, ...]:
 
 
 def changed(topic: str, known: Mapping[str, str], now: Mapping[str, str]) -> bool:
-    """The topic was created again."""
     return topic in known and topic in now and known[topic] != now[topic]
 
 
 def moved(places: Iterable[Place], gaps: Iterable[Gap]) -> tuple[Place, ...]:
-    """Skip the gaps."""
     skipped = {(gap.topic, gap.partition): gap.now for gap in gaps}
     return tuple(
         Place(at.topic, at.partition, skipped.get((at.topic, at.partition), at.offset)) for at in places
@@ -117,7 +113,7 @@ def moved(places: Iterable[Place], gaps: Iterable[Gap]) -> tuple[Place, ...]:
 
 
 def next_generations(before: Generations, now: Mapping[str, str], gaps: Iterable[Gap]) -> Generations:
-    """Add new ids; a topic whose offsets restarted gets its id again."""
+    """A topic whose offsets restarted gets its id again."""
     again = {gap.topic for gap in gaps if gap.kind == "shrunk"}
     found = dict(before)
     for topic, id in now.items():
@@ -128,7 +124,76 @@ def next_generations(before: Generations, now: Mapping[str, str], gaps: Iterable
 
 
 def gaps_text(gaps: Iterable[Gap]) -> str:
-    """At most `MAX_NAMED`."""
     texts = [str(gap) for gap in gaps]
     left = len(texts) - MAX_NAMED
     return "; ".join(texts[:MAX_NAMED]) + (f"; and {left} more partitions" if left > 0 else "")
+
+
+STATE = "SourceReaderState"
+INT = struct.Struct(">i")
+NAME_LENGTH = struct.Struct(">H")
+SPLIT = struct.Struct(">iqq")
+"""Partition, next offset, last offset: follow the topic's name in Flink's encoding of a split."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """`places`: offsets to read next, without partitions whose reader has not started."""
+
+    uid: str | None
+    places: tuple[Place, ...]
+
+
+def source_state(metadata: bytes, checkpoint: str) -> SourceState | None:
+    """Parse a checkpoint's `_metadata` with Flink's own classes; None: no Kafka source. Raises
+    `SettingError`."""
+    try:
+        for operator in _operators(metadata, checkpoint):
+            readers = list(_reader_states(operator))
+            if readers:
+                found = [place for data, at in readers for place in splits_in(data, at)]
+                uid = operator.getOperatorUid()
+                return SourceState(str(uid.get()) if uid.isPresent() else None, tuple(found))
+    except (Py4JJavaError, struct.error, UnicodeDecodeError) as error:
+        raise SettingError(
+            f"the Kafka offsets in checkpoint {checkpoint} cannot be read ({type(error).__name__}): the "
+            f"checkpoint is damaged; name an earlier one with --from-checkpoint, or start over with --fresh"
+        ) from None
+    return None
+
+
+def splits_in(data: bytes, offsets: list[int]) -> Iterator[Place]:
+    """Raises `struct.error`."""
+    for begin in offsets:
+        # Skips the length of the split with its head, the version of its encoding, and its own length.
+        at = begin + 3 * INT.size
+        (length,) = NAME_LENGTH.unpack_from(data, at)
+        name, rest = at + NAME_LENGTH.size, at + NAME_LENGTH.size + length
+        topic = data[name:rest].decode()
+        partition, offset, _ = SPLIT.unpack_from(data, rest)
+        # Negative numbers: offsets that the reader has not looked up yet.
+        if offset >= 0:
+            yield Place(topic, partition, offset)
+
+
+def _operators(metadata: bytes, checkpoint: str) -> list[Any]:
+    jvm = get_gateway().jvm
+    stream = jvm.java.io.DataInputStream(jvm.java.io.ByteArrayInputStream(metadata))
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    found = jvm.org.apache.flink.runtime.checkpoint.Checkpoints.loadCheckpointMetadata(
+        stream, loader, checkpoint
+    )
+    return list(found.getOperatorStates().toArray())
+
+
+def _reader_states(operator: Any) -> Iterator[tuple[bytes, list[int]]]:
+    for subtask in operator.getStates().toArray():
+        for handle in subtask.getManagedOperatorState().toArray():
+            state = handle.getStateNameToPartitionOffsets().get(STATE)
+            if state is None:
+                continue
+            stream = handle.openInputStream()
+            try:
+                yield bytes(stream.readAllBytes()), list(state.getOffsets())
+            finally:
+                stream.close()

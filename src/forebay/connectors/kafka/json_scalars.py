@@ -12,7 +12,6 @@ from forebay.errors import MalformedRecord
 DAY_S = 86_400
 EPOCH_DAY = date(1970, 1, 1).toordinal() - 1
 CYCLE_DAYS, CYCLE_YEARS = 146_097, 400
-"""Years of the Gregorian calendar until it repeats."""
 MAX_DECIMAL_BYTES = 1024
 """Far beyond any amount; the time to convert grows with the square of the digits."""
 MAX_DECIMAL_SCALE = 4096
@@ -31,7 +30,7 @@ class UnreadableValue(MalformedRecord):
 
 
 def float_value(value: float) -> float | str:
-    """`NaN`, `Infinity` and `-Infinity` are text, as in Protobuf's JSON."""
+    """As in Protobuf's JSON, numbers that are not finite are text."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -53,7 +52,7 @@ def decimal_value(unscaled: bytes, scale: int) -> str:
 
 
 def date_value(days: int) -> str:
-    """ISO 8601, `days` after 1970-01-01. Years outside 0 to 9999 have a sign."""
+    """`days` after 1970-01-01. Years outside 0 to 9999 have a sign."""
     cycles, day = divmod(days + EPOCH_DAY, CYCLE_DAYS)
     found = date.fromordinal(day + 1)
     year = found.year + cycles * CYCLE_YEARS
@@ -62,7 +61,7 @@ def date_value(days: int) -> str:
 
 
 def time_value(units: int, per_s: int) -> str:
-    """ISO 8601, `units` after midnight. `24:00:00` is the end of a day."""
+    """`units` after midnight. `24:00:00` is the end of a day."""
     if not 0 <= units <= DAY_S * per_s:
         raise UnreadableValue(f"a time of day is between 0 and {DAY_S * per_s}, found {units}")
     seconds, fraction = divmod(units, per_s)
@@ -70,14 +69,14 @@ def time_value(units: int, per_s: int) -> str:
 
 
 def moment_value(units: int, per_s: int, zone: str = "+00:00") -> str:
-    """ISO 8601, `units` after the start of 1970."""
+    """`units` after the start of 1970."""
     seconds, fraction = divmod(units, per_s)
     days, second = divmod(seconds, DAY_S)
     return f"{date_value(days)}T{_clock(second, fraction, per_s)}{zone}"
 
 
 def duration_value(months: int, days: int, milliseconds: int) -> str:
-    """ISO 8601, such as `P1M2DT3.500S`."""
+    """Such as `P1M2DT3.500S`."""
     return f"P{months}M{days}DT{milliseconds // 1000}.{milliseconds % 1000:03}S"
 
 

@@ -1,14 +1,9 @@
 """Count the records waiting in a job's topics: the partitions' ends minus the job's positions.
 
-A position is a metric of Flink's source (`KafkaSourceReader.topic.*.partition.*.currentOffset`): the last
-record taken. Two alternatives failed a test with 2,200 records in the topic and an engine that took 8 a
-second:
-
-- Flink's `pendingRecords` (from Kafka's `records-lag-max`) showed 0, then 500, while 2,100 waited: records
-  fetched count as read, and new ones are noticed only at the next fetch, under backpressure once in minutes.
-- Committed offsets lag by the results since the last checkpoint, and more with a slow engine: the committing
-  thread waits until fetched records are taken. They did not move for 14 s and seven checkpoints. They are
-  used only until the source has reported a position.
+A position is a metric of Flink's source (`currentOffset`): the last record taken. With 2,100 records waiting
+and a slow engine, Flink's `pendingRecords` showed 0, then 500, because records fetched count as read.
+Committed offsets did not move for seven checkpoints, because the committing thread waits until fetched
+records are taken.
 
 A handful of records are neither in the topic nor yet in the operator.
 """
@@ -22,11 +17,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from py4j.protocol import Py4JError
 
 from forebay.connectors.kafka.admin import KafkaAdmin, KafkaAway, Place, lag
-from forebay.connectors.kafka.source import KafkaSource
+from forebay.connectors.kafka.source import TopicSource
 
 CURRENT = re.compile(r"KafkaSourceReader\.topic\.(.+)\.partition\.(\d+)\.currentOffset$")
 REPLACED = re.compile(r"[ .:,]")
-"""Replaced by an underscore in metric names."""
 
 Metrics = Callable[[], Mapping[str, float]]
 """The job's metrics that match `is_place`: by name, the highest value of any subtask."""
@@ -37,10 +31,8 @@ def is_place(metric: str) -> bool:
 
 
 def places(metrics: Mapping[str, float], partitions: Iterable[Place]) -> tuple[Place, ...]:
-    """The next offset of each partition from which a record was taken.
-
-    Topics whose names differ only in replaced characters share a metric: both get the highest offset.
-    """
+    """Of each partition from which a record was taken. Topics whose names differ only in replaced
+    characters share a metric: both get the highest offset."""
     said: dict[tuple[str, int], int] = {}
     for name, value in metrics.items():
         found = CURRENT.search(name)
@@ -53,7 +45,6 @@ def places(metrics: Mapping[str, float], partitions: Iterable[Place]) -> tuple[P
 
 
 def first_known(*choices: Iterable[Place]) -> tuple[Place, ...]:
-    """For each partition, from the first of `choices` that has it."""
     found: dict[tuple[str, int], Place] = {}
     for choice in choices:
         for place in choice:
@@ -62,7 +53,6 @@ def first_known(*choices: Iterable[Place]) -> tuple[Place, ...]:
 
 
 def furthest(*choices: Iterable[Place]) -> tuple[Place, ...]:
-    """For each partition, the furthest of all `choices`."""
     found: dict[tuple[str, int], Place] = {}
     for place in itertools.chain(*choices):
         at = (place.topic, place.partition)
@@ -71,15 +61,11 @@ def furthest(*choices: Iterable[Place]) -> tuple[Place, ...]:
 
 
 class LagProbe:
-    """Counts the records that wait for one job.
-
-    `restored`: the job resumes from a checkpoint, so committed offsets are near its position, whatever
-    `source.start` is. `before`: offsets read by earlier starts, if this one set the committed offsets back
-    without a checkpoint; the further one counts.
-    """
+    """`restored`: the job resumes from a checkpoint, so committed offsets are near its position. `before`:
+    offsets read by earlier starts, if this one set the committed offsets back."""
 
     def __init__(
-        self, source: KafkaSource, metrics: Metrics, *, restored: bool, before: Sequence[Place] = ()
+        self, source: TopicSource, metrics: Metrics, *, restored: bool, before: Sequence[Place] = ()
     ) -> None:
         self._source = source
         self._metrics = metrics
@@ -88,14 +74,11 @@ class LagProbe:
         self._begins: tuple[Place, ...] | None = None
         self._taken: dict[tuple[str, int], int] = {}
         self.read = 0
-        """Offsets taken, as seen by calls of `count`; records repeated after a restart count again."""
+        """Records repeated after a restart count again."""
 
     def count(self, admin: KafkaAdmin) -> int:
-        """Blocks for a few calls.
-
-        Exact except for records taken meanwhile. In compacted or transactional topics, offsets without a
-        record count too. Raises `LaunchError` (`KafkaAway`) if Kafka or Flink does not answer.
-        """
+        """Blocks for a few calls. Offsets without a record count too. Raises `LaunchError` (`KafkaAway`)
+        if Kafka or Flink does not answer."""
         try:
             return self._count(admin)
         except (Py4JError, OSError) as gone:

@@ -28,15 +28,11 @@ KNOWN_IMPORT = re.compile(r"(google/(?:protobuf|type)|confluent(?:/types?)?)/([a
 PACKAGES = {"confluent": "confluent_kafka.schema_registry.confluent"}
 
 
-class NotADescriptor(ValueError):
-    """The text is not a base64 descriptor."""
+class NotADescriptor(ValueError): ...
 
 
 def file_descriptor(text: str, name: str) -> Any:
-    """`text` is base64, as from a registry; the result gets `name`.
-
-    Raises `NotADescriptor` if it is not base64, `UnreadableValue` if it is not a descriptor.
-    """
+    """`text`: base64. Raises `NotADescriptor` or `UnreadableValue`."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
     from google.protobuf.message import DecodeError
 
@@ -53,10 +49,8 @@ def file_descriptor(text: str, name: str) -> Any:
 
 
 class ProtobufSchema:
-    """Parses messages of one file."""
-
     def __init__(self, file: Any, imported: Mapping[str, Any]) -> None:
-        """`imported`: imported files by name. Raises `UnreadableValue` if one is missing or two conflict."""
+        """Raises `UnreadableValue` if an imported file is missing or two conflict."""
         from google.protobuf.descriptor_pool import DescriptorPool
 
         pool: Any = DescriptorPool()
@@ -68,10 +62,7 @@ class ProtobufSchema:
         self._messages = pool.FindFileByName(file.name).message_types_by_name
 
     def read(self, indexes: list[int], data: bytes) -> Mapping[str, JSON]:
-        """`indexes`: path of the message's type in the file, outermost first.
-
-        Raises `UnreadableValue` if `data` is not such a message, or expands to too many values for its size.
-        """
+        """`indexes`: path of the message's type in the file, outermost first. Raises `UnreadableValue`."""
         from google.protobuf.message import DecodeError
         from google.protobuf.message_factory import GetMessageClass
 
@@ -95,7 +86,7 @@ class ProtobufSchema:
 
 
 def message_indexes(data: bytes, at: int) -> tuple[list[int], int]:
-    """The indexes, and the position after them. Raises `UnreadableValue`."""
+    """Raises `UnreadableValue`."""
     count, at = _number(data, at)
     if not 0 <= count <= MAX_INDEXES:
         raise UnreadableValue(f"it has {count} message indexes, the limit is {MAX_INDEXES}")
@@ -119,7 +110,6 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _in_order(file: Any, imported: Mapping[str, Any]) -> list[Any]:
-    """Each file once, after its imports."""
     found: dict[str, Any] = {}
 
     def visit(each: Any, importing: tuple[str, ...]) -> None:

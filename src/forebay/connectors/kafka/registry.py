@@ -29,24 +29,19 @@ MAX_ANSWER_BYTES = 4 << 20
 """Enough for a schema of `MAX_SCHEMA_CHARS` even with many JSON escapes."""
 REQUEST_TIMEOUT_S = 5.0
 PATIENCE_S = 30.0
-"""A task waits this long before it fails. Checkpoints wait as well, and a cancelled task must end within
-Flink's limit of three minutes.
-"""
+"""Checkpoints wait as long, and a cancelled task must end within Flink's limit of three minutes."""
 
 
-class RegistryAway(ForebayError):
-    """No answer in time. The task fails, and Flink restarts it from its checkpoint."""
+class RegistryAway(ForebayError): ...
 
 
-class RegistryRefused(ForebayError):
-    """Fix the registry's address or the secret."""
+class RegistryRefused(ForebayError): ...
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaRegistry:
-    """Confluent-compatible. `auth` refers to a secret `USER:PASSWORD`; `ca`: PEM file with certificate
-    authorities (None: the system's).
-    """
+    """Confluent-compatible. `auth`: secret `USER:PASSWORD`. `ca`: PEM file (None: the system's
+    authorities)."""
 
     url: str
     auth: SecretRef | None = None
@@ -66,7 +61,7 @@ def require_registry() -> None:
 
 
 def registry_auth(registry: SchemaRegistry) -> str | None:
-    """`USER:PASSWORD`. Raises `SettingError`, without the secret, if it is missing or has no colon."""
+    """Raises `SettingError`, without the secret, if it is missing or has no colon."""
     if registry.auth is None:
         return None
     secret = read_secret(registry.auth)
@@ -76,7 +71,7 @@ def registry_auth(registry: SchemaRegistry) -> str | None:
 
 
 class RegistryRetry:
-    """Retries while the registry is down, with growing pauses, for `PATIENCE_S` in all."""
+    """Retries while the registry is down, for `PATIENCE_S` in all."""
 
     def __init__(
         self, url: str, *, clock: Clock | None = None, sleep: Callable[[float], None] = time.sleep
@@ -88,9 +83,8 @@ class RegistryRetry:
         self._dice = random.Random()
 
     def ask(self, call: Callable[[], Any]) -> Any:
-        """Blocks. Raises `MalformedRecord` if the registry has no such schema, `RegistryRefused` if a
-        retry cannot help, `RegistryAway` after `PATIENCE_S`.
-        """
+        """Blocks. Raises `MalformedRecord` if the registry has no such schema, `RegistryRefused`, or
+        `RegistryAway`."""
         begin_s = self.clock.monotonic_s()
         failures = 0
         while True:
@@ -124,9 +118,7 @@ class RegistryRetry:
 
 
 def _within_patience(call: Callable[[], Any]) -> Any:
-    """The result of `call`. Its HTTP client limits the time of each read only: a byte of the head every few
-    seconds would hold the task for days.
-    """
+    """The client limits the time of each read only: a byte every few seconds would hold the task for days."""
     answered: Future[Any] = Future()
 
     def run() -> None:
@@ -143,10 +135,7 @@ def _within_patience(call: Callable[[], Any]) -> Any:
 
 
 def registry_client(registry: SchemaRegistry, patience: RegistryRetry) -> Any:
-    """A client of confluent-kafka that caches schemas and retries while the registry is down.
-
-    Makes no request yet. Fetching raises as `RegistryRetry.ask` and `check_schema`.
-    """
+    """A client of confluent-kafka that keeps schemas, and retries. Makes no request yet."""
     require_registry()
     from confluent_kafka.schema_registry import SchemaRegistryClient
 
@@ -229,16 +218,15 @@ def _too_long(status: int) -> ForebayError:
 
 
 def check_schema(schema: Any) -> None:
-    """Raise `MalformedRecord` if it is too long."""
     text = schema.schema_str or ""
     if len(text) > MAX_SCHEMA_CHARS:
         raise MalformedRecord(f"it has {len(text)} characters, the limit is {MAX_SCHEMA_CHARS}")
 
 
 def referenced_schemas(client: Any, schema: Any, fmt: str | None = None) -> dict[str, Any]:
-    """All direct and indirect references by name, each after its own.
+    """All direct and indirect references by name, each after its own. Blocks.
 
-    Blocks and raises as `registry_client`, and `MalformedRecord` if references are circular or too many.
+    Raises as the client, and `MalformedRecord` if references are circular or too many.
     """
     found: dict[str, Any] = {}
 
@@ -274,9 +262,7 @@ class RegistrySpec(Model):
         return SchemaRegistry(self.url, None if self.auth is None else self.auth.ref(), self.ca)
 
     def check(self, key: str) -> None:
-        """Raise `SetupError` without the extra, `SettingError` if the secret is missing. `key`: the
-        source's path.
-        """
+        """Raise `SetupError` without the extra, `SettingError` if the secret is missing."""
         require_registry()
         try:
             registry_auth(self.registry())

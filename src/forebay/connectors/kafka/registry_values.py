@@ -33,9 +33,7 @@ SERIALIZED = "serialized"
 """Format in which a registry returns a Protobuf schema as a descriptor."""
 
 Read = Callable[[bytes, list[int]], JSON]
-"""Parses a value without its schema id; takes a Protobuf value's message indexes."""
 KINDS = {"AVRO": "Avro", "JSON": "JSON", "PROTOBUF": "Protobuf"}
-"""Supported schema types, and their names in messages."""
 
 
 @cache
@@ -47,22 +45,17 @@ def values_of(registry: SchemaRegistry) -> RegistryValues:
 class RegistryValues:
     """Parses values with a schema id in front, or in the header `__value_schema_id`.
 
-    Fetches each schema once. Does not apply a registry's rules and migrations, or validate values of a JSON
-    Schema.
+    Does not apply a registry's rules and migrations, or validate values of a JSON Schema.
     """
 
     def __init__(self, registry: SchemaRegistry, patience: RegistryRetry | None = None) -> None:
-        """Raises `SetupError` without the extra `registry`, `SettingError` if the secret is missing."""
         self._client = registry_client(registry, patience or RegistryRetry(registry.url))
         self._url = registry.url
         self._readers: dict[int | str, tuple[str, Read]] = {}
 
     def fields(self, data: bytes, headers: Mapping[str, bytes]) -> Mapping[str, JSON]:
-        """Blocks while the registry is down.
-
-        Raises `MalformedRecord` if `data` is not such a value, `RegistryAway` or `RegistryRefused` if the
-        registry does not return its schema.
-        """
+        """Blocks while the registry is down. Raises `MalformedRecord`, `RegistryAway` or
+        `RegistryRefused`."""
         header = headers.get(HEADER)
         naming = data if header is None else header
         id, at = _schema_id(naming)
@@ -87,7 +80,7 @@ class RegistryValues:
         return value
 
     def _reader(self, id: int | str) -> tuple[str, Read]:
-        """The type, and its parser. Raises `UnreadableValue` if the type is not supported."""
+        """Raises `UnreadableValue` if the type is not supported."""
         schema = self._fetch(id)
         kind = schema.schema_type or "AVRO"
         if kind not in KINDS:
@@ -131,7 +124,6 @@ class RegistryValues:
 
 
 def _schema_id(naming: bytes) -> tuple[int | str, int]:
-    """A number or GUID, and the position after it."""
     size = {0: 4, 1: 16}.get(naming[0], 0) if naming else 0
     if not size or len(naming) <= size:
         raise MalformedRecord(

@@ -20,10 +20,9 @@ from forebay.connectors.base import (
     Written,
 )
 from forebay.connectors.formats import Format
-from forebay.connectors.kafka.cluster import KafkaCluster
+from forebay.connectors.kafka.cluster import AS_FIRST, KafkaCluster, TopicStart
 from forebay.connectors.kafka.registry import RegistrySpec
-from forebay.connectors.kafka.sizes import RecordLimit
-from forebay.connectors.kafka.start import AS_FIRST, TopicStart
+from forebay.connectors.kafka.written import RecordLimit
 from forebay.errors import SettingError
 from forebay.fields import (
     Model,
@@ -38,8 +37,8 @@ from forebay.settings import SecretRef, read_secret
 if TYPE_CHECKING:
     from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
-    from forebay.connectors.kafka.sink import KafkaSink as TopicSink
-    from forebay.connectors.kafka.source import KafkaSource as TopicSource
+    from forebay.connectors.kafka.sink import TopicSink
+    from forebay.connectors.kafka.source import TopicSource
 
 OWNED = {
     "bootstrap.servers": "bootstrap",
@@ -51,7 +50,6 @@ OWNED = {
     "isolation.level": "isolation",
     "config.providers": "secrets",
 }
-"""Properties that other keys set, or nothing may set."""
 SECRET = re.compile(r"password|secret|jaas|token|credential|ssl\.keystore\.key|user\.info", re.IGNORECASE)
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -141,9 +139,8 @@ class KafkaAccess(Model):
         )
 
     def check_access(self, key: str) -> None:
-        """Raise `SettingError` if a secret is missing on this machine: Kafka's client would use the
-        reference as its value.
-        """
+        """Raise `SettingError` if a secret is missing: Kafka's client would use the reference as its
+        value."""
         for name, secret in self.secrets.items():
             try:
                 _check_secret(name, secret.ref())
@@ -250,12 +247,9 @@ class KafkaSource(Enveloped, KafkaAccess):
             self.registry.check(key)
 
     def topics_of(self, pipeline: PipelineView, start: TopicStart = AS_FIRST) -> TopicSource:
-        """Starts at the offsets that a first start has committed.
-
-        `until_latest` also reads past the end: a partition that Flink has finished is in no later checkpoint,
-        and a kill before its last offset is committed would leave that record behind forever.
-        """
-        from forebay.connectors.kafka.source import KafkaSource as TopicSource
+        """`until_latest` also reads past the end: a partition that Flink has finished is in no later
+        checkpoint, and a kill before its last offset is committed would leave that record behind forever."""
+        from forebay.connectors.kafka.source import TopicSource
 
         return TopicSource(
             self.cluster(),
@@ -325,7 +319,7 @@ class KafkaSink(SinkSettings, KafkaAccess):
         self.check_access(key)
 
     def topic_of(self, written: Written) -> TopicSink:
-        from forebay.connectors.kafka.sink import KafkaSink as TopicSink
+        from forebay.connectors.kafka.sink import TopicSink
 
         return TopicSink(
             self.cluster(),
@@ -344,10 +338,8 @@ class KafkaSink(SinkSettings, KafkaAccess):
 
 
 def transaction_prefix(pipeline: str, what: str, id: str) -> str:
-    """`id`: that of the job, or on Kubernetes of the state.
-
-    A job aborts all open transactions whose ids have its prefix.
-    """
+    """A job aborts all open transactions whose ids have this prefix. `id`: of the job, or on Kubernetes of
+    the state."""
     return f"forebay-{pipeline}-{id}-{what}"
 
 

@@ -12,8 +12,7 @@ from pyflink.table import DataTypes, Schema, StreamTableEnvironment
 
 from forebay.codec import decode, encode
 from forebay.connectors.kafka.cluster import HEADERS, KEY, VALUE, KafkaCluster, raw_columns, raw_table
-from forebay.connectors.kafka.sizes import RecordLimit, record_bytes
-from forebay.connectors.kafka.written import Record, fitting_record, record_of
+from forebay.connectors.kafka.written import Record, RecordLimit, fitting_record, record_bytes, record_of
 from forebay.connectors.written_counts import EndNote, WrittenCounts
 from forebay.errors import SettingError, TooLargeForSink, detail_text
 from forebay.flink.job_marks import KeptCounts
@@ -37,10 +36,9 @@ class RecordWriter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaSink:
-    """`exactly-once` uses transactions, which `read_committed` consumers see with each checkpoint;
-    `transactions`, their ids' prefix, must be unique to the job and never change.
-    """
+class TopicSink:
+    """`exactly-once` uses transactions; `transactions`, their ids' prefix, must be unique to the job and
+    never change."""
 
     cluster: KafkaCluster
     topic: str
@@ -55,34 +53,25 @@ class KafkaSink:
 
     @property
     def limit(self) -> RecordLimit:
-        """Raises `SettingError` for invalid properties."""
         return RecordLimit.of(self.cluster.properties)
 
 
 @dataclass(frozen=True, slots=True)
 class CountedAs:
-    """Name (`RESULTS` or `DEAD_LETTERS`) and run id of a sink's counts."""
-
     what: str
     run: str
 
 
 def kafka_sink(
     stream: DataStream,
-    config: KafkaSink,
+    config: TopicSink,
     writer: RecordWriter | None = None,
     name: str | None = None,
     *,
     counted: CountedAs | None = None,
 ) -> DataStream:
-    """Write encoded results or dead letters as JSON, with their records' keys and headers.
-
-    Adds the header `forebay-id`, the request's id, and to a dead letter `forebay-cause`. Elements of another
-    kind need a `writer`. `name`: of the operator before the sink (None: the topic's). Order within a subtask
-    is kept within a partition. With `counted`, counts are recorded when the job ends.
-
-    Returns that operator; `refused_by` extracts the results that are too large for the producer.
-    """
+    """Elements other than encoded results and dead letters need a `writer`. `name`: of the operator before
+    the sink, which is returned. Order within a subtask is kept within a partition."""
     env = stream.get_execution_environment()
     tables = StreamTableEnvironment.create(env)
     parallelism = stream._j_data_stream.getParallelism()
@@ -109,16 +98,14 @@ def kafka_sink(
 
 
 def refused_by(rows: DataStream) -> DataStream:
-    """Encoded dead letters of results that were too large."""
     return side_output(rows, REFUSED)
 
 
 def records_name(sink: str) -> str:
-    """Operator before the sink."""
     return f"{sink}: records"
 
 
-def sink_options(config: KafkaSink) -> dict[str, str]:
+def sink_options(config: TopicSink) -> dict[str, str]:
     options = {
         "topic": config.topic,
         **config.cluster.options(),
@@ -132,7 +119,7 @@ def sink_options(config: KafkaSink) -> dict[str, str]:
     return options
 
 
-def _function(config: KafkaSink, writer: RecordWriter | None, counted: CountedAs | None) -> ProcessFunction:
+def _function(config: TopicSink, writer: RecordWriter | None, counted: CountedAs | None) -> ProcessFunction:
     if writer is not None:
         return WriteRecord(writer, config)
     return WriteOutput(OutputWriter(config.limit.bytes), config, counted)
@@ -141,7 +128,7 @@ def _function(config: KafkaSink, writer: RecordWriter | None, counted: CountedAs
 class WriteRecord(ProcessFunction):
     """An element that is too large becomes a dead letter: Kafka's producer would fail the job."""
 
-    def __init__(self, writer: RecordWriter, config: KafkaSink) -> None:
+    def __init__(self, writer: RecordWriter, config: TopicSink) -> None:
         self._writer = writer
         self._topic = config.topic
         self._limit = config.limit
@@ -164,9 +151,7 @@ class WriteRecord(ProcessFunction):
 
 
 class WriteOutput(WriteRecord):
-    """For encoded results and dead letters, which it counts if `counted`."""
-
-    def __init__(self, writer: RecordWriter, config: KafkaSink, counted: CountedAs | None) -> None:
+    def __init__(self, writer: RecordWriter, config: TopicSink, counted: CountedAs | None) -> None:
         super().__init__(writer, config)
         self._counted = counted
         self._kept: KeptCounts | None = None
@@ -199,8 +184,6 @@ class WriteOutput(WriteRecord):
 
 @dataclass(frozen=True)
 class OutputWriter:
-    """Cuts a dead letter to the limit."""
-
     limit_bytes: int
 
     def __call__(self, element: Any) -> Record:

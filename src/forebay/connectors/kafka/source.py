@@ -12,10 +12,9 @@ from pyflink.table import DataTypes, StreamTableEnvironment, TableDescriptor
 
 from forebay.codec import encode
 from forebay.connectors.formats import Format, with_added
-from forebay.connectors.kafka.cluster import KafkaCluster, raw_columns, raw_table
+from forebay.connectors.kafka.cluster import Generations, KafkaCluster, marked, raw_columns, raw_table
 from forebay.connectors.kafka.registry import SchemaRegistry
 from forebay.connectors.kafka.registry_values import RegistryValues
-from forebay.connectors.kafka.start import Generations, marked
 from forebay.connectors.letters import read_letter
 from forebay.errors import SettingError, Tombstone
 from forebay.flink.types import BYTES
@@ -23,7 +22,6 @@ from forebay.records import JSON, DeadLetter, Event
 
 FIELD = "kafka"
 BASE64 = "base64:"
-"""Prefix of bytes that are not text."""
 
 Parse = Callable[[bytes, Mapping[str, bytes]], Mapping[str, JSON]]
 Start = Literal["committed", "earliest", "latest"]
@@ -31,25 +29,19 @@ Isolation = Literal["read_committed", "read_uncommitted"]
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaSource:
+class TopicSource:
     """Topics by name, or all whose whole name matches `pattern`.
 
     `start`, without a checkpoint: the committed offsets of `group` (the earliest if it has none), either end,
-    or the first record of a time in milliseconds. `discovery_s`: how often to look for partitions and topics;
-    0: never. `isolation`: whether to read records of open or aborted transactions.
+    or the first record of a time in milliseconds. `discovery_s`: 0: never.
 
-    `until_latest` reads the records that exist at the start. The job then ends by itself only without
-    discovery and without a restore (Flink's enumerator signals the end only when it finds partitions);
-    otherwise drain it.
+    `until_latest` reads the records that exist at the start. The job ends by itself only without discovery
+    and without a restore (Flink's enumerator signals the end only when it finds partitions); otherwise drain
+    it.
 
-    `registry`: values have a schema there; only the time and limit of `format` apply. `letters`: values are
-    dead letters; their records are read again by `format` or `registry`, under their own positions.
-    `parallelism`: of reading; None: the environment's.
-
-    `reset`, if an offset is no longer in the topic: `none` fails the job, and needs a committed offset for
-    each partition at the start; `earliest` continues silently with the oldest record. `uid`: Flink finds the
-    source's state by it; None: generated. `generations`: the topics' ids, oldest first; positions in the
-    second topic of a name differ.
+    `letters`: values are dead letters; their records are read again, under their own positions. `reset`, if
+    an offset is no longer in the topic: `none` fails the job, and needs a committed offset for each partition
+    at the start; `earliest` continues silently. `uid`: of the source's state.
     """
 
     cluster: KafkaCluster
@@ -75,13 +67,12 @@ class KafkaSource:
             raise SettingError("a Kafka source that starts at committed offsets needs a group")
 
 
-def kafka_source(env: StreamExecutionEnvironment, config: KafkaSource, name: str = "kafka") -> DataStream:
-    """Encoded records with their place, key and headers.
+def kafka_source(env: StreamExecutionEnvironment, config: TopicSource, name: str = "kafka") -> DataStream:
+    """Encoded records with their place, key and headers, in order within a partition.
 
-    A position is `topic/partition@offset`, or `topic~2/partition@offset` in the second topic of that name. An
-    event has the value's fields and, under `kafka`, `topic`, `partition`, `offset`, `time_ms`, `key` and
-    `headers` (texts by `text_of`), and a field `kafka` of the value as `own`. A tombstone, a value over the
-    format's limit and one that cannot be parsed become dead letters. Keeps the order within a partition.
+    A position is `topic/partition@offset`, or `topic~2/…` in the second topic of that name. An event has the
+    value's fields and, under `kafka`, its place, key and headers. A tombstone, and a value that is too long
+    or cannot be parsed, become dead letters.
     """
     usual = env.get_parallelism()
     env.set_parallelism(config.parallelism or usual)
@@ -97,7 +88,7 @@ def kafka_source(env: StreamExecutionEnvironment, config: KafkaSource, name: str
     return records.set_parallelism(rows._j_data_stream.getParallelism())
 
 
-def source_options(config: KafkaSource) -> dict[str, str]:
+def source_options(config: TopicSource) -> dict[str, str]:
     options = {
         **config.cluster.options(),
         "scan.topic-partition-discovery.interval": f"{round(config.discovery_s * 1000)} ms",
@@ -121,7 +112,7 @@ def source_options(config: KafkaSource) -> dict[str, str]:
     return options
 
 
-def _source_table(config: KafkaSource) -> TableDescriptor:
+def _source_table(config: TopicSource) -> TableDescriptor:
     schema = (
         raw_columns()
         .column_by_metadata("time", DataTypes.TIMESTAMP_LTZ(3), "timestamp")
@@ -141,9 +132,7 @@ def _first_transformation(rows: DataStream) -> Any:
 
 
 class ReadRecord(MapFunction):
-    """A row of the connector's table to an encoded record."""
-
-    def __init__(self, config: KafkaSource) -> None:
+    def __init__(self, config: TopicSource) -> None:
         self._format = config.format
         self._registry = config.registry
         self._letters = config.letters
@@ -182,10 +171,8 @@ def read_record(
     position: str | None = None,
     parse: Parse | None = None,
 ) -> Event | DeadLetter:
-    """`place` has topic, partition, offset and time_ms; `position` defaults to `topic/partition@offset`.
-
-    `parse` replaces the format: it returns the fields for value and headers.
-    """
+    """`place` has topic, partition, offset and time_ms. `parse` replaces the format: it returns the fields
+    for value and headers."""
     position = position or f"{place['topic']}/{place['partition']}@{place['offset']}"
     kept = dict(headers)
     record: Event | DeadLetter
@@ -209,11 +196,8 @@ def read_record(
 
 
 def text_of(data: bytes | None) -> str | None:
-    """A key or header value for templates; different bytes give different text.
-
-    Bytes that are not UTF-8 or contain a NUL (such as serialized numbers), and text with that prefix, become
-    `base64:` and their base64.
-    """
+    """For templates; different bytes give different text. Bytes that are not UTF-8 or contain a NUL become
+    base64."""
     if data is None:
         return None
     if b"\0" not in data and not data.startswith(BASE64.encode()):

@@ -1,22 +1,92 @@
-"""The Kafka record for a result or a dead letter."""
+"""The Kafka record for a result or a dead letter, its size as Kafka counts it, and its limits."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from forebay.connectors.formats import dead_letter_json, result_json
-from forebay.connectors.kafka.sizes import record_bytes
+from forebay.errors import SettingError
 from forebay.records import DeadLetter, Result
+
+REQUEST, BUFFER = "max.request.size", "buffer.memory"
+DEFAULTS = {REQUEST: 1_048_576, BUFFER: 33_554_432}
+MIN_LIMIT_BYTES = 8_192
+"""A dead letter without its input, key and headers always fits."""
+OVERHEAD_BYTES = 61 + 21
+"""Of a batch (Kafka's `DefaultRecordBatch`), and the maximum for a record's own numbers."""
+
+
+def record_bytes(key: bytes | None, value: bytes | None, headers: Mapping[str, bytes | None]) -> int:
+    """What Kafka's producer compares with `max.request.size`."""
+    size = OVERHEAD_BYTES + _with_length(key) + _with_length(value) + _varint_bytes(len(headers))
+    for name, content in headers.items():
+        size += _with_length(name.encode("utf-8", "replace")) + _with_length(content)
+    return size
+
+
+def _with_length(data: bytes | None) -> int:
+    return 1 if data is None else _varint_bytes(len(data)) + len(data)
+
+
+def _varint_bytes(number: int) -> int:
+    return max(1, -(-((number << 1).bit_length()) // 7))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLimit:
+    """`given`: set, not Kafka's default."""
+
+    bytes: int
+    name: str = REQUEST
+    given: bool = False
+
+    @classmethod
+    def of(cls, properties: Mapping[str, object]) -> RecordLimit:
+        """Raises `SettingError`."""
+        limits = [
+            cls(_size(name, properties.get(name, default)), name, name in properties)
+            for name, default in DEFAULTS.items()
+        ]
+        return min(limits, key=lambda limit: limit.bytes)
+
+    def exceeded(self, topic: str, size: int) -> str:
+        return (
+            f"the record has {size} bytes (key, value and headers), but at most {self.bytes} go to topic "
+            f"{topic!r} ({self.name}{'' if self.given else ', the default'})"
+        )
+
+    def check(self, topic: str, taken_bytes: int | None, where: str) -> None:
+        """Raise `SettingError`, naming the key `where`, if `topic` rejects records that the producer
+        sends: they would fail the job. `taken_bytes`: the topic's `max.message.bytes`; None: unknown."""
+        if taken_bytes is None or self.bytes <= taken_bytes:
+            return
+        raise SettingError(
+            f"{where}: expected {self.name} of at most {taken_bytes}, the max.message.bytes of topic "
+            f"{topic!r}, found {self.bytes}{'' if self.given else ', the default'}; set "
+            f"{where}: {{{REQUEST}: {taken_bytes}}}, or raise the limit of the topic"
+        )
+
+
+def _size(name: str, value: object) -> int:
+    text = str(value).strip()
+    if isinstance(value, bool) or not text.isascii() or not text.isdigit():
+        raise SettingError(f"{name}: expected a whole number of bytes, found {text[:80]!r}")
+    if int(text) < MIN_LIMIT_BYTES:
+        raise SettingError(
+            f"{name}: expected at least {MIN_LIMIT_BYTES} bytes, so that every dead letter fits without its "
+            f"input; found {text[:80]}"
+        )
+    return int(text)
+
 
 ID_HEADER = "forebay-id"
 CAUSE_HEADER = "forebay-cause"
 TEXTS = ("cause", "detail", "id", "key", "position")
 MAX_TEXT_CHARS = 128
-"""Length to which a dead letter's texts are cut if necessary."""
 
 Headers = dict[str, "bytes | None"]
 Record = tuple["bytes | None", bytes, Headers]
-"""Key, value and headers."""
 
 
 def record_of(output: Result | DeadLetter) -> Record:
@@ -36,11 +106,8 @@ def headers_of(output: Result | DeadLetter) -> Headers:
 
 
 def fitting_record(letter: DeadLetter, limit_bytes: int) -> Record:
-    """`record_of`, cut to `limit_bytes` (at least `MIN_LIMIT_BYTES`).
-
-    Cuts no more of the input's end than needed. If it does not fit without input, cuts the largest other
-    parts first: drops the original headers and key, shortens texts. `cut_bytes` counts missing bytes by part.
-    """
+    """Cuts no more of the input's end than needed. If it does not fit without input, cuts the largest
+    other parts first. `cut_bytes` counts missing bytes by part."""
     whole = record_of(letter)
     if record_bytes(*whole) <= limit_bytes:
         return whole
@@ -70,7 +137,6 @@ def fitting_record(letter: DeadLetter, limit_bytes: int) -> Record:
 
 
 def _sizes(letter: DeadLetter) -> dict[str, int]:
-    """Of each part that can be cut, except the input."""
     texts = {name: (getattr(letter, name) or "").encode("utf-8", "replace") for name in TEXTS}
     headers = sum(
         len(name.encode("utf-8", "replace")) + len(of or b"") for name, of in letter.headers.items()
@@ -80,7 +146,6 @@ def _sizes(letter: DeadLetter) -> dict[str, int]:
 
 
 def _without(letter: DeadLetter, name: str) -> DeadLetter:
-    """Shortens a text, drops other parts."""
     if name == "headers":
         return replace(letter, headers={})
     if name == "record_key":

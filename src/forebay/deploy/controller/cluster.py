@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from forebay.clients.kubernetes.refusal import plain, refusal, unreachable
+from forebay.clients.kubernetes.connection import plain, refusal, unreachable
+from forebay.clock import Clock
 from forebay.deploy.controller.decision import DeploymentState
-from forebay.deploy.controller.lease import LeaseState
 from forebay.errors import DeployError
 
 if TYPE_CHECKING:
@@ -23,25 +25,19 @@ PAGE = 250
 MAX_PAGES = 4
 
 
-class DeploymentChanged(DeployError):
-    """The object was written since it was read."""
+class DeploymentChanged(DeployError): ...
 
 
-class Missing(DeployError):
-    """The object does not exist."""
+class Missing(DeployError): ...
 
 
 @dataclass(frozen=True, slots=True)
 class PodAddresses:
-    """Addresses of running pods. `problem`: why some may be missing, or empty."""
-
     found: tuple[str, ...]
     problem: str = ""
 
 
 class ClusterCalls:
-    """The API server, in one namespace."""
-
     def __init__(self, http: httpx2.Client, namespace: str) -> None:
         self._http = http
         self.namespace = namespace
@@ -51,7 +47,7 @@ class ClusterCalls:
         return DeploymentState.parse(self._ask("GET", path, f"Deployment {name}"))
 
     def scale(self, state: DeploymentState, wanted: int) -> None:
-        """Set the replicas through the `scale` subresource. Raises `DeploymentChanged` on another write."""
+        """Raises `DeploymentChanged` on another write."""
         body = {"metadata": {"resourceVersion": state.version}, "spec": {"replicas": wanted}}
         self._ask(
             "PATCH",
@@ -63,7 +59,6 @@ class ClusterCalls:
         )
 
     def pod_addresses(self, selector: str) -> PodAddresses:
-        """Addresses of the running pods among the first `MAX_PAGES` times `PAGE`."""
         path = f"/api/v1/namespaces/{self.namespace}/pods"
         params = {"labelSelector": selector, "limit": str(PAGE)}
         found: list[str] = []
@@ -87,7 +82,6 @@ class ClusterCalls:
     def tell(
         self, state: DeploymentState, reason: str, message: str, at: str, *, warning: bool = False
     ) -> None:
-        """Write an Event of the Deployment; `at` is in RFC 3339."""
         body = {
             "metadata": {"name": f"{state.name}.{uuid.uuid4().hex[:16]}", "namespace": self.namespace},
             "involvedObject": {
@@ -156,3 +150,90 @@ class ClusterCalls:
 
 def metrics_url(address: str, port: int) -> str:
     return f"http://{f'[{address}]' if ':' in address else address}:{port}/metrics"
+
+
+LENGTH_S = 15
+RENEW_S = 4.0
+MAX_LENGTH_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseState:
+    version: str
+    holder: str
+    length_s: float
+    transitions: int
+
+    @classmethod
+    def parse(cls, body: Mapping[str, Any]) -> LeaseState:
+        try:
+            spec = body.get("spec") or {}
+            length_s = float(spec.get("leaseDurationSeconds") or LENGTH_S)
+            return cls(
+                str(body["metadata"]["resourceVersion"]),
+                str(spec.get("holderIdentity") or ""),
+                min(length_s, MAX_LENGTH_S),
+                int(spec.get("leaseTransitions") or 0),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise DeployError(f"the API server's Lease has an unknown format: {error}") from None
+
+
+@dataclass(slots=True)
+class Leadership:
+    """Which of several controllers scales a Deployment: the holder of its Lease, who renews it.
+
+    A controller that sees no change for the Lease's length, by its own clock only, takes over. Of two
+    simultaneous takeovers one fails.
+    """
+
+    calls: ClusterCalls
+    name: str
+    identity: str
+    clock: Clock
+    holder: str = field(default="", init=False)
+    _seen: LeaseState | None = field(default=None, init=False)
+    _seen_s: float = field(default=-math.inf, init=False)
+    _renewed_s: float = field(default=-math.inf, init=False)
+
+    def held(self) -> bool:
+        """Renew or take the Lease; returns whether it is held. Raises `DeployError`."""
+        now_s = self.clock.monotonic_s()
+        if now_s - self._renewed_s < RENEW_S:
+            return True
+        found = self.calls.lease(self.name)
+        if found is None:
+            self._write(None, now_s)
+            return True
+        if self._seen is None or found.version != self._seen.version:
+            self._seen, self._seen_s = found, now_s
+        self.holder = found.holder
+        if found.holder not in ("", self.identity) and now_s - self._seen_s <= found.length_s:
+            self._renewed_s = -math.inf
+            return False
+        self._write(found, now_s)
+        return True
+
+    def release(self) -> None:
+        found = self.calls.lease(self.name) if self._renewed_s > -math.inf else None
+        self._renewed_s = -math.inf
+        if found is not None and found.holder == self.identity:
+            self.calls.write_lease(self.name, found, self._spec("", found))
+
+    def _write(self, found: LeaseState | None, now_s: float) -> None:
+        self._renewed_s = -math.inf
+        self.calls.write_lease(self.name, found, self._spec(self.identity, found))
+        self.holder, self._renewed_s = self.identity, now_s
+
+    def _spec(self, holder: str, found: LeaseState | None) -> dict[str, Any]:
+        at = datetime.fromtimestamp(self.clock.wall_ms() / 1000, timezone.utc)
+        time = at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        mine = found is not None and found.holder == holder
+        changes = 0 if found is None else found.transitions + (not mine and bool(holder))
+        return {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": LENGTH_S,
+            "renewTime": time,
+            "leaseTransitions": changes,
+            **({} if mine else {"acquireTime": time}),
+        }

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from forebay.deploy.controller.exposition import ObservedLoad
+from forebay.deploy.controller.scrape import ObservedLoad
 from forebay.errors import DeployError
 from forebay.fleet.autoscale.base import Decision, Limits, ReplicaSpeed, Scaler, Signals
 from forebay.fleet.autoscale.proportional import Hold
@@ -19,7 +19,7 @@ ANY_SPEED_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class DeploymentState:
-    """A Deployment as read; a patch names its `version`. `trouble`: why wanted replicas do not start."""
+    """A patch names the `version`. `trouble`: why wanted replicas do not start."""
 
     name: str
     uid: str
@@ -59,8 +59,6 @@ def _trouble(conditions: Mapping[str, Mapping[str, Any]]) -> str:
 
 @dataclass(slots=True)
 class _ByLoad:
-    """The pipeline's decision plus the gateway's load. Scales down only after a while of less load."""
-
     hold: Hold
     share: Share
     requests_per_replica: int
@@ -89,16 +87,14 @@ class _ByLoad:
 
 @dataclass(slots=True)
 class Decider:
-    """Decides for one Deployment, and remembers the numbers needed in the last `settle_s`.
+    """Decides for one Deployment. Removes replicas only after `settle_s`.
 
-    Never fewer replicas than the requests of pipeline and gateway need, at `requests_per_replica` each.
-    `limits` apply to changes only. A load older than `limits.stale_after_s` changes nothing. Removes none
-    while some metrics are missing; adds none while pods are rejected or do not become ready.
+    Never fewer than the requests of pipeline and gateway need. `limits` apply to changes only. A load older
+    than `limits.stale_after_s` changes nothing. Removes none while some metrics are missing; adds none while
+    pods are rejected or do not become ready.
 
-    Existing replicas count as needed at first, and while the load is unknown. Exception: the fleet
-    `begins_with_most` and none of the `limits.most` replicas is ready.
-
-    Of several Deployments, this one has its `share` of the load, and its own `limits`.
+    Existing replicas count as needed at first, and while the load is unknown, unless the fleet
+    `begins_with_most` and none of them is ready.
     """
 
     limits: Limits

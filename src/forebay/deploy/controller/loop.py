@@ -9,11 +9,9 @@ from datetime import datetime, timezone
 
 from forebay.clock import Clock
 from forebay.counted import counted
-from forebay.deploy.controller.cluster import ClusterCalls, DeploymentChanged, metrics_url
+from forebay.deploy.controller.cluster import ClusterCalls, DeploymentChanged, Leadership, metrics_url
 from forebay.deploy.controller.decision import Decider, DeploymentState
-from forebay.deploy.controller.exposition import PARTLY_READ, ObservedLoad, observed_load
-from forebay.deploy.controller.lease import Leadership
-from forebay.deploy.controller.scrape import Scrape
+from forebay.deploy.controller.scrape import PARTLY_READ, ObservedLoad, Scrape, observed_load
 from forebay.deploy.kubernetes.deployment import FLINK_METRICS_PORT, METRICS_PORT
 from forebay.errors import DeployError
 from forebay.fleet.autoscale.base import Limits
@@ -22,12 +20,11 @@ from forebay.fleet.autoscale.shares import limits_of_pools, shares
 log = logging.getLogger(__name__)
 
 TRIES = 4
-"""Attempts per round to patch a Deployment that others write, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerScaling:
-    """What is scaled: `deployments` with their parts of the replicas, within `limits` of all together.
+    """`deployments`, with their parts of the replicas, within `limits` of all together.
 
     `pods`, `gateway_pods`: selectors of the pipeline's and the gateway's pods, or None.
     """
@@ -53,8 +50,7 @@ def deciders(scaling: ControllerScaling) -> dict[str, Decider]:
 class Controller:
     """Scales Deployments to the replicas that pipeline and gateway need, each its share, rounded up.
 
-    Raises `SettingError` if the limits leave some without a replica. Only the holder of a Deployment's Lease
-    scales it; `identity` is unique to this controller. Patches name the version read.
+    Raises `SettingError` if the limits leave some without a replica. `identity`: unique to this controller.
     """
 
     scaling: ControllerScaling
@@ -74,7 +70,7 @@ class Controller:
         }
 
     def round(self) -> None:
-        """Read everything once, and scale. Raises nothing for failures of the cluster."""
+        """Raises nothing for failures of the cluster."""
         load = self._load()
         for name, lease in self._leases.items():
             try:
@@ -91,7 +87,6 @@ class Controller:
                 self._logged.pop(name, None)
 
     def release(self) -> None:
-        """Let another controller take over at once. Raises nothing."""
         for lease in self._leases.values():
             try:
                 lease.release()

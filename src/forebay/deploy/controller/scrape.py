@@ -1,18 +1,105 @@
-"""Reads the metrics of many pods in parallel, within a fixed time."""
+"""Reads the load of the replicas from the Prometheus metrics of many pods, within a fixed time."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import math
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from forebay.deploy.controller.exposition import MAX_CHARS
-from forebay.deploy.kubernetes.metrics import PREFIX
+from forebay.counted import counted
+from forebay.deploy.kubernetes.deployment import IN_FLIGHT, PREFIX, WANTED
 from forebay.errors import DeployError
 from forebay.gateway.peak_load import PEAK_LOAD
 
 if TYPE_CHECKING:
     import httpx2
+
+MAX_CHARS = 16 << 20
+MAX_WANTED = 10_000
+MAX_LOAD = 1_000_000
+MAX_PROBLEMS = 4
+PARTLY_READ = "some metrics are missing, so no replica is removed"
+SAMPLE = re.compile(
+    r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*\})?[ \t]+(\S+)(?:[ \t]+\S+)?[ \t]*$',
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedLoad:
+    """`wanted`: replicas that the pipeline needs. `in_flight`: its requests. `gateway`: the gateway's
+    requests. `wanted`, `gateway`: None if unknown. `problems`: why the load may be higher, or empty."""
+
+    wanted: int | None = None
+    in_flight: float = 0.0
+    gateway: float | None = None
+    problems: str = ""
+    pipeline: bool = True
+
+    @property
+    def requests(self) -> float:
+        return self.in_flight + (self.gateway or 0.0)
+
+    def replicas(self, requests_per_replica: int) -> float:
+        """Pipeline and gateway use the same replicas, so their loads add up."""
+        return (self.wanted or 0) + (self.gateway or 0.0) / requests_per_replica
+
+    def __str__(self) -> str:
+        said = [f"the pipeline needs {self.wanted}"] if self.pipeline else []
+        if self.gateway is not None:
+            said.append(f"the gateway has {counted(round(self.gateway), 'request')}")
+        return " and ".join(said)
+
+
+def values(text: str, metric: str) -> tuple[float, ...]:
+    found = []
+    for match in SAMPLE.finditer(text):
+        if match[1] != metric:
+            continue
+        try:
+            value = float(match[2])
+        except ValueError:
+            continue
+        if math.isfinite(value):
+            found.append(value)
+    return tuple(found)
+
+
+def shown(url: str) -> str:
+    """For logs: without user, query and fragment, which may hold a password."""
+    scheme = "https://" if url.startswith("https://") else "http://" if url.startswith("http://") else ""
+    # An unencoded password may contain any character that ends a host.
+    return scheme + re.split(r"[?#]", url.removeprefix(scheme).rpartition("@")[2])[0]
+
+
+def observed_load(
+    pipeline: Iterable[str] | None, gateway: Iterable[str] | None = None, problems: Sequence[str] = ()
+) -> ObservedLoad:
+    """None: there is no such pipeline or gateway. `problems`: why other pods were not read.
+
+    Every subtask that decides sees a part of the stream and decides for all: the largest number counts.
+    Gateway pods report their own requests: they add up.
+    """
+    texts, unknown = list(pipeline or ()), list(problems)
+    wanted = [value for text in texts for value in values(text, WANTED) if 0 <= value <= MAX_WANTED]
+    in_flight = sum(max(0.0, value) for text in texts for value in values(text, IN_FLIGHT))
+    if pipeline is not None and not wanted:
+        unknown.append("no pod of the pipeline reports how many replicas it needs")
+    loads = [value for text in gateway or () for value in values(text, PEAK_LOAD) if 0 <= value <= MAX_LOAD]
+    if gateway is not None and not loads:
+        unknown.append("no pod of the gateway reports its load")
+    more = len(unknown) - MAX_PROBLEMS
+    return ObservedLoad(
+        math.ceil(max(wanted, default=0.0)) if wanted or loads else None,
+        in_flight,
+        sum(loads) if loads else None,
+        "; ".join(unknown[:MAX_PROBLEMS]) + (f"; and {more} more" if more > 0 else ""),
+        bool(wanted),
+    )
+
 
 POD_S = 2.0
 ROUND_S = 3.0
@@ -20,14 +107,14 @@ AT_ONCE = 32
 MAX_LINE = 64 << 10
 OWN = (PREFIX.encode(), PEAK_LOAD.encode())
 Readings = Sequence["str | DeployError"]
-"""For each URL its text, or why it is missing."""
 Scrape = Callable[[Sequence[str]], Readings]
 """Reads some URLs, in order. Raises nothing for failures."""
 
 
 def scrape(urls: Sequence[str]) -> Readings:
-    """Forebay's metrics at each of `urls`, in parallel, without proxies. Blocks at most `ROUND_S`, and
-    `POD_S` for each URL, however slowly it sends.
+    """Forebay's metrics at each of `urls`, in parallel, without proxies.
+
+    Blocks at most `ROUND_S`, and `POD_S` for each URL, however slowly it sends.
     """
     return asyncio.run(_scrape(urls))
 
@@ -47,10 +134,7 @@ async def read_all(
     round_s: float = ROUND_S,
     at_once: int = AT_ONCE,
 ) -> Readings:
-    """Call `read` for each URL, `at_once` in parallel. Calls over `pod_s`, or not started within `round_s`,
-    become a
-    `DeployError`.
-    """
+    """Calls over `pod_s`, or not started within `round_s`, become a `DeployError`."""
     room = asyncio.Semaphore(at_once)
 
     async def one(url: str) -> str | DeployError:
@@ -74,7 +158,6 @@ async def read_all(
 
 
 async def read_metrics(http: httpx2.AsyncClient, url: str) -> str:
-    """Forebay's own metrics at `url`; the others are dropped. Raises `DeployError`."""
     import httpx2
 
     try:

@@ -1,14 +1,13 @@
 """Apply, list and delete through the API server, with errors that suggest a fix.
 
-Requests are made here, not by lightkube: manifests are sent as they are, and the server checks every field
-(`fieldValidation=Strict`).
+Requests are made here, not by lightkube: manifests are sent as they are, and the server checks every field.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,68 +15,36 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from forebay.clients.kubernetes.connection import TIMEOUT_S, find_cluster, open_client
-from forebay.clients.kubernetes.refusal import Refusal, plain, refusal, unreachable
-from forebay.deploy.kubernetes.manifest import Manifest
+from forebay.clients.kubernetes.connection import (
+    TIMEOUT_S,
+    ApiRefusal,
+    find_cluster,
+    open_client,
+    plain,
+    refusal,
+    unreachable,
+)
+from forebay.clock import Clock, SystemClock
+from forebay.deploy.kubernetes.deployment import owned_by
+from forebay.deploy.kubernetes.manifest import KINDS, Manifest
 from forebay.errors import DeployError
 
 if TYPE_CHECKING:
     import httpx2
 
 MANAGER = "forebay"
-"""Owner of the fields that are applied here."""
 PASSING = frozenset((429, 503))
 """The server is busy or starting: retry after each of these pauses."""
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """The API server's name of a kind, and what installs it."""
-
-    plural: str
-    comes_with: str = "a newer Kubernetes"
-
-
-PROMETHEUS = "the Prometheus operator"
-KINDS: dict[tuple[str, str], Kind] = {
-    ("flink.apache.org/v1beta1", "FlinkDeployment"): Kind(
-        "flinkdeployments", "the Flink Kubernetes operator"
-    ),
-    ("keda.sh/v1alpha1", "ScaledObject"): Kind("scaledobjects", "KEDA"),
-    ("autoscaling/v2", "HorizontalPodAutoscaler"): Kind("horizontalpodautoscalers"),
-    ("monitoring.coreos.com/v1", "PodMonitor"): Kind("podmonitors", PROMETHEUS),
-    ("monitoring.coreos.com/v1", "PrometheusRule"): Kind("prometheusrules", PROMETHEUS),
-    ("inference.networking.k8s.io/v1", "InferencePool"): Kind(
-        "inferencepools", "the Gateway API inference extension"
-    ),
-    ("ray.io/v1", "RayService"): Kind("rayservices", "KubeRay"),
-    ("apps/v1", "Deployment"): Kind("deployments"),
-    ("policy/v1", "PodDisruptionBudget"): Kind("poddisruptionbudgets"),
-    ("v1", "Service"): Kind("services"),
-    ("resource.k8s.io/v1", "ResourceClaimTemplate"): Kind(
-        "resourceclaimtemplates", "Kubernetes 1.34, with dynamic resource allocation"
-    ),
-    ("v1", "ConfigMap"): Kind("configmaps"),
-    ("rbac.authorization.k8s.io/v1", "RoleBinding"): Kind("rolebindings"),
-    ("rbac.authorization.k8s.io/v1", "Role"): Kind("roles"),
-    ("v1", "ServiceAccount"): Kind("serviceaccounts"),
-    ("networking.k8s.io/v1", "NetworkPolicy"): Kind("networkpolicies"),
-}
-"""All kinds that are ever applied, in order of removal."""
-
-
-@dataclass(frozen=True, slots=True)
 class Applied:
-    """Result of applying a manifest, with the server's warnings."""
-
     created: bool
     warnings: tuple[str, ...] = ()
 
 
 class KubeApi:
-    """The API server of a kubeconfig context; a context manager. Calls block and raise `DeployError`."""
-
     def __init__(
         self, http: httpx2.Client, namespace: str, sleep: Callable[[float], None] = time.sleep
     ) -> None:
@@ -94,13 +61,13 @@ class KubeApi:
         self._http.close()
 
     def apply(self, manifest: Manifest, *, dry_run: bool = False, force: bool = False) -> Applied:
-        """Server-side apply: fields that others set stay. `force` takes over fields of others."""
+        """Server-side apply: fields that others set stay, unless `force` takes them over."""
         params = {"fieldManager": MANAGER, "fieldValidation": "Strict", "force": str(force).lower()}
         if dry_run:
             params["dryRun"] = "All"
         answer = self._ask(
             "PATCH",
-            f"{self._path(manifest.api_version, manifest.kind)}/{manifest.name}",
+            f"{self._path(manifest.kind)}/{manifest.name}",
             str(manifest),
             params=params,
             headers={"content-type": "application/apply-patch+yaml"},
@@ -109,27 +76,27 @@ class KubeApi:
         said = answer.headers.get_list("warning")
         return Applied(answer.status_code == 201, tuple(map(_warning, said)))
 
-    def named(self, api_version: str, kind: str, selector: str) -> tuple[str, ...]:
-        """Names of the objects with these labels; empty if the cluster lacks the kind."""
+    def named(self, kind: str, selector: str) -> tuple[str, ...]:
+        """Objects with these labels; none if the cluster lacks the kind."""
         params = {"labelSelector": selector}
-        answer = self._ask("GET", self._path(api_version, kind), kind, params=params, missing_ok=True)
+        answer = self._ask("GET", self._path(kind), kind, params=params, missing_ok=True)
         if answer.status_code == 404:
             return ()
         return tuple(item["metadata"]["name"] for item in answer.json()["items"])
 
-    def read(self, api_version: str, kind: str, name: str) -> dict[str, Any]:
-        found = self._ask("GET", f"{self._path(api_version, kind)}/{name}", f"{kind} {name}").json()
+    def read(self, kind: str, name: str) -> dict[str, Any]:
+        found = self._ask("GET", f"{self._path(kind)}/{name}", f"{kind} {name}").json()
         return dict(found)
 
-    def delete(self, api_version: str, kind: str, name: str, *, dry_run: bool = False) -> None:
-        """Delete an object and what it owns; it may be gone already."""
+    def delete(self, kind: str, name: str, *, dry_run: bool = False) -> None:
         params = {"propagationPolicy": "Background", **({"dryRun": "All"} if dry_run else {})}
-        path = f"{self._path(api_version, kind)}/{name}"
+        path = f"{self._path(kind)}/{name}"
         self._ask("DELETE", path, f"{kind} {name}", params=params, missing_ok=True)
 
-    def _path(self, api_version: str, kind: str) -> str:
+    def _path(self, kind: str) -> str:
+        api_version = KINDS[kind].api_version
         group = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
-        return f"{group}/namespaces/{self.namespace}/{KINDS[api_version, kind].plural}"
+        return f"{group}/namespaces/{self.namespace}/{KINDS[kind].plural}"
 
     def _ask(
         self, method: str, path: str, what: str, *, missing_ok: bool = False, **arguments: Any
@@ -152,11 +119,7 @@ class KubeApi:
 
 @contextmanager
 def open_api(context: str | None = None, namespace: str | None = None) -> Iterator[KubeApi]:
-    """The API server of `context`, by default the current one of KUBECONFIG, ~/.kube/config or this pod.
-
-    `namespace` defaults to the context's. Raises `SetupError` without lightkube, `DeployError` without a
-    cluster.
-    """
+    """The API server of `context`, as of `find_cluster`; `namespace` defaults to the context's."""
     config = find_cluster(context)
     with KubeApi(open_client(config), namespace or config.namespace) as api:
         yield api
@@ -167,7 +130,7 @@ def _warning(header: str) -> str:
     return plain((found[1] if found else header).replace('\\"', '"'))
 
 
-def _refused(found: Refusal, what: str, namespace: str) -> str:
+def _refused(found: ApiRefusal, what: str, namespace: str) -> str:
     if found.code == 404 and "namespaces" not in found.said:
         return _unknown_kind(what)
     if found.code == 409:
@@ -177,5 +140,73 @@ def _refused(found: Refusal, what: str, namespace: str) -> str:
 
 def _unknown_kind(what: str) -> str:
     kind = what.partition(" ")[0]
-    comes_with = next(each.comes_with for (_, name), each in KINDS.items() if name == kind)
-    return f"this cluster has no {kind}; install {comes_with} first"
+    return f"this cluster has no {kind}; install {KINDS[kind].comes_with} first"
+
+
+CHECKED, CREATED, CONFIGURED, REMOVED = "valid", "created", "configured", "removed"
+LOOK_S = 0.2
+NOTICED_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    kind: str
+    name: str
+    action: str
+    warnings: tuple[str, ...] = ()
+
+
+def apply_all(
+    api: KubeApi, manifests: Sequence[Manifest], *, dry_run: bool = False, force: bool = False
+) -> Iterator[Done]:
+    """The server checks all first: if it rejects one, nothing changes. `dry_run` only checks. Raises
+    `DeployError`."""
+    checked = [(each, api.apply(each, dry_run=True, force=force)) for each in manifests]
+    for each, found in checked:
+        if dry_run:
+            yield Done(each.kind, each.name, CHECKED, found.warnings)
+        else:
+            applied = api.apply(each, force=force)
+            action = CREATED if applied.created else CONFIGURED
+            yield Done(each.kind, each.name, action, applied.warnings)
+
+
+def remove_all(api: KubeApi, instance: str, *, dry_run: bool = False) -> Iterator[Done]:
+    """Delete all objects with the labels of `instance`, the job first. Stored state stays. Raises
+    `DeployError`."""
+    for kind in KINDS:
+        for name in api.named(kind, owned_by(instance)):
+            api.delete(kind, name, dry_run=dry_run)
+            yield Done(kind, name, REMOVED)
+
+
+def refused_pods(
+    api: KubeApi,
+    manifests: Sequence[Manifest],
+    *,
+    clock: Clock | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[tuple[str, str]]:
+    """Deployments whose pods are rejected, and why. Blocks until each has a pod or a rejection, for ten
+    seconds at most. Raises `DeployError`."""
+    time_ = clock or SystemClock()
+    ends_s = time_.monotonic_s() + NOTICED_S
+    for each in manifests:
+        if each.kind != "Deployment":
+            continue
+        while True:
+            found = api.read(each.kind, each.name)
+            conditions = {one["type"]: one for one in found.get("status", {}).get("conditions", ())}
+            failed = conditions.get("ReplicaFailure", {})
+            if failed.get("status") == "True":
+                yield each.name, str(failed.get("message", failed.get("reason", "")))
+                break
+            if _has_pods(found) or time_.monotonic_s() > ends_s:
+                break
+            sleep(LOOK_S)
+
+
+def _has_pods(deployment: Mapping[str, Any]) -> bool:
+    status, wanted = deployment.get("status", {}), deployment["spec"].get("replicas", 1)
+    seen = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
+    return bool(seen and (wanted == 0 or status.get("updatedReplicas", 0) > 0))

@@ -1,38 +1,75 @@
-"""The controller that scales replicas without KEDA or a metrics adapter."""
+"""The controller that scales Deployments, or a fleet on Ray, without KEDA or a metrics adapter."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from forebay.deploy.fields import SecretKey
-from forebay.deploy.kubernetes.deployment import GATEWAY, PIPELINE, Deployment
-from forebay.deploy.kubernetes.manifest import Manifest, manifest
+from forebay.deploy.kubernetes.deployment import (
+    FLINK_METRICS_PORT,
+    GATEWAY,
+    METRICS_PORT,
+    PIPELINE,
+    Deployment,
+)
+from forebay.deploy.kubernetes.manifest import Manifest
 from forebay.deploy.kubernetes.pods import (
+    CONFIG_PATH,
+    Rule,
+    config_files,
+    config_hash,
     container_security,
     from_secrets,
     pod_security,
+    role,
     scratch,
     with_volumes,
 )
-from forebay.deploy.kubernetes.rbac import Rule, role
-from forebay.deploy.kubernetes.settings import ScalingSpec
+from forebay.deploy.kubernetes.settings import ReplicaScaling
+from forebay.yaml_document import to_yaml
 
 AUTOSCALER = "autoscaler"
 INTERVAL_S = 2
+FILE = "fleet.yaml"
 
 
-def autoscaler_manifests(deployment: Deployment, scaling: ScalingSpec) -> Iterator[Manifest]:
-    name, labels = deployment.name(AUTOSCALER), deployment.labels(AUTOSCALER)
-    yield manifest(
-        AUTOSCALER, "v1", "ServiceAccount", name, {"automountServiceAccountToken": False}, labels=labels
-    )
+def autoscaler_manifests(deployment: Deployment, scaling: ReplicaScaling) -> Iterator[Manifest]:
+    yield deployment.manifest(AUTOSCALER, "ServiceAccount", {"automountServiceAccountToken": False})
     why = (
         "It reads the replicas, patches their number, finds the pods with the metrics, and writes events. "
         "Its Leases decide which of two controllers scales."
     )
     yield from role(deployment, AUTOSCALER, _rules(deployment), why)
-    yield _deployment(deployment, scaling)
+    read = {} if deployment.job is None else {"pods": PIPELINE}
+    if deployment.settings.gateway is not None:
+        read["gateway-pods"] = GATEWAY
+    words = (
+        "kubernetes",
+        *(f"{pool.name}={pool.share.parts}" for pool in deployment.pools()),
+        *(f"--{option}={_words(deployment.selector(part))}" for option, part in read.items()),
+    )
+    account = {"serviceAccountName": deployment.name(AUTOSCALER), "automountServiceAccountToken": True}
+    why = "One at a time: a second one would only wait for the first one's Lease."
+    yield _controller(deployment, scaling, words, account, why=why)
+
+
+def ray_autoscaler_manifests(deployment: Deployment, scaling: ReplicaScaling) -> Iterator[Manifest]:
+    fleet = {"address": deployment.ray_dashboard, "name": deployment.instance}
+    engine = deployment.settings.engine
+    files = {FILE: to_yaml({**fleet, "model": None if engine is None else engine.model})}
+    yield deployment.manifest(AUTOSCALER, "ConfigMap", {"data": files})
+    words = ["ray", f"{CONFIG_PATH}/{FILE}"]
+    read = [] if deployment.job is None else [("--metrics", PIPELINE, FLINK_METRICS_PORT)]
+    if deployment.settings.gateway is not None:
+        read.append(("--gateway-metrics", GATEWAY, METRICS_PORT))
+    for option, part, port in read:
+        service = f"{deployment.name(AUTOSCALER)}-{part}"
+        yield _service(deployment, service, part, port)
+        words.append(f"{option}=http://{service}:{port}/metrics")
+    why = "One at a time: Serve scales unconditionally, and two may differ."
+    yield _controller(
+        deployment, scaling, words, {"automountServiceAccountToken": False}, why=why, files=files
+    )
 
 
 def _rules(deployment: Deployment) -> list[Rule]:
@@ -58,14 +95,42 @@ def _rules(deployment: Deployment) -> list[Rule]:
     ]
 
 
-def autoscaler_container(
-    scaling: ScalingSpec,
+def _service(deployment: Deployment, name: str, part: str, port: int) -> Manifest:
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": deployment.selector(part),
+        "ports": [{"name": "metrics", "port": port, "targetPort": "metrics"}],
+    }
+    return deployment.manifest(
+        AUTOSCALER,
+        "Service",
+        {"spec": spec},
+        name=name,
+        notes={
+            "spec/clusterIP": f"Headless: every pod of the {part} reports a part.",
+            "spec/publishNotReadyAddresses": "While a pod cannot be read, no replica is removed.",
+        },
+    )
+
+
+def _words(selector: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in selector.items())
+
+
+def _controller(
+    deployment: Deployment,
+    scaling: ReplicaScaling,
     words: Sequence[str],
-    mounts: list[dict[str, Any]],
-    secrets: Mapping[str, SecretKey] | None = None,
-) -> dict[str, Any]:
-    """The container that runs `forebay autoscale` with `words` and the options of `scaling`."""
-    return {
+    account: Mapping[str, Any],
+    *,
+    why: str,
+    files: Mapping[str, str] | None = None,
+) -> Manifest:
+    """`forebay autoscale` with `words` and the options of `scaling`; `files` are its config."""
+    name, scratches = deployment.name(AUTOSCALER), [scratch("tmp", "/tmp", "64Mi")]
+    volumes, mounts = with_volumes([config_files(name), *scratches] if files else scratches)
+    container = {
         "name": AUTOSCALER,
         "image": scaling.image,
         "args": [
@@ -77,58 +142,26 @@ def autoscaler_container(
             f"--settle-s={scaling.settle_s}",
             f"--interval-s={INTERVAL_S}",
         ],
-        "env": [{"name": "HOME", "value": "/tmp"}, *from_secrets(secrets or {})],
+        "env": [{"name": "HOME", "value": "/tmp"}, *from_secrets(deployment.ray_token)],
         "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "256Mi"}},
         "securityContext": container_security(),
         "volumeMounts": mounts,
     }
-
-
-def _words(selector: Mapping[str, str]) -> str:
-    return ",".join(f"{key}={value}" for key, value in selector.items())
-
-
-def _deployment(deployment: Deployment, scaling: ScalingSpec) -> Manifest:
-    chosen = deployment.selector(AUTOSCALER)
-    read = {} if deployment.job is None else {"pods": PIPELINE}
-    if deployment.settings.gateway is not None:
-        read["gateway-pods"] = GATEWAY
-    volumes, mounts = with_volumes([scratch("tmp", "/tmp", "64Mi")])
-    container = autoscaler_container(
-        scaling,
-        (
-            "kubernetes",
-            *(f"{pool.name}={pool.share.parts}" for pool in deployment.pools()),
-            *(f"--{option}={_words(deployment.selector(part))}" for option, part in read.items()),
-        ),
-        mounts,
-    )
-    content = {
-        "spec": {
-            "replicas": 1,
-            "strategy": {"type": "Recreate"},
-            "selector": {"matchLabels": chosen},
-            "template": {
-                "metadata": {"labels": deployment.labels(AUTOSCALER)},
-                "spec": {
-                    "serviceAccountName": deployment.name(AUTOSCALER),
-                    "automountServiceAccountToken": True,
-                    "enableServiceLinks": False,
-                    "securityContext": pod_security(),
-                    "containers": [container],
-                    "volumes": volumes,
-                },
-            },
-        }
+    pod = {
+        **account,
+        "enableServiceLinks": False,
+        "securityContext": pod_security(),
+        "containers": [container],
+        "volumes": volumes,
     }
-    return manifest(
-        AUTOSCALER,
-        "apps/v1",
-        "Deployment",
-        deployment.name(AUTOSCALER),
-        content,
-        labels=deployment.labels(AUTOSCALER),
-        notes={
-            ("spec", "strategy"): "One at a time: a second one would only wait for the first one's Lease."
+    labels = {"labels": deployment.labels(AUTOSCALER)}
+    spec = {
+        "replicas": 1,
+        "strategy": {"type": "Recreate"},
+        "selector": {"matchLabels": deployment.selector(AUTOSCALER)},
+        "template": {
+            "metadata": {**labels, "annotations": config_hash(files)} if files else labels,
+            "spec": pod,
         },
-    )
+    }
+    return deployment.manifest(AUTOSCALER, "Deployment", {"spec": spec}, notes={"spec/strategy": why})

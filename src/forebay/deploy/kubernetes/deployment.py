@@ -1,21 +1,70 @@
-"""A pipeline or gateway with its deployment settings, and the names of its parts."""
+"""A pipeline or gateway with its deployment settings, and the names of its objects, labels and metrics."""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from forebay.connectors.kafka.settings import KafkaSource
 from forebay.deploy.fields import SecretKey
-from forebay.deploy.kubernetes.names import POOL, instance_name, labels, selector
+from forebay.deploy.kubernetes.manifest import Manifest, manifest
 from forebay.deploy.kubernetes.pod_settings import EnginePods, PipelinePods, PoolSpec
 from forebay.deploy.kubernetes.settings import DeploymentSpec
 from forebay.fields import Secret
 from forebay.fleet.autoscale.base import Limits
 from forebay.fleet.autoscale.shares import WHOLE, Share, limits_of_pools, shares
+from forebay.gateway.peak_load import PEAK_LOAD
 from forebay.gateway.spec import GatewaySpec
 from forebay.pipeline.spec import PipelineSpec
+
+MAX_CHARS = 40
+"""Leaves room for suffixes: Flink's operator takes 45 characters, a label 63."""
+HASH_CHARS = 8
+APPLICATION = "forebay"
+INSTANCE = "app.kubernetes.io/instance"
+COMPONENT = "app.kubernetes.io/component"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+POOL = "forebay/pool"
+
+
+def instance_name(pipeline: str) -> str:
+    """The prefix of a pipeline's object names: a DNS label (RFC 1035) of at most 40 characters.
+
+    The pipeline's own name if valid, else with a hash of it, so that no two pipelines share one.
+
+    >>> instance_name("triage")
+    'triage'
+    >>> instance_name("3-bears")
+    'p-3-bears-0f44afa1'
+    """
+    if re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", pipeline) and len(pipeline) <= MAX_CHARS:
+        return pipeline
+    digest = hashlib.sha256(pipeline.encode()).hexdigest()[:HASH_CHARS]
+    room = MAX_CHARS - HASH_CHARS - 1
+    stem = pipeline if re.match(r"[a-z]", pipeline) else f"p-{pipeline}"
+    return f"{stem[:room].rstrip('-')}-{digest}"
+
+
+def labels(instance: str, component: str) -> dict[str, str]:
+    """`--remove` selects by them."""
+    return {
+        "app.kubernetes.io/name": APPLICATION,
+        **selector(instance, component),
+        MANAGED_BY: APPLICATION,
+    }
+
+
+def selector(instance: str, component: str) -> dict[str, str]:
+    """It must never change while the pods run."""
+    return {INSTANCE: instance, COMPONENT: component}
+
+
+def owned_by(instance: str) -> str:
+    return f"{MANAGED_BY}={APPLICATION},{INSTANCE}={instance}"
+
 
 ENGINE, GATEWAY, PIPELINE, RAY = "engine", "gateway", "pipeline", "ray"
 PREFILL, DECODE = "prefill", "decode"
@@ -26,13 +75,10 @@ METRICS_PORT = 9090
 FLINK_METRICS_PORT = 9249
 DASHBOARD_PORT = 8265
 RAY_TOKEN, RAY_TOKEN_KEY = "RAY_AUTH_TOKEN", "auth_token"
-"""Ray's variable, and the key that KubeRay reads in the token's Secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A deployment's pipeline: `document` as in the file, its `spec`, its Flink cluster's `pods`."""
-
     spec: PipelineSpec
     document: Mapping[str, Any]
     pods: PipelinePods
@@ -40,7 +86,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What is rendered. Without a `job`, clients call the gateway, and only the gateway calls the engine."""
+    """Without a `job`, clients call the gateway, and only the gateway calls the engine."""
 
     settings: DeploymentSpec
     job: Job | None = None
@@ -61,6 +107,28 @@ class Deployment:
     def selector(self, component: str) -> dict[str, str]:
         return selector(self.instance, component)
 
+    def manifest(
+        self,
+        component: str,
+        kind: str,
+        content: Mapping[str, Any],
+        *,
+        name: str | None = None,
+        part: str | None = None,
+        annotations: Mapping[str, str] | None = None,
+        notes: Mapping[str, str] | None = None,
+    ) -> Manifest:
+        """An object of the component, by default with its name, in the file `part` or the component's."""
+        return manifest(
+            part or component,
+            kind,
+            name or self.name(component),
+            content,
+            labels=self.labels(component),
+            annotations=annotations,
+            notes=notes,
+        )
+
     @property
     def connectors(self) -> tuple[str, ...]:
         if self.job is None:
@@ -77,14 +145,13 @@ class Deployment:
 
     @property
     def api_key(self) -> Secret | None:
-        """The engine's key, as its callers name it."""
         if self.job is not None:
             return self.job.spec.engine.api_key
         return None if self.gateway is None else self.gateway.engine.api_key
 
     @property
     def api_key_secret(self) -> SecretKey | None:
-        """The Secret with the key; None without one, or if the key is in a file."""
+        """None without a key, or if it is in a file."""
         key, gateway = self.api_key, self.settings.gateway
         secrets = (
             self.job.pods.secrets if self.job is not None else {} if gateway is None else gateway.secrets
@@ -98,7 +165,6 @@ class Deployment:
 
     @property
     def prefill_service(self) -> str | None:
-        """Likewise for the replicas that only prefill, if any."""
         name = self._service(PREFILL)
         return None if name is None else f"{name}:{HTTP}"
 
@@ -116,14 +182,13 @@ class Deployment:
 
     @property
     def engine_place(self) -> dict[str, str]:
-        """Where a router finds the replicas, as in `engine` of its settings."""
+        """As in `engine` of a router's settings."""
         if self.settings.ray is not None:
             return {"ray": f"{self.ray_dashboard}/{self.instance}"}
         return {"kubernetes": self.engine_service}
 
     @property
     def ray_token(self) -> dict[str, SecretKey]:
-        """Variable with the Ray clusters' token, for pods that call dashboards."""
         ray = self.settings.ray
         return {} if ray is None else {RAY_TOKEN: SecretKey(name=ray.token_secret, key=RAY_TOKEN_KEY)}
 
@@ -158,8 +223,6 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Replicas of one kind."""
-
     name: str
     engine: EnginePods
     pool: PoolSpec
@@ -175,3 +238,39 @@ class Pool:
     @property
     def args(self) -> tuple[str, ...]:
         return (*self.engine.args, *self.pool.args)
+
+
+PREFIX = "flink_taskmanager_job_task_operator_forebay"
+WANTED = f"{PREFIX}_wanted_replicas"
+"""Booting ones included."""
+BACKLOG_TOKENS = f"{PREFIX}_backlog_tokens"
+DEADLINE_S = f"{PREFIX}_next_deadline_s"
+REPLICAS = f"{PREFIX}_replicas"
+IN_FLIGHT = f"{PREFIX}_in_flight"
+PENDING = f"{PREFIX}_pending"
+RESULTS = f"{PREFIX}_results"
+DEAD_LETTERS = f"{PREFIX}_dead_letters"
+TOO_LARGE = f"{PREFIX}_too_large"
+"""Missing for sinks without a limit."""
+RUNNING = "vllm:num_requests_running"
+"""Every serving vLLM has it; one that still loads its model does not."""
+EXTERNAL_METRIC = "forebay_wanted_replicas"
+"""Replicas that pipeline and gateway need: recorded by a rule, served to an HPA by an adapter."""
+
+
+def series_label(label: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]", "_", label)
+
+
+def of_pipeline(deployment: Deployment, metric: str) -> str:
+    return series(metric, deployment.selector(PIPELINE))
+
+
+def gateway_load(deployment: Deployment) -> str:
+    return series(PEAK_LOAD, deployment.selector(GATEWAY))
+
+
+def series(metric: str, selector: Mapping[str, str]) -> str:
+    """The PodMonitor adds these labels."""
+    chosen = ",".join(f'{series_label(label)}="{value}"' for label, value in selector.items())
+    return f"{metric}{{{chosen}}}"

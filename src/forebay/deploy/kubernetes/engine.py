@@ -1,4 +1,4 @@
-"""The vLLM replicas: one Deployment, or one per pool, with Services, budget and drain."""
+"""The vLLM replicas: one Deployment, or one per pool, with Services, budget and drain; an InferencePool."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from forebay.deploy.fields import SecretKey
 from forebay.deploy.kubernetes.deployment import ENGINE, ENGINE_PORT, Deployment, Pool
-from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
+from forebay.deploy.kubernetes.manifest import Manifest, manifest
 from forebay.deploy.kubernetes.pod_settings import EnginePods
 from forebay.deploy.kubernetes.pods import (
     CONFIG_PATH,
@@ -39,29 +39,26 @@ KV_TRANSFER_CONFIG = (
 NIXL_HOST = "VLLM_NIXL_SIDE_CHANNEL_HOST"
 NIXL_PORT = 5600
 """vLLM's default; further ranks use the next ports."""
-CONTAINER = ("spec", "template", "spec", "containers", 0)
+CONTAINER = "spec/template/spec/containers/0"
 
 
 def engine_manifests(deployment: Deployment) -> Iterator[Manifest]:
     engine = deployment.settings.engine
     if engine is None or deployment.settings.ray is not None:
         return
-    name, labels = deployment.name(ENGINE), deployment.labels(ENGINE)
-    yield manifest(
+    name = deployment.name(ENGINE)
+    yield deployment.manifest(
         ENGINE,
-        "v1",
         "ServiceAccount",
-        name,
         {"automountServiceAccountToken": False},
-        labels=labels,
         annotations=engine.service_account_annotations,
-        notes={("automountServiceAccountToken",): "vLLM never calls the API server."},
+        notes={"automountServiceAccountToken": "vLLM never calls the API server."},
     )
-    yield manifest(ENGINE, "v1", "ConfigMap", name, {"data": _files()}, labels=labels)
+    yield deployment.manifest(ENGINE, "ConfigMap", {"data": _files()})
     if engine.gpu is not None and engine.gpu.device_class is not None:
         yield claim_template(deployment, engine.gpu.device_class, engine.gpu.count)
     if not deployment.apart:
-        yield _service(name, deployment.selector(ENGINE), labels)
+        yield _service(name, deployment.selector(ENGINE), deployment.labels(ENGINE))
     for pool in deployment.pools():
         if pool.name != name:
             yield _service(pool.name, dict(pool.selector), dict(pool.labels))
@@ -82,18 +79,13 @@ def _service(name: str, selector: dict[str, str], labels: dict[str, str]) -> Man
         }
     }
     why = "Headless: its EndpointSlices name every replica that is ready; the router chooses."
-    return manifest(ENGINE, "v1", "Service", name, content, labels=labels, notes={("spec", "clusterIP"): why})
+    return manifest(ENGINE, "Service", name, content, labels=labels, notes={"spec/clusterIP": why})
 
 
 def claim_template(deployment: Deployment, device_class: str, count: int) -> Manifest:
     request = {"name": "gpu", "exactly": {"deviceClassName": device_class, "count": count}}
-    return manifest(
-        ENGINE,
-        "resource.k8s.io/v1",
-        "ResourceClaimTemplate",
-        deployment.name(ENGINE),
-        {"spec": {"spec": {"devices": {"requests": [request]}}}},
-        labels=deployment.labels(ENGINE),
+    return deployment.manifest(
+        ENGINE, "ResourceClaimTemplate", {"spec": {"spec": {"devices": {"requests": [request]}}}}
     )
 
 
@@ -114,25 +106,19 @@ def _deployment(deployment: Deployment, pool: Pool) -> Manifest:
             "spec": _pod(deployment, pool),
         },
     }
-    notes: dict[Where, str] = {
-        ("spec", "template", "spec", "terminationGracePeriodSeconds"): "The drain, and time to end after it.",
-        (
-            *CONTAINER,
-            "lifecycle",
-        ): "A removed replica finishes its requests; none is cut off.",
-        (
-            *CONTAINER,
-            "startupProbe",
-        ): f"Loading a model takes minutes: {engine.startup_s} s before it counts as failed.",
-        (*CONTAINER, "livenessProbe"): "Slow to act: a restart loses the cache and all work in flight.",
+    notes = {
+        "spec/template/spec/terminationGracePeriodSeconds": "The drain, and time to end after it.",
+        f"{CONTAINER}/lifecycle": "A removed replica finishes its requests; none is cut off.",
+        f"{CONTAINER}/startupProbe": (
+            f"Loading a model takes minutes: {engine.startup_s} s before it counts as failed."
+        ),
+        f"{CONTAINER}/livenessProbe": "Slow to act: a restart loses the cache and all work in flight.",
     }
     if scaled:
-        notes["spec", "strategy"] = (
+        notes["spec/strategy"] = (
             "No replicas here: the autoscaler owns the number, and applying this keeps it."
         )
-    return manifest(
-        ENGINE, "apps/v1", "Deployment", pool.name, {"spec": spec}, labels=pool.labels, notes=notes
-    )
+    return manifest(ENGINE, "Deployment", pool.name, {"spec": spec}, labels=pool.labels, notes=notes)
 
 
 def _pod(deployment: Deployment, pool: Pool) -> dict[str, Any]:
@@ -220,7 +206,6 @@ def _side_channel(deployment: Deployment, engine: EnginePods) -> list[dict[str, 
 
 
 def _api_key(deployment: Deployment) -> dict[str, SecretKey]:
-    """vLLM accepts the key that its callers send."""
     ref = deployment.api_key_secret
     return {} if ref is None else {API_KEY: ref}
 
@@ -242,10 +227,32 @@ def _budget(pool: Pool) -> Manifest:
     spec = {"maxUnavailable": 1, "selector": {"matchLabels": dict(pool.selector)}}
     return manifest(
         ENGINE,
-        "policy/v1",
         "PodDisruptionBudget",
         pool.name,
         {"spec": spec},
         labels=pool.labels,
-        notes={("spec", "maxUnavailable"): "Nodes are emptied one replica at a time."},
+        notes={"spec/maxUnavailable": "Nodes are emptied one replica at a time."},
+    )
+
+
+def inference_pool_manifests(deployment: Deployment) -> Iterator[Manifest]:
+    wanted = deployment.settings.inference_pool
+    if wanted is None:
+        return
+    picker = wanted.endpoint_picker
+    spec = {
+        "selector": {"matchLabels": deployment.selector(ENGINE)},
+        "targetPorts": [{"number": ENGINE_PORT}],
+        "endpointPickerRef": {
+            "name": picker.name,
+            "port": {"number": picker.port},
+            "failureMode": "FailOpen",
+        },
+    }
+    yield deployment.manifest(
+        ENGINE,
+        "InferencePool",
+        {"spec": spec},
+        part="inference-pool",
+        notes={"spec/endpointPickerRef/failureMode": "Without the picker any replica is better than none."},
     )

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from forebay.deploy.kubernetes.deployment import GATEWAY, GATEWAY_PORT, METRICS_PORT, Deployment
-from forebay.deploy.kubernetes.manifest import Manifest, manifest
+from forebay.deploy.kubernetes.manifest import Manifest
 from forebay.deploy.kubernetes.pod_settings import GatewayPods
 from forebay.deploy.kubernetes.pods import (
     CONFIG_PATH,
+    ENDPOINTS,
     config_files,
     config_hash,
     container_security,
@@ -19,49 +20,39 @@ from forebay.deploy.kubernetes.pods import (
     placement,
     pod_security,
     resources,
+    role,
     scratch,
     spread,
     with_volumes,
 )
-from forebay.deploy.kubernetes.rbac import ENDPOINTS, role
 from forebay.gateway.spec import DrainSpec
 from forebay.yaml_document import to_yaml as document_yaml
 
 FILE = "gateway.yaml"
 NOTICE_S = 10.0
 AFTER_DRAIN_S = 15
-CONTAINER = ("spec", "template", "spec", "containers", 0)
+CONTAINER = "spec/template/spec/containers/0"
 
 
 def gateway_manifests(deployment: Deployment) -> Iterator[Manifest]:
     spec = deployment.settings.gateway
     if spec is None:
         return
-    name, labels, chosen = (
-        deployment.name(GATEWAY),
-        deployment.labels(GATEWAY),
-        deployment.selector(GATEWAY),
-    )
-    yield manifest(
+    chosen = deployment.selector(GATEWAY)
+    yield deployment.manifest(
         GATEWAY,
-        "v1",
         "ServiceAccount",
-        name,
         {"automountServiceAccountToken": False},
-        labels=labels,
         annotations=spec.service_account_annotations,
     )
     if "kubernetes" in deployment.engine_place:
         yield from role(deployment, GATEWAY, [ENDPOINTS], "The router sees replicas come and go.")
-    data = _files(deployment)
-    yield manifest(GATEWAY, "v1", "ConfigMap", name, {"data": data}, labels=labels)
+    yield deployment.manifest(GATEWAY, "ConfigMap", {"data": _files(deployment)})
     ports = [{"name": "http", "port": 80, "targetPort": "http"}]
-    yield manifest(
-        GATEWAY, "v1", "Service", name, {"spec": {"selector": chosen, "ports": ports}}, labels=labels
-    )
+    yield deployment.manifest(GATEWAY, "Service", {"spec": {"selector": chosen, "ports": ports}})
     yield _deployment(deployment, spec)
     budget = {"maxUnavailable": 1, "selector": {"matchLabels": chosen}}
-    yield manifest(GATEWAY, "policy/v1", "PodDisruptionBudget", name, {"spec": budget}, labels=labels)
+    yield deployment.manifest(GATEWAY, "PodDisruptionBudget", {"spec": budget})
 
 
 def _files(deployment: Deployment) -> dict[str, str]:
@@ -137,22 +128,17 @@ def _deployment(deployment: Deployment, spec: GatewayPods) -> Manifest:
             },
         }
     }
-    return manifest(
+    return deployment.manifest(
         GATEWAY,
-        "apps/v1",
         "Deployment",
-        deployment.name(GATEWAY),
         content,
-        labels=deployment.labels(GATEWAY),
         notes={
-            (
-                *CONTAINER,
-                "readinessProbe",
-            ): "Reports `draining` on SIGTERM, before the port closes. Healthy without a "
-            "replica if requests wait for one (relay.absent_s: null).",
-            (
-                *CONTAINER,
-                "livenessProbe",
-            ): "Not /health: without a replica it is 503, which a restart does not fix.",
+            f"{CONTAINER}/readinessProbe": (
+                "Reports `draining` on SIGTERM, before the port closes. Healthy without a replica if "
+                "requests wait for one (relay.absent_s: null)."
+            ),
+            f"{CONTAINER}/livenessProbe": (
+                "Not /health: without a replica it is 503, which a restart does not fix."
+            ),
         },
     )

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from forebay.connectors.stdout import StdoutSink
-from forebay.deploy.kubernetes.deployment import Deployment, Job
+from forebay.connectors.files.settings import StdoutSink
+from forebay.deploy.kubernetes.deployment import EXTERNAL_METRIC, Deployment, Job
 from forebay.deploy.kubernetes.gateway import gateway_document
-from forebay.deploy.kubernetes.metrics import EXTERNAL_METRIC
 from forebay.deploy.kubernetes.pipeline import job_document
 from forebay.deploy.kubernetes.pod_settings import PodSpec
 from forebay.deploy.kubernetes.pods import CONFIG_PATH
@@ -27,9 +26,7 @@ from forebay.secret_text import secrets_written_in
 FILE = "deploy.yaml"
 WHAT = "deployment"
 NAMESPACE = "{namespace}"
-"""Placeholder for the namespace in the state's URI."""
 REFERENCES = frozenset(("secret", "secrets", "pull_secrets", "token_secret"))
-"""Keys that name a Secret instead of holding a secret."""
 
 
 def load_deployment(
@@ -38,10 +35,11 @@ def load_deployment(
     settings: Sequence[str] = (),
     namespace: str | None = None,
 ) -> Deployment:
-    """Load `config` (by default `deploy.yaml` next to the pipeline file); blocks on the file system.
+    """Load `config` (default: `deploy.yaml` next to the pipeline file), overridden by `settings` and
+    `namespace`.
 
-    `settings` (`path.to.key=value`) and `namespace` override it. Raises `SettingError` with one line per
-    mistake, also for what pods lack: a local path, a secret, an engine.
+    Blocks. Raises `SettingError` with one line per mistake, also for what pods lack: a local path, a secret,
+    an engine.
     """
     file = None if pipeline is None else _read_pipeline(pipeline)
     chosen = _settings(Path() if pipeline is None else pipeline.parent, config, settings, namespace)
@@ -112,9 +110,8 @@ def _settings(
 
 
 def _with_state_of_namespace(settings: DeploymentSpec, *, meant: bool) -> DeploymentSpec:
-    """Replace `{namespace}` in the state. Rejects a state that is not `meant` for this namespace: the same
-    job in two namespaces would share transactions and checkpoints.
-    """
+    """Rejects a state that is not `meant` for this namespace: the same job in two namespaces would share
+    transactions and checkpoints."""
     if settings.pipeline is None:
         return settings
     state, namespace = settings.pipeline.state, settings.namespace
@@ -153,7 +150,7 @@ def _gateway(settings: DeploymentSpec) -> tuple[GatewaySpec | None, dict[str, An
 
 
 def _with_place(engine: Any) -> Any:
-    """Add a placeholder for replicas, which the deployment's replace."""
+    """With a placeholder for replicas, which the deployment's replace."""
     if engine is None:
         return "http://replicas.invalid"
     if isinstance(engine, dict) and not engine.keys() & set(PLACES):
@@ -220,7 +217,6 @@ def _problems(job: Job, settings: DeploymentSpec) -> Iterator[str]:
 
 
 def warnings_of(deployment: Deployment) -> Iterator[str]:
-    """What works, but probably not as intended."""
     yield from _scaling_warnings(deployment)
     job = deployment.job
     if job is None:
@@ -296,7 +292,6 @@ def _written_in_pipeline(job: Job) -> Iterator[str]:
 
 
 def _written_secrets(settings: DeploymentSpec, gateway_value: dict[str, Any] | None) -> Iterator[str]:
-    """Likewise for the other manifests."""
     for key in secrets_written_in(settings.model_dump(mode="json"), skipped=REFERENCES):
         part = key.partition(".")[0]
         yield (

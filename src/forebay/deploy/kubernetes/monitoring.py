@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from forebay.deploy.kubernetes.deployment import ENGINE, GATEWAY, PIPELINE, Deployment
-from forebay.deploy.kubernetes.manifest import Manifest, manifest
-from forebay.deploy.kubernetes.metrics import (
+from forebay.deploy.kubernetes.deployment import (
+    COMPONENT,
     DEAD_LETTERS,
+    ENGINE,
     EXTERNAL_METRIC,
+    GATEWAY,
     IN_FLIGHT,
+    INSTANCE,
     PENDING,
+    PIPELINE,
+    POOL,
     RESULTS,
     TOO_LARGE,
+    Deployment,
     gateway_load,
     of_pipeline,
     series_label,
 )
-from forebay.deploy.kubernetes.names import COMPONENT, INSTANCE, POOL
+from forebay.deploy.kubernetes.manifest import Manifest
 from forebay.deploy.kubernetes.scaling import total_query
 from forebay.pipeline.spec import PipelineSpec
 from forebay.yaml_document import to_yaml
@@ -29,21 +34,18 @@ EVERY = "10s"
 
 
 def monitoring_manifests(deployment: Deployment) -> Iterator[Manifest]:
-    """A PodMonitor for all pods, and the alert rules."""
     wanted = deployment.settings.monitoring
     if wanted.pod_monitor:
         yield _pod_monitor(deployment)
-    name, labels = deployment.name("alerts"), deployment.labels(PART)
+    name = deployment.name("alerts")
     made = [*_recorded(deployment), *rules(deployment)]
     groups = {"groups": [{"name": deployment.instance, "rules": made}]}
     if wanted.rules == "prometheus_rule":
-        yield manifest(
-            PART, "monitoring.coreos.com/v1", "PrometheusRule", name, {"spec": groups}, labels=labels
-        )
+        yield deployment.manifest(PART, "PrometheusRule", {"spec": groups}, name=name)
     elif wanted.rules == "config_map":
         why = "A file for Prometheus' rule_files: mount it there, or render a PrometheusRule in its place."
         data = {RULES_FILE: to_yaml(groups)}
-        yield manifest(PART, "v1", "ConfigMap", name, {"data": data}, labels=labels, notes={("data",): why})
+        yield deployment.manifest(PART, "ConfigMap", {"data": data}, name=name, notes={"data": why})
 
 
 def _pod_monitor(deployment: Deployment) -> Manifest:
@@ -66,19 +68,17 @@ def _pod_monitor(deployment: Deployment) -> Manifest:
         "podTargetLabels": [INSTANCE, COMPONENT, POOL],
         "podMetricsEndpoints": endpoints,
     }
-    return manifest(
+    return deployment.manifest(
         PART,
-        "monitoring.coreos.com/v1",
         "PodMonitor",
-        deployment.instance,
         {"spec": spec},
-        labels=deployment.labels(PART),
-        notes={("spec", "podTargetLabels"): "Alerts and autoscaler distinguish deployments by these."},
+        name=deployment.instance,
+        notes={"spec/podTargetLabels": "Alerts and autoscaler distinguish deployments by these."},
     )
 
 
 def _recorded(deployment: Deployment) -> Iterator[dict[str, Any]]:
-    """The metric for a HorizontalPodAutoscaler: KEDA and the controller compute it themselves."""
+    """For a HorizontalPodAutoscaler: KEDA and the controller compute it themselves."""
     scaling = deployment.settings.scaling
     if scaling is not None and scaling.by == "hpa":
         yield {

@@ -1,8 +1,13 @@
-"""NetworkPolicies: who may call whom."""
+"""NetworkPolicies: who may call whom.
+
+Pods of pipeline and gateway may call their own deployment, and the ports of the addresses that they are
+given: brokers and stores may be anywhere, but nothing else is at their ports.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from yarl import URL
@@ -19,10 +24,10 @@ from forebay.deploy.kubernetes.deployment import (
     PIPELINE,
     RAY,
     Deployment,
+    Job,
 )
-from forebay.deploy.kubernetes.egress import API_SERVER, NAMES, engine_egress, gateway_egress, pipeline_egress
-from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
-from forebay.deploy.kubernetes.pod_settings import EnginePods
+from forebay.deploy.kubernetes.manifest import Manifest
+from forebay.deploy.kubernetes.pod_settings import EnginePods, GatewayPods, PipelinePods
 from forebay.deploy.kubernetes.ray import ray_fleet
 from forebay.deploy.kubernetes.settings import RaySpec
 from forebay.fleet.cache_subscriber import cache_endpoint
@@ -47,16 +52,12 @@ def network_manifests(deployment: Deployment) -> Iterator[Manifest]:
         if settings.gateway is not None:
             metrics.append(_to([_pods(deployment, GATEWAY)], METRICS_PORT))
         if settings.ray is None:
-            egress, why = (
-                [*metrics, API_SERVER],
-                "The metrics that it reads, and the API server, which has no labels.",
-            )
+            egress = [*metrics, API_SERVER]
+            why = "The metrics that it reads, and the API server, which has no labels."
         else:
-            egress, why = (
-                [NAMES, *metrics, _to([_pods(deployment, RAY)], DASHBOARD_PORT)],
-                "Names, the metrics that it reads, and the clusters' dashboards.",
-            )
-        yield _policy(deployment, AUTOSCALER, [], egress=egress, notes={("spec", "egress"): why})
+            egress = [NAMES, *metrics, _to([_pods(deployment, RAY)], DASHBOARD_PORT)]
+            why = "Names, the metrics that it reads, and the clusters' dashboards."
+        yield _policy(deployment, AUTOSCALER, [], egress=egress, notes={"spec/egress": why})
     if deployment.job is not None:
         yield _policy(
             deployment,
@@ -68,16 +69,14 @@ def network_manifests(deployment: Deployment) -> Iterator[Manifest]:
             ],
             egress=pipeline_egress(deployment, deployment.job, own, called),
             notes={
-                (
-                    "spec",
-                    "ingress",
-                ): "Flink's processes call each other at many ports; the operator calls the job's REST "
-                "service.",
-                (
-                    "spec",
-                    "egress",
-                ): "Names, its own pods, replicas, the API server, and the ports of brokers, "
-                "stores and other addresses in its settings; pipeline.egress_ports opens more.",
+                "spec/ingress": (
+                    "Flink's processes call each other at many ports; the operator calls the job's REST "
+                    "service."
+                ),
+                "spec/egress": (
+                    "Names, its own pods, replicas, the API server, and the ports of brokers, stores and "
+                    "other addresses in its settings; pipeline.egress_ports opens more."
+                ),
             },
         )
     if settings.gateway is not None:
@@ -97,7 +96,7 @@ def network_manifests(deployment: Deployment) -> Iterator[Manifest]:
                 *({"from": [each]} for each in replicas),
             ],
             egress=[*({"to": [each]} for each in replicas), *engine_egress(settings.engine)],
-            notes={("spec", "egress"): f"Names, {other}models from the hub by HTTPS; nothing else."},
+            notes={"spec/egress": f"Names, {other}models from the hub by HTTPS; nothing else."},
         )
     if settings.engine is not None and settings.ray is not None:
         yield from _ray_policies(deployment, settings.ray, settings.engine, callers)
@@ -108,7 +107,7 @@ def network_manifests(deployment: Deployment) -> Iterator[Manifest]:
             GATEWAY,
             [_from(clients, GATEWAY_PORT), _from(readers, METRICS_PORT)],
             egress=gateway_egress(deployment, settings.gateway, called),
-            notes={("spec", "egress"): "Names, replicas, the API server; gateway.egress_ports opens more."},
+            notes={"spec/egress": "Names, replicas, the API server; gateway.egress_ports opens more."},
         )
 
 
@@ -129,10 +128,9 @@ def _ray_policies(
         [{"from": nodes}, _from(callers, DASHBOARD_PORT)],
         egress=[{"to": nodes}, *engine_egress(engine), API_SERVER],
         notes={
-            (
-                "spec",
-                "ingress",
-            ): "Nodes call each other at many ports; the dashboard runs programs for those with the token."
+            "spec/ingress": (
+                "Nodes call each other at many ports; the dashboard runs programs for those with the token."
+            )
         },
     )
     yield _policy(
@@ -140,7 +138,7 @@ def _ray_policies(
         ENGINE,
         [{"from": nodes}, {"from": routers, "ports": [ports, *_cache_ports(deployment)]}],
         egress=[{"to": nodes}, *engine_egress(engine)],
-        notes={("spec", "egress"): "The cluster's nodes, names, and models from the hub by HTTPS."},
+        notes={"spec/egress": "The cluster's nodes, names, and models from the hub by HTTPS."},
     )
 
 
@@ -161,7 +159,6 @@ def _from(peers: list[Rule], port: int) -> Rule:
 
 
 def _cache_ports(deployment: Deployment) -> list[Rule]:
-    """The ports at which replicas publish what is in their caches, for those that route by it."""
     forms = {
         form
         for form in (
@@ -180,7 +177,7 @@ def _policy(
     ingress: list[Rule],
     *,
     egress: list[Rule],
-    notes: dict[Where, str] | None = None,
+    notes: dict[str, str] | None = None,
 ) -> Manifest:
     spec: dict[str, Any] = {
         "podSelector": {"matchLabels": deployment.selector(component)},
@@ -188,12 +185,67 @@ def _policy(
         "ingress": ingress,
         "egress": egress,
     }
-    return manifest(
-        component,
-        "networking.k8s.io/v1",
-        "NetworkPolicy",
-        deployment.name(component),
-        {"spec": spec},
-        labels=deployment.labels(component),
-        notes=notes,
+    return deployment.manifest(component, "NetworkPolicy", {"spec": spec}, notes=notes)
+
+
+API_SERVER_PORTS = (443, 6443, 8443, 16443)
+API_SERVER: Rule = {"ports": [{"protocol": "TCP", "port": port} for port in API_SERVER_PORTS]}
+NAME_PORTS = (53, 5353)
+"""The second is that of OpenShift's DNS pods."""
+NAMES: Rule = {
+    "ports": [{"protocol": protocol, "port": port} for port in NAME_PORTS for protocol in ("UDP", "TCP")]
+}
+MAX_PORT = 65535
+ANY_POD: Rule = {"to": [{"namespaceSelector": {}}]}
+PORTS = {"http": 80, "ws": 80, "hdfs": 8020, "file": 0}
+"""Of schemes; others are stores by HTTPS."""
+HTTPS = 443
+ADDRESS = re.compile(r"([a-z][a-z0-9+]*)://(?:[^/?#@]*@)?(?:\[[^\]]*\]|[^/?#:]*)(?::([0-9]{1,5}))?")
+SERVERS = re.compile(r"[\w.-]+:[0-9]{1,5}(?: *, *[\w.-]+:[0-9]{1,5})*")
+CALLING = ("source", "sink", "dead_letters", "engine", "checkpoint", "journal")
+
+
+def pipeline_egress(deployment: Deployment, job: Job, own: Rule, replicas: list[Rule]) -> list[Rule]:
+    spec = job.spec.model_dump(mode="json", serialize_as_any=True, include=set(CALLING))
+    # A model's name such as `gpt-oss:20` looks like an address.
+    spec["engine"].pop("model", None)
+    anywhere = deployment.settings.inference_pool is not None or (
+        deployment.settings.engine is None
+        and (job.spec.engine.kubernetes is not None or job.spec.engine.ray is not None)
     )
+    return [
+        NAMES,
+        {"to": [own, *replicas]},
+        *([ANY_POD] if anywhere else []),
+        _ports(job.pods, [spec, job.pods.state], API_SERVER_PORTS),
+    ]
+
+
+def gateway_egress(deployment: Deployment, pods: GatewayPods, replicas: list[Rule]) -> list[Rule]:
+    asks = "kubernetes" in deployment.engine_place
+    ports = _ports(pods, [], API_SERVER_PORTS if asks else ())
+    return [NAMES, {"to": replicas}, *([ports] if ports["ports"] else [])]
+
+
+def engine_egress(engine: EnginePods) -> list[Rule]:
+    ports = _ports(engine, [list(engine.args)], (HTTPS,) if engine.egress else ())
+    return [NAMES, *([ports] if ports["ports"] else [])]
+
+
+def _ports(pods: PipelinePods | GatewayPods | EnginePods, values: list[Any], more: Iterable[int]) -> Rule:
+    found = {*more, *pods.egress_ports, *ports_in([*values, dict(pods.env)])}
+    ports = (port for port in sorted(found) if 0 < port <= MAX_PORT)
+    return {"ports": [{"protocol": "TCP", "port": port} for port in ports]}
+
+
+def ports_in(value: Any) -> Iterator[int]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from ports_in(item)
+    elif isinstance(value, str):
+        if url := ADDRESS.match(value):
+            yield int(url[2] or PORTS.get(url[1], HTTPS))
+        elif SERVERS.fullmatch(value):
+            yield from (int(server.rpartition(":")[2]) for server in value.split(","))

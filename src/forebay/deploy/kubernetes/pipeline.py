@@ -10,9 +10,11 @@ from typing import Any
 
 from forebay.connectors.kafka.settings import KafkaSource
 from forebay.deploy.kubernetes.deployment import FLINK_METRICS_PORT, PIPELINE, Deployment, Job
-from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
+from forebay.deploy.kubernetes.manifest import Manifest
 from forebay.deploy.kubernetes.pods import (
     CONFIG_PATH,
+    ENDPOINTS,
+    Rule,
     config_files,
     config_hash,
     container_security,
@@ -20,10 +22,10 @@ from forebay.deploy.kubernetes.pods import (
     mounted,
     placement,
     pod_security,
+    role,
     scratch,
     with_volumes,
 )
-from forebay.deploy.kubernetes.rbac import ENDPOINTS, Rule, role
 from forebay.fleet.config import PLACES
 from forebay.flink.thread_mode import FEW_RECORDS
 from forebay.yaml_document import to_yaml as document_yaml
@@ -38,7 +40,6 @@ DRIVER = "org.apache.flink.client.python.PythonDriver"
 MODULE = "forebay.pipeline.application"
 FILE = "pipeline.yaml"
 MAIN_CONTAINER = "flink-main-container"
-"""The operator's name for the container that runs Flink."""
 PROGRAM_MEMORY = {"jobmanager.memory.jvm-overhead.min": "320m"}
 """If the job's program stays running: Flink's minimum plus 128 MiB for its process."""
 STOP_S = 60
@@ -61,35 +62,19 @@ def pipeline_manifests(deployment: Deployment) -> Iterator[Manifest]:
     job = deployment.job
     if job is None:
         return
-    name, labels = deployment.name(PIPELINE), deployment.labels(PIPELINE)
-    yield manifest(
-        PIPELINE,
-        "v1",
-        "ServiceAccount",
-        name,
-        {},
-        labels=labels,
-        annotations=job.pods.service_account_annotations,
-    )
+    roles = job.pods.service_account_annotations
+    yield deployment.manifest(PIPELINE, "ServiceAccount", {}, annotations=roles)
     why = (
         "Flink's job manager starts its task managers (pods), keeps its leader and the newest checkpoint in "
         "ConfigMaps, and makes its own Deployment the owner of both. The API server cannot limit the "
         "names of pods and ConfigMaps that are created. The router watches replicas (endpointslices)."
     )
     yield from role(deployment, PIPELINE, _rules(deployment, job), why)
-    yield manifest(
-        PIPELINE,
-        "v1",
-        "ServiceAccount",
-        deployment.name(TASKS),
-        {},
-        labels=labels,
-        annotations=job.pods.service_account_annotations,
-    )
+    name = deployment.name(TASKS)
+    yield deployment.manifest(PIPELINE, "ServiceAccount", {}, name=name, annotations=roles)
     why = "Task managers run the model's input and start nothing; they watch who leads."
     yield from role(deployment, PIPELINE, _task_rules(deployment, job), why, account=TASKS)
-    data = _files(deployment, job)
-    yield manifest(PIPELINE, "v1", "ConfigMap", name, {"data": data}, labels=labels)
+    yield deployment.manifest(PIPELINE, "ConfigMap", {"data": _files(deployment, job)})
     if _counts_topics(deployment, job):
         yield _queue_service(deployment)
     yield _flink_deployment(deployment, job)
@@ -100,7 +85,6 @@ def _files(deployment: Deployment, job: Job) -> dict[str, str]:
 
 
 def job_document(deployment: Deployment, job: Job) -> dict[str, Any]:
-    """The pipeline file with the engine of this deployment."""
     document = dict(job.document)
     settings = deployment.settings
     if settings.engine is None or not job.spec.asks_model:
@@ -162,7 +146,6 @@ def _endpoints(deployment: Deployment, job: Job) -> list[Rule]:
 
 
 def _watches_endpoints(engine: Any) -> bool:
-    """Whether replicas, those that answer or prefill, are the endpoints of a Service."""
     return isinstance(engine, dict) and ("kubernetes" in engine or _watches_endpoints(engine.get("prefill")))
 
 
@@ -178,25 +161,19 @@ def _queue_service(deployment: Deployment) -> Manifest:
         "selector": {**deployment.selector(PIPELINE), **JOB_MANAGER},
         "ports": [{"name": QUEUE, "port": QUEUE_PORT}],
     }
-    return manifest(
+    return deployment.manifest(
         PIPELINE,
-        "v1",
         "Service",
-        deployment.name(QUEUE),
         {"spec": spec},
-        labels=deployment.labels(PIPELINE),
+        name=deployment.name(QUEUE),
         notes={
-            (
-                "spec",
-                "selector",
-            ): "The job manager, by the label that Flink gives it: it counts what waits in "
+            "spec/selector": "The job manager, by the label that Flink gives it: it counts what waits in "
             "the topics. Task managers ask it, and scale by that."
         },
     )
 
 
 def flink_configuration(deployment: Deployment, job: Job) -> dict[str, str]:
-    """Flink's options of the cluster; the job's come with the pipeline file."""
     spec = job.pods
     state = spec.state.rstrip("/")
     return {
@@ -253,45 +230,32 @@ def _flink_deployment(deployment: Deployment, job: Job) -> Manifest:
             },
         }
     }  # fmt: skip
-    options = ("spec", "flinkConfiguration")
-    notes: dict[Where, str] = {
-        (
-            "spec",
-            "podTemplate",
-            "metadata",
-            "annotations",
-        ): "A changed pipeline file is a new version of the job.",
-        ("spec", "mode"): "One cluster for one job: subtasks of a task manager share one Python.",
-        (*options, "high-availability.type"): "A job manager that dies resumes from the newest checkpoint.",
-        (*options, "taskmanager.memory.segment-size"): (
+    options = "spec/flinkConfiguration"
+    notes: dict[str, str] = {
+        "spec/podTemplate/metadata/annotations": "A changed pipeline file is a new version of the job.",
+        "spec/mode": "One cluster for one job: subtasks of a task manager share one Python.",
+        f"{options}/high-availability.type": "A job manager that dies resumes from the newest checkpoint.",
+        f"{options}/taskmanager.memory.segment-size": (
             "Few records between operators: a restore waits for them, and no count of a topic has them."
         ),
-        (*options, "jobmanager.memory.jvm-overhead.min"): (
+        f"{options}/jobmanager.memory.jvm-overhead.min": (
             "The pipeline's program stays in the job manager's pod to count what waits, outside of the heap."
         ),
-        (*options, "kubernetes.taskmanager.service-account"): (
+        f"{options}/kubernetes.taskmanager.service-account": (
             "The job manager's account may start pods; task managers must not."
         ),
-        (*options, "web.submit.enable"): "Flink's web page cannot add or end jobs.",
-        (*options, "kubernetes.operator.job.autoscaler.enabled"): (
+        f"{options}/web.submit.enable": "Flink's web page cannot add or end jobs.",
+        f"{options}/kubernetes.operator.job.autoscaler.enabled": (
             "Flink's autoscaler measures how busy an operator is, and one that waits for an engine is idle."
         ),
-        ("spec", "jobManager", "resource", "memory"): "Flink's unit: m is MiB.",
-        ("spec", "job", "entryClass"): (
+        "spec/jobManager/resource/memory": "Flink's unit: m is MiB.",
+        "spec/job/entryClass": (
             "No jarURI: flink-python lies in the image's lib/. A jar submitted with the job can be loaded "
             "once in the life of a task manager only."
         ),
-        ("spec", "job", "args"): "Flink's own arguments first, then the pipeline's.",
+        "spec/job/args": "Flink's own arguments first, then the pipeline's.",
     }
-    return manifest(
-        PIPELINE,
-        "flink.apache.org/v1beta1",
-        "FlinkDeployment",
-        deployment.name(PIPELINE),
-        content,
-        labels=deployment.labels(PIPELINE),
-        notes=notes,
-    )
+    return deployment.manifest(PIPELINE, "FlinkDeployment", content, notes=notes)
 
 
 def _queue_arguments(deployment: Deployment, job: Job) -> tuple[str, ...]:
@@ -301,7 +265,7 @@ def _queue_arguments(deployment: Deployment, job: Job) -> tuple[str, ...]:
 
 
 def _state_id(state: str) -> str:
-    """An id from the state's location, unique to the pipeline: it names Kafka transactions."""
+    """Unique to the pipeline: it names Kafka transactions."""
     return hashlib.sha256(state.rstrip("/").encode()).hexdigest()[:12]
 
 

@@ -1,12 +1,14 @@
-"""What all pods share: the `restricted` security standard, resources, secrets, volumes."""
+"""What all pods share: the `restricted` security standard, resources, secrets, volumes, rights."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from forebay.deploy.fields import SecretKey
+from forebay.deploy.kubernetes.deployment import Deployment
+from forebay.deploy.kubernetes.manifest import Manifest
 from forebay.deploy.kubernetes.pod_settings import PodSpec
 
 USER = 9999
@@ -18,7 +20,6 @@ Volume = tuple[dict[str, Any], dict[str, Any]]
 
 
 def pod_security() -> dict[str, Any]:
-    """The pod's part of the `restricted` standard."""
     return {
         "runAsNonRoot": True,
         "runAsUser": USER,
@@ -30,7 +31,6 @@ def pod_security() -> dict[str, Any]:
 
 
 def container_security() -> dict[str, Any]:
-    """The container's part, with a read-only root file system."""
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
@@ -39,7 +39,7 @@ def container_security() -> dict[str, Any]:
 
 
 def resources(spec: PodSpec, extra: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Requests and limits. Memory and accelerators are never overcommitted; CPU time is shared."""
+    """Memory and accelerators are never overcommitted; CPU time is shared."""
     fixed = {"memory": spec.memory, **(extra or {})}
     return {"requests": {"cpu": spec.cpu, **fixed}, "limits": fixed}
 
@@ -47,9 +47,8 @@ def resources(spec: PodSpec, extra: Mapping[str, str] | None = None) -> dict[str
 def environment(
     spec: PodSpec, own: Mapping[str, str] | None = None, secrets: Mapping[str, SecretKey] | None = None
 ) -> list[dict[str, Any]]:
-    """Environment variables, each once. Those of `spec` override `own` and `secrets`; its secrets override
-    its `env`. Secrets come first, so that others may use `$(NAME)`.
-    """
+    """Each variable once: those of `spec` override `own` and `secrets`; its secrets override its `env`.
+    Secrets come first, so that others may use `$(NAME)`."""
     ours = {name: ref for name, ref in (secrets or {}).items() if name not in spec.env}
     held = {**ours, **spec.secrets}
     plain = {name: value for name, value in {**(own or {}), **spec.env}.items() if name not in held}
@@ -64,7 +63,6 @@ def from_secrets(secrets: Mapping[str, SecretKey]) -> list[dict[str, Any]]:
 
 
 def scratch(name: str, path: str, size: str, *, memory: bool = False) -> Volume:
-    """An empty writable folder that lives as long as the pod."""
     source: dict[str, Any] = {"medium": "Memory"} if memory else {}
     return {"name": name, "emptyDir": {**source, "sizeLimit": size}}, {"name": name, "mountPath": path}
 
@@ -91,7 +89,6 @@ def mounted(spec: PodSpec) -> list[Volume]:
 
 
 def placement(spec: PodSpec) -> dict[str, Any]:
-    """Node selection, tolerations and pull secrets, if configured."""
     found: dict[str, Any] = {}
     if spec.node_selector:
         found["nodeSelector"] = dict(spec.node_selector)
@@ -111,7 +108,6 @@ def placement(spec: PodSpec) -> dict[str, Any]:
 
 
 def spread(labels: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Spread replicas over nodes and zones if possible."""
     return [
         {
             "maxSkew": 1,
@@ -140,3 +136,24 @@ def http_probe(path: str, port: str, *, every_s: int, failures: int, timeout_s: 
         "timeoutSeconds": timeout_s,
         "failureThreshold": failures,
     }
+
+
+GROUP = "rbac.authorization.k8s.io"
+Rule = dict[str, Any]
+ENDPOINTS: Rule = {
+    "apiGroups": ["discovery.k8s.io"],
+    "resources": ["endpointslices"],
+    "verbs": ["list", "watch"],
+}
+
+
+def role(
+    deployment: Deployment, component: str, rules: Sequence[Rule], why: str, *, account: str | None = None
+) -> Iterator[Manifest]:
+    name = deployment.name(account or component)
+    yield deployment.manifest(component, "Role", {"rules": list(rules)}, name=name, notes={"rules": why})
+    binding = {
+        "roleRef": {"apiGroup": GROUP, "kind": "Role", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": name}],
+    }
+    yield deployment.manifest(component, "RoleBinding", binding, name=name)

@@ -11,7 +11,7 @@ from typing import Any
 
 from forebay.deploy.kubernetes.deployment import DASHBOARD_PORT, ENGINE, RAY, Deployment
 from forebay.deploy.kubernetes.engine import claim_template, engine_environment, engine_volumes
-from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
+from forebay.deploy.kubernetes.manifest import Manifest
 from forebay.deploy.kubernetes.pipeline import quantity
 from forebay.deploy.kubernetes.pod_settings import EnginePods
 from forebay.deploy.kubernetes.pods import (
@@ -27,11 +27,9 @@ from forebay.deploy.kubernetes.pods import (
     with_volumes,
 )
 from forebay.deploy.kubernetes.settings import RaySpec
-from forebay.deploy.ray.config import whole_config
-from forebay.deploy.ray.settings import RayFleetSpec
+from forebay.deploy.ray.config import RayFleetSpec, whole_config
 from forebay.yaml_document import to_yaml
 
-PART = RAY
 HEAD_CPU, HEAD_MEMORY = "2", "4Gi"
 AGENT_PORT = 52365
 NODE_HEALTH = "/api/healthz"
@@ -47,29 +45,24 @@ def ray_manifests(deployment: Deployment) -> Iterator[Manifest]:
     ray, engine = deployment.settings.ray, deployment.settings.engine
     if ray is None or engine is None:
         return
-    name = deployment.name(ENGINE)
-    yield manifest(
-        PART,
-        "v1",
+    yield deployment.manifest(
+        ENGINE,
         "ServiceAccount",
-        name,
         {"automountServiceAccountToken": False},
-        labels=deployment.labels(ENGINE),
+        part=RAY,
         annotations=engine.service_account_annotations,
-        notes={("automountServiceAccountToken",): "Engines never call the API server."},
+        notes={"automountServiceAccountToken": "Engines never call the API server."},
     )
     if engine.gpu is not None and engine.gpu.device_class is not None:
         yield claim_template(deployment, engine.gpu.device_class, engine.gpu.count)
     yield _heads(deployment)
     budget = {"maxUnavailable": 1, "selector": {"matchLabels": deployment.selector(ENGINE)}}
-    yield manifest(
-        PART,
-        "policy/v1",
+    yield deployment.manifest(
+        ENGINE,
         "PodDisruptionBudget",
-        name,
         {"spec": budget},
-        labels=deployment.labels(ENGINE),
-        notes={("spec", "maxUnavailable"): "Nodes are emptied one replica at a time."},
+        part=RAY,
+        notes={"spec/maxUnavailable": "Nodes are emptied one replica at a time."},
     )
     yield _service(deployment, ray, engine)
 
@@ -87,16 +80,13 @@ def _heads(deployment: Deployment) -> Manifest:
         "Headless: every head. KubeRay's own Service means the old cluster until the new one has replaced "
         "it; routers and autoscaler need both meanwhile."
     )
-    return manifest(
-        PART,
-        "v1",
+    return deployment.manifest(
+        RAY,
         "Service",
-        deployment.name(RAY),
         content,
-        labels=deployment.labels(RAY),
         notes={
-            ("spec", "clusterIP"): why,
-            ("spec", "publishNotReadyAddresses"): "Engines run on while their head misses a probe.",
+            "spec/clusterIP": why,
+            "spec/publishNotReadyAddresses": "Engines run on while their head misses a probe.",
         },
     )
 
@@ -118,62 +108,41 @@ def _service(deployment: Deployment, ray: RaySpec, engine: EnginePods) -> Manife
         },
         "rayClusterConfig": _cluster(deployment, ray, engine, serve["applications"][0]["args"]),
     }
-    cluster = ("spec", "rayClusterConfig")
-    worker = (*cluster, "workerGroupSpecs", 0)
-    notes: dict[Where, str] = {
-        ("spec", "serveConfigV2"): "The fleet of `forebay deploy ray`: Serve starts and watches engines, and "
-        "no request passes through it.",
-        ("spec", "rayClusterDeletionDelaySeconds"): "An old cluster's last replicas finish their requests.",
-        (
-            "spec",
-            "upgradeStrategy",
-        ): "A new cluster takes over from the old one step by step, by Serve's target_capacity.",
-        (
-            *cluster,
-            "enableInTreeAutoscaling",
-        ): "KubeRay requires it for this strategy: a pod starts with each replica "
-        "that Serve needs, and ends when it is idle.",
-        (
-            *cluster,
-            "authOptions",
-        ): "KubeRay gives every node the token. Without a name of the Secret it would "
-        "make one for each cluster, and nothing else would have it.",
-        (
-            *cluster,
-            "headGroupSpec",
-            "rayStartParams",
-        ): "No replica on the head: it must outlive them.",
-        (*worker, "minReplicas"): "A new cluster begins without pods.",
-        (
-            *worker,
-            "template",
-            "metadata",
-            "annotations",
-        ): "A changed engine, or limit, is a new cluster: Serve "
-        "would replace replicas before new ones run, and KubeRay changes no limit of a cluster.",
-        (*worker, "rayStartParams"): "One replica takes all of a pod; nothing goes through the object store.",
-        (
-            *worker,
-            "template",
-            "spec",
-            "containers",
-            0,
-            "readinessProbe",
-        ): "KubeRay's own also checks Serve's proxy, and there is none.",
+    cluster = "spec/rayClusterConfig"
+    worker = f"{cluster}/workerGroupSpecs/0"
+    notes = {
+        "spec/serveConfigV2": (
+            "The fleet of `forebay deploy ray`: Serve starts and watches engines, and no request passes "
+            "through it."
+        ),
+        "spec/rayClusterDeletionDelaySeconds": "An old cluster's last replicas finish their requests.",
+        "spec/upgradeStrategy": (
+            "A new cluster takes over from the old one step by step, by Serve's target_capacity."
+        ),
+        f"{cluster}/enableInTreeAutoscaling": (
+            "KubeRay requires it for this strategy: a pod starts with each replica that Serve needs, and "
+            "ends when it is idle."
+        ),
+        f"{cluster}/authOptions": (
+            "KubeRay gives every node the token. Without a name of the Secret it would make one for each "
+            "cluster, and nothing else would have it."
+        ),
+        f"{cluster}/headGroupSpec/rayStartParams": "No replica on the head: it must outlive them.",
+        f"{worker}/minReplicas": "A new cluster begins without pods.",
+        f"{worker}/template/metadata/annotations": (
+            "A changed engine, or limit, is a new cluster: Serve would replace replicas before new ones run, "
+            "and KubeRay changes no limit of a cluster."
+        ),
+        f"{worker}/rayStartParams": "One replica takes all of a pod; nothing goes through the object store.",
+        f"{worker}/template/spec/containers/0/readinessProbe": (
+            "KubeRay's own also checks Serve's proxy, and there is none."
+        ),
     }
-    return manifest(
-        PART,
-        "ray.io/v1",
-        "RayService",
-        deployment.name(ENGINE),
-        {"spec": spec},
-        labels=deployment.labels(ENGINE),
-        notes=notes,
-    )
+    return deployment.manifest(ENGINE, "RayService", {"spec": spec}, part=RAY, notes=notes)
 
 
 def ray_fleet(deployment: Deployment, engine: EnginePods) -> RayFleetSpec:
-    """The fleet for `forebay deploy ray` and `forebay autoscale ray`."""
+    """For `forebay deploy ray` and `forebay autoscale ray`."""
     return RayFleetSpec(
         address=deployment.ray_dashboard,
         name=deployment.instance,
@@ -197,9 +166,8 @@ def ray_fleet(deployment: Deployment, engine: EnginePods) -> RayFleetSpec:
 
 
 def _submitted(deployment: Deployment, engine: EnginePods) -> int:
-    """Replicas in Serve's config. With `scaling` the maximum: in an upgrade Serve starts a share of them
-    until the autoscaler sets a number, and a lower one would stop engines at work.
-    """
+    """With `scaling` the maximum: in an upgrade Serve starts a share of the number in its config until the
+    autoscaler sets one, and a lower one would stop engines at work."""
     scaling = deployment.settings.scaling
     return max(1, engine.replicas) if scaling is None else scaling.max
 
@@ -248,7 +216,7 @@ def _cluster(
 
 
 def _cpus(engine: EnginePods) -> int:
-    """The pod's CPUs, all for one replica: Ray sets libraries' threads by it."""
+    """All for one replica: Ray sets libraries' threads by it."""
     return max(1, math.floor(quantity(engine.cpu)))
 
 

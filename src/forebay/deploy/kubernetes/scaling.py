@@ -9,23 +9,23 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from forebay.deploy.kubernetes.autoscaler import autoscaler_manifests
-from forebay.deploy.kubernetes.deployment import Deployment, Pool
-from forebay.deploy.kubernetes.manifest import Manifest, Where, manifest
-from forebay.deploy.kubernetes.metrics import (
+from forebay.deploy.kubernetes.autoscaler import autoscaler_manifests, ray_autoscaler_manifests
+from forebay.deploy.kubernetes.deployment import (
     EXTERNAL_METRIC,
     IN_FLIGHT,
+    INSTANCE,
     PENDING,
     RUNNING,
     WANTED,
+    Deployment,
+    Pool,
     gateway_load,
     of_pipeline,
     series,
     series_label,
 )
-from forebay.deploy.kubernetes.names import INSTANCE
-from forebay.deploy.kubernetes.ray_autoscaler import ray_autoscaler_manifests
-from forebay.deploy.kubernetes.settings import ScalingSpec
+from forebay.deploy.kubernetes.manifest import Manifest, manifest
+from forebay.deploy.kubernetes.settings import ReplicaScaling
 from forebay.fleet.autoscale.shares import Share
 
 PART = "scaling"
@@ -50,7 +50,7 @@ def scaling_manifests(deployment: Deployment) -> Iterator[Manifest]:
             yield _autoscaler(deployment, pool, scaling)
 
 
-def _behavior(pool: Pool, scaling: ScalingSpec, *, parts: int = 1) -> dict[str, Any]:
+def _behavior(pool: Pool, scaling: ReplicaScaling, *, parts: int = 1) -> dict[str, Any]:
     """Up at once, down later by one replica at a time. The metric counts replicas, or `parts` of one."""
     # By default a tenth more or less counts as equal: from ten replicas on, one more would not start.
     exact = {"tolerance": "0"} if pool.limits.most * parts >= BLURRED_FROM else {}
@@ -68,13 +68,10 @@ def _behavior(pool: Pool, scaling: ScalingSpec, *, parts: int = 1) -> dict[str, 
     }
 
 
-def formula(deployment: Deployment, scaling: ScalingSpec) -> str:
-    """KEDA's formula; a trigger that cannot be read is null.
-
-    `wanted` includes booting replicas, requests do not: booting ones are subtracted from the load, but never
-    cause a removal. None is removed while a load is unknown. All numbers are floats, as KEDA's own: integer
-    division would turn -1/8 into 0.
-    """
+def formula(deployment: Deployment, scaling: ReplicaScaling) -> str:
+    """`wanted` includes booting replicas; they are subtracted from requests, but never cause a removal. A
+    trigger that cannot be read is null: none is removed. All numbers are floats: integer division would
+    turn -1/8 into 0."""
     requests = f"{scaling.requests_per_replica}.0"
     lines = ["let there = replicas ?? 1.0;", "let unready = max(there - (ready ?? there), 0.0);"]
     parts, least = [], ["damped"]
@@ -96,9 +93,6 @@ def formula(deployment: Deployment, scaling: ScalingSpec) -> str:
 
 
 def wanted_query(deployment: Deployment, share: Share) -> str:
-    """Query for the pool's part of the wanted replicas. Each subtask decides for all: the largest number
-    counts.
-    """
     return _part(f"max({of_pipeline(deployment, WANTED)})", share)
 
 
@@ -110,8 +104,8 @@ def gateway_query(deployment: Deployment, share: Share) -> str:
     return _part(f"sum({gateway_load(deployment)})", share)
 
 
-def total_query(deployment: Deployment, scaling: ScalingSpec) -> str:
-    """Query for the replicas of pipeline and gateway together; empty if one is unknown."""
+def total_query(deployment: Deployment, scaling: ReplicaScaling) -> str:
+    """For pipeline and gateway together; empty if one is unknown."""
     requests, parts = scaling.requests_per_replica, []
     if deployment.job is not None:
         wanted, held = f"max({of_pipeline(deployment, WANTED)})", _held(deployment)
@@ -129,7 +123,7 @@ def _part(query: str, share: Share) -> str:
     return query if share.whole else f"({query}) * {share.parts} / {share.of}"
 
 
-def _triggers(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> Iterator[dict[str, Any]]:
+def _triggers(deployment: Deployment, pool: Pool, scaling: ReplicaScaling) -> Iterator[dict[str, Any]]:
     if deployment.job is not None:
         yield _trigger(scaling, "wanted", wanted_query(deployment, pool.share))
         yield _trigger(scaling, "held", held_query(deployment, pool.share))
@@ -143,7 +137,7 @@ def _parts(pool: Pool) -> int:
     return pool.share.of // math.gcd(pool.share.of, pool.share.parts)
 
 
-def _scaled_object(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> Manifest:
+def _scaled_object(deployment: Deployment, pool: Pool, scaling: ReplicaScaling) -> Manifest:
     spec: dict[str, Any] = {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": pool.name},
         "pollingInterval": POLL_S,
@@ -166,41 +160,31 @@ def _scaled_object(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> 
         },
         "triggers": list(_triggers(deployment, pool, scaling)),
     }
-    notes: dict[Where, str] = {
-        ("spec", "cooldownPeriod"): "Only for the step from one replica to none.",
-        (
-            "spec",
-            "fallback",
-            "behavior",
-        ): "A metric that cannot be read is null in the formula, which then keeps the "
-        "existing replicas: missing metrics never remove one.",
-        (
-            "spec",
-            "advanced",
-            "scalingModifiers",
-            "formula",
-        ): "Loads add up: the replicas that the pipeline needs (or the requests that it holds, in "
-        "replicas), and the requests of the gateway, in replicas. Those that still load their model are "
-        "subtracted from requests, not from wanted replicas. While a load is not known, no replica is taken "
-        "away.",
-        ("spec", "advanced", "scalingModifiers", "target"): "The formula counts replicas.",
-        (
-            "spec",
-            "triggers",
-        ): "The formula gets the plain values: KEDA ignores the thresholds in it, and requires "
+    notes = {
+        "spec/cooldownPeriod": "Only for the step from one replica to none.",
+        "spec/fallback/behavior": (
+            "A metric that cannot be read is null in the formula, which then keeps the existing replicas: "
+            "missing metrics never remove one."
+        ),
+        "spec/advanced/scalingModifiers/formula": (
+            "Loads add up: the replicas that the pipeline needs (or the requests that it holds, in "
+            "replicas), and the requests of the gateway, in replicas. Those that still load their model are "
+            "subtracted from requests, not from wanted replicas. While a load is not known, no replica is "
+            "taken away."
+        ),
+        "spec/advanced/scalingModifiers/target": "The formula counts replicas.",
+        "spec/triggers": "The formula gets the plain values: KEDA ignores the thresholds in it, and requires "
         "them all the same. A series that is missing is null, not 0."
         + ("" if pool.share.whole else f" Of every load, this pool has {pool.share} parts."),
     }
     if scaling.min == 0:
-        notes["spec", "minReplicaCount"] = (
+        notes["spec/minReplicaCount"] = (
             "The HPA that KEDA makes goes down to 1; KEDA itself removes the last one."
         )
-    return manifest(
-        PART, "keda.sh/v1alpha1", "ScaledObject", pool.name, {"spec": spec}, labels=pool.labels, notes=notes
-    )
+    return manifest(PART, "ScaledObject", pool.name, {"spec": spec}, labels=pool.labels, notes=notes)
 
 
-def _trigger(scaling: ScalingSpec, name: str, query: str) -> dict[str, Any]:
+def _trigger(scaling: ReplicaScaling, name: str, query: str) -> dict[str, Any]:
     return {
         "type": "prometheus",
         "name": name,
@@ -215,7 +199,6 @@ def _trigger(scaling: ScalingSpec, name: str, query: str) -> dict[str, Any]:
 
 
 def _pods(pool: Pool) -> dict[str, Any]:
-    """The existing pods, by the API server: known even without Prometheus."""
     selector = ",".join(f"{key}={value}" for key, value in pool.selector.items())
     return {
         "type": "kubernetes-workload",
@@ -225,7 +208,7 @@ def _pods(pool: Pool) -> dict[str, Any]:
     }
 
 
-def _autoscaler(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> Manifest:
+def _autoscaler(deployment: Deployment, pool: Pool, scaling: ReplicaScaling) -> Manifest:
     chosen = {"matchLabels": {series_label(INSTANCE): deployment.instance}}
     share = pool.share
     # Rounded up: of 7 wanted, 3 of 7 parts are exactly 3 replicas.
@@ -247,17 +230,14 @@ def _autoscaler(deployment: Deployment, pool: Pool, scaling: ScalingSpec) -> Man
     }
     return manifest(
         PART,
-        "autoscaling/v2",
         "HorizontalPodAutoscaler",
         pool.name,
         {"spec": spec},
         labels=pool.labels,
         notes={
-            (
-                "spec",
-                "metrics",
-            ): f"The alert rules record {EXTERNAL_METRIC}, and an adapter has to serve it by this name: "
-            f"{total_query(deployment, scaling)}. A value of n with a target of 1 for each replica is n "
-            "replicas" + ("." if share.whole else f"; with this target, {share} parts of them, rounded up.")
+            "spec/metrics": f"The alert rules record {EXTERNAL_METRIC}, and an adapter has to serve it by "
+            f"this name: {total_query(deployment, scaling)}. A value of n with a target of 1 for each "
+            "replica is n replicas"
+            + ("." if share.whole else f"; with this target, {share} parts of them, rounded up.")
         },
     )

@@ -17,7 +17,7 @@ from forebay.fleet.autoscale.base import Limits
 from forebay.fleet.autoscale.shares import limits_of_pools
 
 
-class ScalingSpec(Model):
+class ReplicaScaling(Model):
     """How many replicas there are, over all pools, and what scales them."""
 
     by: Literal["keda", "hpa", "controller"] = Field(
@@ -46,7 +46,7 @@ class ScalingSpec(Model):
     )
 
 
-class MonitoringSpec(Model):
+class PrometheusSpec(Model):
     """What Prometheus scrapes, and its alerts."""
 
     pod_monitor: Switch = Field(True, description="Render a PodMonitor, for the Prometheus operator.")
@@ -137,10 +137,10 @@ class DeploymentSpec(Model):
         None, description="The vLLM replicas; null: the pipeline's `engine` is already running."
     )
     gateway: GatewayPods | None = Field(None, description="The gateway; null: none.")
-    scaling: ScalingSpec | None = Field(
+    scaling: ReplicaScaling | None = Field(
         None, description="Who scales the replicas; null: they are not scaled."
     )
-    monitoring: MonitoringSpec = Field(MonitoringSpec(), description="What Prometheus scrapes.")
+    monitoring: PrometheusSpec = Field(PrometheusSpec(), description="What Prometheus scrapes.")
     inference_pool: InferencePoolSpec | None = Field(
         None, description="An InferencePool for users of the Gateway API; null: none."
     )
@@ -225,7 +225,7 @@ class DeploymentSpec(Model):
                 f"expected two, one with role: prefill and one with role: decode, found {', '.join(roles)}",
             )
 
-    def _problems_of_scaling(self, scaling: ScalingSpec) -> Iterator[tuple[str, str]]:
+    def _problems_of_scaling(self, scaling: ReplicaScaling) -> Iterator[tuple[str, str]]:
         if scaling.min > scaling.max:
             yield "scaling.min", f"expected at most scaling.max ({scaling.max}), found {scaling.min}"
         if scaling.by == "keda" and scaling.prometheus is None:
@@ -244,7 +244,7 @@ class DeploymentSpec(Model):
             yield from _problems_of_replicas(self.engine, scaling)
 
 
-def _problems_of_replicas(engine: EnginePods, scaling: ScalingSpec) -> Iterator[tuple[str, str]]:
+def _problems_of_replicas(engine: EnginePods, scaling: ReplicaScaling) -> Iterator[tuple[str, str]]:
     pools = engine.pools or (engine,)
     begin = sum(pool.replicas for pool in pools)
     if len(pools) > scaling.max:

@@ -1,4 +1,5 @@
-"""Scales a fleet on Ray by the load of pipeline and gateway. A failure changes nothing until the next round.
+"""Scales a fleet on Ray by the load of pipeline and gateway. A failure changes nothing until the next
+round.
 
 If the dashboard's name has several addresses, one cluster is replacing another: each has the share of the
 fleet that its `target_capacity` gives.
@@ -14,14 +15,12 @@ from dataclasses import dataclass, field, replace
 
 import aiohttp
 
-from forebay.clients.ray.addresses import each_address
-from forebay.clients.ray.engines import fleet_application
-from forebay.clients.ray.instance import DEPLOY_FAILED, ServeApplication, ServeDeployment
-from forebay.clients.ray.ports import DEPLOYMENT
-from forebay.clients.ray.rest import ServeRest
+from forebay.clients.ray import DEPLOYMENT
+from forebay.clients.ray.instance import DEPLOY_FAILED, ServeApplication, ServeDeployment, fleet_application
+from forebay.clients.ray.rest import ServeRest, each_address
 from forebay.clock import Clock
 from forebay.deploy.controller.decision import Decider, DeploymentState
-from forebay.deploy.controller.exposition import (
+from forebay.deploy.controller.scrape import (
     MAX_CHARS,
     PARTLY_READ,
     ObservedLoad,
@@ -36,27 +35,22 @@ TIMEOUT_S = 3.0
 UNHEALTHY, STARTUP_FAILED = "UNHEALTHY", "REPLICA_STARTUP_FAILED"
 WHOLE_PERCENT = 100.0
 Read = Callable[[str], Awaitable[str]]
-"""The text at a URL. Raises `DeployError`."""
 Addresses = Callable[[str], Awaitable[Sequence[str]]]
-"""A URL for each process behind a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetPart:
-    """One cluster's part of the fleet."""
-
     address: str
     state: DeploymentState
     percent: float = WHOLE_PERCENT
 
     def share(self, whole: int) -> int:
-        """Replicas out of `whole`, rounded as Serve does: at least one unless `whole` is 0."""
+        """Rounded as Serve does: at least one unless `whole` is 0."""
         if self.percent == 0 or whole == 0:
             return 0
         return max(1, math.floor(whole * self.percent / WHOLE_PERCENT + 0.5))
 
     def whole(self) -> DeploymentState:
-        """The whole fleet's state, extrapolated from this part."""
         if self.percent in (0, WHOLE_PERCENT):
             return self.state
         scale = WHOLE_PERCENT / self.percent
@@ -68,11 +62,7 @@ class FleetPart:
 @dataclass(slots=True)
 class RayScaler:
     """Gives the fleet `name` the replicas that pipeline and gateway need. Serve has no conditional update:
-    run one scaler per fleet.
-
-    `metrics`, `gateway_metrics`: URLs in Prometheus' format; all addresses of their names are read. Each
-    address of the dashboard's name is a cluster with all or part of the fleet.
-    """
+    run one scaler per fleet."""
 
     address: str
     name: str
@@ -85,7 +75,7 @@ class RayScaler:
     _logged: dict[str, str] = field(default_factory=dict, init=False)
 
     async def round(self) -> None:
-        """Read once, and scale. Raises nothing for failures of clusters."""
+        """Raises nothing for failures of clusters."""
         self.decider.observe(await self._load(), self.clock.monotonic_s())
         try:
             parts = await self._parts()
@@ -101,7 +91,6 @@ class RayScaler:
         self._warn("cluster", f"{self.name}: {decision.reason}; {whole.trouble}" if whole.trouble else "")
 
     async def _parts(self) -> list[FleetPart]:
-        """Each cluster's part, if it answers; raises `DeployError` if none does."""
         found = await asyncio.gather(*map(self._part, await self.addresses(self.address)))
         parts = [each for each in found if isinstance(each, FleetPart)]
         if not parts:
@@ -174,15 +163,13 @@ def state_of(found: ServeApplication) -> DeploymentState:
 
 
 def _does_not_start(deployment: ServeDeployment) -> bool:
-    """Whether new replicas do not become ready, other than replaced ones."""
+    """New replicas do not become ready, other than replaced ones."""
     at_start = deployment.status == UNHEALTHY and deployment.trigger == STARTUP_FAILED
     return deployment.status == DEPLOY_FAILED or at_start
 
 
 async def read_text(http: aiohttp.ClientSession, url: str) -> str:
-    """The text at `url`, limited in time and size, without redirects. Raises `DeployError` without the URL's
-    password.
-    """
+    """Limited in time and size, without redirects. Raises `DeployError` without the URL's password."""
     where, timeout = shown(url), aiohttp.ClientTimeout(total=TIMEOUT_S)
     try:
         async with http.get(url, timeout=timeout, allow_redirects=False) as answer:

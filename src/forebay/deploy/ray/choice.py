@@ -1,8 +1,8 @@
 """Which replica a program on a Ray cluster gets: the gateway's estimate, from a handle's own data. Pure.
 
-A handle sees requests and the replicas' reports, but no answers. So a first token is assumed at its expected
-time, and the oldest requests are assumed to have ended if their replica reports fewer. Code on the cluster
-needs only the standard library and numpy.
+A handle sees no answers. So a first token is assumed at its expected time, and the oldest requests are
+assumed to have ended if their replica reports fewer. Code on the cluster needs only the standard library and
+numpy.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forebay.clock import Clock
-from forebay.deploy.ray.stats import STATS_PERIOD_S, ReplicaSeen
+from forebay.engine.load import parse_cache_tokens, parse_metrics
 from forebay.fleet.estimate import ExpectedTtft
 from forebay.fleet.replica_table import ReplicaLimits, ReplicaTable
 from forebay.fleet.routing_request import (
@@ -29,6 +29,7 @@ from forebay.fleet.routing_request import (
 )
 from forebay.records import ReplicaLoad
 
+STATS_PERIOD_S = 1.0
 SEEN_S = 2 * STATS_PERIOD_S
 """Age from which a request is in its replica's report."""
 MAX_S = 60.0
@@ -45,20 +46,14 @@ class Placement:
 
 @dataclass(slots=True)
 class _Row:
-    """Own requests at one replica, oldest first: all, and those without a first token. `reported`: the total
-    that it reports.
-    """
-
     sent: deque[InFlightRequest] = field(default_factory=deque)
     queued: deque[InFlightRequest] = field(default_factory=deque)
     reported: float = math.inf
 
 
 class ReplicaChooser:
-    """Ranks the replicas for one request after the other. Belongs to one event loop.
-
-    Call `update` with the replicas; then per request `place`, `rank` (repeatedly), and `settle` once.
-    """
+    """Belongs to one event loop. Call `update` with the replicas; then per request `place`, `rank`
+    (repeatedly), and `settle` once."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -68,7 +63,6 @@ class ReplicaChooser:
         self._rows: dict[int, _Row] = {}
 
     def update(self, replicas: Sequence[ReplicaSeen]) -> None:
-        """Replace the replicas and their reports."""
         fleet, now_s = self._fleet, self._clock.monotonic_s()
         self._go_on(now_s)
         here = {replica.name for replica in replicas}
@@ -89,14 +83,12 @@ class ReplicaChooser:
             fleet.set_available(self._numbers[replica.name], not alive or not replica.away)
 
     def place(self, text: str, given_tokens: int = 0) -> Placement:
-        """Begin a request with this prompt; `given_tokens` of it are known by number only."""
+        """`given_tokens` of the prompt are known by number only."""
         tokens = round(len(text) / CHARS_PER_TOKEN) + given_tokens
         return Placement(RoutingRequest(max(1, tokens), text_blocks(text)))
 
     def rank(self, placement: Placement) -> list[list[str]]:
-        """All replicas in three ranks: best, next best, others. The request counts at the best one until
-        settled.
-        """
+        """Three ranks: best, next best, others. The request counts at the best one until settled."""
         fleet, demand, now_s = self._fleet, placement.demand, self._clock.monotonic_s()
         self._end(placement, now_s)
         self._go_on(now_s)
@@ -124,7 +116,6 @@ class ReplicaChooser:
             self._take(number, placement.demand, self._fleet.cached(placement.demand), now_s)
 
     def in_flight(self, name: str) -> int:
-        """Estimate of the own requests at this replica."""
         return len(self._rows[self._numbers[name]].sent)
 
     def _take(self, number: int, demand: RoutingRequest, cached: Vector, now_s: float) -> InFlightRequest:
@@ -166,9 +157,8 @@ class ReplicaChooser:
 
 
 def asked_text(values: Sequence[object]) -> tuple[str, int]:
-    """The prompt among a call's arguments (an OpenAI body, parsed or not, or a prompt), maybe empty, and its
-    further tokens given as numbers.
-    """
+    """The prompt among a call's arguments (an OpenAI body, parsed or not, or a prompt), maybe empty, and
+    its further tokens given as numbers."""
     for value in values:
         found = value
         if isinstance(value, bytes) or (isinstance(value, str) and value.lstrip()[:1] == "{"):
@@ -195,3 +185,41 @@ def _body_text(body: Mapping[str, Any]) -> tuple[str, int] | None:
             return "", len(prompt)
         return "\0".join(one for one in prompt if isinstance(one, str)), 0
     return None
+
+
+def replica_metadata(url: str, metrics: str | None) -> dict[str, Any]:
+    tokens = parse_cache_tokens(metrics or "")
+    return {"url": url} | ({} if tokens is None else {"kv_tokens": tokens})
+
+
+def routing_stats(metrics: str | None) -> dict[str, Any]:
+    if metrics is None:
+        return {"away": True}
+    load, _ = parse_metrics(metrics, observed_s=0.0)
+    return {} if load.running is None else {"running": load.running, "waiting": load.waiting or 0.0}
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSeen:
+    """`running`, `waiting`: requests, None if unknown. `kv_tokens`: size of its KV cache. `away`: it does
+    not answer."""
+
+    name: str
+    running: float | None = None
+    waiting: float | None = None
+    kv_tokens: float = math.inf
+    away: bool = False
+
+    @classmethod
+    def parse(cls, name: str, metadata: Mapping[str, Any], stats: Mapping[str, Any]) -> ReplicaSeen:
+        return cls(
+            name,
+            _number(stats.get("running")),
+            _number(stats.get("waiting")),
+            _number(metadata.get("kv_tokens")) or math.inf,
+            stats.get("away") is True,
+        )
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and 0 <= value < math.inf else None

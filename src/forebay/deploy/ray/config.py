@@ -1,21 +1,125 @@
-"""Ray Serve's config for `serve deploy` and its REST interface. Pure."""
+"""A fleet file, and Ray Serve's config that is made of it, for `serve deploy` and the REST interface."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from forebay.clients.ray.engines import is_fleet
-from forebay.clients.ray.instance import DECLARATIVE
-from forebay.clients.ray.ports import DEPLOYMENT, IMPORT_PATH
-from forebay.deploy.ray.stats import STATS_PERIOD_S
+from pydantic import Field, Strict
+
+from forebay.clients.ray import DEPLOYMENT, IMPORT_PATH, MAX_PORTS
+from forebay.clients.ray.instance import DECLARATIVE, is_fleet
+from forebay.deploy.fields import Label, ResourceName, Seconds, Text, Variable
+from forebay.deploy.ray.choice import STATS_PERIOD_S
+from forebay.documents import Where, check_document, known_paths, read_document
 from forebay.errors import DeployError, SettingError
+from forebay.fields import HttpUrl, Model, NotNegativeFloat, wrong
+from forebay.pipeline.load import set_values
+from forebay.secret_text import secrets_written_in
 from forebay.yaml_document import to_yaml
 
 if TYPE_CHECKING:
     from forebay.clients.ray.instance import ServeApplication, ServeInstance
-    from forebay.deploy.ray.settings import RayFleetSpec
+
+MAX_ENTRIES = 100
+PLACES = ("{host}", "{port}")
+
+Words = Annotated[tuple[Text, ...], Field(max_length=MAX_ENTRIES)]
+
+
+class RayFleetSpec(Model):
+    """vLLM replicas as an application of Ray Serve."""
+
+    address: HttpUrl = Field(
+        "http://127.0.0.1:8265", description="Address of the cluster's dashboard; `--address` wins."
+    )
+    name: Label = Field(description="Name of the application; no other one on the cluster may have it.")
+    model: Text = Field(description="Model to serve: its name on the hub, or a folder on every node.")
+    command: Annotated[tuple[Text, ...], Field(min_length=1, max_length=MAX_ENTRIES)] = Field(
+        ("vllm", "serve", "{model}", "--host", "{host}", "--port", "{port}"),
+        description="Command that starts one engine. It must contain `{host}` and `{port}`, its address; "
+        "`{model}` is the model. Its output is in the replica's log.",
+    )
+    args: Words = Field((), description="Further arguments, such as `--max-model-len=8192`.")
+    env: Annotated[dict[Variable, Text], Field(max_length=MAX_ENTRIES)] = Field(
+        {},
+        description="Environment variables of the replicas. Set secrets on the nodes instead.",
+    )
+    replicas: Annotated[int, Strict(), Field(ge=1, le=1000)] = Field(
+        1, description="Initial replicas; an existing fleet keeps its number."
+    )
+    cpu: NotNegativeFloat = Field(1.0, description="Processor cores that each replica takes from Ray.")
+    gpu: NotNegativeFloat = Field(0.0, description="Accelerators that each replica takes from Ray.")
+    resources: Annotated[dict[ResourceName | Label, NotNegativeFloat], Field(max_length=MAX_ENTRIES)] = Field(
+        {}, description="Further resources of Ray that each replica takes."
+    )
+    first_port: Annotated[int, Strict(), Field(ge=1024, le=65_535)] = Field(
+        20_000, description="First of the ports that engines listen on."
+    )
+    ports: Annotated[int, Strict(), Field(ge=100, le=MAX_PORTS)] = Field(
+        10_000,
+        description="Number of ports. A replica's port is the first one plus its process id modulo this "
+        "number, so that the engine's address follows from the replica's process.",
+    )
+    startup_s: Seconds = Field(1800, description="How long an engine may take to become healthy.")
+    drain_s: Seconds = Field(300, description="How long a removed replica may take to finish its requests.")
+    health_period_s: Annotated[int, Strict(), Field(ge=1, le=600)] = Field(
+        2, description="Pause between health checks of an engine; an ended one is noticed at once."
+    )
+    max_ongoing: Annotated[int, Strict(), Field(ge=1, le=1_000_000)] = Field(
+        256,
+        description="How many requests programs on Ray may have at one replica by a "
+        "handle of Serve; more wait. Gateways and pipelines do not count.",
+    )
+    router: Literal["forebay", "serve"] = Field(
+        "forebay",
+        description="Who chooses the replica for such a program: Forebay's router or Serve's own. With "
+        "HAProxy, Serve only allows its own.",
+    )
+    proxies: Literal["Disabled", "HeadOnly", "EveryNode"] = Field(
+        "Disabled",
+        description="Where Ray Serve runs HTTP proxies, if Serve is not running yet; the engines need none. "
+        "Changing it needs a restart of Serve.",
+    )
+
+    def model_post_init(self, context: object, /) -> None:
+        given = " ".join((*self.command, *self.args))
+        missing = [place for place in PLACES if place not in given]
+        if missing:
+            raise wrong(f"expected {' and '.join(missing)} in 'command', the engine's address")
+        if self.first_port + self.ports > 65_536:
+            raise wrong(
+                f"expected ports up to 65535, found {self.ports} from {self.first_port}: lower 'ports'"
+            )
+
+
+WHAT = "Ray fleet"
+
+
+def load_fleet(path: Path, settings: Sequence[str] = (), address: str | None = None) -> RayFleetSpec:
+    """Load the fleet file at `path`; `settings` (`key=value`) and `address` override it. Blocks.
+
+    Raises `SettingError` with one line per mistake, also for likely secrets, which everybody with access to
+    the cluster could read.
+    """
+    value, lines = read_document(path, WHAT)
+    given: list[Where] = []
+    if isinstance(value, dict):
+        given = set_values(value, settings, known_paths(RayFleetSpec, value))
+        if address is not None:
+            value["address"] = address
+            given.append(("address",))
+    spec = check_document(RayFleetSpec, value, what=WHAT, name=str(path), lines=lines, given=given)
+    problems = [
+        f"{path}: {key}: it looks like a secret, and everybody with access to the cluster can read it: set "
+        f"the variable on the nodes: engines inherit it"
+        for key in secrets_written_in(value)
+    ]
+    if problems:
+        raise SettingError("\n".join(problems))
+    return spec
+
 
 AFTER_DRAIN_S = 10
 HEALTH_TIMEOUT_S = 10
@@ -35,7 +139,7 @@ def serve_application(
 
 
 def fleet_config(spec: RayFleetSpec) -> dict[str, Any]:
-    """The fleet as an application. It has no route: tokens do not pass through Serve's proxies."""
+    """It has no route: tokens do not pass through Serve's proxies."""
     arguments = {
         "command": [*(word.replace("{model}", spec.model) for word in spec.command), *spec.args],
         "first_port": spec.first_port,
@@ -69,13 +173,12 @@ def fleet_config(spec: RayFleetSpec) -> dict[str, Any]:
 
 
 def whole_config(spec: RayFleetSpec) -> dict[str, Any]:
-    """The fleet alone, as a file for `serve deploy`."""
     return {"proxy_location": spec.proxies, "applications": [fleet_config(spec)]}
 
 
 def with_fleet(instance: ServeInstance, spec: RayFleetSpec) -> dict[str, Any]:
-    """The config with the fleet added or replaced, and other applications as submitted. An existing fleet
-    keeps its number of replicas.
+    """Add or replace the fleet. Other applications stay as submitted; an existing fleet keeps its number
+    of replicas.
 
     Raises `DeployError` if another application has the name, the fleet is being removed, or its ports change.
     """
@@ -116,7 +219,6 @@ def _check_ports(found: ServeApplication, args: Mapping[str, Any]) -> None:
 
 
 def _replicas(found: ServeApplication) -> int | None:
-    """The fleet's target; while Serve builds it, the submitted number."""
     there = found.deployments.get(DEPLOYMENT)
     if there is not None:
         return there.target
@@ -129,9 +231,8 @@ def _replicas(found: ServeApplication) -> int | None:
 
 
 def _others(instance: ServeInstance, name: str) -> list[dict[str, Any]]:
-    """Other submitted applications that stay; submissions do not touch those that programs started. Raises
-    `DeployError` if Serve does not report a submission: leaving it out would delete the application.
-    """
+    """Other submitted applications that stay. Raises `DeployError` if Serve does not report a submission:
+    leaving it out would delete the application."""
     found = []
     for each in instance.applications.values():
         if each.name == name or each.deleting:
@@ -151,7 +252,6 @@ HEAD = "# Made by `forebay deploy ray`: change the fleet file, then run it again
 
 
 def write_config(config: Mapping[str, Any], folder: Path) -> Path:
-    """Write `serve.yaml`; returns its path. Raises `SettingError` if the folder is not writable."""
     path = folder / FILE
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -7,14 +7,19 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from forebay.clients.ray.engines import engine_urls, fleet_application, is_fleet
-from forebay.clients.ray.instance import DEPLOY_FAILED, RUNNING, ServeApplication
-from forebay.clients.ray.ports import DEPLOYMENT
+from forebay.clients.ray import DEPLOYMENT
+from forebay.clients.ray.instance import (
+    DEPLOY_FAILED,
+    RUNNING,
+    ServeApplication,
+    engine_urls,
+    fleet_application,
+    is_fleet,
+)
 from forebay.clients.ray.rest import ServeRest
 from forebay.clock import Clock, SystemClock
 from forebay.counted import counted
-from forebay.deploy.ray.config import with_fleet, without_fleet
-from forebay.deploy.ray.settings import RayFleetSpec
+from forebay.deploy.ray.config import RayFleetSpec, with_fleet, without_fleet
 from forebay.errors import DeployError
 
 LOOK_S = 0.5
@@ -34,8 +39,7 @@ async def apply_fleet(
     clock: Clock | None = None,
     sleep: Sleep = asyncio.sleep,
 ) -> ServeApplication:
-    """Submit the fleet, and wait until all replicas run; `say` receives progress. Other applications stay,
-    but Serve has no conditional write: a simultaneous submission may undo it.
+    """Wait until all replicas run. Serve has no conditional write: a simultaneous submission may undo it.
 
     Raises `DeployError` if another application has the name, or if for `startup_s` or `drain_s` and a minute
     no replica becomes ready and no old one ends.
@@ -75,9 +79,7 @@ async def remove_fleet(
     clock: Clock | None = None,
     sleep: Sleep = asyncio.sleep,
 ) -> bool:
-    """Remove the fleet, and wait until its replicas have ended; False if there was none. Raises `DeployError`
-    if the application is another's, or replicas stay.
-    """
+    """Wait until the fleet's replicas have ended; False if there was none. Raises `DeployError`."""
     before = await rest.instance()
     if spec.name not in before.applications:
         return False
@@ -97,14 +99,12 @@ async def remove_fleet(
 
 
 async def scale_fleet(rest: ServeRest, spec: RayFleetSpec, replicas: int) -> None:
-    """Set the fleet's number of replicas without waiting. Raises `DeployError` without such a fleet."""
     if fleet_application(await rest.instance(), spec.name, rest.address).deleting:
         raise DeployError(f"{spec.name}: it is being removed")
     await rest.scale(spec.name, DEPLOYMENT, replicas)
 
 
 async def fleet_status(rest: ServeRest, spec: RayFleetSpec) -> dict[str, Any] | None:
-    """The fleet's status, if any. Raises `DeployError` if another application has the name."""
     instance = await rest.instance()
     if spec.name not in instance.applications:
         return None
@@ -134,7 +134,7 @@ async def _until(
     clock: Clock,
     sleep: Sleep,
 ) -> ServeApplication | None:
-    """Poll the application until it is `done`; `say` receives changes and failed polls.
+    """`say` receives changes and failed polls.
 
     Raises `DeployError` with `late` after `limit_s` without progress: a replica that begins to run, or a
     running one that ends.
@@ -169,7 +169,7 @@ async def _until(
 
 
 def _has_failed(found: ServeApplication) -> bool:
-    """Whether Serve has given up. After a failed health check it starts another replica."""
+    """Serve has given up. After a failed health check it starts another replica."""
     deployment = found.deployments.get(DEPLOYMENT)
     goes_on = deployment is not None and deployment.trigger == HEALTH_CHECK_FAILED
     return found.status == DEPLOY_FAILED and not goes_on

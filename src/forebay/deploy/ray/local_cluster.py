@@ -30,7 +30,6 @@ NEEDS = "pip install 'forebay[ray]', or name a cluster's dashboard by --address"
 
 
 def find_ray() -> Path:
-    """The program `ray` next to this Python, or on the path. Raises `DeployError`."""
     beside = Path(sys.executable).with_name("ray")
     found = str(beside) if beside.exists() else shutil.which("ray")
     if found is None:
@@ -41,13 +40,11 @@ def find_ray() -> Path:
 def start_local_cluster(
     address: str, say: Say, *, ray: Callable[[], Path] = find_ray, options: Sequence[str] = ()
 ) -> bool:
-    """Start a cluster with its dashboard at `address`, unless something listens there; blocks until Ray has
-    started, and returns whether one was started. It runs until `ray stop`.
+    """Start a cluster with its dashboard at `address`, unless something listens there; blocks. Returns
+    whether one was started; `ray stop` ends it.
 
-    The dashboard is on the loopback interface. Ray's other servers listen on all interfaces, whatever the
-    settings, so callers need Ray's token, which is created if missing. `options`: of `ray start`. Raises
-    `DeployError` if Ray is missing, has no token, or takes over three minutes, and `SettingError` if another
-    user has its folder.
+    Ray's other servers listen on all interfaces, whatever the settings, so callers need Ray's token, which is
+    created if missing. Raises `DeployError`, and `SettingError` if another user has its folder.
     """
     port = urlsplit(address).port or 80
     if not port_is_free(port):
@@ -92,9 +89,7 @@ def start_local_cluster(
 async def until_it_answers(
     rest: ServeRest, *, clock: Clock | None = None, sleep: Sleep = asyncio.sleep
 ) -> None:
-    """Return when a new cluster's dashboard answers. Raises `DeployError` for a wrong token, or after a
-    minute.
-    """
+    """Raises `DeployError` for a wrong token, or after a minute."""
     time = clock or SystemClock()
     end_s = time.monotonic_s() + ANSWERS_S
     while True:

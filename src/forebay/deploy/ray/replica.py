@@ -22,9 +22,9 @@ from urllib.error import HTTPError
 import ray
 from ray import serve
 
-from forebay.clients.ray.ports import DEPLOYMENT, Ports
+from forebay.clients.ray import DEPLOYMENT, Ports
 from forebay.deploy.drain import DIRECT, drain
-from forebay.deploy.ray.stats import replica_metadata, routing_stats
+from forebay.deploy.ray.choice import replica_metadata, routing_stats
 
 PR_SET_PDEATHSIG = 1
 NOTICE_S = 3.0
@@ -38,9 +38,7 @@ LINES = 20
 MAX_SAID = 1500
 
 
-class Engine:
-    """One replica: starts the engine, becomes ready and ends with it, and drains it before removal."""
-
+class EngineReplica:
     def __init__(
         self, command: Sequence[str], first_port: int, ports: int, startup_s: float, drain_s: float
     ) -> None:
@@ -78,7 +76,7 @@ class Engine:
         return f"http://{host}:{self.port}"
 
     def check_health(self) -> None:
-        """Called by Serve; raises if the engine is not healthy."""
+        """Called by Serve."""
         if not self._healthy():
             raise RuntimeError(f"the engine at {self.url()} is not healthy")
 
@@ -131,7 +129,6 @@ class Engine:
             return False
 
     def _metrics(self) -> str | None:
-        """The engine's metrics, empty if it has none; None if it does not answer."""
         try:
             with DIRECT.open(f"{self.url()}/metrics", timeout=STATS_TIMEOUT_S) as answer:
                 return bytes(answer.read(MAX_METRICS_BYTES)).decode("utf-8", "replace")
@@ -170,7 +167,7 @@ class Engine:
 
 
 def application(args: Mapping[str, Any]) -> serve.Application:
-    return serve.deployment(name=DEPLOYMENT)(Engine).bind(
+    return serve.deployment(name=DEPLOYMENT)(EngineReplica).bind(
         list(args["command"]),
         int(args["first_port"]),
         int(args["ports"]),
@@ -186,9 +183,8 @@ def _placed(word: str, places: Mapping[str, str]) -> str:
 
 
 def _end_with_parent() -> Any:
-    """Let the kernel end the engine with its parent thread, even if the replica is killed. That thread runs
-    Serve's user code and lives as long as the replica.
-    """
+    """The kernel ends the engine with its parent thread, even if the replica is killed. That thread runs
+    Serve's user code and lives as long as the replica."""
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from forebay.clock import Clock, SystemClock
-from forebay.connectors.kafka.admin import KafkaAdmin, KafkaRefused, Place, all_read, kafka_admin
+from forebay.connectors.kafka.admin import KafkaAdmin, KafkaRefused, Place, kafka_admin
+from forebay.connectors.kafka.clients import all_read
 from forebay.connectors.kafka.gaps import changed
 from forebay.connectors.kafka.lag import furthest
 from forebay.connectors.kafka.settings import KafkaSource

@@ -24,20 +24,19 @@ from forebay.connectors.kafka.admin import (
     check_transaction_timeout,
     kafka_admin,
 )
-from forebay.connectors.kafka.cluster import KafkaCluster
+from forebay.connectors.kafka.cluster import AS_FIRST, Generations, KafkaCluster, TopicStart
 from forebay.connectors.kafka.gaps import (
     Gap,
-    Topics,
+    TopicRanges,
     find_gaps,
     gaps_text,
     moved,
     next_generations,
+    source_state,
     unread,
     with_committed,
 )
 from forebay.connectors.kafka.settings import KafkaSink, KafkaSource
-from forebay.connectors.kafka.source_state import source_state
-from forebay.connectors.kafka.start import AS_FIRST, Generations, TopicStart
 from forebay.errors import PipelineFailed, SettingError
 from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import metadata_of
@@ -222,15 +221,15 @@ def topic_names(source: KafkaSource, admin: KafkaAdmin) -> tuple[str, ...]:
     return tuple(name for name in sorted(admin.topics()) if source.reads(name))
 
 
-def _topics(admin: KafkaAdmin, names: tuple[str, ...]) -> Topics:
-    return Topics(admin.offsets(names, "earliest"), admin.ends(names), admin.topic_ids(names))
+def _topics(admin: KafkaAdmin, names: tuple[str, ...]) -> TopicRanges:
+    return TopicRanges(admin.offsets(names, "earliest"), admin.ends(names), admin.topic_ids(names))
 
 
 def _newest(generations: Generations) -> dict[str, str]:
     return {topic: ids[-1] for topic, ids in generations.items() if ids}
 
 
-def _known_or_first(known: Iterable[Place], now: Topics) -> tuple[Place, ...]:
+def _known_or_first(known: Iterable[Place], now: TopicRanges) -> tuple[Place, ...]:
     found = {(place.topic, place.partition): place for place in known}
     return tuple(found.get((place.topic, place.partition), place) for place in now.begins)
 

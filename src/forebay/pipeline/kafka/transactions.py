@@ -25,9 +25,9 @@ from forebay.connectors.kafka.admin import (
     Transaction,
     kafka_admin,
 )
+from forebay.connectors.kafka.clients import commit
 from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.settings import KafkaSink, transaction_prefix
-from forebay.connectors.kafka.transactions import commit
 from forebay.errors import PipelineFailed, ResultsLost, SettingError
 from forebay.flink.checkpoints import job_of
 from forebay.flink.job import Checkpoints

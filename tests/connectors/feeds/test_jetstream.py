@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.connectors.feeds.feed import Backoff, FeedBroken, Received, digest_of
-from forebay.connectors.feeds.jetstream import MAX_FRUITLESS, JetstreamFeed
-from forebay.connectors.feeds.replay_window import (
+from forebay.connectors.feeds.jetstream import (
+    MAX_FRUITLESS,
     MAX_REMEMBERED,
     MAX_TIME_US,
     REMEMBER_US,
     REWIND_US,
+    JetstreamFeed,
     ReplayWindow,
 )
 from forebay.errors import ForebayError

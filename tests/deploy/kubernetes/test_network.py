@@ -8,7 +8,7 @@ import pytest
 from tests.harness.deployments import GATEWAY, JOB, PIPELINE, VARIANTS, deployment_of, variant
 
 from forebay.deploy.kubernetes import Deployment, render
-from forebay.deploy.kubernetes.egress import ports_in
+from forebay.deploy.kubernetes.network import ports_in
 
 DNS = {53, 5353}
 API_SERVER = {443, 6443, 8443, 16443}

@@ -16,16 +16,17 @@ from tests.harness.clock import ManualClock
 from tests.harness.deployments import VARIANTS, variant
 
 from forebay.deploy.kubernetes import Manifest, render
-from forebay.deploy.kubernetes.api import PAUSES_S, KubeApi, open_api
-from forebay.deploy.kubernetes.cluster import (
+from forebay.deploy.kubernetes.api import (
     CHECKED,
     CONFIGURED,
     CREATED,
+    PAUSES_S,
+    KubeApi,
     apply_all,
+    open_api,
     refused_pods,
     remove_all,
 )
-from forebay.deploy.kubernetes.manifest import Where
 from forebay.errors import DeployError
 from forebay.ports import free_port
 
@@ -95,6 +96,9 @@ def test_a_field_that_is_misspelt_is_refused(name: str, shared_api: KubeApi) -> 
             shared_api.apply(misspelt(manifest, path), dry_run=True)
         assert manifest.kind in str(caught.value)
         assert f"{path[-1]}x" in str(caught.value)
+
+
+Where = tuple[str | int, ...]
 
 
 def fields(value: Any, where: Where = ()) -> Iterator[Where]:
@@ -280,11 +284,11 @@ def test_a_server_that_has_too_much_to_do_is_asked_again() -> None:
 
     http = httpx2.Client(transport=httpx2.MockTransport(answer), base_url="http://api.invalid")
     with KubeApi(http, "n", pauses.append) as api:
-        assert api.named("v1", "ConfigMap", "a=b") == ()
+        assert api.named("ConfigMap", "a=b") == ()
         assert pauses == list(PAUSES_S[:2])
         answers.extend([429] * (len(PAUSES_S) + 1))
         with pytest.raises(DeployError, match="ConfigMap: refused for now: too many requests; try again"):
-            api.named("v1", "ConfigMap", "a=b")
+            api.named("ConfigMap", "a=b")
 
 
 def test_fields_of_others_are_left_to_them(api: KubeApi, control_plane: ControlPlane, namespace: str) -> None:
@@ -296,7 +300,7 @@ def test_fields_of_others_are_left_to_them(api: KubeApi, control_plane: ControlP
     with pytest.raises(DeployError, match="--force-conflicts takes these fields over"):
         list(apply_all(api, manifests))
     list(apply_all(api, manifests, force=True))
-    found = api.read("apps/v1", "Deployment", "triage-engine")
+    found = api.read("Deployment", "triage-engine")
     assert found["spec"]["template"]["spec"]["containers"][0]["image"] == "vllm/vllm-openai:v0.32.0"
 
 
@@ -307,4 +311,4 @@ def test_the_autoscalers_number_of_replicas_is_kept(
     list(apply_all(api, manifests))
     control_plane.kubectl("-n", namespace, "scale", "deployment/triage-engine", "--replicas=3")
     list(apply_all(api, manifests))
-    assert api.read("apps/v1", "Deployment", "triage-engine")["spec"]["replicas"] == 3
+    assert api.read("Deployment", "triage-engine")["spec"]["replicas"] == 3
