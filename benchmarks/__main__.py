@@ -1,5 +1,4 @@
-"""`python -m benchmarks NAME`: the measurements behind Forebay's claims. Run it from the root of the
-checkout."""
+"""`python -m benchmarks NAME`: the measurements behind Forebay's claims."""
 
 from __future__ import annotations
 

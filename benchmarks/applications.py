@@ -29,8 +29,7 @@ EMBEDDING_THREADS = 2
 
 @dataclass(frozen=True, slots=True)
 class ApplicationsOptions:
-    """`files`: labelled files to score instead of those of `data`. `engine`: URL of an engine for summaries
-    and sessions; default: a simulated one, and no sessions on a real engine."""
+    """`files`: labelled files to score instead of those of `data`."""
 
     apps: Sequence[str] = APPLICATIONS
     data: Path | None = None

@@ -16,8 +16,6 @@ SYLLABLES = ("ba", "do", "fi", "ga", "ke", "lu", "mo", "na", "pe", "ri", "so", "
 
 @dataclass(frozen=True, slots=True)
 class BurstPlan:
-    """Settings of the stream. Rates are posts per second."""
-
     seed: int = 1
     bursts: int = 50
     hours: float = 6.0
@@ -62,8 +60,6 @@ class BurstStream:
         self.bursts = self._plant()
 
     def _plant(self) -> tuple[PlantedBurst, ...]:
-        """Two fifths rise to exactly five times their base, two fifths to 4 to 30 times, a fifth from
-        nothing; each group has all shapes in equal parts."""
         plan, rng = self.plan, self._rng
         rates = self._shares * plan.words_per_post * plan.rate_per_s
         usable = np.flatnonzero((rates >= MIN_BASE_PER_S) & (rates <= MAX_BASE_PER_S))
@@ -89,12 +85,11 @@ class BurstStream:
         return tuple(sorted(found, key=lambda burst: burst.onset_s))
 
     def rate_per_s(self, second: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """The background's rate at this second of the stream."""
         hour = self.plan.start_hour + np.asarray(second, np.float64) / 3600
         return np.asarray(self.plan.rate_per_s * (1 - 0.6 * np.cos(2 * np.pi * (hour - 4) / 24)))
 
     def posts(self) -> Iterator[tuple[int, str]]:
-        """Yields (ms since the start, text) in order of time. May be called again."""
+        """Yields (ms since the start, text) in order of time."""
         plan = self.plan
         rng = np.random.default_rng([plan.seed, 1])
         for second in range(int(plan.hours * 3600)):

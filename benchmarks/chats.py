@@ -1,7 +1,4 @@
-"""Summaries of real chats, on a simulated engine with a measured speed or on a real one.
-
-The chats are the raw logs of the #ubuntu channel in irc-disentanglement (CC-BY-4.0).
-"""
+"""Summaries of real chats, on a simulated engine with a measured speed or on a real one."""
 
 from __future__ import annotations
 

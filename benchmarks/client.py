@@ -1,7 +1,4 @@
-"""Measures the load client: whether it keeps its schedule, and the time that it adds.
-
-The server is scripted, so the true times are known. It runs on one core, the client on another.
-"""
+"""Measures the load client: whether it keeps its schedule, and the time that it adds."""
 
 from __future__ import annotations
 

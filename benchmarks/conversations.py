@@ -21,7 +21,6 @@ MAX_TOKENS = 32
 
 
 def messages(count: int, sessions: int, seed: int, *, words: int = 30) -> Iterator[dict[str, Any]]:
-    """`count` events: sessions in turn, each with a message of about `words` words."""
     draw = random.Random(f"conversations:{seed}")
     for n in range(count):
         said = " ".join(draw.choices(WORDS, k=draw.randint(words // 2, words * 3 // 2)))

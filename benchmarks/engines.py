@@ -31,7 +31,6 @@ VOCABULARY = (
 TIMEOUT_S = 300.0
 MIN_PREFIX = 1000
 LARGEST_TTFT, MIN_THROUGHPUT = 0.5, 1.3
-"""Targets for the default's median TTFT and requests/s, as multiples of round robin's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class EnginesOptions:
 
 @dataclass(frozen=True, slots=True)
 class PolicyFigures:
-    """One policy over all rounds. TTFT counts from when a request is offered."""
+    """One policy over all rounds."""
 
     requests: int
     prompt_tokens_mean: float

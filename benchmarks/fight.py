@@ -1,9 +1,5 @@
-"""Scores trend finders on the tweets of a fight against events that a person wrote down from the posts alone.
-
-`fight.jsonl` holds the events: what happened, from when until when posts are about it, the words that name
-it, and posts as the reason. An event has at least six posts with its words in its first two minutes, and 1.5
-times as many as in two minutes before. Advertisements, cheers and swearing do not count.
-"""
+"""Scores trend finders on the tweets of a fight against events that a person wrote down from the
+posts alone."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from benchmarks.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One answered event, in seconds on the machine's monotonic clock: when its source emitted it, and when
-    its answer arrived after the operator. `called_s`: duration of the call, as its client saw it."""
+    """One answered event, in seconds on the machine's monotonic clock: when its source emitted it,
+    and when its answer arrived after the operator."""
 
     index: int
     sent_s: float

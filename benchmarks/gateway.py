@@ -1,8 +1,5 @@
-"""Measures what the gateway adds to the time to first token: the same requests with and without it, in turn.
-
-Replicas are scripted. Replicas, gateway and client have their own processes; the client sends at a fixed rate
-whether or not answers arrive.
-"""
+"""Measures what the gateway adds to the time to first token: the same requests with and without it,
+in turn."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Measures how the latency of other clients of the gateway changes while one client is hostile.
-
-Replicas are scripted. Replicas, gateway and both clients run in their own processes. The others send the same
-load in turn without and with the hostile client.
-"""
+"""Measures how the latency of other clients of the gateway changes while one client is hostile."""
 
 from __future__ import annotations
 
@@ -29,7 +25,6 @@ TARGET = 1.10
 END_S = 30.0
 
 Rounds = dict[str, list[list[Answer]]]
-"""Answers of each round, by turn."""
 
 
 def measure_hostile(

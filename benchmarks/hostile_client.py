@@ -102,7 +102,6 @@ WAYS = {
 
 
 async def attack(port: int, way: Way, request: bytes) -> None:
-    """Send `request` and continue as `way` describes."""
     with suppress(OSError):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:

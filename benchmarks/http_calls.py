@@ -1,7 +1,4 @@
-"""Measures the processor time of a streamed call: Forebay's HTTP client and others.
-
-The scripted replica and the client have a core each. Each round measures all clients in turn.
-"""
+"""Measures the processor time of a streamed call: Forebay's HTTP client and others."""
 
 from __future__ import annotations
 
@@ -43,8 +40,7 @@ Opened = AbstractAsyncContextManager[Call]
 
 @dataclass(frozen=True, slots=True)
 class HttpCallsOptions:
-    """`loads`: calls per second; infinite: as many as the client makes, `AT_ONCE` in flight. `chunks`: pieces
-    of an answer. `clients`: names; empty: all that are installed."""
+    """`loads`: calls per second; infinite: as many as the client makes, `AT_ONCE` in flight."""
 
     rounds: int = 5
     seconds: float = 5.0
@@ -146,8 +142,7 @@ CLIENTS: dict[str, Callable[[str], Opened]] = {
     "pyreqwest": with_pyreqwest,
     "none": with_none,
 }
-"""`pulled`: as the gateway reads. `engine`: with everything up to a `Completion`. `none`: the measurement
-itself, which is in every figure."""
+"""`pulled`: as the gateway reads."""
 
 
 def installed() -> tuple[str, ...]:

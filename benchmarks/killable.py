@@ -33,9 +33,7 @@ class KillableEngine(Protocol):
         """Attempts by request id over all its lives, up to just before a kill; None if unknown."""
         ...
 
-    def is_answer(self, number: int, answer: object) -> bool:
-        """Whether `answer` can be its answer to event `number`."""
-        ...
+    def is_answer(self, number: int, answer: object) -> bool: ...
 
 
 class FakeEngine:

@@ -12,17 +12,10 @@ from forebay.errors import SettingError
 KillKind = Literal["job", "engine", "jvm", "flink", "command", "broker", "busy", "mute"]
 
 TURNS: tuple[KillKind, ...] = ("job", "engine", "jvm", "command", "flink")
-"""Kinds, in turn. `job`: every process of the run at once. `engine`: the replica, which is restarted. `jvm`:
-the JVM alone, with the job and Python. `flink`: the process that holds the JVM. `command`: `forebay run`
-alone, as its supervisor might kill it."""
-
 WITH_BROKER: tuple[KillKind, ...] = ("job", "engine", "jvm", "broker", "command", "flink")
-"""The same between topics. `broker`: the Kafka of input and results, which is restarted."""
+"""The same between topics."""
 
 OUTAGES: tuple[KillKind, ...] = ("busy", "mute")
-"""An object store's behaviour for `OUTAGE_S`: answer each request with 503, or not at all. Nothing is
-killed."""
-
 RESTARTED: frozenset[KillKind] = frozenset(("job", "command"))
 """Kills after which the pipeline must be started again; after the others it continues by itself."""
 

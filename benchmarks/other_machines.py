@@ -49,7 +49,6 @@ class OtherMachines:
         return process.pipeline
 
     def outage(self, kind: Literal["busy", "mute"], down_s: float) -> None:
-        """Make the store answer 503 (`busy`) or not at all (`mute`); blocks for `down_s`."""
         if self._link is None:
             raise SettingError(f"--outages: needs --state {MOTO}")
         if kind == "busy":

@@ -1,8 +1,4 @@
-"""`python -m benchmarks.paced_feed`: server-sent events at a variable rate, in its own process.
-
-Prints its address as the first line of standard output. Each line of standard input is the new rate in events
-per second: 0 for none, `inf` for as many as the client takes. Ends with its standard input.
-"""
+"""`python -m benchmarks.paced_feed`: server-sent events at a variable rate, in its own process."""
 
 from __future__ import annotations
 
@@ -33,7 +29,6 @@ class Pace:
         self.changed = asyncio.Event()
 
     def set(self, rate_per_s: float) -> None:
-        """Set the rate. Events that were due and not taken are dropped; the next is due at once."""
         self._rate_per_s, self._since_s, self._given = rate_per_s, self._now_s(), 0
         self.changed.set()
 

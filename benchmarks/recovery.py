@@ -69,9 +69,6 @@ class RecoveryConfig:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """One kill. `at_s`: since the start of its run. `next_result_s`: until the commit of a result written
-    after it. `new_results`: committed since the previous kill."""
-
     kind: KillKind
     at_s: float
     new_results: int
@@ -242,7 +239,6 @@ class _Runner:
             )
 
     def _reached(self, process: PipelineProcess, results: int, after_s: float) -> bool:
-        """Wait for `results` committed results and then `after_s`; False if the pipeline ended first."""
         for _ in _patiently(f"result {results}", process):
             if process.status() is not None:
                 if process.status() == 0:

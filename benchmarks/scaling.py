@@ -176,7 +176,7 @@ def measure_scaling(
     progress: Progress | None = None,
     open_engine: OpenScaled | None = None,
 ) -> BurstReport:
-    """Run the burst; blocks for minutes. `folder` is empty. `open_engine` replaces vLLM."""
+    """Run the burst; blocks for minutes."""
     with FeedProcess(folder) as feed, FlinkLauncher() as launcher:
         spec = parse_spec(pipeline_document(options, feed.url, folder), base=folder)
         watch = Watch(options, feed, folder, say)

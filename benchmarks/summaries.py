@@ -137,8 +137,6 @@ def _end_ms(plan: SummaryPlan, arrival: Arrival) -> int:
 
 
 class _Key:
-    """One channel under the program; events, wake-ups and watermark advance in order of time."""
-
     def __init__(self, name: str, stage: Stage, program: SummaryProgram, tally: Tally) -> None:
         self._name = name
         self._stage = stage

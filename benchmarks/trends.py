@@ -88,7 +88,7 @@ def measure_trends(
 def find_trends(
     posts: Iterable[tuple[int, str]], settings: TrendSettings, *, texts: bool = False
 ) -> Iterator[TrendEvent]:
-    """Both stages over posts (ms, text) in order of time. `texts`: keep samples, for names and quotes."""
+    """Both stages over posts (ms, text) in order of time."""
     counter = TickCounter(tick_ms=settings.tick_ms, samples=MAX_SAMPLES_PER_TICK if texts else 0)
     finder = TrendFinder(settings)
     closes_ms = None
@@ -166,7 +166,6 @@ def hits(bursts: Sequence[PlantedBurst], seen: Sequence[Sighting]) -> dict[str, 
 def matched(
     spans: Sequence[Span], seen: Sequence[Sighting], *, early_s: float, grace_s: float
 ) -> dict[int, Sighting]:
-    """The first sighting of each span, by the span's index."""
     found: dict[int, Sighting] = {}
     for one in seen:
         for index, span in enumerate(spans):
@@ -225,7 +224,6 @@ def zscore_sightings(posts: Sequence[tuple[int, str]]) -> list[Sighting]:
 def _batches(
     posts: Sequence[tuple[int, str]], least_posts: int
 ) -> tuple[list[str], Callable[[list[str]], kleinberg.Doubles], kleinberg.Doubles]:
-    """Words with enough posts, a function that counts some of them by batch, and all posts by batch."""
     batches = posts[-1][0] // (BATCH_S * 1000) + 1
     totals = np.zeros(batches)
     at: dict[str, list[int]] = {}
@@ -243,7 +241,6 @@ def _batches(
 
 
 def _grouped(found: list[tuple[int, int, str]]) -> list[tuple[int, int, frozenset[str]]]:
-    """Intervals (first batch, end, term) that begin together, or have like terms, as one."""
     groups: list[tuple[int, int, frozenset[str]]] = []
     for first, end, term in sorted(found):
         for index, (a, b, terms) in enumerate(groups):

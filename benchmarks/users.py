@@ -1,8 +1,5 @@
-"""Compares first tokens of users who all ask at once: of an engine, and of a freshly started gateway in front
-of it.
-
-The engine is scripted, or a real one at a URL. Nothing is warmed up: each round has a new gateway.
-"""
+"""Compares first tokens of users who all ask at once: of an engine, and of a freshly started
+gateway in front of it."""
 
 from __future__ import annotations
 

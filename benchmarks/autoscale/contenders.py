@@ -41,7 +41,6 @@ class Point:
 
 
 def settings_of(policy: str, case: Case) -> Iterator[tuple[str, Callable[[], ScalingPolicy]]]:
-    """Settings of a policy to try on this load, each with a description."""
     model, speed = case.model, speed_of(case)
     if policy == "capacity":
         for use in USES:

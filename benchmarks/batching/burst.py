@@ -1,9 +1,4 @@
-"""Many short requests in one batch, and one alone: what batching gains if answers are short.
-
-After "Streaming Architectures for Low-Latency LLM Serving using Apache Flink and vLLM" (Ferhatosmanoglu):
-there, one HTTP request with 5,000 prompts of about 5 tokens took vLLM 26.07 s, one with a single prompt 0.15
-s. By its engine's log, prompts had 6 tokens and answers up to 10.
-"""
+"""Many short requests in one batch, and one alone: what batching gains if answers are short."""
 
 from __future__ import annotations
 
@@ -34,8 +29,6 @@ FORMAT = "forebay-bench-burst/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurstOptions:
-    """`requests`: in one batch. `repeats`: of the single request, one after the other."""
-
     requests: int = REQUESTS
     repeats: int = ALONE_REPEATS
     prompt_tokens: int = PROMPT_TOKENS
@@ -53,8 +46,8 @@ class BurstOptions:
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """`alone`: requests one after the other; `batch`: one HTTP request with all prompts; `apart`: as many
-    HTTP requests at once, one prompt each. None: interrupted before."""
+    """`alone`: requests one after the other; `batch`: one HTTP request with all prompts; `apart`:
+    as many HTTP requests at once, one prompt each."""
 
     options: BurstOptions
     alone: MeasuredRun
@@ -103,9 +96,8 @@ def measure_burst(url: str, model: str | None, options: BurstOptions) -> Burst:
 def burst_document(
     found: Burst, *, provenance: dict[str, Any], others_cores: float | None = None
 ) -> dict[str, Any]:
-    """`alone`, `batch` and `apart` as in `Burst`, in seconds; `gain`: how many times longer the requests of
-    the batch would take one after the other. Percentiles of too few samples are null. `others_cores`: cores
-    that other programs kept busy; None: unknown."""
+    """`alone`, `batch` and `apart` as in `Burst`, in seconds; `gain`: how many times longer the
+    requests of the batch would take one after the other."""
     options = found.options
     alone = latencies_s(found.alone)
     document: dict[str, Any] = {

@@ -1,11 +1,5 @@
-"""Static against continuous batching: the two tables of the study that made continuous batching known.
-
-Throughput: all requests at once, prompts of exactly 512 tokens, answers of exactly as many tokens as drawn
-from an exponential distribution with mean 128, cut by rejection at 32, 128, 512 or 1536; counts the tokens of
-prompts and answers. Latency: requests at 1 and 4 per second, Poisson, prompts of 128 to 384 tokens, answers
-with the largest limit. (Anyscale, "How continuous batching enables 23x throughput in LLM inference while
-reducing p50 latency", 2023, and the scripts published with it.)
-"""
+"""Static against continuous batching: the two tables of the study that made continuous batching
+known."""
 
 from __future__ import annotations
 
@@ -150,7 +144,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """`costs`: from which static batching's settings were chosen. `complete`: False if interrupted."""
+    """`costs`: from which static batching's settings were chosen."""
 
     options: BatchingOptions
     cells: tuple[Cell, ...]
@@ -163,7 +157,6 @@ class Batching:
 
 
 StartWorker = Callable[[str], AbstractContextManager[TransformersWorker]]
-"""Starts transformers with an attention."""
 Tell = Callable[[str], None]
 
 
@@ -214,8 +207,6 @@ class Measurement:
             yield from self._cell(CONTINUOUS, target, place)
 
     def static(self, start: StartWorker, costs: list[BatchCost]) -> Iterator[Cell]:
-        """The cells of static batching, each with its fastest settings; appends to `costs` what these were
-        chosen from."""
         options = self.options
         with ExitStack() as running:
             workers = {name: running.enter_context(start(name)) for name in options.attentions}
@@ -243,7 +234,6 @@ class Measurement:
             yield Place(self._arrivals(rate_per_s), rate=rate, rate_per_s=rate_per_s)
 
     def rates(self) -> list[tuple[float, float]]:
-        """The study's rates, and the rates sent for them."""
         options = self.options
         if not options.latency_requests:
             return []
@@ -277,8 +267,6 @@ class Measurement:
         yield Cell(system, measured, place.limit, place.rate, place.rate_per_s, size, attention, others)
 
     def _undisturbed(self, target: Target, load: Load) -> tuple[LoadRun, float | None]:
-        """A run, and how many cores other programs kept busy during it. If too many, repeats it with other
-        prompts, and returns the least disturbed run, whatever its figures."""
         tries: list[tuple[LoadRun, float]] = []
         while len(tries) < TRIES:
             before = processor_use()

@@ -73,7 +73,6 @@ def routing(
 
 
 def _routing_of_engines(urls: list[str], policies: list[str], seed: int, json: str | None) -> None:
-    """Exit status 1 if the default does not beat round robin as promised."""
     import asyncio
 
     from benchmarks.engines import EnginesOptions, measure_engines, passed
@@ -131,7 +130,6 @@ def _show(found: RoutingReport) -> None:
 
 
 def _short(value: float) -> str:
-    """At most five characters for any figure below a hundred thousand."""
     if isinstance(value, int):
         return str(value)
     return f"{value:.3f}" if value < 10 else f"{value:.1f}" if value < 1000 else f"{value:.0f}"

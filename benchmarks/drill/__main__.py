@@ -1,7 +1,4 @@
-"""`python -m benchmarks.drill`: plays random scenarios for a given time or number.
-
-Exit status 1 if one of them failed; it is made smaller and printed.
-"""
+"""`python -m benchmarks.drill`: plays random scenarios for a given time or number."""
 
 from __future__ import annotations
 

@@ -14,8 +14,7 @@ PIECE_BYTES = 65_536
 
 
 class Link:
-    """Forwards from a free local port to `port`; a context manager. Thread-safe; effects hold when a method
-    returns."""
+    """Forwards from a free local port to `port`; a context manager."""
 
     def __init__(self, port: int) -> None:
         self._to = port

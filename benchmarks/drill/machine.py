@@ -44,8 +44,7 @@ class PipelineRun(RunProcess):
 
 
 class Machine(AbstractContextManager["Machine"]):
-    """Runs `command` with its own pipeline file; `connectors`: a folder of installed jars. A context manager
-    that ends all its processes."""
+    """Runs `command` with its own pipeline file; `connectors`: a folder of installed jars."""
 
     def __init__(
         self,
@@ -121,10 +120,6 @@ class Engine(AbstractContextManager["Engine"]):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Environment of scenarios. `command`: the words before `run`. `kafka`, `store`: a node and an object
-    store, if needed. `connectors`: a folder of installed jars. `patience_s`: maximum time without
-    progress."""
-
     command: tuple[str, ...] = (sys.executable, "-m", "forebay")
     kafka: LocalKafka | None = None
     store: ObjectStore | None = None
@@ -134,8 +129,7 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`problems`: one sentence per mistake. `made`: faults made before the input was used up. `starts`:
-    number of starts of the command."""
+    """`problems`: one sentence per mistake."""
 
     scenario: Scenario
     problems: tuple[str, ...]

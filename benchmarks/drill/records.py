@@ -15,8 +15,7 @@ from benchmarks.drill.scenario import Scenario
 from forebay.connectors.formats import MAX_RECORD_BYTES
 
 Flaw = Literal["refused", "not UTF-8", "too long", "long"]
-"""`refused`: the engine answers 400. `too long`: longer than `max_record_bytes`. `long`: exactly as long, so
-that its result is longer than a Kafka producer sends."""
+"""`refused`: the engine answers 400."""
 FLAWS: tuple[Flaw, ...] = ("refused", "not UTF-8", "too long", "long")
 NOT_TEXT_BYTES = 900_000
 """In base64, more than a Kafka producer sends."""
@@ -27,7 +26,6 @@ NUMBERED = re.compile(rb'\s*\{"n":\s*(\d+)|(\d+),')
 
 
 def flaw_of(scenario: Scenario, number: int) -> Flaw | None:
-    """The flaw of the event with this number, or None."""
     if not scenario.bad or number % scenario.bad != scenario.bad - 1:
         return None
     flaws = FLAWS
@@ -76,7 +74,6 @@ def _filling(event: Mapping[str, Any], flaw: Flaw) -> bytes:
 
 
 def input_number(letter: Mapping[str, Any]) -> str | None:
-    """The number of the event in a dead letter, complete or truncated, or None."""
     raw = str(letter.get("input") or "").encode()
     if "input_base64" in letter:
         # Base64 has a multiple of four characters; a truncated one may have fewer.

@@ -1,4 +1,4 @@
-"""A scenario: a small pipeline and the faults that it must survive. A value that JSON can represent."""
+"""A scenario: a small pipeline and the faults that it must survive."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Application = Literal["infer", "sessions", "summary", "topics", "trends"]
 SourceKind = Literal[
     "file", "directory", "csv", "replay", "letters", "followed", "sse", "websocket", "generator", "kafka"
 ]
-"""`directory`: several files; `followed`: they appear while the pipeline runs, which then has no end.
-`letters`: dead letters that are read again."""
+"""`directory`: several files; `followed`: they appear while the pipeline runs, which then has no
+end."""
 SinkKind = Literal["files", "kafka"]
 StateKind = Literal["folder", "s3"]
 """Location of checkpoints, and of result files."""
@@ -45,16 +45,9 @@ FaultKind = Literal[
     "busy store",
     "delete records",
 ]
-"""`kill all`: every process of the run at once. `kill command`, `kill jvm`: that one process. `stop`: SIGTERM
-to the command. `copy state`: kill all, and resume from a copy of the state folder without its times. `pause
-…`: SIGSTOP, and SIGCONT later. `cut …`: connections are reset and new ones refused for a while; `stall …`:
-they stay open, and nothing passes; `busy store`: each request is answered with 503. `full disk`, `slow disk`,
-`step clock`: as seen by the run's processes.
-
-`take over`: the run stands still (see `Standstill`), the command is started on another machine and continues
-there, and then the first run wakes up and must end. `delete records`: while the run stands still or is dead,
-more records arrive in its topic, and Kafka deletes some of them unread.
-"""
+"""`kill all`: every process of the run at once. `take over`: the run stands still (see
+`Standstill`), the command is started on another machine and continues there, and then the first run
+wakes up and must end."""
 Measure = Literal["requests", "checkpoints", "last request", "last commit"]
 Standstill = Literal["command", "all but jvm", "all", "cut", "dead"]
 """What is paused: these processes, the connection to the object store (`cut`), or all is killed (`dead`)."""
@@ -127,9 +120,6 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One pipeline and its faults. `keys`: number of keys. `slow`: share of answers that take twenty times as
-    long. `bad`: every how many events one is unusual (0: none, see `benchmarks.drill.records`)."""
-
     seed: int
     application: Application
     source: SourceKind
@@ -151,7 +141,6 @@ class Scenario:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Scenario:
-        """Raises `SettingError` if `text` is not a scenario."""
         try:
             values: dict[str, Any] = orjson.loads(text)
             values["faults"] = tuple(Fault(**fault) for fault in values["faults"])
@@ -172,8 +161,6 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The scenarios to draw from. `kafka`, `shim`, `s3`: whether this machine has what they need."""
-
     applications: tuple[Application, ...] = get_args(Application)
     sources: tuple[SourceKind, ...] = get_args(SourceKind)
     sinks: tuple[SinkKind, ...] = get_args(SinkKind)
@@ -186,7 +173,6 @@ class Range:
 
 
 def draw(seed: int, among: Range) -> Scenario:
-    """The scenario of a seed. Deterministic. Raises `SettingError` if no scenario is possible."""
     dice = random.Random(f"scenario:{seed}")
     states: tuple[StateKind, ...] = tuple(each for each in among.states if among.s3 or each != "s3")
     possible = {

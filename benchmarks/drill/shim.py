@@ -61,7 +61,6 @@ class Shim:
         self._set()
 
     def step_clock(self, by_s: float) -> None:
-        """Step the wall clock by `by_s` from its present value. Monotonic time is unchanged."""
         self._clock_ms += round(by_s * 1000)
         self._set()
 

@@ -11,8 +11,7 @@ MIN_EVENTS = 20
 
 
 def smaller(scenario: Scenario) -> Iterator[Scenario]:
-    """Scenarios that are one step simpler, biggest steps first. Each could have been drawn, except for its
-    number of events."""
+    """Scenarios that are one step simpler, biggest steps first."""
     faults = scenario.faults
     if len(faults) > 1:
         half = len(faults) // 2

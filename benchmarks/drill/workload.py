@@ -51,7 +51,7 @@ class Workload:
 
 
 def workload(scenario: Scenario) -> Workload:
-    """Input and expected output of a scenario. A pure function."""
+    """Input and expected output of a scenario."""
     match scenario.application:
         case "infer":
             return _infer(scenario)
@@ -64,7 +64,6 @@ def workload(scenario: Scenario) -> Workload:
 
 
 def name_of(scenario: Scenario, line: Line) -> str | None:
-    """The name of a result, from its contents; None if it has none."""
     match scenario.application:
         case "summary":
             answer = line.get("answer")

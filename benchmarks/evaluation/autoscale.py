@@ -98,7 +98,6 @@ def _cost(one: Mapping[str, Any], replica_seconds: float) -> str:
 
 
 def _at_equal_cost(one: Mapping[str, Any], *, of_fixed: bool | None = None) -> Mapping[str, Any] | None:
-    """The best goodput at the default's cost: of a fixed fleet, a scaling policy, or either."""
     most = one["policies"]["deadline"]["replica_seconds"] * 1.001
     points = (
         each

@@ -118,7 +118,6 @@ class GridOptions:
             )
 
     def engines(self) -> Iterator[tuple[str, Parallelism]]:
-        """Each model with each parallelism: one start of an engine each."""
         return product(self.models, self.parallelisms)
 
     def cells(self, model: str, parallelism: Parallelism) -> list[CellSpec]:
@@ -129,8 +128,6 @@ class GridOptions:
 
 @dataclass(frozen=True, slots=True)
 class CellSpec:
-    """The conditions of one cell. `repeat` counts from 0."""
-
     model: str
     parallelism: Parallelism
     subtasks: int

@@ -47,8 +47,7 @@ class SpreadTarget:
 
 @dataclass(frozen=True, slots=True)
 class RunningEngine:
-    """The replicas of one model; `model` None: the one that they serve. `processes`: by name, if they run on
-    this machine."""
+    """The replicas of one model; `model` None: the one that they serve."""
 
     urls: tuple[str, ...]
     model: str | None

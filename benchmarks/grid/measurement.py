@@ -42,7 +42,7 @@ OpenSession = Callable[[tuple[str, ...], str | None, GridOptions, int], Abstract
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The engine alone, under one load. `others_cores`: cores that other programs kept busy."""
+    """The engine alone, under one load."""
 
     measured: MeasuredRun
     others_cores: float | None = None
@@ -56,8 +56,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """An engine's figures with all requests at once, by the tail of their answers. `error`: why they are
-    unknown."""
+    """An engine's figures with all requests at once, by the tail of their answers."""
 
     model: str
     parallelism: Parallelism
@@ -94,8 +93,8 @@ Found = Capacity | Cell
 
 @dataclass(slots=True)
 class Measurement:
-    """Measures one cell after the other. `complete`: False after an interruption; nothing more is measured
-    then. `local`: whether the engine runs below this process."""
+    """Measures one cell after the other. `complete`: False after an interruption; nothing more is
+    measured then."""
 
     options: GridOptions
     start: StartEngine
@@ -143,7 +142,6 @@ class Measurement:
         yield from (cell for cell in cells.values() if cell.serving is not None or cell.error is not None)
 
     def _serve_all(self, engine: RunningEngine, cells: dict[CellSpec, Cell]) -> None:
-        """Measure the engine alone, before the pipeline starts; once for all numbers of subtasks."""
         seen: dict[CellSpec, Cell] = {}
         for spec, cell in cells.items() if self.options.serving else ():
             if not self.complete:
@@ -161,7 +159,6 @@ class Measurement:
             return replace(cell, error=f"engine: {first_line(error)}")
 
     def _stream_all(self, engine: RunningEngine, cells: dict[CellSpec, Cell]) -> Iterator[Cell]:
-        """Measure the pipeline, one for each number of subtasks. Removes from `cells` what it yields."""
         for subtasks in self.options.subtasks if self.options.stream else ():
             if not self.complete:
                 return

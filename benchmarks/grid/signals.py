@@ -20,8 +20,8 @@ COUNTERS = ("preemptions", "prompt_tokens", "generation_tokens", "prefix_cache_q
 
 
 class FleetSignals:
-    """A `Source`: the `EngineSignals` of each of several engines, named `engine0_running` and so on; of a
-    single one, without prefix. An engine that does not answer is left out."""
+    """A `Source`: the `EngineSignals` of each of several engines, named `engine0_running` and so
+    on; of a single one, without prefix."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         self._engines: list[Source] = [EngineSignals.at(url) for url in urls]

@@ -126,7 +126,6 @@ def distribution_document(found: Distribution | None) -> dict[str, float | None]
 
 
 def figure(cell: Mapping[str, Any], *path: str) -> float | None:
-    """The number at `path` in a cell's document, or None."""
     at: Any = cell
     for name in path:
         at = at.get(name) if isinstance(at, Mapping) else None

@@ -61,8 +61,8 @@ TIMES = {
 
 
 def cell_rows(document: Mapping[str, Any]) -> Rows:
-    """Every cell: arrivals, an event's time through the pipeline, and the engine's own; invalid values in
-    brackets. Leaves out columns without a figure."""
+    """Every cell: arrivals, an event's time through the pipeline, and the engine's own; invalid
+    values in brackets."""
     cells = document["cells"]
     told = {
         name: path for name, path in TIMES.items() if any(figure(cell, *path) is not None for cell in cells)
@@ -113,14 +113,12 @@ def parallelism_name(parallelism: Mapping[str, Any]) -> str:
 
 
 def number(value: float | None, digits: int) -> str:
-    """A figure with `digits` decimals; a dash for None."""
     return NONE if value is None else f"{value:,.{digits}f}"
 
 
 def grid_picture(document: Mapping[str, Any]) -> Picture:
-    """Two panels: output tokens per second of each engine with all requests at once, by tail; and each
-    cell's median from event to answer, a colour for each condition. Invalid values are pale, and in brackets.
-    """
+    """Two panels: output tokens per second of each engine with all requests at once, by tail; and
+    each cell's median from event to answer, a colour for each condition."""
     tails = document["options"]["tails"]
     throughput = [
         _bar(

@@ -24,12 +24,10 @@ HALVINGS = 60
 
 
 def _exponential(u: float, scale: float, limit: int) -> float:
-    """The quantile of an exponential distribution, cut: F(x) = (1 - e^(-x/s)) / (1 - e^(-limit/s))."""
     return -scale * math.log1p(u * math.expm1(-limit / scale))
 
 
 def _heavy(u: float, scale: float, limit: int) -> float:
-    """The quantile of a log-normal distribution cut at `limit`: F(x) = Φ(ln(x/s)/σ) / Φ(ln(limit/s)/σ)."""
     whole = NORMAL.cdf(math.log(limit / scale) / SIGMA)
     return scale * math.exp(SIGMA * NORMAL.inv_cdf(u * whole))
 
@@ -58,8 +56,6 @@ def tail_lengths(tail: str, count: int, mean: float, limit: int, seed: int = 0) 
 
 @lru_cache(maxsize=16)
 def _quantiles(tail: str, count: int, mean: float, limit: int) -> tuple[int, ...]:
-    """The lengths in ascending order; cached, since the points of a series need the same ones."""
-
     def lengths(scale: float) -> list[int]:
         return [
             min(limit, max(1, round(QUANTILES[tail]((at + 0.5) / count, scale, limit))))

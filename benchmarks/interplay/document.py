@@ -82,8 +82,7 @@ SHORT = ("running, mean", "KV cache, most", "prefix hits", "preemptions", "answe
 
 
 def point_rows(document: Mapping[str, Any], columns: Sequence[str] = tuple(COLUMNS)) -> list[list[str]]:
-    """Every point with its figures, header first; invalid ones in brackets. Leaves out columns without a
-    figure."""
+    """Every point with its figures, header first; invalid ones in brackets."""
     cells = document["cells"]
     told = {
         name: COLUMNS[name]

@@ -17,9 +17,6 @@ SMALL_KV_CACHE_GIB = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """The events of a point. `shared`: the share of each prompt, at its beginning, that is the same for all;
-    `keys`: number of keys; `skewed`: half of all events have the first key."""
-
     shared: float = 0.0
     keys: int = 64
     skewed: bool = False
@@ -57,8 +54,7 @@ APPLICATION = "application"
 
 
 def tumbling(size_s: float) -> Mapping[str, Any]:
-    """Settings that summarise each key's events per window, instead of a call for each event. Calls are
-    short, for a small engine: the texts of about six events, and an answer like the others'."""
+    """Settings that summarise each key's events per window, instead of a call for each event."""
     return {
         f"{APPLICATION}.type": "summary",
         f"{APPLICATION}.size_s": size_s,
@@ -137,6 +133,5 @@ def by_engine(found: Sequence[Point]) -> Iterator[tuple[float, list[Point]]]:
 
 
 def by_pipeline(found: Sequence[Point]) -> Iterator[tuple[Mapping[str, Any], list[Point]]]:
-    """Adjacent points with the same pipeline."""
     for settings, group in groupby(found, key=lambda point: dict(point.settings)):
         yield settings, list(group)

@@ -70,7 +70,6 @@ class InterplayMeasurement:
                 yield from (PointRun(point, error=f"engine: {first_line(error)}") for point in group)
 
     def _rate(self, engine: RunningEngine) -> float:
-        """`load` times the engine's throughput with all requests at once."""
         options, target = self.options, engine.target()
         lengths = CappedExponential(options.mean_tokens, options.limit_tokens)
         workload = RandomTokens(Exactly(options.prompt_tokens), lengths)

@@ -38,9 +38,7 @@ WARM_SHARE = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterplayOptions:
-    """Sizes of every point. Prompts have `prompt_tokens` words, about a token each, answers exponential
-    lengths with this mean and limit; events arrive at `load` times the engine's throughput with all requests
-    at once, or at `rate_per_s`, with exponential gaps."""
+    """Sizes of every point."""
 
     factors: tuple[str, ...]
     model: str = "default"
@@ -131,7 +129,7 @@ def open_pipeline(
 
 
 def write_events(path: Path, options: InterplayOptions, events: Events) -> Path:
-    """Write the events of a point: `text`, `tokens` and `user`, the key. Texts are new each time."""
+    """Write the events of a point: `text`, `tokens` and `user`, the key."""
     lengths = tail_lengths(
         EXPONENTIAL, options.events, options.mean_tokens, options.limit_tokens, options.seed
     )

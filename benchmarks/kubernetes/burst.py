@@ -1,7 +1,5 @@
-"""A burst on a Deployment of replicas: scaled up and down by the controller, with every event counted.
-
-Except for the control plane's pods, everything is as rendered by `forebay deploy kubernetes`.
-"""
+"""A burst on a Deployment of replicas: scaled up and down by the controller, with every event
+counted."""
 
 from __future__ import annotations
 
@@ -151,12 +149,6 @@ def job_pod(deployment: Deployment, folder: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class BurstReport:
-    """Outcome of the run. `levels`: numbers of ready replicas in order. `cut_off`: events whose request was
-    sent more than once. `scaled_up_s`: from the pipeline's metric to the Deployment's scale. `known_s`: from
-    a replica's readiness until the router counts it; `routed_s`: to its first request, which also waits for
-    an event. `sent_late`: requests that a replica accepted after its SIGTERM; `at_stop`: requests in it at
-    that time. `controller`: its events."""
-
     events: int
     answered: int
     dead_letters: int

@@ -1,4 +1,4 @@
-"""Converts a pod's manifest to a process: command, environment, files and probes. Pure."""
+"""Converts a pod's manifest to a process: command, environment, files and probes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Replaces a container image. `entrypoint`: for containers without a command; `programs`: a folder in
-    which commands are looked up first."""
+    """Replaces a container image."""
 
     entrypoint: tuple[str, ...] = ()
     programs: Path | None = None
@@ -34,7 +33,6 @@ class Probe:
 
     @classmethod
     def parse(cls, container: Mapping[str, Any], name: str) -> Probe | None:
-        """The probe `name` of a container; None if it has no such HTTP probe."""
         probe = container.get(name) or {}
         if "httpGet" not in probe:
             return None
@@ -60,14 +58,12 @@ class Command:
 
 
 def mounts(spec: Mapping[str, Any], folder: Path) -> dict[str, Path]:
-    """The local folder for each mount path of a pod's container."""
     return {
         each["mountPath"]: folder / each["name"] for each in spec["containers"][0].get("volumeMounts") or ()
     }
 
 
 def mapped(text: str, mounted: Mapping[str, Path]) -> str:
-    """`text` with mount paths replaced by local folders."""
     if not mounted:
         return text
     paths = "|".join(re.escape(path) for path in sorted(mounted, key=len, reverse=True))

@@ -23,8 +23,7 @@ FIRST_POD, LAST_POD = 2, 254
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Network of a pod: its address, and a prefix for commands that run there. `holder`: the process that
-    keeps the namespace; None for the node's own."""
+    """Network of a pod: its address, and a prefix for commands that run there."""
 
     ip: str
     prefix: tuple[str, ...] = ()
@@ -50,7 +49,6 @@ class PodNetwork:
         self._next = FIRST_POD
 
     async def add(self, *, host: bool) -> Place:
-        """A place for a pod; with `host`, the node's own."""
         if host:
             return Place(NODE_IP)
         number, self._next = self._next, self._next + 1

@@ -125,7 +125,6 @@ class ProcessNode:
                 )
 
     async def _log_in(self, spec: Mapping[str, Any], folder: Path) -> Path:
-        """A kubeconfig with the rights of the pod's service account."""
         account = spec.get("serviceAccountName", "default")
         path = f"/api/v1/namespaces/{self._namespace}/serviceaccounts/{account}/token"
         token = (await self._api.create(path, {"spec": {"expirationSeconds": 7200}}))["status"]["token"]

@@ -27,8 +27,6 @@ def kubernetes_home() -> Path | None:
 
 
 class ControlPlane:
-    """A control plane with its data in `folder`."""
-
     def __init__(self, home: Path, folder: Path) -> None:
         self._program = [sys.executable, str(home / "kube")]
         self._folder = folder
@@ -47,7 +45,6 @@ class ControlPlane:
         return self.run("ctl", *words)
 
     def create(self, name: str, body: object) -> None:
-        """Create an object; `name`: of the file that it is written to."""
         path = self._folder / f"{name}.json"
         path.write_bytes(orjson.dumps(body))
         self.kubectl("create", "-f", str(path))

@@ -1,8 +1,5 @@
-"""`python -m benchmarks.kubernetes.worker FOLDER`: the measurement, in its own network.
-
-Reads `FOLDER/options.json`, writes `FOLDER/report.json`, and prints progress to standard output. Started by
-`measure.py`, because it configures network addresses.
-"""
+"""`python -m benchmarks.kubernetes.worker FOLDER`: the measurement, in its own network. Started by
+`measure.py`, because it configures network addresses."""
 
 from __future__ import annotations
 

@@ -1,12 +1,4 @@
-"""Defines a peer, and the order that its program gets.
-
-A program is started with the path of an order, a JSON file (`Order`). It reads events, `{"event_id":
-"event-17", "prompt": "…"}`, from one Kafka topic, calls the engine about each by the OpenAI protocol, with
-the order's system prompt and at temperature 0 so that all get the same answers, and writes one record for
-each, with the id anywhere in it, to another topic. A record whose `answer` is null means that the event was
-given up. A program never ends by itself: it is killed, and started again with the same order, except
-`restore_from`.
-"""
+"""Defines a peer, and the order that its program gets."""
 
 from __future__ import annotations
 
@@ -24,8 +16,7 @@ ID = re.compile(rb"\b(event|warm)-(\d+)\b")
 ID_IN_PROMPT = r"\b(?:event|warm)-\d+\b"
 
 SYSTEM = "You are a helpful assistant."
-"""The default of ML_PREDICT's provider. Without one, a model's template may insert another, of another
-length."""
+"""The default of ML_PREDICT's provider."""
 
 Checkpoints = Literal["flink", "forebay"]
 """Whose REST service reports them: plain Flink's, or that of Forebay's Flink, which requires a key."""
@@ -55,8 +46,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A program's input. `state`: its own folder, which outlives a kill. `restore_from`: Flink's newest
-    checkpoint in it, after a kill. `capacity`: maximum requests in flight."""
+    """A program's input."""
 
     bootstrap: str
     events: str
@@ -78,7 +68,6 @@ class Order:
 
 
 def event_of(id: str) -> dict[str, str]:
-    """An event. Its id is in its prompt, where the scripted engine finds it."""
     return {
         "event_id": id,
         "prompt": f"Post {id} is about rain in the harbour. Say in a word what it is about.",

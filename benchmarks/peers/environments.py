@@ -69,8 +69,7 @@ def ensure_environment(peer: Peer, settings: Settings, progress: Progress) -> Pa
 
 
 def environment_of(peer: Peer, settings: Settings) -> dict[str, str]:
-    """The variables for the peer's program. Its own environment is isolated from ours; Java is the same for
-    all: Forebay's."""
+    """The variables for the peer's program."""
     found = settings.child_environment()
     if peer.requirements is not None:
         found.pop("PYTHONPATH", None)

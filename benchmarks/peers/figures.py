@@ -1,4 +1,4 @@
-"""Computes figures from the observations of a run. Pure."""
+"""Computes figures from the observations of a run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ FOR_P99 = 1000
 
 
 def common(load: Load, seen: Observed) -> Figures:
-    """Counts of events. `lost`: without a result at the end of the wait; `given_up`: all results lack an
-    answer; `doubled`: committed results beyond the first of an event."""
     answered = {one.index for one in seen.committed if one.answered}
     named = {one.index for one in seen.committed}
     return {
@@ -103,8 +101,7 @@ def use(seen: Observed, begin_s: float, results: int) -> Figures:
 
 
 def calls(report: CallReport) -> Figures:
-    """The engine's counts. `called_again`: calls beyond the first of an event; `max_in_flight`: maximum
-    concurrency."""
+    """The engine's counts."""
     tries = {id: count for id, count in report.calls.items() if id.startswith("event-")}
     return {
         "calls": sum(tries.values()),

@@ -1,9 +1,4 @@
-"""The loads for every peer, and the resulting document.
-
-`latency`: 100 events/s, whose calls take 50 ms (95 %) or 2 s (5 %), on a warm system. `vllm`: a real engine.
-`refusals`: an engine that answers every call with 429 and `Retry-After: 1` for a while. `kill`: all processes
-of the peer are killed in mid-stream, and it is restarted as documented.
-"""
+"""The loads for every peer, and the resulting document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's document as tables, for a terminal and in Markdown. Pure."""
+"""A run's document as tables, for a terminal and in Markdown."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableOf:
-    """One part as texts. `reasons`: why figures are missing or in brackets, by the peer's title."""
-
     title: str
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -41,7 +39,7 @@ def number(name: str, unit: str = "", digits: int = 0) -> Callable[[Figures], st
 
 
 def milliseconds(name: str, *, bounded: bool = True) -> Callable[[Figures], str]:
-    """Milliseconds; seconds from ten thousand on. Quantiles are lower bounds if events had no result."""
+    """Milliseconds; seconds from ten thousand on."""
 
     def cell(found: Figures) -> str:
         value = found.get(name)
@@ -54,8 +52,7 @@ def milliseconds(name: str, *, bounded: bool = True) -> Callable[[Figures], str]
 
 
 def doubt(found: Figures) -> str | None:
-    """Why figures are INVALID: events have an answer although the engine was never called for them. None:
-    valid."""
+    """Why figures are INVALID: events have an answer although the engine was never called for them."""
     if "calls" not in found:
         return None
     asked = found["calls"] - found["called_again"]
@@ -112,7 +109,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
 
 
 def title_of(part: str, shape: Figures) -> str:
-    """The load in words."""
     warm_s = shape.get("warm_s", 0)
     rate = f"{shape['rate_per_s']:g} events/s for {shape['seconds'] - warm_s:g} s"
     if warm_s:

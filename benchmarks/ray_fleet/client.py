@@ -51,9 +51,6 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Outcome of one request. `whole`: its answer was complete; times count from when it was due. `calls`:
-    attempts; `broken`: answers that broke off after they had begun."""
-
     index: int
     whole: bool = False
     first_ms: float = 0.0

@@ -1,4 +1,4 @@
-"""Computes the report from the clients' answers. Pure."""
+"""Computes the report from the clients' answers."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ class Slo:
 
 
 def way_figures(answers: Sequence[Answer], slo: Slo) -> dict[str, Any]:
-    """Figures of one way to the replicas. The hit share is of all prompts' tokens; percentiles need enough
-    samples."""
     whole = [answer for answer in answers if answer.whole]
     prompts = sum(answer.prompt_tokens for answer in whole)
     first = sorted(answer.first_ms for answer in whole)
@@ -62,8 +60,6 @@ def compared(ways: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def kill_figures(answers: Sequence[Answer], deadline_s: float) -> dict[str, Any]:
-    """Effects of a kill. `lost`: no complete answer within the deadline. `broken`: answers that broke off
-    after they had begun; `again`: requests that their client repeated."""
     whole = [answer.whole_ms for answer in answers if answer.whole]
     return {
         "requests": len(answers),
@@ -81,8 +77,6 @@ def report(
     kills: Mapping[str, Mapping[str, Any]],
     hung_up: Mapping[str, int],
 ) -> dict[str, Any]:
-    """The document. `rounds`: counted answers of each round, by way; `kills`: by client; `hung_up`: number of
-    clients that disconnected, and the engines' counts. `passed` has each target."""
     ways = {
         way: {
             **way_figures([answer for one in seen for answer in one], slo),
@@ -114,5 +108,4 @@ def _short(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _within(difference: float | None) -> bool:
-    """Better figures of the fleet on Ray pass, too."""
     return difference is not None and difference >= -TARGET_DIFFERENCE

@@ -1,8 +1,5 @@
-"""Requests in groups that share a long prefix: a replica that has answered one of a group answers the next
-sooner.
-
-Everything depends on the seed alone.
-"""
+"""Requests in groups that share a long prefix: a replica that has answered one of a group answers
+the next sooner."""
 
 from __future__ import annotations
 
@@ -39,7 +36,6 @@ class PrefixLoad:
 
     @cached_property
     def due_s(self) -> list[float]:
-        """When each request is due, from the start of the load."""
         return Poisson(self.rate_per_s).due_s(self.requests, Random(f"schedule {self.seed}"))
 
     @cached_property

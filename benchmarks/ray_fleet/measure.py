@@ -1,7 +1,4 @@
-"""Runs the parts: the ways in turn, a killed replica, clients that disconnect.
-
-Everything runs in its own process on this machine, all the time: Ray's own use affects both sides.
-"""
+"""Runs the parts: the ways in turn, a killed replica, clients that disconnect."""
 
 from __future__ import annotations
 
@@ -45,8 +42,7 @@ SCRIPT = {
     "block-chars": "512",
     "cache-blocks": "64",
 }
-"""An uncached prompt takes 0.24 s to the first token, one with a cached prefix 0.04 s. A replica's cache
-holds the prefixes of less than half of the groups."""
+"""An uncached prompt takes 0.24 s to the first token, one with a cached prefix 0.04 s."""
 CLIENT_TIMEOUT_S = 200.0
 SETTLE_S = 3.0
 REPLACE_TIMEOUT_S = 120.0
@@ -71,8 +67,7 @@ class RayOptions:
 
 
 def measure_ray(options: RayOptions, ray: Path, note: Note = lambda _: None) -> dict[str, Any]:
-    """The report; blocks. `ray`: the program. Raises `LaunchError` and `DeployError` if something does not
-    start."""
+    """The report; blocks. Raises `LaunchError` and `DeployError` if something does not start."""
     words = [word for name, value in SCRIPT.items() for word in (f"--{name}", value)]
     script = script_of(parse([*words, "--model", MODEL]), "")
     with ExitStack() as stack:
@@ -187,11 +182,6 @@ def front_process(cluster: RayCluster) -> Iterator[str]:
 def _rounds(
     options: RayOptions, orders: dict[str, Order], in_turn: Order, note: Note
 ) -> dict[str, list[list[Answer]]]:
-    """Counted answers of each round.
-
-    Each round has its own texts, so that nothing is cached at its start; every other one takes the ways in
-    reverse order.
-    """
     seen: dict[str, list[list[Answer]]] = {way: [] for way in (*orders, IN_TURN)}
     for number in range(options.rounds):
         ways = list(orders) if number % 2 else list(orders)[::-1]
@@ -205,7 +195,6 @@ def _rounds(
 
 
 def _killed(options: RayOptions, order: Order, fleet: FleetOnRay, note: Note) -> dict[str, Any]:
-    """Kill the process of the busiest replica under load. The kernel ends its engine with it."""
     client = "pipeline" if order.ray else "gateway"
     note(f"a replica is killed: {client}")
     load = replace(options.load, nonce=f"kill-{client}", max_tokens=options.kill_tokens)
@@ -235,8 +224,6 @@ def _replaced_s(fleet: FleetOnRay, victim: str) -> float:
 
 
 def _hung_up(options: RayOptions, gateway: str, fleet: FleetOnRay) -> dict[str, int]:
-    """Number of clients of `gateway` that disconnected at the first token, and the engines' counts of their
-    requests."""
     load = replace(
         options.load, requests=options.hang_ups, max_tokens=options.hang_up_tokens, nonce="hang-up"
     )
@@ -259,7 +246,6 @@ def run_client(order: Order) -> list[Answer]:
 
 
 def _sleep_until_due(seconds: float, done: Callable[[], bool]) -> None:
-    """Sleep; raises `LaunchError` if the client has ended before."""
     time.sleep(seconds)
     if done():
         raise LaunchError("the client ended before the kill")
