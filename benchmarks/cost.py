@@ -239,7 +239,7 @@ class Feed:
 @contextmanager
 def started_feed() -> Iterator[Feed]:
     """A feed in its own process for the length of the block; it sends nothing yet."""
-    command = [sys.executable, "-m", "benchmarks.paced_feed"]
+    command = [sys.executable, "-m", "benchmarks.feeds"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None

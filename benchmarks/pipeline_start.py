@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from benchmarks.direct import drive
+from benchmarks.jobs import drive
 from benchmarks.workload import Workload, prompt_of
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.errors import LaunchError

@@ -14,9 +14,17 @@ from typing import Any
 import orjson
 import psutil
 
-from benchmarks.killable import EngineKind, KillableEngine, killable_engine
-from benchmarks.kills import OUTAGES, RESTARTED, Kill, KillKind, plan
-from benchmarks.other_machines import OtherMachines, other_machines
+from benchmarks.killable import (
+    OUTAGES,
+    RESTARTED,
+    EngineKind,
+    Kill,
+    KillableEngine,
+    KillKind,
+    killable_engine,
+    plan,
+)
+from benchmarks.object_store import OtherMachines, other_machines
 from benchmarks.places import Place, PlaceKind, place
 from benchmarks.run_process import PipelineProcess, expect_gone
 from benchmarks.tally import Tally

@@ -6,8 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from benchmarks.chatter import chatter, expected_summaries, summary_tally
-from benchmarks.conversations import MAX_TOKENS, expected_answers, messages
+from benchmarks.conversations import (
+    MAX_TOKENS,
+    chatter,
+    expected_answers,
+    expected_summaries,
+    messages,
+    summary_tally,
+)
 from benchmarks.expected_events import TopicsJob, TrendsJob
 from benchmarks.killable import PROMPT, KillableEngine
 from benchmarks.tally import NUMBER, Tally, compare

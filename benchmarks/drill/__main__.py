@@ -21,7 +21,8 @@ from typing import Any, get_args
 import orjson
 from rich.console import Console
 
-from benchmarks.drill.machine import Outcome, Surroundings
+from benchmarks.drill.faults import Outcome, Surroundings
+from benchmarks.drill.link import compiler
 from benchmarks.drill.play import play
 from benchmarks.drill.scenario import (
     Application,
@@ -32,9 +33,8 @@ from benchmarks.drill.scenario import (
     SourceKind,
     StateKind,
     draw,
+    shrink,
 )
-from benchmarks.drill.shim import compiler
-from benchmarks.drill.shrink import shrink
 from benchmarks.object_store import object_store
 from benchmarks.places import kafka_to_start
 from forebay.cli.output import STDOUT, check_json, errors_console, say, write_json

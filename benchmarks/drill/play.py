@@ -13,12 +13,10 @@ from pathlib import Path
 import psutil
 
 from benchmarks.drill.check import Found, check, check_report, skipped_places
-from benchmarks.drill.faults import Scene, lasting, standing_still
-from benchmarks.drill.machine import Engine, Machine, Outcome, Surroundings
-from benchmarks.drill.places import Places
+from benchmarks.drill.faults import Engine, Machine, Outcome, Scene, Surroundings, lasting, standing_still
+from benchmarks.drill.link import Shim
+from benchmarks.drill.places import Places, State
 from benchmarks.drill.scenario import RESTARTS, SHIMMED, Fault, FaultKind, Scenario
-from benchmarks.drill.shim import Shim
-from benchmarks.drill.state import State
 from benchmarks.drill.workload import name_of, workload
 from benchmarks.object_store import BUCKET
 from benchmarks.run_process import GONE_S

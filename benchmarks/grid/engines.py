@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 from benchmarks.grid.cells import Parallelism
-from benchmarks.grid.streams import TEMPERATURE
+from benchmarks.grid.streamed import TEMPERATURE
 from forebay.bench.records import LoadRequest
 from forebay.bench.targets.base import TRIAL, OnPiece, Target
 from forebay.bench.targets.openai import OpenAiOptions, OpenAiTarget

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from benchmarks.grid.cells import (
+    EXACT,
     CellSpec,
     GridOptions,
     Parallelism,
@@ -16,10 +17,15 @@ from benchmarks.grid.cells import (
     warm_up_load,
 )
 from benchmarks.grid.engines import RunningEngine
-from benchmarks.grid.signals import FleetSignals
-from benchmarks.grid.streamed import Session, Streamed, first_line, stream_each
-from benchmarks.grid.streams import open_session, stream_cell
-from benchmarks.grid.tails import EXACT
+from benchmarks.grid.streamed import (
+    FleetSignals,
+    Session,
+    Streamed,
+    first_line,
+    open_session,
+    stream_cell,
+    stream_each,
+)
 from forebay.bench.client import measure
 from forebay.bench.load.plan import Load
 from forebay.bench.processor import disturbed, processor_use

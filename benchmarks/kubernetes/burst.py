@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from benchmarks.kubernetes.api import Api
+from benchmarks.kubernetes.plane import Api
 from benchmarks.kubernetes.seen import Seen, levels
 from forebay.bench.stream.events import event_lines, fields_of
 from forebay.bench.stream.feed import now_us
@@ -308,7 +308,7 @@ class BurstRun:
                     yield each
 
     async def _poll(self, http: httpx2.AsyncClient) -> None:
-        from benchmarks.kubernetes.network import NODE_IP
+        from benchmarks.kubernetes.plane import NODE_IP
 
         while True:
             replicas = [each for each in self._seen.here() if each.address]

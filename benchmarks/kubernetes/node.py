@@ -13,9 +13,8 @@ from typing import Any
 
 import orjson
 
-from benchmarks.kubernetes.api import Api
 from benchmarks.kubernetes.container import Image, command_of, mounts
-from benchmarks.kubernetes.network import API_IP, API_PORT, NODE_IP, PodNetwork
+from benchmarks.kubernetes.plane import API_IP, API_PORT, NODE_IP, Api, PodNetwork
 from benchmarks.kubernetes.pod import PodProcess, timestamp
 from forebay.clients.kubernetes.watch import Collection, Trouble, follow
 from forebay.errors import ForebayError, SettingError

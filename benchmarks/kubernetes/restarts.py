@@ -14,9 +14,8 @@ from typing import Any
 
 import orjson
 
-from benchmarks.kubernetes.api import Api
 from benchmarks.kubernetes.burst import CONTROLLER_IMAGE, ENGINE_IMAGE, PIPELINE_IMAGE
-from benchmarks.kubernetes.plane import ControlPlane
+from benchmarks.kubernetes.plane import Api, ControlPlane
 from benchmarks.kubernetes.seen import summary
 from forebay.clients.kubernetes.connection import find_cluster, open_async_client, open_client
 from forebay.clients.kubernetes.watch import Collection, Trouble, follow

@@ -10,7 +10,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from benchmarks.cli.cost import show_cost
+from benchmarks.cli.overhead import show_cost
 from benchmarks.cost import PARTS, Cost, CostOptions, LoadCost, cost_document, measure_cost, part_of
 from rich.console import Console
 
