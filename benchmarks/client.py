@@ -19,10 +19,8 @@ import orjson
 import psutil
 
 from forebay.bench.client import measure
-from forebay.bench.load.lengths import Exactly
-from forebay.bench.load.plan import make_load
-from forebay.bench.load.schedules import Poisson
-from forebay.bench.load.workloads import RandomTokens
+from forebay.bench.load.schedules import Poisson, make_load
+from forebay.bench.load.workloads import Exactly, RandomTokens
 from forebay.bench.metrics import RequestFigures, request_figures
 from forebay.bench.statistics import percentile
 from forebay.bench.targets.openai import OpenAiTarget

@@ -18,7 +18,7 @@ from typing import IO, Any
 import orjson
 import psutil
 
-from forebay.bench.processor import ProcessUse, check_proc, process_use, used_between
+from forebay.bench.resources import ProcessUse, check_proc, process_use, used_between
 from forebay.errors import LaunchError
 from forebay.flink.class_archive import LISTS_CLASSES
 from forebay.pipeline.job_graph import OPERATOR

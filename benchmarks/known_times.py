@@ -9,10 +9,8 @@ from typing import Any
 
 from benchmarks.timed_server import MODEL, SentAnswer, Step, TimedAnswer, fetch_log, timed_process
 from forebay.bench.client import measure
-from forebay.bench.load.lengths import Exactly
-from forebay.bench.load.plan import make_load
-from forebay.bench.load.schedules import Constant
-from forebay.bench.load.workloads import RandomTokens, RandomWords
+from forebay.bench.load.schedules import Constant, make_load
+from forebay.bench.load.workloads import Exactly, RandomTokens, RandomWords
 from forebay.bench.metrics import RequestFigures, request_figures, run_figures
 from forebay.bench.records import LoadRun, RequestRecord
 from forebay.bench.statistics import percentile

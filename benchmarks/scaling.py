@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay.bench.stream.events import event_lines, fields_of
-from forebay.bench.stream.feed_process import FeedProcess
+from forebay.bench.stream.feed import FeedProcess
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.engine.launch import EngineOptions
 from forebay.engine.launch.progress import Progress

@@ -16,10 +16,8 @@ from typing import Any
 import orjson
 
 from forebay.bench.client import measure
-from forebay.bench.load.lengths import Exactly
-from forebay.bench.load.plan import make_load
-from forebay.bench.load.schedules import ClosedLoop
-from forebay.bench.load.workloads import RandomTokens
+from forebay.bench.load.schedules import ClosedLoop, make_load
+from forebay.bench.load.workloads import Exactly, RandomTokens
 from forebay.bench.metrics import run_figures
 from forebay.bench.records import LoadRun
 from forebay.bench.targets.openai import OpenAiOptions, OpenAiTarget

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from forebay.bench.client import measure
-from forebay.bench.load.lengths import Exactly
-from forebay.bench.load.plan import Load, fresh_nonce, make_load
-from forebay.bench.load.schedules import Bursts, ClosedLoop
-from forebay.bench.load.workloads import RandomTokens, random_ids
+from forebay.bench.load.schedules import Bursts, ClosedLoop, RequestLoad, fresh_nonce, make_load
+from forebay.bench.load.workloads import Exactly, RandomTokens, random_ids
 from forebay.bench.metrics import output_tokens, request_figures
-from forebay.bench.processor import disturbed
 from forebay.bench.report.document import MeasuredRun, measured_run
+from forebay.bench.resources import disturbed
 from forebay.bench.statistics import can_tell, percentile
 from forebay.bench.targets.openai import OpenAiOptions, OpenAiTarget
 from forebay.engine.launch.spec import usable_cores
@@ -157,5 +155,5 @@ def _check(what: str, measured: MeasuredRun) -> None:
             raise EngineError(f"{what} failed: {record.error}")
 
 
-def _one(options: BurstOptions) -> Load:
+def _one(options: BurstOptions) -> RequestLoad:
     return make_load(ClosedLoop(1), options.workload, 1, seed=options.seed)

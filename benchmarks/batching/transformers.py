@@ -20,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from forebay.bench.load.plan import fresh_nonce
+from forebay.bench.load.schedules import fresh_nonce
 from forebay.bench.load.workloads import random_ids
 from forebay.bench.records import LoadRequest
 from forebay.bench.targets.base import TRIAL, OnPiece, Piece

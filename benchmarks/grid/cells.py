@@ -11,20 +11,20 @@ from itertools import product
 from random import Random
 from statistics import NormalDist, fmean
 
-from forebay.bench.load.lengths import Exactly, check_tokens
-from forebay.bench.load.plan import Load, make_load
 from forebay.bench.load.schedules import (
     Bursts,
     ClosedLoop,
     Constant,
     Gamma,
     Poisson,
+    RequestLoad,
     Schedule,
     TraceReplay,
     check_rate,
     check_requests,
+    make_load,
 )
-from forebay.bench.load.workloads import RandomTokens
+from forebay.bench.load.workloads import Exactly, RandomTokens, check_tokens
 from forebay.errors import SettingError
 
 EXACT, EXPONENTIAL, HEAVY = "exact", "exponential", "heavy"
@@ -211,26 +211,26 @@ def schedule_of(arrival: str, rate_per_s: float, trace_s: Sequence[float] = ()) 
     return TraceReplay(trace_s, rate_per_s / own_per_s, "trace")
 
 
-def cell_load(options: GridOptions, spec: CellSpec, rate_per_s: float) -> Load:
+def cell_load(options: GridOptions, spec: CellSpec, rate_per_s: float) -> RequestLoad:
     """The requests of a cell; repeats have other times and another order of the same lengths."""
     seed = options.seed + spec.repeat
     schedule = schedule_of(spec.arrival, rate_per_s, options.trace_s[: options.requests])
     return _load(options, schedule, spec.tail, seed)
 
 
-def burst_load(options: GridOptions, tail: str) -> Load:
+def burst_load(options: GridOptions, tail: str) -> RequestLoad:
     """As many requests, all at once: what the engine can do."""
     return _load(options, Bursts(), tail, options.seed)
 
 
-def warm_up_load(options: GridOptions) -> Load:
+def warm_up_load(options: GridOptions) -> RequestLoad:
     workload = RandomTokens(Exactly(options.prompt_tokens), Exactly(8))
     return make_load(ClosedLoop(2), workload, 4, seed=options.seed)
 
 
-def _load(options: GridOptions, schedule: Schedule, tail: str, seed: int) -> Load:
+def _load(options: GridOptions, schedule: Schedule, tail: str, seed: int) -> RequestLoad:
     lengths = tail_lengths(tail, options.requests, options.mean_tokens, options.limit_tokens, seed)
     workload = RandomTokens(Exactly(options.prompt_tokens), Exactly(max(1, round(options.mean_tokens))))
     load = make_load(schedule, workload, options.requests, seed=seed)
     requests = [replace(one, output_tokens=n) for one, n in zip(load.requests, lengths, strict=True)]
-    return Load(requests, load.concurrency, {**load.asked, "tail": tail})
+    return RequestLoad(requests, load.concurrency, {**load.asked, "tail": tail})

@@ -27,11 +27,10 @@ from benchmarks.grid.streamed import (
     stream_each,
 )
 from forebay.bench.client import measure
-from forebay.bench.load.plan import Load
-from forebay.bench.processor import disturbed, processor_use
+from forebay.bench.load.schedules import RequestLoad
 from forebay.bench.records import LoadRun
 from forebay.bench.report.document import MeasuredRun, measured_run
-from forebay.bench.resources import GpuResources, ProcessResources
+from forebay.bench.resources import GpuResources, ProcessResources, disturbed, processor_use
 from forebay.bench.sampling import Sampler, Source
 from forebay.bench.targets.base import Target
 from forebay.engine.launch.spec import usable_cores
@@ -179,7 +178,7 @@ class Measurement:
                 error = f"stream: {failure}" if stream is None else cell.error or failure
                 yield replace(cell, stream=stream, error=error)
 
-    def _serve(self, engine: RunningEngine, load: Load) -> Served:
+    def _serve(self, engine: RunningEngine, load: RequestLoad) -> Served:
         sources: list[Source] = [FleetSignals(engine.urls), GpuResources()]
         if engine.processes:
             sources.append(ProcessResources(engine.processes))

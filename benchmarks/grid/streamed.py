@@ -14,16 +14,14 @@ from typing import Any, Protocol, TypeVar
 import orjson
 
 from benchmarks.grid.cells import CellSpec, GridOptions, schedule_of, tail_lengths
-from forebay.bench.engine_signals import EngineSignals
-from forebay.bench.load.lengths import Exactly
-from forebay.bench.load.plan import fresh_nonce
-from forebay.bench.load.workloads import RandomWords
+from forebay.bench.load.schedules import fresh_nonce
+from forebay.bench.load.workloads import Exactly, RandomWords
 from forebay.bench.metrics import Distribution
 from forebay.bench.records import EngineSample
-from forebay.bench.sampling import Source
+from forebay.bench.sampling import EngineSignals, Source
+from forebay.bench.stream.events import EventLoad, StreamOptions
 from forebay.bench.stream.figures import StreamFigures, stream_figures
 from forebay.bench.stream.measure import StreamSession
-from forebay.bench.stream.options import EventLoad, StreamOptions
 from forebay.bench.stream.records import StreamRun
 from forebay.bench.stream.verdict import judge_stream
 from forebay.errors import ForebayError

@@ -32,12 +32,10 @@ from benchmarks.interplay.pipeline import (
     write_events,
 )
 from forebay.bench.client import measure
-from forebay.bench.load.lengths import CappedExponential, Exactly
-from forebay.bench.load.plan import make_load
-from forebay.bench.load.schedules import Bursts, ClosedLoop, Poisson
-from forebay.bench.load.workloads import RandomTokens
+from forebay.bench.load.schedules import Bursts, ClosedLoop, Poisson, make_load
+from forebay.bench.load.workloads import CappedExponential, Exactly, RandomTokens
 from forebay.bench.metrics import run_figures
-from forebay.bench.stream.options import EventLoad
+from forebay.bench.stream.events import EventLoad
 from forebay.errors import EngineError, ForebayError
 from forebay.pages.charts import Bar, bar_figure
 from forebay.pages.picture import Picture

@@ -16,12 +16,10 @@ import orjson
 
 from benchmarks.grid.cells import EXPONENTIAL, tail_lengths
 from benchmarks.grid.streamed import Session
-from forebay.bench.load.lengths import Exactly
-from forebay.bench.load.plan import fresh_nonce
-from forebay.bench.load.schedules import Constant, check_rate, check_requests
-from forebay.bench.load.workloads import WORDS, RandomWords
+from forebay.bench.load.schedules import Constant, check_rate, check_requests, fresh_nonce
+from forebay.bench.load.workloads import WORDS, Exactly, RandomWords
+from forebay.bench.stream.events import EventLoad, StreamOptions
 from forebay.bench.stream.measure import StreamSession
-from forebay.bench.stream.options import EventLoad, StreamOptions
 from forebay.errors import SettingError
 
 BASE = "base"

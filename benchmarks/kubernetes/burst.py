@@ -17,8 +17,7 @@ import orjson
 from benchmarks.kubernetes.plane import Api
 from benchmarks.kubernetes.seen import Seen, levels
 from forebay.bench.stream.events import event_lines, fields_of
-from forebay.bench.stream.feed import now_us
-from forebay.bench.stream.feed_process import FeedProcess
+from forebay.bench.stream.feed import FeedProcess, now_us
 from forebay.clients.kubernetes.watch import Collection, Trouble, follow
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.deploy.kubernetes import Deployment, load_deployment, render

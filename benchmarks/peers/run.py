@@ -16,7 +16,7 @@ import psutil
 from benchmarks.peers.base import PROGRAMS, SYSTEM, Order, Peer
 from benchmarks.peers.feed import Feed, Seen, Topics, Watch
 from benchmarks.run_process import RunProcess
-from forebay.bench.processor import process_use
+from forebay.bench.resources import process_use
 from forebay.errors import LaunchError
 from forebay.flink.checkpoints import newest_checkpoint
 from forebay.flink.rest import FlinkRest

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from forebay.bench import processor
-from forebay.bench.processor import ProcessorUse, disturbed, processor_use
+from forebay.bench.resources import ProcessorUse, disturbed, processor_use
 from forebay.testing.waiting import wait_until
 
 WORK_S = 0.3

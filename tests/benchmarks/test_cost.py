@@ -15,7 +15,7 @@ from benchmarks.cost import PARTS, Cost, CostOptions, LoadCost, cost_document, m
 from rich.console import Console
 
 from benchmarks import cost
-from forebay.bench.processor import ProcessUse
+from forebay.bench.resources import ProcessUse
 
 
 @pytest.mark.parametrize(

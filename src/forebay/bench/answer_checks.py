@@ -1,7 +1,4 @@
-"""Checks that a run's answers are those that were requested, with correct counts.
-
-Each check returns the reason why not, or None.
-"""
+"""Checks that a run's answers are those that were requested, with correct counts."""
 
 from __future__ import annotations
 
@@ -110,7 +107,6 @@ def _counts_agree(run: LoadRun) -> str | None:
 
 
 def _came(record: RequestRecord) -> int:
-    """The least number of tokens received: chunks without a count hold one each."""
     return sum(1 if chunk.tokens is None else chunk.tokens for chunk in record.chunks)
 
 
@@ -119,7 +115,6 @@ def _disagrees(record: RequestRecord) -> bool:
 
 
 def _engine_agrees(run: LoadRun) -> str | None:
-    """The engine's own token count, if it was sampled before the first request and after the last."""
     engine = _counted(run, "generation_tokens")
     counts = [output_tokens(record) for record in run.records]
     if engine is None or not counts or len(_answered(run)) < len(counts) or None in counts:
@@ -157,7 +152,6 @@ def _has_other_length(record: RequestRecord) -> bool:
 
 
 def _had_no_cache(run: LoadRun) -> str | None:
-    """Cache hits, from the answers' usage or else from the engine's counters."""
     if any(record.group is not None or record.session is not None for record in run.records):
         return None
     counted = [record for record in _answered(run) if record.cached_tokens is not None]
@@ -193,8 +187,6 @@ def _answered(run: LoadRun) -> list[RequestRecord]:
 
 
 def _counted(run: LoadRun, name: str) -> float | None:
-    """How much a counter of the engine grew over the run; None if it was not sampled on both sides of it, or
-    the engine restarted."""
     sent_s = [record.sent_s for record in run.records if record.sent_s is not None]
     seen = [(sample.at_s, sample.values[name]) for sample in run.samples if name in sample.values]
     if not sent_s or len(seen) < 2:

@@ -13,10 +13,10 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
-from forebay.bench.load.plan import Load
+from forebay.bench.load.schedules import RequestLoad
 from forebay.bench.records import Chunk, LoadRequest, LoadRun, RequestRecord
 from forebay.bench.targets.base import Piece, Target, trial_requests
 from forebay.errors import AttemptTimeout, EngineError, SetupError
@@ -46,7 +46,7 @@ OnProgress = Callable[[LoadProgress], None]
 
 
 def measure(
-    target: Target, load: Load, *, timeout_s: float = TIMEOUT_S, on_progress: OnProgress | None = None
+    target: Target, load: RequestLoad, *, timeout_s: float = TIMEOUT_S, on_progress: OnProgress | None = None
 ) -> LoadRun:
     """Open `target`, send it `load` and close it; blocks until the last answer.
 
@@ -80,7 +80,6 @@ def measure(
 
 @contextmanager
 def _frozen_objects() -> Iterator[None]:
-    """Hide existing objects from the garbage collector. Objects that the caller has frozen stay frozen."""
     by_caller = gc.get_freeze_count() > 0
     gc.collect()
     gc.freeze()
@@ -93,7 +92,7 @@ def _frozen_objects() -> Iterator[None]:
 
 async def run_load(
     target: Target,
-    load: Load,
+    load: RequestLoad,
     *,
     timeout_s: float = TIMEOUT_S,
     on_progress: OnProgress | None = None,
@@ -109,7 +108,7 @@ async def run_load(
     return await _Run(target, load, timeout_s, on_progress, stop or asyncio.Event()).run()
 
 
-def check_files(load: Load) -> None:
+def check_files(load: RequestLoad) -> None:
     """Make sure that this process may open as many sockets as `load` needs at a time.
 
     That is all of a closed loop, and as many requests of an open loop as are due within any one second.
@@ -127,63 +126,39 @@ def check_files(load: Load) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed if most == resource.RLIM_INFINITY else most, hard))
 
 
-def at_once(load: Load) -> int:
+def at_once(load: RequestLoad) -> int:
     """The most requests that `load` sends at one moment; at least 1."""
     return max(1, load.concurrency or _most_within(load, AT_ONCE_S))
 
 
-def _most_within(load: Load, seconds: float) -> int:
+def _most_within(load: RequestLoad, seconds: float) -> int:
     due_s = sorted(one.due_s or 0.0 for one in load.requests)
     return max((bisect_right(due_s, at_s + seconds) - index for index, at_s in enumerate(due_s)), default=0)
 
 
+@dataclass(slots=True, eq=False)
 class _Flight:
-    """One request in flight.
-
-    Observations go into arrays: with a million small objects the garbage collector would pause the run and
-    delay its timestamps.
-    """
-
-    __slots__ = (
-        "_clock",
-        "cached_tokens",
-        "chunk_tokens",
-        "chunks_s",
-        "due_s",
-        "ended_s",
-        "error",
-        "expired",
-        "finish_reason",
-        "first_byte_s",
-        "output_tokens",
-        "prompt_tokens",
-        "request",
-        "sent_s",
-        "status",
-    )
-
-    def __init__(self, request: LoadRequest, due_s: float, clock: Callable[[], float]) -> None:
-        self.request = request
-        self.due_s = due_s
-        self._clock = clock
-        self.sent_s: float | None = None
-        self.first_byte_s: float | None = None
-        self.ended_s = 0.0
-        self.chunks_s = array("d")
-        self.chunk_tokens = array("l")
-        self.status: int | None = None
-        self.prompt_tokens: int | None = None
-        self.output_tokens: int | None = None
-        self.cached_tokens: int | None = None
-        self.finish_reason: str | None = None
-        self.error: str | None = None
-        self.expired = False
+    request: LoadRequest
+    due_s: float
+    clock: Callable[[], float]
+    sent_s: float | None = None
+    first_byte_s: float | None = None
+    ended_s: float = 0.0
+    chunks_s: array[float] = field(default_factory=lambda: array("d"))
+    chunk_tokens: array[int] = field(default_factory=lambda: array("l"))
+    status: int | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    finish_reason: str | None = None
+    error: str | None = None
+    expired: bool = False
 
     def on_piece(self, piece: Piece) -> None:
         if piece.status is not None:
             self.status = piece.status
             return
-        now_s = self._clock()
+        now_s = self.clock()
         if self.first_byte_s is None:
             self.first_byte_s = now_s
         if piece.content:
@@ -231,7 +206,7 @@ class _Run:
     def __init__(
         self,
         target: Target,
-        load: Load,
+        load: RequestLoad,
         timeout_s: float,
         on_progress: OnProgress | None,
         stop: asyncio.Event,

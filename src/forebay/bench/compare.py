@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from statistics import fmean
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from forebay.bench.metrics import RequestFigures, RequestSlo, is_good, request_figures
 from forebay.bench.records import RequestRecord
 from forebay.bench.report.document import MeasuredRun, Report
-from forebay.bench.report.loads import flattened, load_name, load_of, loads, target_of
+from forebay.bench.report.figures_table import flattened, load_name, load_of, loads, target_of
 from forebay.bench.statistics import bootstrap_difference, difference_interval, present
-from forebay.bench.verdict import Verdict
+from forebay.bench.stream.document import MeasuredStream
 from forebay.errors import SettingError
 
 WELCH = "Welch's interval over repeats"
@@ -21,29 +21,7 @@ BOOTSTRAP = "block bootstrap over requests"
 SAME_NEEDED = ("model", "tokenizer")
 
 
-class RecordedDocument(Protocol):
-    @property
-    def complete(self) -> bool: ...
-
-    @property
-    def asked(self) -> Mapping[str, Any]: ...
-
-    @property
-    def provenance(self) -> Mapping[str, Any]: ...
-
-
-class ComparedRun(Protocol):
-    @property
-    def run(self) -> RecordedDocument: ...
-
-    @property
-    def slo(self) -> object | None: ...
-
-    @property
-    def verdict(self) -> Verdict | None: ...
-
-
-Run = TypeVar("Run", bound=ComparedRun)
+Run = TypeVar("Run", bound=MeasuredRun | MeasuredStream)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +43,6 @@ class Difference:
 
     @property
     def relative(self) -> float | None:
-        """The difference as a share of `before`; None if that is 0."""
         return (self.after - self.before) / abs(self.before) if self.before else None
 
     @property
@@ -89,8 +66,7 @@ class LoadComparison(Generic[Run]):
 
 @dataclass(frozen=True, slots=True)
 class Comparison(Generic[Run]):
-    """`obstacles`: reasons against the comparison that were overruled. `changes`: other differences:
-    (setting, before, after)."""
+    """`obstacles`: reasons against the comparison that were overruled."""
 
     loads: tuple[LoadComparison[Run], ...]
     obstacles: tuple[str, ...]
@@ -179,10 +155,6 @@ def _interval(
 
 @dataclass(frozen=True, slots=True)
 class ComparedFigure(Generic[Run]):
-    """`of_run`: the figure of a whole run, or None. `samples`: the values of which it is the `percent`-th
-    percentile, or the mean if `percent` is None, ordered by when requests were due; None if it does not come
-    from requests."""
-
     name: str
     unit: str
     higher_is_better: bool
@@ -244,7 +216,6 @@ FIGURES: tuple[ComparedFigure[MeasuredRun], ...] = (
         _good,
     ),
 )
-"""Times are response times: they start when a request was due."""
 SERVERS: FigureKind[MeasuredRun] = FigureKind(
     loads,
     lambda one: load_of(one.run.asked),
@@ -258,7 +229,6 @@ SERVERS: FigureKind[MeasuredRun] = FigureKind(
 def _pairs(
     kind: FigureKind[Run], all_before: Sequence[Run], all_after: Sequence[Run]
 ) -> tuple[list[tuple[str, Sequence[Run], Sequence[Run]]], list[str]]:
-    """Both by load, and the loads that only one of them has. One load each is always a pair."""
     before, after = kind.loads(all_before), kind.loads(all_after)
     several = any(len({kind.target(runs[0]) for _, runs in each}) > 1 for each in (before, after))
 

@@ -44,8 +44,7 @@ class RequestFigures:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """`std`: population standard deviation. `percentiles`: those of `PERCENTILES` for which there are enough
-    samples (`can_tell`), by number."""
+    """`std`: population standard deviation."""
 
     count: int
     mean: float
@@ -90,7 +89,6 @@ class RunFigures:
 
 
 def request_figures(record: RequestRecord) -> RequestFigures | None:
-    """The figures of one request; None if it was not answered."""
     if not record.answered or record.sent_s is None:
         return None
     at_s = [chunk.at_s for chunk in record.chunks]
@@ -116,8 +114,8 @@ def request_figures(record: RequestRecord) -> RequestFigures | None:
 
 
 def output_tokens(record: RequestRecord) -> int | None:
-    """The tokens of the answer by the server's usage, else the sum of its chunks' counts, else None. Not
-    the number of chunks: one may hold several tokens."""
+    """The tokens of the answer by the server's usage, else the sum of its chunks' counts, else
+    None."""
     if record.output_tokens is not None:
         return record.output_tokens
     return _chunk_tokens(record)
@@ -129,8 +127,8 @@ def prompt_tokens(record: RequestRecord) -> int | None:
 
 
 def token_times(record: RequestRecord) -> list[float]:
-    """When each token arrived, which is when its chunk did; empty if the tokens per chunk are unknown or
-    exceed `MAX_TOKENS`. Without counts, as many chunks as tokens hold one each."""
+    """When each token arrived, which is when its chunk did; empty if the tokens per chunk are
+    unknown or exceed `MAX_TOKENS`."""
     reported = _chunk_tokens(record)
     if reported is not None and reported > MAX_TOKENS:
         return []
@@ -142,8 +140,7 @@ def token_times(record: RequestRecord) -> list[float]:
 
 
 def is_good(record: RequestRecord, slo: RequestSlo) -> bool:
-    """Whether a request was answered and met all objectives. An unknown time misses its objective, but an
-    answer of one token has no time per token to meet."""
+    """Whether a request was answered and met all objectives."""
     figures = request_figures(record)
     return figures is not None and _keeps(figures, output_tokens(record), slo)
 

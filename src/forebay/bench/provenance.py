@@ -135,7 +135,6 @@ def hidden_command(words: Sequence[str], secrets: Iterable[str] = ()) -> str:
 
 
 def hidden(text: str, secrets: Iterable[str] = ()) -> str:
-    """One word, shortened, with its secrets hidden."""
     for secret in secrets:
         if secret:
             text = text.replace(secret, HIDDEN)

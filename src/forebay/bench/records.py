@@ -1,7 +1,4 @@
-"""The requests of a load, and what was observed of each.
-
-All times are seconds after the start of the run, by one monotonic clock of the client.
-"""
+"""The requests of a load, and what was observed of each."""
 
 from __future__ import annotations
 

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MIN_BEYOND = 10
-"""Samples that must lie beyond a percentile: 1,000 samples for p99, 100 for p90. With fewer, a single sample
-moves it."""
+"""Samples that must lie beyond a percentile: 1,000 samples for p99, 100 for p90."""
 CONFIDENCE = 0.95
 
 
@@ -37,8 +36,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 def can_tell(count: int, percent: float) -> bool:
-    """Whether `count` samples are enough for this percentile: `MIN_BEYOND` lie beyond it. Any number is
-    enough for the median: like the mean, it describes all samples and no tail."""
+    """Whether `count` samples are enough for this percentile: `MIN_BEYOND` lie beyond it."""
     if percent == 50:
         return count > 0
     # In thousandths of a percent, so that rounding does not decide.
@@ -90,7 +88,6 @@ def difference_interval(
 
 
 def student_t(confidence: float, freedom: int) -> float:
-    """The t for which Student's distribution has this share between −t and t."""
     if not 0 < confidence < 1 or freedom < 1:
         raise ValueError(f"confidence {confidence}, {freedom} degrees of freedom")
     low, high = 0.0, math.pi / 2
@@ -106,8 +103,6 @@ def student_t(confidence: float, freedom: int) -> float:
 
 
 def _share_within(angle: float, freedom: int) -> float:
-    """The share of Student's distribution between −t and t, with tan(angle) = t / √freedom: the finite sums
-    of Abramowitz and Stegun, "Handbook of Mathematical Functions", 26.7.3 and 26.7.4."""
     cosine, sine = math.cos(angle), math.sin(angle)
     odd = freedom % 2
     term, total = (cosine if odd else 1.0), 0.0

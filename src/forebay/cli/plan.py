@@ -224,7 +224,7 @@ def _workload(
 ) -> list[TraceRequest]:
     from random import Random
 
-    from forebay.bench.load.lengths import read_lengths
+    from forebay.bench.load.workloads import read_lengths
     from forebay.planning.simulate.traces import TraceRequest, read_trace
 
     if trace is not None and rate is not None:

@@ -13,8 +13,8 @@ SIZE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)\s*(GiB|GB|G)?", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """Memory in bytes, 16-bit arithmetic without sparsity in operations per second, and memory bandwidth in
-    bytes per second; 0 if unknown. All three are sums over `count` cards."""
+    """Memory in bytes, 16-bit arithmetic without sparsity in operations per second, and memory
+    bandwidth in bytes per second; 0 if unknown."""
 
     name: str
     memory: float
@@ -23,8 +23,7 @@ class Accelerator:
     count: int = 1
 
     def times(self, count: int) -> Accelerator:
-        """`count` of them as one replica, the model split among them (tensor parallelism). Ignores the cost
-        of communication."""
+        """`count` of them as one replica, the model split among them (tensor parallelism)."""
         return replace(
             self,
             name=f"{count} x {self.name}" if count > 1 else self.name,

@@ -1,4 +1,4 @@
-"""The fields of a model's `config.json`, each checked against a range. The file is not trusted."""
+"""The fields of a model's `config.json`, each checked against a range."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ class Fields:
         self.where = where
 
     def number(self, name: str, default: int | None = None, most: int = MAX_NUMBER) -> int:
-        """A whole number; `default` for a missing field or null. Zero is allowed if it is the default."""
         value = self._values.get(name)
         if value is None and default is not None:
             return default

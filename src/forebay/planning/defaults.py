@@ -10,7 +10,6 @@ from typing import Any
 import orjson
 
 DATA = "model_defaults.json"
-"""Written by `make model-defaults`."""
 CONFIG_FIELDS = (
     "attention_chunk_size", "attention_k_eq_v", "conv_kernel", "decoder_sparse_step", "ffn_dim",
     "ffn_hidden_size", "first_k_dense_replace", "full_attention_interval", "head_dim", "hidden_size",

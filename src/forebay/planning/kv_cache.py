@@ -1,8 +1,4 @@
-"""The KV cache of a request, by the rules of vLLM's allocator.
-
-A layer with a window keeps the window and what a step may add to it (`max_num_batched_tokens`). Layers of
-several kinds are put into groups of the same number of layers, whose blocks have the same size.
-"""
+"""The KV cache of a request, by the rules of vLLM's allocator."""
 
 from __future__ import annotations
 
@@ -37,7 +33,6 @@ class CachedLayers:
     states: int = 0
 
     def held_bytes(self, tokens: float) -> float:
-        """Bytes in which a request of `tokens` tokens is stored, and which each step reads."""
         kept = min(tokens, self.window) if self.window else tokens
         return self.layers * (self.token_bytes * kept + self.state_bytes)
 

@@ -1,8 +1,5 @@
-"""Which layers of a model keep all tokens in the KV cache, a window, or a state, and which have experts.
-
-Only model types that are listed here are planned: layers that share a cache or have heads of their own
-look like others in a config and hold a different amount.
-"""
+"""Which layers of a model keep all tokens in the KV cache, a window, or a state, and which have
+experts."""
 
 from __future__ import annotations
 
@@ -54,7 +51,6 @@ def _all(found: Fields, layers: int) -> int:
 
 
 def _upper(found: Fields, layers: int) -> int:
-    """Qwen: none unless `use_sliding_window`, then those above `max_window_layers`."""
     if found.get("use_sliding_window") is not True or found.get("sliding_window") is None:
         return 0
     return layers - min(found.number("max_window_layers", 28), layers)
@@ -78,19 +74,16 @@ def _alternate(found: Fields, layers: int) -> int:
 
 
 def _but_each_fourth_from_first(found: Fields, layers: int) -> int:
-    """Granite with windows: layers 0, 4, 8 and so on keep all tokens."""
     return 0 if found.get("sliding_window") is None else layers - -(-layers // 4)
 
 
 def _cohere_moe(found: Fields, layers: int) -> int:
-    """Cohere 2 with experts: the first dense layers keep all tokens, and the pattern starts after them."""
     dense = min(found.number("first_k_dense_replace", 0), layers)
     first = found.number("prefix_dense_sliding_window_pattern", 1)
     return dense - dense // first + _but_every(4)(found, layers - dense)
 
 
 def _exaone(found: Fields, layers: int) -> int:
-    """EXAONE 4: the pattern may be text such as LLLG, which repeats."""
     pattern = found.get("sliding_window_pattern")
     if isinstance(pattern, str) and pattern and found.get("sliding_window") is not None:
         return sum(pattern[at % len(pattern)] == "L" for at in range(layers - 1))
@@ -98,7 +91,6 @@ def _exaone(found: Fields, layers: int) -> int:
 
 
 def _chunked(found: Fields, layers: int) -> int:
-    """Llama 4: layers with rotary positions attend within a chunk; all others to everything."""
     rotary = found.get("no_rope_layers")
     if isinstance(rotary, list) and rotary:
         if len(rotary) != layers or any(type(one) is not int or one not in (0, 1) for one in rotary):
@@ -198,7 +190,6 @@ def block_types(found: Fields) -> list[str]:
 
 
 def _gemma_4(found: Fields, named: object, layers: int, window: int) -> LayerCounts:
-    """The last layer keeps all tokens, and the last ones together read the caches of earlier ones."""
     if isinstance(named, list):
         windowed = [one in WINDOWED for one in named]
     else:

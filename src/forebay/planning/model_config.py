@@ -1,4 +1,4 @@
-"""Sizes of a model's weights and KV cache, from its `config.json`. The file is not trusted."""
+"""Sizes of a model's weights and KV cache, from its `config.json`."""
 
 from __future__ import annotations
 
@@ -47,11 +47,9 @@ class ModelShape:
     heads: int
 
     def kv_cache_bytes(self, tokens: float) -> float:
-        """Bytes of KV cache in which a request of `tokens` tokens is stored, and which each step reads."""
         return sum(one.held_bytes(tokens) for one in self.caches)
 
     def reserved_bytes(self, tokens: int, step_tokens: int, block: int = BLOCK_TOKENS) -> float:
-        """Bytes of KV cache that vLLM counts for a request of `tokens` tokens: see `kv_cache`."""
         return reserved_bytes(self.caches, tokens, step_tokens, block)
 
     def over(self, ranks: int) -> ModelShape:
@@ -103,10 +101,6 @@ def read_shape(path: Path, *, kv_type: str | None = None) -> ModelShape:
 
 
 def _stored_bytes(folder: Path) -> int:
-    """Bytes of the weights in a folder, from their index or the sizes of the files; 0 if there are none.
-
-    `consolidated*` is a second copy of the same weights, for another program.
-    """
     try:
         index: Any = orjson.loads(read_bytes(folder / INDEX, MAX_INDEX_BYTES, f"model: {folder / INDEX}"))
         total = index["metadata"]["total_size"]
@@ -165,12 +159,6 @@ def shape_of(config: Mapping[str, Any], where: str, *, kv_type: str | None = Non
 
 
 def _max_context(found: Fields) -> int | None:
-    """Maximum tokens of a request.
-
-    As in vLLM, a linear or dynamic scale of the positions multiplies the length in the config, except in
-    Gemma 3, whose length is after scaling. So it is with YaRN, unless the original length times the factor is
-    more.
-    """
     length = found.number("max_position_embeddings", 0)
     scaling = found.get("rope_scaling") or found.get("rope_parameters")
     if not length or not isinstance(scaling, dict) or found.get("model_type") == "gemma3_text":

@@ -64,7 +64,6 @@ def state_bytes_of(found: Fields, kind: str, value_bytes: float) -> float:
 
 
 def _delta_net(found: Fields, hidden: int) -> RecurrentLayer:
-    """Query, key, value, gate, output, two gates for each head, and a convolution."""
     heads, size = found.number("linear_num_value_heads"), found.number("linear_value_head_dim")
     keys, key_size = found.number("linear_num_key_heads"), found.number("linear_key_head_dim")
     kernel = found.number("linear_conv_kernel_dim", 4)

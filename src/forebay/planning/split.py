@@ -1,10 +1,4 @@
-"""Prefill and decode on separate replicas: how many of each, and whether it pays.
-
-A prompt takes as long as it does alone, since prefill is bound by arithmetic. A token takes its share of a
-step of a full batch, since a step reads the weights once for the whole batch (Zhong et al., DistServe, 2024).
-A pool is full when its replicas work all the time, so the split with the highest throughput fills both pools
-at once.
-"""
+"""Prefill and decode on separate replicas: how many of each, and whether it pays."""
 
 from __future__ import annotations
 

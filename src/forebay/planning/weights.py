@@ -1,4 +1,4 @@
-"""The number of weights of a text model, from its config. Biases are left out: they are less than 1 %."""
+"""The number of weights of a text model, from its config."""
 
 from __future__ import annotations
 
@@ -148,7 +148,6 @@ def index_bytes_of(found: Fields, layers: int, value_bytes: float) -> float:
 
 
 def _layer_inputs(found: Fields, hidden: int, layers: int) -> int:
-    """Weights with which each layer of Gemma 4 reads its own embedding."""
     return 3 * layers * hidden * found.number("hidden_size_per_layer_input", 0)
 
 
@@ -159,7 +158,6 @@ def _indexers(found: Fields, layers: int, hidden: int) -> int:
 
 
 def _feed_forward(found: Fields, kind: str, hidden: int, layers: int) -> tuple[int, int]:
-    """Weights of all feed-forward layers, and those of them that one token is multiplied with."""
     if kind == "nemotron_h":
         return _nemotron_feed_forward(found, hidden)
     matrices = 2 if kind in UNGATED else 3
@@ -194,7 +192,6 @@ def _feed_forward(found: Fields, kind: str, hidden: int, layers: int) -> tuple[i
 
 
 def _nemotron_feed_forward(found: Fields, hidden: int) -> tuple[int, int]:
-    """Nemotron-H: each layer is one of attention, Mamba, a feed-forward layer and experts."""
     blocks = block_types(found)
     experts = found.first(EXPERTS, 0)
     chosen = min(found.first(CHOSEN, 0), experts)

@@ -145,7 +145,6 @@ def _search(
 
 
 def _phases(sample: Sequence[TraceRequest], engine: EngineModel) -> tuple[float, float]:
-    """Seconds of a replica per request that only prefills, and per one that only decodes."""
     prefill = sum(engine.alone_s(one.prompt_tokens) for one in sample) / len(sample)
     outputs = sum(one.output_tokens for one in sample)
     context = sum(one.output_tokens * (one.prompt_tokens + one.output_tokens / 2) for one in sample) / outputs

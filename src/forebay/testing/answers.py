@@ -1,4 +1,4 @@
-"""Answers of scripted engines. They depend only on the prompt, so that tests can compare outputs."""
+"""Answers of scripted engines."""
 
 from __future__ import annotations
 
@@ -122,7 +122,6 @@ def parts_of(text: str, reason: str, fault: str | None, *, max_tokens: int) -> A
 
 
 def stopped(parts: AnswerParts, stop: Sequence[str], *, keep: bool = False) -> AnswerParts:
-    """The answer cut before the first stop sequence in its text, or after it with `keep`."""
     found = [(at, one) for one in stop if one and (at := parts.text.find(one)) >= 0]
     if not found:
         return parts

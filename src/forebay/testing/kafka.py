@@ -80,7 +80,6 @@ class LocalKafka:
 
     @property
     def controller_log(self) -> Path:
-        """Log of the controller from the last start after a kill."""
         return self._folder / "controller.log"
 
     def start(self) -> None:
@@ -128,13 +127,6 @@ class LocalKafka:
             self._process.send_signal(how)
 
     def _fence(self) -> None:
-        """Run the controller alone until it has fenced the dead broker; blocks for at most `FENCE_TIMEOUT_S`.
-
-        A broker that starts while it still counts as leader continues its pending commits, and loses its
-        partitions when it registers again. Kafka (4.4) then treats a partition without a leader as deleted
-        and its part of the commit as done: it is never marked, and `read_committed` consumers stop before
-        that transaction.
-        """
         logging = self._folder / "controller-log4j2.properties"
         logging.write_text(FENCING_LOG)
         properties = self._write("controller.properties", self._controller_properties())
@@ -259,7 +251,6 @@ def _jars(home: Path) -> str:
 def _popen(
     command: Sequence[str], log: IO[bytes], environment: Mapping[str, str] | None
 ) -> subprocess.Popen[bytes]:
-    """Start a process that Ctrl-C does not reach; if started from the main thread, it dies with this one."""
     on_main_thread = threading.current_thread() is threading.main_thread()
     return subprocess.Popen(
         command,

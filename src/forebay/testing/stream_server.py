@@ -1,8 +1,4 @@
-"""A server with scripted bytes and times, to verify what a client measures.
-
-It speaks plain HTTP/1.1; answers are scripted piece by piece. Sends twenty thousand pieces a second on one
-core. `python -m forebay.testing.stream_server` serves one answer for all requests in its own process.
-"""
+"""A server with scripted bytes and times, to verify what a client measures."""
 
 from __future__ import annotations
 

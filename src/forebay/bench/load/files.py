@@ -1,7 +1,4 @@
-"""Prompts from files: JSON lines of your own, and conversations in ShareGPT's format.
-
-Both are read whole, within bounds. A damaged entry is refused with its line.
-"""
+"""Prompts from files: JSON lines of your own, and conversations in ShareGPT's format."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ from typing import Any
 
 import orjson
 
-from forebay.bench.load.lengths import MAX_TOKENS, Lengths
 from forebay.bench.load.schedules import MAX_REQUESTS
+from forebay.bench.load.workloads import MAX_TOKENS, Lengths
 from forebay.bench.records import LoadRequest
 from forebay.documents import suggestion
 from forebay.errors import SettingError

@@ -1,7 +1,4 @@
-"""The numbers behind a report's charts: distributions, values over time, the knee of a sweep.
-
-Everything is thinned out to what can be seen, so that a page has a bounded size for any run.
-"""
+"""The numbers behind a report's charts: distributions, values over time, the knee of a sweep."""
 
 from __future__ import annotations
 
@@ -75,7 +72,6 @@ class Courses:
 
 
 def courses(run: LoadRun) -> Courses | None:
-    """None for a run without requests or duration."""
     if run.duration_s <= 0 or not run.records:
         return None
     bins = min(max(len(run.records) // REQUESTS_PER_BIN, MIN_BINS), MAX_BINS)
@@ -139,7 +135,6 @@ def waterfall(run: LoadRun) -> list[RequestRecord]:
 
 
 def thinned(points: Points, most: int) -> Points:
-    """Every n-th point, so that at most `most` are left."""
     return points[:: -(-len(points) // most) or 1]
 
 
@@ -161,7 +156,6 @@ def knee(points: Sequence[tuple[float, float]]) -> int | None:
 
 
 def share_within(values: Sequence[float], bound: float) -> float:
-    """The share of sorted `values` that are no larger than `bound`."""
     return bisect_right(values, bound) / len(values) if values else 0.0
 
 

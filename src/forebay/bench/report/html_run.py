@@ -212,7 +212,6 @@ def _at(points: Sequence[tuple[float, float]], at_s: float) -> float | None:
 
 
 def _waterfall(run: LoadRun) -> Figure:
-    """When each request was due, sent, first answered and done, ordered by when it was due."""
     rows = waterfall(run)
     unsent, no_token, tokens, failed = (list[tuple[float, float, float]]() for _ in range(4))
     for row, record in enumerate(rows):

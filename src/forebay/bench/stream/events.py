@@ -1,19 +1,94 @@
-"""The events of a load: their fields, and when they are due."""
+"""Options of a measured pipeline, and the events of its load."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
-from forebay.bench.stream.options import EventLoad
+from forebay.bench.load.schedules import MAX_SECONDS, Constant, Schedule, check_requests
+from forebay.clients.s3.location import S3Path
 from forebay.connectors.formats import MAX_RECORD_BYTES
 from forebay.connectors.generator.posts import post, topic_of
 from forebay.errors import SettingError
+
+Until = Literal["answered", "committed"]
+"""The moment that ends an event's latency for its objective."""
+
+MAX_EVENTS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventSlo:
+    """An event's objective: `until` (answered, or committed) at most `within_s` after its time."""
+
+    within_s: float
+    until: Until = "committed"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.within_s <= MAX_SECONDS:
+            raise SettingError(f"--slo-event-ms: expected more than 0, found {self.within_s * 1000:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLoad:
+    """Events and when they are due; one run.
+
+    `schedule`: the times of `events` events, in seconds after the first moment. `data`: a JSON-lines file,
+    read in order and repeated; None: the generator's posts. `seed` decides times and posts.
+    """
+
+    schedule: Schedule = field(default_factory=lambda: Constant(10.0))
+    events: int = 300
+    data: Path | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_requests(self.events)
+        if self.events > MAX_EVENTS:
+            raise SettingError(f"--events: expected at most {MAX_EVENTS}, found {self.events}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """The pipeline to measure, and how.
+
+    `pipeline`: the path of a pipeline file, or its value (relative paths in it count from the working
+    directory). A feed of events replaces its source, files in a temporary folder its sinks, and checkpoints
+    go there too; all else stays. `settings`: `key.in.the.file=VALUE` over it, such as `capacity=16`,
+    `checkpoint.interval_s=1`, `key={{ user }}`. `engine`: URLs over the file's; if neither has one, a local
+    engine runs during the measurement. Something must listen at one of the URLs before the pipeline starts,
+    unless `engine_later`. `state`: an address in an object store for the checkpoints; they get a folder that
+    is deleted at the end.
+
+    `warm_events`: uncounted events before the load, at its mean rate but at least one per second; the load
+    starts when they are committed. `slo`: the objective of goodput. `patience_s`: how long after the last
+    event is due to wait for commits; the rest is lost. `processes`: further processes to sample, by name,
+    such as the engine's.
+    """
+
+    pipeline: Path | Mapping[str, Any]
+    settings: Sequence[str] = ()
+    engine: Sequence[str] = ()
+    engine_later: bool = False
+    state: S3Path | None = None
+    load: EventLoad = field(default_factory=EventLoad)
+    warm_events: int = 20
+    slo: EventSlo | None = None
+    patience_s: float = 60.0
+    processes: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.warm_events <= MAX_EVENTS:
+            raise SettingError(f"--warm-events: expected 1 to {MAX_EVENTS}, found {self.warm_events}")
+        if not 0 < self.patience_s <= MAX_SECONDS:
+            raise SettingError(f"--patience: expected more than 0 seconds, found {self.patience_s:g}")
+
 
 ID, DUE_US = "forebay_event", "forebay_due_us"
 """Fields added to each event: its id, and its event time in microseconds since 1970."""

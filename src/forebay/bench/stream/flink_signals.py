@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from forebay.bench.stream.records import CheckpointTimes
+from forebay.bench.stream.records import MeasuredCheckpoint
 from forebay.errors import LaunchError
 from forebay.flink.rest import FlinkRest
 from forebay.flink.tls_keys import TlsKeys
@@ -138,13 +138,13 @@ def _nobody(path: str) -> Any:
 
 def checkpoints_between(
     seen: Mapping[tuple[str, int], Mapping[str, Any]], began_us: int, ended_us: int
-) -> tuple[CheckpointTimes, ...]:
+) -> tuple[MeasuredCheckpoint, ...]:
     found = []
     for (_, number), each in seen.items():
         at_ms = each["trigger_timestamp"]
         if began_us <= at_ms * 1000 <= ended_us:
             found.append(
-                CheckpointTimes(
+                MeasuredCheckpoint(
                     number=number,
                     at_s=(at_ms * 1000 - began_us) / 1e6,
                     duration_s=each["end_to_end_duration"] / 1000,

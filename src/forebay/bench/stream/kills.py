@@ -7,19 +7,17 @@ from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any, Literal, get_args
 
-from forebay.bench.processor import own_use
+from forebay.bench.resources import own_use
 from forebay.bench.statistics import mean_interval
 from forebay.bench.stream.document import MeasuredStream
-from forebay.bench.stream.engines import Engines
 from forebay.bench.stream.feed import now_us
-from forebay.bench.stream.process import RunProcess
+from forebay.bench.stream.process import Engines, RunProcess
 from forebay.bench.stream.records import EventRecord, Killed
 from forebay.errors import SettingError
 from forebay.processes import alive
 
 Part = Literal["jvm", "command", "engine"]
-"""`jvm`: Flink with all tasks; the command starts another. `command`: `forebay run` and its processes; it is
-restarted at once. `engine`: the local one, which is restarted."""
+"""`jvm`: Flink with all tasks; the command starts another."""
 PARTS: tuple[Part, ...] = get_args(Part)
 SETTLE_S = 0.1
 """How long calls in flight at a kill may still be answered."""
@@ -52,8 +50,6 @@ def read_kill(words: str) -> Kill:
 
 
 def drawn_kills(count: int, seconds: float, seed: int, parts: Sequence[Part]) -> list[Kill]:
-    """`count` kills of `parts` in turn, each at a random moment of its equal part of the middle of `seconds`;
-    deterministic for a seed."""
     dice = Random(f"kills {seed}")
     begin_s, length_s = EDGE * seconds, (1 - 2 * EDGE) * seconds / max(1, count)
     return [
@@ -121,8 +117,6 @@ class Killer:
 
 
 def next_result_s(killed: Killed, events: Sequence[EventRecord]) -> float | None:
-    """Seconds from a kill until the commit of a result that was answered after it, or None. Answers from
-    before the kill do not show a recovery."""
     after = (
         event.committed_s
         for event in events

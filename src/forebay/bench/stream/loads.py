@@ -6,13 +6,13 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from forebay.bench.engine_signals import fetch_version
 from forebay.bench.load.schedules import MAX_SECONDS, ClosedLoop, TraceReplay, check_rate
 from forebay.bench.provenance import provenance
+from forebay.bench.sampling import fetch_version
 from forebay.bench.serve import LoadOptions
-from forebay.bench.stream.lag import MIN_EVENTS
+from forebay.bench.stream.events import EventLoad, StreamOptions
+from forebay.bench.stream.figures import MIN_EVENTS
 from forebay.bench.stream.measure import StreamSession
-from forebay.bench.stream.options import EventLoad, StreamOptions
 from forebay.bench.stream.records import StreamRun
 from forebay.errors import SettingError
 from forebay.settings import read_secret

@@ -24,25 +24,25 @@ from typing import Any
 
 import orjson
 
-from forebay.bench.load.plan import fresh_nonce
-from forebay.bench.load.schedules import Constant
-from forebay.bench.processor import processor_use
-from forebay.bench.resources import ProcessResources
+from forebay.bench.load.schedules import Constant, fresh_nonce
+from forebay.bench.resources import ProcessResources, processor_use
 from forebay.bench.sampling import Sampler
-from forebay.bench.stream.book import EventBook, StreamProgress
-from forebay.bench.stream.engines import Engines
-from forebay.bench.stream.events import due_offsets, event_lines, fields_of, read_data
-from forebay.bench.stream.feed import now_us
-from forebay.bench.stream.feed_process import FeedProcess
+from forebay.bench.stream.book import EventBook, Sent, StreamProgress, file_clock_s, least_span_s
+from forebay.bench.stream.events import (
+    EventLoad,
+    StreamOptions,
+    due_offsets,
+    event_lines,
+    fields_of,
+    read_data,
+)
+from forebay.bench.stream.feed import FeedProcess, now_us
 from forebay.bench.stream.flink_signals import FlinkSignals, checkpoints_between
 from forebay.bench.stream.kills import Kill, Killer
-from forebay.bench.stream.options import EventLoad, StreamOptions
 from forebay.bench.stream.pipeline import Places, asked_of, measured_document, read_pipeline, state_folder
-from forebay.bench.stream.process import RunProcess
+from forebay.bench.stream.process import Engines, RunProcess
 from forebay.bench.stream.records import StreamRun
 from forebay.bench.stream.result_book import ManyToOne, ResultBook, book_of
-from forebay.bench.stream.sinks import file_clock_s
-from forebay.bench.stream.windows import Sent, least_span_s
 from forebay.engine.launch.spec import usable_cores
 from forebay.errors import LaunchError, RecordError, SettingError
 from forebay.flink.tls_keys import tls_keys
@@ -284,7 +284,6 @@ class StreamSession:
         return sum(index % lines < sent for index in range(load.events))
 
     def _offer(self, load: EventLoad) -> tuple[int, int]:
-        """Send the load's events; returns when it begins, and when the last is due."""
         offsets = due_offsets(load)
         data = self._data if load.data == self._options.load.data else None
         if data is None and load.data is not None:
@@ -314,14 +313,12 @@ class StreamSession:
             yield own
 
     def _key_of(self, fields: Mapping[str, Any], due_us: int) -> str | None:
-        """The event's key in the pipeline; None if it has none, and becomes a dead letter."""
         try:
             return None if self._key is None else self._key.render(fields, time_ms=due_us // 1000)
         except RecordError:
             return None
 
     def _checkpoints_seen(self) -> AbstractContextManager[object]:
-        """Watch checkpoints during the block, if anything depends on them and no load is measured."""
         return Sampler([self._flink]) if isinstance(self._book, ResultBook) else nullcontext()
 
     def _checkpoints_us(self) -> list[int]:
@@ -345,8 +342,6 @@ class StreamSession:
 
 
 def _span_s(spec: PipelineSpec, load: EventLoad) -> float:
-    """Seconds of events until a window is surely over; 0 if none may ever be. Raises `SettingError` if the
-    load is shorter."""
     kind = ManyToOne.of(spec)
     if kind is None or kind.windows is None:
         return 0.0

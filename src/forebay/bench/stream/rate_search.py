@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from forebay.bench.load.schedules import MAX_RATE_PER_S, check_rate
+from forebay.bench.stream.events import EventLoad, EventSlo
 from forebay.bench.stream.figures import stream_figures
 from forebay.bench.stream.measure import StreamSession
-from forebay.bench.stream.options import EventLoad, EventSlo
 from forebay.bench.stream.records import StreamRun
 from forebay.bench.stream.verdict import doubts, too_little_for_lag
 from forebay.errors import SettingError
@@ -58,12 +58,10 @@ class RateSearch:
 
     @property
     def high_per_s(self) -> float | None:
-        """The lowest rate that was not sustained, or None."""
         return self._high
 
     @property
     def next_per_s(self) -> float | None:
-        """The rate to try next; None if the search is over."""
         low, high = self.low_per_s, self._high
         if self._trials >= MAX_TRIALS:
             return None
@@ -143,8 +141,7 @@ def trials(
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One rate that was tried: whether it was sustained, and if not, why. `doubts`: why the trial decides
-    neither; `too_short`: one of them is its length."""
+    """One rate that was tried: whether it was sustained, and if not, why."""
 
     rate_per_s: float
     sustained: bool
@@ -154,9 +151,9 @@ class Trial:
 
 
 def tried(run: StreamRun, rate_per_s: float, slo: EventSlo | None, share: float) -> Trial:
-    """Whether `run`, a load of `rate_per_s`, was sustained: the number of due and unanswered events did not
-    grow (see `Slope.grows`), all have their result, and a `share` of them met the objective, if there is one.
-    With doubts it counts as neither."""
+    """Whether `run`, a load of `rate_per_s`, was sustained: the number of due and unanswered events
+    did not grow (see `Slope.grows`), all have their result, and a `share` of them met the
+    objective, if there is one."""
     figures = stream_figures(run, slo)
     slope = figures.lag["answered"]
     if run.failure is not None:

@@ -1,8 +1,4 @@
-"""What was observed of each event and of the pipeline.
-
-All times are seconds after the run's start, the first moment at which an event could be due, by this
-machine's wall clock, which all processes share.
-"""
+"""What was observed of each event and of the pipeline."""
 
 from __future__ import annotations
 
@@ -101,9 +97,9 @@ class ResultRecord(EventRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointTimes:
-    """One checkpoint by Flink's report: when it was triggered, its duration, the bytes of the whole state and
-    those that it wrote. `completed`: False if it failed."""
+class MeasuredCheckpoint:
+    """One checkpoint by Flink's report: when it was triggered, its duration, the bytes of the whole
+    state and those that it wrote."""
 
     number: int
     at_s: float
@@ -115,8 +111,6 @@ class CheckpointTimes:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """A part that was killed. `back_s`: when it was restarted; at once if it restarts by itself."""
-
     part: str
     at_s: float
     back_s: float
@@ -131,7 +125,7 @@ class StreamRun:
     `checkpoints`: those triggered in the run. `kills`: those made, of `planned_kills`. `samples`: once a
     second, by name:
 
-    - of the engine, as in `forebay.bench.engine_signals`: `running`, `waiting`, `kv_cache_usage`,
+    - of the engine, as in `forebay.bench.sampling`: `running`, `waiting`, `kv_cache_usage`,
       `preemptions`, `prefix_cache_hit_share`, ...; with several engines, names begin with `engine0_`, ...
     - `watermark_delay_s`: how far the results' event time is behind the clock, if the pipeline has event time
     - `in_flight`, `pending`: calls in the operator's slots, and events that wait for one
@@ -152,7 +146,7 @@ class StreamRun:
     duration_s: float
     asked: Mapping[str, Any]
     events: tuple[EventRecord, ...]
-    checkpoints: tuple[CheckpointTimes, ...] = ()
+    checkpoints: tuple[MeasuredCheckpoint, ...] = ()
     samples: tuple[EngineSample, ...] = ()
     kills: tuple[Killed, ...] = ()
     planned_kills: int = 0

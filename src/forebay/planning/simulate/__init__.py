@@ -59,7 +59,7 @@ class Simulation:
         self._due: list[tuple[float, int]] = []
 
     def run(self, requests: Many[SimRequest]) -> None:
-        """Serve `requests`, ordered by arrival, to their end. Sets their times."""
+        """Serve `requests`, ordered by arrival, to their end."""
         self.advance(requests, math.inf)
         self.given_up += self.dispatcher.expired()
 
@@ -169,7 +169,6 @@ class Scenario:
         return len(requests) / max(request.finished_s for request in requests)
 
     def time_scale(self, load: float, capacity_per_s: float) -> float:
-        """The factor on arrival times with which the mean rate is `load` times the capacity."""
         span_s = self.trace[-1].arrived_s - self.trace[0].arrived_s
         return len(self.trace) / (load * capacity_per_s * span_s) if span_s else 1.0
 

@@ -37,7 +37,7 @@ ENOUGH = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class CalibrationRun:
-    """Requests that an engine served, by arrival. Arrays of seconds from the first arrival, and of tokens."""
+    """Requests that an engine served, by arrival."""
 
     arrived_s: Array
     first_token_s: Array

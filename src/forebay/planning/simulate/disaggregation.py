@@ -1,9 +1,6 @@
-"""A fleet of two pools: some replicas prefill, the KV cache is sent over the network, the others decode.
-
-Decode replicas never delay prefill replicas, so the pools are simulated one after the other: a prompt reaches
-the decode pool once it is prefilled and transferred. A prefill replica frees a prompt's KV cache as soon as
-it is computed; one that had to keep it until it is fetched would have less room.
-"""
+"""A fleet of two pools: some replicas prefill, the KV cache is sent over the network, the others
+decode. A prefill replica frees a prompt's KV cache as soon as it is computed; one that had to keep
+it until it is fetched would have less room."""
 
 from __future__ import annotations
 
@@ -26,8 +23,8 @@ from forebay.planning.simulate.traces import TraceRequest
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Transfer of a prompt's KV cache: `latency_s`, then `bytes_per_token` for each token at `bandwidth`
-    bytes a second. Transfers do not slow one another down."""
+    """Transfer of a prompt's KV cache: `latency_s`, then `bytes_per_token` for each token at
+    `bandwidth` bytes a second."""
 
     bytes_per_token: float = 131_072.0
     bandwidth: float = 12.5e9

@@ -36,7 +36,6 @@ class StepTime:
         return steps * (self.step_s + sequences * self.decode_s) + grown * self.context_s
 
     def prefill_run_s(self, steps: int, chunk: int, start: int) -> float:
-        """What `steps` chunks of `chunk` tokens add to their steps; `start` tokens precede the first."""
         pairs = chunk * (steps * (start + chunk / 2) + chunk * (steps * (steps - 1) / 2))
         return steps * (self.prefill_step_s + chunk * self.prefill_s) + pairs * self.attention_s
 
@@ -120,7 +119,7 @@ QWEN_32B = EngineModel(
     ),
     kv_tokens=400_000,
 )
-"""vLLM 0.19 on two RTX PRO 6000 (tensor parallel). KV cache as above, at 256 KiB a token."""
+"""vLLM 0.19 on two RTX PRO 6000 (tensor parallel)."""
 
 MODELS = {"llama-8b": LLAMA_8B, "qwen-32b": QWEN_32B}
 
@@ -134,7 +133,7 @@ def find_model(name: str) -> EngineModel:
 
 
 class PrefixCache:
-    """Blocks of prompts by hash. Blocks in use stay; idle ones stay until their room is needed."""
+    """Blocks of prompts by hash."""
 
     __slots__ = ("idle", "users")
 
@@ -144,7 +143,6 @@ class PrefixCache:
         """Blocks that no sequence uses, the least recently used first."""
 
     def match(self, blocks: tuple[int, ...]) -> tuple[int, int]:
-        """The number of leading blocks that are cached, and how many of all blocks are not in use."""
         users, idle = self.users, self.idle
         hits = unused = 0
         missed = False

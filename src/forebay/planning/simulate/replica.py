@@ -130,7 +130,6 @@ class SimulatedReplica:
         return self._used() / self._model.units
 
     def submit(self, sequence: SimRequest, now_s: float) -> None:
-        """Take a request at `now_s`, not after `next_s`."""
         self._waiting.append(sequence)
         if self.next_s == math.inf:
             # A run of no steps: requests that arrive at the same time share the first step.
@@ -238,7 +237,6 @@ class SimulatedReplica:
         self.next_s = self._now_s + (decode_s + prefill_s)
 
     def _cut_run(self, now_s: float) -> None:
-        """End the run of decode steps with the first step that ends at or after `now_s`."""
         time, n, context = self._model.step_time, self._decoding, self._context
         slope = time.context_s * n / 2
         first_s = time.step_s + n * time.decode_s + time.context_s * context
@@ -255,7 +253,6 @@ class SimulatedReplica:
         self._begin(steps, 0.0)
 
     def _admit(self, budget: int) -> None:
-        """Give `budget` tokens to waiting requests, in order, while each fits as a whole."""
         model, cache, waiting = self._model, self._cache, self._waiting
         reserved = self._growth[(self._step + 1) % model.unit_tokens]
         self._make_room(reserved)
@@ -305,7 +302,6 @@ class SimulatedReplica:
             self._waiting.appendleft(sequence)
 
     def _leave(self, sequence: SimRequest, kv_tokens: int) -> None:
-        """Free the `kv_tokens` tokens of a sequence; its whole blocks stay in the cache."""
         model, blocks = self._model, sequence.blocks
         del self._running[sequence]
         self._private -= -(-kv_tokens // model.unit_tokens) - len(blocks) * model.block_units
@@ -316,7 +312,6 @@ class SimulatedReplica:
         return len(self._cache.users) * self._model.block_units + self._private
 
     def _make_room(self, reserved: int) -> None:
-        """Evict idle blocks that do not fit next to blocks in use and `reserved` units."""
         model, cache = self._model, self._cache
         kept = (len(cache.users) + len(cache.idle)) * model.block_units
         free = model.units - reserved - self._private - kept
@@ -334,7 +329,6 @@ class SimulatedReplica:
         return grown + sum(growth[start:]) + sum(growth[: start + rest - unit])
 
     def _alike(self, steps: int) -> int:
-        """How many of `steps` steps pass before a sequence finishes or memory runs short; at least 1."""
         if self._finishing:
             steps = min(steps, self._finishing[0][0] - self._step)
         room = self._model.units - self._used()

@@ -87,7 +87,6 @@ def mooncake_request(line: bytes) -> TraceRequest:
 
 
 def azure_request(line: bytes) -> TraceRequest:
-    """One line of Azure's traces of 2023 and 2024, after the header. Raises `BadLine`."""
     cells = line.decode("utf-8", "replace").strip().split(",")
     if len(cells) != len(AZURE_COLUMNS):
         raise BadLine(f"expected {len(AZURE_COLUMNS)} columns, found {len(cells)}")

@@ -32,7 +32,7 @@ class KvPlace:
 
 
 class KvCaches:
-    """KV caches given and read by one replica. Times are passed in."""
+    """KV caches given and read by one replica."""
 
     def __init__(self) -> None:
         self.reads: Counter[str] = Counter()
@@ -45,7 +45,6 @@ class KvCaches:
         return KvPlace(replica, self._given, prompt_hash(asked), until_s).params()
 
     def read(self, asked: ParsedRequest, *, now_s: float) -> bool:
-        """Record the read that a request asks for; returns whether the cache is another prompt's by now."""
         place = kv_place(asked)
         if place is None:
             return False

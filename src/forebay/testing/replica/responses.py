@@ -71,7 +71,7 @@ def hang_up(request: web.BaseRequest) -> None:
 
 
 def choices_of(asked: ParsedRequest, fault: str | None) -> tuple[AnswerParts, ...]:
-    """`n` choices per prompt, in order. The first one is the answer to the prompt itself."""
+    """`n` choices per prompt, in order."""
     return tuple(
         _choice(asked, prompt if turn == 0 else f"{prompt}\0{turn}", fault)
         for prompt in asked.prompts

@@ -72,7 +72,6 @@ class FakeReplica:
         return f"http://{self.host}:{self.port}"
 
     async def start(self) -> None:
-        """Listen. Sets `port` if it was 0."""
         server = web.Server(
             self._handle,
             request_factory=_request,

@@ -1,4 +1,4 @@
-"""Response bodies of a fake replica in vLLM's format. No I/O, no waiting."""
+"""Response bodies of a fake replica in vLLM's format."""
 
 from __future__ import annotations
 
@@ -57,7 +57,6 @@ def events(asked: ParsedRequest, answer: Answered, chunks: int) -> Iterator[byte
 def _event(
     asked: ParsedRequest, answer: Answered, head: bytes, choice: Mapping[str, Any], count: int
 ) -> bytes:
-    """`count`: tokens of the choice so far."""
     event = head + b"[" + orjson.dumps(choice) + b"]"
     if asked.continuous_usage:
         event += b',"usage":' + orjson.dumps(_counts(answer.usage.prompt_tokens, count))
@@ -216,7 +215,7 @@ def _head(asked: ParsedRequest, answer: Answered, *, stream: bool) -> bytes:
 
 
 TAKEN = math.log(0.5)
-"""Log probability of the chosen token: one half. Each further one has half as much."""
+"""Log probability of the chosen token: one half."""
 
 
 def chat_logprobs(text: str, top: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from itertools import count
 
 
 class TokenBucket:
-    """A token bucket with `most` tokens, refilled at `per_s`; None: unlimited. Times are passed in."""
+    """A token bucket with `most` tokens, refilled at `per_s`; None: unlimited."""
 
     def __init__(self, per_s: float | None, most: int) -> None:
         self._per_s = per_s
@@ -21,7 +21,6 @@ class TokenBucket:
         self._at_s = 0.0
 
     def take(self, now_s: float) -> float:
-        """Take a token. Returns 0, or the seconds until there is one."""
         if self._per_s is None:
             return 0.0
         self._tokens = min(self._most, self._tokens + (now_s - self._at_s) * self._per_s)
@@ -115,7 +114,7 @@ class ReplicaWork:
 
     @contextmanager
     def running(self) -> Iterator[Callable[[], None]]:
-        """Wraps a running request. Call the yielded function if its answer is complete and useful."""
+        """Wraps a running request."""
         self._pass()
         self._running += 1
         self._set_timer()
