@@ -22,8 +22,7 @@ from forebay.fleet.engine import FleetEngine
 from forebay.fleet.policies import DEFAULT_POLICY, POLICIES, make_policy
 from forebay.fleet.replica_table import ReplicaLimits, ReplicaTable
 from forebay.fleet.routing_request import RoutingRequest
-from forebay.planning.simulate import NAMES, Scenario
-from forebay.planning.simulate.figures import Figures
+from forebay.planning.simulate import NAMES, Figures, Scenario
 from forebay.records import Completion, Request, Sampling
 
 SWEEP = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0, 1.1, 1.3)

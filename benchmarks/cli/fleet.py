@@ -164,9 +164,9 @@ def disaggregation(
     more than one off."""
     from benchmarks.disaggregation import measure, workloads
     from forebay.bench.provenance import provenance
+    from forebay.planning.simulate import Slo
     from forebay.planning.simulate.disaggregation import Transfer
     from forebay.planning.simulate.engine import find_model
-    from forebay.planning.simulate.figures import Slo
 
     check_json(json)
     if not (0 < ttft < 1e6 and 0 < tpot < 1e6):

@@ -11,21 +11,17 @@ from forebay.bench.metrics import output_tokens, prompt_tokens
 from forebay.bench.records import LoadRun, RequestRecord
 
 MAX_FAILED_SHARE = 0.001
-"""Failed requests have no latency: one in a hundred leaves the p99 open, one in a thousand moves it little.
-"""
+"""One failure in a hundred leaves the p99 open; one in a thousand moves it little."""
 MAX_WRONG_SHARE = 0.01
-"""Share of answers that may have a wrong length or count; rates move by no more than that."""
+"""Answers that may have a wrong length or count; rates move by no more."""
 MAX_PROMPT_ERROR = 0.05
 MAX_TEMPLATE_TOKENS = 2
-"""Allowed difference between the server's prompt count and ours: a share, or the tokens that begin and end a
-text."""
+"""Difference allowed between the server's prompt count and ours: a share, or these tokens."""
 MAX_CACHED_SHARE = 0.01
-"""Share of prompt tokens that a prefix cache may hold if prompts share no prefix: a chat template is a
-smaller part of a long prompt."""
+"""Of prompts that share no prefix: a chat template is a smaller part of a long prompt."""
 MAX_COUNTER_ERROR = 0.01
 PROBE_TOKENS = 16
-"""Allowed difference between the engine's count of generated tokens and the sum of the answers: a share, or
-what it takes to probe the server."""
+"""Difference allowed between the engine's count and the answers': a share, or a probe."""
 CLOCK_STEP_S = 0.001
 """Timers may fire this much early, by the resolution of their clock."""
 MAX_ERROR_CHARS = 200

@@ -23,7 +23,7 @@ from forebay.errors import AttemptTimeout, EngineError, SetupError
 
 TIMEOUT_S = 600.0
 START_S = 0.05
-"""From when everything is ready to the start of the schedule, for the work before the first request."""
+"""Time for the work before the first request."""
 PROGRESS_S = 0.5
 AT_ONCE_S = 0.005
 """Requests due within this time need a connection each, however fast the answers are."""
@@ -50,8 +50,7 @@ def measure(
 ) -> LoadRun:
     """Open `target`, send it `load` and close it; blocks until the last answer.
 
-    On the main thread, Ctrl-C and SIGTERM end the run: the result then has `complete` False. Raises what
-    `check_files` and the target's `open` raise.
+    On the main thread, Ctrl-C and SIGTERM end the run, which then is not `complete`.
     """
     check_files(load)
     stops = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
@@ -100,19 +99,17 @@ async def run_load(
 ) -> LoadRun:
     """Send `load` to the open `target`.
 
-    In an open loop each request is sent when it is due, however many are unanswered. A request that is late,
-    because this process is late or its session's previous turn is unanswered, does not delay the others. Each
-    ends after `timeout_s` at the latest, with an error. `stop` ends the run: requests in flight are recorded
-    as interrupted, unsent ones not at all.
+    A late request delays no other. Each ends with an error after `timeout_s`. `stop` ends the run:
+    requests in flight are recorded as interrupted, unsent ones not at all.
     """
     return await _Run(target, load, timeout_s, on_progress, stop or asyncio.Event()).run()
 
 
 def check_files(load: RequestLoad) -> None:
-    """Make sure that this process may open as many sockets as `load` needs at a time.
+    """Make sure that this process may open as many sockets as `load` needs.
 
-    That is all of a closed loop, and as many requests of an open loop as are due within any one second.
-    Raises the process's own limit if the system allows it. Raises `SetupError` if that is not enough.
+    That is all of a closed loop, and the requests of an open loop due within one second. Raises the
+    soft limit, or `SetupError` if the hard one is too low.
     """
     needed = OTHER_FILES + (load.concurrency or _most_within(load, 1.0))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -26,11 +26,8 @@ Run = TypeVar("Run", bound=MeasuredRun | MeasuredStream)
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One figure of both runs: `before`, `after`, and the 95 % interval of `after` − `before`.
-
-    `unit`: s, /s or share. `low`, `high`: None if no interval is known, as for the throughput of one run
-    each. `method`: where the interval comes from.
-    """
+    """`after` − `before` of one figure, with its 95 % interval; `unit`: s, /s or share. `low`,
+    `high`: None if unknown, as for the throughput of one run each."""
 
     name: str
     unit: str
@@ -80,10 +77,9 @@ def compare(before: Report, after: Report, *, anyway: bool = False) -> Compariso
 def compare_runs(
     before: Sequence[Run], after: Sequence[Run], kind: FigureKind[Run], *, anyway: bool = False
 ) -> Comparison[Run]:
-    """Compare runs of one kind load by load; blocks for seconds if they hold many requests.
+    """Compare runs of one kind load by load; blocks for seconds.
 
-    Raises `SettingError` with all reasons against it: another model or workload, invalid or interrupted runs.
-    With `anyway`, it raises only if the two share no load and have more than one each.
+    Raises `SettingError` with all reasons against it. With `anyway`, only if no load is in both.
     """
     pairs, obstacles = _pairs(kind, before, after)
     obstacles += _other_settings(before, after)
@@ -165,11 +161,8 @@ class ComparedFigure(Generic[Run]):
 
 @dataclass(frozen=True, slots=True)
 class FigureKind(Generic[Run]):
-    """What is compared for one kind of runs.
-
-    `loads`: the runs by load; `load`: what runs of one load share; `name`: of a run's load; `target`: the
-    server or pipeline; `settings`: what else may differ; `unlike`: reasons against comparing two of them.
-    """
+    """What is compared for one kind of runs. `load`: what runs of one load share; `settings`: what
+    else may differ; `unlike`: reasons against comparing two."""
 
     loads: Callable[[Sequence[Run]], Sequence[tuple[str, Sequence[Run]]]]
     load: Callable[[Run], Mapping[str, Any]]

@@ -26,11 +26,8 @@ USER_TICKS, SYSTEM_TICKS = 11, 12
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """What a process has used since it started.
-
-    `processor_s`: all threads, including ended ones. `threads`: name and processor seconds of living threads,
-    by number. `memory_mb`: 10^6 bytes in memory now, shared pages by proportion (PSS).
-    """
+    """Since the process started. `threads`: name and processor seconds of living ones. `memory_mb`:
+    10^6 bytes now, shared pages by proportion (PSS)."""
 
     processor_s: float
     memory_mb: float
@@ -63,8 +60,7 @@ def process_use(pid: int, proc: Path = PROC) -> ProcessUse:
 
 
 def used_between(before: ProcessUse, after: ProcessUse) -> dict[str, float]:
-    """Processor seconds between two readings by a thread's latest name, to a hundredth of a second per
-    thread. Ended threads are `ENDED`."""
+    """Processor seconds between two readings by a thread's latest name."""
     found: dict[str, float] = {}
     for number, (name, processor_s) in after.threads.items():
         began_s = before.threads[number][1] if number in before.threads else 0.0
@@ -86,8 +82,8 @@ MAX_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ProcessorUse:
-    """Processor seconds since boot: `all_s` on the cores that this process may use, including time stolen by
-    the host; `own_s` of this process and its descendants."""
+    """Processor seconds since boot: of all usable cores, with time stolen by the host; and our
+    own."""
 
     at_s: float
     all_s: float
@@ -128,11 +124,8 @@ def disturbed(others_cores: float, cores: int) -> str | None:
 
 
 class ProcessResources:
-    """A `Source` for processes, each with its descendants: `NAME_cores` (mean since the previous reading;
-    absent in the first) and `NAME_memory_mb` (10^6 bytes, shared pages by proportion).
-
-    Ended processes are absent. Raises `SetupError` if the system does not report these values.
-    """
+    """A `Source` for processes with their descendants: `NAME_cores` (mean since the previous
+    reading) and `NAME_memory_mb` (10^6 bytes, PSS). Ended ones are absent."""
 
     def __init__(self, processes: Mapping[str, int], *, now_s: Callable[[], float] = time.monotonic) -> None:
         check_proc()
@@ -174,8 +167,8 @@ class Gpu(Protocol):
 
 
 class GpuResources:
-    """A `Source`: for GPU i `gpu{i}_busy` (share of about the last second in which a kernel ran),
-    `gpu{i}_memory_mb` (10^6 bytes in use) and `gpu{i}_power_w`."""
+    """A `Source`: for GPU i `gpu{i}_busy` (share of the last second), `gpu{i}_memory_mb` (10^6
+    bytes), `gpu{i}_power_w`."""
 
     def __init__(self, found: tuple[Gpu, ...] | None = None) -> None:
         self._gpus = gpus() if found is None else found

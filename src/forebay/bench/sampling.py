@@ -30,16 +30,9 @@ Fetch = Callable[[], str]
 
 
 class EngineSignals:
-    """A `Source` of the engine's figures.
-
-    - `running`, `waiting`: requests; `kv_cache_usage`: share of the KV cache in use, 0 to 1
-    - `prompt_tokens`, `generation_tokens`, `preemptions`, `prefix_cache_queries`, `prefix_cache_hits` (the
-      last two in tokens): totals since the first reading
-    - `prefix_cache_hit_share`: share of prompt tokens found in the prefix cache since the previous reading;
-      absent if there were no prompts
-
-    Values that the engine does not report are absent.
-    """
+    """A `Source` of the engine's gauges, totals since the first reading, and
+    `prefix_cache_hit_share` since the previous reading. What the engine does not report is
+    absent."""
 
     def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch
@@ -81,11 +74,8 @@ class EngineSignals:
 
 
 def fetch_version(url: str, *, api_key: str | None = None) -> str | None:
-    """The version that the engine at `url` reports (vLLM's `/version`), or None; blocks for a few seconds at
-    most.
-
-    Raises `SettingError` if `url` is not an engine's.
-    """
+    """The version that the engine at `url` reports (vLLM's `/version`), or None; blocks for
+    seconds."""
     fetch = _fetcher(url, VERSION_PATH, api_key)
     try:
         document: Any = orjson.loads(fetch(MAX_VERSION_BYTES))
@@ -125,10 +115,8 @@ Source = Callable[[], Mapping[str, float]]
 
 
 class Sampler:
-    """Reads all sources every `every_s`, at least once before the block's work and once after it.
-
-    A source that raises `OSError` or a `ForebayError` gives nothing at that moment.
-    """
+    """Reads all sources every `every_s`, at least once before and after the block's work. Sources
+    that raise `OSError` or a `ForebayError` give nothing at that moment."""
 
     def __init__(
         self,

@@ -82,9 +82,9 @@ class TargetOptions:
 class LoadOptions:
     """What is sent, and when.
 
-    At most one of `rates`, `concurrencies`, `ramp`, `bursts` and `trace`; default: `CONCURRENCY` at a time.
-    Each rate or concurrency is a run, repeated `repeats` times. `requests` None: `seconds` times the rate,
-    all of a file, or else `REQUESTS`. An infinite rate: all at once. `exact` None: as the workload decides.
+    At most one of `rates`, `concurrencies`, `ramp`, `bursts` and `trace`; each rate or concurrency
+    is a run, repeated `repeats` times. An infinite rate: all at once. `exact` None: as the workload
+    decides.
     """
 
     rates: Sequence[float] = ()
@@ -108,10 +108,8 @@ class LoadOptions:
     repeats: int = 1
 
     def plan(self, *, texts: bool) -> list[ServePlan]:
-        """All runs in their order. `texts`: send prompts as texts, for a server that takes no tokens.
-
-        Raises `SettingError` for options that do not fit together and for unreadable files.
-        """
+        """All runs in order; `texts`: for a server that takes no token ids. Raises
+        `SettingError`."""
         trace = None if self.trace is None else read_trace(self.trace)
         workload = self._workload(trace, texts=texts)
         plans = []

@@ -12,32 +12,29 @@ from forebay.bench.records import LoadRun, RequestRecord
 from forebay.bench.statistics import can_tell, percentile
 
 MAX_LATE_S = 0.005
-"""A request sent more than this after it was due is late: the client's fault, not the server's."""
+"""A request sent later than this is the client's fault, not the server's."""
 MAX_LATE_OF_TTFT = 0.01
 """A delay below this share of the median service time to first token changes no figure."""
 MAX_LATE_OF_BURST = 0.01
 """Requests due at the same moment are sent one after the other."""
 MAX_LATE_SHARE = 0.01
-"""Share of requests that may be late: the p99 of the schedule delay is then within the bound."""
+"""Share of requests that may be late: the p99 of the delay is then within the bound."""
 MAX_RATE_ERROR = 0.01
-"""Allowed difference between the rate sent and the rate due: as much as repeats of a run differ."""
+"""Between the rate sent and the rate due: as much as repeats differ."""
 MAX_MOVED = 0.05
 """Allowed difference between the rate due and the rate requested."""
 MAX_BURST_ERROR = 0.1
-"""Allowed difference between the index of dispersion of requests sent and of requests due, relative
-to the larger of the latter and 1 (a Poisson process)."""
+"""Between the indexes of dispersion sent and due, relative to the larger of the latter and 1."""
 MIN_WINDOWS = 100
 WINDOW_REQUESTS = 2.5
 MIN_WINDOW_S = 0.05
-"""Windows for the index of dispersion: bursts within one are not seen, so they are short, but long enough
-that late requests within the bound do not matter. Their expected number of requests is not an integer: evenly
-spaced bursts of n would put n into each window of n. With few windows, one request in another window would
-decide."""
+"""Windows for the index of dispersion: short, because bursts within one are not seen; not a whole
+number of requests long, because even bursts would look constant."""
 MAX_BEHIND = 0.05
 """How much faster than answers requests may be sent."""
 MIN_REQUESTS = 100
 MIN_SERVICE_TIMES = 5.0
-"""With fewer requests, or fewer service times per run, a growing queue and a filling one look alike."""
+"""With fewer, a growing queue and a filling one look alike."""
 NOISE = 4.0
 """Standard deviations by which the number in flight may grow by chance."""
 STEADY = ("constant", "gamma", "poisson")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from forebay.errors import SettingError
-from forebay.planning.config_fields import MAX_LAYERS, Fields, shown
-from forebay.planning.recurrent import DELTA_NET, MAMBA_2
+from forebay.planning.defaults import MAX_LAYERS, Fields, shown
+from forebay.planning.kv_cache import DELTA_NET, MAMBA_2
 
 WINDOWED = frozenset(("sliding_attention", "local_attention", "chunked_attention"))
 FULL = frozenset(("full_attention", "global_attention", "attention", "indexed_attention"))
@@ -17,17 +17,9 @@ RECURRENT = frozenset(("linear_attention", "mamba"))
 
 @dataclass(frozen=True, slots=True)
 class LayerCounts:
-    """Numbers of layers by what they keep.
-
-    Attributes:
-        full: Layers that keep all tokens.
-        windowed: Layers that keep the last `window` tokens.
-        window: Tokens of a window; 0 if no layer has one.
-        chunked: Whether a window is a fixed chunk (Llama 4), not one that slides.
-        recurrent: Layers that keep a state of fixed size.
-        shared_full: Those of `full` that read the cache of another layer and keep nothing (Gemma 4).
-        shared_windowed: Those of `windowed` that do so.
-    """
+    """Numbers of layers by what they keep: all tokens, the last `window`, or a state of fixed
+    size. `chunked`: a fixed chunk (Llama 4). `shared_…`: those that read another layer's cache
+    (Gemma 4)."""
 
     full: int
     windowed: int = 0

@@ -43,12 +43,9 @@ logger.controller.level = INFO
 
 
 class LocalKafka:
-    """One node, broker and controller, that keeps its data in `folder` across kills and restarts.
-
-    `home` is an unpacked distribution with jars in `libs`, `broker` or itself. Topics are not created
-    automatically. `settings` override the broker's settings for a single node. `listeners` are protocols,
-    such as `SSL`, in addition to plaintext.
-    """
+    """One node, broker and controller, that keeps its data in `folder` across kills. `home`: an
+    unpacked distribution. Topics are not created automatically. `listeners`: protocols besides
+    plaintext."""
 
     def __init__(
         self,
@@ -83,10 +80,8 @@ class LocalKafka:
         return self._folder / "controller.log"
 
     def start(self) -> None:
-        """Start the node and wait until it accepts connections. Raises `LaunchError` if it does not.
-
-        After a crash, the dead broker is fenced first, like controllers of a cluster would.
-        """
+        """Start the node and wait until it accepts connections; `LaunchError` if it does not. After
+        a crash, the dead broker is fenced first."""
         self._folder.mkdir(parents=True, exist_ok=True)
         if (self._data / "meta.properties").is_file() and not (self._data / CLEAN_END).is_file():
             self._fence()
@@ -227,11 +222,8 @@ def local_kafka(
     listeners: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[LocalKafka]:
-    """A running node; stopped at the end, with its data left in `folder`.
-
-    On Linux it also ends with this process, if started from the main thread. `environment` is that of its
-    processes; None: this process's.
-    """
+    """A running node; its data stays in `folder`. On Linux it also ends with this process, if
+    started from the main thread."""
     node = LocalKafka(home, folder, settings, listeners, environment)
     node.start()
     try:

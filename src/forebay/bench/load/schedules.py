@@ -44,12 +44,10 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Gamma:
-    """Gaps drawn from a gamma distribution with shape `burstiness` and mean 1 / rate.
+    """Gaps of a gamma distribution with shape `burstiness` and mean 1 / rate; 1 is Poisson, lower
+    burstier.
 
-    Their coefficient of variation is 1 / √burstiness: 1 is a Poisson process, lower is burstier, higher is
-    more even. As in vLLM's `bench serve`, all times are scaled so that the last is due at requests / rate:
-    the rate is met exactly. (The arrivals of a Poisson process before the last are then uniform at random, as
-    for any Poisson process whose last arrival is at that moment.)
+    As in vLLM's `bench serve`, times are scaled so that the last is due at requests / rate.
     """
 
     rate_per_s: float
@@ -206,11 +204,8 @@ def check_requests(requests: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RequestLoad:
-    """The requests of one run, by when they are due.
-
-    `concurrency`: requests in flight in a closed loop; None: an open loop, in which each has its `due_s`.
-    `asked`: its origin, for the report.
-    """
+    """The requests of one run by when they are due. `concurrency` None: an open loop, in which each
+    has `due_s`. `asked`: its origin, for the report."""
 
     requests: Sequence[LoadRequest]
     concurrency: int | None
@@ -225,12 +220,9 @@ def make_load(
     seed: int = 0,
     nonce: str | None = None,
 ) -> RequestLoad:
-    """Make a load of `requests` requests from a workload and a schedule.
-
-    The seed decides lengths and times, `nonce` the prompts' tokens: two loads with the same seed have the
-    same shape and share no prefix. None: a fresh nonce. Raises `SettingError` for fewer than one request, or
-    more than the workload or the schedule has.
-    """
+    """Make a load. The seed decides lengths and times, `nonce` (None: a fresh one) the prompts'
+    tokens: loads with one seed have one shape and share no prefix. Raises `SettingError` for too
+    few or too many requests."""
     check_requests(requests)
     nonce = fresh_nonce() if nonce is None else nonce
     made = workload.requests(requests, seed=seed, nonce=nonce)

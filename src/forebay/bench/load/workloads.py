@@ -59,10 +59,9 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True)
 class CappedExponential:
-    """Exponential with this mean before the cut; draws above `limit` are repeated.
+    """Exponential with this mean before the cut; draws above `limit` are repeated, and rounded up.
 
-    The lengths of the continuous-batching study: mean 128, limits 32, 128, 512 and 1536. Draws are rounded
-    up, so none is 0; before the cut the mean is then 1 / (1 - e^(-1/mean)): half a token more.
+    The lengths of the continuous-batching study: mean 128, limits 32, 128, 512 and 1536.
     """
 
     mean: float
@@ -126,11 +125,7 @@ WORDS = (
 
 class Workload(Protocol):
     def requests(self, count: int, *, seed: int, nonce: str) -> list[LoadRequest]:
-        """`count` requests without times.
-
-        The seed decides all lengths; the seed and the nonce all prompts. Raises `SettingError` if there are
-        fewer.
-        """
+        """`count` requests without times; the seed decides lengths, with the nonce the prompts."""
         ...
 
     def asked(self) -> dict[str, Any]: ...
@@ -217,12 +212,8 @@ class PrefixGroups:
 
 @dataclass(frozen=True, slots=True)
 class SessionWorkload:
-    """Conversations of `turns` turns: each prompt is the previous one, an answer, and new tokens.
-
-    The answers in the prompts are made up, with the requested length, instead of the server's: lengths are
-    exact, and a prefix cache holds a turn's prompt but not its answer. All first turns come first, then all
-    second ones.
-    """
+    """Conversations: each prompt is the previous one, a made-up answer of the requested length, and
+    new tokens. All first turns come first."""
 
     turns: int
     first: Lengths

@@ -18,7 +18,7 @@ MAX_ROWS = 120
 ROWS_AROUND = 80
 MAX_DOTS = 1500
 KNEE_LEAST = 0.1
-"""A knee lies at least this far from the straight line, as a share of the chart's height."""
+"""Minimum distance of a knee from the straight line, as a share of the chart's height."""
 
 Points = list[tuple[float, float]]
 
@@ -58,11 +58,8 @@ def tokens_and_gaps(run: LoadRun) -> tuple[list[float], list[float], list[float]
 
 @dataclass(frozen=True, slots=True)
 class Courses:
-    """A run over time, in bins of one width: (start of the bin, value), with the last repeated at the end.
-
-    Per second: requests due, answers ended, tokens received. `in_flight`: the mean over the bin of requests
-    sent and not ended.
-    """
+    """A run over time, in bins: (start of the bin, value), with the last repeated at the end.
+    `in_flight`: the bin's mean of requests sent and not ended."""
 
     width_s: float
     due_per_s: Points
@@ -139,11 +136,10 @@ def thinned(points: Points, most: int) -> Points:
 
 
 def knee(points: Sequence[tuple[float, float]]) -> int | None:
-    """The knee of a rising curve: where more of x begins to cost much of y.
+    """The place where more of x begins to cost much of y; None if there is none.
 
-    The point farthest below the straight line from the first to the last, both axes scaled to 0..1 ("Finding
-    a 'Kneedle' in a Haystack", Satopää et al. 2011, without its smoothing). None with fewer than four points,
-    or if no point lies `KNEE_LEAST` below the line.
+    The point farthest below the straight line between the ends, both axes scaled to 0..1 ("Finding
+    a 'Kneedle' in a Haystack", Satopää et al. 2011, without its smoothing).
     """
     if len(points) < 4:
         return None

@@ -1,4 +1,4 @@
-"""The document of a benchmark: one JSON file, and its requests in a second file, one per line."""
+"""The document of a benchmark: one JSON file, and a second one with its requests, one per line."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def write_report(path: Path, report: Report) -> None:
 
 
 def read_report(path: Path) -> Report:
-    """Read what `write_report` wrote to `path`; runs have no requests if their file is missing.
+    """Read what `write_report` wrote; runs have no requests if their file is missing.
 
     Raises `SettingError` for another document, and for one that is damaged or too large.
     """

@@ -163,11 +163,8 @@ Loads = Sequence[tuple[str, Sequence[MeasuredRun]]]
 
 
 def loads_table(named: Loads) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """A header, and a row for each of `loads`: name, number of runs if there are repeats, verdict, key
-    figures as means over repeats with their intervals, failed requests.
-
-    Figures that no load has are left out; one that a run lacks is a dash.
-    """
+    """A header, and a row per load: verdict, figures as means over repeats with intervals,
+    failures. Figures that no load has are left out."""
     columns: list[tuple[str, list[list[float | None]], Unit]] = [
         ("requests/s", [[one.figures.requests_per_s for one in own] for _, own in named], NUMBER),
         ("output tokens/s", [[one.figures.output_tokens_per_s for one in own] for _, own in named], NUMBER),

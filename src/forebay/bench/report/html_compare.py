@@ -120,7 +120,7 @@ def event_curves(load: LoadComparison[MeasuredStream]) -> Iterator[Figure]:
 
 
 def both_curves(title: str, nouns: str, before: Sequence[float], after: Sequence[float]) -> Iterator[Figure]:
-    """The distributions of a time, in seconds, of A and B in one chart; empty if one has none."""
+    """The distributions of a time of A and B in one chart; nothing if one has none."""
     both = sorted(before), sorted(after)
     if not all(both):
         return

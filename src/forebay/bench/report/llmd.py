@@ -47,8 +47,7 @@ SIGNALS: Mapping[str, tuple[str, str | None, str, float]] = {
     "gpu0_memory_mb": ("gpu_memory_usage", "gpu_memory_usage", "MB", 1),
     "gpu0_power_w": ("power_consumption", "power_consumption", "Watts", 1),
 }
-"""Our samples: the report's name in a time series and in an aggregate, its unit, and our value in
-that unit."""
+"""Our samples: names in a series and in an aggregate, unit, and our value in that unit."""
 
 
 def benchmark_report(measured: MeasuredRun, version: str) -> dict[str, Any]:

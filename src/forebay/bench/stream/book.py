@@ -77,8 +77,7 @@ def _sessions(windows: Windows, events: Iterable[Sent]) -> Iterator[KeyWindow]:
 
 
 def least_span_s(windows: Windows, out_of_orderness_s: float) -> float | None:
-    """Seconds of events until the first window is surely over; None if none may ever be, as for sessions and
-    rolling summaries."""
+    """Seconds of events until the first window is surely over; None if none may ever be."""
     return windows.step_ms / 1000 + out_of_orderness_s if windows.size_ms else None
 
 
@@ -108,8 +107,7 @@ def file_clock_s() -> float:
 class CommittedFiles:
     """The lines of a folder of JSON lines, once each. Not thread-safe.
 
-    Lines become visible when their file is renamed or grows; that is its last status change. If the file
-    system does not keep that, the time is between two calls of `look`.
+    A line's time is its file's last status change: it is renamed or grows.
     """
 
     def __init__(self, folder: Path, *, now: Callable[[], int] = now_us) -> None:

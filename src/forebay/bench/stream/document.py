@@ -1,4 +1,5 @@
-"""The document of measured pipelines: one JSON file, and a file with the events of each run, one per line."""
+"""The document of measured pipelines: one JSON file, and a second one with the events, one per
+line."""
 
 from __future__ import annotations
 
@@ -105,7 +106,7 @@ def event_document(event: EventRecord) -> dict[str, Any]:
 
 
 def event_lines(measured: Sequence[MeasuredStream]) -> Iterator[bytes]:
-    """Every event of every run, and every result that stands for many, with the number of its run."""
+    """Every event and result of every run, with the number of its run."""
     for number, each in enumerate(measured):
         for event in each.run.events:
             yield orjson.dumps({"run": number, **event_document(event)}) + b"\n"
@@ -165,7 +166,7 @@ _RESULT = TypeAdapter(ResultRecord)
 
 
 def read_streams(path: Path) -> RecordedStreams:
-    """Read what `write_stream` wrote to `path`; runs have no events if their file is missing.
+    """Read what `write_stream` wrote; runs have no events if their file is missing.
 
     Raises `SettingError` for another document, and for one that is damaged or too large.
     """

@@ -37,11 +37,8 @@ class EventSlo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventLoad:
-    """Events and when they are due; one run.
-
-    `schedule`: the times of `events` events, in seconds after the first moment. `data`: a JSON-lines file,
-    read in order and repeated; None: the generator's posts. `seed` decides times and posts.
-    """
+    """One run: `events` events at the times of `schedule`. `data`: a JSON-lines file, repeated;
+    None: the generator's posts. `seed` decides times and posts."""
 
     schedule: Schedule = field(default_factory=lambda: Constant(10.0))
     events: int = 300
@@ -58,18 +55,11 @@ class EventLoad:
 class StreamOptions:
     """The pipeline to measure, and how.
 
-    `pipeline`: the path of a pipeline file, or its value (relative paths in it count from the working
-    directory). A feed of events replaces its source, files in a temporary folder its sinks, and checkpoints
-    go there too; all else stays. `settings`: `key.in.the.file=VALUE` over it, such as `capacity=16`,
-    `checkpoint.interval_s=1`, `key={{ user }}`. `engine`: URLs over the file's; if neither has one, a local
-    engine runs during the measurement. Something must listen at one of the URLs before the pipeline starts,
-    unless `engine_later`. `state`: an address in an object store for the checkpoints; they get a folder that
-    is deleted at the end.
-
-    `warm_events`: uncounted events before the load, at its mean rate but at least one per second; the load
-    starts when they are committed. `slo`: the objective of goodput. `patience_s`: how long after the last
-    event is due to wait for commits; the rest is lost. `processes`: further processes to sample, by name,
-    such as the engine's.
+    `pipeline`: a file, or its value (paths count from the working directory); source, sinks and
+    checkpoint folder are replaced. `settings`: `key.in.the.file=VALUE`. `engine`: URLs; if the file
+    has none either, a local engine is started. `state`: an address in an object store for
+    checkpoints, in a folder that is deleted at the end. `warm_events`: uncounted events before the
+    load. `patience_s`: wait for commits after the last event; the rest is lost.
     """
 
     pipeline: Path | Mapping[str, Any]
@@ -96,8 +86,7 @@ MAX_BYTES = 1 << 30
 
 
 def read_data(path: Path) -> list[dict[str, Any]]:
-    """Read the objects of a JSON-lines file of at most 1 GiB. Raises `SettingError` for a missing file or a
-    wrong line."""
+    """Read the objects of a JSON-lines file of at most 1 GiB."""
     found = []
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -128,11 +117,8 @@ def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
 def fields_of(
     data: Sequence[dict[str, Any]] | None, count: int, seed: int, nonce: str
 ) -> Iterator[dict[str, Any]]:
-    """The fields of `count` events: those of `data` in order, repeated, or made-up posts.
-
-    Each post's text begins with `nonce` and its number: a fresh nonce is in no prefix cache and in no
-    journal.
-    """
+    """The fields of `count` events: `data` repeated, or made-up posts that begin with `nonce`, so
+    that no prefix cache and no journal holds them."""
     if data is not None:
         return islice(cycle(data), count)
     posts = (dict(post(seed, index, topic_of(seed, index))) for index in range(count))

@@ -65,9 +65,7 @@ class Emitted:
 
 class EventFeed:
     """Serves the events: event N has the id N, and a client continues after the last id it names.
-
-    Unread events wait in this process: a slow pipeline does not make the feed late.
-    """
+    Unread events wait here: a slow pipeline does not make the feed late."""
 
     def __init__(self, emitted: Emitted) -> None:
         self._emitted = emitted
@@ -111,8 +109,7 @@ async def _until_gone(
 
 
 def next_event(head: bytes) -> int:
-    """The number of the first event that a request asks for. Raises `ValueError` for an id that is not a
-    number."""
+    """The first event that a request asks for. Raises `ValueError` if the id is not a number."""
     for line in head.splitlines():
         name, _, value = line.partition(b":")
         if name.strip().lower() == LAST_ID:

@@ -45,7 +45,7 @@ MIN_LATENCIES = 10.0
 MAX_UNSURE = 0.1
 """The widest half interval, as a share of the rate, for which "does not grow" means anything."""
 MAX_GROWTH = 0.01
-"""Smaller growth, as a share of the rate, does not count: repeats of a run differ by as much."""
+"""Smaller growth, as a share of the rate, does not count: repeats differ by as much."""
 
 
 def lag_curve(due_s: Sequence[float], done_s: Sequence[float]) -> list[tuple[float, int]]:
@@ -78,11 +78,8 @@ def first_latency_s(due_s: Sequence[float], done_s: Sequence[float]) -> float:
 
 
 def least_length_s(due_s: Sequence[float], done_s: Sequence[float], slope: Slope | None) -> float:
-    """How long a run must last before its lag can be called steady; both inputs are sorted.
-
-    At least `MIN_LATENCIES`. If the interval of `slope` is too wide, long enough to narrow it: it shrinks
-    with the root of the length.
-    """
+    """How long a run must last before its lag can be called steady; both inputs are sorted. An
+    interval shrinks with the root of the length."""
     least_s = MIN_LATENCIES * first_latency_s(due_s, done_s)
     length_s = due_s[-1] - due_s[0] if due_s else 0.0
     if slope is None or length_s <= 0:
@@ -91,24 +88,16 @@ def least_length_s(due_s: Sequence[float], done_s: Sequence[float], slope: Slope
 
 
 def lag_slope(due_s: Sequence[float], done_s: Sequence[float]) -> Slope | None:
-    """The growth of the lag while events were due; both inputs are sorted.
+    """The growth of the lag while events were due; both inputs are sorted. None for fewer than
+    `MIN_EVENTS`, or a first answer in the second half.
 
-    None for fewer than `MIN_EVENTS`, and if the first answer came in the second half of the time.
+    The time from `SETTLE_LATENCIES` times `first_latency_s` after the first event is cut into
+    `PARTS`; the slope is the mean difference between the mean lags of neighbours, with Student's
+    interval. Lags are running sums: a straight line through them has an interval that is far too
+    narrow.
 
-    An empty pipeline fills for as long as an answer takes, which is not growth. So the time begins
-    `SETTLE_LATENCIES` times `first_latency_s` after the first event, at the latest in the middle. From there
-    to the last event it is cut into `PARTS` equal parts. The slope is the mean of the differences between the
-    mean lags of neighbouring parts, with Student's interval.
-
-    A lag is a running sum, so its values depend on each other for as long as a queue needs to empty: without
-    end at full load. A straight line through them has an interval that is far too narrow. The
-    differences are almost independent at full load and above; below, a large one is followed by one of the
-    opposite sign, and the interval is wider than needed.
-
-    In simulated queues with 16 slots, exponential service times and 20 of them in a run, `grows` was wrong in
-    2 % of the runs at 95 % of the capacity. A line by least squares was wrong in 36 %; with its interval
-    corrected for autocorrelation (AR(1), 10 to 40 parts) in 8 to 13 %, self-normalised (Kiefer, Vogelsang and
-    Bunzel) in 20 to 25 %.
+    In simulated queues (16 slots, 95 % of the capacity), `grows` was wrong in 2 % of the runs; a
+    least-squares line in 36 %, corrected for autocorrelation in 8 to 25 %.
     """
     if len(due_s) < MIN_EVENTS or due_s[-1] <= due_s[0]:
         return None
@@ -150,22 +139,13 @@ RESULT_STAGES = {
 
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
-    """The figures of a run. Distributions are in seconds.
+    """The figures of a run; distributions in seconds. If results stand for many events, they are
+    counted in place of events.
 
-    If results stand for many events, they are counted and timed in place of events; `miscounted` of them
-    stand for a wrong number of events.
-
-    `offered`: events that were due. `committed`: those with a result in the sink; `failed`: with a dead
-    letter; `lost`: with neither; `doubled`: with more than one of them. `offered_per_s`: over the time in
-    which they were due. `answered_per_s`, `committed_per_s`: from the first due event to the last answer or
-    commit. `goodput`: share of offered events that met the objective; `good_per_s`: their rate; None without
-    an objective.
-
-    `latency`: from the event's own time to `answered` and to `committed`. `stages`: by the names of `STAGES`.
-    `lag` of `answered` and `committed`: how fast the number of due and unfinished events grew; None if there
-    were too few. `most_lag`: its maximum. `checkpoint`: distributions of `duration_s`, `state_bytes` and
-    `written_bytes`. `watermark_delay`: of its samples; None without event time. `samples`: the distribution
-    of each of the run's samples.
+    `lost`: neither result nor dead letter; `doubled`: more than one. `goodput`: share of offered
+    events that met the objective. `latency`: from the event's own time. `stages`: by the names of
+    `STAGES`. `lag`: growth of due and unfinished events; None if there were too few. `miscounted`:
+    results that stand for a wrong number of events.
     """
 
     offered: int
@@ -219,8 +199,8 @@ def is_good(event: EventRecord, slo: EventSlo) -> bool:
 
 
 def lag_times(run: StreamRun) -> tuple[list[float], list[float]]:
-    """Sorted times at which events were due, and were answered, for the lag. Dead letters are excluded: they
-    are never answered, and not behind either."""
+    """Sorted times at which events were due and answered, without dead letters: those are never
+    answered, and not behind either."""
     events = [event for event in run.followed if event.error is None or event.committed]
     return (
         sorted(event.due_s for event in events),

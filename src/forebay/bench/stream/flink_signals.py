@@ -28,11 +28,11 @@ Ask = Callable[[str], Any]
 
 
 class FlinkSignals:
-    """A `Source` of the job that `state` names: `in_flight`, `pending`, `watermark_delay_s`. Keeps the
-    checkpoints that it saw, also of earlier jobs.
+    """A `Source` of the job that `state` names: `in_flight`, `pending`, `watermark_delay_s`. Keeps
+    the checkpoints that it saw.
 
-    The record may be in a slow store: it is read again every ten seconds of `now_s`, and when Flink no longer
-    answers for the job. Called by one thread; another may read `checkpoints` after that has ended.
+    The record may be in a slow store: it is read every `RECORD_S`, and if Flink no longer answers.
+    Called by one thread; another may read `checkpoints` afterwards.
     """
 
     def __init__(

@@ -69,11 +69,8 @@ def check_kills(kills: Sequence[Kill], seconds: float) -> None:
 
 
 class Killer:
-    """Makes kills when they are due.
-
-    A kill blocks until its processes are gone; a part that does not restart by itself is restarted. `used_s`:
-    processor seconds of all killed processes.
-    """
+    """Makes kills when they are due; each blocks until its processes are gone, and restarts what
+    does not restart by itself. `used_s`: processor seconds of all killed processes."""
 
     def __init__(
         self,
@@ -129,8 +126,8 @@ def next_result_s(killed: Killed, events: Sequence[EventRecord]) -> float | None
 
 
 def goodput_document(found: Sequence[MeasuredStream]) -> dict[str, Any]:
-    """For runs without and with kills: goodput with mean and interval if there are several, lost and doubled
-    events, and the seconds of recovery from each kill (see `next_result_s`), in the order of the runs."""
+    """For runs without and with kills: goodput, its interval over runs, lost and doubled events,
+    and the seconds to the next result after each kill."""
     return {
         "without_kills": _of([measured for measured in found if not measured.run.planned_kills]),
         "with_kills": _of([measured for measured in found if measured.run.planned_kills]),

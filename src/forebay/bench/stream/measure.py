@@ -1,12 +1,4 @@
-"""Measure a pipeline end to end.
-
-    with StreamSession(StreamOptions(pipeline=Path("topics.yaml"), load=load)) as session:
-        session.warm_up()
-        run = session.measure(load)
-    figures = stream_figures(run, slo)
-
-It stays warm between loads.
-"""
+"""Measures a pipeline end to end, with one warm session for several loads."""
 
 from __future__ import annotations
 
@@ -56,7 +48,7 @@ START_TIMEOUT_S = 600.0
 """The longest wait for the first committed result; includes the start of a local engine."""
 LEAD_S = 0.5
 LEAD_S_PER_EVENT = 50e-6
-"""Time before a load's first event, per event, to write its file and let the feed read it."""
+"""Time before a load's first event, to write its file and let the feed read it."""
 POLL_S = 0.1
 MIN_WARM_PER_S = 1.0
 
@@ -66,8 +58,7 @@ OnProgress = Callable[[float, StreamProgress], None]
 
 
 class RunResources:
-    """A `Source` of processor and memory of the pipeline's current processes, as `run_...`, and of the named
-    processes (see `ProcessResources`)."""
+    """A `Source` of the pipeline's current processes, as `run_...`, and of the named ones."""
 
     def __init__(self, run: RunProcess, named: Mapping[str, int]) -> None:
         self._run = run
@@ -82,10 +73,8 @@ class RunResources:
 class StreamSession:
     """A running pipeline with its feed and engine, for the length of the block.
 
-    Entering starts everything and blocks until the pipeline's first result is committed or, if results stand
-    for many events, a checkpoint holds the first event. Raises `SettingError` for a wrong pipeline, or
-    windows longer than the load, and `LaunchError` if it does not start. All processes end with the block.
-    Enter it on a thread that lives as long.
+    Entering blocks until its first result is committed (or, with windows, a checkpoint holds the
+    first event). Raises `SettingError` and `LaunchError`. Enter it on a thread that lives as long.
     """
 
     def __init__(
@@ -167,10 +156,8 @@ class StreamSession:
             self._note("this machine's first run: an archive of the JVM's classes was made")
 
     def warm_up(self) -> None:
-        """Process `warm_events`; blocks until they are committed.
-
-        Raises `LaunchError` if they are not, and `SettingError` if the first of them become dead letters.
-        """
+        """Process `warm_events`; blocks until they are committed. Raises `LaunchError` if they are
+        not."""
         load, count = self._options.load, self._options.warm_events
         offsets = due_offsets(load)
         rate_per_s = max(MIN_WARM_PER_S, len(offsets) / offsets[-1] if offsets[-1] > 0 else 0.0)
@@ -181,11 +168,9 @@ class StreamSession:
         self._through(warm, count / rate_per_s + max(START_TIMEOUT_S, self._options.patience_s), "warming up")
 
     def measure(self, load: EventLoad, kills: Sequence[Kill] = ()) -> StreamRun:
-        """Process a load and return a record of each event.
+        """Process a load; blocks until all is committed, or `patience_s` after the last was due.
 
-        Blocks until all are committed, or `patience_s` after the last was due. After Ctrl-C the run holds
-        what came until then and is not `complete`; if the pipeline ended, `failure` has the reason. `kills`
-        are made meanwhile.
+        After Ctrl-C the run is not `complete`; if the pipeline ended, `failure` has the reason.
         """
         with Sampler(self._sources()) as sampler:
             before, jvm = processor_use(), self.run.jvm()

@@ -78,8 +78,8 @@ def read_pipeline(pipeline: Path | Mapping[str, Any], settings: Sequence[str]) -
 
 
 def measured_document(spec: PipelineSpec, places: Places) -> dict[str, Any]:
-    """`spec` as a pipeline file with the feed as its source, files below `places.folder` as its sinks, its
-    state at `places.state`, and results that carry the times of their events' stages."""
+    """`spec` as a pipeline file between the feed and files, whose results carry the times of their
+    stages."""
     document = resolved(spec)
     document |= {
         "source": {

@@ -41,10 +41,10 @@ MAX_SAID_CHARS = 1500
 
 
 class RunProcess:
-    """Starts one pipeline file, once or again. A context manager: it ends every process that it started.
+    """Starts one pipeline file, once or again; a context manager that ends all its processes.
 
-    Each start's output goes to `folder/run-N.log`. Methods that kill use SIGKILL and block until the process
-    is gone. Enter it on a thread that lives as long: the kernel ends the command with that thread.
+    Each start's output goes to `folder/run-N.log`. Killing blocks until the process is gone. The
+    kernel ends the command with the thread that entered the block.
     """
 
     def __init__(self, pipeline: Path, engine: tuple[str, ...], folder: Path) -> None:
@@ -189,9 +189,8 @@ HERE = ("127.0.0.1", "localhost", "::1")
 class Engines:
     """The engine during a block: `given`, else the file's, else a local one started here (`ours`).
 
-    Entering raises `LaunchError` if nothing listens at any of the URLs, unless the engine comes `later`.
-    `urls`: for the command line; empty if the file locates replicas in another way. `processes`: the serving
-    processes on this machine, by name.
+    Entering raises `LaunchError` if nothing listens at any URL, unless it comes `later`.
+    `processes`: the serving processes on this machine, by name.
     """
 
     def __init__(

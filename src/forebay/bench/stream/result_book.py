@@ -41,11 +41,9 @@ ANSWERED = ("why", "label")
 
 @dataclass(frozen=True, slots=True)
 class ManyToOne:
-    """An application's results, as known beforehand.
-
-    `windows`: the windows that have one result each; None if the expected results are unknown. `late_s`: how
-    far event time is behind the newest event. `asked`: kinds of results about which the model is asked.
-    """
+    """An application's results, as known beforehand. `windows`: each has one result; None if
+    unknown. `late_s`: event time behind the newest event. `asked`: kinds of results about which the
+    model is asked."""
 
     windows: Windows | None = None
     late_s: float = 0.0
@@ -166,8 +164,8 @@ class ResultBook(EventBook):
             self._answers[result.asks] = result.due_us
 
     def over(self, checkpoints_us: Sequence[int]) -> bool:
-        """Whether all ended windows have their result, all questions have their answer, and nothing caused by
-        the last event can still be in flight."""
+        """Whether nothing is missing, and nothing caused by the last event can still be in
+        flight."""
         after_us = self._due_us[-1] + round((self._kind.late_s + SETTLE_S) * 1e6)
         settled = sum(at_us > after_us for at_us in checkpoints_us) >= SETTLED_CHECKPOINTS
         return settled and all(name in self._by_name for name in (*self._awaited(), *self._answers))

@@ -20,11 +20,8 @@ from forebay.errors import BadRequest, EngineError, ProtocolViolation, ServerFau
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one event of a streamed answer contains.
-
-    `content`: whether it has any of the answer; `tokens`: how many, if reported. The counts are totals of the
-    request; the latest ones hold. `status`: the HTTP status, once, before the first bytes of the body.
-    """
+    """What one event of a streamed answer contains. `content`: whether it has any of the answer.
+    Counts are totals so far. `status`: once, before the body."""
 
     content: bool = False
     tokens: int | None = None
@@ -41,7 +38,7 @@ OnPiece = Callable[[Piece], None]
 
 TRIAL = LoadRequest(0, None, "The weather today is", 2)
 TRIAL_TOKENS = 4
-"""Less than a block of any prefix cache: the load's first request must not find its prompt there."""
+"""Less than a block of any prefix cache: the load must not find its prompt there."""
 
 
 def trial_requests(load: Sequence[LoadRequest]) -> tuple[LoadRequest, ...]:
@@ -65,29 +62,19 @@ class Target(Protocol):
     def open(
         self, connections: int = 1, trials: Sequence[LoadRequest] = (TRIAL,)
     ) -> AbstractAsyncContextManager[None]:
-        """Connect, and learn what the first request needs.
-
-        `connections`: how many to open in advance. `trials`: requests to try first (see `trial_requests`).
-        Raises `EngineError` if the server does not answer, rejects a trial request or speaks another
-        protocol, and `SettingError` if it cannot do what the load needs.
-        """
+        """Connect `connections` in advance, and try `trials`. Raises `EngineError` if every request
+        would fail, and `SettingError` if the server cannot do what the load needs."""
         ...
 
     async def answer(self, request: LoadRequest, on_piece: OnPiece) -> None:
-        """Send one request and call `on_piece` for each piece of its answer; returns at the answer's end.
-
-        Cancelling it aborts the request. Raises `EngineError` with the server's message, or if the connection
-        broke.
-        """
+        """Send one request; returns at its answer's end. Cancelling it aborts the request. Raises
+        `EngineError`."""
         ...
 
 
 async def try_one(target: Target, trial: LoadRequest, *, faults: bool = False) -> None:
     """Send `trial`, so that a wrong address, model, key or protocol is reported before the load.
-
-    Raises `EngineError` for errors that every request would have. Temporary ones, such as an overload, are
-    ignored; with `faults`, a `ServerFault` is raised as well.
-    """
+    Temporary errors are ignored; with `faults`, a `ServerFault` is not."""
     try:
         await target.answer(trial, lambda _: None)
     except ProtocolViolation:
@@ -104,16 +91,13 @@ CONTENT = Piece(content=True)
 NOTHING = Piece()
 
 TakeEvent = Callable[[Any], Piece]
-"""Converts one event's JSON to a `Piece`. Raises `KeyError`, `TypeError`, `ValueError`, `AttributeError` or
-`IndexError` if it violates the protocol, and `EngineError` for an error reported by the server."""
+"""Converts one event's JSON. Raises `KeyError`, `TypeError`, `ValueError`, `AttributeError` or
+`IndexError` if it violates the protocol."""
 
 
 class EventReader(AwaitedReader):
-    """Reads one answer and calls `on_piece`: with its status at its first byte, and for each event.
-
-    An answer is complete with the event `[DONE]`, or when its body ends after a `finish_reason`; with
-    `ends_with_body`, for a protocol that has neither, when its body ends.
-    """
+    """Reads one answer: complete with `[DONE]`, or when its body ends after a `finish_reason` or
+    `ends_with_body`."""
 
     def __init__(
         self,
@@ -169,8 +153,8 @@ class EventReader(AwaitedReader):
             self._read(event)
 
     def finish(self) -> None:
-        """Handle the end of the body. Raises the `EngineError` of a rejected request, and `Unreachable` if
-        the answer is incomplete."""
+        """Handle the end of the body. Raises the `EngineError` of a refusal, `Unreachable` if it is
+        incomplete."""
         if self._refusal is not None:
             raise error_from_status(
                 self._status, bytes(self._refusal), replica=self._url, model=self._model, quote=self._quote

@@ -60,18 +60,12 @@ class SimRequest:
 
 
 class SimulatedReplica:
-    """One replica in simulated time, driven by its owner.
+    """One replica in simulated time, with vLLM's scheduler (V1): a step decodes a token of each
+    sequence, gives the rest of its budget to prompts in order, and admits a prompt only if its
+    whole KV fits. The last admitted is preempted if memory runs short.
 
-    The scheduler is vLLM's (V1): each step decodes a token for every running sequence, gives the rest of the
-    token budget to prompts in order of arrival, and admits a prompt only if its whole KV fits. If there is no
-    room for the next token, the sequence admitted last is preempted and computed again later.
-
-    Steps with the same work for the same sequences are skipped at once: until a sequence finishes, memory
-    runs short, or a request arrives that can be admitted. Times are those of single steps, except for
-    rounding; requests that arrive during a step are seen at its end.
-
-    The owner calls `submit` in order of time and `fire` at `next_s`; if both are due at the same time,
-    `submit` first.
+    Equal steps are skipped at once. The owner calls `submit` in order of time and `fire` at
+    `next_s`, `submit` first if both are due.
     """
 
     __slots__ = (

@@ -29,11 +29,8 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """A parsed request.
-
-    `text`: all prompts joined. `n`: answers per prompt. `stop`: sequences that end an answer, and with
-    `keeps_stop` are part of it. `logprobs`: top tokens per position, or None. `tool`: the function to call.
-    """
+    """A parsed request. `text`: all prompts joined. `n`: answers per prompt. `keeps_stop`: stop
+    sequences are part of the answer. `logprobs`: top tokens per position."""
 
     chat: bool
     model: str
