@@ -1,34 +1,17 @@
-"""`python -m benchmarks NAME`: the measurements behind Forebay's claims. Run it from the root of the
-checkout."""
+"""`python -m benchmarks NAME`: the measurements behind Forebay's claims."""
 
 from __future__ import annotations
 
 import typer
 
-from benchmarks.cli.applications import applications
-from benchmarks.cli.autoscale import autoscale
 from benchmarks.cli.batching import batching, burst
-from benchmarks.cli.client import client
-from benchmarks.cli.cost import cost
-from benchmarks.cli.disaggregation import disaggregation
-from benchmarks.cli.engine_settings import engine_settings
-from benchmarks.cli.evaluation import evaluation
-from benchmarks.cli.faults import faults
-from benchmarks.cli.gateway_bench import gateway_bench
-from benchmarks.cli.grid import grid
-from benchmarks.cli.http_calls import http_calls
-from benchmarks.cli.interplay import interplay
-from benchmarks.cli.known_times import known_times
-from benchmarks.cli.kubernetes import kubernetes
-from benchmarks.cli.overhead import overhead
-from benchmarks.cli.peers import peers
-from benchmarks.cli.pipeline_start import pipeline_start
-from benchmarks.cli.ray_fleet import ray_fleet
-from benchmarks.cli.recovery import kafka, recovery
-from benchmarks.cli.routing import overload, routing
-from benchmarks.cli.scaling import scaling
-from benchmarks.cli.slowdown import slowdown
-from benchmarks.cli.tools_agreement import tools_agreement
+from benchmarks.cli.fleet import disaggregation, faults, overload, ray_fleet, routing, slowdown
+from benchmarks.cli.grid import grid, interplay
+from benchmarks.cli.overhead import cost, engine_settings, gateway_bench, overhead, pipeline_start
+from benchmarks.cli.peers import evaluation, peers
+from benchmarks.cli.scaling import autoscale, kubernetes, scaling
+from benchmarks.cli.streams import applications, kafka, recovery
+from benchmarks.cli.tools import client, http_calls, known_times, tools_agreement
 from forebay.cli import serve
 from forebay.cli.output import Command
 

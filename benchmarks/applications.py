@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bursts import BurstPlan
-from benchmarks.chats import measure_chats
-from benchmarks.fight import measure_fight
-from benchmarks.river_baselines import MISSING, is_installed
+from benchmarks.clusterings import MISSING, is_installed
 from benchmarks.sessions import SessionsPlan, measure_sessions
+from benchmarks.summaries import measure_chats
 from benchmarks.topics import measure_topics, read_labelled
-from benchmarks.trends import measure_trends
+from benchmarks.trends import measure_fight, measure_trends
 from forebay.apps.topics.embedding import ensure_embedding_model
 from forebay.apps.topics.minilm import MiniLM
 from forebay.engine.launch import Progress
@@ -29,8 +28,7 @@ EMBEDDING_THREADS = 2
 
 @dataclass(frozen=True, slots=True)
 class ApplicationsOptions:
-    """`files`: labelled files to score instead of those of `data`. `engine`: URL of an engine for summaries
-    and sessions; default: a simulated one, and no sessions on a real engine."""
+    """`files`: labelled files to score instead of those of `data`."""
 
     apps: Sequence[str] = APPLICATIONS
     data: Path | None = None

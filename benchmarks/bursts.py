@@ -1,4 +1,4 @@
-"""Generates streams of posts with planted bursts, from a seed, to measure trend detectors."""
+"""Streams with planted bursts, made from a seed, and Kleinberg's burst detector."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ SYLLABLES = ("ba", "do", "fi", "ga", "ke", "lu", "mo", "na", "pe", "ri", "so", "
 
 @dataclass(frozen=True, slots=True)
 class BurstPlan:
-    """Settings of the stream. Rates are posts per second."""
-
     seed: int = 1
     bursts: int = 50
     hours: float = 6.0
@@ -62,8 +60,6 @@ class BurstStream:
         self.bursts = self._plant()
 
     def _plant(self) -> tuple[PlantedBurst, ...]:
-        """Two fifths rise to exactly five times their base, two fifths to 4 to 30 times, a fifth from
-        nothing; each group has all shapes in equal parts."""
         plan, rng = self.plan, self._rng
         rates = self._shares * plan.words_per_post * plan.rate_per_s
         usable = np.flatnonzero((rates >= MIN_BASE_PER_S) & (rates <= MAX_BASE_PER_S))
@@ -89,12 +85,11 @@ class BurstStream:
         return tuple(sorted(found, key=lambda burst: burst.onset_s))
 
     def rate_per_s(self, second: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """The background's rate at this second of the stream."""
         hour = self.plan.start_hour + np.asarray(second, np.float64) / 3600
         return np.asarray(self.plan.rate_per_s * (1 - 0.6 * np.cos(2 * np.pi * (hour - 4) / 24)))
 
     def posts(self) -> Iterator[tuple[int, str]]:
-        """Yields (ms since the start, text) in order of time. May be called again."""
+        """Yields (ms since the start, text) in order of time."""
         plan = self.plan
         rng = np.random.default_rng([plan.seed, 1])
         for second in range(int(plan.hours * 3600)):
@@ -155,3 +150,58 @@ def _word(index: int) -> str:
         index, digit = divmod(index, len(SYLLABLES))
         word += SYLLABLES[digit]
     return word
+
+
+Doubles = npt.NDArray[np.float64]
+
+SCALING = 3.0
+"""Ratio of the share of posts in the bursting state to the usual share."""
+GAMMA = 1.0
+"""Cost of entering the bursting state, in units of ln(number of batches)."""
+MAX_SHARE = 0.9999
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Batches `first` up to `end` in the bursting state, and the evidence for it in nats."""
+
+    first: int
+    end: int
+    weight: float
+
+
+def kleinberg_bursts(counts: Doubles, totals: Doubles) -> list[list[Interval]]:
+    """The bursts of each term. `counts`: terms by batches; `totals`: posts per batch, at least the counts.
+
+    The cheapest sequence of the two states, by dynamic programming over the whole stream.
+    """
+    terms, batches = counts.shape
+    usual = np.clip(counts.sum(axis=1) / max(totals.sum(), 1), 1e-12, MAX_SHARE)
+    raised = np.minimum(usual * SCALING, MAX_SHARE)
+
+    def cost(share: Doubles) -> Doubles:
+        return -(counts * np.log(share)[:, None] + (totals - counts) * np.log1p(-share)[:, None])
+
+    low, high = cost(usual), cost(raised)
+    enter = GAMMA * np.log(max(batches, 2))
+    best_low, best_high = np.zeros(terms), np.full(terms, np.inf)
+    from_high, from_low = np.zeros((batches, terms), bool), np.zeros((batches, terms), bool)
+    for batch in range(batches):
+        from_high[batch] = best_high < best_low
+        from_low[batch] = best_low + enter < best_high
+        best_low, best_high = (
+            np.minimum(best_low, best_high) + low[:, batch],
+            np.minimum(best_high, best_low + enter) + high[:, batch],
+        )
+    state = best_high < best_low
+    states = np.zeros((batches, terms), bool)
+    for batch in range(batches - 1, -1, -1):
+        states[batch] = state
+        state = np.where(state, ~from_low[batch], from_high[batch])
+    gain = low - high
+    found: list[list[Interval]] = []
+    for term in range(terms):
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], states[:, term].astype(np.int8), [0]])))
+        pairs = zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+        found.append([Interval(a, b, float(gain[term, a:b].sum())) for a, b in pairs])
+    return found

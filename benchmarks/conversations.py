@@ -1,12 +1,17 @@
-"""Generates conversations, and the answers that a scripted replica must give at each turn."""
+"""Makes conversations and chats from a seed, and the answers of a scripted replica to them."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import orjson
+
+from benchmarks.tally import NUMBER, Tally
 from forebay.apps.sessions import Sessions
+from forebay.apps.summaries.settings import Summaries
 from forebay.records import Message, Request, Usage
 from forebay.testing.answers import answer_to, request_text, tokens
 from forebay.testing.stateful import Machine
@@ -21,7 +26,6 @@ MAX_TOKENS = 32
 
 
 def messages(count: int, sessions: int, seed: int, *, words: int = 30) -> Iterator[dict[str, Any]]:
-    """`count` events: sessions in turn, each with a message of about `words` words."""
     draw = random.Random(f"conversations:{seed}")
     for n in range(count):
         said = " ".join(draw.choices(WORDS, k=draw.randint(words // 2, words * 3 // 2)))
@@ -49,3 +53,87 @@ def rendered_again(header: str, turns: list[tuple[str, str]], text: str) -> tupl
     """The baseline: an always different header, and the whole history as one text."""
     said = "".join(f"User: {user}\nAssistant: {answer}\n" for user, answer in turns)
     return (Message("user", f"{header}\n\n{said}User: {text}\nAssistant:"),)
+
+
+CHANNELS = 40
+A_WINDOW = 6
+"""Messages per channel and window."""
+BEGIN_MS = 1_600_000_020_000
+
+Window = tuple[str, int]
+"""A channel, and the start of one of its windows."""
+
+
+def chatter(count: int, seed: int, *, size_s: float) -> Iterator[dict[str, Any]]:
+    """`count` messages in order of time, channels in turn, `A_WINDOW` of each in every `size_s`."""
+    draw = random.Random(f"chatter:{seed}")
+    step_ms = size_s * 1000 / A_WINDOW / CHANNELS
+    for n in range(count):
+        said = " ".join(draw.choices(WORDS, k=draw.randint(8, 40)))
+        yield {
+            NUMBER: n,
+            "channel": f"channel-{n % CHANNELS}",
+            "who": f"user-{draw.randrange(30)}",
+            "text": f"{said}, number {n}",
+            "at": BEGIN_MS + round(n * step_ms),
+        }
+
+
+def expected_summaries(events: Sequence[dict[str, Any]], settings: Summaries) -> dict[Window, Any]:
+    """The summary of each window from a scripted replica in a run without kills."""
+    machine = Machine(settings.program(event_time=True), wall_ms=BEGIN_MS + 10**9)
+    for event in events:
+        said = {name: event[name] for name in event if name != NUMBER}
+        machine.pass_time(watermark_ms=event["at"] - 1)
+        _answer_all(machine)
+        machine.event(event["channel"], event[NUMBER], time_ms=event["at"], **said)
+        _answer_all(machine)
+    machine.pass_time(watermark_ms=2**63 - 1)
+    machine.end(_answer_all)
+    return {_window(result.answer): result.answer for result in machine.results}
+
+
+def _answer_all(machine: Machine) -> None:
+    while machine.calls:
+        key, call = next(iter(machine.calls.items()))
+        ask = call.ask
+        assert ask.sampling is not None
+        text = request_text(Request("", "", ask.messages))
+        answer, _ = answer_to(text, ask.schema, max_tokens=ask.sampling.max_tokens)
+        machine.answer(key, orjson.loads(answer), Usage(tokens(text), tokens(answer)))
+
+
+def summary_tally(
+    expected: dict[Window, Any], results: Iterable[bytes], letters: Iterable[bytes], *, whole: bool
+) -> Tally:
+    """Compare result lines with the expected summaries: exactly if `whole`, else only their numbers of
+    events, since a real model's words are unknown."""
+    seen: Counter[Window] = Counter()
+    lines = wrong = restored = 0
+    for line in results:
+        lines += 1
+        value = orjson.loads(line)
+        answer = value["answer"]
+        window = _window(answer)
+        wanted = expected.get(window)
+        right = wanted is not None and (
+            answer == wanted if whole else answer["events"] == wanted["events"] == answer["summarised"]
+        )
+        if not right:
+            wrong += 1
+            continue
+        seen[window] += 1
+        restored += value.get("restored") is True
+    return Tally(
+        events=len(expected),
+        results=lines,
+        dead_letters=sum(1 for _ in letters),
+        lost=len(expected) - len(seen),
+        duplicated=seen.total() - len(seen),
+        wrong=wrong,
+        restored=restored,
+    )
+
+
+def _window(answer: Any) -> Window:
+    return answer["key"], answer["window"]["start_ms"]

@@ -1,8 +1,4 @@
-"""Measures processor and memory of each part of a run, from idle to its highest rate.
-
-The run is an ordinary `forebay run` over a feed, with an engine over HTTP. Both are scripted and have their
-own processes.
-"""
+"""Measures processor and memory of each part of a run, from idle to its highest rate."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ from typing import IO, Any
 import orjson
 import psutil
 
-from forebay.bench.processor import ProcessUse, check_proc, process_use, used_between
+from forebay.bench.resources import ProcessUse, check_proc, process_use, used_between
 from forebay.errors import LaunchError
 from forebay.flink.class_archive import LISTS_CLASSES
 from forebay.pipeline.job_graph import OPERATOR
@@ -61,7 +57,7 @@ NAMES = {
     f"{OPERATOR} ": TASK,
     "forebay-calls": CALLS,
 }
-"""Prefixes of thread names by part; newer versions of Java keep 7 characters. All others are Flink's."""
+"""Prefixes of thread names by part; newer versions of Java keep 7 characters."""
 
 
 def part_of(thread: str) -> str:
@@ -70,8 +66,7 @@ def part_of(thread: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CostOptions:
-    """Seconds per load, of the warm-up, and of settling at each new load. `loads`: events per second;
-    infinite: as many as the run takes."""
+    """Seconds per load, of the warm-up, and of settling at each new load."""
 
     seconds: float = 30.0
     warm_s: float = 45.0
@@ -108,7 +103,6 @@ class LoadCost:
         return sum(self.processor_s.values()) / self.seconds
 
     def ms_per_event(self, processor_s: float) -> float | None:
-        """Milliseconds of processor per event; None without events."""
         return 1000 * processor_s / self.events if self.events else None
 
 
@@ -168,7 +162,6 @@ def _measure(run: Run, feed: Feed, replica: ReplicaProcess, options: CostOptions
 
 
 def _await_rest(run: Run, replica: ReplicaProcess) -> None:
-    """Block until no answer came for `REST_S`, at most `START_TIMEOUT_S`."""
     until_s = time.monotonic() + START_TIMEOUT_S
     answers, before = _answers(replica), -1
     while answers != before and time.monotonic() < until_s:
@@ -246,7 +239,7 @@ class Feed:
 @contextmanager
 def started_feed() -> Iterator[Feed]:
     """A feed in its own process for the length of the block; it sends nothing yet."""
-    command = [sys.executable, "-m", "benchmarks.paced_feed"]
+    command = [sys.executable, "-m", "benchmarks.feeds"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
@@ -308,7 +301,6 @@ def _is_java(process: psutil.Process) -> bool:
 
 @contextmanager
 def _run(folder: Path, replica_url: str, feed: Feed) -> Iterator[Run]:
-    """A run over the feed, starting with one event; interrupted at the end."""
     folder.mkdir()
     document = {
         "name": "cost",

@@ -11,12 +11,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from forebay.planning.simulate import Scenario
+from forebay.planning.simulate import Scenario, Slo
 from forebay.planning.simulate.disaggregation import Split, Transfer, TwoPools, at_rate
 from forebay.planning.simulate.engine import EngineModel
-from forebay.planning.simulate.figures import Slo
 from forebay.planning.simulate.traces import PoissonArrivals, TraceRequest, read_trace
-from forebay.planning.split import phase_work, split_of
+from forebay.planning.workload import phase_work, split_of
 
 GOAL = 0.95
 STEPS = 8

@@ -117,8 +117,8 @@ def measure_settings(
 
 
 def written_per_second(url: str, model: str, seconds: float) -> float:
-    """Tokens per second that the engine at `url` generates with `IN_FLIGHT` requests in flight; blocks.
-    Sends at least `IN_FLIGHT` requests, none after `seconds`, and waits at most `MAX_S` for all."""
+    """Tokens per second that the engine at `url` generates with `IN_FLIGHT` requests in flight;
+    blocks."""
     return asyncio.run(_written_per_second(url, model, seconds))
 
 

@@ -85,8 +85,7 @@ class TrendsJob:
     def foretold(
         self, events: Sequence[dict[str, Any]], position: Callable[[int], str] = lambda n: f"{FILE}@{n + 1}"
     ) -> Foretold:
-        """The output of an uninterrupted run. `position`: of the event with a number; it determines the
-        shard, and which of a term's posts are shown."""
+        """The output of an uninterrupted run."""
         find = self.settings.find
         time = StreamTime(Tolerance(round(self.settings.late_s * 1000), round(self.settings.ahead_s * 1000)))
         count = [CountStage(find, shard, SHARDS) for shard in range(SHARDS)]

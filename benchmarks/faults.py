@@ -1,8 +1,5 @@
-"""Injects five faults into one of several replicas: is everything answered, and does the fleet avoid that
-replica?
-
-Real HTTP against fake replicas in this process. Does not measure speed.
-"""
+"""Injects five faults into one of several replicas: is everything answered, and does the fleet
+avoid that replica?"""
 
 from __future__ import annotations
 
@@ -27,9 +24,6 @@ Strike = Callable[[FakeReplica], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class FaultRun:
-    """Outcome of one fault. `slowest_s`: slowest answer. `calls_before`, `calls_after`: requests to the
-    faulty replica before and after the fault; `others_after`: to all others together."""
-
     fault: str
     requests: int
     answered: int

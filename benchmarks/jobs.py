@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,9 +22,7 @@ from pyflink.datastream.connectors import Source
 from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 from pyflink.java_gateway import get_gateway
 
-from benchmarks.direct import TIMEOUT_S
-from benchmarks.figures import Seen
-from benchmarks.workload import Workload, event_id, event_of, request_of
+from benchmarks.workload import Seen, Workload, event_id, event_of, request_of
 from forebay.codec import decode, encode
 from forebay.connectors.files.sink import JsonlFiles, jsonl_sink
 from forebay.engine.prompt import PromptTemplate
@@ -32,6 +31,38 @@ from forebay.flink.request_handler import InferenceSpec
 from forebay.flink.thread_mode import MODE
 from forebay.flink.types import BYTES
 from forebay.records import Event
+
+TIMEOUT_S = 120.0
+
+
+async def drive(load: Workload) -> list[Seen]:
+    """Send every event of `load` when it is due and a slot is free; returns the answers."""
+    engine = load.engine()()
+    slots = asyncio.Semaphore(load.capacity)
+    seen: list[Seen] = []
+    start_s = time.monotonic()
+
+    async def one(index: int, sent_s: float) -> None:
+        try:
+            completion = await engine.complete(request_of(load, index), timeout_s=TIMEOUT_S)
+        finally:
+            slots.release()
+        arrived_s = time.monotonic()
+        tokens = completion.usage.completion_tokens
+        seen.append(Seen(index, sent_s, arrived_s, completion.timing.latency_s, tokens))
+
+    tasks = []
+    try:
+        for index in range(load.events):
+            if load.rate_per_s is not None:
+                await asyncio.sleep(max(0.0, start_s + index / load.rate_per_s - time.monotonic()))
+            sent_s = time.monotonic()
+            await slots.acquire()
+            tasks.append(asyncio.create_task(one(index, sent_s)))
+        await asyncio.gather(*tasks)
+    finally:
+        await engine.close()
+    return seen
 
 
 def forebay_job(env: StreamExecutionEnvironment, load: Workload, out: Path) -> None:

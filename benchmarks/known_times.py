@@ -1,7 +1,4 @@
-"""Checks the figures of `forebay bench` against answers with known times, over real sockets.
-
-The truth is the server's own log of its writes.
-"""
+"""Checks the figures of `forebay bench` against answers with known times, over real sockets."""
 
 from __future__ import annotations
 
@@ -12,10 +9,8 @@ from typing import Any
 
 from benchmarks.timed_server import MODEL, SentAnswer, Step, TimedAnswer, fetch_log, timed_process
 from forebay.bench.client import measure
-from forebay.bench.load.lengths import Exactly
-from forebay.bench.load.plan import make_load
-from forebay.bench.load.schedules import Constant
-from forebay.bench.load.workloads import RandomTokens, RandomWords
+from forebay.bench.load.schedules import Constant, make_load
+from forebay.bench.load.workloads import Exactly, RandomTokens, RandomWords
 from forebay.bench.metrics import RequestFigures, request_figures, run_figures
 from forebay.bench.records import LoadRun, RequestRecord
 from forebay.bench.statistics import percentile
@@ -119,7 +114,6 @@ class CaseFound:
 def measure_cases(
     names: Sequence[str], requests: int, note: Callable[[str], None] = lambda _: None
 ) -> list[CaseFound]:
-    """Measure these cases, `requests` requests each; blocks for some seconds each."""
     found = []
     for name in names:
         note(CASES[name].about)
@@ -213,8 +207,6 @@ def _figures(
 
 
 def _run_errors(case: Case, run: LoadRun, sent: Sequence[SentAnswer]) -> list[str]:
-    """Mistakes in the rates of the run. The true ones cover the time from the first request to the last
-    end."""
     figures = run_figures(run)
     seconds = max(each.ended_s for each in sent) - sent[0].read_s
     n = case.answer.tokens if case.answer.counted_tokens is None else case.answer.counted_tokens

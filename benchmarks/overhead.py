@@ -1,9 +1,5 @@
-"""Measures the cost of the pipeline: the engine alone, Forebay on Flink, and PyFlink's AsyncFunction, in one
-run.
-
-Each system gets the same events and engine, one after the other, in its own process with a fresh JVM. The
-loop is open: events are due whether or not the system accepts them.
-"""
+"""Measures the cost of the pipeline: the engine alone, Forebay on Flink, and PyFlink's
+AsyncFunction, in one run."""
 
 from __future__ import annotations
 
@@ -34,12 +30,11 @@ IN_FLIGHT = 1000
 WARM_RESULTS = 20_000
 WORKER_TIMEOUT_S = 1800.0
 SPREADS = {"two in one JVM": (2, 1), "two task managers": (2, 2)}
-"""Number of the operator's subtasks and of task managers."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverheadOptions:
-    """`engine`: `fake`, or the URL of a real one. `quick` shortens every part and skips memory."""
+    """`engine`: `fake`, or the URL of a real one."""
 
     engine: str = "fake"
     quick: bool = False

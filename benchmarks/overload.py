@@ -145,7 +145,6 @@ class Saturation(InOrder):
 
 
 def overload_arrivals(trace: Sequence[TraceRequest], capacity_per_s: float, seed: int) -> list[TraceRequest]:
-    """The trace's requests, repeated, at Poisson times: 2 × capacity for 120 s, then 0.5 × for 240 s."""
     random = Random(seed)
     now_s = 0.0
     made: list[TraceRequest] = []

@@ -13,8 +13,7 @@ from forebay.pages.units import NUMBER, Unit
 
 
 def added_picture(added_ms: Mapping[str, Sequence[float]], title: str) -> Picture:
-    """Cumulative distributions of the time added to an event, one line per system. Each sequence holds the
-    0 … 100 % quantiles."""
+    """Cumulative distributions of the time added to an event, one line per system."""
     lines = [
         Line(
             name,

@@ -1,8 +1,5 @@
-"""Measures how long a new pipeline takes for a file of events, relative to the same requests without it.
-
-The engine is scripted. Without Forebay, `capacity` requests are sent at a time with the engine's client. Time
-counts from the first call to the last answer, as the engine sees them, so the start of Flink does not count.
-"""
+"""Measures how long a new pipeline takes for a file of events, relative to the same requests
+without it."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from benchmarks.direct import drive
+from benchmarks.jobs import drive
 from benchmarks.workload import Workload, prompt_of
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.errors import LaunchError
@@ -109,7 +106,6 @@ def report(options: PipelineStartOptions, took_s: dict[str, list[float]]) -> dic
 
 @contextmanager
 def _watched(url: str) -> Iterator[Stopwatch]:
-    """Poll the engine's counts in a thread during the block, and once at its end."""
     watch, ended = Stopwatch(), threading.Event()
 
     def follow() -> None:
@@ -127,7 +123,6 @@ def _watched(url: str) -> Iterator[Stopwatch]:
 
 
 def _run(options: PipelineStartOptions, folder: Path, url: str, settings: Settings) -> int:
-    """Run a new pipeline to its end; returns the number of results."""
     folder.mkdir(parents=True)
     lines = [orjson.dumps({"text": prompt_of(index)}) for index in range(options.events)]
     (folder / "events.jsonl").write_bytes(b"\n".join(lines) + b"\n")

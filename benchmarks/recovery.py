@@ -14,9 +14,17 @@ from typing import Any
 import orjson
 import psutil
 
-from benchmarks.killable import EngineKind, KillableEngine, killable_engine
-from benchmarks.kills import OUTAGES, RESTARTED, Kill, KillKind, plan
-from benchmarks.other_machines import OtherMachines, other_machines
+from benchmarks.killable import (
+    OUTAGES,
+    RESTARTED,
+    EngineKind,
+    Kill,
+    KillableEngine,
+    KillKind,
+    killable_engine,
+    plan,
+)
+from benchmarks.object_store import OtherMachines, other_machines
 from benchmarks.places import Place, PlaceKind, place
 from benchmarks.run_process import PipelineProcess, expect_gone
 from benchmarks.tally import Tally
@@ -69,9 +77,6 @@ class RecoveryConfig:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """One kill. `at_s`: since the start of its run. `next_result_s`: until the commit of a result written
-    after it. `new_results`: committed since the previous kill."""
-
     kind: KillKind
     at_s: float
     new_results: int
@@ -242,7 +247,6 @@ class _Runner:
             )
 
     def _reached(self, process: PipelineProcess, results: int, after_s: float) -> bool:
-        """Wait for `results` committed results and then `after_s`; False if the pipeline ended first."""
         for _ in _patiently(f"result {results}", process):
             if process.status() is not None:
                 if process.status() == 0:

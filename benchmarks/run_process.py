@@ -1,8 +1,5 @@
-"""A command with all its processes: started in its own session, killed, paused, stopped in part or in whole.
-
-Parts are found by what the system shows (process tree, session, names), without knowledge of a run's
-structure.
-"""
+"""A command with all its processes: started in its own session, killed, paused, stopped in part or
+in whole."""
 
 from __future__ import annotations
 
@@ -101,7 +98,6 @@ class RunProcess:
         return None if self._process is None else self._process.poll()
 
     def processes(self, part: Part = "all") -> set[psutil.Process]:
-        """The living processes of a part of the run."""
         if self._process is None:
             return set()
         family = session_members(self._process.pid) | descendants(self._process.pid)
@@ -162,9 +158,6 @@ class RunProcess:
 
 
 class PipelineProcess(RunProcess):
-    """`forebay run` of one pipeline file. `pipeline` (the file), `home`, `environment` (on top of this
-    process's) and `options` may change before a start."""
-
     def __init__(self, pipeline: Path, engine_url: str, work: Path) -> None:
         super().__init__((), work, {})
         self.pipeline = pipeline

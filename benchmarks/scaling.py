@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay.bench.stream.events import event_lines, fields_of
-from forebay.bench.stream.feed_process import FeedProcess
+from forebay.bench.stream.feed import FeedProcess
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.engine.launch import EngineOptions
 from forebay.engine.launch.progress import Progress
@@ -176,7 +176,7 @@ def measure_scaling(
     progress: Progress | None = None,
     open_engine: OpenScaled | None = None,
 ) -> BurstReport:
-    """Run the burst; blocks for minutes. `folder` is empty. `open_engine` replaces vLLM."""
+    """Run the burst; blocks for minutes."""
     with FeedProcess(folder) as feed, FlinkLauncher() as launcher:
         spec = parse_spec(pipeline_document(options, feed.url, folder), base=folder)
         watch = Watch(options, feed, folder, say)

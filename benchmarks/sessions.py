@@ -1,8 +1,4 @@
-"""Measures sessions: the prefix-cache hit share, and whether a turn is lost or doubled.
-
-The baseline keeps the history in the client and sends the whole prompt each turn, below a header with the
-time of day, like a stateless service.
-"""
+"""Measures sessions: the prefix-cache hit share, and whether a turn is lost or doubled."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Measures a pipeline with default limits on an engine that becomes 10 and 50 times slower, and fast again.
-
-The scripted replica runs in its own process and counts possible and actual work, so the machine's speed does
-not matter.
-"""
+"""Measures a pipeline with default limits on an engine that becomes 10 and 50 times slower, and
+fast again."""
 
 from __future__ import annotations
 
@@ -52,8 +49,7 @@ REPLICAS = {
     "shared": replace(_script(), slots=64, crowding=0.1),
     "shared whole": replace(_script(tells=False), slots=64, crowding=0.1),
 }
-"""`whole`: reports no metrics, and each answer comes in one piece. `long`: at 1/50 one answer takes 75 to 140
-s. `shared`: all requests run at once and slow each other down, like a batch on a processor."""
+"""`whole`: reports no metrics, and each answer comes in one piece."""
 
 
 @dataclass(frozen=True, slots=True)

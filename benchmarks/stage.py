@@ -1,7 +1,4 @@
-"""Clock and engine for measuring summaries: a simulated replica or a real one.
-
-Both have the same interface, so the measured code is the same.
-"""
+"""Clock and engine for measuring summaries: a simulated replica or a real one."""
 
 from __future__ import annotations
 
@@ -36,13 +33,9 @@ class Stage(Protocol):
         """Seconds since this moment of event time."""
         ...
 
-    def at(self, time_ms: float, do: Callable[[], None]) -> None:
-        """Call `do` at `time_ms` of event time, at once if that has passed."""
-        ...
+    def at(self, time_ms: float, do: Callable[[], None]) -> None: ...
 
-    def ask(self, ask: SummaryCall, answered: Answered) -> None:
-        """Make a call; `answered` is called with its answer."""
-        ...
+    def ask(self, ask: SummaryCall, answered: Answered) -> None: ...
 
     def run(self) -> None:
         """Block until nothing is left to do."""
@@ -93,8 +86,7 @@ class SimulatedStage:
 
 
 class RealStage:
-    """A real engine; event time passes `speed` times as fast as recorded. Call `run` without an event loop.
-    `waited_s` are wall-clock seconds."""
+    """A real engine; event time passes `speed` times as fast as recorded."""
 
     def __init__(
         self, open_engine: Callable[[], Engine], model: str, *, speed: float, timeout_s: float

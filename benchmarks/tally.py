@@ -43,7 +43,7 @@ def compare(
     dead_letters: Iterable[bytes],
     is_answer: Callable[[int, object], bool] = lambda _number, _answer: True,
 ) -> Tally:
-    """Compare the lines of a sink with the input. `is_answer(number, answer)` judges an answer."""
+    """Compare the lines of a sink with the input."""
     seen: Counter[int] = Counter()
     lines = letters = wrong = restored = 0
     for line in results:
@@ -148,7 +148,6 @@ class StoreWatch:
         return sum(seen.lines for _, seen in self._parts.values())
 
     def written_after(self, moment_s: float, *, retried: bool = False, same_job: bool = False) -> bool:
-        """As in `SinkWatch`; `same_job`: no kill ended a job."""
         before = {_job(part) for part, (seen_s, _) in self._parts.items() if seen_s <= moment_s}
         return any(
             seen_s > moment_s
@@ -158,7 +157,6 @@ class StoreWatch:
 
 
 def _job(part: Part) -> str:
-    """The job in a part's name, `part-JOB-WRITER-N.jsonl`."""
     return part.name.split("-")[1]
 
 

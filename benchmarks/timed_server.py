@@ -1,10 +1,5 @@
-"""`python -m benchmarks.timed_server`: a server whose answers have known times, and which reports the actual
-ones.
-
-Speaks OpenAI's protocol like vLLM, in its own process. The first line of standard input is the answers as
-JSON; the first line of standard output is its address. The n-th request gets the n-th answer. `GET /_log`
-returns its log, in seconds of the machine's monotonic clock.
-"""
+"""`python -m benchmarks.timed_server`: a server whose answers have known times, and which reports
+the actual ones."""
 
 from __future__ import annotations
 
@@ -40,9 +35,6 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class TimedAnswer:
-    """One answer. `end_after_s`: from the last chunk to the usage and the end. `counted_tokens`: tokens in
-    its usage; None: the true number. `usage`: whether it has one."""
-
     steps: tuple[Step, ...]
     end_after_s: float = 0.0
     usage: bool = True
@@ -130,8 +122,6 @@ class TimedServer:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request: when its last bytes were read, and its connection."""
-
     path: str
     body: bytes
     read_s: float
@@ -244,7 +234,6 @@ def timed_process(answers: Sequence[TimedAnswer]) -> Iterator[str]:
 
 
 def fetch_log(url: str) -> list[SentAnswer]:
-    """Read the log of the server at `url`; blocks."""
     with urllib.request.urlopen(f"{url}/_log", timeout=STOP_S) as answer:
         return [
             SentAnswer(each["read_s"], [tuple(chunk) for chunk in each["chunks"]], each["ended_s"])

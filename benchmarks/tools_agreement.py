@@ -1,9 +1,5 @@
-"""Compares `forebay bench` with independent tools: each sends the same requests to one engine, in turn.
-
-Each tool runs in its own environment, as documented: `vllm bench serve` in the engine's, AIPerf and guidellm
-in one each. All use `/v1/completions`, the same concurrency, and the same token counts, which the engine
-reports.
-"""
+"""Compares `forebay bench` with independent tools: each sends the same requests to one engine, in
+turn."""
 
 from __future__ import annotations
 
@@ -20,10 +16,8 @@ from typing import Any
 import orjson
 
 from forebay.bench.client import measure
-from forebay.bench.load.lengths import Exactly
-from forebay.bench.load.plan import make_load
-from forebay.bench.load.schedules import ClosedLoop
-from forebay.bench.load.workloads import RandomTokens
+from forebay.bench.load.schedules import ClosedLoop, make_load
+from forebay.bench.load.workloads import Exactly, RandomTokens
 from forebay.bench.metrics import run_figures
 from forebay.bench.records import LoadRun
 from forebay.bench.targets.openai import OpenAiOptions, OpenAiTarget
@@ -101,7 +95,7 @@ class ToolFigures:
 
 
 Tool = Callable[[Shape, Server, int, Path], ToolFigures]
-"""Measures with this seed; files go to the folder. Blocks."""
+"""Measures with this seed; files go to the folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +212,6 @@ def aiperf(command: Path) -> Tool:
 
 
 def read_aiperf(found: Mapping[str, Any]) -> ToolFigures:
-    """Read `profile_export_aiperf.json`. Its inter-token latency is our time per output token."""
     requests = round(found["request_count"]["avg"])
     return ToolFigures(
         ttft_ms=found["time_to_first_token"]["avg"],

@@ -32,7 +32,6 @@ def make_topic(bootstrap: str, name: str, partitions: int = 1, **config: str) ->
 
 
 def delete_topic(bootstrap: str, name: str) -> None:
-    """Delete a topic; blocks until its name can be used again."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     admin.delete_topics([name])[name].result(WAIT_S)
     wait_until(lambda: name not in admin.list_topics(timeout=WAIT_S).topics, WAIT_S)
@@ -186,7 +185,6 @@ def member(bootstrap: str, group: str, topic: str) -> Iterator[None]:
 
 
 def committed_offsets(bootstrap: str, group: str, topic: str, partitions: int) -> list[int]:
-    """The committed offsets of `group` by partition; 0 if there is none or Kafka does not answer."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
     try:
         wanted = [TopicPartition(topic, n) for n in range(partitions)]

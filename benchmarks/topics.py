@@ -13,9 +13,8 @@ import numpy.typing as npt
 import orjson
 from threadpoolctl import threadpool_limits
 
-from benchmarks.agreement import adjusted_rand, mutual_information
-from benchmarks.river_baselines import is_installed as river_baselines_are_installed
-from benchmarks.river_baselines import river_baselines
+from benchmarks.clusterings import adjusted_rand, mutual_information, river_baselines
+from benchmarks.clusterings import is_installed as river_baselines_are_installed
 from forebay.apps.topics.finder import TopicFinder
 from forebay.apps.topics.values import TopicEvent, TopicSettings
 from forebay.errors import SettingError

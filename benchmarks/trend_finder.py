@@ -53,7 +53,6 @@ class TrendFinder:
         return events
 
     def close(self) -> list[TrendEvent]:
-        """Close the current tick; returns its events."""
         report = self._rising.close()
         return [] if report is None else self._book.take(report)
 
@@ -85,7 +84,6 @@ class TrendFinder:
 
 
 def settings_state(settings: TrendSettings) -> list[Any]:
-    """The settings as msgpack values, for `settings_of`."""
     return [getattr(settings, f.name) for f in fields(TrendSettings)]
 
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import psutil
 
-from benchmarks import kleinberg
-from benchmarks.bursts import BurstPlan, BurstStream, PlantedBurst
-from benchmarks.figures import quantile
+from benchmarks.bursts import BurstPlan, BurstStream, Doubles, PlantedBurst, kleinberg_bursts
 from benchmarks.trend_finder import TrendFinder
+from benchmarks.workload import quantile
 from forebay.apps.trends.stages import MAX_SAMPLES_PER_TICK, TickCounter
 from forebay.apps.trends.terms import terms_of
 from forebay.apps.trends.values import Counts, TrendEvent, TrendSettings
+from forebay.errors import SettingError
 
 GRACE_S = 60.0
 """A trend up to this long after a burst's end still belongs to that burst."""
@@ -88,7 +91,7 @@ def measure_trends(
 def find_trends(
     posts: Iterable[tuple[int, str]], settings: TrendSettings, *, texts: bool = False
 ) -> Iterator[TrendEvent]:
-    """Both stages over posts (ms, text) in order of time. `texts`: keep samples, for names and quotes."""
+    """Both stages over posts (ms, text) in order of time."""
     counter = TickCounter(tick_ms=settings.tick_ms, samples=MAX_SAMPLES_PER_TICK if texts else 0)
     finder = TrendFinder(settings)
     closes_ms = None
@@ -166,7 +169,6 @@ def hits(bursts: Sequence[PlantedBurst], seen: Sequence[Sighting]) -> dict[str, 
 def matched(
     spans: Sequence[Span], seen: Sequence[Sighting], *, early_s: float, grace_s: float
 ) -> dict[int, Sighting]:
-    """The first sighting of each span, by the span's index."""
     found: dict[int, Sighting] = {}
     for one in seen:
         for index, span in enumerate(spans):
@@ -187,7 +189,7 @@ def kleinberg_sightings(posts: Sequence[tuple[int, str]], least_nats: float) -> 
     found: list[tuple[int, int, str]] = []
     for start in range(0, len(often), 512):
         part = often[start : start + 512]
-        each_term = kleinberg.bursts(counts(part), totals)
+        each_term = kleinberg_bursts(counts(part), totals)
         for term, intervals in zip(part, each_term, strict=True):
             found += [(each.first, each.end, term) for each in intervals if each.weight >= least_nats]
     return [Sighting(terms, first * BATCH_S, first * BATCH_S) for first, _, terms in _grouped(found)]
@@ -224,8 +226,7 @@ def zscore_sightings(posts: Sequence[tuple[int, str]]) -> list[Sighting]:
 
 def _batches(
     posts: Sequence[tuple[int, str]], least_posts: int
-) -> tuple[list[str], Callable[[list[str]], kleinberg.Doubles], kleinberg.Doubles]:
-    """Words with enough posts, a function that counts some of them by batch, and all posts by batch."""
+) -> tuple[list[str], Callable[[list[str]], Doubles], Doubles]:
     batches = posts[-1][0] // (BATCH_S * 1000) + 1
     totals = np.zeros(batches)
     at: dict[str, list[int]] = {}
@@ -236,14 +237,13 @@ def _batches(
             if " " not in term:
                 at.setdefault(term, []).append(batch)
 
-    def counts(terms: list[str]) -> kleinberg.Doubles:
+    def counts(terms: list[str]) -> Doubles:
         return np.stack([np.bincount(at[term], minlength=batches) for term in terms]).astype(np.float64)
 
     return [term for term, found in at.items() if len(found) >= least_posts], counts, totals
 
 
 def _grouped(found: list[tuple[int, int, str]]) -> list[tuple[int, int, frozenset[str]]]:
-    """Intervals (first batch, end, term) that begin together, or have like terms, as one."""
     groups: list[tuple[int, int, frozenset[str]]] = []
     for first, end, term in sorted(found):
         for index, (a, b, terms) in enumerate(groups):
@@ -270,3 +270,95 @@ def memory(settings: TrendSettings, distinct: int) -> dict[str, Any]:
         finder.add(Counts(tick, per_tick, terms))
     grown = process.memory_info().rss - before
     return {"state_mib": max(grown, len(finder.to_bytes())) / 2**20, "distinct_terms": distinct}
+
+
+EVENTS_FILE = Path(__file__).with_name("fight.jsonl")
+DAY = "2017-08-27T"
+SETTINGS = TrendSettings()
+EARLY_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class FightEvent:
+    what: str
+    span: Span
+
+
+def fight_events() -> list[FightEvent]:
+    found = []
+    for line in EVENTS_FILE.read_bytes().splitlines():
+        row = orjson.loads(line)
+        begin, end = (_time_ms(f"{DAY}{row[name]}Z") / 1000 for name in ("from", "until"))
+        found.append(FightEvent(row["what"], Span(frozenset(row["terms"]), begin, end)))
+    return found
+
+
+def read_posts(path: Path) -> list[tuple[int, str]]:
+    """The posts (ms, text) of JSON lines with `created_at` and `text`, in order of time."""
+    try:
+        rows = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+        posts = [(_time_ms(row["created_at"]), row["text"] or "") for row in rows]
+    except (OSError, orjson.JSONDecodeError, KeyError, ValueError) as error:
+        raise SettingError(
+            f"{path} cannot be read: expected JSON lines with created_at and text: {error}"
+        ) from None
+    return sorted(posts, key=lambda post: post[0])
+
+
+def measure_fight(path: Path) -> dict[str, Any]:
+    """Precision, recall and delay of Forebay's trends and of two baselines, and the trends themselves."""
+    posts = read_posts(path)
+    events = fight_events()
+    trends = list(find_trends(posts, SETTINGS, texts=True))
+    least_nats = 15.0
+    start_s = posts[0][0] / 1000
+    moved = [(time_ms - posts[0][0], text) for time_ms, text in posts]
+    return {
+        "events": len(events),
+        **scored(events, sightings(trends)),
+        "baselines": {
+            "kleinberg_offline": scored(events, _later(kleinberg_sightings(moved, least_nats), start_s)),
+            "zscore": scored(events, _later(zscore_sightings(moved), start_s)),
+        },
+        "trends": [_row(event) for event in trends if event.kind == "ended"],
+    }
+
+
+def scored(events: Sequence[FightEvent], seen: Sequence[Sighting]) -> dict[str, Any]:
+    """`missed` names the events without a trend; `wrong` lists the trends without an event, or with one
+    that another trend found first."""
+    found = matched([event.span for event in events], seen, early_s=EARLY_S, grace_s=0.0)
+    delays = sorted(one.said_s - events[index].span.begin_s for index, one in found.items())
+    right = {id(one) for one in found.values()}
+    return {
+        "precision": len(found) / len(seen) if seen else 0.0,
+        "recall": len(found) / len(events),
+        "delay_s_p50": quantile(delays, 0.5) if delays else None,
+        "seen": len(seen),
+        "missed": [event.what for index, event in enumerate(events) if index not in found],
+        "wrong": [sorted(one.terms)[:6] for one in seen if id(one) not in right],
+    }
+
+
+def _later(seen: Sequence[Sighting], by_s: float) -> list[Sighting]:
+    return [Sighting(one.terms, one.said_s + by_s, one.onset_s + by_s) for one in seen]
+
+
+def _row(event: Any) -> dict[str, Any]:
+    return {
+        "name": event.name,
+        "terms": event.terms[:6],
+        "onset": _clock(event.onset_ms),
+        "peak": _clock(event.peak_ms),
+        "end": _clock(event.time_ms),
+        "peak_per_s": round(event.rate_per_s, 2),
+        "score": round(event.score, 1),
+    }
+
+
+def _time_ms(text: str) -> int:
+    return int(datetime.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)
+
+
+def _clock(time_ms: int) -> str:
+    return datetime.datetime.fromtimestamp(time_ms / 1000, datetime.timezone.utc).strftime("%H:%M:%S")

@@ -17,10 +17,8 @@ from typing import Any
 
 import psutil
 
-from benchmarks.direct import drive
-from benchmarks.figures import Checkpoint, Seen, figures
-from benchmarks.jobs import async_function_job, forebay_job
-from benchmarks.workload import Workload
+from benchmarks.jobs import async_function_job, drive, forebay_job
+from benchmarks.workload import Checkpoint, Seen, Workload, figures
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.errors import LaunchError
 from forebay.flink.environment import FlinkConfig, Restart, embedded_rest, flink_environment

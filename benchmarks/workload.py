@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -93,3 +94,101 @@ class HttpEngineFactory:
 
     def __call__(self) -> HttpEngine:
         return HttpEngine(self.url)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One answered event, in seconds on the machine's monotonic clock: when its source emitted it,
+    and when its answer arrived after the operator."""
+
+    index: int
+    sent_s: float
+    arrived_s: float
+    called_s: float
+    tokens: int
+
+    def line(self) -> str:
+        return f"{self.index} {self.sent_s!r} {self.arrived_s!r} {self.called_s!r} {self.tokens}"
+
+    @classmethod
+    def parse(cls, line: str) -> Seen:
+        index, sent_s, arrived_s, called_s, tokens = line.split()
+        return cls(int(index), float(sent_s), float(arrived_s), float(called_s), int(tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One system on one workload. `checkpoint_ms_p99` is None without checkpoints.
+
+    `added_ms`: the 0, 1, …, 100 % quantiles of the time added to an event.
+    """
+
+    events_per_s: float
+    tokens_per_s: float
+    added_ms_p50: float
+    added_ms_p99: float
+    checkpoint_ms_p99: float | None
+    in_flight_mean: float
+    answered: int
+    checkpoints: int = 0
+    added_ms: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One completed checkpoint: its trigger time on the monotonic clock, and its duration."""
+
+    triggered_s: float
+    took_ms: int
+
+
+def figures(load: Workload, seen: Iterable[Seen], checkpoints: Sequence[Checkpoint] = ()) -> Figures:
+    """Figures of the events and checkpoints inside the workload's margins.
+
+    Added time: from when an event was due to its answer, less the call, so a system that blocks its own
+    source is charged for it. Rates count arrivals between those of the first and the last counted event; the
+    mean number in flight is the time spent in calls over that span (Little's law).
+    """
+    everything = list(seen)
+    counted = sorted((one for one in everything if load.counted(one.index)), key=lambda one: one.arrived_s)
+    if len(counted) < 2:
+        return Figures(0.0, 0.0, 0.0, 0.0, None, 0.0, len(everything))
+    begin_s, end_s = counted[0].arrived_s, counted[-1].arrived_s
+    if load.rate_per_s is None:
+        # Slow calls of early events arrive late, and each subtask reads a part of the numbers: bound the span
+        # by when most of the events arrived.
+        arrivals = sorted(one.arrived_s for one in everything)
+        begin_s, end_s = (quantile(arrivals, share) for share in (load.margin, 1 - load.margin))
+    span_s = max(end_s - begin_s, 1e-9)
+    inside = [one for one in everything if begin_s < one.arrived_s <= end_s]
+    due_s = schedule(load, everything)
+    added = sorted((one.arrived_s - due_s(one) - one.called_s) * 1000 for one in counted)
+    took_ms = sorted(one.took_ms for one in checkpoints if begin_s <= one.triggered_s <= end_s)
+    return Figures(
+        events_per_s=len(inside) / span_s,
+        tokens_per_s=sum(one.tokens for one in inside) / span_s,
+        added_ms_p50=quantile(added, 0.5),
+        added_ms_p99=quantile(added, 0.99),
+        checkpoint_ms_p99=quantile(took_ms, 0.99) if took_ms else None,
+        in_flight_mean=sum(one.called_s for one in inside) / span_s,
+        answered=len({one.index for one in everything}),
+        checkpoints=len(took_ms),
+        added_ms=tuple(round(quantile(added, share / 100), 3) for share in range(101)),
+    )
+
+
+def schedule(load: Workload, seen: Sequence[Seen]) -> Callable[[Seen], float]:
+    """When each event was due: at the workload's rate, from the earliest start that fits the observations.
+
+    Without a rate, an event is due when its source emits it.
+    """
+    rate_per_s = load.rate_per_s
+    if rate_per_s is None:
+        return lambda one: one.sent_s
+    start_s = min(one.sent_s - one.index / rate_per_s for one in seen)
+    return lambda one: start_s + one.index / rate_per_s
+
+
+def quantile(ordered: Sequence[float], q: float) -> float:
+    """The smallest value that at least the share `q` does not exceed."""
+    return ordered[max(0, -(-int(q * 1e6) * len(ordered) // 1_000_000) - 1)]

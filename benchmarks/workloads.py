@@ -6,8 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from benchmarks.chatter import chatter, expected_summaries, summary_tally
-from benchmarks.conversations import MAX_TOKENS, expected_answers, messages
+from benchmarks.conversations import (
+    MAX_TOKENS,
+    chatter,
+    expected_answers,
+    expected_summaries,
+    messages,
+    summary_tally,
+)
 from benchmarks.expected_events import TopicsJob, TrendsJob
 from benchmarks.killable import PROMPT, KillableEngine
 from benchmarks.tally import NUMBER, Tally, compare
@@ -36,9 +42,7 @@ class Subject(Protocol):
         ...
 
     @property
-    def events_a_call(self) -> int:
-        """Approximate number of events per call."""
-        ...
+    def events_a_call(self) -> int: ...
 
     @property
     def events_per_kill(self) -> int | None:
@@ -46,7 +50,7 @@ class Subject(Protocol):
         ...
 
     def events(self, count: int, seed: int) -> Sequence[dict[str, Any]]:
-        """The events; the field `n` is the number. Numbers of one key are equal modulo 4."""
+        """The events; the field `n` is the number."""
         ...
 
     def document(self) -> dict[str, Any]:
@@ -105,8 +109,8 @@ class MainJob(OnePerEvent):
 
 @dataclass(frozen=True)
 class SessionsJob(OnePerEvent):
-    """Turns of conversations: each answer depends on all earlier turns, so a lost, doubled or misplaced turn
-    makes later ones wrong. The budget is small, so that turns are folded."""
+    """Turns of conversations: each answer depends on all earlier turns, so a lost, doubled or
+    misplaced turn makes later ones wrong."""
 
     sessions: int = 40
     settings: Sessions = field(default_factory=lambda: Sessions(budget_tokens=512, idle_s=None))

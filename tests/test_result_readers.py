@@ -13,8 +13,8 @@ from tests.apps.summaries.test_page import SUMMARY
 from forebay.apps.summaries.page import summaries_page
 from forebay.apps.topics.page import read_topics
 from forebay.apps.trends.page import read_trends
+from forebay.bench.stream.book import read_letter, read_result
 from forebay.bench.stream.result_book import read_sink_result
-from forebay.bench.stream.sinks import read_letter, read_result
 from forebay.cli.demo.plan import DemoOptions, plan_demo, summarize
 from forebay.connectors.formats import Format, dead_letter_json, result_json
 from forebay.records import DeadLetter, Event, Result, Usage

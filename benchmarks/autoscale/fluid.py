@@ -1,9 +1,4 @@
-"""A fleet that boots, serves and drains, simulated as a flow of work: whole days in a second.
-
-Requests are counted by the second in which they arrive, and each takes a share of a replica's time. Waiting
-requests are served in order of arrival, late ones after all others. A busy replica does one second of work
-per second: `WorkModel` fits the work of requests to the step-by-step simulator.
-"""
+"""A fleet that boots, serves and drains, simulated as a flow of work: whole days in a second."""
 
 from __future__ import annotations
 

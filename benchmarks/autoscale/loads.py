@@ -27,9 +27,6 @@ QUIET_S = 1500
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A load with a name. `history`: the load before it, to learn from; it ends where the load begins.
-    `daily`: whether it has the shape of days."""
-
     name: str
     load: Load
     model: WorkModel
@@ -98,7 +95,6 @@ def _day(weekday: int, random: np.random.Generator) -> Array:
 
 
 def _made(work_rate: Array, trace: Sequence[TraceRequest], model: WorkModel, seed: int) -> Load:
-    """Random requests that make this much work per second on average; each draws a request of the trace."""
     random = np.random.default_rng(seed + 1)
     prompts = np.array([one.prompt_tokens for one in trace], float)
     outputs = np.array([one.output_tokens for one in trace], float)

@@ -145,7 +145,7 @@ def compare_policies(
 
 
 def frontiers_picture(found: Sequence[Comparison]) -> Picture:
-    """Each policy's settings as points and the oracle as a line. Cost is in multiples of the work."""
+    """Each policy's settings as points and the oracle as a line."""
     figures = []
     for one in found:
         points = {

@@ -53,7 +53,6 @@ def oracle(load: Load, *, slo_s: float, boot_s: float, drain_s: float, goal: flo
 
 
 def _in_units(work_s: Array, step_s: int) -> Counts:
-    """Whole units of work per step; rounding errors are carried forward."""
     ends = np.minimum(np.arange(step_s, len(work_s) + step_s, step_s), len(work_s))
     total = np.cumsum(work_s)[ends - 1] * (LEVELS / step_s)
     units: Counts = np.diff(np.concatenate([[0.0], np.round(total)])).astype(np.int64)
@@ -61,8 +60,6 @@ def _in_units(work_s: Array, step_s: int) -> Counts:
 
 
 def _plan(units: Counts, slo_s: float, start_s: float, price: float, step_s: int) -> OraclePlan:
-    """Costs from the end to the start, then the plan from the start to the end. `price`: of a dropped unit,
-    in steps of a replica."""
     patience = max(int(slo_s // step_s), 1)
     came = np.concatenate([units, np.zeros(patience, np.int64)])
     steps = len(came)
@@ -97,7 +94,6 @@ def _plan(units: Counts, slo_s: float, start_s: float, price: float, step_s: int
 
 
 def _least_to(values: Costs) -> tuple[Costs, Counts]:
-    """For each n the smallest value at n or fewer, and its position."""
     least = np.minimum.accumulate(values, axis=0)
     numbers = np.arange(len(values))[:, None]
     at = np.maximum.accumulate(np.where(values <= least, numbers, 0), axis=0)
@@ -105,7 +101,6 @@ def _least_to(values: Costs) -> tuple[Costs, Counts]:
 
 
 def _least_from(values: Costs) -> tuple[Costs, Counts]:
-    """For each n the smallest value at n or more, and its position."""
     least, at = _least_to(values[::-1])
     return least[::-1].copy(), (len(values) - 1 - at)[::-1]
 

@@ -1,9 +1,4 @@
-"""Many short requests in one batch, and one alone: what batching gains if answers are short.
-
-After "Streaming Architectures for Low-Latency LLM Serving using Apache Flink and vLLM" (Ferhatosmanoglu):
-there, one HTTP request with 5,000 prompts of about 5 tokens took vLLM 26.07 s, one with a single prompt 0.15
-s. By its engine's log, prompts had 6 tokens and answers up to 10.
-"""
+"""Many short requests in one batch, and one alone: what batching gains if answers are short."""
 
 from __future__ import annotations
 
@@ -12,13 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from forebay.bench.client import measure
-from forebay.bench.load.lengths import Exactly
-from forebay.bench.load.plan import Load, fresh_nonce, make_load
-from forebay.bench.load.schedules import Bursts, ClosedLoop
-from forebay.bench.load.workloads import RandomTokens, random_ids
+from forebay.bench.load.schedules import Bursts, ClosedLoop, RequestLoad, fresh_nonce, make_load
+from forebay.bench.load.workloads import Exactly, RandomTokens, random_ids
 from forebay.bench.metrics import output_tokens, request_figures
-from forebay.bench.processor import disturbed
 from forebay.bench.report.document import MeasuredRun, measured_run
+from forebay.bench.resources import disturbed
 from forebay.bench.statistics import can_tell, percentile
 from forebay.bench.targets.openai import OpenAiOptions, OpenAiTarget
 from forebay.engine.launch.spec import usable_cores
@@ -34,8 +27,6 @@ FORMAT = "forebay-bench-burst/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurstOptions:
-    """`requests`: in one batch. `repeats`: of the single request, one after the other."""
-
     requests: int = REQUESTS
     repeats: int = ALONE_REPEATS
     prompt_tokens: int = PROMPT_TOKENS
@@ -53,8 +44,8 @@ class BurstOptions:
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """`alone`: requests one after the other; `batch`: one HTTP request with all prompts; `apart`: as many
-    HTTP requests at once, one prompt each. None: interrupted before."""
+    """`alone`: requests one after the other; `batch`: one HTTP request with all prompts; `apart`:
+    as many HTTP requests at once, one prompt each."""
 
     options: BurstOptions
     alone: MeasuredRun
@@ -103,9 +94,8 @@ def measure_burst(url: str, model: str | None, options: BurstOptions) -> Burst:
 def burst_document(
     found: Burst, *, provenance: dict[str, Any], others_cores: float | None = None
 ) -> dict[str, Any]:
-    """`alone`, `batch` and `apart` as in `Burst`, in seconds; `gain`: how many times longer the requests of
-    the batch would take one after the other. Percentiles of too few samples are null. `others_cores`: cores
-    that other programs kept busy; None: unknown."""
+    """`alone`, `batch` and `apart` as in `Burst`, in seconds; `gain`: how many times longer the
+    requests of the batch would take one after the other."""
     options = found.options
     alone = latencies_s(found.alone)
     document: dict[str, Any] = {
@@ -165,5 +155,5 @@ def _check(what: str, measured: MeasuredRun) -> None:
             raise EngineError(f"{what} failed: {record.error}")
 
 
-def _one(options: BurstOptions) -> Load:
+def _one(options: BurstOptions) -> RequestLoad:
     return make_load(ClosedLoop(1), options.workload, 1, seed=options.seed)

@@ -21,9 +21,9 @@ def batching_document(
     found: Batching, *, held_equal: Mapping[str, Any], provenance: Mapping[str, Any]
 ) -> dict[str, Any]:
     """`throughput[limit][system]` in tokens per second of prompts and answers, as in the study;
-    `output_throughput` of answers alone; `ratio[limit]`: continuous over static; `latency[rate][system]`, by
-    the study's rate, with `p50_s`, `p99_s` (null with fewer than 1,000 requests) and all sorted values,
-    `cdf_s`. `valid`: whether every cell is; `reasons` by cell."""
+    `output_throughput` of answers alone; `ratio[limit]`: continuous over static;
+    `latency[rate][system]`, by the study's rate, with `p50_s`, `p99_s` (null with fewer than 1,000
+    requests) and all sorted values, `cdf_s`."""
     limits = [limit for limit in found.options.limits if _row(found, limit)]
     rates = [
         rate
@@ -71,7 +71,6 @@ def batching_document(
 
 
 def ratio(found: Batching, limit: int, system: str = STATIC) -> float | None:
-    """Continuous batching's throughput as a multiple of `system`'s; None if one is missing."""
     ours, theirs = found.cell(CONTINUOUS, limit=limit), found.cell(system, limit=limit)
     if ours is None or theirs is None:
         return None
@@ -116,8 +115,8 @@ COLOURS: Mapping[str, Colour] = {STATIC: "red", LONGEST_OF_ALL: "faint", CONTINU
 
 
 def batching_picture(document: Mapping[str, Any], title: str) -> Picture:
-    """Throughput by limit as multiples of static batching, and by rate the share of requests answered within
-    a time. Leaves out limits and rates that one of the two systems lacks."""
+    """Throughput by limit as multiples of static batching, and by rate the share of requests
+    answered within a time."""
     bars = [
         Bar(
             f"max {limit}, {NAMES[system]}",

@@ -1,11 +1,5 @@
-"""Static against continuous batching: the two tables of the study that made continuous batching known.
-
-Throughput: all requests at once, prompts of exactly 512 tokens, answers of exactly as many tokens as drawn
-from an exponential distribution with mean 128, cut by rejection at 32, 128, 512 or 1536; counts the tokens of
-prompts and answers. Latency: requests at 1 and 4 per second, Poisson, prompts of 128 to 384 tokens, answers
-with the largest limit. (Anyscale, "How continuous batching enables 23x throughput in LLM inference while
-reducing p50 latency", 2023, and the scripts published with it.)
-"""
+"""Static against continuous batching: the two tables of the study that made continuous batching
+known."""
 
 from __future__ import annotations
 
@@ -25,14 +19,12 @@ from benchmarks.batching.transformers import (
     fastest,
 )
 from forebay.bench.client import measure
-from forebay.bench.load.lengths import CappedExponential, Exactly, Uniform
-from forebay.bench.load.plan import Load, fresh_nonce, make_load
-from forebay.bench.load.schedules import Bursts, Poisson
-from forebay.bench.load.workloads import RandomTokens, random_ids
+from forebay.bench.load.schedules import Bursts, Poisson, RequestLoad, fresh_nonce, make_load
+from forebay.bench.load.workloads import CappedExponential, Exactly, RandomTokens, Uniform, random_ids
 from forebay.bench.metrics import RunFigures
-from forebay.bench.processor import disturbed, processor_use
 from forebay.bench.records import LoadRun
 from forebay.bench.report.document import MeasuredRun, measured_run
+from forebay.bench.resources import disturbed, processor_use
 from forebay.bench.targets.base import Target
 from forebay.engine.launch.spec import usable_cores
 from forebay.errors import SettingError
@@ -109,7 +101,7 @@ class Place:
     """A load and its place in the tables: `limit` for throughput; the study's `rate` for latency, and the
     rate sent for it."""
 
-    load: Load
+    load: RequestLoad
     limit: int | None = None
     rate: float | None = None
     rate_per_s: float | None = None
@@ -150,7 +142,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """`costs`: from which static batching's settings were chosen. `complete`: False if interrupted."""
+    """`costs`: from which static batching's settings were chosen."""
 
     options: BatchingOptions
     cells: tuple[Cell, ...]
@@ -163,7 +155,6 @@ class Batching:
 
 
 StartWorker = Callable[[str], AbstractContextManager[TransformersWorker]]
-"""Starts transformers with an attention."""
 Tell = Callable[[str], None]
 
 
@@ -182,13 +173,13 @@ def quantile_lengths(count: int, mean: float, limit: int, seed: int) -> list[int
     return lengths
 
 
-def fresh_prompts(load: Load) -> Load:
+def fresh_prompts(load: RequestLoad) -> RequestLoad:
     """The same load with other tokens in its prompts, which no cache holds."""
     nonce = fresh_nonce()
     requests = [
         replace(one, prompt=random_ids(len(one.prompt), nonce, 0, one.index)) for one in load.requests
     ]
-    return Load(requests, load.concurrency, {**load.asked, "nonce": nonce})
+    return RequestLoad(requests, load.concurrency, {**load.asked, "nonce": nonce})
 
 
 @dataclass(slots=True)
@@ -214,8 +205,6 @@ class Measurement:
             yield from self._cell(CONTINUOUS, target, place)
 
     def static(self, start: StartWorker, costs: list[BatchCost]) -> Iterator[Cell]:
-        """The cells of static batching, each with its fastest settings; appends to `costs` what these were
-        chosen from."""
         options = self.options
         with ExitStack() as running:
             workers = {name: running.enter_context(start(name)) for name in options.attentions}
@@ -243,7 +232,6 @@ class Measurement:
             yield Place(self._arrivals(rate_per_s), rate=rate, rate_per_s=rate_per_s)
 
     def rates(self) -> list[tuple[float, float]]:
-        """The study's rates, and the rates sent for them."""
         options = self.options
         if not options.latency_requests:
             return []
@@ -276,9 +264,7 @@ class Measurement:
         size, attention = (None, None) if cost is None else (cost.batch_size, cost.attention)
         yield Cell(system, measured, place.limit, place.rate, place.rate_per_s, size, attention, others)
 
-    def _undisturbed(self, target: Target, load: Load) -> tuple[LoadRun, float | None]:
-        """A run, and how many cores other programs kept busy during it. If too many, repeats it with other
-        prompts, and returns the least disturbed run, whatever its figures."""
+    def _undisturbed(self, target: Target, load: RequestLoad) -> tuple[LoadRun, float | None]:
         tries: list[tuple[LoadRun, float]] = []
         while len(tries) < TRIES:
             before = processor_use()
@@ -294,13 +280,13 @@ class Measurement:
             load = fresh_prompts(load)
         return min(tries, key=lambda one: (not one[0].complete, one[1]))
 
-    def _burst(self, limit: int) -> Load:
+    def _burst(self, limit: int) -> RequestLoad:
         options = self.options
         workload = RandomTokens(Exactly(options.prompt_tokens), CappedExponential(options.mean_tokens, limit))
         load = make_load(Bursts(), workload, options.requests, seed=options.seed)
         return self._even(load, limit) if options.even_lengths else load
 
-    def _arrivals(self, rate_per_s: float) -> Load:
+    def _arrivals(self, rate_per_s: float) -> RequestLoad:
         options = self.options
         quarter, limit = options.prompt_tokens // 4, max(options.limits)
         lengths = CappedExponential(options.mean_tokens, limit)
@@ -308,12 +294,12 @@ class Measurement:
         load = make_load(Poisson(rate_per_s), workload, options.latency_requests, seed=options.seed)
         return self._even(load, limit) if options.even_lengths else load
 
-    def _even(self, load: Load, limit: int) -> Load:
+    def _even(self, load: RequestLoad, limit: int) -> RequestLoad:
         options = self.options
         lengths = quantile_lengths(len(load.requests), options.mean_tokens, limit, options.seed)
         requests = [replace(one, output_tokens=n) for one, n in zip(load.requests, lengths, strict=True)]
-        return Load(requests, load.concurrency, {**load.asked, "lengths": "quantiles in random order"})
+        return RequestLoad(requests, load.concurrency, {**load.asked, "lengths": "quantiles in random order"})
 
-    def _warm_up(self) -> Load:
+    def _warm_up(self) -> RequestLoad:
         workload = RandomTokens(Exactly(self.options.prompt_tokens), Exactly(WARM_UP_TOKENS))
         return make_load(Bursts(), workload, 2, seed=self.options.seed)

@@ -1,9 +1,4 @@
-"""Answers batches with Hugging Face transformers: `static_worker.py SETTINGS`, a JSON object.
-
-Run by path with a Python that has torch and transformers, such as the engine's; it imports nothing of
-Forebay. Writes one JSON line to standard output when the model is loaded, then one per batch; each line of
-standard input is a batch.
-"""
+"""Answers batches with Hugging Face transformers: `static_worker.py SETTINGS`, a JSON object."""
 
 import ctypes
 import json

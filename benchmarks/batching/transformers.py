@@ -1,8 +1,4 @@
-"""Hugging Face transformers with static batching: the baseline of continuous batching.
-
-A batch runs until its longest answer is complete, and only then returns all answers. Runs in its own process,
-with a Python that has torch and transformers.
-"""
+"""Hugging Face transformers with static batching: the baseline of continuous batching."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from forebay.bench.load.plan import fresh_nonce
+from forebay.bench.load.schedules import fresh_nonce
 from forebay.bench.load.workloads import random_ids
 from forebay.bench.records import LoadRequest
 from forebay.bench.targets.base import TRIAL, OnPiece, Piece
@@ -88,8 +84,6 @@ class TransformersWorker:
         self._buffer = bytearray()
 
     def __enter__(self) -> TransformersWorker:
-        """Start it, unless it runs; blocks until the model is loaded. Raises `LaunchError` with the end of
-        its log."""
         if self.alive:
             return self
         options = self.options
@@ -262,7 +256,7 @@ class StaticBatchTarget:
     async def open(
         self, connections: int = 1, trials: Sequence[LoadRequest] = (TRIAL,)
     ) -> AsyncIterator[None]:
-        """As in `Target`; the worker must be running. Leaving the block during a batch kills the worker."""
+        """As in `Target`; the worker must be running."""
         if not self._worker.alive:
             raise Unreachable("transformers: the process is not running")
         self._some = asyncio.Event()
@@ -339,7 +333,7 @@ class BatchCost:
 
 
 def batch_cost(worker: TransformersWorker, batch_size: int, prompt_tokens: int) -> BatchCost | None:
-    """Measure one short batch; blocks. None if the batch fails, for example without enough memory."""
+    """Measure one short batch; blocks."""
     nonce = fresh_nonce()
     prompts = [random_ids(prompt_tokens, nonce, 0, index) for index in range(batch_size)]
     try:

@@ -203,7 +203,7 @@ def burst(
     """Send many short requests as one batch, and one alone."""
     from benchmarks.batching.burst import REQUESTS, BurstOptions, burst_document, measure_burst
     from benchmarks.batching.systems import Systems
-    from forebay.bench.processor import processor_use
+    from forebay.bench.resources import processor_use
     from forebay.engine.launch import ConsoleProgress, parse_cores
 
     check_json(json)

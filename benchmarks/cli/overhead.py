@@ -1,15 +1,26 @@
-"""`python -m benchmarks overhead`: the cost of the pipeline, against the engine alone and AsyncFunction."""
+"""Commands that measure what Forebay adds to the engine: time, processor, memory."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import tempfile
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
 from rich.text import Text
 
-from benchmarks.cli.options import Plot, check_plot, digits, report, show_table
+from benchmarks.cli.options import Plot, check_plot, digits, note, report, show_table
 from forebay.cli.output import JsonFile, check_json, errors_console, results_console, say
+from forebay.errors import SettingError
+from forebay.settings import load_settings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from benchmarks.cost import Cost, LoadCost
 
 
 def overhead(
@@ -39,10 +50,10 @@ def overhead(
         lines = {name: part["added_ms"] for name, part in found.items() if _is_system(part)}
         title = "95 % of calls 50 ms, 5 % 2 s; 100 events/s" if engine == "fake" else engine
         write_picture(plot, added_picture(lines, title))
-    report(json, found, lambda: _show(found))
+    report(json, found, lambda: _show_overhead(found))
 
 
-def _show(found: dict[str, Any]) -> None:
+def _show_overhead(found: dict[str, Any]) -> None:
     _show_systems("", found)
     for name, part in found.items():
         if name == "cost":
@@ -87,3 +98,205 @@ def _show_systems(title: str, found: dict[str, Any]) -> None:
         ),
         title,
     )
+
+
+PARTS = {
+    "jit": "JVM: compilers",
+    "memory": "JVM: garbage collector",
+    "flink": "Flink's own threads",
+    "source": "source",
+    "operator": "operator",
+    "calls": "calls (event loop, HTTP)",
+    "client": "Python that started the JVM",
+    "command": "forebay run",
+}
+OUTSIDE = {"engine": "scripted engine", "source": "scripted feed"}
+MEMORY = {"jvm": "JVM", "client": "Python that started it", "command": "forebay run"}
+
+
+def cost(
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="A third of the time, less accurate.")] = False,
+    json: JsonFile = None,
+) -> None:
+    """Measure the processor time and memory of each part of a run, from idle to its highest rate; takes
+    minutes."""
+    from benchmarks.cost import QUICK, CostOptions, cost_document, measure_cost
+
+    check_json(json)
+    found = measure_cost(QUICK if quick else CostOptions(), note)
+    report(json, cost_document(found), lambda: show_cost(found, results_console()))
+
+
+def show_cost(found: Cost, console: Console) -> None:
+    """The figures as a table: shares of a core if idle, else milliseconds per event."""
+    from rich.table import Table
+
+    def row(name: str, values: Iterable[str]) -> None:
+        table.add_row(name, *values)
+
+    def used(load: LoadCost, processor_s: float) -> str:
+        per_event = load.ms_per_event(processor_s)
+        return f"{processor_s / load.seconds:.2%}" if per_event is None else f"{per_event:.2f} ms"
+
+    table = Table("processor, per event", box=None)
+    for load in found.loads:
+        table.add_column(
+            "idle, of a core" if load.rate_per_s == 0 else f"{load.events_per_s:.4g}/s", justify="right"
+        )
+    for part, name in PARTS.items():
+        row(name, (used(load, load.processor_s[part]) for load in found.loads))
+    row("all of Forebay", (used(load, sum(load.processor_s.values())) for load in found.loads))
+    for part, name in OUTSIDE.items():
+        row(f"outside: {name}", (used(load, load.outside_s[part]) for load in found.loads))
+    row("", ())
+    for part, name in MEMORY.items():
+        row(f"memory: {name}", (f"{load.memory_mb[part]:.0f} MB" for load in found.loads))
+    row("memory: all", (f"{sum(load.memory_mb.values()):.0f} MB" for load in found.loads))
+    console.print(table)
+    say(console, f"first request after {found.first_request_s:.1f} s; {found.cores} cores, {found.processor}")
+
+
+def pipeline_start(
+    *,
+    events: Annotated[int, typer.Option(min=1, help="Number of events.")] = 256,
+    capacity: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 64,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds each way.")] = 1,
+    json: JsonFile = None,
+) -> None:
+    """Run a new pipeline with long answers; status 1 if it takes 1.2 times as long as the engine alone."""
+    from benchmarks.pipeline_start import PipelineStartOptions, measure_pipeline_start
+
+    check_json(json)
+    options = PipelineStartOptions(events=events, capacity=capacity, rounds=rounds)
+    with tempfile.TemporaryDirectory(prefix="forebay-pipeline-start-") as folder:
+        found = measure_pipeline_start(options, Path(folder), load_settings(), note)
+    words = (
+        f"{events} events, {capacity} at a time: {found['direct_s']:.1f} s without a pipeline, "
+        f"{found['pipeline_s']:.1f} s with it, {found['ratio']:.2f} times as long"
+    )
+    report(json, found, lambda: say(results_console(), words), passed=found["passed"])
+
+
+def gateway_bench(
+    *,
+    rate: Annotated[float, typer.Option(min=1, help="Requests a second.")] = 100.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds each way.")] = 5,
+    seconds: Annotated[float, typer.Option(min=1, help="Length of a round.")] = 6.0,
+    hostile: Annotated[
+        bool, typer.Option("--hostile", help="Instead: compare with and without a hostile client.")
+    ] = False,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(help="With --hostile: one way to be hostile; may be repeated. Default: all."),
+    ] = None,
+    users: Annotated[
+        int | None,
+        typer.Option(min=1, help="Instead: this many users at once, on a gateway that has just started."),
+    ] = None,
+    engine: Annotated[str | None, typer.Option(help="With --users: URL of a real engine.")] = None,
+    model: Annotated[str, typer.Option(help="With --engine: its model.")] = "fake",
+    kv_tokens: Annotated[
+        int,
+        typer.Option(min=0, help="With --users: KV cache that the scripted engine reports, as vLLM does."),
+    ] = 0,
+    json: JsonFile = None,
+) -> None:
+    """Compare TTFT with and without the gateway, in turn. Exit status 1 if it adds more than promised."""
+    from benchmarks.gateway import GatewayOptions, UsersOptions, measure_gateway, measure_users
+    from benchmarks.hostile import WAYS, measure_hostile
+
+    check_json(json)
+    if unknown := set(attack or ()) - set(WAYS):
+        raise SettingError(f"--attack: expected one of {', '.join(WAYS)}, found {sorted(unknown)[0]!r}")
+    options = GatewayOptions(rate_per_s=rate, rounds=rounds, seconds=seconds)
+    if users is not None:
+        found = measure_users(
+            UsersOptions(users=users, rounds=rounds, url=engine, model=model, kv_tokens=kv_tokens), note
+        )
+    elif hostile:
+        found = measure_hostile(options, note, ways=attack or tuple(WAYS))
+    else:
+        found = measure_gateway(options, note)
+    show = _show_users if users is not None else _show_hostile if hostile else _show_gateway
+    report(json, found, lambda: show(found), passed=found["passed"])
+
+
+def _show_users(found: dict[str, Any]) -> None:
+    show_table(
+        ("way", "answers", "refused", "first token p50 s", "p99 s", "answer p50 s", "p99 s"),
+        (
+            (
+                way,
+                *(found[f"{way}_{name}"] for name in ("answers", "refused")),
+                *(
+                    f"{found[f'{way}_{name}_{q}'] / 1000:.2f}"
+                    for name in ("first_ms", "whole_ms")
+                    for q in ("p50", "p99")
+                ),
+            )
+            for way in ("direct", "gateway")
+        ),
+    )
+    say(results_console(), f"first token p50: {found['ratio']:.2f} times that of the engine alone")
+
+
+def _show_hostile(found: dict[str, Any]) -> None:
+    show_table(
+        ("hostile client", "p50 ms", "attacked", "ratio", "p99 ms", "attacked", "ratio", "lost"),
+        (
+            (
+                way,
+                *(
+                    f"{figures[name]:.{places}f}"
+                    for q in ("p50", "p99")
+                    for name, places in ((f"alone_ms_{q}", 1), (f"attacked_ms_{q}", 1), (f"{q}_ratio", 2))
+                ),
+                f"{figures['lost']} of {figures['requests']}",
+            )
+            for way, figures in found["ways"].items()
+        ),
+    )
+
+
+def _show_gateway(found: dict[str, Any]) -> None:
+    show_table(
+        ("way", "TTFT p50 ms", "p99 ms", "latency p50 ms", "p99 ms"),
+        (
+            (
+                way,
+                *(
+                    f"{found[f'{way}_{name}_{q}']:.2f}"
+                    for name in ("ttft_ms", "latency_ms")
+                    for q in ("p50", "p99")
+                ),
+            )
+            for way in ("direct", "gateway", "added")
+        ),
+    )
+
+
+def engine_settings(
+    *,
+    setting: Annotated[
+        list[str] | None, typer.Option(help="A setting to measure; may be repeated; default: all.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="Length of each load, in seconds.")] = 8.0,
+    json: JsonFile = None,
+) -> None:
+    """Compare settings of a local engine on this machine, idle and with one core busy. Takes minutes."""
+    from benchmarks.engine_settings import SETTINGS, measure_settings
+    from forebay.engine.launch import ConsoleProgress
+
+    check_json(json)
+    names = setting or list(SETTINGS)
+    note(f"{len(names)} settings: each starts vLLM, which takes about a minute.")
+    figures = []
+    progress = ConsoleProgress(errors_console())
+    for found in measure_settings(names, load_settings(), seconds=seconds, progress=progress):
+        figures.append(asdict(found))
+        note(
+            f"{found.name}: {found.idle_tokens_per_s} tokens/s, with one core busy {found.busy_tokens_per_s}"
+        )
+    header = ("setting", "", "ready, s", "tokens/s, idle", "tokens/s, a core busy")
+    report(json, figures, lambda: show_table(header, (list(each.values()) for each in figures)))

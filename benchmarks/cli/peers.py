@@ -1,4 +1,4 @@
-"""`python -m benchmarks peers`: the same work through other systems, and through Forebay."""
+"""`peers` measures other systems; `evaluation` makes the tables of docs/results."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ def peers(
     if recorded:
         document = merged((_read(path) for path in recorded), {each.name: each.title for each in PEERS})
     else:
-        document = _measure(chosen, [each for each in PARTS if not part or each in part], quick=quick)
+        document = _measure_peers(chosen, [each for each in PARTS if not part or each in part], quick=quick)
     write_json(json, document)
     if plot is not None:
-        _draw(plot, document)
+        _draw_peers(plot, document)
     if shows_text(json):
-        _show(document)
+        _show_peers(document)
 
 
-def _measure(chosen: Any, parts: Any, *, quick: bool) -> dict[str, Any]:
+def _measure_peers(chosen: Any, parts: Any, *, quick: bool) -> dict[str, Any]:
     from benchmarks.peers.parts import measure_peers
     from forebay.bench.provenance import provenance
     from forebay.engine.launch import ConsoleProgress
@@ -96,7 +96,7 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def _draw(path: Path, document: dict[str, Any]) -> None:
+def _draw_peers(path: Path, document: dict[str, Any]) -> None:
     from benchmarks.peers.tables import added_lines, title_of
     from benchmarks.picture import added_picture
     from forebay.pages.picture import write_picture
@@ -107,10 +107,37 @@ def _draw(path: Path, document: dict[str, Any]) -> None:
     write_picture(path, added_picture(added_lines(document), title_of("latency", measured)))
 
 
-def _show(document: dict[str, Any]) -> None:
+def _show_peers(document: dict[str, Any]) -> None:
     from benchmarks.peers.tables import markdown, table_of
 
     console = results_console()
     for part in document["parts"]:
         # Do not wrap, even in a narrow terminal.
         say(console, Text(markdown(table_of(part, document)) + "\n"))
+
+
+def evaluation(
+    *,
+    folder: Annotated[Path, typer.Option(help="Where the pages and the recorded files are.")] = Path(
+        "docs/results"
+    ),
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; status 1 if something would change.")
+    ] = False,
+    json: JsonFile = None,
+) -> None:
+    """Regenerate every table and plot of docs/results from the recorded JSON files there. Takes seconds."""
+    from benchmarks.evaluation import PAGES
+    from benchmarks.evaluation import page as pages
+
+    check_json(json)
+    files = pages.evaluation(folder, PAGES)
+    paths = pages.changed(files) if check else pages.write(files)
+    write_json(json, {"files": len(files), "changed": [str(path) for path in paths]})
+    if shows_text(json):
+        for path in paths:
+            say(results_console(), f"{path} {'differs' if check else 'written'}")
+        if not paths:
+            say(results_console(), f"{len(files)} files in {folder} are as recorded")
+    if check and paths:
+        raise typer.Exit(1)

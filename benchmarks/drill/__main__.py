@@ -1,7 +1,4 @@
-"""`python -m benchmarks.drill`: plays random scenarios for a given time or number.
-
-Exit status 1 if one of them failed; it is made smaller and printed.
-"""
+"""`python -m benchmarks.drill`: plays random scenarios for a given time or number."""
 
 from __future__ import annotations
 
@@ -24,7 +21,8 @@ from typing import Any, get_args
 import orjson
 from rich.console import Console
 
-from benchmarks.drill.machine import Outcome, Surroundings
+from benchmarks.drill.faults import Outcome, Surroundings
+from benchmarks.drill.link import compiler
 from benchmarks.drill.play import play
 from benchmarks.drill.scenario import (
     Application,
@@ -35,9 +33,8 @@ from benchmarks.drill.scenario import (
     SourceKind,
     StateKind,
     draw,
+    shrink,
 )
-from benchmarks.drill.shim import compiler
-from benchmarks.drill.shrink import shrink
 from benchmarks.object_store import object_store
 from benchmarks.places import kafka_to_start
 from forebay.cli.output import STDOUT, check_json, errors_console, say, write_json

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from benchmarks.drill.records import input_number
-from benchmarks.drill.workload import Expected
+from benchmarks.drill.workload import Expected, input_number
 from forebay.json_numbers import read_json
 
 SHOWN = 5

@@ -13,12 +13,10 @@ from pathlib import Path
 import psutil
 
 from benchmarks.drill.check import Found, check, check_report, skipped_places
-from benchmarks.drill.faults import Scene, lasting, standing_still
-from benchmarks.drill.machine import Engine, Machine, Outcome, Surroundings
-from benchmarks.drill.places import Places
+from benchmarks.drill.faults import Engine, Machine, Outcome, Scene, Surroundings, lasting, standing_still
+from benchmarks.drill.link import Shim
+from benchmarks.drill.places import Places, State
 from benchmarks.drill.scenario import RESTARTS, SHIMMED, Fault, FaultKind, Scenario
-from benchmarks.drill.shim import Shim
-from benchmarks.drill.state import State
 from benchmarks.drill.workload import name_of, workload
 from benchmarks.object_store import BUCKET
 from benchmarks.run_process import GONE_S
@@ -125,7 +123,6 @@ class _Player:
         self._machines.append(self._stack.enter_context(machine))
 
     def _start(self, *, alone: bool = True) -> None:
-        """Start the command on the newest machine. `alone`: nothing else writes to the sinks from now on."""
         self._moved_s = time.monotonic()
         files = self._scenario.sink == "files"
         self._before = self._written() if alone and files and not self._orphans else None
@@ -153,7 +150,6 @@ class _Player:
         return self._places.names(skipped_places(texts))
 
     def _reached(self, fault: Fault) -> bool:
-        """Wait until it is time for a fault; False if the pipeline finished first."""
         if fault.of in {"last request", "last commit"}:
             return self._at_the_end(fault)
         count = self._engine.requests if fault.of == "requests" else self._completed
@@ -168,7 +164,6 @@ class _Player:
         return True
 
     def _at_the_end(self, fault: Fault) -> bool:
-        """Wait until the last request or commit was made, or the command has ended, and for `away_s`."""
         expected = self._work.expected
 
         def there() -> bool:
@@ -183,10 +178,6 @@ class _Player:
         return True
 
     def _runs(self) -> bool:
-        """Check the run, and restart the command if a fault ended it. False: it finished.
-
-        Raises `PipelineFailed` if it ended without a reason, or makes no progress.
-        """
         if self._over:
             return False
         run = self._machine.run
@@ -216,7 +207,6 @@ class _Player:
         return True
 
     def _go_on_after(self, status: int) -> None:
-        """Restart a command that ended by itself, like a user who has read the reason."""
         said = self._machine.run.said()
         if not said:
             raise PipelineFailed(f"the command ended with status {status} without a message")
@@ -235,7 +225,6 @@ class _Player:
         return False
 
     def _has_all(self) -> bool:
-        """Check occasionally, like a user, whether all input has its output."""
         self._places.give(self._engine.requests())
         return not self._places.more_to_come and self._has_answered()
 
@@ -252,7 +241,6 @@ class _Player:
         return self._seen
 
     def _make(self, fault: Fault) -> bool:
-        """Make a fault; False if there was no target."""
         self._excuses = 1
         if fault.kind == "take over":
             if self._machine.run.status() is not None:
@@ -271,7 +259,6 @@ class _Player:
         return True
 
     def _end(self, fault: Fault) -> None:
-        """End the command and restart it. If it ended by itself, nothing is left to do."""
         run = self._machine.run
         match fault.kind:
             case "kill all":

@@ -1,9 +1,10 @@
-"""A scenario: a small pipeline and the faults that it must survive. A value that JSON can represent."""
+"""A scenario: a small pipeline and the faults that it must survive."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 import orjson
@@ -14,8 +15,8 @@ Application = Literal["infer", "sessions", "summary", "topics", "trends"]
 SourceKind = Literal[
     "file", "directory", "csv", "replay", "letters", "followed", "sse", "websocket", "generator", "kafka"
 ]
-"""`directory`: several files; `followed`: they appear while the pipeline runs, which then has no end.
-`letters`: dead letters that are read again."""
+"""`directory`: several files; `followed`: they appear while the pipeline runs, which then has no
+end."""
 SinkKind = Literal["files", "kafka"]
 StateKind = Literal["folder", "s3"]
 """Location of checkpoints, and of result files."""
@@ -45,16 +46,9 @@ FaultKind = Literal[
     "busy store",
     "delete records",
 ]
-"""`kill all`: every process of the run at once. `kill command`, `kill jvm`: that one process. `stop`: SIGTERM
-to the command. `copy state`: kill all, and resume from a copy of the state folder without its times. `pause
-…`: SIGSTOP, and SIGCONT later. `cut …`: connections are reset and new ones refused for a while; `stall …`:
-they stay open, and nothing passes; `busy store`: each request is answered with 503. `full disk`, `slow disk`,
-`step clock`: as seen by the run's processes.
-
-`take over`: the run stands still (see `Standstill`), the command is started on another machine and continues
-there, and then the first run wakes up and must end. `delete records`: while the run stands still or is dead,
-more records arrive in its topic, and Kafka deletes some of them unread.
-"""
+"""`kill all`: every process of the run at once. `take over`: the run stands still (see
+`Standstill`), the command is started on another machine and continues there, and then the first run
+wakes up and must end."""
 Measure = Literal["requests", "checkpoints", "last request", "last commit"]
 Standstill = Literal["command", "all but jvm", "all", "cut", "dead"]
 """What is paused: these processes, the connection to the object store (`cut`), or all is killed (`dead`)."""
@@ -127,9 +121,6 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One pipeline and its faults. `keys`: number of keys. `slow`: share of answers that take twenty times as
-    long. `bad`: every how many events one is unusual (0: none, see `benchmarks.drill.records`)."""
-
     seed: int
     application: Application
     source: SourceKind
@@ -151,7 +142,6 @@ class Scenario:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Scenario:
-        """Raises `SettingError` if `text` is not a scenario."""
         try:
             values: dict[str, Any] = orjson.loads(text)
             values["faults"] = tuple(Fault(**fault) for fault in values["faults"])
@@ -172,8 +162,6 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The scenarios to draw from. `kafka`, `shim`, `s3`: whether this machine has what they need."""
-
     applications: tuple[Application, ...] = get_args(Application)
     sources: tuple[SourceKind, ...] = get_args(SourceKind)
     sinks: tuple[SinkKind, ...] = get_args(SinkKind)
@@ -186,7 +174,6 @@ class Range:
 
 
 def draw(seed: int, among: Range) -> Scenario:
-    """The scenario of a seed. Deterministic. Raises `SettingError` if no scenario is possible."""
     dice = random.Random(f"scenario:{seed}")
     states: tuple[StateKind, ...] = tuple(each for each in among.states if among.s3 or each != "s3")
     possible = {
@@ -276,3 +263,60 @@ def _fault(dice: random.Random, kind: FaultKind, of: Measure, share: int) -> Fau
         parallelism=dice.choice((None, 1, 2)) if kind in RESTARTS else None,
         still=dice.choice(STANDSTILLS.get(kind, ("all",))),
     )
+
+
+MIN_EVENTS = 20
+
+
+def smaller(scenario: Scenario) -> Iterator[Scenario]:
+    """Scenarios that are one step simpler, biggest steps first."""
+    faults = scenario.faults
+    if len(faults) > 1:
+        half = len(faults) // 2
+        yield replace(scenario, faults=faults[:half])
+        yield replace(scenario, faults=faults[half:])
+        if half > 1:
+            for index in range(len(faults)):
+                yield replace(scenario, faults=faults[:index] + faults[index + 1 :])
+    of_kafka = any(fault.kind in OF_BROKERS for fault in faults)
+    of_source = any(fault.kind in OF_FEEDS | OF_TOPICS for fault in faults)
+    if scenario.state == "s3" and not any(fault.kind in OF_STORES for fault in faults):
+        yield replace(scenario, state="folder")
+    if scenario.sink != "files" and not (of_kafka and scenario.source != "kafka"):
+        yield replace(scenario, sink="files")
+    plain = SOURCES[scenario.application][0]
+    if scenario.source != plain and not of_source and not (of_kafka and scenario.sink != "kafka"):
+        yield replace(scenario, source=plain)
+    if scenario.events // 2 >= MIN_EVENTS:
+        yield replace(scenario, events=scenario.events // 2)
+    if scenario.parallelism > 1:
+        yield replace(scenario, parallelism=1)
+    if any(fault.parallelism is not None for fault in faults):
+        yield replace(scenario, faults=tuple(replace(fault, parallelism=None) for fault in faults))
+    if scenario.bad:
+        yield replace(scenario, bad=0)
+    if scenario.slow:
+        yield replace(scenario, slow=0.0)
+    if scenario.event_time and scenario.application == "infer":
+        yield replace(scenario, event_time=False)
+    if scenario.keys > 1 and scenario.application in {"infer", "sessions"}:
+        yield replace(scenario, keys=1)
+
+
+def shrink(scenario: Scenario, fails: Callable[[Scenario], bool], tries: int) -> Scenario:
+    """The smallest failing scenario found with at most `tries` calls of `fails`.
+
+    Rare failures may be missed, so the result may be larger than necessary, but it was seen to fail.
+    """
+    found, left = scenario, tries
+    while left > 0:
+        for candidate in smaller(found):
+            left -= 1
+            if fails(candidate):
+                found = candidate
+                break
+            if left <= 0:
+                return found
+        else:
+            return found
+    return found

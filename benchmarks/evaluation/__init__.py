@@ -4,32 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.evaluation import (
-    autoscale,
-    batching,
-    disaggregation,
-    goodput,
-    grid,
-    interplay,
-    kubernetes,
-    peers,
-    ray_fleet,
-    scaling,
-    sustained,
-)
+from benchmarks.evaluation import autoscale, batching, goodput, grid, peers, routing
 from benchmarks.evaluation.page import Page
 
 PAGES: Sequence[Page] = (
     batching.PAGE,
     grid.PAGE,
-    interplay.PAGE,
-    sustained.PAGE,
+    grid.INTERPLAY_PAGE,
+    goodput.SUSTAINED_PAGE,
     goodput.PAGE,
     autoscale.PAGE,
-    scaling.PAGE,
-    kubernetes.PAGE,
-    ray_fleet.PAGE,
-    disaggregation.PAGE,
+    autoscale.SCALING_PAGE,
+    autoscale.KUBERNETES_PAGE,
+    routing.PAGE,
+    routing.SPLITS_PAGE,
     peers.PAGE,
 )
 """In the order of the front page."""

@@ -1,8 +1,4 @@
-"""A page of docs/results, and how the figures get into it.
-
-A page is written by hand, except its plots and everything between `<!-- table: NAME -->` and `<!-- end -->`.
-Both are made by one function from the JSON files next to the page, so that no figure is typed.
-"""
+"""A page of docs/results, and how the figures get into it."""
 
 from __future__ import annotations
 
@@ -28,9 +24,6 @@ Records = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """What records give. `tables`: Markdown by the name of its marker; `plots`: by the name of a file, such
-    as `batching.svg`; `finding`: what was found, as one sentence for the front page."""
-
     tables: Mapping[str, str]
     plots: Mapping[str, Picture] = field(default_factory=dict)
     finding: str = ""

@@ -40,7 +40,6 @@ def told(value_ms: float) -> str:
 
 
 def runs(document: Any) -> str:
-    """The runs that were put together into the document."""
     return "".join(origin({RECORD: {"provenance": provenance}}) for provenance in document["runs"])
 
 

@@ -2,27 +2,84 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
+from random import Random
+from statistics import NormalDist, fmean
 
-from benchmarks.grid.tails import EXACT, HEAVY, TAILS, tail_lengths
-from forebay.bench.load.lengths import Exactly
-from forebay.bench.load.plan import Load, make_load
 from forebay.bench.load.schedules import (
     Bursts,
     ClosedLoop,
     Constant,
     Gamma,
     Poisson,
+    RequestLoad,
     Schedule,
     TraceReplay,
     check_rate,
     check_requests,
+    make_load,
 )
-from forebay.bench.load.workloads import RandomTokens
+from forebay.bench.load.workloads import Exactly, RandomTokens, check_tokens
 from forebay.errors import SettingError
+
+EXACT, EXPONENTIAL, HEAVY = "exact", "exponential", "heavy"
+TAILS = (EXACT, EXPONENTIAL, HEAVY)
+SIGMA = 1.5
+"""Sigma of the heavy, log-normal tail: before the cut its mean is 3.1 times its median."""
+NORMAL = NormalDist()
+HALVINGS = 60
+
+
+def _exponential(u: float, scale: float, limit: int) -> float:
+    return -scale * math.log1p(u * math.expm1(-limit / scale))
+
+
+def _heavy(u: float, scale: float, limit: int) -> float:
+    whole = NORMAL.cdf(math.log(limit / scale) / SIGMA)
+    return scale * math.exp(SIGMA * NORMAL.inv_cdf(u * whole))
+
+
+QUANTILES: Mapping[str, Callable[[float, float, int], float]] = {EXPONENTIAL: _exponential, HEAVY: _heavy}
+
+
+def tail_lengths(tail: str, count: int, mean: float, limit: int, seed: int = 0) -> list[int]:
+    """`count` lengths from 1 to `limit`, with mean `mean` as closely as whole tokens allow.
+
+    `exact`: all the same. `exponential`, `heavy`: quantiles at (i + 1/2) / count of an exponential and of a
+    log-normal distribution, cut at `limit` and scaled to this mean. The seed decides their order. Raises
+    `SettingError` for another tail, and if the limit leaves no room for the mean.
+    """
+    check_tokens("length limit", limit)
+    if tail not in TAILS:
+        raise SettingError(f"tail: expected {', '.join(TAILS)}, found {tail[:80]!r}")
+    if not 1 <= mean <= limit / 3:
+        raise SettingError(f"mean length: expected 1 to a third of the limit, {limit} tokens, found {mean:g}")
+    if tail == EXACT:
+        return [round(mean)] * count
+    found = list(_quantiles(tail, count, mean, limit))
+    Random(f"order {tail} {seed}").shuffle(found)
+    return found
+
+
+@lru_cache(maxsize=16)
+def _quantiles(tail: str, count: int, mean: float, limit: int) -> tuple[int, ...]:
+    def lengths(scale: float) -> list[int]:
+        return [
+            min(limit, max(1, round(QUANTILES[tail]((at + 0.5) / count, scale, limit))))
+            for at in range(count)
+        ]
+
+    low, high = mean / 1000, mean * 1000
+    for _ in range(HALVINGS):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if fmean(lengths(middle)) < mean else (low, middle)
+    return tuple(lengths(high))
+
 
 CONSTANT, POISSON, BURSTS, TRACE = "constant", "poisson", "bursts", "trace"
 ARRIVALS = (CONSTANT, POISSON, BURSTS, TRACE)
@@ -118,7 +175,6 @@ class GridOptions:
             )
 
     def engines(self) -> Iterator[tuple[str, Parallelism]]:
-        """Each model with each parallelism: one start of an engine each."""
         return product(self.models, self.parallelisms)
 
     def cells(self, model: str, parallelism: Parallelism) -> list[CellSpec]:
@@ -129,8 +185,6 @@ class GridOptions:
 
 @dataclass(frozen=True, slots=True)
 class CellSpec:
-    """The conditions of one cell. `repeat` counts from 0."""
-
     model: str
     parallelism: Parallelism
     subtasks: int
@@ -157,26 +211,26 @@ def schedule_of(arrival: str, rate_per_s: float, trace_s: Sequence[float] = ()) 
     return TraceReplay(trace_s, rate_per_s / own_per_s, "trace")
 
 
-def cell_load(options: GridOptions, spec: CellSpec, rate_per_s: float) -> Load:
+def cell_load(options: GridOptions, spec: CellSpec, rate_per_s: float) -> RequestLoad:
     """The requests of a cell; repeats have other times and another order of the same lengths."""
     seed = options.seed + spec.repeat
     schedule = schedule_of(spec.arrival, rate_per_s, options.trace_s[: options.requests])
     return _load(options, schedule, spec.tail, seed)
 
 
-def burst_load(options: GridOptions, tail: str) -> Load:
+def burst_load(options: GridOptions, tail: str) -> RequestLoad:
     """As many requests, all at once: what the engine can do."""
     return _load(options, Bursts(), tail, options.seed)
 
 
-def warm_up_load(options: GridOptions) -> Load:
+def warm_up_load(options: GridOptions) -> RequestLoad:
     workload = RandomTokens(Exactly(options.prompt_tokens), Exactly(8))
     return make_load(ClosedLoop(2), workload, 4, seed=options.seed)
 
 
-def _load(options: GridOptions, schedule: Schedule, tail: str, seed: int) -> Load:
+def _load(options: GridOptions, schedule: Schedule, tail: str, seed: int) -> RequestLoad:
     lengths = tail_lengths(tail, options.requests, options.mean_tokens, options.limit_tokens, seed)
     workload = RandomTokens(Exactly(options.prompt_tokens), Exactly(max(1, round(options.mean_tokens))))
     load = make_load(schedule, workload, options.requests, seed=seed)
     requests = [replace(one, output_tokens=n) for one, n in zip(load.requests, lengths, strict=True)]
-    return Load(requests, load.concurrency, {**load.asked, "tail": tail})
+    return RequestLoad(requests, load.concurrency, {**load.asked, "tail": tail})

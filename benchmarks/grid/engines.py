@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 from benchmarks.grid.cells import Parallelism
-from benchmarks.grid.streams import TEMPERATURE
+from benchmarks.grid.streamed import TEMPERATURE
 from forebay.bench.records import LoadRequest
 from forebay.bench.targets.base import TRIAL, OnPiece, Target
 from forebay.bench.targets.openai import OpenAiOptions, OpenAiTarget
@@ -47,8 +47,7 @@ class SpreadTarget:
 
 @dataclass(frozen=True, slots=True)
 class RunningEngine:
-    """The replicas of one model; `model` None: the one that they serve. `processes`: by name, if they run on
-    this machine."""
+    """The replicas of one model; `model` None: the one that they serve."""
 
     urls: tuple[str, ...]
     model: str | None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from benchmarks.grid.cells import (
+    EXACT,
     CellSpec,
     GridOptions,
     Parallelism,
@@ -16,16 +17,20 @@ from benchmarks.grid.cells import (
     warm_up_load,
 )
 from benchmarks.grid.engines import RunningEngine
-from benchmarks.grid.signals import FleetSignals
-from benchmarks.grid.streamed import Session, Streamed, first_line, stream_each
-from benchmarks.grid.streams import open_session, stream_cell
-from benchmarks.grid.tails import EXACT
+from benchmarks.grid.streamed import (
+    FleetSignals,
+    Session,
+    Streamed,
+    first_line,
+    open_session,
+    stream_cell,
+    stream_each,
+)
 from forebay.bench.client import measure
-from forebay.bench.load.plan import Load
-from forebay.bench.processor import disturbed, processor_use
+from forebay.bench.load.schedules import RequestLoad
 from forebay.bench.records import LoadRun
 from forebay.bench.report.document import MeasuredRun, measured_run
-from forebay.bench.resources import GpuResources, ProcessResources
+from forebay.bench.resources import GpuResources, ProcessResources, disturbed, processor_use
 from forebay.bench.sampling import Sampler, Source
 from forebay.bench.targets.base import Target
 from forebay.engine.launch.spec import usable_cores
@@ -42,7 +47,7 @@ OpenSession = Callable[[tuple[str, ...], str | None, GridOptions, int], Abstract
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The engine alone, under one load. `others_cores`: cores that other programs kept busy."""
+    """The engine alone, under one load."""
 
     measured: MeasuredRun
     others_cores: float | None = None
@@ -56,8 +61,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """An engine's figures with all requests at once, by the tail of their answers. `error`: why they are
-    unknown."""
+    """An engine's figures with all requests at once, by the tail of their answers."""
 
     model: str
     parallelism: Parallelism
@@ -94,8 +98,8 @@ Found = Capacity | Cell
 
 @dataclass(slots=True)
 class Measurement:
-    """Measures one cell after the other. `complete`: False after an interruption; nothing more is measured
-    then. `local`: whether the engine runs below this process."""
+    """Measures one cell after the other. `complete`: False after an interruption; nothing more is
+    measured then."""
 
     options: GridOptions
     start: StartEngine
@@ -143,7 +147,6 @@ class Measurement:
         yield from (cell for cell in cells.values() if cell.serving is not None or cell.error is not None)
 
     def _serve_all(self, engine: RunningEngine, cells: dict[CellSpec, Cell]) -> None:
-        """Measure the engine alone, before the pipeline starts; once for all numbers of subtasks."""
         seen: dict[CellSpec, Cell] = {}
         for spec, cell in cells.items() if self.options.serving else ():
             if not self.complete:
@@ -161,7 +164,6 @@ class Measurement:
             return replace(cell, error=f"engine: {first_line(error)}")
 
     def _stream_all(self, engine: RunningEngine, cells: dict[CellSpec, Cell]) -> Iterator[Cell]:
-        """Measure the pipeline, one for each number of subtasks. Removes from `cells` what it yields."""
         for subtasks in self.options.subtasks if self.options.stream else ():
             if not self.complete:
                 return
@@ -176,7 +178,7 @@ class Measurement:
                 error = f"stream: {failure}" if stream is None else cell.error or failure
                 yield replace(cell, stream=stream, error=error)
 
-    def _serve(self, engine: RunningEngine, load: Load) -> Served:
+    def _serve(self, engine: RunningEngine, load: RequestLoad) -> Served:
         sources: list[Source] = [FleetSignals(engine.urls), GpuResources()]
         if engine.processes:
             sources.append(ProcessResources(engine.processes))

@@ -2,18 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol, TypeVar
 
-from benchmarks.grid.signals import sample_figures
+import orjson
+
+from benchmarks.grid.cells import CellSpec, GridOptions, schedule_of, tail_lengths
+from forebay.bench.load.schedules import fresh_nonce
+from forebay.bench.load.workloads import Exactly, RandomWords
 from forebay.bench.metrics import Distribution
+from forebay.bench.records import EngineSample
+from forebay.bench.sampling import EngineSignals, Source
+from forebay.bench.stream.events import EventLoad, StreamOptions
 from forebay.bench.stream.figures import StreamFigures, stream_figures
-from forebay.bench.stream.options import EventLoad
+from forebay.bench.stream.measure import StreamSession
 from forebay.bench.stream.records import StreamRun
 from forebay.bench.stream.verdict import judge_stream
 from forebay.errors import ForebayError
+
+OF_ONE = re.compile(r"engine[0-9]*_(?!cores$|memory_mb$)")
+"""The prefix of a signal of one engine of several."""
+PROCESS = re.compile(r"(engine|run|feed)[0-9]*_(cores|memory_mb)")
+GAUGES = ("running", "waiting", "in_flight", "pending")
+"""Summed over several engines; of `kv_cache_usage` the largest counts."""
+COUNTERS = ("preemptions", "prompt_tokens", "generation_tokens", "prefix_cache_queries", "prefix_cache_hits")
+
+
+class FleetSignals:
+    """A `Source`: the `EngineSignals` of each of several engines, named `engine0_running` and so
+    on; of a single one, without prefix."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._engines: list[Source] = [EngineSignals.at(url) for url in urls]
+
+    def __call__(self) -> Mapping[str, float]:
+        found: dict[str, float] = {}
+        for number, engine in enumerate(self._engines):
+            before = f"engine{number}_" if len(self._engines) > 1 else ""
+            try:
+                found.update({before + name: value for name, value in engine().items()})
+            except (OSError, ForebayError):
+                continue
+        return found
+
+
+def sample_figures(samples: Sequence[EngineSample], duration_s: float) -> dict[str, float]:
+    """Means and maxima over the run, by name:
+
+    - `running_mean`, `running_max`, `waiting_…`, `kv_cache_usage_…`, `in_flight_…`, `pending_…`
+    - `preemptions`, `prompt_tokens`, `generation_tokens`: totals of the run
+    - `prefix_hit_share`: share of prompt tokens found in the prefix cache
+    - `engine_cores_mean`, `engine_memory_mb_max`, and the same of `run`, the pipeline, and `feed`
+
+    Unknown values are absent. Samples from before and after the run are used only if there are no others;
+    counters use the first and the last of all.
+    """
+    merged = [(sample.at_s, _merged(sample.values)) for sample in samples]
+    within = [values for at_s, values in merged if 0 <= at_s <= duration_s] or [each for _, each in merged]
+    found: dict[str, float] = {}
+    for name in (*GAUGES, "kv_cache_usage"):
+        if told := [values[name] for values in within if name in values]:
+            found[f"{name}_mean"], found[f"{name}_max"] = fmean(told), max(told)
+    for part in ("engine", "run", "feed"):
+        if cores := [values[f"{part}_cores"] for values in within if f"{part}_cores" in values]:
+            found[f"{part}_cores_mean"] = fmean(cores)
+        memory = [values[f"{part}_memory_mb"] for values in within if f"{part}_memory_mb" in values]
+        if memory:
+            found[f"{part}_memory_mb_max"] = max(memory)
+    counted = {}
+    for name in COUNTERS:
+        if told := [values[name] for _, values in merged if name in values]:
+            counted[name] = told[-1] - told[0]
+    for name in COUNTERS[:3]:
+        if name in counted:
+            found[name] = counted[name]
+    if counted.get("prefix_cache_queries"):
+        found["prefix_hit_share"] = counted.get("prefix_cache_hits", 0.0) / counted["prefix_cache_queries"]
+    return found
+
+
+def _merged(values: Mapping[str, float]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        process = PROCESS.fullmatch(name)
+        plain = f"{process[1]}_{process[2]}" if process else OF_ONE.sub("", name, count=1)
+        if plain == "kv_cache_usage":
+            found[plain] = max(found.get(plain, 0.0), value)
+        else:
+            found[plain] = found.get(plain, 0.0) + value
+    return found
+
 
 PERCENTILES = (50.0, 90.0, 99.0)
 MAX_CHARS = 200
@@ -126,8 +210,81 @@ def distribution_document(found: Distribution | None) -> dict[str, float | None]
 
 
 def figure(cell: Mapping[str, Any], *path: str) -> float | None:
-    """The number at `path` in a cell's document, or None."""
     at: Any = cell
     for name in path:
         at = at.get(name) if isinstance(at, Mapping) else None
     return float(at) if isinstance(at, int | float) else None
+
+
+TEMPERATURE = 1.0
+"""Random weights slightly prefer one token to all others, and at a temperature of 0 answer nothing else."""
+CAPACITY = 64
+CHECKPOINT_S = 1.0
+WARM_EVENTS = 10
+
+
+def grid_pipeline(
+    urls: tuple[str, ...], model: str | None, options: GridOptions, subtasks: int
+) -> dict[str, Any]:
+    """The pipeline file's value: one question per event, with the number of tokens in the event."""
+    return {
+        "name": "grid",
+        "source": {"type": "generator"},
+        "prompt": "{{ text }}",
+        "engine": {"url": list(urls), "model": model, "api": "completions"},
+        "sampling": {
+            "max_tokens": options.limit_tokens,
+            "temperature": TEMPERATURE,
+            "extra": {"ignore_eos": True},
+        },
+        # Events before the first load are made-up posts.
+        "answer_tokens": "{{ tokens | default(8) }}",
+        "capacity": CAPACITY,
+        "parallelism": subtasks,
+        "shards": max(8, subtasks),
+        "checkpoint": {"interval_s": CHECKPOINT_S},
+        "sink": {"type": "jsonl", "path": "unused"},
+    }
+
+
+@contextmanager
+def open_session(
+    urls: tuple[str, ...], model: str | None, options: GridOptions, subtasks: int
+) -> Iterator[Session]:
+    """The warm pipeline. Raises as `StreamSession` does."""
+    with TemporaryDirectory(prefix="forebay-grid-") as folder:
+        warm = write_events(Path(folder) / "warm.jsonl", options, options.tails[0], seed=options.seed)
+        stream = StreamOptions(
+            pipeline=grid_pipeline(urls, model, options, subtasks),
+            engine=urls,
+            load=EventLoad(events=options.requests, data=warm, seed=options.seed),
+            warm_events=WARM_EVENTS,
+        )
+        with StreamSession(stream) as session:
+            session.warm_up()
+            yield session
+
+
+def stream_cell(session: Session, options: GridOptions, spec: CellSpec, rate_per_s: float) -> Streamed:
+    """Process the events of a cell."""
+    seed = options.seed + spec.repeat
+    with TemporaryDirectory(prefix="forebay-grid-") as folder:
+        load = EventLoad(
+            schedule=schedule_of(spec.arrival, rate_per_s, options.trace_s[: options.requests]),
+            events=options.requests,
+            data=write_events(Path(folder) / "events.jsonl", options, spec.tail, seed=seed),
+            seed=seed,
+        )
+        return stream_load(session, load)
+
+
+def write_events(path: Path, options: GridOptions, tail: str, *, seed: int) -> Path:
+    """Write the events of a load: a text that no earlier one had, and the length of the answer."""
+    lengths = tail_lengths(tail, options.requests, options.mean_tokens, options.limit_tokens, seed)
+    words = RandomWords(Exactly(options.prompt_tokens), Exactly(1))
+    texts = words.requests(options.requests, seed=seed, nonce=fresh_nonce())
+    lines: list[Mapping[str, Any]] = [
+        {"text": text.prompt, "tokens": tokens} for text, tokens in zip(texts, lengths, strict=True)
+    ]
+    path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    return path

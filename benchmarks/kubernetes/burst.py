@@ -1,7 +1,5 @@
-"""A burst on a Deployment of replicas: scaled up and down by the controller, with every event counted.
-
-Except for the control plane's pods, everything is as rendered by `forebay deploy kubernetes`.
-"""
+"""A burst on a Deployment of replicas: scaled up and down by the controller, with every event
+counted."""
 
 from __future__ import annotations
 
@@ -16,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from benchmarks.kubernetes.api import Api
+from benchmarks.kubernetes.plane import Api
 from benchmarks.kubernetes.seen import Seen, levels
 from forebay.bench.stream.events import event_lines, fields_of
-from forebay.bench.stream.feed import now_us
-from forebay.bench.stream.feed_process import FeedProcess
+from forebay.bench.stream.feed import FeedProcess, now_us
 from forebay.clients.kubernetes.watch import Collection, Trouble, follow
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.deploy.kubernetes import Deployment, load_deployment, render
@@ -150,12 +147,6 @@ def job_pod(deployment: Deployment, folder: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class BurstReport:
-    """Outcome of the run. `levels`: numbers of ready replicas in order. `cut_off`: events whose request was
-    sent more than once. `scaled_up_s`: from the pipeline's metric to the Deployment's scale. `known_s`: from
-    a replica's readiness until the router counts it; `routed_s`: to its first request, which also waits for
-    an event. `sent_late`: requests that a replica accepted after its SIGTERM; `at_stop`: requests in it at
-    that time. `controller`: its events."""
-
     events: int
     answered: int
     dead_letters: int
@@ -315,7 +306,7 @@ class BurstRun:
                     yield each
 
     async def _poll(self, http: httpx2.AsyncClient) -> None:
-        from benchmarks.kubernetes.network import NODE_IP
+        from benchmarks.kubernetes.plane import NODE_IP
 
         while True:
             replicas = [each for each in self._seen.here() if each.address]

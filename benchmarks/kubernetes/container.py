@@ -1,22 +1,28 @@
-"""Converts a pod's manifest to a process: command, environment, files and probes. Pure."""
+"""Converts a pod's manifest to a process: command, environment, files and probes."""
 
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from forebay.errors import SettingError
+from benchmarks.kubernetes.burst import CONTROLLER_IMAGE, ENGINE_IMAGE, PIPELINE_IMAGE, BurstOptions
+from forebay.engine.launch.local import best_type
+from forebay.engine.launch.model import DEFAULT_MODEL
+from forebay.engine.launch.spec import compute_environment
+from forebay.errors import SettingError, SetupError
+from forebay.settings import Settings
 
 VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Replaces a container image. `entrypoint`: for containers without a command; `programs`: a folder in
-    which commands are looked up first."""
+    """Replaces a container image."""
 
     entrypoint: tuple[str, ...] = ()
     programs: Path | None = None
@@ -34,7 +40,6 @@ class Probe:
 
     @classmethod
     def parse(cls, container: Mapping[str, Any], name: str) -> Probe | None:
-        """The probe `name` of a container; None if it has no such HTTP probe."""
         probe = container.get(name) or {}
         if "httpGet" not in probe:
             return None
@@ -60,14 +65,12 @@ class Command:
 
 
 def mounts(spec: Mapping[str, Any], folder: Path) -> dict[str, Path]:
-    """The local folder for each mount path of a pod's container."""
     return {
         each["mountPath"]: folder / each["name"] for each in spec["containers"][0].get("volumeMounts") or ()
     }
 
 
 def mapped(text: str, mounted: Mapping[str, Path]) -> str:
-    """`text` with mount paths replaced by local folders."""
     if not mounted:
         return text
     paths = "|".join(re.escape(path) for path in sorted(mounted, key=len, reverse=True))
@@ -111,3 +114,109 @@ def _value(variable: Mapping[str, Any], fields: Mapping[str, str], mounted: Mapp
     if path not in fields:
         raise SettingError(f"{variable['name']}: this node has no {variable.get('valueFrom')}")
     return fields[path]
+
+
+FOREBAY = Image(entrypoint=(sys.executable, "-m", "forebay"))
+SCRIPTED_ANSWER_S = 0.5
+SCRIPTED_SLOTS = 4
+REAL_ANSWER_TOKENS = 96
+
+
+def scripted_burst() -> BurstOptions:
+    """Answers take half a second, four at a time; takes minutes.
+
+    The burst is long enough for a second replica that starts slowly.
+    """
+    return BurstOptions(
+        rate=3.0,
+        burst=500,
+        engine={"model": "fake", "startup_s": 60, "drain_s": 60},
+        pipeline={"sampling": {"max_tokens": 16}},
+        scaling={
+            "slo_s": 8.0,
+            "boot_s": 5.0,
+            "every_s": 1.0,
+            # Approximate speed of this many slots.
+            "answer_tokens_per_s": 64.0,
+            "prompt_tokens_per_s": 300.0,
+            "requests_per_replica": SCRIPTED_SLOTS,
+        },
+        longest_s=600.0,
+    )
+
+
+def real_burst(settings: Settings) -> BurstOptions:
+    """vLLM with the packaged model, one thread each; takes minutes."""
+    python = settings.engine_env / "bin" / "python"
+    model = settings.models / DEFAULT_MODEL
+    for needed in (python, model):
+        if not needed.exists():
+            raise SetupError(f"{needed} is missing; run `forebay setup --engine`, or use --quick")
+    arguments = (
+        # Like a local engine: bfloat16 is slow if the processor only emulates it.
+        f"--dtype={best_type(settings).name}",
+        "--max-model-len=2048",
+        "--max-num-seqs=64",
+        f"--kv-cache-memory-bytes={1 << 29}",
+        "--block-size=32",
+        "--enforce-eager",
+    )
+    return BurstOptions(
+        rate=0.5,
+        burst=150,
+        engine={
+            "model": str(model),
+            "args": arguments,
+            "env": {**compute_environment(python, 1), "TORCH_COMPILE_DISABLE": "1"},
+            "egress": False,
+            "startup_s": 600,
+            "drain_s": 120,
+        },
+        pipeline={
+            "engine": {"model": DEFAULT_MODEL},
+            "sampling": {"max_tokens": REAL_ANSWER_TOKENS, "extra": {"ignore_eos": True}},
+        },
+        scaling={
+            "slo_s": 60.0,
+            "boot_s": 30.0,
+            "every_s": 2.0,
+            # Approximate speed of one core; corrected by observations.
+            "answer_tokens_per_s": 150.0,
+            "prompt_tokens_per_s": 1500.0,
+            "requests_per_replica": 64,
+        },
+        quiet_s=20.0,
+    )
+
+
+def images(folder: Path, settings: Settings, *, real: bool) -> Mapping[str, Image]:
+    """Replacements for the container images; writes the engine's programs into `folder`."""
+    programs = folder / "programs"
+    programs.mkdir()
+    python = shlex.quote(sys.executable)
+    _program(programs / "python3", f'exec {python} "$@"')
+    if real:
+        # Not the `vllm` of that environment: it requires a package of that name, but the one for processors
+        # has another name.
+        own = shlex.quote(str(settings.engine_env / "bin" / "python"))
+        server = f"{own} -m vllm.entrypoints.openai.api_server"
+        _program(
+            programs / "vllm",
+            f'shift; model=$1; shift\nexec env -u PYTHONPATH {server} --model "$model" "$@"',
+        )
+    else:
+        _program(
+            programs / "vllm",
+            "for word; do case $word in\n"
+            "--served-model-name=*) name=${word#*=} ;;\n"
+            "--port=*) port=${word#*=} ;;\n"
+            "esac; done\n"
+            f"exec {python} -m forebay.testing.replica --host 0.0.0.0 --port $port --model $name "
+            f"--delay 1:{SCRIPTED_ANSWER_S} --slots {SCRIPTED_SLOTS}",
+        )
+    return {PIPELINE_IMAGE: FOREBAY, CONTROLLER_IMAGE: FOREBAY, ENGINE_IMAGE: Image(programs=programs)}
+
+
+def _program(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)

@@ -13,9 +13,8 @@ from typing import Any
 
 import orjson
 
-from benchmarks.kubernetes.api import Api
 from benchmarks.kubernetes.container import Image, command_of, mounts
-from benchmarks.kubernetes.network import API_IP, API_PORT, NODE_IP, PodNetwork
+from benchmarks.kubernetes.plane import API_IP, API_PORT, NODE_IP, Api, PodNetwork
 from benchmarks.kubernetes.pod import PodProcess, timestamp
 from forebay.clients.kubernetes.watch import Collection, Trouble, follow
 from forebay.errors import ForebayError, SettingError
@@ -125,7 +124,6 @@ class ProcessNode:
                 )
 
     async def _log_in(self, spec: Mapping[str, Any], folder: Path) -> Path:
-        """A kubeconfig with the rights of the pod's service account."""
         account = spec.get("serviceAccountName", "default")
         path = f"/api/v1/namespaces/{self._namespace}/serviceaccounts/{account}/token"
         token = (await self._api.create(path, {"spec": {"expirationSeconds": 7200}}))["status"]["token"]

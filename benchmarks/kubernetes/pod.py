@@ -11,9 +11,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kubernetes.api import Api
 from benchmarks.kubernetes.container import Command, Probe
-from benchmarks.kubernetes.network import Place
+from benchmarks.kubernetes.plane import Api, Place
 from forebay.processes import parent_death_signal
 
 BACK_OFF_S = 0.5

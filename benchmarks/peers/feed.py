@@ -1,8 +1,4 @@
-"""Sends events when they are due, and reads results as external consumers see them.
-
-Events are due at absolute times, whether or not a system accepts them. Results are read twice: as written,
-and as committed, which is the same for systems without transactions.
-"""
+"""Sends events when they are due, and reads results as external consumers see them."""
 
 from __future__ import annotations
 
@@ -71,8 +67,7 @@ class Feed:
 
 
 class Watch:
-    """Reads topics from their beginning in a thread, during the block. `committed`: only committed
-    records."""
+    """Reads topics from their beginning in a thread, during the block."""
 
     def __init__(self, topics: Topics, *, committed: bool) -> None:
         self._consumer = Consumer(

@@ -1,9 +1,4 @@
-"""The loads for every peer, and the resulting document.
-
-`latency`: 100 events/s, whose calls take 50 ms (95 %) or 2 s (5 %), on a warm system. `vllm`: a real engine.
-`refusals`: an engine that answers every call with 429 and `Retry-After: 1` for a while. `kill`: all processes
-of the peer are killed in mid-stream, and it is restarted as documented.
-"""
+"""The loads for every peer, and the resulting document."""
 
 from __future__ import annotations
 
@@ -15,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from benchmarks.peers import figures
-from benchmarks.peers.base import ID_IN_PROMPT, Peer
-from benchmarks.peers.environments import ensure_environment, environment_of, versions
+from benchmarks.peers import tables
+from benchmarks.peers.base import ID_IN_PROMPT, Peer, ensure_environment, environment_of, versions
 from benchmarks.peers.run import Load, Observed, Place, observe
 from forebay.connectors.jars import KAFKA, installed_jar
 from forebay.engine.launch import EngineOptions, local_replicas
@@ -131,21 +125,21 @@ def measure_peers(
 
 def _measured(
     part: PartName, peer: Peer, load: Load, place: Place, note: Note, *, quick: bool
-) -> figures.Figures:
+) -> dict[str, Any]:
     try:
         match part:
             case "latency":
                 return _latency(peer, load, place, note)
             case "vllm":
                 seen = observe(peer, load, place, note=note)
-                return {**figures.common(load, seen), **figures.latency(load, seen, lambda _: 0.0)}
+                return {**tables.common(load, seen), **tables.latency(load, seen, lambda _: 0.0)}
             case "refusals":
                 return _refusals(peer, load, place, note, refusals_of(quick=quick))
             case "kill":
                 seen = observe(peer, load, place, note=note)
                 return {
-                    **figures.common(load, seen),
-                    **figures.calls(fetch_report(place.engine)),
+                    **tables.common(load, seen),
+                    **tables.calls(fetch_report(place.engine)),
                     "back_s": None if seen.back_s is None else round(seen.back_s, 1),
                 }
     except (ForebayError, AssertionError) as error:
@@ -153,17 +147,17 @@ def _measured(
         return {"failed": str(error)[-1500:]}
 
 
-def _latency(peer: Peer, load: Load, place: Place, note: Note) -> figures.Figures:
+def _latency(peer: Peer, load: Load, place: Place, note: Note) -> dict[str, Any]:
     seen = observe(peer, load, place, note=note)
     delay = Mixture()
     return {
-        **figures.common(load, seen),
-        **figures.latency(load, seen, lambda index: delay(f"event-{index}")),
-        **figures.calls(fetch_report(place.engine)),
+        **tables.common(load, seen),
+        **tables.latency(load, seen, lambda index: delay(f"event-{index}")),
+        **tables.calls(fetch_report(place.engine)),
     }
 
 
-def _refusals(peer: Peer, load: Load, place: Place, note: Note, refused: Refusals) -> figures.Figures:
+def _refusals(peer: Peer, load: Load, place: Place, note: Note, refused: Refusals) -> dict[str, Any]:
     counted: list[CallReport] = []
     timers: list[threading.Timer] = []
 
@@ -185,10 +179,10 @@ def _refusals(peer: Peer, load: Load, place: Place, note: Note, refused: Refusal
         timer.join()
     before, after = (sum(report.calls.values()) for report in counted)
     return {
-        **figures.common(load, seen),
-        **figures.calls(fetch_report(place.engine)),
+        **tables.common(load, seen),
+        **tables.calls(fetch_report(place.engine)),
         "calls_while_refused": after - before,
-        "caught_up_s": figures.caught_up_s(load, seen, refused.begin_s + refused.seconds),
+        "caught_up_s": tables.caught_up_s(load, seen, refused.begin_s + refused.seconds),
     }
 
 

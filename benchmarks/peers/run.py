@@ -16,7 +16,7 @@ import psutil
 from benchmarks.peers.base import PROGRAMS, SYSTEM, Order, Peer
 from benchmarks.peers.feed import Feed, Seen, Topics, Watch
 from benchmarks.run_process import RunProcess
-from forebay.bench.processor import process_use
+from forebay.bench.resources import process_use
 from forebay.errors import LaunchError
 from forebay.flink.checkpoints import newest_checkpoint
 from forebay.flink.rest import FlinkRest, tls_keys
@@ -30,9 +30,7 @@ LOOK_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`rate_per_s` events for `seconds`. Events of the first `warm_s` do not count for latency and rate.
-    `kill_at_s`: when the peer is killed, None: never. `drain_s`: wait for results after the last event.
-    `capacity`: maximum requests in flight."""
+    """`rate_per_s` events for `seconds`. `kill_at_s`: when the peer is killed, None: never."""
 
     rate_per_s: float
     seconds: float
@@ -49,10 +47,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Observations of one run, on the monotonic clock. `written` and `committed`: all results as each kind of
-    consumer saw them. `late_s`: largest delay of an event. `checkpoints_ms`: duration of each checkpoint that
-    began after the warm-up, None if the system reports none. `ended`: exit status and last words of a program
-    that ended by itself."""
+    """Observations of one run, on the monotonic clock."""
 
     start_s: float
     end_s: float
@@ -214,7 +209,6 @@ def durations_ms(history: Iterable[Mapping[str, Any]], since: float) -> tuple[in
 
 
 def _checkpoints(peer: Peer, order: Order, place: Place, since: float) -> tuple[int, ...] | None:
-    """`durations_ms` of the job; None if it does not report any."""
     if peer.checkpoints is None:
         return None
     if peer.checkpoints == "flink":
@@ -248,7 +242,7 @@ SAMPLE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A program's use up to a moment. `memory_mb`: of all its processes; shared pages count once."""
+    """A program's use up to a moment."""
 
     at_s: float
     processor_s: float

@@ -42,7 +42,6 @@ app = Other.bind()
 
 
 def find_ray() -> Path | None:
-    """The program `ray` from the environment of `make ray`, or from the path."""
     own = load_settings().home / "ray" / "bin" / "ray"
     found = str(own) if own.exists() else shutil.which("ray")
     return None if found is None else Path(found)
@@ -85,8 +84,7 @@ class RayCluster:
 
     @contextlib.contextmanager
     def program(self, *words: str) -> Iterator[subprocess.Popen[str]]:
-        """Run a Python program in Ray's environment, which connects by `ray.init()`. Its input and output are
-        pipes; it ends with the block."""
+        """Run a Python program in Ray's environment, which connects by `ray.init()`."""
         python = self._ray.parent / "python"
         environment = self._environment() | {"RAY_ADDRESS": f"{LOOPBACK}:{self._gcs_port}"}
         with (self._folder / "program").open("ab") as log:
@@ -149,7 +147,6 @@ class RayCluster:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def start_head(self) -> None:
-        """Start the head, at the addresses of the previous one. Returns once its dashboard answers."""
         # Like on another machine: Ray mistakes the leftovers of a head in its folder for a running one.
         self._heads += 1
         words = ["--head", "--include-dashboard=true", f"--port={self._gcs_port}"]
@@ -160,7 +157,6 @@ class RayCluster:
         wait_until(self._is_up, tell=self._log)
 
     def kill_head(self) -> None:
-        """Kill all processes of the head, including its replicas."""
         self._kill(LOOPBACK)
 
     def start_node(self, cpus: int) -> None:

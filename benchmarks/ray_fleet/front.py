@@ -1,8 +1,5 @@
-"""A user's program on a Ray cluster: Serve chooses the replica, and each answer is streamed from its engine's
-own address.
-
-Runs in Ray's environment; the argument is the application. Prints its URL once it listens.
-"""
+"""A user's program on a Ray cluster: Serve chooses the replica, and each answer is streamed from
+its engine's own address."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Runs the parts: the ways in turn, a killed replica, clients that disconnect.
-
-Everything runs in its own process on this machine, all the time: Ray's own use affects both sides.
-"""
+"""Runs the parts: the ways in turn, a killed replica, clients that disconnect."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -21,11 +18,10 @@ from typing import Any
 import orjson
 
 from benchmarks.gateway import gateway_process
-from benchmarks.ray_fleet.client import Answer, Order
+from benchmarks.ray_fleet.client import MODEL, Answer, Order, PrefixLoad
 from benchmarks.ray_fleet.cluster import RayCluster
-from benchmarks.ray_fleet.figures import DIRECT, GATEWAY, IN_TURN, RAY, SERVE, Slo, kill_figures, report
-from benchmarks.ray_fleet.load import MODEL, PrefixLoad
 from benchmarks.run_process import run_module
+from benchmarks.workload import quantile
 from forebay.clients.ray import DEPLOYMENT, Ports
 from forebay.clients.ray.instance import engine_urls, fleet_application
 from forebay.clients.ray.rest import ServeRest
@@ -34,6 +30,108 @@ from forebay.deploy.ray.fleet import apply_fleet, fleet_status, remove_fleet
 from forebay.errors import LaunchError
 from forebay.testing.replica import ReplicaProcess, fetch_report
 from forebay.testing.replica.__main__ import parse, script_of
+
+RAY, SERVE, GATEWAY, DIRECT, IN_TURN = "ray", "serve", "gateway", "direct", "in_turn"
+WAYS = {
+    RAY: "our gateway before the fleet on Ray",
+    SERVE: "a Ray program before it: Serve chooses, by our router",
+    GATEWAY: "our gateway before replicas of its own",
+    DIRECT: "no gateway: each group to its replica on Ray",
+    IN_TURN: "no gateway: to the replicas on Ray in turn",
+}
+TARGET_DIFFERENCE, TARGET_ADDED_MS = 0.03, 15.0
+MIN_FOR_P99 = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Objectives of an answer: complete, with first token and end at most this long after it was due."""
+
+    ttft_ms: float = 200.0
+    e2el_ms: float = 1000.0
+
+    def met(self, answer: Answer) -> bool:
+        return answer.whole and answer.first_ms <= self.ttft_ms and answer.whole_ms <= self.e2el_ms
+
+
+def way_figures(answers: Sequence[Answer], slo: Slo) -> dict[str, Any]:
+    whole = [answer for answer in answers if answer.whole]
+    prompts = sum(answer.prompt_tokens for answer in whole)
+    first = sorted(answer.first_ms for answer in whole)
+    return {
+        "requests": len(answers),
+        "failed": len(answers) - len(whole),
+        "hit_share": sum(answer.cached_tokens for answer in whole) / prompts if prompts else 0.0,
+        "goodput": sum(map(slo.met, answers)) / len(answers) if answers else 0.0,
+        "ttft_ms_p50": quantile(first, 0.5) if first else None,
+        "ttft_ms_p99": quantile(first, 0.99) if len(first) >= MIN_FOR_P99 else None,
+        "e2el_ms_p50": quantile(sorted(one.whole_ms for one in whole), 0.5) if whole else None,
+    }
+
+
+def compared(ways: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The fleet on Ray as a share of our gateway alone, and against the direct call."""
+    ray, gateway, direct = ways[RAY], ways[GATEWAY], ways[DIRECT]
+    found: dict[str, Any] = {
+        f"{name}_difference": ray[name] / gateway[name] - 1 if gateway[name] else None
+        for name in ("hit_share", "goodput")
+    }
+    both = ray["ttft_ms_p50"], direct["ttft_ms_p50"]
+    found["added_ttft_ms_p50"] = None if None in both else both[0] - both[1]
+    return found
+
+
+def kill_figures(answers: Sequence[Answer], deadline_s: float) -> dict[str, Any]:
+    whole = [answer.whole_ms for answer in answers if answer.whole]
+    return {
+        "requests": len(answers),
+        "lost": len(answers) - len(whole),
+        "broken": sum(answer.broken for answer in answers),
+        "again": sum(answer.calls > 1 for answer in answers),
+        "slowest_ms": max(whole, default=None),
+        "deadline_s": deadline_s,
+    }
+
+
+def report(
+    rounds: Mapping[str, Sequence[Sequence[Answer]]],
+    slo: Slo,
+    kills: Mapping[str, Mapping[str, Any]],
+    hung_up: Mapping[str, int],
+) -> dict[str, Any]:
+    ways = {
+        way: {
+            **way_figures([answer for one in seen for answer in one], slo),
+            "rounds": [_short(way_figures(one, slo)) for one in seen],
+        }
+        for way, seen in rounds.items()
+    }
+    compared_ways = compared(ways)
+    added = compared_ways["added_ttft_ms_p50"]
+    return {
+        "slo": asdict(slo),
+        "ways": ways,
+        "compared": compared_ways,
+        "killed": dict(kills),
+        "hung_up": dict(hung_up),
+        "targets": {"difference": TARGET_DIFFERENCE, "added_ttft_ms_p50": TARGET_ADDED_MS},
+        "passed": {
+            "hit_share": _within(compared_ways["hit_share_difference"]),
+            "goodput": _within(compared_ways["goodput_difference"]),
+            "added_ttft": added is not None and added <= TARGET_ADDED_MS,
+            "killed": all(not one["lost"] for one in kills.values()),
+            "hung_up": hung_up["aborted"] == hung_up["requests"] and not hung_up["completed"],
+        },
+    }
+
+
+def _short(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: found[name] for name in ("hit_share", "goodput", "ttft_ms_p50")}
+
+
+def _within(difference: float | None) -> bool:
+    return difference is not None and difference >= -TARGET_DIFFERENCE
+
 
 NAME, REPLICAS = "figures", 4
 SCRIPT = {
@@ -45,8 +143,7 @@ SCRIPT = {
     "block-chars": "512",
     "cache-blocks": "64",
 }
-"""An uncached prompt takes 0.24 s to the first token, one with a cached prefix 0.04 s. A replica's cache
-holds the prefixes of less than half of the groups."""
+"""An uncached prompt takes 0.24 s to the first token, one with a cached prefix 0.04 s."""
 CLIENT_TIMEOUT_S = 200.0
 SETTLE_S = 3.0
 REPLACE_TIMEOUT_S = 120.0
@@ -71,8 +168,7 @@ class RayOptions:
 
 
 def measure_ray(options: RayOptions, ray: Path, note: Note = lambda _: None) -> dict[str, Any]:
-    """The report; blocks. `ray`: the program. Raises `LaunchError` and `DeployError` if something does not
-    start."""
+    """The report; blocks. Raises `LaunchError` and `DeployError` if something does not start."""
     words = [word for name, value in SCRIPT.items() for word in (f"--{name}", value)]
     script = script_of(parse([*words, "--model", MODEL]), "")
     with ExitStack() as stack:
@@ -187,11 +283,6 @@ def front_process(cluster: RayCluster) -> Iterator[str]:
 def _rounds(
     options: RayOptions, orders: dict[str, Order], in_turn: Order, note: Note
 ) -> dict[str, list[list[Answer]]]:
-    """Counted answers of each round.
-
-    Each round has its own texts, so that nothing is cached at its start; every other one takes the ways in
-    reverse order.
-    """
     seen: dict[str, list[list[Answer]]] = {way: [] for way in (*orders, IN_TURN)}
     for number in range(options.rounds):
         ways = list(orders) if number % 2 else list(orders)[::-1]
@@ -205,7 +296,6 @@ def _rounds(
 
 
 def _killed(options: RayOptions, order: Order, fleet: FleetOnRay, note: Note) -> dict[str, Any]:
-    """Kill the process of the busiest replica under load. The kernel ends its engine with it."""
     client = "pipeline" if order.ray else "gateway"
     note(f"a replica is killed: {client}")
     load = replace(options.load, nonce=f"kill-{client}", max_tokens=options.kill_tokens)
@@ -235,8 +325,6 @@ def _replaced_s(fleet: FleetOnRay, victim: str) -> float:
 
 
 def _hung_up(options: RayOptions, gateway: str, fleet: FleetOnRay) -> dict[str, int]:
-    """Number of clients of `gateway` that disconnected at the first token, and the engines' counts of their
-    requests."""
     load = replace(
         options.load, requests=options.hang_ups, max_tokens=options.hang_up_tokens, nonce="hang-up"
     )
@@ -259,7 +347,6 @@ def run_client(order: Order) -> list[Answer]:
 
 
 def _sleep_until_due(seconds: float, done: Callable[[], bool]) -> None:
-    """Sleep; raises `LaunchError` if the client has ended before."""
     time.sleep(seconds)
     if done():
         raise LaunchError("the client ended before the kill")

@@ -15,10 +15,8 @@ from itertools import pairwise
 import pytest
 
 from forebay.bench.client import INTERRUPTED, LoadProgress, check_files, measure, run_load
-from forebay.bench.load.lengths import Exactly
-from forebay.bench.load.plan import Load, make_load
-from forebay.bench.load.schedules import Bursts, ClosedLoop, Constant, Poisson
-from forebay.bench.load.workloads import RandomTokens, SessionWorkload
+from forebay.bench.load.schedules import Bursts, ClosedLoop, Constant, Poisson, RequestLoad, make_load
+from forebay.bench.load.workloads import Exactly, RandomTokens, SessionWorkload
 from forebay.bench.records import LoadRequest, LoadRun, RequestRecord
 from forebay.bench.targets.base import OnPiece, Piece
 from forebay.bench.targets.openai import OpenAiTarget
@@ -325,7 +323,7 @@ def file_limit(soft: int, hard: int) -> Iterator[None]:
         patch.undo()
 
 
-def closed(concurrency: int) -> Load:
+def closed(concurrency: int) -> RequestLoad:
     return make_load(ClosedLoop(concurrency), SHORT, 1)
 
 

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from forebay.bench.engine_signals import EngineSignals
+from forebay.bench.sampling import EngineSignals
 from forebay.engine.client import HttpEngine
 from forebay.errors import SettingError
 from forebay.records import Request

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.bench.processor import ENDED, ProcessUse, check_proc, process_use, used_between
+from forebay.bench.resources import ENDED, ProcessUse, check_proc, process_use, used_between
 from forebay.errors import LaunchError, SetupError
 from forebay.testing.waiting import wait_until
 from forebay.thread_names import name_thread

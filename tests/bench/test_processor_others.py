@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from forebay.bench import processor
-from forebay.bench.processor import ProcessorUse, disturbed, processor_use
+from forebay.bench import resources
+from forebay.bench.resources import ProcessorUse, disturbed, processor_use
 from forebay.testing.waiting import wait_until
 
 WORK_S = 0.3
@@ -46,7 +46,7 @@ def test_the_time_of_the_machine_continues() -> None:
 
 
 def test_cores_that_may_not_be_used_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor, "usable_cores", lambda: ())
+    monkeypatch.setattr(resources, "usable_cores", lambda: ())
     assert processor_use().all_s == 0
 
 

@@ -18,8 +18,7 @@ from forebay.bench.load.workloads import (
 )
 from forebay.bench.serve import LoadOptions, TargetOptions
 from forebay.bench.targets.openai import OpenAiTarget
-from forebay.bench.targets.tgi import TgiTarget
-from forebay.bench.targets.triton import TritonTarget
+from forebay.bench.targets.others import TgiTarget, TritonTarget
 from forebay.errors import SettingError
 
 TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forebay.bench.engine_signals import fetch_version
+from forebay.bench.sampling import fetch_version
 from forebay.bench.serve import LoadOptions, TargetOptions, run_provenance, run_sources, serve_runs
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed

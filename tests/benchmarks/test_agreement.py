@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.agreement import adjusted_rand, mutual_information
+from benchmarks.clusterings import adjusted_rand, mutual_information
 from hypothesis import given
 from hypothesis import strategies as st
 

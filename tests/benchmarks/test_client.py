@@ -16,8 +16,8 @@ two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs t
 @two_cores
 def test_a_run_has_its_figures_and_frees_its_core(monkeypatch: pytest.MonkeyPatch) -> None:
     # A busy machine is late, and falls behind.
-    monkeypatch.setattr("forebay.bench.load_checks.MAX_LATE_S", 60.0)
-    monkeypatch.setattr("forebay.bench.load_checks.MAX_BEHIND", 60.0)
+    monkeypatch.setattr("forebay.bench.verdict.MAX_LATE_S", 60.0)
+    monkeypatch.setattr("forebay.bench.verdict.MAX_BEHIND", 60.0)
     cores = os.sched_getaffinity(0)
     options = ClientOptions(rates=(50.0,), seconds=2.0, tokens=4)
     found = orjson.loads(orjson.dumps(measure_client(options)))
@@ -33,8 +33,8 @@ def test_a_run_has_its_figures_and_frees_its_core(monkeypatch: pytest.MonkeyPatc
 
 @two_cores
 def test_a_client_that_is_too_late_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forebay.bench.load_checks.MAX_LATE_S", 0.0)
-    monkeypatch.setattr("forebay.bench.load_checks.MAX_LATE_OF_TTFT", 0.0)
+    monkeypatch.setattr("forebay.bench.verdict.MAX_LATE_S", 0.0)
+    monkeypatch.setattr("forebay.bench.verdict.MAX_LATE_OF_TTFT", 0.0)
     words = ["client", "--rate", "50", "--seconds", "1", "--tokens", "2"]
     result = CliRunner().invoke(application(), words)
     assert result.exit_code == 1

@@ -10,12 +10,12 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from benchmarks.cli.cost import show_cost
+from benchmarks.cli.overhead import show_cost
 from benchmarks.cost import PARTS, Cost, CostOptions, LoadCost, cost_document, measure_cost, part_of
 from rich.console import Console
 
 from benchmarks import cost
-from forebay.bench.processor import ProcessUse
+from forebay.bench.resources import ProcessUse
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from benchmarks.disaggregation import measure, most_rate
 
+from forebay.planning.simulate import Slo
 from forebay.planning.simulate.disaggregation import Transfer, at_rate
 from forebay.planning.simulate.engine import LLAMA_8B
-from forebay.planning.simulate.figures import Slo
 from forebay.planning.simulate.traces import PoissonArrivals
 
 

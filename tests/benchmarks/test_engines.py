@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
-from benchmarks.engines import EnginesOptions, measure_engines, passed, requests_of
+from benchmarks.routing import EnginesOptions, measure_engines, passed, requests_of
 
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed

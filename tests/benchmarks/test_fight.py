@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from benchmarks.fight import FightEvent, fight_events, measure_fight, read_posts, scored
-from benchmarks.trends import Sighting, Span
+from benchmarks.trends import FightEvent, Sighting, Span, fight_events, measure_fight, read_posts, scored
 
 from forebay.apps.trends.terms import terms_of
 from forebay.errors import SettingError

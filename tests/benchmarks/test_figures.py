@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.figures import Checkpoint, Seen, figures, quantile, schedule
-from benchmarks.workload import Workload
+from benchmarks.workload import Checkpoint, Seen, Workload, figures, quantile, schedule
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.gateway import GatewayOptions, measure_gateway, report
-from benchmarks.gateway_client import Answer
-from benchmarks.users import UsersOptions, measure_users
+from benchmarks.gateway import Answer, GatewayOptions, UsersOptions, measure_gateway, measure_users, report
 
 from forebay.errors import LaunchError
 

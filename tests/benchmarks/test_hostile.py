@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.gateway import GatewayOptions
-from benchmarks.gateway_client import Answer
-from benchmarks.hostile import Rounds, measure_hostile, report
-from benchmarks.hostile_client import WAYS
+from benchmarks.gateway import Answer, GatewayOptions
+from benchmarks.hostile import WAYS, Rounds, measure_hostile, report
 
 from forebay.testing.script import FAULTS
 

@@ -6,7 +6,7 @@ import math
 import os
 
 import pytest
-from benchmarks.http_calls import HttpCallsOptions, installed, measure_http_calls
+from benchmarks.client import HttpCallsOptions, installed, measure_http_calls
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from benchmarks.kleinberg import GAMMA, MAX_SHARE, SCALING, bursts
+from benchmarks.bursts import GAMMA, MAX_SHARE, SCALING, kleinberg_bursts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,7 +36,7 @@ def cost(
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(20, 60)), min_size=1, max_size=8))
 def test_the_sequence_is_the_cheapest(batches: list[tuple[int, int]]) -> None:
     counts, totals = [count for count, _ in batches], [total for _, total in batches]
-    (found,) = bursts(np.array([counts], float), np.array(totals, float))
+    (found,) = kleinberg_bursts(np.array([counts], float), np.array(totals, float))
     states = [0] * len(counts)
     for each in found:
         states[each.first : each.end] = [1] * (each.end - each.first)
@@ -49,7 +49,7 @@ def test_the_sequence_is_the_cheapest(batches: list[tuple[int, int]]) -> None:
 def test_a_burst_is_found_where_it_is() -> None:
     counts = np.ones((2, 100))
     counts[0, 40:50] = 20
-    found, none = bursts(counts, np.full(100, 1000.0))
+    found, none = kleinberg_bursts(counts, np.full(100, 1000.0))
     assert [(each.first, each.end) for each in found] == [(40, 50)]
     assert found[0].weight > 50
     assert none == []

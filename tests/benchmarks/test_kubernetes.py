@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 from benchmarks.kubernetes.burst import BurstReport
-from benchmarks.kubernetes.container import Image, Probe, command_of, mapped, mounts
+from benchmarks.kubernetes.container import Image, Probe, command_of, mapped, mounts, scripted_burst
 from benchmarks.kubernetes.measure import MISSING, isolated, measure_kubernetes
 from benchmarks.kubernetes.plane import MISSING as NO_PLANE
 from benchmarks.kubernetes.plane import kubernetes_home
 from benchmarks.kubernetes.restarts import RestartReport
 from benchmarks.kubernetes.seen import ReplicaSeen, Seen, levels, summary
-from benchmarks.kubernetes.variants import scripted_burst
 
 from forebay.deploy.kubernetes.deployment import IN_FLIGHT, PENDING, REPLICAS, WANTED
 from forebay.errors import SettingError

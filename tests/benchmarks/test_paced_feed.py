@@ -8,7 +8,7 @@ import math
 import orjson
 from aiohttp.test_utils import TestClient, TestServer
 from benchmarks.cost import started_feed
-from benchmarks.paced_feed import Pace, PacedFeed
+from benchmarks.feeds import Pace, PacedFeed
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from benchmarks.evaluation import ray_fleet as page
-from benchmarks.ray_fleet.client import Answer, Order, over_fleet, over_http
-from benchmarks.ray_fleet.figures import (
+from benchmarks.evaluation import routing as page
+from benchmarks.ray_fleet.client import MODEL, Answer, Order, PrefixLoad, over_fleet, over_http
+from benchmarks.ray_fleet.measure import (
     DIRECT,
     GATEWAY,
     RAY,
@@ -20,7 +20,6 @@ from benchmarks.ray_fleet.figures import (
     report,
     way_figures,
 )
-from benchmarks.ray_fleet.load import MODEL, PrefixLoad
 from tests.harness.ray_serve import ScriptedServe, application, body
 
 from forebay.testing.replica import FakeReplica, ReplicaScript, ReplicaThread

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.kills import AFTER_S, DOWN_S, MAX_RESULTS, TURNS, WITH_BROKER, plan
+from benchmarks.killable import AFTER_S, DOWN_S, MAX_RESULTS, TURNS, WITH_BROKER, plan
 
 
 def test_the_same_seed_gives_the_same_kills_and_another_seed_others() -> None:

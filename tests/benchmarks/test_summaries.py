@@ -7,9 +7,8 @@ import random
 from pathlib import Path
 
 import pytest
-from benchmarks.chats import measure_chats, read_channels
 from benchmarks.stage import RealStage, SimulatedStage
-from benchmarks.summaries import Tally, measure_summaries, told_once
+from benchmarks.summaries import Tally, measure_chats, measure_summaries, read_channels, told_once
 
 from forebay.apps.summaries.intake import Arrival
 from forebay.apps.summaries.plan import HOUR_MS, SummaryPlan, Windows

@@ -42,7 +42,7 @@ def run(*words: str, status: int = 0) -> str:
 @pytest.fixture(autouse=True)
 def nothing_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine any request may be late."""
-    monkeypatch.setattr("forebay.bench.load_checks.MAX_LATE_S", 60.0)
+    monkeypatch.setattr("forebay.bench.verdict.MAX_LATE_S", 60.0)
 
 
 def test_a_server_is_measured_and_everything_written(tmp_path: Path) -> None:

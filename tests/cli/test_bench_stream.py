@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from forebay.bench.report.html_stream import stream_page
 from forebay.bench.stream.document import MeasuredStream, event_lines, measured_stream
-from forebay.bench.stream.options import EventSlo
+from forebay.bench.stream.events import EventSlo
 from forebay.bench.stream.records import ResultRecord
 from forebay.cli import application
 from forebay.cli.bench_stream_figures import headlines, load_words, rate_words, reported, show_rate

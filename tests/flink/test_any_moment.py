@@ -13,8 +13,7 @@ from random import Random
 from typing import Any
 
 import orjson
-from benchmarks.chatter import chatter, expected_summaries
-from benchmarks.conversations import MAX_TOKENS, expected_answers, messages
+from benchmarks.conversations import MAX_TOKENS, chatter, expected_answers, expected_summaries, messages
 from benchmarks.expected_events import TopicsJob, TrendsJob
 from benchmarks.workloads import RECOVERY_SUMMARIES
 from hypothesis import given

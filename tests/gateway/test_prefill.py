@@ -21,7 +21,7 @@ from forebay.fleet.kv_handover import PREFILL_PARAMS
 from forebay.gateway.prefill import MAX_DEPTH, decode_body, kv_transfer_in, prefill_body
 from forebay.gateway.routes import EMBED_PATH
 from forebay.testing.replica import FakeReplica
-from forebay.testing.replica.kv_caches import KvPlace
+from forebay.testing.replica.work import KvPlace
 from forebay.testing.script import Fixed
 
 from .conftest import serving, spec_of

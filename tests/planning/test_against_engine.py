@@ -14,11 +14,10 @@ from tools.model_defaults import installed_defaults, text_of
 
 import forebay.planning
 from forebay.engine.launch.environment import engine_python
-from forebay.planning.config_fields import Fields
-from forebay.planning.defaults import DATA, text_config
+from forebay.planning.defaults import DATA, Fields, text_config
+from forebay.planning.kv_cache import MAMBA_2, recurrent_of
 from forebay.planning.layers import KINDS, layer_counts
 from forebay.planning.model_config import ModelShape, shape_of
-from forebay.planning.recurrent import MAMBA_2, recurrent_of
 from forebay.settings import load_settings
 
 ALIKE = ("ministral3", "mistral", "mixtral", "phi3", "phimoe", "qwen3_moe", "starcoder2")

@@ -6,8 +6,7 @@ import pytest
 from tests.planning.test_model_config import DEEPSEEK_V3, LLAMA
 
 from forebay.errors import SettingError
-from forebay.planning.accelerators import ACCELERATORS, GIB, find_accelerator
-from forebay.planning.memory import cache_plan, plan_memory
+from forebay.planning.memory import ACCELERATORS, GIB, cache_plan, find_accelerator, plan_memory
 from forebay.planning.model_config import shape_of
 
 

@@ -8,9 +8,8 @@ import pytest
 from tests.planning import model_configs as models
 
 from forebay.errors import SettingError
-from forebay.planning.accelerators import GIB, find_accelerator
 from forebay.planning.kv_cache import CachedLayers
-from forebay.planning.memory import cache_plan, plan_memory
+from forebay.planning.memory import GIB, cache_plan, find_accelerator, plan_memory
 from forebay.planning.model_config import shape_of
 
 

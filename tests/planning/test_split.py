@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import SettingError
+from forebay.planning.simulate import Slo
 from forebay.planning.simulate.disaggregation import Transfer
 from forebay.planning.simulate.engine import LLAMA_8B
-from forebay.planning.simulate.figures import Slo
 from forebay.planning.simulate.traces import PoissonArrivals, TraceRequest
-from forebay.planning.split import PhaseWork, phase_work, plan_split, split_of
+from forebay.planning.workload import PhaseWork, phase_work, plan_split, split_of
 
 SECONDS = st.floats(1e-6, 1e4)
 

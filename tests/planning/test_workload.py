@@ -8,12 +8,10 @@ import pytest
 from tests.planning.test_model_config import LLAMA
 
 from forebay.errors import SettingError
-from forebay.planning.accelerators import ACCELERATORS, find_accelerator
-from forebay.planning.memory import plan_memory
+from forebay.planning.memory import ACCELERATORS, find_accelerator, plan_memory
 from forebay.planning.model_config import shape_of
-from forebay.planning.simulate import Scenario
+from forebay.planning.simulate import Scenario, Slo
 from forebay.planning.simulate.engine import LLAMA_8B, EngineModel
-from forebay.planning.simulate.figures import Slo
 from forebay.planning.simulate.traces import PoissonArrivals, TraceRequest
 from forebay.planning.workload import engine_of, plan_workload
 

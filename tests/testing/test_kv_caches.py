@@ -7,7 +7,7 @@ import orjson
 from forebay.engine.protocol import KV_TRANSFER
 from forebay.fleet.kv_handover import PREFILL_PARAMS
 from forebay.testing.replica.asked import ParsedRequest, read_body
-from forebay.testing.replica.kv_caches import KvCaches
+from forebay.testing.replica.work import KvCaches
 
 
 def asked(prompt: str, params: object) -> ParsedRequest:

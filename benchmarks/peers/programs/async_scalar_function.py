@@ -1,11 +1,8 @@
 """PyFlink's AsyncScalarFunction in the Table API, after
 https://nightlies.apache.org/flink/flink-docs-stable/docs/dev/table/functions/udfs/#asynchronous-scalar-functions
-and the example `pyflink/examples/table/async/async_scalar_function.py`.
-
-PyFlink 2.3 reads every row into the same list, and a call reads it only when it begins, on another thread: by
-then the list has a later row (https://issues.apache.org/jira/browse/FLINK-39532; `shared_row.py` shows it).
-With the option `copy_rows` each call gets its own list.
-"""
+and the example `pyflink/examples/table/async/async_scalar_function.py`. PyFlink 2.3 reads every row
+into the same list, and a call reads it only when it begins, on another thread: by then the list has
+a later row (https://issues.apache.org/jira/browse/FLINK-39532; `shared_row.py` shows it)."""
 
 from __future__ import annotations
 

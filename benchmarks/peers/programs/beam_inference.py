@@ -1,10 +1,8 @@
 """Beam's RunInference with a handler for a remote model, after
-https://beam.apache.org/documentation/ml/about-ml/ and the docstring of `RemoteModelHandler`.
-
-Beam's Kafka source is a Java transform, whose service is fetched from Maven Central. So a splittable DoFn
-reads the topic, after https://beam.apache.org/documentation/programming-guide/#splittable-dofns, and commits
-its offsets once the runner has the bundle's outputs (`BundleFinalizerParam`).
-"""
+https://beam.apache.org/documentation/ml/about-ml/ and the docstring of `RemoteModelHandler`. So a
+splittable DoFn reads the topic, after
+https://beam.apache.org/documentation/programming-guide/#splittable-dofns, and commits its offsets
+once the runner has the bundle's outputs (`BundleFinalizerParam`)."""
 
 from __future__ import annotations
 

@@ -56,7 +56,6 @@ def environment(order: dict[str, Any], options: dict[str, str] | None = None) ->
 
 
 def read_events(env: StreamExecutionEnvironment, order: dict[str, Any]) -> DataStream:
-    """The events as texts."""
     source = (
         KafkaSource.builder()
         .set_bootstrap_servers(order["bootstrap"])

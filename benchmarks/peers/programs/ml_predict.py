@@ -1,11 +1,8 @@
 """Flink SQL's ML_PREDICT with the provider `openai`, after
 https://nightlies.apache.org/flink/flink-docs-stable/docs/connectors/models/openai/ and
 https://nightlies.apache.org/flink/flink-docs-stable/docs/sql/reference/queries/model-inference/.
-
-The provider's HTTP client has at most five requests in flight per host, and no option changes that. There is
-one client per pair of endpoint and key: with `models` above 1, events are spread over models with different
-keys, which engines without keys ignore.
-"""
+The provider's HTTP client has at most five requests in flight per host, and no option changes
+that."""
 
 from __future__ import annotations
 

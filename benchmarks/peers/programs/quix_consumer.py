@@ -1,9 +1,7 @@
 """Quix Streams with a hand-written asynchronous consumer, on its consumer and producer:
 https://quix.io/docs/quix-streams/api-reference/application.html (`get_consumer`, `get_producer`).
-
-Its own StreamingDataFrame handles one message after the other. Offsets are committed once every earlier event
-has its result, for at-least-once as in https://quix.io/docs/quix-streams/configuration.html.
-"""
+Offsets are committed once every earlier event has its result, for at-least-once as in
+https://quix.io/docs/quix-streams/configuration.html."""
 
 from __future__ import annotations
 

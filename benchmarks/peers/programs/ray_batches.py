@@ -1,10 +1,7 @@
 """Ray Data's LLM processor for an HTTP server, after
-https://docs.ray.io/en/latest/data/working-with-llms.html#openai-compatible-endpoint.
-
-Ray Data is for bounded data: `read_kafka` only supports the trigger `once`
-(https://docs.ray.io/en/latest/data/api/doc/ray.data.read_kafka.html). So the records that have arrived are
-one data set, repeatedly. The next start is saved after each, for a restart.
-"""
+https://docs.ray.io/en/latest/data/working-with-llms.html#openai-compatible-endpoint. Ray Data is
+for bounded data: `read_kafka` only supports the trigger `once`
+(https://docs.ray.io/en/latest/data/api/doc/ray.data.read_kafka.html)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tests whether PyFlink's AsyncScalarFunction gives each row its own answer: prints how many of 1,000 numbers
-are returned as another. Needs only PyFlink and Java."""
+"""Tests whether PyFlink's AsyncScalarFunction gives each row its own answer: prints how many of
+1,000 numbers are returned as another."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Checks that a run's answers are those that were requested, with correct counts.
-
-Each check returns the reason why not, or None.
-"""
+"""Checks that a run's answers are those that were requested, with correct counts."""
 
 from __future__ import annotations
 
@@ -14,21 +11,17 @@ from forebay.bench.metrics import output_tokens, prompt_tokens
 from forebay.bench.records import LoadRun, RequestRecord
 
 MAX_FAILED_SHARE = 0.001
-"""Failed requests have no latency: one in a hundred leaves the p99 open, one in a thousand moves it little.
-"""
+"""One failure in a hundred leaves the p99 open; one in a thousand moves it little."""
 MAX_WRONG_SHARE = 0.01
-"""Share of answers that may have a wrong length or count; rates move by no more than that."""
+"""Answers that may have a wrong length or count; rates move by no more."""
 MAX_PROMPT_ERROR = 0.05
 MAX_TEMPLATE_TOKENS = 2
-"""Allowed difference between the server's prompt count and ours: a share, or the tokens that begin and end a
-text."""
+"""Difference allowed between the server's prompt count and ours: a share, or these tokens."""
 MAX_CACHED_SHARE = 0.01
-"""Share of prompt tokens that a prefix cache may hold if prompts share no prefix: a chat template is a
-smaller part of a long prompt."""
+"""Of prompts that share no prefix: a chat template is a smaller part of a long prompt."""
 MAX_COUNTER_ERROR = 0.01
 PROBE_TOKENS = 16
-"""Allowed difference between the engine's count of generated tokens and the sum of the answers: a share, or
-what it takes to probe the server."""
+"""Difference allowed between the engine's count and the answers': a share, or a probe."""
 CLOCK_STEP_S = 0.001
 """Timers may fire this much early, by the resolution of their clock."""
 MAX_ERROR_CHARS = 200
@@ -110,7 +103,6 @@ def _counts_agree(run: LoadRun) -> str | None:
 
 
 def _came(record: RequestRecord) -> int:
-    """The least number of tokens received: chunks without a count hold one each."""
     return sum(1 if chunk.tokens is None else chunk.tokens for chunk in record.chunks)
 
 
@@ -119,7 +111,6 @@ def _disagrees(record: RequestRecord) -> bool:
 
 
 def _engine_agrees(run: LoadRun) -> str | None:
-    """The engine's own token count, if it was sampled before the first request and after the last."""
     engine = _counted(run, "generation_tokens")
     counts = [output_tokens(record) for record in run.records]
     if engine is None or not counts or len(_answered(run)) < len(counts) or None in counts:
@@ -157,7 +148,6 @@ def _has_other_length(record: RequestRecord) -> bool:
 
 
 def _had_no_cache(run: LoadRun) -> str | None:
-    """Cache hits, from the answers' usage or else from the engine's counters."""
     if any(record.group is not None or record.session is not None for record in run.records):
         return None
     counted = [record for record in _answered(run) if record.cached_tokens is not None]
@@ -193,8 +183,6 @@ def _answered(run: LoadRun) -> list[RequestRecord]:
 
 
 def _counted(run: LoadRun, name: str) -> float | None:
-    """How much a counter of the engine grew over the run; None if it was not sampled on both sides of it, or
-    the engine restarted."""
     sent_s = [record.sent_s for record in run.records if record.sent_s is not None]
     seen = [(sample.at_s, sample.values[name]) for sample in run.samples if name in sample.values]
     if not sent_s or len(seen) < 2:

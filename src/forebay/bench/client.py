@@ -13,17 +13,17 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
-from forebay.bench.load.plan import Load
+from forebay.bench.load.schedules import RequestLoad
 from forebay.bench.records import Chunk, LoadRequest, LoadRun, RequestRecord
 from forebay.bench.targets.base import Piece, Target, trial_requests
 from forebay.errors import AttemptTimeout, EngineError, SetupError
 
 TIMEOUT_S = 600.0
 START_S = 0.05
-"""From when everything is ready to the start of the schedule, for the work before the first request."""
+"""Time for the work before the first request."""
 PROGRESS_S = 0.5
 AT_ONCE_S = 0.005
 """Requests due within this time need a connection each, however fast the answers are."""
@@ -46,12 +46,11 @@ OnProgress = Callable[[LoadProgress], None]
 
 
 def measure(
-    target: Target, load: Load, *, timeout_s: float = TIMEOUT_S, on_progress: OnProgress | None = None
+    target: Target, load: RequestLoad, *, timeout_s: float = TIMEOUT_S, on_progress: OnProgress | None = None
 ) -> LoadRun:
     """Open `target`, send it `load` and close it; blocks until the last answer.
 
-    On the main thread, Ctrl-C and SIGTERM end the run: the result then has `complete` False. Raises what
-    `check_files` and the target's `open` raise.
+    On the main thread, Ctrl-C and SIGTERM end the run, which then is not `complete`.
     """
     check_files(load)
     stops = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
@@ -80,7 +79,6 @@ def measure(
 
 @contextmanager
 def _frozen_objects() -> Iterator[None]:
-    """Hide existing objects from the garbage collector. Objects that the caller has frozen stay frozen."""
     by_caller = gc.get_freeze_count() > 0
     gc.collect()
     gc.freeze()
@@ -93,7 +91,7 @@ def _frozen_objects() -> Iterator[None]:
 
 async def run_load(
     target: Target,
-    load: Load,
+    load: RequestLoad,
     *,
     timeout_s: float = TIMEOUT_S,
     on_progress: OnProgress | None = None,
@@ -101,19 +99,17 @@ async def run_load(
 ) -> LoadRun:
     """Send `load` to the open `target`.
 
-    In an open loop each request is sent when it is due, however many are unanswered. A request that is late,
-    because this process is late or its session's previous turn is unanswered, does not delay the others. Each
-    ends after `timeout_s` at the latest, with an error. `stop` ends the run: requests in flight are recorded
-    as interrupted, unsent ones not at all.
+    A late request delays no other. Each ends with an error after `timeout_s`. `stop` ends the run:
+    requests in flight are recorded as interrupted, unsent ones not at all.
     """
     return await _Run(target, load, timeout_s, on_progress, stop or asyncio.Event()).run()
 
 
-def check_files(load: Load) -> None:
-    """Make sure that this process may open as many sockets as `load` needs at a time.
+def check_files(load: RequestLoad) -> None:
+    """Make sure that this process may open as many sockets as `load` needs.
 
-    That is all of a closed loop, and as many requests of an open loop as are due within any one second.
-    Raises the process's own limit if the system allows it. Raises `SetupError` if that is not enough.
+    That is all of a closed loop, and the requests of an open loop due within one second. Raises the
+    soft limit, or `SetupError` if the hard one is too low.
     """
     needed = OTHER_FILES + (load.concurrency or _most_within(load, 1.0))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -127,63 +123,39 @@ def check_files(load: Load) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed if most == resource.RLIM_INFINITY else most, hard))
 
 
-def at_once(load: Load) -> int:
+def at_once(load: RequestLoad) -> int:
     """The most requests that `load` sends at one moment; at least 1."""
     return max(1, load.concurrency or _most_within(load, AT_ONCE_S))
 
 
-def _most_within(load: Load, seconds: float) -> int:
+def _most_within(load: RequestLoad, seconds: float) -> int:
     due_s = sorted(one.due_s or 0.0 for one in load.requests)
     return max((bisect_right(due_s, at_s + seconds) - index for index, at_s in enumerate(due_s)), default=0)
 
 
+@dataclass(slots=True, eq=False)
 class _Flight:
-    """One request in flight.
-
-    Observations go into arrays: with a million small objects the garbage collector would pause the run and
-    delay its timestamps.
-    """
-
-    __slots__ = (
-        "_clock",
-        "cached_tokens",
-        "chunk_tokens",
-        "chunks_s",
-        "due_s",
-        "ended_s",
-        "error",
-        "expired",
-        "finish_reason",
-        "first_byte_s",
-        "output_tokens",
-        "prompt_tokens",
-        "request",
-        "sent_s",
-        "status",
-    )
-
-    def __init__(self, request: LoadRequest, due_s: float, clock: Callable[[], float]) -> None:
-        self.request = request
-        self.due_s = due_s
-        self._clock = clock
-        self.sent_s: float | None = None
-        self.first_byte_s: float | None = None
-        self.ended_s = 0.0
-        self.chunks_s = array("d")
-        self.chunk_tokens = array("l")
-        self.status: int | None = None
-        self.prompt_tokens: int | None = None
-        self.output_tokens: int | None = None
-        self.cached_tokens: int | None = None
-        self.finish_reason: str | None = None
-        self.error: str | None = None
-        self.expired = False
+    request: LoadRequest
+    due_s: float
+    clock: Callable[[], float]
+    sent_s: float | None = None
+    first_byte_s: float | None = None
+    ended_s: float = 0.0
+    chunks_s: array[float] = field(default_factory=lambda: array("d"))
+    chunk_tokens: array[int] = field(default_factory=lambda: array("l"))
+    status: int | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    finish_reason: str | None = None
+    error: str | None = None
+    expired: bool = False
 
     def on_piece(self, piece: Piece) -> None:
         if piece.status is not None:
             self.status = piece.status
             return
-        now_s = self._clock()
+        now_s = self.clock()
         if self.first_byte_s is None:
             self.first_byte_s = now_s
         if piece.content:
@@ -231,7 +203,7 @@ class _Run:
     def __init__(
         self,
         target: Target,
-        load: Load,
+        load: RequestLoad,
         timeout_s: float,
         on_progress: OnProgress | None,
         stop: asyncio.Event,

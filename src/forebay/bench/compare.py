@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from statistics import fmean
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from forebay.bench.metrics import RequestFigures, RequestSlo, is_good, request_figures
 from forebay.bench.records import RequestRecord
 from forebay.bench.report.document import MeasuredRun, Report
-from forebay.bench.report.loads import flattened, load_name, load_of, loads, target_of
+from forebay.bench.report.figures_table import flattened, load_name, load_of, loads, target_of
 from forebay.bench.statistics import bootstrap_difference, difference_interval, present
-from forebay.bench.verdict import Verdict
+from forebay.bench.stream.document import MeasuredStream
 from forebay.errors import SettingError
 
 WELCH = "Welch's interval over repeats"
@@ -21,38 +21,13 @@ BOOTSTRAP = "block bootstrap over requests"
 SAME_NEEDED = ("model", "tokenizer")
 
 
-class RecordedDocument(Protocol):
-    @property
-    def complete(self) -> bool: ...
-
-    @property
-    def asked(self) -> Mapping[str, Any]: ...
-
-    @property
-    def provenance(self) -> Mapping[str, Any]: ...
-
-
-class ComparedRun(Protocol):
-    @property
-    def run(self) -> RecordedDocument: ...
-
-    @property
-    def slo(self) -> object | None: ...
-
-    @property
-    def verdict(self) -> Verdict | None: ...
-
-
-Run = TypeVar("Run", bound=ComparedRun)
+Run = TypeVar("Run", bound=MeasuredRun | MeasuredStream)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One figure of both runs: `before`, `after`, and the 95 % interval of `after` − `before`.
-
-    `unit`: s, /s or share. `low`, `high`: None if no interval is known, as for the throughput of one run
-    each. `method`: where the interval comes from.
-    """
+    """`after` − `before` of one figure, with its 95 % interval; `unit`: s, /s or share. `low`,
+    `high`: None if unknown, as for the throughput of one run each."""
 
     name: str
     unit: str
@@ -65,7 +40,6 @@ class Difference:
 
     @property
     def relative(self) -> float | None:
-        """The difference as a share of `before`; None if that is 0."""
         return (self.after - self.before) / abs(self.before) if self.before else None
 
     @property
@@ -89,8 +63,7 @@ class LoadComparison(Generic[Run]):
 
 @dataclass(frozen=True, slots=True)
 class Comparison(Generic[Run]):
-    """`obstacles`: reasons against the comparison that were overruled. `changes`: other differences:
-    (setting, before, after)."""
+    """`obstacles`: reasons against the comparison that were overruled."""
 
     loads: tuple[LoadComparison[Run], ...]
     obstacles: tuple[str, ...]
@@ -104,10 +77,9 @@ def compare(before: Report, after: Report, *, anyway: bool = False) -> Compariso
 def compare_runs(
     before: Sequence[Run], after: Sequence[Run], kind: FigureKind[Run], *, anyway: bool = False
 ) -> Comparison[Run]:
-    """Compare runs of one kind load by load; blocks for seconds if they hold many requests.
+    """Compare runs of one kind load by load; blocks for seconds.
 
-    Raises `SettingError` with all reasons against it: another model or workload, invalid or interrupted runs.
-    With `anyway`, it raises only if the two share no load and have more than one each.
+    Raises `SettingError` with all reasons against it. With `anyway`, only if no load is in both.
     """
     pairs, obstacles = _pairs(kind, before, after)
     obstacles += _other_settings(before, after)
@@ -179,10 +151,6 @@ def _interval(
 
 @dataclass(frozen=True, slots=True)
 class ComparedFigure(Generic[Run]):
-    """`of_run`: the figure of a whole run, or None. `samples`: the values of which it is the `percent`-th
-    percentile, or the mean if `percent` is None, ordered by when requests were due; None if it does not come
-    from requests."""
-
     name: str
     unit: str
     higher_is_better: bool
@@ -193,11 +161,8 @@ class ComparedFigure(Generic[Run]):
 
 @dataclass(frozen=True, slots=True)
 class FigureKind(Generic[Run]):
-    """What is compared for one kind of runs.
-
-    `loads`: the runs by load; `load`: what runs of one load share; `name`: of a run's load; `target`: the
-    server or pipeline; `settings`: what else may differ; `unlike`: reasons against comparing two of them.
-    """
+    """What is compared for one kind of runs. `load`: what runs of one load share; `settings`: what
+    else may differ; `unlike`: reasons against comparing two."""
 
     loads: Callable[[Sequence[Run]], Sequence[tuple[str, Sequence[Run]]]]
     load: Callable[[Run], Mapping[str, Any]]
@@ -244,7 +209,6 @@ FIGURES: tuple[ComparedFigure[MeasuredRun], ...] = (
         _good,
     ),
 )
-"""Times are response times: they start when a request was due."""
 SERVERS: FigureKind[MeasuredRun] = FigureKind(
     loads,
     lambda one: load_of(one.run.asked),
@@ -258,7 +222,6 @@ SERVERS: FigureKind[MeasuredRun] = FigureKind(
 def _pairs(
     kind: FigureKind[Run], all_before: Sequence[Run], all_after: Sequence[Run]
 ) -> tuple[list[tuple[str, Sequence[Run], Sequence[Run]]], list[str]]:
-    """Both by load, and the loads that only one of them has. One load each is always a pair."""
     before, after = kind.loads(all_before), kind.loads(all_after)
     several = any(len({kind.target(runs[0]) for _, runs in each}) > 1 for each in (before, after))
 

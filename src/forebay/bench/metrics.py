@@ -13,23 +13,13 @@ from forebay.bench.statistics import can_tell, percentile, present
 
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)
 MAX_TOKENS = 100_000
-"""Limit of token gaps per answer: the counts come from the server, which could claim any number in a few
-bytes."""
+"""Limit of token gaps per answer: a server could claim any number in a few bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFigures:
-    """One answered request, in seconds. *Response* times start when it was due, *service* times when it was
-    sent.
-
-    None if unknown: no content, a single token, or no count of tokens.
-
-    `schedule_delay_s`: from due to sent. `ttft_s`, `service_ttft_s`: to the first content. `e2el_s`,
-    `service_e2el_s`: to the last content, or to the end if there was none. `tpot_s`: (last − first content) /
-    (n − 1), with n tokens. `itl_mean_s`: the same over the tokens after the first chunk, if that has a count.
-    `chunk_gaps_s`: between chunks with content. `token_gaps_s`: between tokens: a chunk of k tokens gives one
-    gap and k − 1 zeros; empty if the tokens per chunk are unknown.
-    """
+    """One answered request, in seconds; None if unknown. *Response* times start when it was due,
+    *service* times when it was sent. docs/reference/measures.md has the formulas."""
 
     schedule_delay_s: float
     ttft_s: float | None
@@ -44,8 +34,7 @@ class RequestFigures:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """`std`: population standard deviation. `percentiles`: those of `PERCENTILES` for which there are enough
-    samples (`can_tell`), by number."""
+    """`std`: population standard deviation."""
 
     count: int
     mean: float
@@ -66,15 +55,11 @@ class RequestSlo:
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """The figures of a run. All rates are over `duration_s`.
+    """The figures of a run; rates are over `duration_s`.
 
-    `distributions`: schedule_delay, ttft, service_ttft, tpot, itl_mean, token_gap, chunk_gap, longest_gap,
-    e2el, service_e2el (seconds), prompt_tokens, output_tokens; absent without samples. `token_gap` and
-    `chunk_gap` pool all requests; `longest_gap` is the longest gap between two chunks of each request.
-
-    `requests_per_s`: answered requests. `output_tokens_per_s`, `total_tokens_per_s`: of answered requests;
-    None if one has no count. `goodput`: share of all offered requests that met the objectives, failures
-    counted against it; `good_requests_per_s`: their rate; None without objectives.
+    `distributions`: by name, absent without samples; `token_gap` and `chunk_gap` pool all requests.
+    Token rates are None if an answer has no count. `goodput`: share of all offered requests that
+    met the objectives.
     """
 
     offered: int
@@ -90,7 +75,6 @@ class RunFigures:
 
 
 def request_figures(record: RequestRecord) -> RequestFigures | None:
-    """The figures of one request; None if it was not answered."""
     if not record.answered or record.sent_s is None:
         return None
     at_s = [chunk.at_s for chunk in record.chunks]
@@ -116,8 +100,7 @@ def request_figures(record: RequestRecord) -> RequestFigures | None:
 
 
 def output_tokens(record: RequestRecord) -> int | None:
-    """The tokens of the answer by the server's usage, else the sum of its chunks' counts, else None. Not
-    the number of chunks: one may hold several tokens."""
+    """By the server's usage, else the sum of the chunks' counts, else None."""
     if record.output_tokens is not None:
         return record.output_tokens
     return _chunk_tokens(record)
@@ -129,8 +112,7 @@ def prompt_tokens(record: RequestRecord) -> int | None:
 
 
 def token_times(record: RequestRecord) -> list[float]:
-    """When each token arrived, which is when its chunk did; empty if the tokens per chunk are unknown or
-    exceed `MAX_TOKENS`. Without counts, as many chunks as tokens hold one each."""
+    """When each token's chunk arrived; empty if tokens per chunk are unknown or too many."""
     reported = _chunk_tokens(record)
     if reported is not None and reported > MAX_TOKENS:
         return []
@@ -142,8 +124,7 @@ def token_times(record: RequestRecord) -> list[float]:
 
 
 def is_good(record: RequestRecord, slo: RequestSlo) -> bool:
-    """Whether a request was answered and met all objectives. An unknown time misses its objective, but an
-    answer of one token has no time per token to meet."""
+    """Whether a request was answered and met all objectives."""
     figures = request_figures(record)
     return figures is not None and _keeps(figures, output_tokens(record), slo)
 

@@ -25,8 +25,7 @@ PACKAGES = ("forebay", "aiohttp", "httptools", "orjson", "uvloop")
 HASHED_AT_ONCE = 1 << 20
 MAX_WORD_CHARS = 500
 INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2", "sve", "asimd")
-"""Vector instructions by Linux's names, widest first: each may make an engine several times faster than the
-next."""
+"""Widest first: each may make an engine several times faster than the next."""
 
 
 def provenance(
@@ -41,12 +40,10 @@ def provenance(
     data: Path | None = None,
     secrets: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """The origin of a run as JSON values, without those that are None.
+    """The origin of a run as JSON values, without secrets, environment variables and Nones.
 
-    `command`: the words of a command line. `processes`: process numbers by name, whose command lines are
-    included, such as the engine's with its flags. `hidden_command` hides secrets in both. `data`: a file,
-    included by name and SHA-256. No environment variables are included. Raises `OSError` if `data` cannot be
-    read.
+    `processes`: process numbers by name, for their command lines. `data`: a file, by name and
+    SHA-256.
     """
     known = tuple(secrets)
     lines = {name: command_of(pid, known) for name, pid in (processes or {}).items()}
@@ -113,8 +110,8 @@ def file_hash(path: Path) -> str:
 
 
 def hidden_command(words: Sequence[str], secrets: Iterable[str] = ()) -> str:
-    """A shell command line with its secrets hidden: values of options and settings with secret names, text
-    that looks like a key, users and queries of URLs, and all of `secrets`."""
+    """A shell command line without its secrets: values of secret options, text that looks like a
+    key, users and queries of URLs, and all of `secrets`."""
     found: list[str] = []
     # An option may have several values, up to the next word that begins with two dashes.
     first = more = False
@@ -135,7 +132,6 @@ def hidden_command(words: Sequence[str], secrets: Iterable[str] = ()) -> str:
 
 
 def hidden(text: str, secrets: Iterable[str] = ()) -> str:
-    """One word, shortened, with its secrets hidden."""
     for secret in secrets:
         if secret:
             text = text.replace(secret, HIDDEN)

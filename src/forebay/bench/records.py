@@ -1,7 +1,4 @@
-"""The requests of a load, and what was observed of each.
-
-All times are seconds after the start of the run, by one monotonic clock of the client.
-"""
+"""The requests of a load, and what was observed of each."""
 
 from __future__ import annotations
 
@@ -22,11 +19,9 @@ class Chunk:
 class RequestRecord:
     """One request and its answer.
 
-    `due_s`: when it should be sent; in a closed loop, when its slot became free. `sent_s`: just before its
-    first byte was written; None: never sent. `first_byte_s`: the first bytes of the answer's body, with or
-    without content. `chunks`: pieces with content in order of arrival. `ended_s`: the end of the answer, or
-    of the attempt. `asked_exact`: whether the number of tokens requested is exact or a maximum. Token counts
-    are the server's own, or None. `error`: what went wrong, without secrets; None: fully answered.
+    `due_s`: in a closed loop, when its slot became free. `sent_s`: just before its first byte was
+    written; None: never. `chunks`: pieces with content. Token counts are the server's own, or None.
+    `error`: without secrets; None: fully answered.
     """
 
     index: int
@@ -64,9 +59,8 @@ class EngineSample:
 class LoadRun:
     """The result of a run under one load.
 
-    `began_at`: wall-clock start, ISO 8601 in UTC. `asked`: the requested load: kind of schedule, rate per
-    second or concurrency, requests, workload, seed. `duration_s`: from the start to the last end. `complete`:
-    False if interrupted; the records are those until then. `provenance`: machine, versions, model, command.
+    `began_at`: ISO 8601 in UTC. `asked`: the requested load. `complete`: False if interrupted; the
+    records are those until then.
     """
 
     began_at: str
@@ -82,10 +76,9 @@ class LoadRun:
 class LoadRequest:
     """One request to send.
 
-    `index` counts from 0 within the load. `due_s`: seconds after the start of the run; None in a closed loop.
-    `prompt`: text or token ids. `prompt_tokens`: the exact length, if known. `output_tokens`: the most tokens
-    to generate, and the least as well if `exact`. Requests of one `group` begin with the same prefix. Those
-    of one `session` are its turns, each due no earlier than the previous answer.
+    `due_s`: after the start of the run; None in a closed loop. `prompt`: text or token ids.
+    `output_tokens`: at most, and at least if `exact`. Requests of one `group` share a prefix; those
+    of one `session` are its turns, in order.
     """
 
     index: int

@@ -1,22 +1,131 @@
-"""Processor, memory and GPU use during a load."""
+"""Use of processor, memory and GPUs: of processes, and of other programs meanwhile."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
-from forebay.bench.processor import check_proc, process_use
-from forebay.errors import LaunchError
+import psutil
+
+from forebay.engine.launch.spec import usable_cores
+from forebay.errors import LaunchError, SetupError
 from forebay.processes import descendants
+
+PROC = Path("/proc")
+ROLLUP = "smaps_rollup"
+ENDED = "ended threads"
+"""Stands for threads that ended between two readings."""
+USER_TICKS, SYSTEM_TICKS = 11, 12
+"""Positions in a `stat` file, counted from the field after the name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUse:
+    """Since the process started. `threads`: name and processor seconds of living ones. `memory_mb`:
+    10^6 bytes now, shared pages by proportion (PSS)."""
+
+    processor_s: float
+    memory_mb: float
+    threads: Mapping[int, tuple[str, float]]
+
+
+def check_proc(proc: Path = PROC) -> None:
+    """Raise `SetupError` if this system does not report the processor time of threads."""
+    if not (proc / "self" / "task").is_dir() or not (proc / "self" / ROLLUP).is_file():
+        raise SetupError(
+            f"the processor time of threads is read from {proc}, which this system does not have: measure "
+            f"on Linux"
+        )
+
+
+def process_use(pid: int, proc: Path = PROC) -> ProcessUse:
+    """Read a process's use so far. Raises `LaunchError` if it has ended."""
+    folder = proc / str(pid)
+    try:
+        _, processor_s = _stat(folder / "stat")
+        share = next(line for line in (folder / ROLLUP).read_text().splitlines() if line.startswith("Pss:"))
+        numbers = [int(entry.name) for entry in (folder / "task").iterdir()]
+    except (OSError, StopIteration):
+        raise LaunchError(f"the process {pid}, which was measured, has ended") from None
+    threads = {}
+    for number in numbers:
+        with suppress(OSError):
+            threads[number] = _stat(folder / "task" / str(number) / "stat")
+    return ProcessUse(processor_s, int(share.split()[1]) * 1024 / 1e6, threads)
+
+
+def used_between(before: ProcessUse, after: ProcessUse) -> dict[str, float]:
+    """Processor seconds between two readings by a thread's latest name."""
+    found: dict[str, float] = {}
+    for number, (name, processor_s) in after.threads.items():
+        began_s = before.threads[number][1] if number in before.threads else 0.0
+        found[name] = found.get(name, 0.0) + processor_s - began_s
+    left_s = after.processor_s - before.processor_s - sum(found.values())
+    return {**found, ENDED: max(0.0, left_s)}
+
+
+def _stat(path: Path) -> tuple[str, float]:
+    head, _, rest = path.read_text(errors="replace").rpartition(")")
+    values = rest.split()
+    ticks = int(values[USER_TICKS]) + int(values[SYSTEM_TICKS])
+    return head.partition("(")[2], ticks / os.sysconf("SC_CLK_TCK")
+
+
+MAX_SHARE = 0.1
+"""A run is invalid if others used more than this share of the processor."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorUse:
+    """Processor seconds since boot: of all usable cores, with time stolen by the host; and our
+    own."""
+
+    at_s: float
+    all_s: float
+    own_s: float
+
+    def others_cores(self, later: ProcessorUse) -> float:
+        others_s = (later.all_s - self.all_s) - (later.own_s - self.own_s)
+        return max(0.0, others_s / max(later.at_s - self.at_s, 1e-9))
+
+
+def own_use() -> dict[psutil.Process, float]:
+    """Processor seconds of this process and of each living descendant."""
+    used = {}
+    for process in (psutil.Process(), *descendants(os.getpid())):
+        try:
+            times = process.cpu_times()
+        except psutil.Error:
+            continue
+        used[process] = times.user + times.system
+    return used
+
+
+def processor_use() -> ProcessorUse:
+    own_s = sum(own_use().values())
+    cores = psutil.cpu_times(percpu=True)
+    # `guest` time is part of `user` and `nice`.
+    names = ("user", "nice", "system", "irq", "softirq", "steal")
+    used = (getattr(cores[core], name, 0.0) for core in usable_cores() if core < len(cores) for name in names)
+    return ProcessorUse(time.monotonic(), sum(used), own_s)
+
+
+def disturbed(others_cores: float, cores: int) -> str | None:
+    if others_cores <= MAX_SHARE * cores:
+        return None
+    return (
+        f"other programs kept {others_cores:.2f} of {cores} cores busy meanwhile; end them, and measure again"
+    )
 
 
 class ProcessResources:
-    """A `Source` for processes, each with its descendants: `NAME_cores` (mean since the previous reading;
-    absent in the first) and `NAME_memory_mb` (10^6 bytes, shared pages by proportion).
-
-    Ended processes are absent. Raises `SetupError` if the system does not report these values.
-    """
+    """A `Source` for processes with their descendants: `NAME_cores` (mean since the previous
+    reading) and `NAME_memory_mb` (10^6 bytes, PSS). Ended ones are absent."""
 
     def __init__(self, processes: Mapping[str, int], *, now_s: Callable[[], float] = time.monotonic) -> None:
         check_proc()
@@ -58,8 +167,8 @@ class Gpu(Protocol):
 
 
 class GpuResources:
-    """A `Source`: for GPU i `gpu{i}_busy` (share of about the last second in which a kernel ran),
-    `gpu{i}_memory_mb` (10^6 bytes in use) and `gpu{i}_power_w`. Empty without GPUs."""
+    """A `Source`: for GPU i `gpu{i}_busy` (share of the last second), `gpu{i}_memory_mb` (10^6
+    bytes), `gpu{i}_power_w`."""
 
     def __init__(self, found: tuple[Gpu, ...] | None = None) -> None:
         self._gpus = gpus() if found is None else found

@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay.bench.client import TIMEOUT_S, OnProgress, measure
-from forebay.bench.engine_signals import EngineSignals, fetch_version
 from forebay.bench.load.files import FilePrompts, read_conversations, read_prompts
-from forebay.bench.load.lengths import read_lengths
-from forebay.bench.load.plan import Load, make_load
 from forebay.bench.load.schedules import (
     Bursts,
     ClosedLoop,
@@ -21,9 +18,11 @@ from forebay.bench.load.schedules import (
     Gamma,
     Poisson,
     Ramp,
+    RequestLoad,
     Schedule,
     TraceReplay,
     check_rate,
+    make_load,
 )
 from forebay.bench.load.workloads import (
     PrefixGroups,
@@ -32,15 +31,15 @@ from forebay.bench.load.workloads import (
     SessionWorkload,
     TracePrompts,
     Workload,
+    read_lengths,
 )
 from forebay.bench.metrics import RequestSlo
 from forebay.bench.provenance import provenance
 from forebay.bench.report.document import MeasuredRun, measured_run
 from forebay.bench.resources import GpuResources, ProcessResources
-from forebay.bench.sampling import Sampler, Source
+from forebay.bench.sampling import EngineSignals, Sampler, Source, fetch_version
 from forebay.bench.targets.openai import OpenAiOptions, OpenAiTarget
-from forebay.bench.targets.tgi import TgiTarget
-from forebay.bench.targets.triton import TENSORRT_LLM, VLLM, TritonOptions, TritonTarget
+from forebay.bench.targets.others import TENSORRT_LLM, VLLM, TgiTarget, TritonOptions, TritonTarget
 from forebay.errors import SettingError
 from forebay.planning.simulate.traces import TraceRequest, read_trace
 
@@ -53,8 +52,6 @@ ServedTarget = OpenAiTarget | TgiTarget | TritonTarget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetOptions:
-    """The server and its protocol. `extra`: further fields of each request."""
-
     url: str
     protocol: str = OPENAI
     model: str | None = None
@@ -85,9 +82,9 @@ class TargetOptions:
 class LoadOptions:
     """What is sent, and when.
 
-    At most one of `rates`, `concurrencies`, `ramp`, `bursts` and `trace`; default: `CONCURRENCY` at a time.
-    Each rate or concurrency is a run, repeated `repeats` times. `requests` None: `seconds` times the rate,
-    all of a file, or else `REQUESTS`. An infinite rate: all at once. `exact` None: as the workload decides.
+    At most one of `rates`, `concurrencies`, `ramp`, `bursts` and `trace`; each rate or concurrency
+    is a run, repeated `repeats` times. An infinite rate: all at once. `exact` None: as the workload
+    decides.
     """
 
     rates: Sequence[float] = ()
@@ -111,10 +108,8 @@ class LoadOptions:
     repeats: int = 1
 
     def plan(self, *, texts: bool) -> list[ServePlan]:
-        """All runs in their order. `texts`: send prompts as texts, for a server that takes no tokens.
-
-        Raises `SettingError` for options that do not fit together and for unreadable files.
-        """
+        """All runs in order; `texts`: for a server that takes no token ids. Raises
+        `SettingError`."""
         trace = None if self.trace is None else read_trace(self.trace)
         workload = self._workload(trace, texts=texts)
         plans = []
@@ -131,7 +126,6 @@ class LoadOptions:
         return self._schedules(None if self.trace is None else read_trace(self.trace))
 
     def _filled(self, schedule: Schedule | ClosedLoop, requests: int) -> Schedule | ClosedLoop:
-        """A closed loop cannot hold more requests than there are."""
         if not isinstance(schedule, ClosedLoop) or not 0 < requests < schedule.concurrency:
             return schedule
         if self.concurrencies:
@@ -236,7 +230,7 @@ class ServePlan:
     requests: int
     seed: int
 
-    def load(self) -> Load:
+    def load(self) -> RequestLoad:
         """With prompts that no earlier run has sent."""
         return make_load(self.schedule, self.workload, self.requests, seed=self.seed)
 
@@ -251,8 +245,7 @@ def serve_runs(
     origin: Mapping[str, Any] | None = None,
     sources: Callable[[], Sequence[Source]] = tuple,
 ) -> Iterator[MeasuredRun]:
-    """Make the runs one after the other and yield each as it ends. Stops after an interrupted one. Each run
-    gets new `sources`, sampled while it lasts."""
+    """Make the runs one after the other and yield each as it ends."""
     for plan in plans:
         with Sampler(sources()) as sampler:
             run = measure(target, plan.load(), timeout_s=timeout_s, on_progress=on_progress)

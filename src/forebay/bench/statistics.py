@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MIN_BEYOND = 10
-"""Samples that must lie beyond a percentile: 1,000 samples for p99, 100 for p90. With fewer, a single sample
-moves it."""
+"""Samples that must lie beyond a percentile: 1,000 samples for p99, 100 for p90."""
 CONFIDENCE = 0.95
 
 
@@ -24,8 +23,7 @@ def present(values: Iterable[float | None]) -> list[float]:
 def percentile(ordered: Sequence[float], percent: float) -> float:
     """The value below which `percent` of 100 samples lie; `ordered` is sorted and not empty.
 
-    Interpolates linearly between two samples, numpy's default (type 7 of Hyndman and Fan, "Sample Quantiles
-    in Statistical Packages", 1996).
+    Interpolates linearly, numpy's default (type 7 of Hyndman and Fan, 1996).
     """
     place = (len(ordered) - 1) * percent / 100
     below = math.floor(place)
@@ -37,8 +35,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 def can_tell(count: int, percent: float) -> bool:
-    """Whether `count` samples are enough for this percentile: `MIN_BEYOND` lie beyond it. Any number is
-    enough for the median: like the mean, it describes all samples and no tail."""
+    """Whether `count` samples are enough for this percentile: `MIN_BEYOND` lie beyond it."""
     if percent == 50:
         return count > 0
     # In thousandths of a percent, so that rounding does not decide.
@@ -54,12 +51,8 @@ class Interval:
 
 
 def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
-    """The mean over repeats with its confidence interval; None with fewer than two.
-
-    mean ± t · s / √n, with s the standard deviation of the sample and t of Student's distribution with n − 1
-    degrees of freedom (Student, "The Probable Error of a Mean", 1908). Assumes normal scatter from repeat to
-    repeat.
-    """
+    """The mean over repeats with its interval, mean ± t · s / √n (Student 1908); None with fewer
+    than two. Assumes normal scatter."""
     if len(values) < 2:
         return None
     mean, variance = _moments(values)
@@ -70,12 +63,8 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> In
 def difference_interval(
     before: Sequence[float], after: Sequence[float], confidence: float = CONFIDENCE
 ) -> Interval | None:
-    """(mean of `after`) − (mean of `before`) with its interval; None if either has fewer than two.
-
-    Welch's interval, for unequal variances (Welch, "The Generalization of 'Student's' Problem when Several
-    Different Population Variances are Involved", 1947). Degrees of freedom are rounded down, which widens it.
-    `count`: the repeats of both.
-    """
+    """(mean of `after`) − (mean of `before`) with Welch's interval (1947); None if either has fewer
+    than two. Degrees of freedom are rounded down, which widens it."""
     if len(before) < 2 or len(after) < 2:
         return None
     (mean_a, variance_a), (mean_b, variance_b) = _moments(before), _moments(after)
@@ -90,7 +79,6 @@ def difference_interval(
 
 
 def student_t(confidence: float, freedom: int) -> float:
-    """The t for which Student's distribution has this share between −t and t."""
     if not 0 < confidence < 1 or freedom < 1:
         raise ValueError(f"confidence {confidence}, {freedom} degrees of freedom")
     low, high = 0.0, math.pi / 2
@@ -106,8 +94,6 @@ def student_t(confidence: float, freedom: int) -> float:
 
 
 def _share_within(angle: float, freedom: int) -> float:
-    """The share of Student's distribution between −t and t, with tan(angle) = t / √freedom: the finite sums
-    of Abramowitz and Stegun, "Handbook of Mathematical Functions", 26.7.3 and 26.7.4."""
     cosine, sine = math.cos(angle), math.sin(angle)
     odd = freedom % 2
     term, total = (cosine if odd else 1.0), 0.0
@@ -135,12 +121,10 @@ def bootstrap_difference(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """The interval of (statistic of `after`) − (statistic of `before`); blocks.
+    """The interval of (statistic of `after`) − (statistic of `before`); blocks. Deterministic.
 
-    `percent`: the percentile; None: the mean. Both inputs are non-empty and ordered by when requests were
-    due. Neighbours share a queue and are alike, so whole blocks of √n neighbours are drawn from the samples
-    as a ring (the circular block bootstrap of Politis and Romano, 1992). The bounds are percentiles of the
-    differences. The same seed gives the same interval.
+    `percent` None: the mean. Both inputs are ordered by due time. Neighbours share a queue, so
+    whole blocks of √n are drawn (circular block bootstrap, Politis and Romano 1992).
     """
     import numpy as np
 

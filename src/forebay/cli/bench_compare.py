@@ -93,7 +93,7 @@ def _compared(before: Path, after: Path, *, anyway: bool) -> tuple[Comparison[An
     from forebay.bench.report.document import read_report
     from forebay.bench.report.html_compare import comparison_page, event_curves, request_curves
     from forebay.bench.stream.compare import STREAMS
-    from forebay.bench.stream.recorded import read_streams
+    from forebay.bench.stream.document import read_streams
 
     names = before.name, after.name
     of_streams = [is_stream(path) for path in (before, after)]

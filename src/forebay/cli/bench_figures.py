@@ -27,8 +27,7 @@ def show_runs(runs: Sequence[MeasuredRun], console: Console) -> None:
 def show_loads(runs: Sequence[MeasuredRun], console: Console) -> None:
     from rich.table import Table
 
-    from forebay.bench.report.figures_table import PLUS_MINUS, has_repeats, loads_table
-    from forebay.bench.report.loads import loads
+    from forebay.bench.report.figures_table import PLUS_MINUS, has_repeats, loads, loads_table
 
     named = loads(runs)
     header, rows = loads_table(named)
@@ -63,8 +62,7 @@ def _remarks(load: str, own: Sequence[MeasuredRun]) -> Iterator[str]:
 def show_run(measured: MeasuredRun, console: Console) -> None:
     from rich.table import Table
 
-    from forebay.bench.report.figures_table import HEADER, NARROW, figure_rows
-    from forebay.bench.report.loads import load_name
+    from forebay.bench.report.figures_table import HEADER, NARROW, figure_rows, load_name
 
     figures, verdict = measured.figures, measured.verdict
     say(console, "")

@@ -30,8 +30,8 @@ from forebay.errors import SettingError
 
 if TYPE_CHECKING:
     from forebay.bench.stream.document import MeasuredStream
+    from forebay.bench.stream.events import EventLoad, StreamOptions
     from forebay.bench.stream.kills import Kill
-    from forebay.bench.stream.options import EventLoad, StreamOptions
 
 KILLS = "What is killed"
 
@@ -84,12 +84,11 @@ def goodput(
     Without --kill and --kills, only without. The exit status is 1 if an event was lost or duplicated or the
     figures are not valid, and 130 after Ctrl-C.
     """
-    from forebay.bench.stream.engines import starts_engine
-    from forebay.bench.stream.events import due_offsets
+    from forebay.bench.stream.events import EventSlo, StreamOptions, due_offsets
     from forebay.bench.stream.kills import PARTS, check_kills, drawn_kills, goodput_document, read_kill
     from forebay.bench.stream.loads import EventLoadOptions
-    from forebay.bench.stream.options import EventSlo, StreamOptions
     from forebay.bench.stream.pipeline import read_pipeline
+    from forebay.bench.stream.process import starts_engine
 
     check_files(json, html, {"--data": data, "PIPELINE": pipeline})
     if kill and kills is not None:

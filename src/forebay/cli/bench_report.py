@@ -102,8 +102,7 @@ def report_run(
 
 
 def report_streams(recorded: Path, html: Path | None, run: int | None, json: str | None) -> None:
-    from forebay.bench.stream.document import stream_document
-    from forebay.bench.stream.recorded import read_streams
+    from forebay.bench.stream.document import read_streams, stream_document
     from forebay.cli.bench_stream_figures import show_goodput, show_rate, show_stream
 
     report = read_streams(recorded)
@@ -125,11 +124,11 @@ def report_streams(recorded: Path, html: Path | None, run: int | None, json: str
 
 def in_format(format: ReportFormat, measured: MeasuredRun) -> Iterator[bytes]:
     if format is ReportFormat.aiperf:
-        from forebay.bench.report.aiperf import aiperf_records
+        from forebay.bench.report.formats import aiperf_records
 
         yield from map(orjson.dumps, aiperf_records(measured.run))
     elif format is ReportFormat.vllm:
-        from forebay.bench.report.vllm import vllm_result
+        from forebay.bench.report.formats import vllm_result
 
         yield orjson.dumps(vllm_result(measured.run, measured.slo))
     else:

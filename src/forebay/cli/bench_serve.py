@@ -310,8 +310,8 @@ def serve(
 def _write(report: Any, json: str | None, records: Path | None, html: Path | None) -> None:
     import orjson
 
-    from forebay.bench.report.aiperf import aiperf_records
     from forebay.bench.report.document import document, write_report
+    from forebay.bench.report.formats import aiperf_records
     from forebay.bench.report.html import report_page
     from forebay.files import write_atomic
 

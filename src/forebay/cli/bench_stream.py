@@ -26,8 +26,8 @@ from forebay.errors import SettingError
 
 if TYPE_CHECKING:
     from forebay.bench.stream.document import MeasuredStream
+    from forebay.bench.stream.events import EventLoad, StreamOptions
     from forebay.bench.stream.loads import EventLoadOptions
-    from forebay.bench.stream.options import EventLoad, StreamOptions
     from forebay.bench.stream.rate_search import Trial
     from forebay.clients.s3.location import S3Path
 
@@ -189,8 +189,8 @@ def stream(
     Source and sinks are replaced by the measurement's own; your data is neither read nor written. The exit
     status is 1 if the figures are not valid, and 130 after Ctrl-C; what was measured until then is reported.
     """
+    from forebay.bench.stream.events import EventSlo, StreamOptions
     from forebay.bench.stream.loads import EventLoadOptions
-    from forebay.bench.stream.options import EventSlo, StreamOptions
 
     check_files(json, html, {"--data": data, "--trace": trace, "PIPELINE": pipeline})
     asked = EventLoadOptions(

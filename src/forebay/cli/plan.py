@@ -92,13 +92,11 @@ def plan(
 
     The workload is a --trace, or a --rate with lengths. Without either, only the memory is planned.
     """
-    from forebay.planning.accelerators import GIB, find_accelerator
-    from forebay.planning.memory import cache_plan, plan_memory
+    from forebay.planning.memory import GIB, cache_plan, find_accelerator, plan_memory
     from forebay.planning.model_config import read_shape
+    from forebay.planning.simulate import Slo
     from forebay.planning.simulate.disaggregation import Transfer
-    from forebay.planning.simulate.figures import Slo
-    from forebay.planning.split import plan_split
-    from forebay.planning.workload import engine_of, plan_workload
+    from forebay.planning.workload import engine_of, plan_split, plan_workload
 
     check_json(json)
     _check(tflops=tflops, bandwidth=bandwidth, price=price, ttft=ttft, tpot=tpot, kv_cache_gib=kv_cache_gib)
@@ -224,7 +222,7 @@ def _workload(
 ) -> list[TraceRequest]:
     from random import Random
 
-    from forebay.bench.load.lengths import read_lengths
+    from forebay.bench.load.workloads import read_lengths
     from forebay.planning.simulate.traces import TraceRequest, read_trace
 
     if trace is not None and rate is not None:

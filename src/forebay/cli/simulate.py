@@ -25,7 +25,7 @@ from forebay.counted import counted
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
-    from forebay.planning.simulate.figures import Figures
+    from forebay.planning.simulate import Figures
     from forebay.planning.simulate.traces import TraceRequest
 
 MAX_REPLICAS = 1000
@@ -76,9 +76,8 @@ def run(
 
     from forebay.fleet.policies import DEFAULT_POLICY
     from forebay.pages.picture import check_picture, write_picture
-    from forebay.planning.simulate import Scenario, dispatcher_for
+    from forebay.planning.simulate import Scenario, dispatcher_for, runs_picture
     from forebay.planning.simulate.engine import find_model
-    from forebay.planning.simulate.figures import runs_picture
     from forebay.planning.simulate.traces import PoissonArrivals
 
     check_json(json)

@@ -1,4 +1,1 @@
-"""How many replicas a workload needs, computed or simulated before any is started.
-
-May import `fleet` and below.
-"""
+"""How many replicas a workload needs, computed or simulated before any is started."""

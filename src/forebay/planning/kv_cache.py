@@ -1,14 +1,12 @@
-"""The KV cache of a request, by the rules of vLLM's allocator.
-
-A layer with a window keeps the window and what a step may add to it (`max_num_batched_tokens`). Layers of
-several kinds are put into groups of the same number of layers, whose blocks have the same size.
-"""
+"""The KV cache of a request, by the rules of vLLM's allocator."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
+
+from forebay.planning.defaults import Fields, type_bytes_of
 
 BLOCK_TOKENS = 16
 """vLLM's block on GPUs, in tokens."""
@@ -18,14 +16,9 @@ BLOCK_TOKENS = 16
 class CachedLayers:
     """Layers that keep the same, over all ranks of a replica.
 
-    Attributes:
-        layers: How many.
-        token_bytes: Bytes of a token in one layer; 0 for recurrent layers.
-        kv_heads: Heads that `token_bytes` are for; 0: a latent for all heads, or no cache of tokens.
-        window: Tokens that are kept at most; 0: all.
-        chunked: Whether the window is a fixed chunk, not one that slides.
-        state_bytes: Bytes of one state of a request in a recurrent layer, whatever its length.
-        states: States of a request that vLLM keeps in a recurrent layer.
+    `token_bytes`: of a token in one layer; 0 if recurrent. `kv_heads` 0: a latent for all heads.
+    `window`: most tokens kept; 0: all. `chunked`: the window is a fixed chunk, not one that slides.
+    `state_bytes`: of one state of a request; `states`: how many vLLM keeps.
     """
 
     layers: int
@@ -37,7 +30,6 @@ class CachedLayers:
     states: int = 0
 
     def held_bytes(self, tokens: float) -> float:
-        """Bytes in which a request of `tokens` tokens is stored, and which each step reads."""
         kept = min(tokens, self.window) if self.window else tokens
         return self.layers * (self.token_bytes * kept + self.state_bytes)
 
@@ -55,15 +47,8 @@ class CachedLayers:
 def reserved_bytes(
     kinds: Sequence[CachedLayers], tokens: int, step_tokens: int, block: int = BLOCK_TOKENS
 ) -> float:
-    """Bytes that vLLM counts for a request of `tokens` tokens in its log of the maximum concurrency.
-
-    Args:
-        kinds: The layers.
-        tokens: Tokens of the request.
-        step_tokens: Tokens that steps in progress may add: `max_num_batched_tokens`, times two with
-            asynchronous scheduling.
-        block: Tokens of a block.
-    """
+    """Bytes that vLLM counts for a request in its log of the maximum concurrency. `step_tokens`:
+    what steps in progress may add, `max_num_batched_tokens`, twice with asynchronous scheduling."""
     page = block * max(one.token_bytes for one in kinds)
     if state := max(one.state_bytes for one in kinds):
         # vLLM enlarges blocks of attention until a state fits into one.
@@ -78,3 +63,62 @@ def reserved_bytes(
         tokens_each = int(block * wider) if wider.is_integer() else block
         blocks += -(-one.layers // group) * one.blocks(tokens, step_tokens, tokens_each)
     return group * blocks * page
+
+
+DELTA_NET = frozenset(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"))
+MAMBA_2 = frozenset(("granitemoehybrid", "nemotron_h"))
+STATE_TYPES = {"qwen3_5_text": "mamba_ssm_dtype", "qwen3_5_moe_text": "mamba_ssm_dtype",
+               "nemotron_h": "mamba_ssm_cache_dtype"}  # fmt: skip
+"""The field with the number type of the state, if vLLM reads one."""
+
+
+def states_of(kind: str) -> int:
+    """With prefix caching, vLLM's default. Mamba-2 has one more, for a prefix that ends within a
+    step."""
+    return 3 if kind in MAMBA_2 else 2
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentLayer:
+    """Numbers of one layer: weights, the convolution's state in the model's type, the recurrent
+    state."""
+
+    weights: int
+    convolution: int
+    state: int
+
+
+def recurrent_of(found: Fields, kind: str) -> RecurrentLayer:
+    """Read the recurrent layers of a model that has some; they are alike."""
+    hidden = found.number("hidden_size")
+    if kind in DELTA_NET:
+        return _delta_net(found, hidden)
+    nemotron = kind == "nemotron_h"
+    heads = found.number("mamba_num_heads" if nemotron else "mamba_n_heads")
+    inner = heads * found.number("mamba_head_dim") if nemotron else found.number("mamba_expand") * hidden
+    groups = found.number("n_groups" if nemotron else "mamba_n_groups")
+    state = found.number("ssm_state_size" if nemotron else "mamba_d_state")
+    kernel = found.number("conv_kernel" if nemotron else "mamba_d_conv")
+    mixed = inner + 2 * groups * state
+    weights = hidden * (mixed + 2 * inner + heads) + mixed * kernel
+    return RecurrentLayer(weights, mixed * (kernel - 1), inner * state)
+
+
+def state_bytes_of(found: Fields, kind: str, value_bytes: float) -> float:
+    """Bytes of one request's state in a recurrent layer, as vLLM keeps it on GPUs."""
+    layer, field = recurrent_of(found, kind), STATE_TYPES.get(kind)
+    named = found.get(field) if field else None
+    if named is None:
+        state_bytes = 4.0 if kind == "nemotron_h" else value_bytes
+    else:
+        state_bytes = type_bytes_of(named, f"model: {found.where}: {field}")
+    return layer.convolution * value_bytes + layer.state * state_bytes
+
+
+def _delta_net(found: Fields, hidden: int) -> RecurrentLayer:
+    heads, size = found.number("linear_num_value_heads"), found.number("linear_value_head_dim")
+    keys, key_size = found.number("linear_num_key_heads"), found.number("linear_key_head_dim")
+    kernel = found.number("linear_conv_kernel_dim", 4)
+    mixed = 2 * keys * key_size + heads * size
+    weights = hidden * (mixed + 2 * heads * size + 2 * heads) + mixed * kernel
+    return RecurrentLayer(weights, mixed * (kernel - 1), heads * size * key_size)

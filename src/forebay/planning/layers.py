@@ -1,8 +1,5 @@
-"""Which layers of a model keep all tokens in the KV cache, a window, or a state, and which have experts.
-
-Only model types that are listed here are planned: layers that share a cache or have heads of their own
-look like others in a config and hold a different amount.
-"""
+"""Which layers of a model keep all tokens in the KV cache, a window, or a state, and which have
+experts."""
 
 from __future__ import annotations
 
@@ -10,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from forebay.errors import SettingError
-from forebay.planning.config_fields import MAX_LAYERS, Fields, shown
-from forebay.planning.recurrent import DELTA_NET, MAMBA_2
+from forebay.planning.defaults import MAX_LAYERS, Fields, shown
+from forebay.planning.kv_cache import DELTA_NET, MAMBA_2
 
 WINDOWED = frozenset(("sliding_attention", "local_attention", "chunked_attention"))
 FULL = frozenset(("full_attention", "global_attention", "attention", "indexed_attention"))
@@ -20,17 +17,9 @@ RECURRENT = frozenset(("linear_attention", "mamba"))
 
 @dataclass(frozen=True, slots=True)
 class LayerCounts:
-    """Numbers of layers by what they keep.
-
-    Attributes:
-        full: Layers that keep all tokens.
-        windowed: Layers that keep the last `window` tokens.
-        window: Tokens of a window; 0 if no layer has one.
-        chunked: Whether a window is a fixed chunk (Llama 4), not one that slides.
-        recurrent: Layers that keep a state of fixed size.
-        shared_full: Those of `full` that read the cache of another layer and keep nothing (Gemma 4).
-        shared_windowed: Those of `windowed` that do so.
-    """
+    """Numbers of layers by what they keep: all tokens, the last `window`, or a state of fixed
+    size. `chunked`: a fixed chunk (Llama 4). `shared_…`: those that read another layer's cache
+    (Gemma 4)."""
 
     full: int
     windowed: int = 0
@@ -54,7 +43,6 @@ def _all(found: Fields, layers: int) -> int:
 
 
 def _upper(found: Fields, layers: int) -> int:
-    """Qwen: none unless `use_sliding_window`, then those above `max_window_layers`."""
     if found.get("use_sliding_window") is not True or found.get("sliding_window") is None:
         return 0
     return layers - min(found.number("max_window_layers", 28), layers)
@@ -78,19 +66,16 @@ def _alternate(found: Fields, layers: int) -> int:
 
 
 def _but_each_fourth_from_first(found: Fields, layers: int) -> int:
-    """Granite with windows: layers 0, 4, 8 and so on keep all tokens."""
     return 0 if found.get("sliding_window") is None else layers - -(-layers // 4)
 
 
 def _cohere_moe(found: Fields, layers: int) -> int:
-    """Cohere 2 with experts: the first dense layers keep all tokens, and the pattern starts after them."""
     dense = min(found.number("first_k_dense_replace", 0), layers)
     first = found.number("prefix_dense_sliding_window_pattern", 1)
     return dense - dense // first + _but_every(4)(found, layers - dense)
 
 
 def _exaone(found: Fields, layers: int) -> int:
-    """EXAONE 4: the pattern may be text such as LLLG, which repeats."""
     pattern = found.get("sliding_window_pattern")
     if isinstance(pattern, str) and pattern and found.get("sliding_window") is not None:
         return sum(pattern[at % len(pattern)] == "L" for at in range(layers - 1))
@@ -98,7 +83,6 @@ def _exaone(found: Fields, layers: int) -> int:
 
 
 def _chunked(found: Fields, layers: int) -> int:
-    """Llama 4: layers with rotary positions attend within a chunk; all others to everything."""
     rotary = found.get("no_rope_layers")
     if isinstance(rotary, list) and rotary:
         if len(rotary) != layers or any(type(one) is not int or one not in (0, 1) for one in rotary):
@@ -198,7 +182,6 @@ def block_types(found: Fields) -> list[str]:
 
 
 def _gemma_4(found: Fields, named: object, layers: int, window: int) -> LayerCounts:
-    """The last layer keeps all tokens, and the last ones together read the caches of earlier ones."""
     if isinstance(named, list):
         windowed = [one in WINDOWED for one in named]
     else:

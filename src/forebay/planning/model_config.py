@@ -1,4 +1,4 @@
-"""Sizes of a model's weights and KV cache, from its `config.json`. The file is not trusted."""
+"""Sizes of a model's weights and KV cache, from its `config.json`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ import orjson
 
 from forebay.errors import SettingError
 from forebay.files import read_bytes
-from forebay.planning.config_fields import MAX_LAYERS, MAX_NUMBER, Fields, shown, type_bytes_of
-from forebay.planning.defaults import text_config
-from forebay.planning.kv_cache import BLOCK_TOKENS, CachedLayers, reserved_bytes
+from forebay.planning.defaults import MAX_LAYERS, MAX_NUMBER, Fields, shown, text_config, type_bytes_of
+from forebay.planning.kv_cache import BLOCK_TOKENS, CachedLayers, reserved_bytes, state_bytes_of, states_of
 from forebay.planning.layers import kind_of, layer_counts
-from forebay.planning.recurrent import state_bytes_of, states_of
 from forebay.planning.weights import attention_of, image_weights, index_bytes_of, weights_of
 
 MAX_CONFIG_BYTES = 1 << 20
@@ -27,15 +25,9 @@ INDEX = "model.safetensors.index.json"
 class ModelShape:
     """Sizes of a model on one rank, or over all ranks after `over`.
 
-    Attributes:
-        caches: What the layers keep of a request, by kind of layer.
-        parameters: All weights of the text model, and those of images as far as they are known.
-        active_parameters: Weights that one token is multiplied with: without the experts that it passes over
-            and without the input embedding.
-        weight_bytes: Bytes of the weights.
-        pair_flops: Operations of attention for a pair of tokens, over all layers.
-        max_context: Tokens of a request at most; None if the config has no limit.
-        heads: Attention heads, which are divided among the ranks.
+    `active_parameters`: multiplied with for one token, without idle experts and the input
+    embedding. `pair_flops`: attention for a pair of tokens, over all layers. `max_context` None: no
+    limit.
     """
 
     caches: tuple[CachedLayers, ...]
@@ -47,19 +39,14 @@ class ModelShape:
     heads: int
 
     def kv_cache_bytes(self, tokens: float) -> float:
-        """Bytes of KV cache in which a request of `tokens` tokens is stored, and which each step reads."""
         return sum(one.held_bytes(tokens) for one in self.caches)
 
     def reserved_bytes(self, tokens: int, step_tokens: int, block: int = BLOCK_TOKENS) -> float:
-        """Bytes of KV cache that vLLM counts for a request of `tokens` tokens: see `kv_cache`."""
         return reserved_bytes(self.caches, tokens, step_tokens, block)
 
     def over(self, ranks: int) -> ModelShape:
-        """Split this model among `ranks` ranks (tensor parallelism).
-
-        Each holds its part of the KV cache's heads, at least one, and a whole latent. Weights and states are
-        assumed to split evenly. Raises `SettingError` for heads that cannot be split.
-        """
+        """Split this model among `ranks` (tensor parallelism): each holds its part of the KV heads,
+        at least one, or a whole latent. Raises `SettingError` for heads that cannot be split."""
         if self.heads % ranks:
             raise SettingError(
                 f"--tensor-parallel: expected a divisor of the model's {self.heads} attention heads, found "
@@ -80,12 +67,9 @@ def _copies(cached: CachedLayers, ranks: int) -> int:
 
 
 def read_shape(path: Path, *, kv_type: str | None = None) -> ModelShape:
-    """The shape of the model whose `config.json`, or whose folder, is at `path`.
-
-    If the folder has the weights as safetensors, their size is taken from there. `kv_type` is the number type
-    of the KV cache, by default the model's. Raises `SettingError` for a file that is missing, larger than 1
-    MiB, not a JSON object or out of range, and for an unknown type of model.
-    """
+    """The shape of the model whose `config.json`, or whose folder, is at `path`; safetensors in it
+    give the size of the weights. Raises `SettingError` for a file that is missing, too large or
+    wrong."""
     file = path / "config.json" if path.is_dir() else path
     data = read_bytes(file, MAX_CONFIG_BYTES, f"model: {file}")
     try:
@@ -103,10 +87,6 @@ def read_shape(path: Path, *, kv_type: str | None = None) -> ModelShape:
 
 
 def _stored_bytes(folder: Path) -> int:
-    """Bytes of the weights in a folder, from their index or the sizes of the files; 0 if there are none.
-
-    `consolidated*` is a second copy of the same weights, for another program.
-    """
     try:
         index: Any = orjson.loads(read_bytes(folder / INDEX, MAX_INDEX_BYTES, f"model: {folder / INDEX}"))
         total = index["metadata"]["total_size"]
@@ -165,12 +145,6 @@ def shape_of(config: Mapping[str, Any], where: str, *, kv_type: str | None = Non
 
 
 def _max_context(found: Fields) -> int | None:
-    """Maximum tokens of a request.
-
-    As in vLLM, a linear or dynamic scale of the positions multiplies the length in the config, except in
-    Gemma 3, whose length is after scaling. So it is with YaRN, unless the original length times the factor is
-    more.
-    """
     length = found.number("max_position_embeddings", 0)
     scaling = found.get("rope_scaling") or found.get("rope_parameters")
     if not length or not isinstance(scaling, dict) or found.get("model_type") == "gemma3_text":
@@ -192,11 +166,8 @@ MAX_GROUPS = 100
 
 
 def quantized_bytes(found: Fields) -> float | None:
-    """Bytes per quantized weight; None without quantization of weights.
-
-    Of several groups of compressed-tensors the one with the most bits counts for all. Raises `SettingError`
-    if the bits are out of range or missing.
-    """
+    """Bytes per quantized weight; None without quantization. Of several groups the one with the
+    most bits counts for all. Raises `SettingError`."""
     config = found.get("quantization_config")
     if not isinstance(config, dict):
         return None

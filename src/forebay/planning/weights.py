@@ -1,4 +1,4 @@
-"""The number of weights of a text model, from its config. Biases are left out: they are less than 1 %."""
+"""The number of weights of a text model, from its config."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from forebay.planning.config_fields import MAX_LAYERS, Fields
-from forebay.planning.defaults import vision_config
+from forebay.planning.defaults import MAX_LAYERS, Fields, vision_config
+from forebay.planning.kv_cache import recurrent_of
 from forebay.planning.layers import LayerCounts, block_types, index_layers, kind_of, sparse_layers
-from forebay.planning.recurrent import recurrent_of
 
 UNGATED = frozenset(
     ("apertus", "arcee", "bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "gptj", "jais2", "nemotron",
@@ -26,16 +25,8 @@ INNER = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """One layer of attention.
-
-    Attributes:
-        heads: Attention heads.
-        kv_heads: Heads of the KV cache; 0 if one latent serves all heads.
-        weights: Weights of its matrices.
-        kv_weights: Those of them that make keys and values.
-        kv_values: Numbers that the KV cache holds for a token.
-        pair_flops: Operations for a pair of tokens.
-    """
+    """One layer of attention. `kv_heads` 0: one latent serves all heads. `kv_weights`: of keys and
+    values. `kv_values`: numbers of a token in the KV cache. `pair_flops`: for a pair of tokens."""
 
     heads: int
     kv_heads: int
@@ -47,14 +38,8 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Numbers of weights.
-
-    Attributes:
-        total: All weights.
-        active: Those that one token is multiplied with: no input embedding, no experts that it passes over.
-        unquantized: Those that stay in the model's number type: the embeddings.
-        attention: Those of all layers of attention, recurrent ones included.
-    """
+    """Numbers of weights. `active`: multiplied with for one token. `unquantized`: the embeddings.
+    `attention`: of all layers, recurrent ones included."""
 
     total: int
     active: int
@@ -130,11 +115,8 @@ def weights_of(found: Fields, counts: LayerCounts, full: Attention, windowed: At
 
 
 def index_bytes_of(found: Fields, layers: int, value_bytes: float) -> float:
-    """Bytes per token that sparse attention needs in addition to the latents, over all layers.
-
-    An indexer has 8-bit keys, and four bytes of scale for each 128. Latents in 8 bits have such scales, too,
-    and their rotary part stays in 16 bits.
-    """
+    """Bytes per token of sparse attention besides the latents: 8-bit keys, with four bytes of scale
+    for each 128. Latents in 8 bits have scales too; their rotary part has 16 bits."""
     indexers = index_layers(found, layers)
     if not indexers:
         return 0.0
@@ -148,7 +130,6 @@ def index_bytes_of(found: Fields, layers: int, value_bytes: float) -> float:
 
 
 def _layer_inputs(found: Fields, hidden: int, layers: int) -> int:
-    """Weights with which each layer of Gemma 4 reads its own embedding."""
     return 3 * layers * hidden * found.number("hidden_size_per_layer_input", 0)
 
 
@@ -159,7 +140,6 @@ def _indexers(found: Fields, layers: int, hidden: int) -> int:
 
 
 def _feed_forward(found: Fields, kind: str, hidden: int, layers: int) -> tuple[int, int]:
-    """Weights of all feed-forward layers, and those of them that one token is multiplied with."""
     if kind == "nemotron_h":
         return _nemotron_feed_forward(found, hidden)
     matrices = 2 if kind in UNGATED else 3
@@ -194,7 +174,6 @@ def _feed_forward(found: Fields, kind: str, hidden: int, layers: int) -> tuple[i
 
 
 def _nemotron_feed_forward(found: Fields, hidden: int) -> tuple[int, int]:
-    """Nemotron-H: each layer is one of attention, Mamba, a feed-forward layer and experts."""
     blocks = block_types(found)
     experts = found.first(EXPERTS, 0)
     chosen = min(found.first(CHOSEN, 0), experts)
@@ -214,10 +193,8 @@ GATED = ("qwen2_5_vl", "qwen2_5_omni", "pixtral", "mistral3")
 
 
 def image_weights(config: Mapping[str, Any], where: str) -> int:
-    """Count the weights of a vision transformer and its merger; 0 if the config describes none.
-
-    Patch and position embeddings are left out: they are less than 1 % of a model.
-    """
+    """Weights of a vision transformer and its merger, without embeddings (less than 1 %); 0 if
+    there is none."""
     values = vision_config(config)
     if not values:
         return 0

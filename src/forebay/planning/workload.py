@@ -7,13 +7,111 @@ from dataclasses import dataclass, replace
 
 from forebay.errors import SettingError
 from forebay.fleet.policies import DEFAULT_POLICY
-from forebay.planning.accelerators import Accelerator
-from forebay.planning.memory import MemoryPlan
+from forebay.planning.memory import Accelerator, MemoryPlan
 from forebay.planning.model_config import ModelShape
-from forebay.planning.simulate import Scenario
+from forebay.planning.simulate import Scenario, Slo
+from forebay.planning.simulate.disaggregation import Split, Transfer, TwoPools
 from forebay.planning.simulate.engine import EngineModel, StepTime
-from forebay.planning.simulate.figures import Slo
 from forebay.planning.simulate.traces import TraceRequest
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseWork:
+    """Seconds that a mean request takes on a replica that only prefills, and on one that only decodes."""
+
+    prefill_s: float
+    decode_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPlan:
+    """Two pools compared with mixed replicas. `prefill` 0: a fleet of one. `replicas`: the fewest
+    with which two pools reach the goal; None if twice as many do not."""
+
+    prefill: int
+    decode: int
+    goodput: float
+    replicas: int | None
+    pays: bool
+
+
+def phase_work(lengths: Sequence[TraceRequest], engine: EngineModel, tpot_s: float) -> PhaseWork:
+    """The seconds of a mean request in each phase. A decode batch is limited by `max_num_seqs`, by
+    the KV cache, and by the step that still gives a token every `tpot_s`."""
+    if not lengths:
+        raise SettingError("workload: expected at least one request")
+    prefill = sum(engine.alone_s(one.prompt_tokens) for one in lengths) / len(lengths)
+    outputs = sum(one.output_tokens for one in lengths)
+    context = (
+        sum(one.output_tokens * (one.prompt_tokens + one.output_tokens / 2) for one in lengths) / outputs
+    )
+    time, batch = engine.step_time, decode_batch(engine, context, tpot_s)
+    each = time.decode_s + context * time.context_s
+    return PhaseWork(prefill, (time.step_s / batch + each) * outputs / len(lengths))
+
+
+def decode_batch(engine: EngineModel, context: float, tpot_s: float) -> float:
+    """How many requests of `context` tokens each, on average, fill a decode replica; at least 1."""
+    time = engine.step_time
+    each = time.decode_s + context * time.context_s
+    batch = min(engine.max_num_seqs, engine.kv_tokens / max(context, 1.0))
+    if each > 0:
+        batch = min(batch, (tpot_s - time.step_s) / each)
+    return max(batch, 1.0)
+
+
+def split_of(replicas: int, work: PhaseWork) -> Split:
+    """The split of at least two replicas with the highest throughput: its busier pool is the least busy."""
+    if replicas < 2:
+        raise SettingError(f"split: expected at least 2 replicas, found {replicas}")
+    # The best split is one of the two whole numbers next to the point where both pools are equally busy.
+    even = int(replicas * work.prefill_s / (work.prefill_s + work.decode_s))
+    near = {min(max(one, 1), replicas - 1) for one in (even, even + 1)}
+    best = min(sorted(near), key=lambda one: max(work.prefill_s / one, work.decode_s / (replicas - one)))
+    return Split(best, replicas - best)
+
+
+def plan_split(
+    trace: Sequence[TraceRequest],
+    engine: EngineModel,
+    slo: Slo,
+    transfer: Transfer,
+    *,
+    mixed: int,
+    goal: float = 0.99,
+) -> SplitPlan:
+    """Two pools for a workload that `mixed` replicas serve; simulates the whole trace for each
+    candidate."""
+    pools, work = TwoPools(trace, engine, slo, transfer), phase_work(trace, engine, slo.tpot_s)
+    found: dict[int, float] = {}
+
+    def goodput(replicas: int) -> float:
+        if replicas not in found:
+            found[replicas] = pools.goodput(split_of(replicas, work))
+        return found[replicas]
+
+    low, high = 1, max(2, mixed)
+    same = split_of(high, work)
+    if goodput(high) < goal:
+        low, high = high, max(3, 2 * mixed)
+    if goodput(high) < goal:
+        least = None
+    else:
+        while high - low > 1:
+            middle = (low + high) // 2
+            if goodput(middle) >= goal:
+                high = middle
+            else:
+                low = middle
+        least = high
+    return SplitPlan(
+        prefill=same.prefill if mixed > 1 else 0,
+        decode=same.decode if mixed > 1 else 0,
+        goodput=goodput(mixed) if mixed > 1 else 0.0,
+        replicas=least,
+        pays=least is not None and least < mixed,
+    )
+
 
 ARITHMETIC, BANDWIDTH = 0.6, 0.8
 """Shares of the data sheets' speed that engines reach."""
@@ -27,19 +125,9 @@ LIMITS = ("KV cache", "arithmetic", "memory bandwidth", "max_num_seqs")
 
 @dataclass(frozen=True, slots=True)
 class WorkloadPlan:
-    """The replicas for a workload.
-
-    Attributes:
-        offered_per_s: Requests per second that are offered, on average.
-        requests_per_s: Maximum requests per second of one replica.
-        tokens_per_s: The same in tokens of prompts and answers.
-        replicas: The smallest number with which `goodput` is reached.
-        goodput: The share of requests within the SLO, with `replicas`.
-        prefill: Replicas that prefill alone would take, of `replicas`; the rest would decode.
-        decode: Replicas that decoding alone would take.
-        limit: The resource whose doubling gains most.
-        gain: The factor by which it then does more.
-    """
+    """The replicas for a workload. `replicas`: the fewest with which `goodput` is reached.
+    `prefill`, `decode`: what each phase alone would take. `limit`: the resource whose doubling
+    gains most, `gain` times."""
 
     offered_per_s: float
     requests_per_s: float
@@ -60,8 +148,8 @@ def engine_of(
     max_num_seqs: int = 128,
     max_num_batched_tokens: int = 2048,
 ) -> EngineModel:
-    """A simulated engine by the roofline model: weights and KV cache are read at memory speed, prompts
-    computed at arithmetic speed. Raises `SettingError` if the accelerator's speeds are unknown."""
+    """An engine by the roofline model. Raises `SettingError` if the accelerator's speeds are
+    unknown."""
     if not accelerator.flops or not accelerator.bandwidth:
         raise SettingError(
             f"--accelerator: of {accelerator.name} only the memory is known, and a workload needs its speed: "
@@ -87,11 +175,8 @@ def engine_of(
 def plan_workload(
     trace: Sequence[TraceRequest], engine: EngineModel, slo: Slo, *, goal: float = 0.99
 ) -> WorkloadPlan:
-    """Search for the smallest number of replicas with which `goal` of the requests meet the SLO.
-
-    Each candidate serves the whole trace in the simulator. Raises `SettingError` if no number is enough, or a
-    request is too long for the KV cache.
-    """
+    """Search for the fewest replicas with which `goal` of the requests meet the SLO; simulates the
+    whole trace. Raises `SettingError` if no number is enough."""
     if not 0 < goal < 1:
         raise SettingError(f"--goal: expected a share between 0 and 1, found {goal:g}")
     every = -(-len(trace) // SAMPLE)
@@ -145,7 +230,6 @@ def _search(
 
 
 def _phases(sample: Sequence[TraceRequest], engine: EngineModel) -> tuple[float, float]:
-    """Seconds of a replica per request that only prefills, and per one that only decodes."""
     prefill = sum(engine.alone_s(one.prompt_tokens) for one in sample) / len(sample)
     outputs = sum(one.output_tokens for one in sample)
     context = sum(one.output_tokens * (one.prompt_tokens + one.output_tokens / 2) for one in sample) / outputs

@@ -1,4 +1,4 @@
-"""Answers of scripted engines. They depend only on the prompt, so that tests can compare outputs."""
+"""Answers of scripted engines."""
 
 from __future__ import annotations
 
@@ -38,12 +38,9 @@ def echo(text: str) -> str:
 def answer_to(
     text: str, schema: Mapping[str, JSON] | None, *, max_tokens: int, ignore_eos: bool = False
 ) -> tuple[str, str]:
-    """The answer to a prompt and its finish reason.
-
-    Free text is `echo(text)`; with a schema, compact JSON that satisfies it; with a summary's schema, a
-    scripted summary. Truncated at `max_tokens` (reason `length`); `ignore_eos` pads free text with dots to
-    that length.
-    """
+    """The answer to a prompt and its finish reason: `echo(text)`; with a schema, compact JSON that
+    satisfies it; with a summary's schema, a scripted summary. `ignore_eos` pads text to
+    `max_tokens`."""
     if schema is None:
         answer = echo(text)
         if ignore_eos:
@@ -122,7 +119,6 @@ def parts_of(text: str, reason: str, fault: str | None, *, max_tokens: int) -> A
 
 
 def stopped(parts: AnswerParts, stop: Sequence[str], *, keep: bool = False) -> AnswerParts:
-    """The answer cut before the first stop sequence in its text, or after it with `keep`."""
     found = [(at, one) for one in stop if one and (at := parts.text.find(one)) >= 0]
     if not found:
         return parts
@@ -131,11 +127,8 @@ def stopped(parts: AnswerParts, stop: Sequence[str], *, keep: bool = False) -> A
 
 
 def instance(schema: Any, pick: int, word: str) -> JSON:
-    """A value that satisfies `schema`; `pick` selects alternatives, `word` fills strings.
-
-    Supports const, enum, types, common bounds, `items`, `properties` (all are given), the first branch of
-    `anyOf` and `oneOf`, and local `$ref`s; not patterns, formats or `not`.
-    """
+    """A value that satisfies `schema`. Supports const, enum, types, common bounds, `items`,
+    `properties`, first branches of `anyOf` and `oneOf`, and local `$ref`s."""
     return _instance(schema, pick, word, schema, 0)
 
 

@@ -47,11 +47,8 @@ ERRORS: dict[str, type[EngineError]] = {
 
 
 class ScriptedEngine:
-    """An `Engine` whose answers, delays and faults are functions of the request.
-
-    Answers like `FakeReplica` with the same settings. `calls` counts calls by request id; `in_flight` and
-    `max_in_flight` concurrent ones; `aborted` cancelled or timed-out ones.
-    """
+    """An `Engine` that answers like `FakeReplica`. `calls`: by request id; `aborted`: cancelled or
+    timed-out ones."""
 
     def __init__(
         self, delay: Delay | None = None, faults: Faults | None = None, answers: Answers | None = None

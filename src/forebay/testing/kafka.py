@@ -43,12 +43,9 @@ logger.controller.level = INFO
 
 
 class LocalKafka:
-    """One node, broker and controller, that keeps its data in `folder` across kills and restarts.
-
-    `home` is an unpacked distribution with jars in `libs`, `broker` or itself. Topics are not created
-    automatically. `settings` override the broker's settings for a single node. `listeners` are protocols,
-    such as `SSL`, in addition to plaintext.
-    """
+    """One node, broker and controller, that keeps its data in `folder` across kills. `home`: an
+    unpacked distribution. Topics are not created automatically. `listeners`: protocols besides
+    plaintext."""
 
     def __init__(
         self,
@@ -80,14 +77,11 @@ class LocalKafka:
 
     @property
     def controller_log(self) -> Path:
-        """Log of the controller from the last start after a kill."""
         return self._folder / "controller.log"
 
     def start(self) -> None:
-        """Start the node and wait until it accepts connections. Raises `LaunchError` if it does not.
-
-        After a crash, the dead broker is fenced first, like controllers of a cluster would.
-        """
+        """Start the node and wait until it accepts connections; `LaunchError` if it does not. After
+        a crash, the dead broker is fenced first."""
         self._folder.mkdir(parents=True, exist_ok=True)
         if (self._data / "meta.properties").is_file() and not (self._data / CLEAN_END).is_file():
             self._fence()
@@ -128,13 +122,6 @@ class LocalKafka:
             self._process.send_signal(how)
 
     def _fence(self) -> None:
-        """Run the controller alone until it has fenced the dead broker; blocks for at most `FENCE_TIMEOUT_S`.
-
-        A broker that starts while it still counts as leader continues its pending commits, and loses its
-        partitions when it registers again. Kafka (4.4) then treats a partition without a leader as deleted
-        and its part of the commit as done: it is never marked, and `read_committed` consumers stop before
-        that transaction.
-        """
         logging = self._folder / "controller-log4j2.properties"
         logging.write_text(FENCING_LOG)
         properties = self._write("controller.properties", self._controller_properties())
@@ -235,11 +222,8 @@ def local_kafka(
     listeners: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[LocalKafka]:
-    """A running node; stopped at the end, with its data left in `folder`.
-
-    On Linux it also ends with this process, if started from the main thread. `environment` is that of its
-    processes; None: this process's.
-    """
+    """A running node; its data stays in `folder`. On Linux it also ends with this process, if
+    started from the main thread."""
     node = LocalKafka(home, folder, settings, listeners, environment)
     node.start()
     try:
@@ -259,7 +243,6 @@ def _jars(home: Path) -> str:
 def _popen(
     command: Sequence[str], log: IO[bytes], environment: Mapping[str, str] | None
 ) -> subprocess.Popen[bytes]:
-    """Start a process that Ctrl-C does not reach; if started from the main thread, it dies with this one."""
     on_main_thread = threading.current_thread() is threading.main_thread()
     return subprocess.Popen(
         command,

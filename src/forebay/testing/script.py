@@ -1,7 +1,4 @@
-"""The behaviour of scripted engines, as values that can be sent to another process.
-
-Delays and faults depend only on the request, so that a run can be repeated.
-"""
+"""The behaviour of scripted engines, as values that can be sent to another process."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A server with scripted bytes and times, to verify what a client measures.
-
-It speaks plain HTTP/1.1; answers are scripted piece by piece. Sends twenty thousand pieces a second on one
-core. `python -m forebay.testing.stream_server` serves one answer for all requests in its own process.
-"""
+"""A server with scripted bytes and times, to verify what a client measures."""
 
 from __future__ import annotations
 
@@ -29,15 +25,8 @@ JSON = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class ScriptedAnswer:
-    """An answer to one request.
-
-    Attributes:
-        pieces: Times, in seconds after the whole request has arrived, and the bytes of the body to send then;
-            in order.
-        status: HTTP status. The head is sent with the first piece.
-        content_type: Of the body.
-        ends: If False, the connection closes after the last piece, in the middle of the body.
-    """
+    """`pieces`: seconds after the whole request has arrived, and bytes of the body. `ends`: if
+    False, the connection closes in the middle of the body."""
 
     pieces: tuple[tuple[float, bytes], ...]
     status: int = 200
@@ -159,10 +148,10 @@ class StreamServerProcess:
 
 async def serve(script: Script, port: int = 0) -> asyncio.Server:
     loop = asyncio.get_running_loop()
-    return await loop.create_server(lambda: _Connection(script), "127.0.0.1", port, backlog=4096)
+    return await loop.create_server(lambda: _ScriptedConnection(script), "127.0.0.1", port, backlog=4096)
 
 
-class _Connection(asyncio.Protocol):
+class _ScriptedConnection(asyncio.Protocol):
     def __init__(self, script: Script) -> None:
         self._script = script
         self._loop = asyncio.get_running_loop()

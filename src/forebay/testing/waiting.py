@@ -44,6 +44,5 @@ def wait_until(
 
 
 def pause_s(look_s: float, waited_s: float) -> float:
-    """The pause after an evaluation that took `look_s`, `waited_s` after the first one started."""
     quick_s = min(max(POLL_S, waited_s * WAITED_SHARE), MAX_QUICK_PAUSE_S)
     return min(max(quick_s, look_s * (1 / LOOKS_SHARE - 1)), MAX_PAUSE_S)

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from benchmarks.chatter import BEGIN_MS, chatter, expected_summaries, summary_tally
+from benchmarks.conversations import BEGIN_MS, chatter, expected_summaries, summary_tally
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

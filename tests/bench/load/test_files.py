@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from forebay.bench.load import files
 from forebay.bench.load.files import read_conversations, read_prompts
-from forebay.bench.load.lengths import Exactly
+from forebay.bench.load.workloads import Exactly
 from forebay.errors import SettingError
 
 TALK = {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "x" * 40}]}

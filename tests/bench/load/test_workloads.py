@@ -9,18 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.bench.load.lengths import CappedExponential, Exactly, Lengths, Uniform, read_lengths
-from forebay.bench.load.plan import make_load
-from forebay.bench.load.schedules import ClosedLoop, Poisson
+from forebay.bench.load.schedules import ClosedLoop, Poisson, make_load
 from forebay.bench.load.workloads import (
     FIRST_ID,
     LAST_ID,
+    CappedExponential,
+    Exactly,
+    Lengths,
     PrefixGroups,
     RandomTokens,
     RandomWords,
     SessionWorkload,
     TracePrompts,
+    Uniform,
     Workload,
+    read_lengths,
 )
 from forebay.errors import SettingError
 from forebay.planning.simulate.traces import TraceRequest

@@ -8,7 +8,7 @@ import pytest
 from tests.bench.report.made_runs import answered, failed, made_run
 
 from forebay.bench.records import Chunk, LoadRun, RequestRecord
-from forebay.bench.report.aiperf import aiperf_records, wall_clock_ns
+from forebay.bench.report.formats import aiperf_records, wall_clock_ns
 
 BEGAN_NS = 1_795_446_000_250_000_000
 

@@ -10,16 +10,16 @@ from tests.bench.stream.stream_runs import even, event, lost, stream_run
 from forebay.bench.records import EngineSample
 from forebay.bench.report.html_stream import slow_and_usual, stream_page
 from forebay.bench.stream.document import measured_stream
-from forebay.bench.stream.options import EventSlo
-from forebay.bench.stream.records import CheckpointTimes, Killed, StreamRun
+from forebay.bench.stream.events import EventSlo
+from forebay.bench.stream.records import Killed, MeasuredCheckpoint, StreamRun
 
 
 def made(**changes: object) -> StreamRun:
     return stream_run(
         [*even(200), lost(200, 20.0)],
         checkpoints=(
-            CheckpointTimes(1, 1.0, 0.02, 10, 10),
-            CheckpointTimes(2, 2.0, 9.0, 0, 0, completed=False),
+            MeasuredCheckpoint(1, 1.0, 0.02, 10, 10),
+            MeasuredCheckpoint(2, 2.0, 9.0, 0, 0, completed=False),
         ),
         samples=(EngineSample(1.0, {"running": 2.0, "waiting": 0.0, "kv_cache_usage": 0.5}),),
         kills=(Killed("jvm", 5.0, 5.0),),

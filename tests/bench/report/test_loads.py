@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from tests.bench.report.made_runs import made_run, measured
 
-from forebay.bench.load.lengths import Exactly
-from forebay.bench.load.plan import make_load
-from forebay.bench.load.schedules import Bursts, ClosedLoop, Gamma
-from forebay.bench.load.workloads import RandomTokens
-from forebay.bench.report.loads import burstiness, concurrency, flattened, kind, load_name, loads, rate_per_s
+from forebay.bench.load.schedules import Bursts, ClosedLoop, Gamma, make_load
+from forebay.bench.load.workloads import Exactly, RandomTokens
+from forebay.bench.report.figures_table import (
+    burstiness,
+    concurrency,
+    flattened,
+    kind,
+    load_name,
+    loads,
+    rate_per_s,
+)
 
 
 def test_repeats_are_put_together_by_their_load() -> None:

@@ -11,7 +11,7 @@ from tests.bench.report.made_runs import SLO, answered, failed, made_run
 
 from forebay.bench.metrics import RequestSlo
 from forebay.bench.records import Chunk, RequestRecord
-from forebay.bench.report.vllm import vllm_result
+from forebay.bench.report.formats import vllm_result
 
 SETTINGS = {
     "date",

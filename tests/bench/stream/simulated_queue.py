@@ -8,8 +8,7 @@ from random import Random
 from tests.bench.stream.stream_runs import stream_run
 
 from forebay.bench.load.schedules import Poisson
-from forebay.bench.stream.events import due_offsets
-from forebay.bench.stream.options import EventLoad
+from forebay.bench.stream.events import EventLoad, due_offsets
 from forebay.bench.stream.records import EventRecord, StreamRun
 
 

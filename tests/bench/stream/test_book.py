@@ -8,10 +8,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from forebay.bench.stream.book import EventBook, StreamProgress
+from forebay.bench.stream.book import CommittedFiles, EventBook, Sent, StreamProgress, file_clock_s
 from forebay.bench.stream.pipeline import Places
-from forebay.bench.stream.sinks import CommittedFiles, file_clock_s
-from forebay.bench.stream.windows import Sent
 from forebay.connectors.formats import dead_letter_json, result_json
 from forebay.records import DeadLetter, Result, Timeline, Usage
 

@@ -8,8 +8,8 @@ from http.server import HTTPServer, SimpleHTTPRequestHandler
 
 import pytest
 
-from forebay.bench.stream.engines import Engines, check_listening
 from forebay.bench.stream.pipeline import read_pipeline
+from forebay.bench.stream.process import Engines, check_listening
 from forebay.errors import LaunchError, SettingError
 from forebay.settings import load_settings
 
@@ -32,7 +32,7 @@ def test_a_password_in_a_url_is_refused_at_once() -> None:
 def test_an_engine_of_this_process_is_not_counted_a_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
     uses = iter(range(100))
     monkeypatch.setattr(
-        "forebay.bench.stream.engines.process_use", lambda pid: type("Use", (), {"processor_s": next(uses)})
+        "forebay.bench.stream.process.process_use", lambda pid: type("Use", (), {"processor_s": next(uses)})
     )
     with (
         HTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server,

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.bench.stream.feed import Emitted, next_event, now_us
-from forebay.bench.stream.feed_process import FeedProcess
+from forebay.bench.stream.feed import Emitted, FeedProcess, next_event, now_us
 
 
 class Clock:

@@ -6,9 +6,9 @@ import pytest
 from tests.bench.stream.stream_runs import STAGES_S, even, event, lost, stream_run
 
 from forebay.bench.records import EngineSample
+from forebay.bench.stream.events import EventSlo
 from forebay.bench.stream.figures import STAGES, stage_s, stream_figures
-from forebay.bench.stream.options import EventSlo
-from forebay.bench.stream.records import MOMENTS, CheckpointTimes
+from forebay.bench.stream.records import MOMENTS, MeasuredCheckpoint
 
 
 def test_each_stage_has_its_known_time() -> None:
@@ -66,9 +66,9 @@ def test_doubled_results_are_counted() -> None:
 
 
 def test_checkpoints_and_samples_have_distributions() -> None:
-    done = [CheckpointTimes(n, n * 1.0, 0.02 * n, 1000 * n, 10) for n in (1, 2, 3)]
+    done = [MeasuredCheckpoint(n, n * 1.0, 0.02 * n, 1000 * n, 10) for n in (1, 2, 3)]
     samples = (EngineSample(0.0, {"running": 2.0, "watermark_delay_s": 5.5}), EngineSample(1.0, {}))
-    failed = CheckpointTimes(4, 4.0, 600.0, 0, 0, completed=False)
+    failed = MeasuredCheckpoint(4, 4.0, 600.0, 0, 0, completed=False)
     figures = stream_figures(stream_run(even(3), checkpoints=(*done, failed), samples=samples))
     assert (figures.checkpoints, figures.failed_checkpoints) == (3, 1)
     assert figures.checkpoint["duration_s"].mean == pytest.approx(0.04)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.bench.stream.stream_runs import even, event, lost, stream_run
 
 from forebay.bench.stream.document import measured_stream
+from forebay.bench.stream.events import EventSlo
 from forebay.bench.stream.kills import (
     EDGE,
     PARTS,
@@ -22,7 +23,6 @@ from forebay.bench.stream.kills import (
     next_result_s,
     read_kill,
 )
-from forebay.bench.stream.options import EventSlo
 from forebay.bench.stream.records import Killed
 from forebay.errors import SettingError
 

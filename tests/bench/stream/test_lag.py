@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.bench.stream.simulated_queue import SimulatedQueue
 
 from forebay.bench.stream.events import due_offsets
-from forebay.bench.stream.lag import PARTS, lag_curve, lag_slope, mean_lag
+from forebay.bench.stream.figures import PARTS, lag_curve, lag_slope, mean_lag
 
 moments = st.lists(st.floats(0, 1000), min_size=1, max_size=60).map(sorted)
 

@@ -13,9 +13,9 @@ import pytest
 
 from forebay.bench.load.schedules import Constant
 from forebay.bench.stream import measure, process
+from forebay.bench.stream.events import EventLoad, StreamOptions
 from forebay.bench.stream.figures import RESULT_STAGES, STAGES, stream_figures
 from forebay.bench.stream.measure import StreamSession
-from forebay.bench.stream.options import EventLoad, StreamOptions
 from forebay.bench.stream.pipeline import state_folder
 from forebay.bench.stream.records import MOMENTS, StreamRun
 from forebay.bench.stream.verdict import judge_stream

@@ -7,9 +7,16 @@ from typing import Any
 
 import pytest
 
-from forebay.bench.stream.events import due_offsets, event_lines, fields_of, read_data
+from forebay.bench.stream.events import (
+    EventLoad,
+    EventSlo,
+    StreamOptions,
+    due_offsets,
+    event_lines,
+    fields_of,
+    read_data,
+)
 from forebay.bench.stream.loads import EventLoadOptions
-from forebay.bench.stream.options import EventLoad, EventSlo, StreamOptions
 from forebay.bench.stream.pipeline import Places, asked_of, measured_document, read_pipeline
 from forebay.errors import SettingError
 from forebay.pipeline.load import parse_spec

@@ -13,7 +13,7 @@ from tests.bench.stream.stream_runs import even, event, lost, stream_run
 
 from forebay.bench.load.schedules import Constant
 from forebay.bench.statistics import percentile
-from forebay.bench.stream.options import EventLoad, EventSlo
+from forebay.bench.stream.events import EventLoad, EventSlo
 from forebay.bench.stream.rate_search import MAX_TRIALS, RateSearch, trials, tried
 from forebay.bench.stream.records import StreamRun
 from forebay.errors import SettingError

@@ -15,10 +15,15 @@ from typer.testing import CliRunner
 from forebay.bench.compare import BOOTSTRAP, WELCH, Difference, compare_runs
 from forebay.bench.report.document import Report, write_report
 from forebay.bench.stream.compare import STREAMS
-from forebay.bench.stream.document import MeasuredStream, measured_stream, stream_document, write_stream
-from forebay.bench.stream.options import EventSlo
-from forebay.bench.stream.recorded import read_streams
-from forebay.bench.stream.records import CheckpointTimes, EventRecord, Killed, ResultRecord, StreamRun
+from forebay.bench.stream.document import (
+    MeasuredStream,
+    measured_stream,
+    read_streams,
+    stream_document,
+    write_stream,
+)
+from forebay.bench.stream.events import EventSlo
+from forebay.bench.stream.records import EventRecord, Killed, MeasuredCheckpoint, ResultRecord, StreamRun
 from forebay.cli import application
 from forebay.errors import SettingError
 
@@ -68,7 +73,7 @@ def test_a_document_is_read_as_it_was_written(tmp_path: Path) -> None:
         results=(result,),
         kills=(Killed("jvm", 1.0, 2.0),),
         planned_kills=1,
-        checkpoints=(CheckpointTimes(1, 0.5, 0.02, 1000, 500),),
+        checkpoints=(MeasuredCheckpoint(1, 0.5, 0.02, 1000, 500),),
         left_open=7,
         provenance={"target": "here"},
     )

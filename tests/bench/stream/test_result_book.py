@@ -10,11 +10,11 @@ from tests.bench.stream.test_book import commit
 
 from forebay.apps.summaries.plan import Windows
 from forebay.apps.summaries.settings import SummarySpec
+from forebay.bench.stream.book import Sent
 from forebay.bench.stream.pipeline import Places
 from forebay.bench.stream.records import ResultRecord, StreamRun
 from forebay.bench.stream.result_book import ManyToOne, ResultBook
 from forebay.bench.stream.verdict import judge_stream
-from forebay.bench.stream.windows import Sent
 from forebay.connectors.formats import dead_letter_json, result_json
 from forebay.pipeline.load import parse_spec
 from forebay.records import DeadLetter, Result, Timeline, Usage

@@ -10,7 +10,7 @@ import pytest
 from tests.bench.stream.simulated_queue import SimulatedQueue
 from tests.bench.stream.stream_runs import STAGES_S, even, event, lost, stream_run
 
-from forebay.bench.stream.records import CheckpointTimes, EventRecord
+from forebay.bench.stream.records import EventRecord, MeasuredCheckpoint
 from forebay.bench.stream.verdict import judge_stream
 
 
@@ -138,7 +138,7 @@ def test_a_ramp_may_grow() -> None:
 
 def test_what_no_checkpoint_committed_is_distinguished_from_what_is_lost() -> None:
     events = [*even(199), lost(199, 19.9)]
-    early, late = CheckpointTimes(1, 5.0, 0.1, 1, 1), CheckpointTimes(2, 25.0, 0.1, 1, 1)
+    early, late = MeasuredCheckpoint(1, 5.0, 0.1, 1, 1), MeasuredCheckpoint(2, 25.0, 0.1, 1, 1)
     for checkpoints, told in (((early,), True), ((early, late), False)):
         (reason,) = judge_stream(stream_run(events, checkpoints=checkpoints)).reasons
         assert reason.startswith("1 of 200 events have neither a result nor a dead letter")

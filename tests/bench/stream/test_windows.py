@@ -13,7 +13,7 @@ from forebay.apps.summaries.plan import SummaryPlan, Windows
 from forebay.apps.summaries.program import SummaryProgram
 from forebay.apps.summaries.state import KeyState
 from forebay.apps.summaries.values import Summary
-from forebay.bench.stream.windows import Sent, key_windows, least_span_s, window_name
+from forebay.bench.stream.book import Sent, key_windows, least_span_s, window_name
 from forebay.stateful.program import Failure
 
 FAR_MS = 2**41

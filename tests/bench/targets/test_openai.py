@@ -12,10 +12,8 @@ import orjson
 import pytest
 
 from forebay.bench.client import measure
-from forebay.bench.load.lengths import Exactly
-from forebay.bench.load.plan import make_load
-from forebay.bench.load.schedules import ClosedLoop
-from forebay.bench.load.workloads import RandomTokens
+from forebay.bench.load.schedules import ClosedLoop, make_load
+from forebay.bench.load.workloads import Exactly, RandomTokens
 from forebay.bench.records import LoadRequest
 from forebay.bench.targets.base import TRIAL, Piece, trial_requests
 from forebay.bench.targets.openai import OpenAiOptions, OpenAiTarget

@@ -12,8 +12,7 @@ import pytest
 
 from forebay.bench.records import LoadRequest
 from forebay.bench.targets.base import Piece, Target
-from forebay.bench.targets.tgi import TgiTarget
-from forebay.bench.targets.triton import TENSORRT_LLM, TritonOptions, TritonTarget
+from forebay.bench.targets.others import TENSORRT_LLM, TgiTarget, TritonOptions, TritonTarget
 from forebay.errors import (
     BadRequest,
     EngineError,

@@ -10,9 +10,8 @@ import pytest
 from benchmarks.autoscale.fluid import FleetRun, Load, View, WorkModel, load_of, run_fleet
 from benchmarks.autoscale.oracle import oracle
 
-from forebay.planning.simulate import Scenario, dispatcher_for
+from forebay.planning.simulate import Scenario, Slo, dispatcher_for
 from forebay.planning.simulate.engine import LLAMA_8B
-from forebay.planning.simulate.figures import Slo
 from forebay.planning.simulate.traces import PoissonArrivals, TraceRequest
 
 TRACE = PoissonArrivals(3000, 10.0, 3000, 150).make()

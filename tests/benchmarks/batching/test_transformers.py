@@ -11,10 +11,8 @@ import pytest
 from benchmarks.batching.transformers import StaticBatchTarget, TransformersWorker, WorkerOptions
 
 from forebay.bench.client import measure
-from forebay.bench.load.lengths import CappedExponential, Exactly
-from forebay.bench.load.plan import Load, make_load
-from forebay.bench.load.schedules import Bursts
-from forebay.bench.load.workloads import RandomTokens
+from forebay.bench.load.schedules import Bursts, RequestLoad, make_load
+from forebay.bench.load.workloads import CappedExponential, Exactly, RandomTokens
 from forebay.bench.records import LoadRequest
 from forebay.engine.launch import ensure_engine
 from forebay.settings import Settings, load_settings
@@ -47,12 +45,12 @@ def start(tmp_path: Path, settings: Settings) -> Iterator[Start]:
         worker.close()
 
 
-def burst(lengths: Sequence[int], prompt: str | Sequence[int] = (1, 2, 3)) -> Load:
+def burst(lengths: Sequence[int], prompt: str | Sequence[int] = (1, 2, 3)) -> RequestLoad:
     requests = [
         LoadRequest(index, 0.0, prompt, tokens, prompt_tokens=len(prompt))
         for index, tokens in enumerate(lengths)
     ]
-    return Load(requests, None, {})
+    return RequestLoad(requests, None, {})
 
 
 def batches(tmp_path: Path) -> list[list[int]]:

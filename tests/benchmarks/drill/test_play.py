@@ -9,10 +9,10 @@ from pathlib import Path
 
 import orjson
 import pytest
-from benchmarks.drill.machine import Surroundings
+from benchmarks.drill.faults import Surroundings
+from benchmarks.drill.link import compiler
 from benchmarks.drill.play import play
 from benchmarks.drill.scenario import Fault, Scenario
-from benchmarks.drill.shim import compiler
 from benchmarks.drill.workload import workload
 from benchmarks.object_store import ObjectStore
 

@@ -17,8 +17,8 @@ from benchmarks.drill.scenario import (
     Range,
     Scenario,
     draw,
+    smaller,
 )
-from benchmarks.drill.shrink import smaller
 from benchmarks.drill.workload import workload
 from hypothesis import given
 from hypothesis import strategies as st

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from benchmarks.drill.shim import Shim, compiler
+from benchmarks.drill.link import Shim, compiler
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="needs Linux and a C compiler")
 

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 
 from forebay.bench.records import EngineSample
-from forebay.bench.stream.options import EventLoad
-from forebay.bench.stream.records import CheckpointTimes, EventRecord, StreamRun
+from forebay.bench.stream.events import EventLoad
+from forebay.bench.stream.records import EventRecord, MeasuredCheckpoint, StreamRun
 
 ANSWER_S, COMMIT_S = 0.5, 1.25
 
@@ -55,7 +55,7 @@ class ScriptedSession:
             duration_s=due_s[-1] + COMMIT_S,
             asked={"schedule": load.schedule.asked()},
             events=records,
-            checkpoints=(CheckpointTimes(1, 0.5, 0.02, 1000, 500),),
+            checkpoints=(MeasuredCheckpoint(1, 0.5, 0.02, 1000, 500),),
             samples=(EngineSample(0.1, values), EngineSample(0.2, {**values, "preemptions": 7.0})),
             complete=True,
         )

@@ -7,6 +7,7 @@ import pytest
 from benchmarks.grid.cells import (
     ARRIVALS,
     CONSTANT,
+    TAILS,
     CellSpec,
     GridOptions,
     Parallelism,
@@ -14,7 +15,6 @@ from benchmarks.grid.cells import (
     cell_load,
     read_parallelism,
 )
-from benchmarks.grid.tails import TAILS
 from hypothesis import given
 from hypothesis import strategies as st
 

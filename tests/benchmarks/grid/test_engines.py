@@ -3,10 +3,8 @@ from __future__ import annotations
 from benchmarks.grid.engines import SpreadTarget
 
 from forebay.bench.client import measure
-from forebay.bench.load.lengths import Exactly
-from forebay.bench.load.plan import make_load
-from forebay.bench.load.schedules import ClosedLoop
-from forebay.bench.load.workloads import RandomTokens
+from forebay.bench.load.schedules import ClosedLoop, make_load
+from forebay.bench.load.workloads import Exactly, RandomTokens
 from forebay.bench.targets.openai import OpenAiTarget
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed

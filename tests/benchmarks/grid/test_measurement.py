@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 from benchmarks.grid.cells import GridOptions, Parallelism
-from benchmarks.grid.document import grid_document
+from benchmarks.grid.document import cell_rows, grid_document
 from benchmarks.grid.measurement import Capacity, Cell, Measurement, RunningEngine
-from benchmarks.grid.streams import grid_pipeline
-from benchmarks.grid.table import cell_rows
+from benchmarks.grid.streamed import grid_pipeline
 from tests.benchmarks.grid.scripted_session import ANSWER_S, COMMIT_S, ScriptedPipelines
 
 from forebay.errors import LaunchError

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.grid.signals import sample_figures
+from benchmarks.grid.streamed import sample_figures
 
 from forebay.bench.records import EngineSample
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from statistics import fmean
 
 import pytest
-from benchmarks.grid.tails import EXACT, EXPONENTIAL, HEAVY, TAILS, tail_lengths
+from benchmarks.grid.cells import EXACT, EXPONENTIAL, HEAVY, TAILS, tail_lengths
 from hypothesis import given
 from hypothesis import strategies as st
 

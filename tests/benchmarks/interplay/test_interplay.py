@@ -10,19 +10,21 @@ from typing import Any
 import orjson
 import pytest
 from benchmarks.grid.engines import RunningEngine
-from benchmarks.interplay.document import interplay_document, point_rows
-from benchmarks.interplay.factors import (
+from benchmarks.interplay.measurement import InterplayMeasurement, interplay_document, point_rows
+from benchmarks.interplay.pipeline import (
     BASE_AGAIN,
     BASE_POINT,
     FACTORS,
     SMALL_KV_CACHE_GIB,
     Events,
+    InterplayOptions,
     by_engine,
     by_pipeline,
+    point_pipeline,
     points,
+    sized,
+    write_events,
 )
-from benchmarks.interplay.measurement import InterplayMeasurement
-from benchmarks.interplay.pipeline import InterplayOptions, point_pipeline, sized, write_events
 from tests.benchmarks.grid.scripted_session import ScriptedPipelines
 
 from forebay.errors import LaunchError

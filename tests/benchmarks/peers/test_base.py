@@ -7,8 +7,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from benchmarks.peers.base import ID_IN_PROMPT, PROGRAMS, Named, Order, event_of, read_result
-from benchmarks.peers.environments import requirements_of
+from benchmarks.peers.base import ID_IN_PROMPT, PROGRAMS, Named, Order, event_of, read_result, requirements_of
 from benchmarks.peers.peers import PEERS
 from hypothesis import given
 from hypothesis import strategies as st

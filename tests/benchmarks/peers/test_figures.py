@@ -8,7 +8,7 @@ import pytest
 from benchmarks.peers.feed import Seen
 from benchmarks.peers.run import Load, Observed, Use
 
-from benchmarks.peers import figures
+from benchmarks.peers import tables
 from forebay.testing.script import CallReport
 
 LOAD = Load(10, 10, warm_s=2)
@@ -41,7 +41,7 @@ def seen(
 
 
 def test_what_is_added_is_without_the_engines_time_and_the_warm_up() -> None:
-    found = figures.latency(LOAD, seen(), lambda index: 0.1 if index else 99.0)
+    found = tables.latency(LOAD, seen(), lambda index: 0.1 if index else 99.0)
     assert (found["added_ms_p50"], found["added_ms_p90"]) == (pytest.approx(400), pytest.approx(400))
     assert found["added_ms_committed_p50"] == pytest.approx(1400)
     assert found["rate_per_s"] == pytest.approx(10, abs=0.1)
@@ -52,18 +52,18 @@ def test_what_is_added_is_without_the_engines_time_and_the_warm_up() -> None:
 
 
 def test_fewer_than_a_thousand_events_have_no_99th_percentile() -> None:
-    found = figures.latency(LONG, seen(load=LONG), lambda _: 0.0)
+    found = tables.latency(LONG, seen(load=LONG), lambda _: 0.0)
     assert (found["added_ms_p99"], found["added_ms_committed_p99"]) == (
         pytest.approx(500),
         pytest.approx(1500),
     )
     shorter = replace(LONG, seconds=9.99)
-    assert "added_ms_p99" not in figures.latency(shorter, seen(load=shorter), lambda _: 0.0)
+    assert "added_ms_p99" not in tables.latency(shorter, seen(load=shorter), lambda _: 0.0)
 
 
 def test_an_event_without_a_result_counts_as_long_as_it_was_waited_for() -> None:
     late = tuple(range(20, 100, 2))
-    found = figures.latency(LOAD, seen(without=late), lambda _: 0.0)
+    found = tables.latency(LOAD, seen(without=late), lambda _: 0.0)
     assert found["unanswered"] == 40
     # Event 20 was due in the second second, and the last look was in the tenth.
     assert found["added_ms"][99] == pytest.approx((8.4) * 1000, abs=201)
@@ -73,31 +73,31 @@ def test_an_event_without_a_result_counts_as_long_as_it_was_waited_for() -> None
 def test_lost_given_up_and_doubled() -> None:
     once = seen(without=(3, 4))
     twice = (*once.committed, once.committed[0], replace(once.committed[-1], index=4, answered=False))
-    found = figures.common(LOAD, replace(once, committed=twice, ended="ended with status 1"))
+    found = tables.common(LOAD, replace(once, committed=twice, ended="ended with status 1"))
     assert (found["lost"], found["given_up"], found["doubled"], found["answered"]) == (1, 1, 1, 98)
     assert found["ended"] == "ended with status 1"
 
 
 def test_an_event_that_was_given_up_and_then_answered_is_answered() -> None:
     once = seen()
-    found = figures.common(LOAD, replace(once, committed=(Seen(0, START_S, False), *once.committed)))
+    found = tables.common(LOAD, replace(once, committed=(Seen(0, START_S, False), *once.committed)))
     assert (found["answered"], found["given_up"], found["doubled"]) == (100, 0, 1)
 
 
 def test_calls_count_tries_of_events_alone() -> None:
     report = CallReport({"event-0": 3, "event-1": 1, "warm-0": 7}, 0, 9, 4, 0)
-    assert figures.calls(report) == {"calls": 4, "called_again": 2, "max_in_flight": 9}
+    assert tables.calls(report) == {"calls": 4, "called_again": 2, "max_in_flight": 9}
 
 
 def test_when_all_that_was_due_had_its_result() -> None:
-    assert figures.caught_up_s(LOAD, seen(), 5.0) == pytest.approx(0.4)
-    assert figures.caught_up_s(LOAD, seen(added_s=0.0), 5.0) == 0.0
-    assert figures.caught_up_s(LOAD, seen(without=(7,)), 5.0) is None
+    assert tables.caught_up_s(LOAD, seen(), 5.0) == pytest.approx(0.4)
+    assert tables.caught_up_s(LOAD, seen(added_s=0.0), 5.0) == 0.0
+    assert tables.caught_up_s(LOAD, seen(without=(7,)), 5.0) is None
 
 
 def test_nothing_seen_is_no_error() -> None:
     none = replace(seen(without=tuple(range(100))), use=(), checkpoints_ms=None)
-    found = {**figures.common(LOAD, none), **figures.latency(LOAD, none, lambda _: 0.0)}
+    found = {**tables.common(LOAD, none), **tables.latency(LOAD, none, lambda _: 0.0)}
     assert (found["lost"], found["rate_per_s"], found["unanswered"]) == (100, 0.0, 80)
     assert "memory_mb" not in found
     assert "checkpoint_ms_p50" not in found

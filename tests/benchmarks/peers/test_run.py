@@ -13,7 +13,7 @@ from benchmarks.peers.base import ID_IN_PROMPT, Peer
 from benchmarks.peers.peers import peers_named
 from benchmarks.peers.run import Load, Observed, Place, durations_ms, observe
 
-from benchmarks.peers import figures
+from benchmarks.peers import tables
 from forebay.settings import load_settings
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.script import Fixed
@@ -45,7 +45,7 @@ def test_every_event_is_seen_once_but_those_that_are_not_answered(
     peer = fake(skips=["event-39"], gives_up=["event-5"])
     load = Load(20, 2, drain_s=2)
     seen = run(peer, load, node, engine, tmp_path / "work")
-    found = figures.common(load, seen)
+    found = tables.common(load, seen)
     assert (found["answered"], found["lost"], found["given_up"], found["doubled"]) == (38, 1, 1, 0)
     assert sorted(one.index for one in seen.written) == list(range(39))
     assert all(one.at_s >= seen.start_s + one.index / load.rate_per_s for one in seen.written)
@@ -56,7 +56,7 @@ def test_every_event_is_seen_once_but_those_that_are_not_answered(
 def test_what_a_restart_does_twice_is_counted(node: Any, engine: ReplicaProcess, tmp_path: Path) -> None:
     load = Load(20, 3, kill_at_s=1.5, drain_s=30)
     seen = run(fake(), load, node, engine, tmp_path / "work")
-    found = figures.common(load, seen)
+    found = tables.common(load, seen)
     assert found["lost"] == 0
     # It commits no offsets, so what it had answered before the kill comes again.
     assert found["doubled"] >= 10
@@ -67,7 +67,7 @@ def test_a_peer_that_ends_is_in_the_figures(node: Any, engine: ReplicaProcess, t
     seen = run(fake(ends_at="event-20"), LOAD, node, engine, tmp_path / "work")
     assert seen.ended is not None
     assert "status 1: this peer gave up" in seen.ended
-    assert figures.common(LOAD, seen)["lost"] == 20
+    assert tables.common(LOAD, seen)["lost"] == 20
 
 
 def test_checkpoints_that_are_complete_and_were_begun_after_the_warm_up() -> None:
@@ -88,7 +88,7 @@ def test_async_function_answers_all_over_a_kill(
     (peer,) = peers_named(["async_function"])
     load = Load(20, 6, kill_at_s=3, drain_s=90)
     seen = run(peer, load, node, engine, tmp_path / "work")
-    found = figures.common(load, seen)
+    found = tables.common(load, seen)
     assert (found["lost"], found["doubled"], found["given_up"]) == (0, 0, 0)
     assert seen.checkpoints_ms
 
@@ -103,5 +103,5 @@ def test_async_scalar_function_with_copied_rows_asks_about_every_event(
     with ReplicaProcess(ReplicaScript(delay=Fixed(0.002), id_in_prompt=ID_IN_PROMPT)) as engine:
         seen = run(peer, load, node, engine, tmp_path / "work")
         asked = {id for id in engine.report().calls if id.startswith("event-")}
-    assert figures.common(load, seen)["lost"] == 0
+    assert tables.common(load, seen)["lost"] == 0
     assert asked == {f"event-{index}" for index in range(load.events)}

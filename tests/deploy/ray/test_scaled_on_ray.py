@@ -17,7 +17,7 @@ import pytest
 from benchmarks.kubernetes.burst import ID, BurstOptions, Stream
 from benchmarks.ray_fleet.cluster import RayCluster
 
-from forebay.bench.stream.feed_process import FeedProcess
+from forebay.bench.stream.feed import FeedProcess
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.fleet.ray_replicas import RayReplicas
 from forebay.ports import free_port

@@ -13,9 +13,8 @@ from forebay.errors import SettingError
 from forebay.fleet.admission import ImmediateDispatcher
 from forebay.fleet.policies import make_policy
 from forebay.fleet.routing_request import RoutingRequest
-from forebay.planning.simulate import NAMES, Scenario, Simulation, dispatcher_for, fleet_of
+from forebay.planning.simulate import NAMES, Scenario, Simulation, Slo, dispatcher_for, fleet_of
 from forebay.planning.simulate.engine import LLAMA_8B, find_model
-from forebay.planning.simulate.figures import Slo
 from forebay.planning.simulate.replica import SimRequest
 from forebay.planning.simulate.traces import PoissonArrivals, TraceRequest
 

@@ -12,7 +12,7 @@ import pytest
 from forebay.testing.answers import AnswerParts, echo, stopped, token_texts, tokens
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.replica.asked import read_body
-from forebay.testing.replica.responses import choices_of
+from forebay.testing.replica.wire import choices_of
 from forebay.testing.script import Fixed
 
 CITY = {"type": "object", "properties": {"city": {"enum": ["Rome"]}}, "required": ["city"]}

@@ -1,7 +1,4 @@
-"""Prompts from files: JSON lines of your own, and conversations in ShareGPT's format.
-
-Both are read whole, within bounds. A damaged entry is refused with its line.
-"""
+"""Prompts from files: JSON lines of your own, and conversations in ShareGPT's format."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ from typing import Any
 
 import orjson
 
-from forebay.bench.load.lengths import MAX_TOKENS, Lengths
 from forebay.bench.load.schedules import MAX_REQUESTS
+from forebay.bench.load.workloads import MAX_TOKENS, Lengths
 from forebay.bench.records import LoadRequest
 from forebay.documents import suggestion
 from forebay.errors import SettingError
@@ -35,10 +32,7 @@ class BadEntry(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FilePrompts:
-    """The requests of a file, unchanged by the nonce: a second run may find its prompts cached.
-
-    `shuffled`: in an order that the seed decides, else in the file's order.
-    """
+    """The requests of a file, unchanged by the nonce: a second run may find them cached."""
 
     kind: str
     source: str
@@ -58,12 +52,10 @@ class FilePrompts:
 def read_prompts(
     path: Path, output: Lengths | None = None, *, exact: bool = True, seed: int = 0
 ) -> FilePrompts:
-    """Read JSON lines, each with `prompt`, a text or a list of token ids, and `output_tokens`.
+    """Read JSON lines with `prompt` (text or token ids) and `output_tokens`, and the other `KEYS`.
 
-    Optional: `session` and `group`, names, and `exact`, whether the answer has that length or at most. Other
-    keys are refused: they may be misspelt. `output` and `exact` are defaults. Raises `SettingError` with the
-    line number for a wrong line, and for a file that is empty, unreadable, or exceeds 1 GiB, 64 MiB a line or
-    5 million requests.
+    `output` and `exact` are defaults. Raises `SettingError` with the line number, also for files
+    over 1 GiB, lines over 64 MiB and over 5 million requests.
     """
     random = Random(f"lengths {seed}")
 
@@ -91,12 +83,10 @@ def read_prompts(
 def read_conversations(
     path: Path, output: Lengths | None = None, *, exact: bool = False, seed: int = 0
 ) -> FilePrompts:
-    """Read a ShareGPT-style file: a JSON array, or JSON lines, of objects with `conversations` (turns with
-    `from` and `value`) or `messages` (with `role` and `content`).
+    """Read a ShareGPT-style file, a JSON array or JSON lines; the first question is the prompt.
 
-    The first question is the prompt. `output`: the length of the answers; None: that of the answer in the
-    file, at 4 characters per token, since there is no tokenizer here. Conversations that do not begin with a
-    question and an answer are left out. Raises `SettingError` as `read_prompts` does.
+    `output` None: the answer's length in the file, at 4 characters per token. Raises `SettingError`
+    as `read_prompts` does.
     """
     random = Random(f"lengths {seed}")
 

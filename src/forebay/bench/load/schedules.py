@@ -1,17 +1,17 @@
-"""When requests are due, in seconds after the start; computed before the first is sent.
-
-Times are absolute: a late request does not delay those after it.
-"""
+"""When requests are due, computed before the first is sent, and loads: requests with their times."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from random import Random
 from typing import Any, Protocol
 
+from forebay.bench.load.workloads import Workload
+from forebay.bench.records import LoadRequest
 from forebay.errors import SettingError
 
 MAX_RATE_PER_S = 1e6
@@ -22,7 +22,7 @@ MAX_SECONDS = 1e9
 
 class Schedule(Protocol):
     def due_s(self, requests: int, random: Random) -> list[float]:
-        """Ascending times, each 0 or later. Equal for a `Random` in the same state."""
+        """Ascending times, each 0 or later."""
         ...
 
     def asked(self) -> dict[str, Any]: ...
@@ -30,8 +30,6 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Request i at i / rate."""
-
     rate_per_s: float
 
     def __post_init__(self) -> None:
@@ -46,12 +44,10 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Gamma:
-    """Gaps drawn from a gamma distribution with shape `burstiness` and mean 1 / rate.
+    """Gaps of a gamma distribution with shape `burstiness` and mean 1 / rate; 1 is Poisson, lower
+    burstier.
 
-    Their coefficient of variation is 1 / √burstiness: 1 is a Poisson process, lower is burstier, higher is
-    more even. As in vLLM's `bench serve`, all times are scaled so that the last is due at requests / rate:
-    the rate is met exactly. (The arrivals of a Poisson process before the last are then uniform at random, as
-    for any Poisson process whose last arrival is at that moment.)
+    As in vLLM's `bench serve`, times are scaled so that the last is due at requests / rate.
     """
 
     rate_per_s: float
@@ -133,7 +129,6 @@ class Ramp:
         return [self._when(work) for work in accumulate(gaps)]
 
     def _when(self, count: float) -> float:
-        """When `count` requests have been due: the inverse of the integral of the rate."""
         in_ramp = (self.from_per_s + self.to_per_s) / 2 * self.over_s
         if count >= in_ramp:
             return self.over_s + (count - in_ramp) / self.to_per_s
@@ -184,7 +179,6 @@ class ClosedLoop:
 
 
 def scaled(times_s: list[float], last_s: float) -> list[float]:
-    """`times_s`, stretched so that the last is `last_s`."""
     if not times_s or times_s[-1] <= 0:
         return times_s
     factor = last_s / times_s[-1]
@@ -206,3 +200,44 @@ def check_requests(requests: int) -> int:
     if not 1 <= requests <= MAX_REQUESTS:
         raise SettingError(f"requests: expected 1 to {MAX_REQUESTS}, found {requests}")
     return requests
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLoad:
+    """The requests of one run by when they are due. `concurrency` None: an open loop, in which each
+    has `due_s`. `asked`: its origin, for the report."""
+
+    requests: Sequence[LoadRequest]
+    concurrency: int | None
+    asked: Mapping[str, Any]
+
+
+def make_load(
+    schedule: Schedule | ClosedLoop,
+    workload: Workload,
+    requests: int,
+    *,
+    seed: int = 0,
+    nonce: str | None = None,
+) -> RequestLoad:
+    """Make a load. The seed decides lengths and times, `nonce` (None: a fresh one) the prompts'
+    tokens: loads with one seed have one shape and share no prefix. Raises `SettingError` for too
+    few or too many requests."""
+    check_requests(requests)
+    nonce = fresh_nonce() if nonce is None else nonce
+    made = workload.requests(requests, seed=seed, nonce=nonce)
+    asked = {
+        "schedule": schedule.asked(),
+        "workload": workload.asked(),
+        "requests": len(made),
+        "seed": seed,
+        "nonce": nonce,
+    }
+    if isinstance(schedule, ClosedLoop):
+        return RequestLoad(made, schedule.concurrency, asked)
+    due_s = schedule.due_s(len(made), Random(f"schedule {seed}"))
+    return RequestLoad([replace(one, due_s=at_s) for one, at_s in zip(made, due_s, strict=True)], None, asked)
+
+
+def fresh_nonce() -> str:
+    return secrets.token_hex(8)

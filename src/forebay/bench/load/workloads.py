@@ -1,4 +1,4 @@
-"""Made-up prompts from a seed; their lengths are exact because they are token ids."""
+"""Made-up prompts from a seed, of exact lengths in tokens."""
 
 from __future__ import annotations
 
@@ -8,10 +8,104 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
-from forebay.bench.load.lengths import Lengths
 from forebay.bench.records import LoadRequest
 from forebay.errors import SettingError
 from forebay.planning.simulate.traces import MOONCAKE_BLOCK_TOKENS, TraceRequest
+
+MAX_TOKENS = 10_000_000
+
+
+class Lengths(Protocol):
+    """A distribution of numbers of tokens, each at least 1."""
+
+    def draw(self, random: Random) -> int: ...
+
+    def asked(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Exactly:
+    tokens: int
+
+    def __post_init__(self) -> None:
+        check_tokens("length", self.tokens)
+
+    def draw(self, random: Random) -> int:
+        return self.tokens
+
+    def asked(self) -> dict[str, Any]:
+        return {"kind": "exactly", "tokens": self.tokens}
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Every length from `low` to `high` is equally likely, both included."""
+
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        check_tokens("shortest length", self.low)
+        check_tokens("longest length", self.high)
+        if self.low > self.high:
+            raise SettingError(f"lengths: the shortest, {self.low}, is above the longest, {self.high}")
+
+    def draw(self, random: Random) -> int:
+        return random.randint(self.low, self.high)
+
+    def asked(self) -> dict[str, Any]:
+        return {"kind": "uniform", "low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True, slots=True)
+class CappedExponential:
+    """Exponential with this mean before the cut; draws above `limit` are repeated, and rounded up.
+
+    The lengths of the continuous-batching study: mean 128, limits 32, 128, 512 and 1536.
+    """
+
+    mean: float
+    limit: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.mean <= MAX_TOKENS:
+            raise SettingError(f"mean length: expected 1 to {MAX_TOKENS} tokens, found {self.mean:g}")
+        check_tokens("length limit", self.limit)
+        if self.limit < self.mean / 100:
+            raise SettingError(
+                f"length limit: {self.limit} tokens would reject nearly every draw of mean {self.mean:g}; "
+                f"expected at least {self.mean / 100:g}"
+            )
+
+    def draw(self, random: Random) -> int:
+        while True:
+            drawn = max(1, -int(-random.expovariate(1 / self.mean) // 1))
+            if drawn <= self.limit:
+                return drawn
+
+    def asked(self) -> dict[str, Any]:
+        return {"kind": "capped_exponential", "mean": self.mean, "limit": self.limit}
+
+
+def check_tokens(name: str, tokens: int) -> None:
+    """Raise `SettingError` unless `tokens` is 1 to 10 million."""
+    if not 1 <= tokens <= MAX_TOKENS:
+        raise SettingError(f"{name}: expected 1 to {MAX_TOKENS} tokens, found {tokens}")
+
+
+def read_lengths(text: str) -> Lengths:
+    """Parse `512`, `100-200`, or `exp:128:1536` for the capped exponential. Raises `SettingError`."""
+    try:
+        kind, *numbers = text.split(":")
+        if kind == "exp" and len(numbers) == 2:
+            return CappedExponential(float(numbers[0]), int(numbers[1]))
+        low, dash, high = text.partition("-")
+        return Uniform(int(low), int(high)) if dash else Exactly(int(low))
+    except ValueError:
+        raise SettingError(
+            f"lengths: expected a number of tokens, LOW-HIGH or exp:MEAN:LIMIT, found {text[:80]!r}"
+        ) from None
+
 
 FIRST_ID, LAST_ID = 1_000, 30_000
 """Ids of made-up prompts: after the special tokens, which come first in common vocabularies, and within the
@@ -31,11 +125,7 @@ WORDS = (
 
 class Workload(Protocol):
     def requests(self, count: int, *, seed: int, nonce: str) -> list[LoadRequest]:
-        """`count` requests without times.
-
-        The seed decides all lengths; the seed and the nonce all prompts. Raises `SettingError` if there are
-        fewer.
-        """
+        """`count` requests without times; the seed decides lengths, with the nonce the prompts."""
         ...
 
     def asked(self) -> dict[str, Any]: ...
@@ -43,8 +133,7 @@ class Workload(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RandomTokens:
-    """Prompts of random tokens that share nothing. `exact`: answers have the drawn length if the server
-    supports it; else that is their limit."""
+    """Prompts of random tokens that share nothing."""
 
     prompt: Lengths
     output: Lengths
@@ -66,7 +155,7 @@ class RandomTokens:
 
 @dataclass(frozen=True, slots=True)
 class RandomWords:
-    """Prompts of common English words, for servers that take no tokens. A word is about one token."""
+    """Prompts of common English words, for servers that take no tokens."""
 
     prompt: Lengths
     output: Lengths
@@ -123,12 +212,8 @@ class PrefixGroups:
 
 @dataclass(frozen=True, slots=True)
 class SessionWorkload:
-    """Conversations of `turns` turns: each prompt is the previous one, an answer, and new tokens.
-
-    The answers in the prompts are made up, with the requested length, instead of the server's: lengths are
-    exact, and a prefix cache holds a turn's prompt but not its answer. All first turns come first, then all
-    second ones.
-    """
+    """Conversations: each prompt is the previous one, a made-up answer of the requested length, and
+    new tokens. All first turns come first."""
 
     turns: int
     first: Lengths
@@ -163,9 +248,6 @@ class SessionWorkload:
 
 @dataclass(frozen=True, slots=True)
 class TracePrompts:
-    """Prompts with the lengths of a trace. Blocks with the same hash have the same tokens, so prefixes are
-    shared as in the trace."""
-
     trace: Sequence[TraceRequest]
     block_tokens: int = MOONCAKE_BLOCK_TOKENS
     source: str = "trace"
@@ -188,7 +270,6 @@ class TracePrompts:
 
 
 def random_ids(count: int, nonce: str, seed: int, part: object) -> array[int]:
-    """`count` token ids that depend only on the arguments."""
     return array("I", _of(nonce, seed, part).choices(range(FIRST_ID, LAST_ID), k=count))
 
 

@@ -1,7 +1,4 @@
-"""The numbers behind a report's charts: distributions, values over time, the knee of a sweep.
-
-Everything is thinned out to what can be seen, so that a page has a bounded size for any run.
-"""
+"""The numbers behind a report's charts: distributions, values over time, the knee of a sweep."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ MAX_ROWS = 120
 ROWS_AROUND = 80
 MAX_DOTS = 1500
 KNEE_LEAST = 0.1
-"""A knee lies at least this far from the straight line, as a share of the chart's height."""
+"""Minimum distance of a knee from the straight line, as a share of the chart's height."""
 
 Points = list[tuple[float, float]]
 
@@ -61,11 +58,8 @@ def tokens_and_gaps(run: LoadRun) -> tuple[list[float], list[float], list[float]
 
 @dataclass(frozen=True, slots=True)
 class Courses:
-    """A run over time, in bins of one width: (start of the bin, value), with the last repeated at the end.
-
-    Per second: requests due, answers ended, tokens received. `in_flight`: the mean over the bin of requests
-    sent and not ended.
-    """
+    """A run over time, in bins: (start of the bin, value), with the last repeated at the end.
+    `in_flight`: the bin's mean of requests sent and not ended."""
 
     width_s: float
     due_per_s: Points
@@ -75,7 +69,6 @@ class Courses:
 
 
 def courses(run: LoadRun) -> Courses | None:
-    """None for a run without requests or duration."""
     if run.duration_s <= 0 or not run.records:
         return None
     bins = min(max(len(run.records) // REQUESTS_PER_BIN, MIN_BINS), MAX_BINS)
@@ -139,16 +132,14 @@ def waterfall(run: LoadRun) -> list[RequestRecord]:
 
 
 def thinned(points: Points, most: int) -> Points:
-    """Every n-th point, so that at most `most` are left."""
     return points[:: -(-len(points) // most) or 1]
 
 
 def knee(points: Sequence[tuple[float, float]]) -> int | None:
-    """The knee of a rising curve: where more of x begins to cost much of y.
+    """The place where more of x begins to cost much of y; None if there is none.
 
-    The point farthest below the straight line from the first to the last, both axes scaled to 0..1 ("Finding
-    a 'Kneedle' in a Haystack", Satopää et al. 2011, without its smoothing). None with fewer than four points,
-    or if no point lies `KNEE_LEAST` below the line.
+    The point farthest below the straight line between the ends, both axes scaled to 0..1 ("Finding
+    a 'Kneedle' in a Haystack", Satopää et al. 2011, without its smoothing).
     """
     if len(points) < 4:
         return None
@@ -161,7 +152,6 @@ def knee(points: Sequence[tuple[float, float]]) -> int | None:
 
 
 def share_within(values: Sequence[float], bound: float) -> float:
-    """The share of sorted `values` that are no larger than `bound`."""
     return bisect_right(values, bound) / len(values) if values else 0.0
 
 

@@ -1,9 +1,4 @@
-"""The document of a benchmark: one JSON file, and its requests in a second file, one per line.
-
-`NAME.json` has the request, figures, verdict, samples and provenance of each run; `NAME.requests.jsonl` has
-every request of every run. Each is written completely or not at all. Figures are read as written, so a
-document without its requests still shows them.
-"""
+"""The document of a benchmark: one JSON file, and a second one with its requests, one per line."""
 
 from __future__ import annotations
 
@@ -33,9 +28,6 @@ DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """A run and what was computed from it. `slo`: the objectives of the goodput. `verdict`: None if nobody
-    judged it."""
-
     run: LoadRun
     figures: RunFigures
     slo: RequestSlo | None = None
@@ -52,8 +44,7 @@ def measured_run(run: LoadRun, slo: RequestSlo | None = None) -> MeasuredRun:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of one command: one run, a sweep or repeats, in the order of measurement. `command`: its
-    name, such as `serve`."""
+    """The result of one command: one run, a sweep or repeats, in the order of measurement."""
 
     command: str
     runs: tuple[MeasuredRun, ...]
@@ -89,7 +80,7 @@ def write_report(path: Path, report: Report) -> None:
 
 
 def read_report(path: Path) -> Report:
-    """Read what `write_report` wrote to `path`; runs have no requests if their file is missing.
+    """Read what `write_report` wrote; runs have no requests if their file is missing.
 
     Raises `SettingError` for another document, and for one that is damaged or too large.
     """
@@ -168,7 +159,6 @@ def verdict_document(verdict: Verdict | None) -> dict[str, Any] | None:
 
 
 def _sample_document(sample: EngineSample) -> dict[str, Any]:
-    """JSON has no NaN and no infinity: those are left out."""
     values = {name: value for name, value in sample.values.items() if math.isfinite(value)}
     return {"at_s": round(sample.at_s, DIGITS), "values": values}
 
@@ -242,7 +232,6 @@ def _read_requests(path: Path, runs: int) -> Iterator[tuple[int, RequestRecord]]
 
 
 def first_fault(error: ValidationError) -> str:
-    """The place and the message of the first fault."""
     fault = error.errors(include_url=False, include_input=False)[0]
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"])
     return f"{place}: {fault['msg']}"

@@ -33,7 +33,6 @@ Curves = Callable[[LoadComparison[Run]], Iterator[Figure]]
 def comparison_page(
     found: Comparison[Run], before: str, after: str, curves: Curves[Run], times: str = REQUEST_TIMES
 ) -> str:
-    """The whole page. `before`, `after`: names of the two; `times`: from when times count."""
     return page(
         "compare.html.j2",
         title="Comparison of two benchmarks",
@@ -86,7 +85,6 @@ def _load(load: LoadComparison[Run], curves: Curves[Run]) -> dict[str, Any]:
 
 
 def _intervals(differences: Sequence[Difference]) -> Figure | None:
-    """Each difference as a share of A, with its interval; one that crosses the middle is within noise."""
     found = [
         (one, one.relative, one.low / abs(one.before), one.high / abs(one.before))
         for one in differences
@@ -122,7 +120,7 @@ def event_curves(load: LoadComparison[MeasuredStream]) -> Iterator[Figure]:
 
 
 def both_curves(title: str, nouns: str, before: Sequence[float], after: Sequence[float]) -> Iterator[Figure]:
-    """The distributions of a time, in seconds, of A and B in one chart; empty if one has none."""
+    """The distributions of a time of A and B in one chart; nothing if one has none."""
     both = sorted(before), sorted(after)
     if not all(both):
         return

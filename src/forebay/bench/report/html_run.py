@@ -33,10 +33,9 @@ TIMES = 12
 """Rows of a table of a chart over time."""
 MAX_ERRORS = 12
 FAR = 1.25
-"""An objective more than this many times the longest time is not drawn: the curve would be too narrow."""
+"""An objective further than this many times the longest time is not drawn."""
 SAME = 0.01
-"""Response and service times are one line if their curves differ by no more than this share of the longest
-time."""
+"""Below this share of the longest time, response and service times are drawn as one line."""
 
 SIGNALS = {
     "kv_cache_usage": ("KV-cache usage", SHARE),
@@ -212,7 +211,6 @@ def _at(points: Sequence[tuple[float, float]], at_s: float) -> float | None:
 
 
 def _waterfall(run: LoadRun) -> Figure:
-    """When each request was due, sent, first answered and done, ordered by when it was due."""
     rows = waterfall(run)
     unsent, no_token, tokens, failed = (list[tuple[float, float, float]]() for _ in range(4))
     for row, record in enumerate(rows):

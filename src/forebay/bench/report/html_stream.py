@@ -9,8 +9,7 @@ from forebay.bench.report.curves import MAX_ROWS, cumulative
 from forebay.bench.report.html import settings_table
 from forebay.bench.statistics import can_tell
 from forebay.bench.stream.document import MeasuredStream
-from forebay.bench.stream.figures import UNTIL, latency_s, stage_s, stages_of
-from forebay.bench.stream.lag import lag_curve
+from forebay.bench.stream.figures import UNTIL, lag_curve, latency_s, stage_s, stages_of
 from forebay.bench.stream.records import EventRecord, StreamRun
 from forebay.counted import counted
 from forebay.pages.charts import Figure, Layer, Line, Note, Table, share_figure, span_figure, time_figure
@@ -37,8 +36,7 @@ COURSES = (
 
 
 def stream_page(measured: Sequence[MeasuredStream], command: str, findings: Sequence[str] = ()) -> str:
-    """The whole page; it loads nothing and needs no script. `findings`: the command's, in words. Of many
-    runs, some are shown in full."""
+    """The whole page; it loads nothing and needs no script."""
     run = measured[0].run
     count = sum(len(one.run.followed) for one in measured)
     step = -(-len(measured) // MAX_DETAILED)
@@ -153,7 +151,6 @@ def _stages_table(measured: MeasuredStream) -> Table:
 
 
 def _waterfall(run: StreamRun) -> Figure:
-    """Single events from their own time to the commit, evenly chosen, ordered by when they were due."""
     step = -(-len(run.followed) // MAX_ROWS) or 1
     chosen = run.followed[::step]
     spans: list[list[tuple[float, float, float]]] = [[] for _ in GROUPS]

@@ -1,9 +1,4 @@
-"""A run as llm-d's Benchmark Report v0.2.1, which `--format br` writes.
-
-The schema, that of `llmd-benchmark-report` 0.2.1 on PyPI, forbids unknown fields. Like other harnesses'
-reports it has *service* times in seconds, and token gaps as `inter_token_latency`. What it has no field for
-is under `results.profiling`, which is free: the verdict, response times, schedule delays and goodput.
-"""
+"""A run as llm-d's Benchmark Report v0.2.1, which `--format br` writes."""
 
 from __future__ import annotations
 
@@ -18,9 +13,9 @@ import orjson
 
 from forebay.bench.metrics import Distribution, distribution, output_tokens, request_figures
 from forebay.bench.records import EngineSample, LoadRun
-from forebay.bench.report.aiperf import wall_clock_ns
 from forebay.bench.report.document import MeasuredRun, verdict_document
-from forebay.bench.report.loads import concurrency, kind, load_name, rate_per_s
+from forebay.bench.report.figures_table import concurrency, kind, load_name, rate_per_s
+from forebay.bench.report.formats import wall_clock_ns
 
 VERSION = "0.2.1"
 MAX_POINTS = 500
@@ -52,12 +47,11 @@ SIGNALS: Mapping[str, tuple[str, str | None, str, float]] = {
     "gpu0_memory_mb": ("gpu_memory_usage", "gpu_memory_usage", "MB", 1),
     "gpu0_power_w": ("power_consumption", "power_consumption", "Watts", 1),
 }
-"""Our samples: the report's name in a time series and in an aggregate, its unit, and our value in that unit.
-Totals have no aggregate: their mean is meaningless."""
+"""Our samples: names in a series and in an aggregate, unit, and our value in that unit."""
 
 
 def benchmark_report(measured: MeasuredRun, version: str) -> dict[str, Any]:
-    """The run as one JSON value. `version`: Forebay's own."""
+    """The run as one JSON value."""
     run, figures = measured.run, measured.figures
     began = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(
         microseconds=wall_clock_ns(run.began_at) // 1000

@@ -1,17 +1,165 @@
-"""The state of each event so far."""
+"""What was sent, what is committed, and the state of each event so far."""
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
 
+from forebay.apps.summaries.plan import Windows
+from forebay.apps.summaries.state import bounds, ends_of
 from forebay.bench.stream.events import ID
+from forebay.bench.stream.feed import now_us
 from forebay.bench.stream.pipeline import Places
 from forebay.bench.stream.records import EventRecord
-from forebay.bench.stream.sinks import Committed, CommittedFiles, read_letter, read_result
-from forebay.bench.stream.windows import Sent
+from forebay.connectors.files.sink import COMMITTED
+from forebay.json_numbers import read_json
+from forebay.records import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """An event that was sent: its id, its event time, and its key or None."""
+
+    id: str
+    due_us: int
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyWindow:
+    key: str
+    start_ms: int
+    end_ms: int
+    events: tuple[Sent, ...] = field(compare=False)
+
+    @property
+    def name(self) -> str:
+        return window_name(self.key, self.start_ms, self.end_ms)
+
+
+def window_name(key: str, start_ms: int, end_ms: int, revision: int = 0) -> str:
+    """The name of a window's result, equal for repeats."""
+    return f"{key}@{start_ms}-{end_ms}" + (f" revision {revision}" if revision else "")
+
+
+def key_windows(windows: Windows, events: Sequence[Sent]) -> list[KeyWindow]:
+    """All windows that these events open, ordered by end."""
+    found = _sessions(windows, events) if windows.kind == "session" else _aligned(windows, events)
+    return sorted(found, key=lambda each: (each.end_ms, each.key))
+
+
+def _aligned(windows: Windows, events: Iterable[Sent]) -> Iterator[KeyWindow]:
+    held: dict[tuple[str, int], list[Sent]] = {}
+    for event in events:
+        if event.key is not None:
+            for end_ms in ends_of(windows, bounds(windows, event.due_us // 1000)[0]):
+                held.setdefault((event.key, end_ms), []).append(event)
+    for (key, end_ms), own in held.items():
+        yield KeyWindow(key, end_ms - windows.size_ms, end_ms, tuple(own))
+
+
+def _sessions(windows: Windows, events: Iterable[Sent]) -> Iterator[KeyWindow]:
+    by_key: dict[str, list[Sent]] = {}
+    for event in events:
+        if event.key is not None:
+            by_key.setdefault(event.key, []).append(event)
+    for key, own in by_key.items():
+        begin = 0
+        for at, event in enumerate(own):
+            end_ms = event.due_us // 1000 + windows.gap_ms
+            if at + 1 == len(own) or own[at + 1].due_us // 1000 >= end_ms:
+                yield KeyWindow(key, own[begin].due_us // 1000, end_ms, tuple(own[begin : at + 1]))
+                begin = at + 1
+
+
+def least_span_s(windows: Windows, out_of_orderness_s: float) -> float | None:
+    """Seconds of events until the first window is surely over; None if none may ever be."""
+    return windows.step_ms / 1000 + out_of_orderness_s if windows.size_ms else None
+
+
+COARSE_CLOCK = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    id: str | None
+    at_us: int
+    timeline: Timeline | None = None
+    attempts: int = 0
+    usage: tuple[int, int, int] = (0, 0, 0)
+    restored: bool = False
+    error: str | None = None
+    journaled: bool = False
+
+
+def file_clock_s() -> float:
+    """The resolution of file times in seconds."""
+    try:
+        return time.clock_getres(COARSE_CLOCK)
+    except OSError:
+        return 0.01
+
+
+class CommittedFiles:
+    """The lines of a folder of JSON lines, once each. Not thread-safe.
+
+    A line's time is its file's last status change: it is renamed or grows.
+    """
+
+    def __init__(self, folder: Path, *, now: Callable[[], int] = now_us) -> None:
+        self._folder = folder
+        self._now = now
+        self._seen: dict[str, int] = {}
+        self._looked_us = now()
+
+    def look(self) -> Iterator[tuple[int, bytes]]:
+        """New lines since the last call, each with the time at which it became visible."""
+        before_us, self._looked_us = self._looked_us, self._now()
+        for path in sorted(self._folder.glob("part-*.jsonl")):
+            status, seen = path.stat(), self._seen.get(path.name, 0)
+            if status.st_size == seen or not COMMITTED.fullmatch(path.name):
+                continue
+            at_us = min(max(status.st_ctime_ns // 1000, before_us - round(file_clock_s() * 1e6)), self._now())
+            with path.open("rb") as file:
+                file.seek(seen)
+                text = file.read(status.st_size - seen)
+            complete = text[: text.rfind(b"\n") + 1]
+            self._seen[path.name] = seen + len(complete)
+            for line in complete.splitlines():
+                yield at_us, line
+
+
+def read_result(line: bytes, at_us: int) -> Committed:
+    found = read_json(line)
+    times: dict[str, Any] | None = found.get("timeline")
+    usage = found["usage"]
+    return Committed(
+        id=found["id"],
+        at_us=at_us,
+        timeline=None if times is None else Timeline(**times),
+        attempts=found["attempts"],
+        usage=(usage["prompt_tokens"], usage["completion_tokens"], usage["cached_tokens"]),
+        restored=found["restored"],
+        journaled=found.get("journaled", False),
+    )
+
+
+def read_letter(line: bytes, at_us: int, id_field: str) -> Committed:
+    """Parse a dead letter."""
+    found = read_json(line)
+    id = found.get("id")
+    if id is None:
+        try:
+            id = read_json(found["input"].encode()).get(id_field)
+        except (ValueError, KeyError, AttributeError):
+            id = None
+    detail = " ".join(str(found["detail"]).split())[:300]
+    return Committed(id, at_us, attempts=found["attempts"], error=f"{found['cause']}: {detail}")
+
 
 PART = "/"
 """In the ids of an event's further results, before their number."""
@@ -19,8 +167,7 @@ PART = "/"
 
 @dataclass(frozen=True, slots=True)
 class StreamProgress:
-    """How far a load has come. `total`: events, or results that stand for many; `due`: so far; `done`:
-    committed or given up; `failed`: dead letters."""
+    """How far a load has come."""
 
     total: int
     due: int
@@ -69,7 +216,7 @@ class EventBook:
         return sum(self._times.get(id, 0) + self._letters_of.get(id, 0) - 1 for id in ids)
 
     def over(self, checkpoints_us: Sequence[int]) -> bool:
-        """Whether the load is complete. `checkpoints_us`: trigger times of complete checkpoints."""
+        """Whether the load is complete."""
         return not self._open
 
     def _take(self, found: Committed) -> None:
@@ -98,7 +245,6 @@ class EventBook:
     def records(
         self, emitted: Mapping[str, tuple[int, int]], began_us: int, until_us: int
     ) -> tuple[EventRecord, ...]:
-        """The load's events that were due by `until_us`, in seconds after `began_us`."""
         after_s = seconds_after(began_us)
         records = []
         for index, sent in enumerate(self._sent[: self._due(until_us)]):

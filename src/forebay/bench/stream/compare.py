@@ -8,12 +8,12 @@ from typing import Any
 
 from forebay.bench.compare import ComparedFigure, FigureKind, LoadComparison
 from forebay.bench.metrics import Distribution
-from forebay.bench.report.loads import flattened, rate_per_s
-from forebay.bench.report.loads import kind as kind_of
+from forebay.bench.report.figures_table import flattened, rate_per_s
+from forebay.bench.report.figures_table import kind as kind_of
 from forebay.bench.statistics import present
 from forebay.bench.stream.document import MeasuredStream
+from forebay.bench.stream.events import Until
 from forebay.bench.stream.figures import UNTIL, is_good, latency_s
-from forebay.bench.stream.options import Until
 from forebay.bench.stream.records import EventRecord
 
 LOAD = ("schedule", "events", "data")

@@ -1,19 +1,84 @@
-"""The events of a load: their fields, and when they are due."""
+"""Options of a measured pipeline, and the events of its load."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
-from forebay.bench.stream.options import EventLoad
+from forebay.bench.load.schedules import MAX_SECONDS, Constant, Schedule, check_requests
+from forebay.clients.s3.location import S3Path
 from forebay.connectors.formats import MAX_RECORD_BYTES
 from forebay.connectors.generator.source import post, topic_of
 from forebay.errors import SettingError
+
+Until = Literal["answered", "committed"]
+"""The moment that ends an event's latency for its objective."""
+
+MAX_EVENTS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventSlo:
+    """An event's objective: `until` (answered, or committed) at most `within_s` after its time."""
+
+    within_s: float
+    until: Until = "committed"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.within_s <= MAX_SECONDS:
+            raise SettingError(f"--slo-event-ms: expected more than 0, found {self.within_s * 1000:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLoad:
+    """One run: `events` events at the times of `schedule`. `data`: a JSON-lines file, repeated;
+    None: the generator's posts. `seed` decides times and posts."""
+
+    schedule: Schedule = field(default_factory=lambda: Constant(10.0))
+    events: int = 300
+    data: Path | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_requests(self.events)
+        if self.events > MAX_EVENTS:
+            raise SettingError(f"--events: expected at most {MAX_EVENTS}, found {self.events}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """The pipeline to measure, and how.
+
+    `pipeline`: a file, or its value (paths count from the working directory); source, sinks and
+    checkpoint folder are replaced. `settings`: `key.in.the.file=VALUE`. `engine`: URLs; if the file
+    has none either, a local engine is started. `state`: an address in an object store for
+    checkpoints, in a folder that is deleted at the end. `warm_events`: uncounted events before the
+    load. `patience_s`: wait for commits after the last event; the rest is lost.
+    """
+
+    pipeline: Path | Mapping[str, Any]
+    settings: Sequence[str] = ()
+    engine: Sequence[str] = ()
+    engine_later: bool = False
+    state: S3Path | None = None
+    load: EventLoad = field(default_factory=EventLoad)
+    warm_events: int = 20
+    slo: EventSlo | None = None
+    patience_s: float = 60.0
+    processes: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.warm_events <= MAX_EVENTS:
+            raise SettingError(f"--warm-events: expected 1 to {MAX_EVENTS}, found {self.warm_events}")
+        if not 0 < self.patience_s <= MAX_SECONDS:
+            raise SettingError(f"--patience: expected more than 0 seconds, found {self.patience_s:g}")
+
 
 ID, DUE_US = "forebay_event", "forebay_due_us"
 """Fields added to each event: its id, and its event time in microseconds since 1970."""
@@ -21,8 +86,7 @@ MAX_BYTES = 1 << 30
 
 
 def read_data(path: Path) -> list[dict[str, Any]]:
-    """Read the objects of a JSON-lines file of at most 1 GiB. Raises `SettingError` for a missing file or a
-    wrong line."""
+    """Read the objects of a JSON-lines file of at most 1 GiB."""
     found = []
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -53,11 +117,8 @@ def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
 def fields_of(
     data: Sequence[dict[str, Any]] | None, count: int, seed: int, nonce: str
 ) -> Iterator[dict[str, Any]]:
-    """The fields of `count` events: those of `data` in order, repeated, or made-up posts.
-
-    Each post's text begins with `nonce` and its number: a fresh nonce is in no prefix cache and in no
-    journal.
-    """
+    """The fields of `count` events: `data` repeated, or made-up posts that begin with `nonce`, so
+    that no prefix cache and no journal holds them."""
     if data is not None:
         return islice(cycle(data), count)
     posts = (dict(post(seed, index, topic_of(seed, index))) for index in range(count))

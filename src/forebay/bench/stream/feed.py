@@ -1,22 +1,20 @@
-"""`python -m forebay.bench.stream.feed`: sends events when they are due, as server-sent events.
-
-Prints its address as the first line of standard output. Each line of standard input is a file of further
-events, answered with `ready`, or `report FILE`, which writes that file and is answered with `written`. Ends
-with its standard input.
-
-A line of a file of events is `DUE_US ID DATA`, sorted, and none due before one of an earlier file; a line of
-a report is `ID FREE_US EMITTED_US`, for each event that was written at least once (see `EventRecord`).
-"""
+"""`python -m forebay.bench.stream.feed`: sends events when they are due, as server-sent events."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import gc
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
+
+from forebay.errors import LaunchError
+from forebay.processes import module_command, parent_death_signal
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n:ok\n\n"
 MAX_HEAD_BYTES = 1 << 16
@@ -28,8 +26,7 @@ def now_us() -> int:
 
 
 class Emitted:
-    """All events, and when each was first written. `free_us`: when it could have been: when it was due or the
-    client connected, whichever was later."""
+    """All events, and when each was first written."""
 
     def __init__(self, now: Callable[[], int] = now_us) -> None:
         self._now = now
@@ -50,8 +47,6 @@ class Emitted:
             self._data.append(b"id: %d\ndata: %b\n\n" % (number, data))
 
     def take(self, number: int, since_us: int) -> tuple[bytes, int]:
-        """All due events from `number` on, for a client connected since `since_us`; and the number of the
-        next."""
         now, begin = self._now(), number
         while number < len(self.due_us) and self.due_us[number] <= now:
             if number == len(self._emitted_us):
@@ -61,7 +56,6 @@ class Emitted:
         return b"".join(self._data[begin:number]), number
 
     def wait_s(self, number: int) -> float | None:
-        """Seconds until event `number` is due; None if there is none."""
         return max(0.0, (self.due_us[number] - self._now()) / 1e6) if number < len(self.due_us) else None
 
     def report(self) -> bytes:
@@ -71,9 +65,7 @@ class Emitted:
 
 class EventFeed:
     """Serves the events: event N has the id N, and a client continues after the last id it names.
-
-    Unread events wait in this process: a slow pipeline does not make the feed late.
-    """
+    Unread events wait here: a slow pipeline does not make the feed late."""
 
     def __init__(self, emitted: Emitted) -> None:
         self._emitted = emitted
@@ -117,8 +109,7 @@ async def _until_gone(
 
 
 def next_event(head: bytes) -> int:
-    """The number of the first event that a request asks for. Raises `ValueError` for an id that is not a
-    number."""
+    """The first event that a request asks for. Raises `ValueError` if the id is not a number."""
     for line in head.splitlines():
         name, _, value = line.partition(b":")
         if name.strip().lower() == LAST_ID:
@@ -151,6 +142,69 @@ async def main() -> None:
             feed.wake()
             print("ready", flush=True)
     server.close()
+
+
+class FeedProcess:
+    """Runs `forebay.bench.stream.feed` for the length of a block."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> FeedProcess:
+        self._process = subprocess.Popen(
+            module_command("forebay.bench.stream.feed"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=parent_death_signal(signal.SIGKILL),  # noqa: PLW1509
+        )
+        self.url = self._answer()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def load(self, path: Path) -> None:
+        """Send the events of a file when they are due; blocks until the file is read."""
+        self._say(str(path))
+
+    def report(self) -> dict[str, tuple[int, int]]:
+        """For written events by id: when each could have been written, and when it was."""
+        path = self._folder / "emitted.txt"
+        self._say(f"report {path}")
+        rows = (line.split() for line in path.read_text().splitlines())
+        return {id: (int(free), int(at)) for id, free, at in rows}
+
+    def check(self) -> None:
+        if self._process.poll() is not None:
+            raise LaunchError(f"the feed ended with status {self._process.poll()}")
+
+    def _say(self, words: str) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"{words}\n")
+            self._process.stdin.flush()
+        except OSError:
+            self.check()
+        self._answer()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        answer = self._process.stdout.readline().strip()
+        if not answer:
+            raise LaunchError("the feed ended; see its standard error")
+        return answer
 
 
 if __name__ == "__main__":

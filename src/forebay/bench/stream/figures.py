@@ -1,15 +1,119 @@
-"""The figures of a pipeline's run, from its records alone."""
+"""The figures of a pipeline's run, and whether it falls behind its events."""
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from forebay.bench.metrics import Distribution, distribution
-from forebay.bench.statistics import present
-from forebay.bench.stream.lag import Slope, lag_curve, lag_slope
-from forebay.bench.stream.options import EventSlo, Until
+from forebay.bench.statistics import mean_interval, present
+from forebay.bench.stream.events import EventSlo, Until
 from forebay.bench.stream.records import EventRecord, StreamRun
+
+PARTS = 10
+"""Equal parts into which the time is cut."""
+MIN_EVENTS = 50
+"""Fewer events cannot separate a trend from chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """Growth of a lag in events per second, with its 95 % interval (see `lag_slope`)."""
+
+    per_s: float
+    low: float
+    high: float
+
+    def grows(self, rate_per_s: float) -> bool:
+        """Whether the whole interval is above 0, and the growth above `MAX_GROWTH` of the rate."""
+        return self.low > 0 and self.per_s > MAX_GROWTH * rate_per_s
+
+    def unsure(self, rate_per_s: float) -> float:
+        """Half the width of the interval, as a share of the rate of events."""
+        return (self.high - self.low) / 2 / rate_per_s
+
+
+FIRST_EVENTS = 10
+"""Their latency is how long an empty pipeline takes to fill."""
+SETTLE_LATENCIES = 2.0
+"""The lag counts from this many of these latencies after the first event, because latencies differ."""
+MIN_LATENCIES = 10.0
+"""A run must last this many of these latencies."""
+MAX_UNSURE = 0.1
+"""The widest half interval, as a share of the rate, for which "does not grow" means anything."""
+MAX_GROWTH = 0.01
+"""Smaller growth, as a share of the rate, does not count: repeats differ by as much."""
+
+
+def lag_curve(due_s: Sequence[float], done_s: Sequence[float]) -> list[tuple[float, int]]:
+    """The lag after each moment at which it changed; both inputs are sorted."""
+    steps = sorted([(at_s, 1) for at_s in due_s] + [(at_s, -1) for at_s in done_s])
+    curve: list[tuple[float, int]] = []
+    lag = 0
+    for at_s, step in steps:
+        lag += step
+        if curve and curve[-1][0] == at_s:
+            curve[-1] = (at_s, lag)
+        else:
+            curve.append((at_s, lag))
+    return curve
+
+
+def mean_lag(due_s: Sequence[float], done_s: Sequence[float], from_s: float, to_s: float) -> float:
+    """The mean lag over a time: the area below its curve, over the length."""
+
+    def area(times_s: Sequence[float]) -> float:
+        before, inside = bisect_right(times_s, from_s), bisect_right(times_s, to_s)
+        return before * (to_s - from_s) + math.fsum(to_s - at_s for at_s in times_s[before:inside])
+
+    return (area(due_s) - area(done_s)) / (to_s - from_s)
+
+
+def first_latency_s(due_s: Sequence[float], done_s: Sequence[float]) -> float:
+    """The longest latency of the first `FIRST_EVENTS`, in any order of completion; both inputs are sorted."""
+    return max((done - due for due, done in zip(due_s[:FIRST_EVENTS], done_s, strict=False)), default=0.0)
+
+
+def least_length_s(due_s: Sequence[float], done_s: Sequence[float], slope: Slope | None) -> float:
+    """How long a run must last before its lag can be called steady; both inputs are sorted. An
+    interval shrinks with the root of the length."""
+    least_s = MIN_LATENCIES * first_latency_s(due_s, done_s)
+    length_s = due_s[-1] - due_s[0] if due_s else 0.0
+    if slope is None or length_s <= 0:
+        return least_s
+    return max(least_s, length_s * (slope.unsure(len(due_s) / length_s) / MAX_UNSURE) ** 2)
+
+
+def lag_slope(due_s: Sequence[float], done_s: Sequence[float]) -> Slope | None:
+    """The growth of the lag while events were due; both inputs are sorted. None for fewer than
+    `MIN_EVENTS`, or a first answer in the second half.
+
+    The time from `SETTLE_LATENCIES` times `first_latency_s` after the first event is cut into
+    `PARTS`; the slope is the mean difference between the mean lags of neighbours, with Student's
+    interval. Lags are running sums: a straight line through them has an interval that is far too
+    narrow.
+
+    In simulated queues (16 slots, 95 % of the capacity), `grows` was wrong in 2 % of the runs; a
+    least-squares line in 36 %, corrected for autocorrelation in 8 to 25 %.
+    """
+    if len(due_s) < MIN_EVENTS or due_s[-1] <= due_s[0]:
+        return None
+    half_s = (due_s[-1] - due_s[0]) / 2
+    if not done_s or done_s[0] - due_s[0] > half_s:
+        return None
+    begin_s = due_s[0] + min(half_s, SETTLE_LATENCIES * first_latency_s(due_s, done_s))
+    length_s = (due_s[-1] - begin_s) / PARTS
+    means = [
+        mean_lag(due_s, done_s, begin_s + part * length_s, begin_s + (part + 1) * length_s)
+        for part in range(PARTS)
+    ]
+    interval = mean_interval([(after - before) / length_s for before, after in pairwise(means)])
+    assert interval is not None
+    return Slope(interval.mean, interval.low, interval.high)
+
 
 UNTIL: tuple[Until, ...] = ("answered", "committed")
 WATERMARK_DELAY = "watermark_delay_s"
@@ -35,22 +139,13 @@ RESULT_STAGES = {
 
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
-    """The figures of a run. Distributions are in seconds.
+    """The figures of a run; distributions in seconds. If results stand for many events, they are
+    counted in place of events.
 
-    If results stand for many events, they are counted and timed in place of events; `miscounted` of them
-    stand for a wrong number of events.
-
-    `offered`: events that were due. `committed`: those with a result in the sink; `failed`: with a dead
-    letter; `lost`: with neither; `doubled`: with more than one of them. `offered_per_s`: over the time in
-    which they were due. `answered_per_s`, `committed_per_s`: from the first due event to the last answer or
-    commit. `goodput`: share of offered events that met the objective; `good_per_s`: their rate; None without
-    an objective.
-
-    `latency`: from the event's own time to `answered` and to `committed`. `stages`: by the names of `STAGES`.
-    `lag` of `answered` and `committed`: how fast the number of due and unfinished events grew; None if there
-    were too few. `most_lag`: its maximum. `checkpoint`: distributions of `duration_s`, `state_bytes` and
-    `written_bytes`. `watermark_delay`: of its samples; None without event time. `samples`: the distribution
-    of each of the run's samples.
+    `lost`: neither result nor dead letter; `doubled`: more than one. `goodput`: share of offered
+    events that met the objective. `latency`: from the event's own time. `stages`: by the names of
+    `STAGES`. `lag`: growth of due and unfinished events; None if there were too few. `miscounted`:
+    results that stand for a wrong number of events.
     """
 
     offered: int
@@ -84,7 +179,6 @@ def moment_s(event: EventRecord, name: str) -> float | None:
 
 
 def stage_s(event: EventRecord, name: str) -> float | None:
-    """The seconds of one of the `STAGES` or `RESULT_STAGES`; None if unknown."""
     begin, end, _ = STAGES.get(name) or RESULT_STAGES[name]
     began_s, ended_s = moment_s(event, begin), moment_s(event, end)
     return None if began_s is None or ended_s is None else ended_s - began_s
@@ -95,7 +189,6 @@ def stages_of(run: StreamRun) -> Mapping[str, tuple[str, str, str]]:
 
 
 def latency_s(event: EventRecord, until: Until) -> float | None:
-    """From an event's own time until it was answered, or committed; None if it was not."""
     ended_s = event.answered_s if until == "answered" else event.committed_s
     return None if ended_s is None or not event.committed else ended_s - event.due_s
 
@@ -106,8 +199,8 @@ def is_good(event: EventRecord, slo: EventSlo) -> bool:
 
 
 def lag_times(run: StreamRun) -> tuple[list[float], list[float]]:
-    """Sorted times at which events were due, and were answered, for the lag. Dead letters are excluded: they
-    are never answered, and not behind either."""
+    """Sorted times at which events were due and answered, without dead letters: those are never
+    answered, and not behind either."""
     events = [event for event in run.followed if event.error is None or event.committed]
     return (
         sorted(event.due_s for event in events),

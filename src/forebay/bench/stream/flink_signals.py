@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from forebay.bench.stream.records import CheckpointTimes
+from forebay.bench.stream.records import MeasuredCheckpoint
 from forebay.errors import LaunchError
 from forebay.flink.rest import FlinkRest, TlsKeys
 from forebay.pipeline.state_store import RunState
@@ -27,11 +27,11 @@ Ask = Callable[[str], Any]
 
 
 class FlinkSignals:
-    """A `Source` of the job that `state` names: `in_flight`, `pending`, `watermark_delay_s`. Keeps the
-    checkpoints that it saw, also of earlier jobs.
+    """A `Source` of the job that `state` names: `in_flight`, `pending`, `watermark_delay_s`. Keeps
+    the checkpoints that it saw.
 
-    The record may be in a slow store: it is read again every ten seconds of `now_s`, and when Flink no longer
-    answers for the job. Called by one thread; another may read `checkpoints` after that has ended.
+    The record may be in a slow store: it is read every `RECORD_S`, and if Flink no longer answers.
+    Called by one thread; another may read `checkpoints` afterwards.
     """
 
     def __init__(
@@ -137,13 +137,13 @@ def _nobody(path: str) -> Any:
 
 def checkpoints_between(
     seen: Mapping[tuple[str, int], Mapping[str, Any]], began_us: int, ended_us: int
-) -> tuple[CheckpointTimes, ...]:
+) -> tuple[MeasuredCheckpoint, ...]:
     found = []
     for (_, number), each in seen.items():
         at_ms = each["trigger_timestamp"]
         if began_us <= at_ms * 1000 <= ended_us:
             found.append(
-                CheckpointTimes(
+                MeasuredCheckpoint(
                     number=number,
                     at_s=(at_ms * 1000 - began_us) / 1e6,
                     duration_s=each["end_to_end_duration"] / 1000,

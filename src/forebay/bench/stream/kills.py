@@ -7,19 +7,17 @@ from dataclasses import asdict, dataclass
 from random import Random
 from typing import Any, Literal, get_args
 
-from forebay.bench.processor import own_use
+from forebay.bench.resources import own_use
 from forebay.bench.statistics import mean_interval
 from forebay.bench.stream.document import MeasuredStream
-from forebay.bench.stream.engines import Engines
 from forebay.bench.stream.feed import now_us
-from forebay.bench.stream.process import RunProcess
+from forebay.bench.stream.process import Engines, RunProcess
 from forebay.bench.stream.records import EventRecord, Killed
 from forebay.errors import SettingError
 from forebay.processes import alive
 
 Part = Literal["jvm", "command", "engine"]
-"""`jvm`: Flink with all tasks; the command starts another. `command`: `forebay run` and its processes; it is
-restarted at once. `engine`: the local one, which is restarted."""
+"""`jvm`: Flink with all tasks; the command starts another."""
 PARTS: tuple[Part, ...] = get_args(Part)
 SETTLE_S = 0.1
 """How long calls in flight at a kill may still be answered."""
@@ -52,8 +50,6 @@ def read_kill(words: str) -> Kill:
 
 
 def drawn_kills(count: int, seconds: float, seed: int, parts: Sequence[Part]) -> list[Kill]:
-    """`count` kills of `parts` in turn, each at a random moment of its equal part of the middle of `seconds`;
-    deterministic for a seed."""
     dice = Random(f"kills {seed}")
     begin_s, length_s = EDGE * seconds, (1 - 2 * EDGE) * seconds / max(1, count)
     return [
@@ -73,11 +69,8 @@ def check_kills(kills: Sequence[Kill], seconds: float) -> None:
 
 
 class Killer:
-    """Makes kills when they are due.
-
-    A kill blocks until its processes are gone; a part that does not restart by itself is restarted. `used_s`:
-    processor seconds of all killed processes.
-    """
+    """Makes kills when they are due; each blocks until its processes are gone, and restarts what
+    does not restart by itself. `used_s`: processor seconds of all killed processes."""
 
     def __init__(
         self,
@@ -121,8 +114,6 @@ class Killer:
 
 
 def next_result_s(killed: Killed, events: Sequence[EventRecord]) -> float | None:
-    """Seconds from a kill until the commit of a result that was answered after it, or None. Answers from
-    before the kill do not show a recovery."""
     after = (
         event.committed_s
         for event in events
@@ -135,8 +126,8 @@ def next_result_s(killed: Killed, events: Sequence[EventRecord]) -> float | None
 
 
 def goodput_document(found: Sequence[MeasuredStream]) -> dict[str, Any]:
-    """For runs without and with kills: goodput with mean and interval if there are several, lost and doubled
-    events, and the seconds of recovery from each kill (see `next_result_s`), in the order of the runs."""
+    """For runs without and with kills: goodput, its interval over runs, lost and doubled events,
+    and the seconds to the next result after each kill."""
     return {
         "without_kills": _of([measured for measured in found if not measured.run.planned_kills]),
         "with_kills": _of([measured for measured in found if measured.run.planned_kills]),

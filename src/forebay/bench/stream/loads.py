@@ -6,13 +6,13 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from forebay.bench.engine_signals import fetch_version
 from forebay.bench.load.schedules import MAX_SECONDS, ClosedLoop, TraceReplay, check_rate
 from forebay.bench.provenance import provenance
+from forebay.bench.sampling import fetch_version
 from forebay.bench.serve import LoadOptions
-from forebay.bench.stream.lag import MIN_EVENTS
+from forebay.bench.stream.events import EventLoad, StreamOptions
+from forebay.bench.stream.figures import MIN_EVENTS
 from forebay.bench.stream.measure import StreamSession
-from forebay.bench.stream.options import EventLoad, StreamOptions
 from forebay.bench.stream.records import StreamRun
 from forebay.errors import SettingError
 from forebay.settings import read_secret
@@ -24,11 +24,8 @@ TRIAL_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventLoadOptions:
-    """When events are due and their fields; the options of `forebay bench stream`.
-
-    At most one of `rate`, `ramp`, `bursts` and `trace`; default: `RATE_PER_S`. `events` None: `seconds` times
-    the rate, all of a trace, or else `EVENTS`.
-    """
+    """The options of `forebay bench stream`: at most one of `rate`, `ramp`, `bursts` and `trace`.
+    `events` None: `seconds` times the rate, all of a trace, or `EVENTS`."""
 
     rate: float | None = None
     burstiness: float | None = None
@@ -60,8 +57,7 @@ class EventLoadOptions:
         return replace(self, rate=rate_per_s, seconds=None, events=count).load(turn)
 
     def load(self, turn: int = 0) -> EventLoad:
-        """The load of repeat `turn`, with a seed of its own. Raises `SettingError` for options that do not
-        fit together."""
+        """The load of repeat `turn`, with a seed of its own. Raises `SettingError`."""
         timed = self.ramp or self.bursts or self.trace
         rate = RATE_PER_S if self.rate is None and not timed else self.rate
         if rate is not None:

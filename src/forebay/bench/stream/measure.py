@@ -1,12 +1,4 @@
-"""Measure a pipeline end to end.
-
-    with StreamSession(StreamOptions(pipeline=Path("topics.yaml"), load=load)) as session:
-        session.warm_up()
-        run = session.measure(load)
-    figures = stream_figures(run, slo)
-
-It stays warm between loads.
-"""
+"""Measures a pipeline end to end, with one warm session for several loads."""
 
 from __future__ import annotations
 
@@ -24,25 +16,25 @@ from typing import Any
 
 import orjson
 
-from forebay.bench.load.plan import fresh_nonce
-from forebay.bench.load.schedules import Constant
-from forebay.bench.processor import processor_use
-from forebay.bench.resources import ProcessResources
+from forebay.bench.load.schedules import Constant, fresh_nonce
+from forebay.bench.resources import ProcessResources, processor_use
 from forebay.bench.sampling import Sampler
-from forebay.bench.stream.book import EventBook, StreamProgress
-from forebay.bench.stream.engines import Engines
-from forebay.bench.stream.events import due_offsets, event_lines, fields_of, read_data
-from forebay.bench.stream.feed import now_us
-from forebay.bench.stream.feed_process import FeedProcess
+from forebay.bench.stream.book import EventBook, Sent, StreamProgress, file_clock_s, least_span_s
+from forebay.bench.stream.events import (
+    EventLoad,
+    StreamOptions,
+    due_offsets,
+    event_lines,
+    fields_of,
+    read_data,
+)
+from forebay.bench.stream.feed import FeedProcess, now_us
 from forebay.bench.stream.flink_signals import FlinkSignals, checkpoints_between
 from forebay.bench.stream.kills import Kill, Killer
-from forebay.bench.stream.options import EventLoad, StreamOptions
 from forebay.bench.stream.pipeline import Places, asked_of, measured_document, read_pipeline, state_folder
-from forebay.bench.stream.process import RunProcess
+from forebay.bench.stream.process import Engines, RunProcess
 from forebay.bench.stream.records import StreamRun
 from forebay.bench.stream.result_book import ManyToOne, ResultBook, book_of
-from forebay.bench.stream.sinks import file_clock_s
-from forebay.bench.stream.windows import Sent, least_span_s
 from forebay.engine.launch.spec import usable_cores
 from forebay.errors import LaunchError, RecordError, SettingError
 from forebay.flink.rest import tls_keys
@@ -56,7 +48,7 @@ START_TIMEOUT_S = 600.0
 """The longest wait for the first committed result; includes the start of a local engine."""
 LEAD_S = 0.5
 LEAD_S_PER_EVENT = 50e-6
-"""Time before a load's first event, per event, to write its file and let the feed read it."""
+"""Time before a load's first event, to write its file and let the feed read it."""
 POLL_S = 0.1
 MIN_WARM_PER_S = 1.0
 
@@ -66,8 +58,7 @@ OnProgress = Callable[[float, StreamProgress], None]
 
 
 class RunResources:
-    """A `Source` of processor and memory of the pipeline's current processes, as `run_...`, and of the named
-    processes (see `ProcessResources`)."""
+    """A `Source` of the pipeline's current processes, as `run_...`, and of the named ones."""
 
     def __init__(self, run: RunProcess, named: Mapping[str, int]) -> None:
         self._run = run
@@ -82,10 +73,8 @@ class RunResources:
 class StreamSession:
     """A running pipeline with its feed and engine, for the length of the block.
 
-    Entering starts everything and blocks until the pipeline's first result is committed or, if results stand
-    for many events, a checkpoint holds the first event. Raises `SettingError` for a wrong pipeline, or
-    windows longer than the load, and `LaunchError` if it does not start. All processes end with the block.
-    Enter it on a thread that lives as long.
+    Entering blocks until its first result is committed (or, with windows, a checkpoint holds the
+    first event). Raises `SettingError` and `LaunchError`. Enter it on a thread that lives as long.
     """
 
     def __init__(
@@ -167,10 +156,8 @@ class StreamSession:
             self._note("this machine's first run: an archive of the JVM's classes was made")
 
     def warm_up(self) -> None:
-        """Process `warm_events`; blocks until they are committed.
-
-        Raises `LaunchError` if they are not, and `SettingError` if the first of them become dead letters.
-        """
+        """Process `warm_events`; blocks until they are committed. Raises `LaunchError` if they are
+        not."""
         load, count = self._options.load, self._options.warm_events
         offsets = due_offsets(load)
         rate_per_s = max(MIN_WARM_PER_S, len(offsets) / offsets[-1] if offsets[-1] > 0 else 0.0)
@@ -181,11 +168,9 @@ class StreamSession:
         self._through(warm, count / rate_per_s + max(START_TIMEOUT_S, self._options.patience_s), "warming up")
 
     def measure(self, load: EventLoad, kills: Sequence[Kill] = ()) -> StreamRun:
-        """Process a load and return a record of each event.
+        """Process a load; blocks until all is committed, or `patience_s` after the last was due.
 
-        Blocks until all are committed, or `patience_s` after the last was due. After Ctrl-C the run holds
-        what came until then and is not `complete`; if the pipeline ended, `failure` has the reason. `kills`
-        are made meanwhile.
+        After Ctrl-C the run is not `complete`; if the pipeline ended, `failure` has the reason.
         """
         with Sampler(self._sources()) as sampler:
             before, jvm = processor_use(), self.run.jvm()
@@ -284,7 +269,6 @@ class StreamSession:
         return sum(index % lines < sent for index in range(load.events))
 
     def _offer(self, load: EventLoad) -> tuple[int, int]:
-        """Send the load's events; returns when it begins, and when the last is due."""
         offsets = due_offsets(load)
         data = self._data if load.data == self._options.load.data else None
         if data is None and load.data is not None:
@@ -314,14 +298,12 @@ class StreamSession:
             yield own
 
     def _key_of(self, fields: Mapping[str, Any], due_us: int) -> str | None:
-        """The event's key in the pipeline; None if it has none, and becomes a dead letter."""
         try:
             return None if self._key is None else self._key.render(fields, time_ms=due_us // 1000)
         except RecordError:
             return None
 
     def _checkpoints_seen(self) -> AbstractContextManager[object]:
-        """Watch checkpoints during the block, if anything depends on them and no load is measured."""
         return Sampler([self._flink]) if isinstance(self._book, ResultBook) else nullcontext()
 
     def _checkpoints_us(self) -> list[int]:
@@ -345,8 +327,6 @@ class StreamSession:
 
 
 def _span_s(spec: PipelineSpec, load: EventLoad) -> float:
-    """Seconds of events until a window is surely over; 0 if none may ever be. Raises `SettingError` if the
-    load is shorter."""
     kind = ManyToOne.of(spec)
     if kind is None or kind.windows is None:
         return 0.0

@@ -26,7 +26,7 @@ PATIENCE_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a measured pipeline reads and writes. `store`: the place of its state; None: below `folder`."""
+    """Where a measured pipeline reads and writes."""
 
     feed_url: str
     folder: Path
@@ -47,8 +47,6 @@ class Places:
 
 @contextmanager
 def state_folder(state: S3Path | None, note: Callable[[str], None]) -> Iterator[S3Path | None]:
-    """A folder below `state` for the length of the block; None if `state` is None. If the block fails and
-    deleting the folder fails, too, the latter is only logged."""
     if state is None:
         yield None
         return
@@ -80,8 +78,8 @@ def read_pipeline(pipeline: Path | Mapping[str, Any], settings: Sequence[str]) -
 
 
 def measured_document(spec: PipelineSpec, places: Places) -> dict[str, Any]:
-    """`spec` as a pipeline file with the feed as its source, files below `places.folder` as its sinks, its
-    state at `places.state`, and results that carry the times of their events' stages."""
+    """`spec` as a pipeline file between the feed and files, whose results carry the times of their
+    stages."""
     document = resolved(spec)
     document |= {
         "source": {

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from forebay.bench.load.schedules import MAX_RATE_PER_S, check_rate
+from forebay.bench.stream.events import EventLoad, EventSlo
 from forebay.bench.stream.figures import stream_figures
 from forebay.bench.stream.measure import StreamSession
-from forebay.bench.stream.options import EventLoad, EventSlo
 from forebay.bench.stream.records import StreamRun
 from forebay.bench.stream.verdict import doubts, too_little_for_lag
 from forebay.errors import SettingError
@@ -22,11 +22,9 @@ MAX_TRIALS = 60
 class RateSearch:
     """Names the next rate to try, given the outcome of each trial.
 
-    Doubles or halves from the first rate until one is sustained and one is not, then bisects between them in
-    the logarithm until their ratio is at most `resolution`, then tries the lower one `confirmations` times
-    more. A new rate that fails is tried once more: otherwise chance, or a disturbance, would keep the search
-    below it. A sustained rate that later fails counts as not sustained, and the search continues below it.
-    Rates stay within `least_per_s` and `most_per_s`. After `MAX_TRIALS` the search ends without a result.
+    Doubles or halves until one rate is sustained and one is not, then bisects in the logarithm down
+    to `resolution`, then confirms the lower one. A new rate that fails is tried once more, because
+    chance or a disturbance would keep the search below it.
     """
 
     def __init__(
@@ -58,12 +56,10 @@ class RateSearch:
 
     @property
     def high_per_s(self) -> float | None:
-        """The lowest rate that was not sustained, or None."""
         return self._high
 
     @property
     def next_per_s(self) -> float | None:
-        """The rate to try next; None if the search is over."""
         low, high = self.low_per_s, self._high
         if self._trials >= MAX_TRIALS:
             return None
@@ -119,11 +115,9 @@ def trials(
 ) -> Iterator[tuple[Trial, StreamRun]]:
     """Try rates on one warm pipeline until the search is over; yields each complete trial.
 
-    `load_at` returns the load of a rate, given the number of the trial, for its seed, and a factor for its
-    length. A trial that is too short is repeated with twice the length, which later ones keep, up to
-    `MAX_TIMES`. A trial with other doubts is repeated once. Ends early if the repeat has doubts, too, if the
-    longest trial is too short, after Ctrl-C, if the pipeline ended, and if the backlog is not answered within
-    `SETTLE_S`.
+    `load_at`: the load of a rate, the number of the trial and a factor of its length, which doubles
+    up to `MAX_TIMES` if a trial is too short. A trial with other doubts is repeated once; the
+    search ends early if those stay, after Ctrl-C, or if the backlog takes longer than `SETTLE_S`.
     """
     number, again, times = 0, False, 1
     while (rate := search.next_per_s) is not None:
@@ -143,8 +137,7 @@ def trials(
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One rate that was tried: whether it was sustained, and if not, why. `doubts`: why the trial decides
-    neither; `too_short`: one of them is its length."""
+    """One rate that was tried: whether it was sustained, and if not, why."""
 
     rate_per_s: float
     sustained: bool
@@ -154,9 +147,8 @@ class Trial:
 
 
 def tried(run: StreamRun, rate_per_s: float, slo: EventSlo | None, share: float) -> Trial:
-    """Whether `run`, a load of `rate_per_s`, was sustained: the number of due and unanswered events did not
-    grow (see `Slope.grows`), all have their result, and a `share` of them met the objective, if there is one.
-    With doubts it counts as neither."""
+    """Whether the due and unanswered events of `run` did not grow, all have their result, and a
+    `share` of them met the objective."""
     figures = stream_figures(run, slo)
     slope = figures.lag["answered"]
     if run.failure is not None:

@@ -1,8 +1,4 @@
-"""What was observed of each event and of the pipeline.
-
-All times are seconds after the run's start, the first moment at which an event could be due, by this
-machine's wall clock, which all processes share.
-"""
+"""What was observed of each event and of the pipeline."""
 
 from __future__ import annotations
 
@@ -28,18 +24,13 @@ MOMENTS = (
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """One event, from its own time to its committed result. Unknown values are None.
+    """One event, from its own time to its committed result; times are seconds, None if unknown.
 
-    `id`: the one that it carried; `index` counts the run's events from 0, in the order in which they are due.
-    `due_s`: its event time. `free_s`: when the feed could have written it: at `due_s`, or later if the
-    pipeline was not connected. `emitted_s`: the feed wrote it. `read_s`: the pipeline's source received it.
-    `accepted_s`: the operator accepted it. `sent_s`: the call that was answered was sent. `first_token_s`:
-    its first token arrived. `answered_s`: its answer was complete. `left_s`: the operator emitted the answer.
-    `committed_s`: the result was visible to a reader.
-
-    `results`: how often its result is in the sink; `attempts`: calls made for it. `error`: the cause of its
-    dead letter. `restored`: it was in a checkpoint at a restart. `journaled`: the journal answered it.
-    `letters`: its dead letters.
+    `due_s`: its event time. `free_s`: when the feed could have written it, which is later if the
+    pipeline was not connected. `emitted_s`: written by the feed; `accepted_s`: by the operator;
+    `sent_s`: the call that was answered; `left_s`: the answer left the operator; `committed_s`: a
+    reader could see it. `error`: the cause of its dead letter. `restored`: it was in a checkpoint
+    at a restart.
     """
 
     index: int
@@ -81,13 +72,11 @@ class EventRecord:
 
 @dataclass(frozen=True, slots=True)
 class ResultRecord(EventRecord):
-    """A result that stands for many events, from its event time to its commit.
+    """A result that stands for many events.
 
-    `id`: equal for repeats: key, window and revision of a summary, or the trend or topic and its event.
-    `due_s`: its event time. `emitted_s` and `read_s`: when its window was found to be over, or its detector
-    emitted it. `answered_s`: when it left, if it needed no call. `stands_for`: the events that it reports to
-    contain; `expected`: the events sent that belong to it, without dead letters; None if unknown. `given_up`:
-    those of its events whose call was given up.
+    `id`: equal for repeats. `emitted_s`, `read_s`: its window was found to be over, or its detector
+    emitted it. `expected`: events sent that belong to it, without dead letters; None if unknown.
+    `given_up`: those whose call was given up.
     """
 
     stands_for: int | None = None
@@ -101,9 +90,8 @@ class ResultRecord(EventRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointTimes:
-    """One checkpoint by Flink's report: when it was triggered, its duration, the bytes of the whole state and
-    those that it wrote. `completed`: False if it failed."""
+class MeasuredCheckpoint:
+    """One checkpoint by Flink's report, with the bytes of the whole state and those written."""
 
     number: int
     at_s: float
@@ -115,8 +103,6 @@ class CheckpointTimes:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """A part that was killed. `back_s`: when it was restarted; at once if it restarts by itself."""
-
     part: str
     at_s: float
     back_s: float
@@ -126,33 +112,19 @@ class Killed:
 class StreamRun:
     """The result of a pipeline's run under one load.
 
-    `began_at`: wall-clock start, ISO 8601 in UTC; `duration_s`: from there to its end. `asked`: schedule,
-    events, seed, data, and the pipeline's own settings. `events`: in the order in which they were due.
-    `checkpoints`: those triggered in the run. `kills`: those made, of `planned_kills`. `samples`: once a
-    second, by name:
-
-    - of the engine, as in `forebay.bench.engine_signals`: `running`, `waiting`, `kv_cache_usage`,
-      `preemptions`, `prefix_cache_hit_share`, ...; with several engines, names begin with `engine0_`, ...
-    - `watermark_delay_s`: how far the results' event time is behind the clock, if the pipeline has event time
-    - `in_flight`, `pending`: calls in the operator's slots, and events that wait for one
-    - `run_cores`, `run_memory_mb`: the processes of the pipeline, including its JVM; `feed_cores`, ...; and
-      those of the named processes
-
-    `strangers`: ids in the sink that no event had. `resent`: events of a data file that earlier loads sent.
-    `resolution_s`: of the coarser clock. `earlier_doubled`: results and dead letters of earlier loads' events
-    beyond their first. `others_cores`: cores that other programs kept busy; None if not measured. `complete`:
-    False if interrupted, or if the pipeline ended: `failure` then has the reason.
-
-    `results`: None if each result belongs to one event. Else those that stand for many, by event time: these
-    are followed, and `events` hold only when each came and whether it became a dead letter. `countable`:
-    whether the expected results are known. `left_open`: events in windows that had not ended with the load.
+    `samples`: once a second, by name: the engine's (`EngineSignals`; with several, `engine0_`,
+    ...), `watermark_delay_s`, `in_flight` and `pending` calls, `run_cores`, `run_memory_mb` and
+    those of the named processes. `strangers`: ids in the sink that no event had. `resent`: events
+    of a data file that earlier loads sent. `earlier_doubled`: doubles of earlier loads.
+    `others_cores`: None if not measured. `results`: None if each belongs to one event; else those
+    that stand for many, which are followed. `left_open`: events in windows that had not ended.
     """
 
     began_at: str
     duration_s: float
     asked: Mapping[str, Any]
     events: tuple[EventRecord, ...]
-    checkpoints: tuple[CheckpointTimes, ...] = ()
+    checkpoints: tuple[MeasuredCheckpoint, ...] = ()
     samples: tuple[EngineSample, ...] = ()
     kills: tuple[Killed, ...] = ()
     planned_kills: int = 0

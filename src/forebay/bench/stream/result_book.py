@@ -12,12 +12,22 @@ from forebay.apps.topics.settings import ASKED as ASKED_TOPICS
 from forebay.apps.topics.settings import TopicsSpec
 from forebay.apps.trends.settings import ASKED as ASKED_TRENDS
 from forebay.apps.trends.settings import TrendsSpec
-from forebay.bench.stream.book import EventBook, StreamProgress, seconds_after, with_found
+from forebay.bench.stream.book import (
+    Committed,
+    EventBook,
+    KeyWindow,
+    Sent,
+    StreamProgress,
+    key_windows,
+    read_letter,
+    read_result,
+    seconds_after,
+    window_name,
+    with_found,
+)
 from forebay.bench.stream.events import ID
 from forebay.bench.stream.pipeline import Places
 from forebay.bench.stream.records import ResultRecord
-from forebay.bench.stream.sinks import Committed, read_letter, read_result
-from forebay.bench.stream.windows import KeyWindow, Sent, key_windows, window_name
 from forebay.json_numbers import read_json
 from forebay.pipeline.spec import PipelineSpec
 
@@ -31,11 +41,9 @@ ANSWERED = ("why", "label")
 
 @dataclass(frozen=True, slots=True)
 class ManyToOne:
-    """An application's results, as known beforehand.
-
-    `windows`: the windows that have one result each; None if the expected results are unknown. `late_s`: how
-    far event time is behind the newest event. `asked`: kinds of results about which the model is asked.
-    """
+    """An application's results, as known beforehand. `windows`: each has one result; None if
+    unknown. `late_s`: event time behind the newest event. `asked`: kinds of results about which the
+    model is asked."""
 
     windows: Windows | None = None
     late_s: float = 0.0
@@ -70,7 +78,6 @@ class SinkResult:
 
 
 def read_sink_result(line: bytes, at_us: int, asked: Sequence[str]) -> SinkResult:
-    """Parse a line of results; `asked`: kinds about which the model is asked."""
     found, value = read_result(line, at_us), read_json(line)
     answer: Mapping[str, Any] = value["answer"]
     if answer.get("type") == "summary":
@@ -94,8 +101,7 @@ def _answer_name(id: str) -> str:
 
 
 class ResultBook(EventBook):
-    """Compares the sinks with the windows of the sent events. Keeps of each event only when it came, and
-    whether it became a dead letter. Not thread-safe."""
+    """Compares the sinks with the windows of the sent events. Not thread-safe."""
 
     def __init__(self, places: Places, kind: ManyToOne) -> None:
         super().__init__(places)
@@ -158,14 +164,13 @@ class ResultBook(EventBook):
             self._answers[result.asks] = result.due_us
 
     def over(self, checkpoints_us: Sequence[int]) -> bool:
-        """Whether all ended windows have their result, all questions have their answer, and nothing caused by
-        the last event can still be in flight."""
+        """Whether nothing is missing, and nothing caused by the last event can still be in
+        flight."""
         after_us = self._due_us[-1] + round((self._kind.late_s + SETTLE_S) * 1e6)
         settled = sum(at_us > after_us for at_us in checkpoints_us) >= SETTLED_CHECKPOINTS
         return settled and all(name in self._by_name for name in (*self._awaited(), *self._answers))
 
     def _awaited(self) -> dict[str, int]:
-        """The windows that ended in the load, and the number of events in each."""
         counted = {
             name: sum(event.id not in self._letters_of for event in window.events)
             for name, window in self._windows.items()

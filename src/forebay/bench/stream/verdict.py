@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from forebay.bench.load_checks import MAX_LATE_S, MAX_LATE_SHARE, MAX_RATE_ERROR, STEADY
-from forebay.bench.processor import disturbed
+from forebay.bench.resources import disturbed
 from forebay.bench.statistics import can_tell, percentile
-from forebay.bench.stream.figures import WINDOW, lag_times, stage_s, stages_of
-from forebay.bench.stream.lag import (
+from forebay.bench.stream.figures import (
     MAX_UNSURE,
     MIN_EVENTS,
+    WINDOW,
     first_latency_s,
     lag_slope,
+    lag_times,
     least_length_s,
+    stage_s,
+    stages_of,
 )
 from forebay.bench.stream.records import StreamRun
-from forebay.bench.verdict import Verdict
+from forebay.bench.verdict import MAX_LATE_S, MAX_LATE_SHARE, MAX_RATE_ERROR, STEADY, Verdict
 
 LATE_OF_LATENCY = 0.01
 """A feed delay below this share of the median latency changes no figure."""
@@ -25,7 +27,6 @@ MIN_FOR_RATE = 100
 
 
 def judge_stream(run: StreamRun) -> Verdict:
-    """Judge a run from its records and samples alone."""
     found = [check(run) for check in CHECKS]
     delays_s = feed_delays_s(run)
     p99_s = percentile(delays_s, 99) if can_tell(len(delays_s), 99) else None
@@ -71,7 +72,6 @@ def _notes(run: StreamRun, delays_s: list[float], p99_s: float | None) -> list[s
 
 
 def _notes_of_results(run: StreamRun) -> list[str]:
-    """What is unknown if a result stands for many events."""
     notes = []
     if not run.countable:
         notes.append(
@@ -166,7 +166,6 @@ def _lost_none(run: StreamRun) -> str | None:
 
 
 def _uncommitted(run: StreamRun) -> str:
-    """Missing results may have been answered: without a commit they are invisible."""
     last_s = max((each.emitted_s or each.due_s for each in run.events), default=0.0)
     if not run.checkpoints or any(each.completed and each.at_s > last_s for each in run.checkpoints):
         return ""
@@ -204,7 +203,6 @@ def _should_be_steady(run: StreamRun) -> bool:
 
 
 def too_little_for_lag(run: StreamRun) -> str | None:
-    """Why a run cannot show that its lag is steady, and what to set; None if it can, or if the lag grows."""
     due_s, done_s = lag_times(run)
     if len(due_s) < MIN_EVENTS:
         return (

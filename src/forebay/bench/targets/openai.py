@@ -1,35 +1,28 @@
-"""Servers with the OpenAI protocol: vLLM, Ray Serve, SGLang, TensorRT-LLM's server, llama.cpp.
-
-`/v1/completions` takes prompts as text or token ids; `/v1/chat/completions` takes each text as one user
-message. Extensions of vLLM, also in servers that follow it: `ignore_eos` and `min_tokens` for answers of
-exact length, `continuous_usage_stats` for the number of tokens in each event.
-"""
+"""Servers with the OpenAI protocol: vLLM, Ray Serve, SGLang, TensorRT-LLM's server, llama.cpp."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from forebay.bench.records import LoadRequest
-from forebay.bench.targets.base import TRIAL, OnPiece, Piece, try_one
-from forebay.bench.targets.events import (
+from forebay.bench.targets.base import (
     CONTENT,
     NOTHING,
     ONE_TOKEN,
-    EventReader,
+    TRIAL,
+    HttpTarget,
+    Piece,
     count,
-    open_server,
     text_prompt,
+    try_one,
 )
 from forebay.clients.http.readers import WholeAnswer
-from forebay.clients.http.server import HttpServer
-from forebay.engine.client import replica_url
-from forebay.engine.failures import Redactor, error_from_object, error_from_status
+from forebay.engine.failures import error_from_status
 from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
 from forebay.errors import BadRequest, EngineError, ProtocolViolation, ServerFault, SettingError
 
@@ -41,8 +34,7 @@ OTHER_PARTS = ("reasoning", "reasoning_content", "tool_calls", "refusal", "funct
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAiOptions:
-    """`model` None: the one that the server lists. `extensions`: whether to send vLLM's extensions; None: if
-    the server accepts them. `extra`: further fields of each request."""
+    """`model` None: the one that the server lists."""
 
     model: str | None = None
     chat: bool = False
@@ -51,58 +43,17 @@ class OpenAiOptions:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-class OpenAiTarget:
+class OpenAiTarget(HttpTarget):
     def __init__(self, url: str, options: OpenAiOptions | None = None) -> None:
-        self.url = replica_url(url)
         self._options = options or OpenAiOptions()
-        self._quote = Redactor(self._options.api_key)
-        self._path = CHAT_PATH if self._options.chat else PROMPT_PATH
-        self._model = self._options.model or ""
-        self._extensions = bool(self._options.extensions)
-        self._server: HttpServer | None = None
-
-    @property
-    def name(self) -> str:
-        return f"{self.url}{self._path}"
-
-    @property
-    def model(self) -> str:
-        """The model's name; known once the target is open."""
-        return self._model
-
-    @property
-    def extensions(self) -> bool:
+        super().__init__(url, CHAT_PATH if self._options.chat else PROMPT_PATH, self._options.api_key)
+        self.model = self._options.model
+        self.extensions = bool(self._options.extensions)
         """Whether requests carry vLLM's extensions; known once the target is open."""
-        return self._extensions
 
-    @asynccontextmanager
-    async def open(
-        self, connections: int = 1, trials: Sequence[LoadRequest] = (TRIAL,)
-    ) -> AsyncIterator[None]:
-        """As in `Target`. Asks for the model unless it is set. Trial requests show whether the server accepts
-        vLLM's extensions; none is sent if that is set."""
-        self._server = open_server(self.url, self._options.api_key)
-        try:
-            await self._server.connect()
-            if self._options.model is None:
-                self._model = await self._served()
-            if self._options.extensions is None:
-                await self._try_out(trials)
-            await self._server.make_ready(connections)
-            yield
-        finally:
-            await self._server.close()
-            self._server = None
-
-    async def answer(self, request: LoadRequest, on_piece: OnPiece) -> None:
-        assert self._server is not None, "the target is not open"
-        reader = EventReader(self.url, self._model, self._quote, self._events(), on_piece)
-        await self._server.post(self._path, self._body(request), reader)
-        reader.finish()
-
-    def _body(self, request: LoadRequest) -> bytes:
+    def _body(self, request: LoadRequest) -> dict[str, Any]:
         prompt = request.prompt
-        body: dict[str, Any] = {"model": self._model}
+        body: dict[str, Any] = {"model": self.model}
         if not self._options.chat:
             body["prompt"] = prompt.tolist() if isinstance(prompt, array) else prompt
         else:
@@ -111,16 +62,16 @@ class OpenAiTarget:
         body["temperature"] = 0
         body["stream"] = True
         body["stream_options"] = {"include_usage": True}
-        if self._extensions:
+        if self.extensions:
             body["stream_options"]["continuous_usage_stats"] = True
             if request.exact:
                 body["ignore_eos"] = True
                 body["min_tokens"] = request.output_tokens
         body.update(self._options.extra)
-        return orjson.dumps(body)
+        return body
 
-    def _events(self) -> _OpenAiEvents:
-        return _OpenAiEvents(self.url, self._model, self._quote, chat=self._options.chat)
+    def _taker(self) -> _OpenAiEvents:
+        return _OpenAiEvents(self._error, chat=self._options.chat)
 
     async def _served(self) -> str:
         assert self._server is not None
@@ -140,8 +91,11 @@ class OpenAiTarget:
         return names[0]
 
     async def _try_out(self, trials: Sequence[LoadRequest]) -> None:
-        """Send the trial requests, and find out whether the server accepts vLLM's extensions."""
-        self._extensions = True
+        if self._options.model is None:
+            self.model = await self._served()
+        if self._options.extensions is not None:
+            return
+        self.extensions = True
         for trial in trials:
             try:
                 await self._try_with_or_without(trial)
@@ -152,18 +106,16 @@ class OpenAiTarget:
                     raise
 
     async def _try_with_or_without(self, trial: LoadRequest) -> None:
-        """Send a trial request; if it is rejected, repeat it without vLLM's extensions."""
         try:
             await try_one(self, trial, faults=True)
         except BadRequest:
-            if not self._extensions:
+            if not self.extensions:
                 raise
-            self._extensions = False
+            self.extensions = False
             await try_one(self, trial, faults=True)
 
     async def _check_tokens(self, error: EngineError) -> None:
-        """After token ids failed with `error`: raise `SettingError` if a text is answered."""
-        self._extensions = True
+        self.extensions = True
         try:
             await self._try_with_or_without(TRIAL)
         except (BadRequest, ServerFault):
@@ -175,12 +127,8 @@ class OpenAiTarget:
 
 
 class _OpenAiEvents:
-    __slots__ = ("_chat", "_model", "_quote", "_tokens", "_untold", "_url")
-
-    def __init__(self, url: str, model: str, quote: Redactor, *, chat: bool) -> None:
-        self._url = url
-        self._model = model
-        self._quote = quote
+    def __init__(self, error_of: Callable[[Any], EngineError], *, chat: bool) -> None:
+        self._error_of = error_of
         self._chat = chat
         self._tokens = 0
         self._untold = False
@@ -225,7 +173,7 @@ class _OpenAiEvents:
         error = event.get("error") or (event if event.get("object") == "error" else None)
         if error is None:
             raise KeyError("choices")
-        return error_from_object(error, replica=self._url, model=self._model, quote=self._quote)
+        return self._error_of(error)
 
 
 def _usage(usage: Any) -> Piece:

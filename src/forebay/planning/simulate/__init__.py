@@ -7,16 +7,128 @@ from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import cycle
+
+import numpy as np
 
 from forebay.fleet.admission import Admission, Dispatcher, ImmediateDispatcher
 from forebay.fleet.policies import DEFAULT_POLICY, POLICIES, make_policy
 from forebay.fleet.replica_table import ReplicaLimits, ReplicaTable
 from forebay.fleet.routing_request import InFlightRequest, RoutingRequest
+from forebay.pages.charts import Line, share_figure
+from forebay.pages.picture import Picture
+from forebay.pages.svg import COLOURS
+from forebay.pages.units import SECONDS
 from forebay.planning.simulate.engine import EngineModel
-from forebay.planning.simulate.figures import Figures, Slo, figures
 from forebay.planning.simulate.replica import SimRequest, SimulatedReplica
 from forebay.planning.simulate.traces import TraceRequest
 from forebay.records import ReplicaLoad
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """First token within `ttft_s` plus `ttft_ratio` times the prompt's time on an idle replica,
+    then one every `tpot_s` on average. With a fixed limit, long prompts would always miss it."""
+
+    ttft_s: float = 1.0
+    ttft_ratio: float = 5.0
+    tpot_s: float = 0.2
+
+    def due_s(self, arrived_s: float, prompt_tokens: int, model: EngineModel) -> float:
+        return arrived_s + self.ttft_s + self.ttft_ratio * model.alone_s(prompt_tokens)
+
+    def met(self, sequence: SimRequest) -> bool:
+        """Whether a request met the SLO; one that was given up did not."""
+        if not sequence.first_token_s <= sequence.demand.due_s:
+            return False
+        took_s = sequence.finished_s - sequence.first_token_s
+        return took_s <= self.tpot_s * max(1, sequence.output_tokens - 1)
+
+
+QUANTILES = 101
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One run; seconds, of answered requests. `goodput`: of all offered requests. `imbalance`: the
+    busiest replica's working time over the mean. `ttft_s`, `latency_s`: the 0, 1, …, 100 %
+    quantiles."""
+
+    requests: int
+    answered: int
+    requests_per_s: float
+    goodput: float
+    ttft_mean_s: float
+    ttft_p50_s: float
+    ttft_p99_s: float
+    tpot_mean_s: float
+    tpot_p99_s: float
+    latency_mean_s: float
+    latency_p99_s: float
+    hit_share: float
+    imbalance: float
+    preemptions: int
+    ttft_s: tuple[float, ...] = ()
+    latency_s: tuple[float, ...] = ()
+
+
+def figures(requests: Many[SimRequest], replicas: Many[SimulatedReplica], slo: Slo) -> Figures:
+    done = [request for request in requests if request.finished_s == request.finished_s]
+    arrived = np.array([request.arrived_s for request in done])
+    first = np.array([request.first_token_s for request in done])
+    finished = np.array([request.finished_s for request in done])
+    tokens = np.array([request.output_tokens for request in done], dtype=float)
+    ttft, latency = first - arrived, finished - arrived
+    tpot = ((finished - first) / np.maximum(tokens - 1, 1))[tokens > 1]
+    prompts = sum(request.prompt_tokens for request in done)
+    busy = [replica.busy_s for replica in replicas]
+    span_s = (float(finished.max()) if done else 0.0) - (requests[0].arrived_s if requests else 0.0)
+    return Figures(
+        requests=len(requests),
+        answered=len(done),
+        requests_per_s=len(done) / max(span_s, 1e-9),
+        goodput=sum(map(slo.met, requests)) / max(len(requests), 1),
+        ttft_mean_s=_mean(ttft),
+        ttft_p50_s=_quantile(ttft, 0.5),
+        ttft_p99_s=_quantile(ttft, 0.99),
+        tpot_mean_s=_mean(tpot),
+        tpot_p99_s=_quantile(tpot, 0.99),
+        latency_mean_s=_mean(latency),
+        latency_p99_s=_quantile(latency, 0.99),
+        hit_share=sum(request.hit_tokens for request in done) / max(prompts, 1),
+        imbalance=max(busy) * len(busy) / sum(busy) if any(busy) else 1.0,
+        preemptions=sum(replica.preemptions for replica in replicas),
+        ttft_s=_quantiles(ttft),
+        latency_s=_quantiles(latency),
+    )
+
+
+def _mean(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+    return float(values.mean()) if len(values) else 0.0
+
+
+def _quantile(values: np.ndarray[tuple[int], np.dtype[np.float64]], q: float) -> float:
+    return float(np.quantile(values, q)) if len(values) else 0.0
+
+
+def _quantiles(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, ...]:
+    if not len(values):
+        return ()
+    return tuple(round(float(q), 6) for q in np.quantile(values, np.linspace(0, 1, QUANTILES)))
+
+
+def runs_picture(lines: dict[str, tuple[tuple[float, ...], tuple[float, ...]]], title: str) -> Picture:
+    """Cumulative distributions of TTFT and latency: by policy, the 0 … 100 % quantiles of both."""
+    panels = []
+    for at, name in enumerate(("time to first token", "latency")):
+        drawn = []
+        for (policy, both), colour in zip(lines.items(), cycle(COLOURS)):
+            last = max(len(both[at]) - 1, 1)
+            points = [(max(value_s, 1e-3), index / last) for index, value_s in enumerate(both[at])]
+            drawn.append(Line(policy, points, colour))
+        what = f"Share of requests by {name}"
+        panels.append(share_figure(what, drawn, label=what, x_name=name, x_unit=SECONDS, log_x=True))
+    return Picture(title, panels)
 
 
 def fleet_of(models: Many[EngineModel]) -> ReplicaTable:
@@ -28,11 +140,8 @@ def fleet_of(models: Many[EngineModel]) -> ReplicaTable:
 
 
 class Simulation:
-    """Replicas, their fleet, and the dispatcher that sends requests to them.
-
-    With `report_every_s`, replicas report their load at the first arrival after each interval. Deterministic:
-    the same requests give the same times, bit for bit.
-    """
+    """Replicas, their fleet, and the dispatcher. With `report_every_s`, replicas report their load
+    at the first arrival after each interval. Deterministic, bit for bit."""
 
     def __init__(
         self,
@@ -59,7 +168,7 @@ class Simulation:
         self._due: list[tuple[float, int]] = []
 
     def run(self, requests: Many[SimRequest]) -> None:
-        """Serve `requests`, ordered by arrival, to their end. Sets their times."""
+        """Serve `requests`, ordered by arrival, to their end."""
         self.advance(requests, math.inf)
         self.given_up += self.dispatcher.expired()
 
@@ -144,8 +253,8 @@ MakeDispatcher = Callable[[ReplicaTable], Dispatcher[SimRequest]]
 
 
 def dispatcher_for(name: str, *, seed: int = 0) -> MakeDispatcher:
-    """The dispatcher of a policy in `forebay`: the default holds back requests while no replica has room,
-    every other policy sends each on arrival. Raises `SettingError` for an unknown name."""
+    """The default policy holds back requests while no replica has room; others send on arrival.
+    Raises `SettingError` for an unknown name."""
     if name == DEFAULT_POLICY:
         return Admission
     policy = make_policy(DEFAULT_POLICY if name == NEVER_HELD else name, seed=seed)
@@ -161,15 +270,14 @@ class Scenario:
     seed: int = 0
 
     def capacity_per_s(self) -> float:
-        """Requests per second of the fleet if the whole trace waits at the start, assigned round-robin and
-        without cached prefixes: its capacity independent of the policy."""
+        """Requests per second if the whole trace waits at the start, assigned round-robin, without
+        cached prefixes."""
         bare = [TraceRequest(0.0, one.prompt_tokens, one.output_tokens) for one in self.trace]
         requests = self.offer(bare, 0.0)
         self.serve(requests, dispatcher_for("round_robin"))
         return len(requests) / max(request.finished_s for request in requests)
 
     def time_scale(self, load: float, capacity_per_s: float) -> float:
-        """The factor on arrival times with which the mean rate is `load` times the capacity."""
         span_s = self.trace[-1].arrived_s - self.trace[0].arrived_s
         return len(self.trace) / (load * capacity_per_s * span_s) if span_s else 1.0
 

@@ -37,7 +37,7 @@ ENOUGH = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class CalibrationRun:
-    """Requests that an engine served, by arrival. Arrays of seconds from the first arrival, and of tokens."""
+    """Requests that an engine served, by arrival."""
 
     arrived_s: Array
     first_token_s: Array
@@ -58,11 +58,8 @@ class Calibration:
 
 
 def read_run(path: Path) -> CalibrationRun:
-    """Read a measured run: one JSON object per line with `input_toks`, `output_toks` and the times `MOMENTS`.
-
-    `arrival_time` is on another clock than the rest; the smallest time from arrival to queue is taken as 0.
-    Raises `SettingError` with the line number.
-    """
+    """Read JSON lines with `input_toks`, `output_toks` and the times `MOMENTS`. `arrival_time` is
+    on another clock; the smallest time to the queue is taken as 0. Raises `SettingError`."""
     lines = read_bytes(path, MAX_FILE_BYTES, f"measured run: {path}").splitlines()
     rows = []
     for number, line in enumerate(lines, 1):
@@ -115,12 +112,11 @@ def run_figures(run: CalibrationRun) -> dict[str, float]:
 
 
 def calibrate(run: CalibrationRun, model: EngineModel) -> Calibration:
-    """The model with the step times with which the simulator matches the run best.
+    """The step times with which the simulator matches the run best: Levenberg-Marquardt over the
+    logarithms of the six coefficients.
 
-    Levenberg-Marquardt over the logarithms of the six coefficients, so that none is negative. The error is
-    that of each request's TTFT, TPOT and latency, each over its measured mean, and, with weight 0.1, that of
-    the logarithm of TTFT, so that requests that did not queue count too. Each evaluation simulates the whole
-    run.
+    Errors of TTFT, TPOT and latency are over their means; with weight 0.1 that of log TTFT, so that
+    requests that did not queue count too.
     """
     for prompt, output in zip(run.prompt_tokens, run.output_tokens, strict=True):
         model.check(prompt, output)

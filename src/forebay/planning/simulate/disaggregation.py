@@ -1,8 +1,6 @@
-"""A fleet of two pools: some replicas prefill, the KV cache is sent over the network, the others decode.
+"""Two pools: some replicas prefill, the KV cache is sent over the network, the others decode.
 
-Decode replicas never delay prefill replicas, so the pools are simulated one after the other: a prompt reaches
-the decode pool once it is prefilled and transferred. A prefill replica frees a prompt's KV cache as soon as
-it is computed; one that had to keep it until it is fetched would have less room.
+A prefill replica frees a prompt's KV cache as soon as it is computed.
 """
 
 from __future__ import annotations
@@ -17,17 +15,16 @@ from forebay.fleet.admission import ImmediateDispatcher
 from forebay.fleet.estimate import ExpectedTtft, fullness, least
 from forebay.fleet.replica_table import ReplicaTable
 from forebay.fleet.routing_request import RoutingRequest, Vector
-from forebay.planning.simulate import Simulation, fleet_of
+from forebay.planning.simulate import Simulation, Slo, fleet_of
 from forebay.planning.simulate.engine import EngineModel
-from forebay.planning.simulate.figures import Slo
 from forebay.planning.simulate.replica import SimRequest
 from forebay.planning.simulate.traces import TraceRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Transfer of a prompt's KV cache: `latency_s`, then `bytes_per_token` for each token at `bandwidth`
-    bytes a second. Transfers do not slow one another down."""
+    """Transfer of a prompt's KV cache: `latency_s`, then `bytes_per_token` for each token at
+    `bandwidth` bytes a second."""
 
     bytes_per_token: float = 131_072.0
     bandwidth: float = 12.5e9
@@ -74,12 +71,9 @@ class TwoPools:
     transfer: Transfer = field(default_factory=Transfer)
 
     def goodput(self, split: Split, scale: float = 1.0) -> float:
-        """The share of requests within the SLO, arrival times scaled by `scale`.
-
-        Each phase has its own estimate: a prompt is sent to the replica with the earliest expected first
-        token, a prefilled one to the least full replica. Raises `SettingError` for a request that fits no
-        replica.
-        """
+        """The share of requests within the SLO, arrival times scaled by `scale`. Prompts go to the
+        earliest expected first token, prefilled ones to the least full replica. Raises
+        `SettingError`."""
         answered = self.serve(split, scale)
         return sum(map(self.slo.met, answered)) / max(len(answered), 1)
 

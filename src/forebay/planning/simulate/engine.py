@@ -10,14 +10,10 @@ from forebay.errors import SettingError
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Coefficients of the duration of one step, all in seconds.
-
-    A step reads the weights (`step_s`), decodes one token for each running sequence (`decode_s` each, and
-    `context_s` per token of KV cache that they attend to) and prefills a chunk of prompts (`prefill_s` per
-    token, and `attention_s` per pair of a prompt token and a token before it); any prefill adds
-    `prefill_step_s`. Weights and KV cache are read at memory speed and prompts computed at arithmetic speed,
-    so each kind of work is linear by itself.
-    """
+    """Seconds of one step. It reads the weights (`step_s`), decodes a token of each sequence
+    (`decode_s`, and `context_s` per token of KV cache), and prefills (`prefill_s` per token,
+    `attention_s` per pair of tokens, `prefill_step_s` for any). Memory and arithmetic speeds make
+    each part linear."""
 
     step_s: float
     decode_s: float
@@ -27,28 +23,20 @@ class StepTime:
     prefill_step_s: float = 0.0
 
     def decode_run_s(self, steps: int, sequences: int, context: int) -> float:
-        """Duration of `steps` decode steps of the same sequences, with `context` tokens in total before the
-        first.
-
-        The context grows by one token per sequence and step: the sum of an arithmetic series.
-        """
+        """Duration of `steps` decode steps; `context` grows by one token per sequence and step."""
         grown = context * steps + sequences * (steps * (steps - 1) // 2)
         return steps * (self.step_s + sequences * self.decode_s) + grown * self.context_s
 
     def prefill_run_s(self, steps: int, chunk: int, start: int) -> float:
-        """What `steps` chunks of `chunk` tokens add to their steps; `start` tokens precede the first."""
         pairs = chunk * (steps * (start + chunk / 2) + chunk * (steps * (steps - 1) / 2))
         return steps * (self.prefill_step_s + chunk * self.prefill_s) + pairs * self.attention_s
 
 
 @dataclass(frozen=True, slots=True)
 class EngineModel:
-    """A simulated vLLM replica.
-
-    At most `max_num_seqs` sequences run, and at most `max_num_batched_tokens` tokens are computed per step.
-    The KV cache holds `kv_tokens` tokens, allocated in units of `unit_tokens`; whole prompt blocks of
-    `block_tokens` are kept for requests with the same prefix until room is needed.
-    """
+    """A simulated vLLM replica with its scheduler's limits. The KV cache is allocated in
+    `unit_tokens`; whole prompt blocks of `block_tokens` stay for later prefixes until room is
+    needed."""
 
     name: str
     step_time: StepTime
@@ -105,8 +93,8 @@ LLAMA_8B = EngineModel(
     ),
     kv_tokens=500_000,
 )
-"""vLLM 0.19 on one RTX PRO 6000. The measured run does not contain the size of its KV cache: 96 GB less
-weights and a tenth, at 128 KiB per token."""
+"""vLLM 0.19 on one RTX PRO 6000. KV cache, not in the measured run: 96 GB less weights and a tenth,
+at 128 KiB per token."""
 
 QWEN_32B = EngineModel(
     "Qwen3-32B",
@@ -120,7 +108,7 @@ QWEN_32B = EngineModel(
     ),
     kv_tokens=400_000,
 )
-"""vLLM 0.19 on two RTX PRO 6000 (tensor parallel). KV cache as above, at 256 KiB a token."""
+"""vLLM 0.19 on two RTX PRO 6000 (tensor parallel)."""
 
 MODELS = {"llama-8b": LLAMA_8B, "qwen-32b": QWEN_32B}
 
@@ -134,7 +122,7 @@ def find_model(name: str) -> EngineModel:
 
 
 class PrefixCache:
-    """Blocks of prompts by hash. Blocks in use stay; idle ones stay until their room is needed."""
+    """Blocks of prompts by hash."""
 
     __slots__ = ("idle", "users")
 
@@ -144,7 +132,6 @@ class PrefixCache:
         """Blocks that no sequence uses, the least recently used first."""
 
     def match(self, blocks: tuple[int, ...]) -> tuple[int, int]:
-        """The number of leading blocks that are cached, and how many of all blocks are not in use."""
         users, idle = self.users, self.idle
         hits = unused = 0
         missed = False
@@ -167,10 +154,8 @@ class PrefixCache:
                     del idle[block]
 
     def unpin(self, blocks: tuple[int, ...], computed: int) -> None:
-        """Release blocks, the last first, so that a prefix outlives what follows it.
-
-        Blocks from `computed` on are empty and are removed, unless another sequence uses them.
-        """
+        """Release blocks, the last first, so that a prefix outlives what follows it. Blocks from
+        `computed` on are empty."""
         users, idle = self.users, self.idle
         at = len(blocks)
         for block in reversed(blocks):

@@ -60,18 +60,12 @@ class SimRequest:
 
 
 class SimulatedReplica:
-    """One replica in simulated time, driven by its owner.
+    """One replica in simulated time, with vLLM's scheduler (V1): a step decodes a token of each
+    sequence, gives the rest of its budget to prompts in order, and admits a prompt only if its
+    whole KV fits. The last admitted is preempted if memory runs short.
 
-    The scheduler is vLLM's (V1): each step decodes a token for every running sequence, gives the rest of the
-    token budget to prompts in order of arrival, and admits a prompt only if its whole KV fits. If there is no
-    room for the next token, the sequence admitted last is preempted and computed again later.
-
-    Steps with the same work for the same sequences are skipped at once: until a sequence finishes, memory
-    runs short, or a request arrives that can be admitted. Times are those of single steps, except for
-    rounding; requests that arrive during a step are seen at its end.
-
-    The owner calls `submit` in order of time and `fire` at `next_s`; if both are due at the same time,
-    `submit` first.
+    Equal steps are skipped at once. The owner calls `submit` in order of time and `fire` at
+    `next_s`, `submit` first if both are due.
     """
 
     __slots__ = (
@@ -130,7 +124,6 @@ class SimulatedReplica:
         return self._used() / self._model.units
 
     def submit(self, sequence: SimRequest, now_s: float) -> None:
-        """Take a request at `now_s`, not after `next_s`."""
         self._waiting.append(sequence)
         if self.next_s == math.inf:
             # A run of no steps: requests that arrive at the same time share the first step.
@@ -238,7 +231,6 @@ class SimulatedReplica:
         self.next_s = self._now_s + (decode_s + prefill_s)
 
     def _cut_run(self, now_s: float) -> None:
-        """End the run of decode steps with the first step that ends at or after `now_s`."""
         time, n, context = self._model.step_time, self._decoding, self._context
         slope = time.context_s * n / 2
         first_s = time.step_s + n * time.decode_s + time.context_s * context
@@ -255,7 +247,6 @@ class SimulatedReplica:
         self._begin(steps, 0.0)
 
     def _admit(self, budget: int) -> None:
-        """Give `budget` tokens to waiting requests, in order, while each fits as a whole."""
         model, cache, waiting = self._model, self._cache, self._waiting
         reserved = self._growth[(self._step + 1) % model.unit_tokens]
         self._make_room(reserved)
@@ -305,7 +296,6 @@ class SimulatedReplica:
             self._waiting.appendleft(sequence)
 
     def _leave(self, sequence: SimRequest, kv_tokens: int) -> None:
-        """Free the `kv_tokens` tokens of a sequence; its whole blocks stay in the cache."""
         model, blocks = self._model, sequence.blocks
         del self._running[sequence]
         self._private -= -(-kv_tokens // model.unit_tokens) - len(blocks) * model.block_units
@@ -316,7 +306,6 @@ class SimulatedReplica:
         return len(self._cache.users) * self._model.block_units + self._private
 
     def _make_room(self, reserved: int) -> None:
-        """Evict idle blocks that do not fit next to blocks in use and `reserved` units."""
         model, cache = self._model, self._cache
         kept = (len(cache.users) + len(cache.idle)) * model.block_units
         free = model.units - reserved - self._private - kept
@@ -334,7 +323,6 @@ class SimulatedReplica:
         return grown + sum(growth[start:]) + sum(growth[: start + rest - unit])
 
     def _alike(self, steps: int) -> int:
-        """How many of `steps` steps pass before a sequence finishes or memory runs short; at least 1."""
         if self._finishing:
             steps = min(steps, self._finishing[0][0] - self._step)
         room = self._model.units - self._used()

@@ -41,11 +41,8 @@ class BadLine(Exception):
 
 
 def read_trace(path: Path) -> list[TraceRequest]:
-    """The requests of a trace in Mooncake's or Azure's format, by arrival, the first at 0 s.
-
-    The first line decides the format. Raises `SettingError` with the line number for a line that is
-    malformed, longer than 1 MiB or out of range, and for a file without requests, or with over 5 million.
-    """
+    """The requests of a trace in Mooncake's or Azure's format (by the first line), by arrival, the
+    first at 0 s. Raises `SettingError` with the line number, also for over 5 million requests."""
     try:
         with path.open("rb") as file:
             requests = list(_requests(_lines(file, path), path))
@@ -87,7 +84,6 @@ def mooncake_request(line: bytes) -> TraceRequest:
 
 
 def azure_request(line: bytes) -> TraceRequest:
-    """One line of Azure's traces of 2023 and 2024, after the header. Raises `BadLine`."""
     cells = line.decode("utf-8", "replace").strip().split(",")
     if len(cells) != len(AZURE_COLUMNS):
         raise BadLine(f"expected {len(AZURE_COLUMNS)} columns, found {len(cells)}")
@@ -159,11 +155,8 @@ SPREAD = 0.8
 
 @dataclass(frozen=True, slots=True)
 class PoissonArrivals:
-    """Poisson arrivals of `rate_per_s`, with lognormal lengths of these means in tokens.
-
-    Each prompt begins with one of `prefixes` shared prefixes of `prefix_tokens` tokens, if any; lengths of
-    prompts exclude it. Deterministic.
-    """
+    """Poisson arrivals with lognormal lengths of these means. Each prompt begins with one of
+    `prefixes` shared prefixes, which its length excludes. Deterministic."""
 
     requests: int = 10_000
     rate_per_s: float = 10.0

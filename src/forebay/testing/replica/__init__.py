@@ -1,8 +1,4 @@
-"""A fake replica: a server that speaks vLLM's protocol, with scripted delays and faults.
-
-`FakeReplica` runs on the caller's event loop, `ReplicaThread` in a thread, and `ReplicaProcess` in a process
-that can be killed and restarted; `python -m forebay.testing.replica` runs one from a shell.
-"""
+"""A fake replica: a server that speaks vLLM's protocol, with scripted delays and faults."""
 
 from __future__ import annotations
 
@@ -183,20 +179,18 @@ def fetch_work(url: str) -> WorkReport:
 
 
 def set_speed(url: str, speed: float) -> None:
-    """Change the speed of the fake replica at `url`, as a factor of its script's. Blocks for at most 10 s."""
+    """Change the speed of the fake replica at `url`, as a factor of its script's."""
     with urllib.request.urlopen(f"{url}/_speed", data=str(speed).encode(), timeout=10):
         pass
 
 
 def refuse(url: str, seconds: float) -> None:
-    """Make the fake replica at `url` answer with 429 for `seconds`. Blocks for at most 10 s."""
+    """Make the fake replica at `url` answer with 429 for `seconds`."""
     with urllib.request.urlopen(f"{url}/_refuse", data=str(seconds).encode(), timeout=10):
         pass
 
 
 def exit_with_parent(parent: int, *, poll_s: float = 0.5) -> None:
-    """Exit this process as soon as `parent` is no longer its parent. Polls in a daemon thread."""
-
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(poll_s)

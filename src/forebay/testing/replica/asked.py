@@ -20,7 +20,7 @@ MEDIA = ("image_url", "image_embeds", "input_audio", "audio_url", "video_url", "
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that the answer must call. `named`: the request names it."""
+    """A function that the answer must call."""
 
     name: str
     parameters: Mapping[str, Any]
@@ -29,11 +29,8 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """A parsed request.
-
-    `text`: all prompts joined. `n`: answers per prompt. `stop`: sequences that end an answer, and with
-    `keeps_stop` are part of it. `logprobs`: top tokens per position, or None. `tool`: the function to call.
-    """
+    """A parsed request. `text`: all prompts joined. `n`: answers per prompt. `keeps_stop`: stop
+    sequences are part of the answer. `logprobs`: top tokens per position."""
 
     chat: bool
     model: str
@@ -98,7 +95,6 @@ def _conversation(document: Mapping[str, Any]) -> tuple[tuple[str, ...], int]:
 
 
 def _content(message: Mapping[str, Any], model: str) -> str:
-    """The text of one message; parts are joined by line breaks, like in vLLM."""
     content = message.get("content")
     if content is None and message["role"] == "assistant":
         return ""
@@ -118,7 +114,6 @@ def _part(part: Any, model: str) -> str:
 
 
 def _prompts(given: Any) -> tuple[tuple[str, ...], int]:
-    """The texts of all prompts and their number of tokens. Token ids are used as text."""
     several = isinstance(given, list) and not _are_ids(given)
     prompts = given if several else [given]
     if not prompts:
@@ -179,7 +174,6 @@ def _logprobs(document: Mapping[str, Any], *, chat: bool) -> int | None:
 
 
 def _tool(document: Mapping[str, Any]) -> Tool | None:
-    """The function that `tool_choice` requires (the first one for `required`), or None for a text."""
     tools, choice = document.get("tools"), document.get("tool_choice")
     if tools is not None and not tools:
         raise ValueError("`tools` must not be an empty array. Provide at least one tool or omit the field.")

@@ -15,10 +15,9 @@ from forebay.records import Usage
 from forebay.testing.answers import CHARS_PER_TOKEN
 from forebay.testing.replica import wire
 from forebay.testing.replica.asked import ParsedRequest, read_body
-from forebay.testing.replica.kv_caches import KvCaches, kv_place
-from forebay.testing.replica.metrics import ReportedLoad, load_headers, metrics_text
-from forebay.testing.replica.responses import (
+from forebay.testing.replica.wire import (
     EVENT_STREAM,
+    Answered,
     break_off,
     choices_of,
     error_response,
@@ -26,8 +25,17 @@ from forebay.testing.replica.responses import (
     json_response,
     read_number,
 )
-from forebay.testing.replica.wire import Answered
-from forebay.testing.replica.work import ReplicaWork, ScriptedPrefixCache, TokenBucket, WorkReport
+from forebay.testing.replica.work import (
+    KvCaches,
+    ReplicaWork,
+    ReportedLoad,
+    ScriptedPrefixCache,
+    TokenBucket,
+    WorkReport,
+    kv_place,
+    load_headers,
+    metrics_text,
+)
 from forebay.testing.script import ANSWERS, STATUSES, CallReport, ReplicaScript
 
 MAX_BODY_BYTES = 64 << 20
@@ -37,11 +45,10 @@ METRICS_PATH = "/metrics"
 
 
 class FakeReplica:
-    """Serves `script` on the running event loop between `start` and `stop`; also an async context manager.
+    """Serves `script` on the running event loop between `start` and `stop`.
 
-    In addition to vLLM's paths: `GET /_calls` returns a `CallReport` as JSON and `GET /_work` a `WorkReport`.
-    `POST /_speed` with a number sets the speed as a factor of the script's, and `POST /_refuse` with seconds
-    makes it answer every call with 429 for that long.
+    Besides vLLM's paths: `GET /_calls` (`CallReport`), `GET /_work` (`WorkReport`), `POST /_speed`
+    (a factor), `POST /_refuse` (seconds in which every call gets 429).
     """
 
     def __init__(
@@ -72,7 +79,6 @@ class FakeReplica:
         return f"http://{self.host}:{self.port}"
 
     async def start(self) -> None:
-        """Listen. Sets `port` if it was 0."""
         server = web.Server(
             self._handle,
             request_factory=_request,

@@ -3,16 +3,74 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha1
 from heapq import heappop, heappush
 from itertools import count
+from typing import Any
+
+import orjson
+
+from forebay.testing.replica.asked import ParsedRequest
+
+
+@dataclass(frozen=True, slots=True)
+class KvPlace:
+    """The location of a prompt's KV cache, valid until `until_s` on the event loop's clock."""
+
+    replica: str
+    number: int
+    prompt: str
+    until_s: float
+
+    def params(self) -> dict[str, Any]:
+        """Parameters like those of vLLM's NIXL connector, which lacks the prompt and the time."""
+        place = {"remote_engine_id": self.replica, "remote_block_ids": [self.number]}
+        own = {"prompt": self.prompt, "until_s": self.until_s}
+        return {"do_remote_prefill": True, "do_remote_decode": False, **place, **own}
+
+    def holds(self, asked: ParsedRequest, *, now_s: float) -> bool:
+        return self.prompt == prompt_hash(asked) and now_s <= self.until_s
+
+
+class KvCaches:
+    """KV caches given and read by one replica."""
+
+    def __init__(self) -> None:
+        self.reads: Counter[str] = Counter()
+        self._given = 0
+
+    def give(self, asked: ParsedRequest, replica: str, *, until_s: float) -> dict[str, Any] | None:
+        if not (asked.kv_transfer and asked.kv_transfer.get("do_remote_decode")):
+            return None
+        self._given += 1
+        return KvPlace(replica, self._given, prompt_hash(asked), until_s).params()
+
+    def read(self, asked: ParsedRequest, *, now_s: float) -> bool:
+        place = kv_place(asked)
+        if place is None:
+            return False
+        self.reads[f"{place.replica} {place.number}"] += 1
+        return not place.holds(asked, now_s=now_s)
+
+
+def kv_place(asked: ParsedRequest) -> KvPlace | None:
+    params = asked.kv_transfer
+    if not params or not params.get("do_remote_prefill"):
+        return None
+    (number,) = params["remote_block_ids"]
+    return KvPlace(params["remote_engine_id"], number, params["prompt"], params["until_s"])
+
+
+def prompt_hash(asked: ParsedRequest) -> str:
+    return sha1(orjson.dumps([asked.text, asked.schema])).hexdigest()
 
 
 class TokenBucket:
-    """A token bucket with `most` tokens, refilled at `per_s`; None: unlimited. Times are passed in."""
+    """A token bucket with `most` tokens, refilled at `per_s`; None: unlimited."""
 
     def __init__(self, per_s: float | None, most: int) -> None:
         self._per_s = per_s
@@ -21,7 +79,6 @@ class TokenBucket:
         self._at_s = 0.0
 
     def take(self, now_s: float) -> float:
-        """Take a token. Returns 0, or the seconds until there is one."""
         if self._per_s is None:
             return 0.0
         self._tokens = min(self._most, self._tokens + (now_s - self._at_s) * self._per_s)
@@ -61,12 +118,9 @@ class ScriptedPrefixCache:
 
 @dataclass(frozen=True, slots=True)
 class WorkReport:
-    """Possible and actual work since the start, in seconds of work at speed 1.
-
-    `could_s`: with all slots always in use; 0 without slots. `wasted_s`: on requests without a complete
-    answer, or with an earlier one. `answers`: complete ones, first per request. `calls` to `running`: current
-    values.
-    """
+    """Seconds of work at speed 1. `could_s`: with all slots always in use. `wasted_s`: on
+    requests without a complete answer, or with an earlier one. `answers`: complete ones, first
+    per request."""
 
     speed: float
     could_s: float
@@ -80,10 +134,8 @@ class WorkReport:
 
 
 class ReplicaWork:
-    """Concurrent requests at one common speed. Belongs to the running event loop.
-
-    A second of work takes 1 / speed seconds, times 1 + `crowding` for each other running request.
-    """
+    """Concurrent requests at one speed, on the running event loop. A second of work takes 1 / speed
+    seconds, times 1 + `crowding` for each other running request."""
 
     def __init__(self, *, slots: int | None = None, crowding: float = 0.0) -> None:
         self._slots = slots
@@ -115,7 +167,7 @@ class ReplicaWork:
 
     @contextmanager
     def running(self) -> Iterator[Callable[[], None]]:
-        """Wraps a running request. Call the yielded function if its answer is complete and useful."""
+        """Wraps a running request."""
         self._pass()
         self._running += 1
         self._set_timer()
@@ -176,3 +228,48 @@ class ReplicaWork:
             if not future.done():
                 future.set_result(None)
         self._set_timer()
+
+
+COUNTERS = (
+    "prompt_tokens",
+    "generation_tokens",
+    "num_preemptions",
+    "prefix_cache_queries",
+    "prefix_cache_hits",
+    "request_success",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedLoad:
+    running: int
+    waiting: int
+    kv_usage: float
+
+
+def metrics_text(model: str, load: ReportedLoad, totals: Mapping[str, int], *, kv_tokens: int = 0) -> str:
+    labels = f'{{engine="0",model_name="{model}"}}'
+    gauges = {
+        "num_requests_running": load.running,
+        "num_requests_waiting": load.waiting,
+        "kv_cache_usage_perc": load.kv_usage,
+    }
+    lines: list[str] = []
+    for name, value in gauges.items():
+        lines += [f"# TYPE vllm:{name} gauge", f"vllm:{name}{labels} {float(value)}"]
+    for name in COUNTERS:
+        total = float(totals.get(name, 0))
+        lines += [f"# TYPE vllm:{name} counter", f"vllm:{name}_total{labels} {total}"]
+    if kv_tokens:
+        sizes = f'block_size="1",engine="0",num_gpu_blocks="{kv_tokens}"'
+        lines += ["# TYPE vllm:cache_config_info gauge", f"vllm:cache_config_info{{{sizes}}} 1.0"]
+    return "\n".join(lines) + "\n"
+
+
+def load_headers(load: ReportedLoad) -> dict[str, str]:
+    return {
+        "endpoint-load-metrics": (
+            f"TEXT named_metrics.num_requests_waiting={float(load.waiting)},"
+            f" named_metrics.kv_cache_usage_perc={load.kv_usage}"
+        )
+    }

@@ -1,0 +1,206 @@
+"""Commands that check what measures: the load client, HTTP calls, known times, other tools."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from benchmarks.cli.options import note, report, show_table
+from forebay.cli.output import (
+    JsonFile,
+    check_json,
+    errors_console,
+    results_console,
+    say,
+    shows_text,
+    write_json,
+)
+from forebay.errors import SettingError
+
+if TYPE_CHECKING:
+    from benchmarks.known_times import CaseFound
+
+
+def client(
+    *,
+    rate: Annotated[
+        list[float] | None, typer.Option(help="Requests per second; may be repeated: 250, 500, 1000.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="Length of each run.")] = 10.0,
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens of each answer, one an event.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of the arrivals.")] = 0,
+    json: JsonFile = None,
+) -> None:
+    """Measure the load client on one core, with a scripted server on another. Exit status 1 if it misses a
+    rate."""
+    from benchmarks.client import ClientOptions, measure_client
+
+    check_json(json)
+    given = ClientOptions(seconds=seconds, tokens=tokens, seed=seed)
+    options = ClientOptions(tuple(rate or given.rates), seconds, tokens, seed=seed)
+    found = measure_client(options, note)
+    passed = all(run["verdict"] == "VALID" for run in found["runs"])
+    report(json, found, lambda: _show_client(found["runs"]), passed=passed)
+
+
+def _show_client(runs: list[dict[str, Any]]) -> None:
+    show_table(
+        ("requests/s", "", "schedule delay p50, p99, max, ms", "added to TTFT p50, p99, ms", "cores"),
+        (
+            (
+                f"{run['rate_per_s']:g}",
+                run["verdict"],
+                ", ".join(f"{value:.2f}" for value in run["schedule_delay_ms"].values()),
+                ", ".join(f"{value:.2f}" for value in list(run["added_ttft_ms"].values())[:2]),
+                f"{run['client_cores']:.2f}",
+            )
+            for run in runs
+        ),
+    )
+    for run in runs:
+        for reason in run["reasons"]:
+            say(results_console(), f"{run['rate_per_s']:g}: {reason}")
+
+
+def http_calls(
+    *,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each client is measured.")] = 5,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Length of each measurement.")] = 5.0,
+    chunks: Annotated[int, typer.Option(min=1, help="Pieces of each answer.")] = 4,
+    json: JsonFile = None,
+) -> None:
+    """Measure the processor time of a streamed call with Forebay's HTTP client, with aiohttp, and with
+    pyreqwest if it is installed."""
+    from benchmarks.client import HttpCallsOptions, measure_http_calls
+
+    check_json(json)
+    console = errors_console()
+    options = HttpCallsOptions(rounds, seconds, chunks=chunks)
+    found = measure_http_calls(options, lambda words: say(console, words))
+    write_json(json, found)
+    if not shows_text(json):
+        return
+    table = Table("milliseconds of processor a call, median", box=None)
+    for load in found["loads"]:
+        rate = "as many as it makes" if load["per_s"] is None else f"{load['per_s']:g} calls/s"
+        table.add_column(rate, justify="right")
+        table.add_column("of aiohttp", justify="right")
+    for name in found["clients"]:
+        cells = []
+        for load in found["loads"]:
+            ms = load["median"]
+            cells += [f"{ms[name]:.3f}", f"{ms[name] / ms['aiohttp']:.2f}"]
+        table.add_row(name, *cells)
+    results_console().print(table)
+
+
+def known_times(
+    *,
+    case: Annotated[
+        list[str] | None, typer.Option(help="A case to measure; repeatable. Default: all.")
+    ] = None,
+    requests: Annotated[int, typer.Option(min=1, help="Requests of each case.")] = 40,
+    json: JsonFile = None,
+) -> None:
+    """Compare what `forebay bench` measures with what a server did. Exit status 1 if a figure is wrong."""
+    from benchmarks.known_times import CASES, measure_cases
+
+    check_json(json)
+    unknown = sorted(set(case or ()) - CASES.keys())
+    if unknown:
+        raise SettingError(f"--case: expected some of {', '.join(CASES)}; found {', '.join(unknown)}")
+    found = measure_cases(case or list(CASES), requests, note)
+    document = {"cases": [_case_document(each) for each in found]}
+    report(json, document, lambda: _show_known_times(found), passed=all(each.right for each in found))
+
+
+def _case_document(found: CaseFound) -> dict[str, Any]:
+    measures = [{**asdict(each), "right": each.right} for each in found.measures]
+    return {**asdict(found), "measures": measures, "right": found.right}
+
+
+def _show_known_times(found: list[CaseFound]) -> None:
+    show_table(
+        ("case", "figure", "mean", "truth", "median", "truth", "largest error ms", "right"),
+        (
+            (
+                each.name,
+                of.name,
+                *(f"{value:.4f}" for value in (of.mean, of.true_mean, of.median, of.true_median)),
+                f"{of.worst_error * 1000:.2f}",
+                "yes" if of.right else "no",
+            )
+            for each in found
+            for of in each.measures
+        ),
+    )
+    for each in found:
+        for words in (*each.wrong, *(f"missing: {words}" for words in each.missing), *each.surplus):
+            say(results_console(), f"{each.name}: {words}")
+
+
+def tools_agreement(
+    *,
+    engine: Annotated[
+        str, typer.Option(metavar="URL", help="The engine to measure.")
+    ] = "http://127.0.0.1:8100",
+    tokenizer: Annotated[Path, typer.Option(help="Folder with the model's tokenizer.")],
+    vllm: Annotated[
+        Path | None, typer.Option(metavar="PYTHON", help="The Python of an environment with vLLM.")
+    ] = None,
+    aiperf: Annotated[Path | None, typer.Option(metavar="COMMAND", help="AIPerf's command.")] = None,
+    guidellm: Annotated[Path | None, typer.Option(metavar="COMMAND", help="guidellm's command.")] = None,
+    requests: Annotated[int, typer.Option(min=2, help="Requests of each tool in each turn.")] = 12,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests in flight.")] = 1,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = 512,
+    output_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each answer.")] = 32,
+    turns: Annotated[int, typer.Option(min=1, help="Turns of all tools.")] = 5,
+    seed: Annotated[int, typer.Option(help="Seed of the first turn; each turn has the next one.")] = 0,
+    core: Annotated[
+        list[int] | None, typer.Option(min=0, help="A core for the tools; repeatable. Default: all.")
+    ] = None,
+    json: JsonFile = None,
+) -> None:
+    """Compare TTFT, TPOT and throughput with other tools. Exit status 1 if fewer than two agree within 3
+    %."""
+    from benchmarks import tools_agreement as agreement
+
+    check_json(json)
+    tools = {}
+    if vllm is not None:
+        tools["vllm bench serve"] = agreement.vllm_bench(vllm)
+    if aiperf is not None:
+        tools["aiperf"] = agreement.aiperf(aiperf)
+    if guidellm is not None:
+        tools["guidellm"] = agreement.guidellm(guidellm)
+    if not tools:
+        raise SettingError("name at least one tool: --vllm, --aiperf or --guidellm")
+    if core:
+        os.sched_setaffinity(0, core)
+    found = agreement.measure_agreement(
+        tools,
+        agreement.server_at(engine, tokenizer),
+        agreement.Shape(requests, concurrency, prompt_tokens, output_tokens),
+        turns=turns,
+        seed=seed,
+        note=note,
+    )
+    rows = [
+        (
+            each["tool"],
+            each["figure"],
+            f"{each['ours']:.2f}",
+            f"{each['theirs']:.2f}",
+            f"{each['difference']:+.1%}",
+            f"{each['least']:+.1%} to {each['most']:+.1%}",
+            "yes" if each["agrees"] else "no",
+        )
+        for each in found["comparison"]
+    ]
+    header = ("tool", "figure", "forebay", "tool's", "difference", "of all turns", "agrees")
+    report(json, found, lambda: show_table(header, rows), passed=found["passed"])
