@@ -13,9 +13,8 @@ from benchmarks.autoscale.drive import MAX_REPLICAS, drive, speed_of, timings_of
 from benchmarks.autoscale.fluid import View, run_fleet
 from benchmarks.autoscale.loads import Case
 from forebay.fleet.autoscale.base import ReplicaSpeed, ScalingPolicy, ServiceClass
-from forebay.fleet.autoscale.capacity import PlannedCapacity
 from forebay.fleet.autoscale.deadline import DeadlinePolicy
-from forebay.fleet.autoscale.proportional import BatchedTokens, KvCacheUse, QueueLength
+from forebay.fleet.autoscale.proportional import BatchedTokens, KvCacheUse, PlannedCapacity, QueueLength
 
 DEADLINE, FIXED = "deadline", "fixed"
 OTHERS = ("queue", "batch", "kv_cache", "capacity")

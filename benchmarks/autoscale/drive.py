@@ -7,9 +7,9 @@ from benchmarks.autoscale.loads import Case
 from forebay.errors import ForebayError
 from forebay.fleet.autoscale.base import (
     Backlog,
-    Limits,
     ReplicaSpeed,
     Scaler,
+    ScalingLimits,
     ScalingPolicy,
     Signals,
     Timings,
@@ -41,7 +41,7 @@ def drive(policy: ScalingPolicy, case: Case, *, slo_s: float, boot_s: float, sta
     It sees what it would see of a real fleet: the prompts' tokens, and the expected tokens of answers. Raises
     `ForebayError` if the policy fails: the figures would be those of an unscaled fleet.
     """
-    scaler = Scaler(policy, speed_of(case), Limits(most=MAX_REPLICAS))
+    scaler = Scaler(policy, speed_of(case), ScalingLimits(most=MAX_REPLICAS))
     load, model = case.load, case.model
     if case.history is not None and isinstance(policy, DeadlinePolicy):
         teach(policy, case)

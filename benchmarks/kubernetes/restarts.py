@@ -36,7 +36,7 @@ from forebay.deploy.kubernetes.cluster import apply_all
 from forebay.deploy.kubernetes.deployment import ENGINE, PIPELINE
 from forebay.deploy.kubernetes.metrics import IN_FLIGHT, WANTED
 from forebay.errors import DeployError, LaunchError, SettingError
-from forebay.fleet.autoscale.base import Limits
+from forebay.fleet.autoscale.base import ScalingLimits
 from forebay.fleet.endpoints import endpoint_urls
 
 NAME = NAMESPACE = "restarts"
@@ -244,7 +244,9 @@ class Restarts:
         with open_client(find_cluster()) as http:
             calls = CountedCalls(http, NAMESPACE)
             controller = Controller(
-                ControllerScaling({self._name: 1}, pods, Limits(1, MAX_REPLICAS), PER_REPLICA, settle_s=0.0),
+                ControllerScaling(
+                    {self._name: 1}, pods, ScalingLimits(1, MAX_REPLICAS), PER_REPLICA, settle_s=0.0
+                ),
                 calls,
                 self._signal,
                 SystemClock(),

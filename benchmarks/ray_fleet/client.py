@@ -16,8 +16,8 @@ import orjson
 from benchmarks.ray_fleet.load import MODEL, PrefixLoad
 from forebay.engine.retry import RetryPolicy, complete_with_retry
 from forebay.fleet.config import FleetConfig
+from forebay.fleet.endpoints import RayReplicas
 from forebay.fleet.engine import FleetEngine
-from forebay.fleet.ray_replicas import RayReplicas
 
 PAUSE_S = 0.1
 CALL_S = 30.0

@@ -19,16 +19,19 @@ from forebay.engine.client import HttpEngine
 from forebay.engine.protocol import KV_TRANSFER, request_body
 from forebay.engine.retry import RetryPolicy, complete_with_retry
 from forebay.errors import ServerFault, Unauthorized
+from forebay.fleet import disaggregated
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.disaggregated import (
+    MISSING,
+    PREFILL_PARAMS,
     DisaggregatedEngine,
     DisaggregatedEngineFactory,
     engine_factory,
     prefill_of,
+    while_some_prefill,
 )
 from forebay.fleet.discovery import FileReplicas, FixedReplicas
 from forebay.fleet.engine import FleetEngine, FleetEngineFactory
-from forebay.fleet.kv_handover import MISSING, PREFILL_PARAMS
 from forebay.records import JSON, Completion, Message, Request, Sampling
 from forebay.testing.replica.server import FakeReplica
 from forebay.testing.script import Faults, Fixed, ReplicaScript
@@ -390,3 +393,28 @@ def test_without_addresses_for_it_nothing_is_apart() -> None:
     apart = engine_factory(fleet, FixedReplicas(("http://p:1",)))
     assert isinstance(apart, DisaggregatedEngineFactory)
     assert (apart.prefill.stream, apart.decode.stream) == (False, True)
+
+
+async def test_prefill_that_swallows_a_cancellation_still_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As before Python 3.11, where its time is over in the same round of the loop."""
+    monkeypatch.setattr(disaggregated, "LOOK_S", 0.01)
+    begun, steps = asyncio.Event(), []
+
+    async def prefill() -> None:
+        for replica in ("one", "other"):
+            steps.append(replica)
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if replica == "other":
+                    raise
+
+    asking = asyncio.create_task(while_some_prefill(prefill(), lambda: False))
+    await begun.wait()
+    asking.cancel()
+    await asyncio.wait((asking,))
+    assert asking.cancelled()
+    assert steps == ["one", "other"]

@@ -11,7 +11,7 @@ from tests.harness.ray_serve import ScriptedServe, application, body
 
 from forebay.clients.ray.instance import ServeInstance
 from forebay.errors import SettingError
-from forebay.fleet.ray_replicas import RayPlace, RayReplicas, look_at
+from forebay.fleet.endpoints import RayPlace, RayReplicas, look_at
 from forebay.gateway.spec import EngineSpec as GatewayEngine
 from forebay.pipeline.inference_settings import EngineSpec
 
@@ -134,7 +134,7 @@ async def test_behind_one_name_each_cluster_has_a_part_of_the_fleet(monkeypatch:
         async def each_address(url: str) -> tuple[str, ...]:
             return both if url == "http://heads:8265" else (url,)
 
-        monkeypatch.setattr("forebay.fleet.ray_replicas.each_address", each_address)
+        monkeypatch.setattr("forebay.fleet.endpoints.each_address", each_address)
         async with aclosing(RayReplicas("http://heads:8265/fleet", 0.0).updates()) as updates:
             found = [await anext(updates) for _ in range(3)]
     assert found == [
@@ -158,8 +158,8 @@ async def test_a_name_that_gets_a_second_address_keeps_the_list_of_the_first(
         async def look(address: str, fresh_s: float) -> ServeInstance:
             return await look_at(one.address if address == "http://heads:8265" else address)
 
-        monkeypatch.setattr("forebay.fleet.ray_replicas.each_address", each_address)
-        monkeypatch.setattr("forebay.fleet.ray_replicas.LOOKS.instance", look)
+        monkeypatch.setattr("forebay.fleet.endpoints.each_address", each_address)
+        monkeypatch.setattr("forebay.fleet.endpoints.LOOKS.instance", look)
         async with aclosing(RayReplicas("http://heads:8265/fleet", 0.0).updates()) as updates:
             found = [await anext(updates) for _ in range(2)]
     assert found == [("http://127.0.0.2:20100",)] * 2

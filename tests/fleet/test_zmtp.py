@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from forebay.errors import ProtocolViolation
 from forebay.fleet import cache_subscriber
 from forebay.fleet.cache_events import MAX_MESSAGE_BYTES, read_message
-from forebay.fleet.cache_subscriber import CacheSubscriber
-from forebay.fleet.zmtp import (
+from forebay.fleet.cache_subscriber import (
     COMMAND,
     GREETING,
     LONG,
@@ -22,6 +21,7 @@ from forebay.fleet.zmtp import (
     MAX_FRAMES,
     MORE,
     READY,
+    CacheSubscriber,
     read_frames,
 )
 

@@ -23,7 +23,7 @@ from forebay.engine.retry import RetryPolicy
 from forebay.errors import SettingError
 from forebay.fleet.cache_subscriber import check_form
 from forebay.fleet.config import FleetConfig, stall_s_for
-from forebay.fleet.disaggregated import engine_factory
+from forebay.fleet.disaggregated import check_prefill, engine_factory
 from forebay.fleet.discovery import (
     DnsReplicas,
     FileReplicas,
@@ -34,7 +34,6 @@ from forebay.fleet.discovery import (
 )
 from forebay.fleet.endpoints import KubernetesReplicas
 from forebay.fleet.policies import DEFAULT_POLICY, make_policy
-from forebay.fleet.prefill_check import check_prefill
 from forebay.flink.request_handler import InferenceSpec
 from forebay.records import JSON, Message, Sampling
 from forebay.settings import SecretRef

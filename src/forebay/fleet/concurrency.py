@@ -10,17 +10,100 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from forebay.fleet.opening import FLAT, FULL, PATIENCE, Opening, Rate
+MIN_PATIENCE_S, PATIENCE = 1.0, 4.0
+"""After this many first waits without another start, the replica starts no more of its requests."""
+FLOW, FLAT = 2, 3
+"""Tokens per request in a measurement; measurements in a row without a rise, as one may fall into a pause."""
+FULL = 0.75
+"""Answers count if at least this share of the limit was there."""
+
+
+class Rate:
+    """Answers per second over `wanted` of them, after `skip` earlier ones."""
+
+    def __init__(self, wanted: float, skip: int, now_s: float) -> None:
+        self._wanted = wanted
+        self._skip = skip
+        self._since_s = self.last_s = now_s
+        self.seen = 0
+
+    def add(self, now_s: float) -> None:
+        self.seen += 1
+        if self.seen <= self._skip:
+            self._since_s = now_s
+        self.last_s = now_s
+
+    def pause(self, seconds: float) -> None:
+        """Leave out a time without requests."""
+        self._since_s += seconds
+
+    @property
+    def count(self) -> int:
+        return max(0, self.seen - self._skip)
+
+    @property
+    def complete(self) -> bool:
+        return self.count >= self._wanted
+
+    @property
+    def per_s(self) -> float:
+        return self.count / max(self.last_s - self._since_s, 1e-9)
+
+
+class Opening:
+    """What tokens show since the replica was first sent more than before."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        """The most requests with a first token at a time; 0 before any."""
+        self.slots = math.inf
+        """How many it works on at a time, once others had to wait."""
+        self.per_s = 0.0
+        """Tokens per second at the last limit."""
+        self.flat = 0
+        """Measurements in a row without a rise."""
+        self._first_s = math.inf
+        self._grew_s = -math.inf
+        self._gaps_s, self._gaps = 0.0, 0
+
+    def add(self, begun: int, waited_s: float, now_s: float) -> None:
+        self._first_s = min(self._first_s, waited_s)
+        if begun > self.begun:
+            self.begun, self._grew_s = begun, now_s
+
+    def flowed(self, begun: int, gap_s: float, tokens: int = 1) -> float | None:
+        """Return tokens per second of `begun` requests, or None until enough gaps were seen. (Tokens of many
+        requests arrive together, so counting them would take longer.)"""
+        self._gaps_s += gap_s
+        self._gaps += tokens
+        if self._gaps < FLOW * begun:
+            return None
+        mean_s = self._gaps_s / self._gaps
+        self.interrupt()
+        return begun / max(mean_s, 1e-9)
+
+    def interrupt(self) -> None:
+        self._gaps_s, self._gaps = 0.0, 0
+
+    def full(self, there: int, limit: int, now_s: float) -> bool:
+        """Whether the replica leaves some requests waiting and starts no more."""
+        if not self.begun or there < FULL * limit or there <= self.begun:
+            return False
+        if now_s - self._grew_s <= max(MIN_PATIENCE_S, PATIENCE * self._first_s):
+            return False
+        self.slots = self.begun
+        return True
+
 
 FIRST, FIRST_SHOWN = 32, 256
-"""The first limit: most servers run as many at once or queue them at no cost. And the first limit of a
-replica that reports its queue and the size of its KV cache."""
+"""The first limit: most servers run as many at once or queue them at no cost. The second is for a replica
+that reports its queue and the size of its KV cache."""
 GROWTH = 2.0
 """The limit is multiplied by this if the replica works on nearly all requests and gets more done."""
 MORE_SLOTS = 1.1
 """If a replica works on this many times its former maximum, it has more slots now."""
 KV_FULL = 0.9
-"""Share of the KV cache in use above which more requests would evict others."""
+"""Above this share of the KV cache in use, more requests would evict others."""
 RISES = 1.1
 """How much a doubling must raise the rate for another to follow."""
 UP, DOWN = 1.5, 0.5
@@ -40,8 +123,7 @@ OVERDUE = 2.5
 STUCK = 1.5
 """A trial of fewer ends after this many answer times without an answer."""
 REST_S, MAX_REST_S, COST = 10.0, 320.0, 20.0
-"""Seconds between trials, doubled after each without effect; and how much longer after one that cost
-throughput."""
+"""Seconds between trials, doubled after each without effect; and how much longer after a costly one."""
 SLOW_S, SLOWLY_DOWN, LONG_S = 10.0, 0.75, 60.0
 """If one measurement takes longer than the first, fewer are tried in a smaller step; if longer than the last,
 never."""
@@ -68,15 +150,13 @@ class LimitTurn:
 
 
 class ConcurrencyLimit:
-    """The most requests at a time.
+    """The most requests at a time. Not thread-safe.
 
     The limit starts at `FIRST` and doubles while the replica works on nearly all of them, until no more
     tokens flow or it starts no more. Without tokens it grows by one with each answer, until a doubling raises
     the rate too little. From then on it now and then tries half as many, or half as many more, between two
-    measurements of the present limit. Nothing is learned while fewer requests are there than allowed. Times
-    are passed in. Not thread-safe.
-
-    `most`: an upper bound. `most_s`: if answers take longer, the limit falls in proportion.
+    measurements of the present limit. Nothing is learned while fewer requests are there than allowed. If
+    answers take longer than `most_s`, the limit falls in proportion.
     """
 
     def __init__(
@@ -109,11 +189,9 @@ class ConcurrencyLimit:
 
     @property
     def limit(self) -> int:
-        """The current limit, at least 1."""
         return int(self._limit)
 
     def began(self, now_s: float) -> None:
-        """Count a request that was sent."""
         if self._rate is None:
             self._rate = Rate(self._limit, 0, now_s)
         elif self._empty_since_s is not None:
@@ -194,11 +272,7 @@ class ConcurrencyLimit:
                 self._compare(self._rate, there, now_s)
 
     def look(self, there: int, now_s: float) -> None:
-        """End a trial that slow calls block; call it now and then, with `there` requests at the replica.
-
-        If nothing is answered for `STUCK` answer times, a trial of fewer ends, and a lower limit that was
-        kept is undone.
-        """
+        """End a trial that slow calls block; call it now and then, with `there` requests at the replica."""
         if self._rate is None or self._empty_since_s is not None:
             return
         if self._phase == "climb":
@@ -227,7 +301,6 @@ class ConcurrencyLimit:
             self._cut(share, "rest", sent_s, now_s)
 
     def missed(self, sent_s: float, now_s: float) -> None:
-        """Halve the limit: a request missed its deadline."""
         self._cut(0.5, "climb", sent_s, now_s)
 
     def _cut(self, share: float, phase: Phase, sent_s: float, now_s: float) -> None:

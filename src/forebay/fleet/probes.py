@@ -117,7 +117,6 @@ class Probes:
         return ""
 
     async def reopen(self, replica: Replica) -> None:
-        """Open a shut replica again if it answers."""
         why = await self.fault(replica)
         now_s = self._clock.monotonic_s()
         if why:
@@ -161,10 +160,8 @@ class Probes:
         self._sync(replica)
 
     async def _check_limit(self, replica: Replica) -> None:
-        """Find out whether the number of requests was the reason for refusals: probes are refused then, too.
-
-        One that passes may just have met a free place.
-        """
+        """Find out whether the number of requests was the reason for refusals: several probes that pass
+        refute it."""
         limit = replica.refusals
         while replica.must_probe_limit(limit):
             if await self.fault(replica):

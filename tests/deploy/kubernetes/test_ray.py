@@ -17,7 +17,7 @@ from forebay.deploy.kubernetes.ray import ray_fleet
 from forebay.deploy.ray.config import whole_config
 from forebay.deploy.ray.settings import load_fleet
 from forebay.errors import SettingError
-from forebay.fleet.ray_replicas import RayPlace
+from forebay.fleet.endpoints import RayPlace
 
 RAY = {"gateway_class": "istio", "token_secret": "ray"}
 SCALED = VARIANTS["ray, scaled"]

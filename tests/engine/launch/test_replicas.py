@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from forebay.engine.launch import end_kept, is_healthy
-from forebay.engine.launch.registry import Replica
+from forebay.engine.launch.registry import LocalReplica
 from forebay.engine.launch.spec import usable_cores
 from forebay.errors import LaunchError
 from forebay.ports import port_is_free
@@ -117,7 +117,7 @@ def test_a_stranger_with_a_recycled_number_is_left_alone(stand_in: StandIn) -> N
     ) as stranger:
         born_s = birth_s(stranger.pid)
         assert born_s is not None
-        entry = Replica(
+        entry = LocalReplica(
             id="old", url="http://127.0.0.1:1", port=1, model="m", log=stand_in.directory, owner_pid=1,
             pid=stranger.pid, born_s=born_s - 100, members=((stranger.pid, born_s - 99),), kept=True,
         )  # fmt: skip

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.fleet.autoscale.base import Backlog, ReplicaSpeed, ServiceClass, Tokens
-from forebay.fleet.autoscale.class_mix import ClassMix
 from forebay.fleet.autoscale.demand import (
     FRESH_S,
     GONE_S,
@@ -22,10 +21,9 @@ from forebay.fleet.autoscale.demand import (
     read_reports,
     report_name,
 )
-from forebay.fleet.autoscale.loop import ReplicaCounts
+from forebay.fleet.autoscale.learned import ClassMix, LearnedSpeed
+from forebay.fleet.autoscale.loop import PublishedReplicas, ReplicaCounts
 from forebay.fleet.autoscale.meter import MAX_PARTS, AnswerLengths, DemandMeter, DemandReport, WaitingRecords
-from forebay.fleet.autoscale.published import PublishedReplicas
-from forebay.fleet.autoscale.speed import LearnedSpeed
 
 NOW_MS = 1_700_000_000_000
 

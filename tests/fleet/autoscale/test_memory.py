@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from forebay.codec import FORMAT
 from forebay.fleet.autoscale.base import (
     Decision,
-    Limits,
     ReplicaSpeed,
     Scaler,
+    ScalingLimits,
     ServiceClass,
     Signals,
     Timings,
@@ -25,10 +25,10 @@ from forebay.fleet.autoscale.base import (
 )
 from forebay.fleet.autoscale.deadline import LONGEST_BOOT, DeadlinePolicy
 from forebay.fleet.autoscale.forecast import DAY_S, NAMES, SLOT_S, Season
-from forebay.fleet.autoscale.memory import MAX_PART_BYTES, Memory, holds_for, memory_of, saved_ms
+from forebay.fleet.autoscale.learned import LearnedSpeed
+from forebay.fleet.autoscale.memory import MAX_PART_BYTES, ScalingMemory, holds_for, memory_of, saved_ms
 from forebay.fleet.autoscale.meter import AnswerLengths
 from forebay.fleet.autoscale.settings import ScalingSettings
-from forebay.fleet.autoscale.speed import LearnedSpeed
 
 SPEED = ReplicaSpeed(1e-3, 0.0, requests=10)
 """A token is a millisecond of work."""
@@ -41,7 +41,7 @@ def work(seconds: float) -> tuple[tuple[str, Tokens], ...]:
     return (("default", Tokens(seconds, seconds * 1000)),)
 
 
-def saved(memory: Memory, at_ms: int = 1) -> bytes:
+def saved(memory: ScalingMemory, at_ms: int = 1) -> bytes:
     data = memory.save(at_ms)
     assert data is not None
     return data
@@ -67,7 +67,7 @@ def test_recalled_season_continues_as_if_never_stopped(
     now_s = slots(stayed, before, MIDNIGHT_S)
     # The last slot has not ended.
     stayed.add(now_s, now_s + SLOT_S / 2 + 1, half * (SLOT_S / 2 + 1))
-    assert Memory(OF, {"p": policies[1]}).recall(saved(Memory(OF, {"p": policies[0]}))) == []
+    assert ScalingMemory(OF, {"p": policies[1]}).recall(saved(ScalingMemory(OF, {"p": policies[0]}))) == []
     # The stream is silent for a while; then both receive the same.
     for season in (stayed, restarted):
         slots(season, after, now_s + (gap + 1) * SLOT_S)
@@ -113,7 +113,7 @@ def test_policy_restarted_daily_decides_as_if_never_stopped() -> None:
     known_days(stayed)
     # A rush goes by from decision to decision, so that it shows which forecast is the best one.
     drive(stayed, MIDNIGHT_S + 6 * 3600, MIDNIGHT_S + 11 * 3600, AHEAD_S)
-    assert Memory(OF, {"p": restarted}).recall(saved(Memory(OF, {"p": stayed}))) == []
+    assert ScalingMemory(OF, {"p": restarted}).recall(saved(ScalingMemory(OF, {"p": stayed}))) == []
     best = [NAMES[policy._streams["default"].forecast.best] for policy in (stayed, restarted, anew)]
     assert best == ["days", "days", "level"]
     # Hours without signals; then another machine as well, whose monotonic clock starts with it.
@@ -145,7 +145,7 @@ def test_of_a_stop_nothing_is_learned() -> None:
 
 
 def test_the_speed_the_boots_and_the_lengths_outlive_a_restart() -> None:
-    settings = ScalingSettings(Limits(0, 4), speed=SPEED, timings=Timings(boot_s=60.0))
+    settings = ScalingSettings(ScalingLimits(0, 4), speed=SPEED, timings=Timings(boot_s=60.0))
     (scaler, speed), lengths = settings.scaler(), AnswerLengths(64.0)
     for _ in range(30):
         speed.add(Tokens(1, 1000.0), 2.0, busy=True)
@@ -182,11 +182,11 @@ JSON = st.recursive(
 PARTS = ("speed", "policy deadline", "lengths")
 
 
-def all_parts() -> tuple[Memory, dict[str, Any]]:
-    settings = ScalingSettings(Limits(0, 4), speed=SPEED)
+def all_parts() -> tuple[ScalingMemory, dict[str, Any]]:
+    settings = ScalingSettings(ScalingLimits(0, 4), speed=SPEED)
     scaler, speed = settings.scaler()
     parts = {"speed": speed, "policy deadline": scaler.policy, "lengths": AnswerLengths(64.0)}
-    return Memory(holds_for(settings, "m"), parts), parts
+    return ScalingMemory(holds_for(settings, "m"), parts), parts
 
 
 @given(data=st.binary(max_size=200) | JSON.map(orjson.dumps))
@@ -255,11 +255,11 @@ class Hoards(Plain):
 def test_a_policy_that_remembers_nothing_or_fails_at_it_harms_nothing(policy: Plain) -> None:
     lengths = AnswerLengths(64.0)
     lengths.learn(400, 230, 17)
-    data = saved(Memory(OF, {"policy": policy, "lengths": lengths}))
+    data = saved(ScalingMemory(OF, {"policy": policy, "lengths": lengths}))
     assert list(orjson.loads(data)["parts"]) == ["lengths"]
     given_one = orjson.dumps({**orjson.loads(data), "parts": {"policy": {}, "lengths": lengths.remembers()}})
     again = AnswerLengths(64.0)
-    problems = Memory(OF, {"policy": policy, "lengths": again}).recall(given_one)
+    problems = ScalingMemory(OF, {"policy": policy, "lengths": again}).recall(given_one)
     assert problems == (["policy: RuntimeError: two"] if isinstance(policy, Fails) else [])
     assert again.output == 17
 
@@ -268,7 +268,7 @@ def test_memory_is_bounded_and_has_the_time_of_its_writing() -> None:
     policy = DeadlinePolicy(SPEED)
     for quarter in range(15 * 96 * 3):
         policy.learn(quarter * 300.0, quarter * 300.0 + 300, work(quarter / 7))
-    data = saved(Memory(OF, {"p": policy}), at_ms=1_700_000_000_000)
+    data = saved(ScalingMemory(OF, {"p": policy}), at_ms=1_700_000_000_000)
     assert MAX_PART_BYTES / 12 < len(data) < MAX_PART_BYTES / 5
     assert saved_ms(data) == 1_700_000_000_000
     assert orjson.loads(data)["format"] == FORMAT

@@ -16,8 +16,8 @@ from forebay.deploy.controller.lease import Leadership
 from forebay.deploy.controller.scrape import Scrape
 from forebay.deploy.kubernetes.deployment import FLINK_METRICS_PORT, METRICS_PORT
 from forebay.errors import DeployError
-from forebay.fleet.autoscale.base import Limits
-from forebay.fleet.autoscale.shares import limits_of_pools, shares
+from forebay.fleet.autoscale.base import ScalingLimits
+from forebay.fleet.autoscale.settings import limits_of_pools, shares
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class ControllerScaling:
 
     deployments: Mapping[str, int]
     pods: str | None
-    limits: Limits
+    limits: ScalingLimits
     requests_per_replica: int = 32
     settle_s: float = 60.0
     gateway_pods: str | None = None

@@ -26,7 +26,7 @@ from forebay.deploy.kubernetes.metrics import (
 from forebay.deploy.kubernetes.names import INSTANCE
 from forebay.deploy.kubernetes.ray_autoscaler import ray_autoscaler_manifests
 from forebay.deploy.kubernetes.settings import ScalingSpec
-from forebay.fleet.autoscale.shares import Share
+from forebay.fleet.autoscale.settings import Share
 
 PART = "scaling"
 POLL_S = 5

@@ -14,15 +14,14 @@ from forebay.fields import Model, NotNegativeFloat, PositiveFloat, PositiveInt, 
 from forebay.fleet.autoscale.base import (
     DEFAULT_CLASS,
     MAX_REPLICAS,
-    Limits,
     ReplicaSpeed,
+    ScalingLimits,
     ServiceClass,
     Timings,
     replicas_for,
 )
 from forebay.fleet.autoscale.demand import FRESH_S
-from forebay.fleet.autoscale.policies import DEFAULT_SCALING, SCALING_POLICIES
-from forebay.fleet.autoscale.settings import ScalingSettings
+from forebay.fleet.autoscale.settings import DEFAULT_SCALING, SCALING_POLICIES, ScalingSettings
 from forebay.pipeline.inference_settings import FieldText
 
 CLASS = re.compile(r"[a-z0-9_-]{1,40}")
@@ -130,9 +129,11 @@ class ScalingSpec(Model):
             )
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> ScalingLimits:
         """The limits. Reports older than those that count would make the stream seem empty."""
-        return Limits(self.min, self.max, self.budget_per_hour, self.price_per_hour, stale_after_s=FRESH_S)
+        return ScalingLimits(
+            self.min, self.max, self.budget_per_hour, self.price_per_hour, stale_after_s=FRESH_S
+        )
 
     def settings(self, answer_tokens: int) -> ScalingSettings:
         """The same as a value. An answer is expected to have half of `answer_tokens`, its maximum, until

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.fleet.admission import Admission, ImmediateDispatcher
-from forebay.fleet.model_queues import ModelQueues
+from forebay.fleet.placement import ModelQueues
 from forebay.fleet.policies import RoundRobin
 from forebay.fleet.replica_table import ReplicaLimits, ReplicaTable
 from forebay.fleet.routing_request import InFlightRequest, RoutingRequest

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from forebay.errors import SettingError
-from forebay.fleet import prefill_check as module
+from forebay.fleet import disaggregated as module
+from forebay.fleet.disaggregated import check_prefill, describe_prefill
 from forebay.fleet.discovery import FixedReplicas
-from forebay.fleet.prefill_check import check_prefill, describe_prefill
 from forebay.settings import SecretRef
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Faults, Fixed
