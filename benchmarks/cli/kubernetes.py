@@ -48,7 +48,7 @@ def kubernetes(
     """
     from benchmarks.kubernetes.measure import measure_kubernetes
     from forebay.bench.provenance import provenance
-    from forebay.engine.launch.model import DEFAULT_MODEL
+    from forebay.engine.launch.environment import DEFAULT_MODEL
     from forebay.pages.picture import write_picture
     from forebay.pipeline.scaling.picture import course_picture
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from benchmarks.kubernetes.burst import CONTROLLER_IMAGE, ENGINE_IMAGE, PIPELINE_IMAGE, BurstOptions
 from benchmarks.kubernetes.container import Image
+from forebay.engine.launch.environment import DEFAULT_MODEL
 from forebay.engine.launch.local import best_type
-from forebay.engine.launch.model import DEFAULT_MODEL
 from forebay.engine.launch.spec import compute_environment
 from forebay.errors import SetupError
 from forebay.settings import Settings

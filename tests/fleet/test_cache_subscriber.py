@@ -1,5 +1,3 @@
-"""Events over ZeroMQ: a publisher that is scripted, the fleet's client at the other end."""
-
 from __future__ import annotations
 
 import asyncio
@@ -25,8 +23,6 @@ TEXT = "a question of some length " * 60
 
 
 class Script:
-    """A publisher that records subscriptions, which vLLM's own does not need."""
-
     def __init__(self, context: Any, port: int = 0) -> None:
         self._socket = context.socket(zmq.XPUB)
         self._socket.setsockopt(zmq.XPUB_VERBOSER, 1)
@@ -59,7 +55,6 @@ async def publisher() -> AsyncIterator[tuple[Any, Script]]:
 
 
 async def bound_again(context: Any, port: int) -> Script:
-    """A new publisher at a port that is given up only now."""
     end_s = asyncio.get_running_loop().time() + 180.0
     while True:
         try:

@@ -1,5 +1,3 @@
-"""The circuit breaker: what shuts a replica, what opens it again, and how slowly it starts."""
-
 from __future__ import annotations
 
 import math
@@ -13,7 +11,6 @@ RULES = HealthRules(failures=3, missed_checks=2, first_wait_s=1.0, max_wait_s=4.
 
 
 def judge(health: Health, now_s: float) -> None:
-    """A probe fails, too, if there has to be one."""
     if health.suspicion is not None:
         health.confirm_suspicion(now_s)
 
@@ -206,8 +203,6 @@ LIMIT_S = 60.0
 
 
 class Asked:
-    """A request at the replica."""
-
     def __init__(self, progress: RequestProgress, sent_s: float = 0.0) -> None:
         self.timeout_s = LIMIT_S
         self.epoch = 0

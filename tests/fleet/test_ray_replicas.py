@@ -1,5 +1,3 @@
-"""The replicas of a fleet on Ray."""
-
 from __future__ import annotations
 
 import pickle
@@ -72,7 +70,6 @@ async def test_all_that_follow_a_fleet_ask_once() -> None:
 
 
 async def listed(*applications: dict[str, Any]) -> list[tuple[str, ...] | SettingError]:
-    """The updates if the cluster reports these applications one after the other."""
     answers = [body(each) for each in applications]
     async with (
         ScriptedServe(answers).served() as serve,

@@ -1,5 +1,3 @@
-"""ZeroMQ's frames, right and hostile."""
-
 from __future__ import annotations
 
 import asyncio
@@ -32,8 +30,6 @@ HELLO = GREETING + bytes((COMMAND, len(READY))) + READY.replace(b"SUB", b"PUB")
 
 
 class Replies:
-    """What is written back, for `read_frames`."""
-
     def __init__(self) -> None:
         self.written = b""
 

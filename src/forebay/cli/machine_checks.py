@@ -19,9 +19,8 @@ from forebay.engine.launch.dtype import (
     known_type,
     read_processor,
 )
-from forebay.engine.launch.environment import NEEDED_BYTES, environment_ready
+from forebay.engine.launch.environment import NEEDED_BYTES, environment_ready, model_ready
 from forebay.engine.launch.local import machine_registry, threads_on
-from forebay.engine.launch.model import model_ready
 from forebay.engine.launch.registry import LocalReplica
 from forebay.engine.launch.replicas import PORT_BASE
 from forebay.engine.launch.spec import GIB, MIN_KV_GIB, OVERHEAD_GIB, available_memory_gib, usable_cores

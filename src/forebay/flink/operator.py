@@ -22,7 +22,7 @@ from pyflink.datastream.state import MapStateDescriptor
 
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode
-from forebay.engine.content import CUT
+from forebay.engine.answer import CUT
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.activity import ActivityMarks
 from forebay.flink.end_mark import mark_end

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from forebay.clock import Clock
 from forebay.engine import EngineFactory
-from forebay.engine.context import ContextNeed, answer_need, check_context
-from forebay.engine.inference_gateway import InferenceGatewayFactory
-from forebay.engine.replica import ServedModel
+from forebay.engine.client import InferenceGatewayFactory
+from forebay.engine.replica import ContextNeed, ServedModel, answer_need, check_context
 from forebay.errors import SettingError
 from forebay.fleet.autoscale.settings import ScalingLink
 from forebay.fleet.config import FleetConfig, stall_s_for

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, JsonValue, Strict, ValidationInfo
 
 from forebay.engine.answer import AnswerCheck
-from forebay.engine.inference_gateway import PickerHeaders
+from forebay.engine.client import PickerHeaders
 from forebay.engine.journal import JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy

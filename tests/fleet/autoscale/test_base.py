@@ -1,5 +1,3 @@
-"""What holds for every policy: limits, stale signals, and the work in flight."""
-
 from __future__ import annotations
 
 import math

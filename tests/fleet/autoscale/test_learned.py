@@ -1,5 +1,3 @@
-"""Requests shared out among classes of service."""
-
 from __future__ import annotations
 
 import orjson

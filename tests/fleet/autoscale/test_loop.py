@@ -1,5 +1,3 @@
-"""The loop between a policy and the owner of the replicas."""
-
 from __future__ import annotations
 
 import logging
@@ -77,8 +75,6 @@ class Stream:
 
 @dataclass
 class ByWaiting:
-    """As many replicas as requests wait; keeps what it saw."""
-
     seen: list[Signals] = field(default_factory=list)
 
     def decide(self, signals: Signals) -> Decision:

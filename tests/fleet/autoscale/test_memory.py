@@ -1,5 +1,3 @@
-"""Learned scaling state survives a restart, and files that are not a memory do no harm."""
-
 from __future__ import annotations
 
 import itertools
@@ -98,7 +96,6 @@ def drive(policy: DeadlinePolicy, since_s: float, until_s: float, ahead_s: float
 
 
 def known_days(policy: DeadlinePolicy) -> None:
-    """Three days that end at midnight."""
     begin_s = MIDNIGHT_S - 3 * DAY_S
     policy.decide(Signals(begin_s - AHEAD_S, wall_s=begin_s))
     for minute in range(3 * 1440):
@@ -107,7 +104,6 @@ def known_days(policy: DeadlinePolicy) -> None:
 
 
 def test_policy_restarted_daily_decides_as_if_never_stopped() -> None:
-    """A boot takes a quarter of an hour, so that it pays to know the rush before it comes."""
     setting = (SPEED, (ServiceClass(slo_s=10.0),), Timings(boot_s=900))
     stayed, restarted, anew = DeadlinePolicy(*setting), DeadlinePolicy(*setting), DeadlinePolicy(*setting)
     known_days(stayed)
@@ -127,7 +123,6 @@ def test_policy_restarted_daily_decides_as_if_never_stopped() -> None:
 
 
 def test_of_a_stop_nothing_is_learned() -> None:
-    """It was no time without load, whether the policy was there or not."""
     stayed, restarted, unbroken = DeadlinePolicy(SPEED), DeadlinePolicy(SPEED), DeadlinePolicy(SPEED)
     for policy in (stayed, unbroken):
         known_days(policy)
@@ -230,8 +225,6 @@ def test_a_document_that_is_cut_off_or_damaged_raises_nothing(cut: int, flip: in
 
 
 class Plain:
-    """A policy of somebody's, which remembers nothing."""
-
     def decide(self, signals: Signals) -> Decision:
         return Decision(1, "one")
 
@@ -275,7 +268,6 @@ def test_memory_is_bounded_and_has_the_time_of_its_writing() -> None:
 
 
 def test_a_day_is_one_of_the_wall_clock() -> None:
-    """The monotonic clock starts with the machine."""
     policy = DeadlinePolicy(SPEED)
     known_days(policy)
     season = policy._streams["default"].forecast.season

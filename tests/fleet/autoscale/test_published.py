@@ -1,5 +1,3 @@
-"""The published policies, and the faults that they are known for."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Replicas that a cluster's scaler starts, or does not start, by the published number."""
-
 from __future__ import annotations
 
 import math
@@ -57,8 +55,6 @@ class Platform:
 
 
 class Work:
-    """A demand that eight replicas would be needed for."""
-
     def take(self, now_s: float) -> Demand:
         waits = Tokens(1000, 800 * BOOT_S, 0)
         return Demand((Backlog(BOOT_S, waits),), (("default", Tokens(40, 4000, 0)),))
@@ -186,8 +182,6 @@ def test_no_more_are_awaited_than_are_missing_and_none_for_long(
 
 
 class Failing:
-    """A policy that requests three replicas once, and then fails."""
-
     def __init__(self) -> None:
         self.asked = False
 
@@ -199,8 +193,6 @@ class Failing:
 
 
 class Silent:
-    """A demand of which some subtasks report nothing."""
-
     def take(self, now_s: float) -> Demand:
         return Demand(silent=1)
 

@@ -1,5 +1,3 @@
-"""Pools that share the number of replicas for a pipeline."""
-
 from __future__ import annotations
 
 import pytest

@@ -12,9 +12,9 @@ from forebay.bench.report.document import MeasuredRun, Report
 from forebay.bench.report.html_run import run_view
 from forebay.bench.report.html_sweep import sweep_view
 from forebay.bench.report.loads import flattened, kind, load_name, loads
-from forebay.counted import counted
 from forebay.pages.charts import Table
 from forebay.pages.render import page
+from forebay.untrusted_text import counted
 
 MAX_DETAILED = 8
 """Runs of a sweep that are shown with all their charts."""

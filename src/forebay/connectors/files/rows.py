@@ -8,7 +8,7 @@ from typing import Literal
 
 from forebay.connectors.files.lines import Line, LineFile, LinePlace
 from forebay.connectors.formats import BOM
-from forebay.counted import counted
+from forebay.untrusted_text import counted
 
 QUOTE = b'"'
 MAX_ROW_LINES = 10_000

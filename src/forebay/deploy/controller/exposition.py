@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from forebay.counted import counted
 from forebay.deploy.kubernetes.metrics import IN_FLIGHT, WANTED
 from forebay.gateway.peak_load import PEAK_LOAD
+from forebay.untrusted_text import counted
 
 MAX_CHARS = 16 << 20
 MAX_WANTED = 10_000

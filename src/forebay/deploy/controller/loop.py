@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from forebay.clock import Clock
-from forebay.counted import counted
 from forebay.deploy.controller.cluster import ClusterCalls, DeploymentChanged, metrics_url
 from forebay.deploy.controller.decision import Decider, DeploymentState
 from forebay.deploy.controller.exposition import PARTLY_READ, ObservedLoad, observed_load
@@ -18,6 +17,7 @@ from forebay.deploy.kubernetes.deployment import FLINK_METRICS_PORT, METRICS_POR
 from forebay.errors import DeployError
 from forebay.fleet.autoscale.base import ScalingLimits
 from forebay.fleet.autoscale.settings import limits_of_pools, shares
+from forebay.untrusted_text import counted
 
 log = logging.getLogger(__name__)
 

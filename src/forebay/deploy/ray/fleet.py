@@ -12,10 +12,10 @@ from forebay.clients.ray.instance import DEPLOY_FAILED, RUNNING, ServeApplicatio
 from forebay.clients.ray.ports import DEPLOYMENT
 from forebay.clients.ray.rest import ServeRest
 from forebay.clock import Clock, SystemClock
-from forebay.counted import counted
 from forebay.deploy.ray.config import with_fleet, without_fleet
 from forebay.deploy.ray.settings import RayFleetSpec
 from forebay.errors import DeployError
+from forebay.untrusted_text import counted
 
 LOOK_S = 0.5
 BESIDE_START_S = 60

@@ -27,8 +27,7 @@ class LocalReplica(BaseModel):
     """One local replica. `pid` is its supervisor, which leads the session of all its processes.
 
     `born_s`, seconds from boot, distinguishes the supervisor from a later process with the same id. `kept`:
-    it outlives the command that started it. `members` are its processes when it was healthy. `dtype` is its
-    number type and `dtype_reason` why; empty if unknown.
+    it outlives the command that started it. `members` are its processes when it was healthy.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -49,7 +48,6 @@ class LocalReplica(BaseModel):
 
     @property
     def alive(self) -> bool:
-        """Its supervisor runs exactly as long as the server."""
         return is_same(self.pid, self.born_s)
 
     def processes(self) -> set[psutil.Process]:
@@ -76,10 +74,8 @@ class ReplicaRegistry:
         self.path = path
 
     def read(self) -> list[LocalReplica]:
-        """Registered replicas, without those that died with their owner.
-
-        Empty if there is no file that this version can read.
-        """
+        """Registered replicas, without those that died with their owner. Empty if there is no file of this
+        version."""
         content = read_stamp(self.path)
         listed = content.get("replicas")
         if content.get("version") != VERSION or not isinstance(listed, list):
@@ -130,11 +126,8 @@ def end_processes(replicas: Sequence[LocalReplica], grace_s: float = GRACE_S) ->
 def end_kept(
     registry: ReplicaRegistry, grace_s: float = GRACE_S, *, only: Collection[str] | None = None
 ) -> list[LocalReplica]:
-    """End and return all replicas that were handed over, or `only` those with these URLs, and orphans of dead
-    ones.
-
-    Replicas that a running command owns are left alone.
-    """
+    """End and return the replicas that were handed over, or `only` those with these URLs, and orphans of dead
+    ones."""
     kept = [replica for replica in registry.read() if replica.kept and (only is None or replica.url in only)]
     end_processes(kept, grace_s)
     with registry.changing() as registered:

@@ -33,10 +33,8 @@ LaunchFor = Callable[[int, tuple[int, ...]], EngineLaunch]
 
 
 class Replicas(Sequence[str]):
-    """Local replicas, as the sequence of their URLs, owned by this process until `keep`.
-
-    They end with `close`, and with this process, however it ends. Not thread-safe.
-    """
+    """Local replicas, as the sequence of their URLs. They end with `close`, and with this process unless
+    `keep` was called. Not thread-safe."""
 
     def __init__(
         self,
@@ -98,8 +96,8 @@ class Replicas(Sequence[str]):
         self._await_health(self._replicas, timeout_s, progress or Silent())
 
     def add(self, cores: tuple[int, ...], *, port_base: int = PORT_BASE) -> LocalReplica:
-        """Start one more; returns at once, long before it is healthy. Raises `LaunchError` if its process
-        cannot be started."""
+        """Start one more; returns long before it is healthy. Raises `LaunchError` if its process cannot be
+        started."""
         replica = None
         try:
             with self._registry.changing() as registered:
@@ -157,7 +155,7 @@ class Replicas(Sequence[str]):
         self._kept = True
 
     def close(self) -> None:
-        """End the replicas, unless they are kept; blocks until they are gone. A second call does nothing."""
+        """End the replicas, unless they are kept; blocks until they are gone."""
         if self._closed:
             return
         self._closed = True

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from forebay.counted import counted
 from forebay.pipeline.snapshot import (
     AWAITS_KAFKA,
     FAILED,
@@ -18,6 +17,7 @@ from forebay.pipeline.snapshot import (
     Throughput,
     span,
 )
+from forebay.untrusted_text import counted
 
 MAX_POINTS = 240
 STEP_S = 1.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from forebay.counted import counted
 from forebay.pages.units import shown
 from forebay.pipeline.live.history import History, duration
 from forebay.pipeline.snapshot import FAILED, INTERRUPTED, Snapshot
+from forebay.untrusted_text import counted
 
 ENDED = ("FINISHED", FAILED, INTERRUPTED)
 

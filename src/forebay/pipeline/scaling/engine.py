@@ -7,13 +7,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from forebay.clock import Clock, SystemClock
-from forebay.engine.context import check_context
 from forebay.engine.launch import EngineOptions, LocalPlaces, LocalReplica, is_healthy, local_places
 from forebay.engine.launch.local import default_context_tokens, resolve_model
 from forebay.engine.launch.progress import Progress
 from forebay.engine.launch.replicas import START_TIMEOUT_S
 from forebay.engine.launch.spec import usable_cores
-from forebay.engine.replica import ServedModel
+from forebay.engine.replica import ServedModel, check_context
 from forebay.errors import SettingError
 from forebay.files import private_folder
 from forebay.fleet.autoscale.demand import (
