@@ -148,7 +148,7 @@ CAUSES = [
 
 
 def test_every_fault_of_the_fake_replica_is_tested() -> None:
-    # What `ANSWERS` holds is tested in test_content.py.
+    # What `ANSWERS` holds is tested in test_retry.py.
     assert {fault for fault, _ in CAUSES} | ANSWERS == FAULTS
 
 

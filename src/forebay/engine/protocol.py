@@ -109,7 +109,6 @@ class AnswerReader:
         return "".join(self._refusal) or None
 
     def take_chunk(self, data: bytes) -> bool:
-        """Read one event of a stream; returns whether it had content."""
         return self._take(data, "delta")
 
     def take_whole(self, data: bytes) -> None:

@@ -61,7 +61,6 @@ def check_content(completion: Completion, sampling: Sampling) -> None:
 
 
 def repeats(sampling: Sampling) -> bool:
-    """Whether the same request always gives the same answer (no random sampling)."""
     extra = sampling.extra
     temperature = extra.get("temperature", sampling.temperature)
     return temperature == 0 or extra.get("seed", sampling.seed) is not None
@@ -167,7 +166,6 @@ class RetryPolicy:
         return left_s / 2
 
     def limit(self, error: EngineError) -> float:
-        """How many attempts may fail with this kind of retryable error."""
         if isinstance(error, Unreachable | Overloaded | RateLimited):
             return inf
         return self.max_invalid_answers if isinstance(error, InvalidAnswer) else self.max_attempts

@@ -103,7 +103,6 @@ class FleetClient:
 
     @property
     def sent(self) -> Collection[str]:
-        """The ids of requests that are at a replica now."""
         return self._placements.sent
 
     @property
@@ -112,7 +111,6 @@ class FleetClient:
 
     @property
     def usable(self) -> int:
-        """How many replicas may get requests, including those on probation."""
         return self._membership.usable()
 
     @property
@@ -129,7 +127,6 @@ class FleetClient:
 
     @property
     def wanted(self) -> int | None:
-        """How many replicas there should be, if the list includes it."""
         found = self._membership.listing
         return found.wanted if isinstance(found, ScaledReplicaSet) else None
 
@@ -142,7 +139,6 @@ class FleetClient:
 
     @property
     def models(self) -> tuple[ServedModel, ...]:
-        """The models that may be requested."""
         return self.served.models()
 
     def replicas(self, model: str | None = None) -> dict[str, str]:
@@ -267,7 +263,6 @@ class FleetClient:
 
     @property
     def why_none(self) -> str:
-        """Why no replica can be used, in one line."""
         return self._membership.why_none()
 
     async def _look(self, end_s: float) -> bool:
@@ -281,7 +276,6 @@ class FleetClient:
         return True
 
     async def close(self) -> None:
-        """Close all connections. Waiting requests are refused, requests in flight are cut."""
         self._closed = True
         self._placements.close()
         if self._ticker is not None:

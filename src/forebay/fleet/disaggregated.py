@@ -181,7 +181,6 @@ class TwoClients:
 
     @property
     def full(self) -> bool:
-        """Whether either fleet has no room; the other then waits for it."""
         return self.prefill.full or self.decode.full
 
     @property

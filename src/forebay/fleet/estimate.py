@@ -78,7 +78,6 @@ def fullness(fleet: ReplicaTable) -> Vector:
 
 
 def least(costs: Vector, fleet: ReplicaTable) -> int:
-    """The available replica with the least cost; the lowest number among equals."""
     if fleet.all_available:
         return int(costs.argmin())
     return int(np.where(fleet.available, costs, np.inf).argmin())

@@ -145,7 +145,6 @@ class Health:
             self.shut(suspicion.why, now_s, at_least_s=suspicion.at_least_s)
 
     def check_passed(self) -> None:
-        """Count a passed check, which alone opens nothing."""
         self._missed = 0
 
     def due(self, now_s: float) -> bool:
@@ -312,7 +311,6 @@ class RequestProgress:
         self.moved_s = request.moved_s = now_s
 
     def set_aside_stale(self, now_s: float) -> None:
-        """Set aside requests that wait much longer than others did recently."""
         for request in self._in_order:
             if now_s - request.sent_s <= max(STALE_S, PATIENCE * self._firsts.seconds):
                 break

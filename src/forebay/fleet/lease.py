@@ -131,7 +131,6 @@ class ReplicaLease:
         self._replica.sent_again(self)
 
     def set_aside(self) -> None:
-        """Assume its first token, so that it holds back no others."""
         if not self._began and not self.ended:
             self._began = True
             self._fleet.assume_first_token(self._request, self._clock.monotonic_s())
@@ -164,7 +163,6 @@ class ReplicaLease:
             self._replica.report(load, None, self._clock.monotonic_s())
 
     def done(self, usage: Usage | None = None) -> None:
-        """Report a complete answer."""
         if not self.ended:
             self.usage = usage
             now_s = self._clock.monotonic_s()
@@ -224,7 +222,6 @@ class ReplicaLease:
         )
 
     def late(self) -> None:
-        """Report that the request missed its deadline: the replica had too many."""
         if not self.ended:
             self._replica.missed(self.sent_s, self._clock.monotonic_s())
 

@@ -113,7 +113,6 @@ class Membership:
         return not self.works() and not (self.listed and not self.replicas)
 
     def only(self, row: int) -> bool:
-        """Whether no other replica may get what is sent to this one."""
         now_s = self._clock.monotonic_s()
         return not any(replica.open(now_s) for other, replica in self.rows.items() if other != row)
 

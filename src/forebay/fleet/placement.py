@@ -152,7 +152,6 @@ class Placements:
             self._learn(chars, lease)
 
     def close(self) -> None:
-        """Refuse all that wait and dispatch no more."""
         self._closed = True
         for waiting in list(self._waiting):
             _refuse(waiting, Unreachable("the fleet's client was closed", sent=False))

@@ -43,7 +43,6 @@ class StallDetector:
         self._resumed_s = -math.inf
 
     def resumed(self) -> None:
-        """Ignore all silence until now: this process itself did not run."""
         self._resumed_s = self._clock.monotonic_s()
 
     def find(self) -> None:

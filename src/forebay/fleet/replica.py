@@ -105,17 +105,14 @@ class Replica:
 
     @property
     def trouble(self) -> str:
-        """Why it may have no room, even if it gets requests."""
         return self.why or self.health.why or "it is full"
 
     @property
     def usable(self) -> bool:
-        """Whether it may get a request, now or when it has fewer."""
         return self.health.state != "shut" and not self.fault and not self.leaving
 
     @property
     def works(self) -> bool:
-        """Whether it answers requests: in use and not on probation."""
         return self.usable and self.health.state == "up"
 
     def open(self, now_s: float) -> bool:
@@ -279,7 +276,6 @@ class Replica:
         self._use_blocks(lease.blocks, now_s)
 
     def sent_again(self, lease: TrackedRequest) -> None:
-        """Let its time start now: its prompt was prefilled elsewhere."""
         self.progress.ended(lease)
         self.progress.sent(lease)
 

@@ -118,7 +118,6 @@ class ReplicaTable:
         self.changed.clear()
 
     def add(self, replica: ReplicaLimits) -> int:
-        """Returns its number, perhaps that of a replica that has left."""
         number = self._free.pop() if self._free else self._grow()
         self.names[number] = replica.name
         self.kv_tokens[number] = replica.kv_tokens
@@ -245,7 +244,6 @@ class ReplicaTable:
         self._begin_decoding(request, now_s)
 
     def assume_first_token(self, request: InFlightRequest, now_s: float) -> None:
-        """Assume the first token, which nobody sees; nothing is learned."""
         request.first_token_s = now_s
         self._begin_decoding(request, now_s)
 
@@ -275,7 +273,6 @@ class ReplicaTable:
         self.reserved[replica] -= request.reserved
 
     def queued_s(self, replica: int) -> float:
-        """The expected prefill time of its own requests without a first token."""
         return sum(request.work_s for request in self._prefills[replica].queue)
 
     def claimed_s(self, replica: int, waiting: float) -> float:

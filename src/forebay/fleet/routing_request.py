@@ -124,7 +124,6 @@ class TokenEstimate:
         return max(1, round(chars / self.chars_per_token))
 
     def learn(self, chars: int, tokens: int) -> None:
-        """Learn from a prompt. Short ones are mostly template and are ignored."""
         if chars >= BLOCK_CHARS / 2 and tokens > 0:
             seen = min(max(chars / tokens, MIN_RATIO), MAX_RATIO)
             self.chars_per_token += (seen - self.chars_per_token) * FADE

@@ -78,7 +78,6 @@ class ServedModels:
         return None if len(rows) == len(self._rows) else rows
 
     def knows(self, model: str) -> bool:
-        """Whether a replica serves this model, or one that left recently did."""
         if self.model not in (None, model):
             return False
         left_s = self._left_s.get(model, -math.inf)

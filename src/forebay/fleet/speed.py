@@ -89,7 +89,6 @@ class SpeedFit:
         self.speed = PrefillSpeed(*self._solve().tolist())
 
     def _solve(self) -> Vector:
-        """Negative coefficients are set to zero, and the others solved again."""
         scale = np.sqrt(np.diag(self._products))
         scale[scale == 0] = 1.0
         products = self._products / np.outer(scale, scale) + RIDGE * np.eye(TERMS)

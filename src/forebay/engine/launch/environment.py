@@ -56,7 +56,6 @@ def engine_python(settings: Settings) -> Path:
 
 
 def environment_ready(settings: Settings) -> bool:
-    """Whether the environment was made with this lock. Runs nothing."""
     stamp = read_stamp(_stamp(settings))
     return stamp.get("recipe") == recipe() and engine_python(settings).exists()
 
@@ -185,7 +184,6 @@ BYTES_OF_TYPE = {"float32": 4, "bfloat16": 2, "float16": 2, "half": 2, "float": 
 
 
 def is_quantized(model: Path) -> bool:
-    """Whether the weights are quantized; they then decide the number type."""
     return bool(_config(model).get("quantization_config"))
 
 
@@ -238,7 +236,6 @@ def default_model(settings: Settings) -> Path:
 
 
 def model_ready(settings: Settings) -> bool:
-    """Whether the default model was installed by this recipe. Reads one file."""
     return read_stamp(default_model(settings) / STAMP).get("recipe") == RECIPE
 
 

@@ -168,7 +168,6 @@ def core_quota(cgroup: Path = CGROUP) -> int | None:
 
 
 def available_memory_gib(cgroup: Path = CGROUP) -> float:
-    """Without swapping, and within the container's limit."""
     available = psutil.virtual_memory().available
     try:
         limit = int((cgroup / "memory.max").read_text())

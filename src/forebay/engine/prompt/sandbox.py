@@ -161,7 +161,6 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
         _block_vars: object = None,
         **kwargs: Any,
     ) -> Any:
-        """Extra variables are Jinja's, for macros."""
         function = INTERNAL.get(name) if type(name) is str else None
         if function is None:
             raise TemplateFailed("a template cannot call this")

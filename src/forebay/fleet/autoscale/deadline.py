@@ -112,7 +112,6 @@ class DeadlinePolicy:
         return max(self._lead_s + self._timings.interval_s - slo_s, 2 * self._timings.interval_s)
 
     def learn(self, begin_s: float, end_s: float, arrived: Sequence[tuple[str, Tokens]]) -> None:
-        """Record arrivals between two moments."""
         known = dict(arrived)
         for name, stream in self._streams.items():
             tokens = known.get(name)

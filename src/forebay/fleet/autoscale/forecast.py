@@ -191,7 +191,6 @@ class Forecast:
         self._count = 0
 
     def add(self, begin_s: float, end_s: float, work_s: float) -> None:
-        """Record arrivals, and learn from the errors of the forecasts for them."""
         self.arrivals.add(begin_s, end_s, work_s)
         self.season.add(begin_s + self.wall_ahead_s, end_s + self.wall_ahead_s, work_s)
         self._count += 1
@@ -217,7 +216,6 @@ class Forecast:
         self.season.recall(memory.season)
 
     def resume(self) -> None:
-        """Forget level and trend: the arrivals before now are unknown, not zero."""
         self.arrivals = Arrivals(self.arrivals.keep_s)
         self._open.clear()
 

@@ -74,7 +74,6 @@ def holds_for(settings: ScalingSettings, model: str) -> dict[str, str | float]:
 
 
 def saved_ms(data: bytes) -> int:
-    """When a document was written; negative for an invalid one."""
     try:
         at_ms = _read(data).get("at_ms")
     except SettingError:

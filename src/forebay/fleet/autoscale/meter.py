@@ -163,7 +163,6 @@ class DemandMeter:
             self._arrived += tokens
 
     def finish(self, number: int, prompt_tokens: int = 0, output_tokens: int = 0) -> None:
-        """The event was answered or given up."""
         event = self._here.pop(number, None)
         if prompt_tokens:
             self.lengths.learn(0 if event is None else event.chars, prompt_tokens, output_tokens)
