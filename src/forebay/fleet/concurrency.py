@@ -94,12 +94,10 @@ FIRST, FIRST_SHOWN = 32, 256
 """Most servers run `FIRST` at once or queue them at no cost; the other is for one that reports its queue."""
 GROWTH = 2.0
 """The limit is multiplied by this if the replica works on nearly all requests and gets more done."""
-MORE_SLOTS = 1.1
-"""If a replica works on this many times its former maximum, it has more slots now."""
 KV_FULL = 0.9
-"""Above this share of the KV cache in use, more requests would evict others."""
-RISES = 1.1
-"""How much a doubling must raise the rate for another to follow."""
+MORE_SLOTS, RISES = 1.1, 1.1
+"""If a replica works on this many times its former maximum, it has more slots now; and how much a doubling
+must raise the rate for another to follow."""
 UP, DOWN = 1.5, 0.5
 MORE, SAME = 1.06, 0.97
 """How much more must raise the rate to be kept, and how far fewer may lower it."""
@@ -109,12 +107,9 @@ WORSE, SURE = 0.8, 16
 """A trial of fewer ends once the rate is this low over this many answers, or over the limit."""
 TIMES, LEAST, ENOUGH = 4, 64, 256
 """Answers to one rate: this many times the limit, within these bounds."""
-DRIFT = 1.25
-"""If the rates before and after a trial differ by more, the trial does not count."""
-OVERDUE = 2.5
-"""If answers come this many times more slowly than before, the trial is not the cause."""
-STUCK = 1.5
-"""A trial of fewer ends after this many answer times without an answer."""
+DRIFT, OVERDUE, STUCK = 1.25, 2.5, 1.5
+"""A trial does not count if the rates before and after it differ by more than the first, is not the cause if
+answers come more slowly by the second, and ends, if of fewer, after this many answer times without one."""
 REST_S, MAX_REST_S, COST = 10.0, 320.0, 20.0
 """Seconds between trials, doubled after each without effect; and how much longer after a costly one."""
 SLOW_S, SLOWLY_DOWN, LONG_S = 10.0, 0.75, 60.0
