@@ -1,5 +1,3 @@
-"""Shared by all tests: hypothesis's settings, one JVM with one log folder, and one Kafka per session."""
-
 from __future__ import annotations
 
 import gc
@@ -44,7 +42,6 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 
 def pytest_configure() -> None:
-    """Settings that make all tests faster."""
     # Their JVMs end before the second compiler pays off: without it they take half the processor time. A
     # twentieth of the rest went into the verification of released classes.
     options = "-XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
@@ -136,7 +133,6 @@ def pipelines(tmp_path: Path, flink_logs: Path, connector: Path | None) -> Pipel
 def shared_pipelines(
     tmp_path_factory: pytest.TempPathFactory, flink_logs: Path, connector: Path | None
 ) -> Pipelines:
-    """For tests that check several aspects of one run."""
     from tests.harness.pipelines import Pipelines
 
     return Pipelines(tmp_path_factory.mktemp("pipelines"), connector)
@@ -173,7 +169,6 @@ def kafka_home() -> Path:
 
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A Kubernetes control plane shared by all tests; each uses its own namespace."""
     from benchmarks.kubernetes.plane import MISSING, control_plane_in, kubernetes_home
 
     pytest.importorskip("lightkube", reason="lightkube is missing: pip install 'forebay[kubernetes]'")
@@ -206,7 +201,6 @@ def kafka_jar(connector: Path | None) -> Path:
 
 @pytest.fixture(scope="session")
 def node(kafka_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A node shared by all tests; a test that kills it must start it again."""
     from forebay.testing.kafka import local_kafka
 
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
@@ -216,7 +210,6 @@ def node(kafka_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def topic(node: Any) -> Callable[..., str]:
-    """Creates a topic with a unique name."""
     from benchmarks.topic_client import make_topic
 
     def make(partitions: int = 1, **config: str) -> str:
@@ -267,7 +260,6 @@ def store_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def store(store_server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A unique prefix on that server, which is up, and the variables for clients."""
     from benchmarks.object_store import BUCKET
 
     from forebay.clients.s3.location import S3Path

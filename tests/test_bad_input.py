@@ -89,8 +89,6 @@ class Search:
 
 
 class Run:
-    """A shared run of `lines` with the key, and a replica with the faults."""
-
     def __init__(
         self, pipelines: Any, lines: list[bytes], key_file: Path, flink_logs: Path, **document: Any
     ) -> None:
@@ -203,7 +201,6 @@ def test_dead_letters_are_fed_in_again_as_they_are(run: Run) -> None:
 
 
 def raw_of(letter: dict[str, Any]) -> bytes:
-    """A record's original bytes, as anyone can read them from a dead letter."""
     if "input" in letter:
         text: str = letter["input"]
         return text.encode()

@@ -1,5 +1,3 @@
-"""Serialisation of records."""
-
 from __future__ import annotations
 
 import contextlib
@@ -14,7 +12,18 @@ from hypothesis import strategies as st
 from forebay.codec import FORMAT, decode, encode, pack_state, unpack_state
 from forebay.errors import ForebayError, MalformedRecord
 from forebay.json_numbers import ExactFloat
-from forebay.records import DeadLetter, Event, KeyedEvent, Message, Result, Timeline, Usage
+from forebay.records import (
+    DeadLetter,
+    Event,
+    KeyedEvent,
+    Message,
+    Request,
+    Result,
+    Sampling,
+    Timeline,
+    Timing,
+    Usage,
+)
 
 text = st.text(st.characters(exclude_categories=("Cs",)), max_size=10)
 integers = st.integers(-(2**80), 2**80)
@@ -184,3 +193,12 @@ def test_a_pickle_is_refused_unread(value: object, protocol: int) -> None:
 @given(results)
 def test_bytes_that_java_gave_as_numbers_are_read(result: Result) -> None:
     assert decode([byte - 256 if byte > 127 else byte for byte in encode(result)]) == result
+
+
+def test_latency_is_from_the_sending_to_the_end() -> None:
+    assert Timing(sent_s=10.0, done_s=12.5, first_token_s=11.0).latency_s == 2.5
+
+
+def test_requests_do_not_share_what_can_change() -> None:
+    assert Request(id="a", model="m").sampling == Sampling()
+    assert Sampling().extra is not Sampling().extra

@@ -35,14 +35,11 @@ from forebay.yaml_document import parse_yaml
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ENGINE = "http://127.0.0.1:8100"
-"""The engine's URL in the documentation, replaced by a fake replica."""
 MODEL = "smollm2-135m-instruct"
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page, and its first line."""
-
     page: str
     line: int
     language: str
@@ -359,7 +356,6 @@ def test_pipelines_on_local_files_run(block: Block, pipelines: Any) -> None:
     ],
 )
 def test_python_runs(pages: list[Path], tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """All Python of a page runs, in order, as one program in a folder with the examples."""
     from forebay.testing.replica import ReplicaScript, ReplicaThread
     from forebay.testing.script import Fixed
     from forebay.testing.waiting import wait_until

@@ -17,7 +17,6 @@ MAX_OPENING_LINES = 3
 
 
 def navigation(text: str) -> list[str]:
-    """The pages that a `nav` lists, in its order."""
     return re.findall(r'= "([\w/-]+\.md)"', text)
 
 
@@ -30,12 +29,10 @@ def wrong_navigation(text: str, pages: list[str]) -> list[str]:
 
 
 def opening(text: str) -> str:
-    """The first paragraph after the title."""
     return re.sub(r"<!--.*?-->", "", text).strip().partition("\n")[2].strip().partition("\n\n")[0]
 
 
 def wrong_opening(text: str) -> str:
-    """Why the opening of a page is not one sentence about what its reader can do; empty if it is."""
     found = opening(text)
     if not OPENING.match(found):
         return "the first paragraph does not begin with `After this page you can` or `you know`"
@@ -73,7 +70,6 @@ def test_a_page_begins_with_what_its_reader_can_do(page: str) -> None:
 
 
 def extras(text: str) -> set[str]:
-    """The extras of a pyproject.toml."""
     section = re.split(r"^\[", text.partition("[project.optional-dependencies]\n")[2], flags=re.M)[0]
     return set(re.findall(r"^([\w-]+) = ", section, re.M))
 

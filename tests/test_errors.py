@@ -1,5 +1,3 @@
-"""The tree of errors: one root, and a stable word for each cause."""
-
 from __future__ import annotations
 
 import pickle

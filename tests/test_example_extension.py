@@ -33,7 +33,6 @@ def replica() -> Iterator[ReplicaThread]:
 
 
 def write_logs(folder: Path) -> set[str]:
-    """Write log files in which every tenth line is invalid; returns the ids of valid lines."""
     (folder / "logs").mkdir()
     lines = [
         "--- rotated ---" if number % 10 == 9 else f"2026-03-02T08:30:{number % 60:02} ERROR disk {number}"

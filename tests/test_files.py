@@ -1,5 +1,3 @@
-"""Folders that nobody else can read, or write."""
-
 from __future__ import annotations
 
 import errno
@@ -227,7 +225,6 @@ input()
 
 @pytest.mark.parametrize("heir", ["nobody", "child"])
 def test_a_folder_is_left_alone_while_its_lock_is_held(tmp_path: Path, heir: str) -> None:
-    """By any process: its number may be meaningless here."""
     command = [sys.executable, "-c", HOLDER, str(tmp_path), heir]
     # The child reads from the same pipe, which ends when we close our end.
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:

@@ -30,7 +30,6 @@ QUERIES = [
     for target in panel.get("targets", ())
 ]
 SCRAPED = frozenset(("instance", "job"))
-"""Labels that Prometheus adds."""
 BUSY = ReplicaScript(delay=Fixed(0.0), faults=Faults((("503", 1.0),)))
 
 
@@ -80,7 +79,6 @@ async def test_each_metric_and_label_exists() -> None:
 
 @pytest.fixture
 def prometheus(tmp_path: Path) -> Iterator[tuple[Path, str]]:
-    """A Prometheus that scrapes the file of targets."""
     binary = shutil.which("prometheus")
     if binary is None:
         pytest.skip("no prometheus, which answers queries (apt install prometheus)")

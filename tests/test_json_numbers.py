@@ -1,5 +1,3 @@
-"""Numbers keep their digits or are refused by name."""
-
 from __future__ import annotations
 
 import json

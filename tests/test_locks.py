@@ -47,7 +47,6 @@ def pins(lock: str) -> list[Requirement]:
 
 
 def asked_directly(lock: str, source: str) -> set[str]:
-    """The packages that `source` requests according to the lock."""
     names, name = set(), ""
     for line in lock.splitlines():
         if not line.startswith((" ", "#")):
@@ -58,7 +57,6 @@ def asked_directly(lock: str, source: str) -> set[str]:
 
 
 def disagreements(requirements: list[str], lock: str, source: str, pythons: tuple[str, ...]) -> list[str]:
-    """Differences between the requirements of `source` and `lock` on Linux x86_64."""
     found, pinned = [], pins(lock)
     wanted = [Requirement(each) for each in requirements]
     for python in pythons:
@@ -91,7 +89,6 @@ def disagreements(requirements: list[str], lock: str, source: str, pythons: tupl
 
 
 def project() -> list[str]:
-    """The project's requirements with the extras of a checkout."""
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return [
         *asked["dependencies"],

@@ -1,5 +1,3 @@
-"""The standard variables of OpenTelemetry, with a local collector."""
-
 from __future__ import annotations
 
 import socket
@@ -25,7 +23,6 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
 
 
 def report(signals: frozenset[str] = BOTH) -> None:
-    """One span and one value of a metric."""
     telemetry = open_otel("forebay-gateway", signals)
     telemetry.tracer.start_span("chat m").end()
     telemetry.meter.create_histogram("gen_ai.server.request.duration").record(1.5)
@@ -33,7 +30,6 @@ def report(signals: frozenset[str] = BOTH) -> None:
 
 
 def resource_of(collector: Collector) -> dict[str, str]:
-    """Attributes of the resource, shared by spans and metrics."""
     spans = ExportTraceServiceRequest.FromString(collector.got["/v1/traces"]).resource_spans[0]
     values = ExportMetricsServiceRequest.FromString(collector.got["/v1/metrics"]).resource_metrics[0]
     assert spans.scope_spans[0].spans[0].name == "chat m"

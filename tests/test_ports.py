@@ -1,5 +1,3 @@
-"""Ports for servers: free, different, and outside of the range for outgoing connections."""
-
 from __future__ import annotations
 
 import socket

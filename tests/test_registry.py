@@ -1,5 +1,3 @@
-"""Names of Forebay's own and of installed packages; a package's mistakes affect only its own users."""
-
 from __future__ import annotations
 
 import functools

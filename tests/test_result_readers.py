@@ -1,5 +1,3 @@
-"""All readers of results accept numbers that a float cannot represent."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""Likely secrets are found by path, in any document."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""The environment, read in one place."""
-
 from __future__ import annotations
 
 import sys

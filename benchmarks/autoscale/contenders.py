@@ -14,18 +14,17 @@ from benchmarks.autoscale.loads import Case
 from forebay.errors import ForebayError
 from forebay.fleet.autoscale.base import (
     Backlog,
-    Limits,
     ReplicaSpeed,
     Scaler,
+    ScalingLimits,
     ScalingPolicy,
     ServiceClass,
     Signals,
     Timings,
     Tokens,
 )
-from forebay.fleet.autoscale.capacity import PlannedCapacity
 from forebay.fleet.autoscale.deadline import DeadlinePolicy
-from forebay.fleet.autoscale.proportional import BatchedTokens, KvCacheUse, QueueLength
+from forebay.fleet.autoscale.proportional import BatchedTokens, KvCacheUse, PlannedCapacity, QueueLength
 
 INTERVAL_S = 5
 HISTORY_STEP_S = 60
@@ -51,7 +50,7 @@ def drive(policy: ScalingPolicy, case: Case, *, slo_s: float, boot_s: float, sta
     It sees what it would see of a real fleet: the prompts' tokens, and the expected tokens of answers. Raises
     `ForebayError` if the policy fails: the figures would be those of an unscaled fleet.
     """
-    scaler = Scaler(policy, speed_of(case), Limits(most=MAX_REPLICAS))
+    scaler = Scaler(policy, speed_of(case), ScalingLimits(most=MAX_REPLICAS))
     load, model = case.load, case.model
     if case.history is not None and isinstance(policy, DeadlinePolicy):
         teach(policy, case)

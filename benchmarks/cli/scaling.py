@@ -33,7 +33,7 @@ def scaling(
     from forebay.bench.provenance import provenance
     from forebay.cli.live import LiveLine
     from forebay.engine.launch import ConsoleProgress
-    from forebay.engine.launch.model import DEFAULT_MODEL
+    from forebay.engine.launch.environment import DEFAULT_MODEL
     from forebay.pages.picture import write_picture
     from forebay.pipeline.scaling_record import course_picture
     from forebay.settings import load_settings
@@ -97,7 +97,7 @@ def kubernetes(
     """
     from benchmarks.kubernetes.measure import measure_kubernetes
     from forebay.bench.provenance import provenance
-    from forebay.engine.launch.model import DEFAULT_MODEL
+    from forebay.engine.launch.environment import DEFAULT_MODEL
     from forebay.pages.picture import write_picture
     from forebay.pipeline.scaling_record import course_picture
 

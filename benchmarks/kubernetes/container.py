@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.kubernetes.burst import CONTROLLER_IMAGE, ENGINE_IMAGE, PIPELINE_IMAGE, BurstOptions
+from forebay.engine.launch.environment import DEFAULT_MODEL
 from forebay.engine.launch.local import best_type
-from forebay.engine.launch.model import DEFAULT_MODEL
 from forebay.engine.launch.spec import compute_environment
 from forebay.errors import SettingError, SetupError
 from forebay.settings import Settings

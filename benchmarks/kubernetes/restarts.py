@@ -27,7 +27,7 @@ from forebay.deploy.kubernetes import Deployment, load_deployment, render
 from forebay.deploy.kubernetes.api import apply_all, open_api
 from forebay.deploy.kubernetes.deployment import ENGINE, IN_FLIGHT, PIPELINE, WANTED
 from forebay.errors import DeployError, LaunchError, SettingError
-from forebay.fleet.autoscale.base import Limits
+from forebay.fleet.autoscale.base import ScalingLimits
 from forebay.fleet.endpoints import endpoint_urls
 
 NAME = NAMESPACE = "restarts"
@@ -233,7 +233,9 @@ class Restarts:
         with open_client(find_cluster()) as http:
             calls = CountedCalls(http, NAMESPACE)
             controller = Controller(
-                ControllerScaling({self._name: 1}, pods, Limits(1, MAX_REPLICAS), PER_REPLICA, settle_s=0.0),
+                ControllerScaling(
+                    {self._name: 1}, pods, ScalingLimits(1, MAX_REPLICAS), PER_REPLICA, settle_s=0.0
+                ),
                 calls,
                 self._signal,
                 SystemClock(),

@@ -18,8 +18,8 @@ import orjson
 from forebay.bench.load.schedules import Poisson
 from forebay.engine.retry import RetryPolicy, complete_with_retry
 from forebay.fleet.config import FleetConfig
+from forebay.fleet.endpoints import RayReplicas
 from forebay.fleet.engine import FleetEngine
-from forebay.fleet.ray_replicas import RayReplicas
 from forebay.records import Message, Request, Sampling
 
 MODEL = "small"

@@ -13,15 +13,15 @@ def uptime_s() -> float:
 
 class Clock(Protocol):
     def monotonic_s(self) -> float:
-        """Seconds on a clock that never goes back. On Linux, all processes of a machine share it."""
+        """Never goes back. On Linux, all processes of a machine share it."""
         ...
 
     def wall_ms(self) -> int:
-        """Milliseconds since the Unix epoch; may jump."""
+        """Since the Unix epoch; may jump."""
         ...
 
     def wall_us(self) -> int:
-        """Microseconds since the Unix epoch; may jump."""
+        """Since the Unix epoch; may jump."""
         ...
 
 

@@ -35,8 +35,8 @@ PLAIN: dict[type, Callable[[Any], object]] = {
 }
 
 FORMAT = 1
-"""Format of everything that Forebay keeps in checkpoints and in `run.json`. Increase it with every change of
-what is kept; other formats are refused."""
+"""Format of everything in checkpoints and in `run.json`. Increase it with every change of what is kept;
+others are refused."""
 
 DAMAGED = (ValueError, TypeError, LookupError, AttributeError, msgpack.UnpackException)
 """What unpacking damaged state raises."""
@@ -110,7 +110,6 @@ def check_format(found: object, what: str) -> None:
 
 
 def damaged(what: str, error: Exception) -> ForebayError:
-    """The error for state, named `what`, that cannot be unpacked."""
     return ForebayError(
         f"the checkpoint's {what} cannot be read ({type(error).__name__}: {str(error)[:200]}): the "
         f"checkpoint is damaged; resume from another one, or start over"

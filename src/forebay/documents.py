@@ -28,10 +28,8 @@ Spec = TypeVar("Spec", bound=BaseModel)
 
 
 def read_document(path: str | Path, what: str) -> tuple[Any, dict[Where, int]]:
-    """The value of a YAML file and the line of each key; blocks on I/O.
-
-    Raises `SettingError`, which calls it a `what` file.
-    """
+    """The value of a YAML file and the line of each key; blocks. Raises `SettingError`, which calls it a
+    `what` file."""
     file = Path(path)
     return parse_yaml(read_text(file, MAX_BYTES, f"{what} file {file}"), str(file), what)
 
@@ -91,10 +89,8 @@ def _parsed(key: str) -> Where:
 def _walk(
     spec: type[BaseModel], loc: Where, data: Any, *, missing: bool
 ) -> tuple[Where, Any, type[BaseModel]]:
-    """Convert pydantic's `loc`: the path in the file, the value there, and the model around it.
-
-    `loc` contains the chosen branch of a union; the file has no such level.
-    """
+    """Convert pydantic's `loc`, which contains the chosen branch of a union: the path in the file, the value
+    there, and the model around it."""
     where: list[str | int] = []
     model = spec
     around, value = model, data

@@ -155,8 +155,7 @@ SecretField = Annotated[Secret, BeforeValidator(_not_a_literal)]
 class OneOf:
     """Marks a field whose settings class depends on its `type`; all are subclasses of `base`.
 
-    `find` returns the class for a name, or None. Its `SettingError`, if the class cannot be loaded, becomes a
-    mistake in the file. `own` lists the built-in ones for the reference.
+    `find` returns the class for a name, or None. `own` lists the built-in ones for the reference.
     """
 
     base: type[BaseModel]

@@ -22,10 +22,10 @@ from forebay.settings import trusted_owners
 
 
 def private_folder(path: Path) -> Path:
-    """Create `path` and missing parents with mode 0700, or make an existing `path` private; returns `path`.
+    """Create `path` and missing parents with mode 0700, or make an existing `path` private.
 
-    Raises `SettingError` if it is a link, not a folder, or belongs to another user, who could then read or
-    redirect what is written there, or if another user could replace it.
+    Raises `SettingError` if it is a link, not a folder, or belongs to another user, or if another user could
+    replace it.
     """
     try:
         for missing in reversed([parent for parent in path.parents if not parent.exists()]):
@@ -136,7 +136,7 @@ MAX_STATE_BYTES = 1 << 20
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Replace `path`: after a crash, or for a concurrent reader, the content is either old or new."""
+    """After a crash, or for a concurrent reader, the content is either old or new."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -167,10 +167,8 @@ def read_stamp(path: Path) -> dict[str, object]:
 
 
 def read_bytes(path: Path, most_bytes: int, called: str) -> bytes:
-    """Read a file; blocks.
-
-    Raises `SettingError`, which calls the file `called`, if it cannot be read or is larger than `most_bytes`.
-    """
+    """Blocks. Raises `SettingError`, which calls the file `called`, if it cannot be read or is larger than
+    `most_bytes`."""
     try:
         with path.open("rb") as file:
             data = file.read(most_bytes + 1)
@@ -229,8 +227,8 @@ TRIES = 10
 def locked_folder(parent: Path, prefix: str) -> tuple[Path, IO[bytes]]:
     """Create a private folder with a new name, which `remove_unlocked` ignores; returns it with its lock.
 
-    It stays locked until the lock is closed here and in each process that inherited it; their end closes it,
-    too. If the file system has no locks, it is never removed. Raises `SettingError` if it cannot be created.
+    It stays locked until the lock is closed here and in each process that inherited it. If the file system
+    has no locks, it is never removed. Raises `SettingError` if it cannot be created.
     """
     for _ in range(TRIES):
         try:

@@ -16,7 +16,7 @@ import orjson
 
 MIN_INT, MAX_INT = -(2**63), 2**64 - 1
 MAX_CHARS = 1000
-"""Maximum length of a number: the time to convert an integer is quadratic in its digits."""
+"""The time to convert an integer is quadratic in its digits."""
 MAX_INT_BITS = 3322
 SHORT = 15
 """A number of at most this many characters, without an exponent, is exact as a double."""
@@ -30,7 +30,6 @@ LONG = re.compile(rb"(?<![0-9.eE+-])[0-9.eE+-]{%d}" % MAX_CHARS)
 """Start of a number that may be too long. Each run of such characters is checked once."""
 LITERAL = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?")
 TOO_LARGE = "infinity"
-"""Parts of orjson's messages."""
 TOO_DEEP = "depth limit exceeded"
 TOO_WIDE = "64-bit"
 
@@ -48,7 +47,6 @@ class ExactFloat(float):
     text: str
 
     def __new__(cls, text: str) -> ExactFloat:
-        """Raises `ValueError` if `text` is not a JSON number."""
         if len(text) > MAX_CHARS or LITERAL.fullmatch(text) is None:
             raise ValueError(f"not a JSON number: {text[:MAX_SHOWN_CHARS]!r}")
         number = super().__new__(cls, text)
@@ -84,8 +82,7 @@ def _path(place: _Place) -> str:
     return "".join(reversed(parts)).removeprefix(".")
 
 
-class _TooLong(str):
-    """The text of a number that was not parsed."""
+class _TooLong(str): ...
 
 
 def read_json(data: bytes) -> Any:

@@ -1,8 +1,7 @@
-"""OpenTelemetry for any part of Forebay: where traces and metrics go, and their names.
+"""OpenTelemetry: where traces and metrics go, and their names.
 
-Import this module only if OpenTelemetry is on: its packages are optional (extra `otel`).
-
-The names are those of the semantic conventions for generative AI, version 0.1.0, which are in development
+Import this module only if OpenTelemetry is on: its packages are optional (extra `otel`). The names are those
+of the semantic conventions for generative AI, version 0.1.0, which are in development
 (https://github.com/open-telemetry/semantic-conventions-genai).
 """
 
@@ -81,8 +80,7 @@ class OpenTelemetry:
 def open_otel(service: str, signals: Collection[str]) -> OpenTelemetry:
     """Export these `signals`, of `traces` and `metrics`, by OTLP over HTTP.
 
-    The SDK reads the standard `OTEL_*` variables itself, because it follows their specification: endpoint,
-    headers, certificates, sampler, limits, and resource. `service` is the service's name unless they have
+    The SDK reads the standard `OTEL_*` variables itself. `service` is the service's name unless they have
     another one.
     """
     named = {"service.name": service, "service.instance.id": str(uuid.uuid4())}

@@ -9,9 +9,8 @@ from collections.abc import Collection, Iterator
 from forebay.errors import LaunchError, SettingError
 
 PORTS = range(20_000, 30_000)
-"""Outside the range for outgoing connections (Linux: from 32,768), which could take a port between the
-check and the start of its server.
-"""
+"""Outside the range for outgoing connections (Linux: from 32,768), which could take a port between the check
+and the start of its server."""
 TRIED = 1000
 
 
@@ -49,10 +48,8 @@ def check_port(port: int) -> None:
 
 
 def free_ports_from(base: int, count: int, taken: Collection[int]) -> list[int]:
-    """The first `count` free ports from `base` up that are not in `taken`.
-
-    Raises `SettingError` for a base outside 1024 to 65535, `LaunchError` if too few are free.
-    """
+    """The first `count` free ports from `base` up that are not in `taken`. Raises `SettingError` or
+    `LaunchError`."""
     check_port(base)
     found: list[int] = []
     for port in range(base, min(base + TRIED, 65_536)):

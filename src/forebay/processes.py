@@ -9,8 +9,10 @@ import platform
 import secrets
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -20,11 +22,11 @@ PR_SET_PDEATHSIG = 1
 
 
 def parent_death_signal(number: signal.Signals) -> Callable[[], None]:
-    """A function for a child process: the kernel will send it `number` when its parent ends.
+    """A function for a child process: the kernel will send it `number` when its parent ends (Linux only).
 
-    Linux only; does nothing elsewhere. The parent is the *thread* that started the child; only the main
-    thread lives as long as its process. Safe as a `preexec_fn`: everything is loaded here. If the parent may
-    have ended before, check `os.getppid()` afterwards.
+    The parent is the *thread* that started the child; only the main thread lives as long as its process. Safe
+    as a `preexec_fn`: everything is loaded here. If the parent may have ended before, check `os.getppid()`
+    afterwards.
     """
     if sys.platform != "linux":
         return lambda: None
@@ -54,10 +56,8 @@ POLL_S = 0.05
 
 
 def birth_s(pid: int) -> float | None:
-    """Seconds from boot to the process's start, or None if it does not exist or is a zombie.
-
-    Relative to boot, because the wall clock may be changed in between.
-    """
+    """Seconds from boot, since the wall clock may be changed; None if the process does not exist or is a
+    zombie."""
     try:
         boot = psutil.boot_time()
         process = psutil.Process(pid)
@@ -71,10 +71,8 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @cache
 def pid_space() -> str:
-    """Identifies the pids visible to this process: differs per boot, machine and PID namespace (container).
-
-    Pids of another space are meaningless here.
-    """
+    """Identifies the pids visible to this process: differs per boot, machine and PID namespace
+    (container)."""
     try:
         space = f"{BOOT_ID.read_text(encoding='ascii').strip()} {os.stat('/proc/self/ns/pid').st_ino}"
     except OSError:
@@ -83,10 +81,8 @@ def pid_space() -> str:
 
 
 def own_name() -> str:
-    """A name for this process's files: its pid and random digits.
-
-    Processes in other containers or machines may share the pid and the folder.
-    """
+    """A name for this process's files: its pid and random digits, as other containers or machines may share
+    the folder."""
     return _own_name(os.getpid())
 
 
@@ -174,3 +170,10 @@ def _session(pid: int) -> int | None:
         return os.getsid(pid)
     except OSError:
         return None
+
+
+def name_thread(name: str) -> None:
+    """Name the calling thread in the kernel; Linux keeps 15 characters. Python before 3.14 does not set
+    kernel names itself."""
+    with suppress(OSError):
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)

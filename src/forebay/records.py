@@ -239,7 +239,7 @@ decoded, because no server worked, the prefill failed, it returned no KV cache, 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A finished answer, possibly without content: `forebay.engine.content` decides whether it is valid.
+    """A finished answer, possibly without content: `forebay.engine.retry` decides whether it is valid.
 
     `replica`: address of the replica, if known. `kv_transfer`: the engine's own description of where another
     replica finds the prompt's KV cache, if anywhere. `handover`: None without servers for prefill.

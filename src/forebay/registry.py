@@ -1,7 +1,7 @@
-"""Registry of connectors, applications and routing policies: Forebay's own and those of packages.
+"""Registry of connectors, applications and policies: Forebay's own and those of packages.
 
-Packages register them as entry points in `pyproject.toml`. Listing names imports nothing; using one imports
-it, so a broken package only affects those who name it.
+Packages register them as entry points. Listing names imports nothing; using one imports it, so a broken
+package only affects those who name it.
 """
 
 from __future__ import annotations

@@ -47,8 +47,7 @@ class Settings:
     umask: int = 0o077
     secret_variables: frozenset[str] = STANDARD_SECRETS
     """Environment variables with secrets, hidden from engines: the standard ones and those that a pipeline
-    names.
-    """
+    names."""
 
     @property
     def engine_env(self) -> Path:
@@ -60,7 +59,6 @@ class Settings:
 
     @property
     def run(self) -> Path:
-        """Logs and state files of local replicas."""
         return self.home / "run"
 
     @property
@@ -69,7 +67,6 @@ class Settings:
 
     @property
     def java(self) -> Path:
-        """Archives of Flink's classes, which let its JVM start faster."""
         return self.home / "java"
 
     def child_environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -125,11 +122,11 @@ def aws_region(environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def otel_signals(environ: Mapping[str, str] | None = None) -> frozenset[str]:
-    """The OpenTelemetry signals to export, of `traces` and `metrics`: both by default, one less for each
-    `OTEL_TRACES_EXPORTER` or `OTEL_METRICS_EXPORTER` that is `none`.
+    """The OpenTelemetry signals to export: less each `OTEL_TRACES_EXPORTER` or `OTEL_METRICS_EXPORTER` that
+    is `none`.
 
     OpenTelemetry's SDK reads all other `OTEL_*` variables itself. Raises `SettingError` for an exporter or a
-    protocol that Forebay does not have: without that, data would silently go to the wrong place.
+    protocol that Forebay does not have: data would silently go to the wrong place.
     """
     env = os.environ if environ is None else environ
     signals = set()
@@ -151,10 +148,10 @@ def otel_signals(environ: Mapping[str, str] | None = None) -> frozenset[str]:
 
 
 def ray_token(environ: Mapping[str, str] | None = None) -> str | None:
-    """The token of Ray clusters, found like Ray does; None if there is none or `RAY_AUTH_MODE` is `disabled`.
+    """The token of Ray clusters, found like Ray does (`RAY_AUTH_TOKEN`, `RAY_AUTH_TOKEN_PATH`,
+    `~/.ray/auth_token`); None without one or if `RAY_AUTH_MODE` is `disabled`.
 
-    Looks at `RAY_AUTH_TOKEN`, the file in `RAY_AUTH_TOKEN_PATH`, and `~/.ray/auth_token`; blocks on I/O.
-    Raises `SettingError`, like `read_secret`, if a named file cannot be read.
+    Blocks. Raises `SettingError`, like `read_secret`, if a named file cannot be read.
     """
     env = os.environ if environ is None else environ
     if env.get("RAY_AUTH_MODE", "").strip().lower() == "disabled":
@@ -170,9 +167,8 @@ def ray_token(environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def trusted_owners(environ: Mapping[str, str] | None = None) -> frozenset[int]:
-    """The users in `FOREBAY_TRUST_OWNERS`. Raises `SettingError` for a name that this
-    machine does not have; numbers are not checked.
-    """
+    """The users in `FOREBAY_TRUST_OWNERS`. Raises `SettingError` for a name that this machine does not
+    have."""
     env = os.environ if environ is None else environ
     named = (name.strip() for name in env.get("FOREBAY_TRUST_OWNERS", "").split(","))
     return frozenset(_user(name) for name in named if name)
@@ -196,7 +192,7 @@ class SecretRef:
 
 
 def read_secret(ref: SecretRef, environ: Mapping[str, str] | None = None) -> str:
-    """Read the secret without surrounding white space; blocks on I/O.
+    """Read the secret without surrounding white space; blocks.
 
     Raises `SettingError` if it is missing, empty or larger than 16 KiB, with the name of the variable or file
     but never its content.

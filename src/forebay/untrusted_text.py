@@ -20,8 +20,7 @@ _CONTROL = re.compile(
     "\ufeff\ufff9-\ufffb\ufffe\uffff\U000e0000-\U000e007f]"
 )
 """C0 except tab and line end, DEL, C1, surrogates, direction marks and overrides, line separators, and
-invisible characters. Emoji and Persian need joiners.
-"""
+invisible characters. Emoji and Persian need joiners."""
 
 
 def replace_controls(text: str) -> str:
@@ -67,18 +66,17 @@ RULE = (
 
 
 def quoted(tag: str, text: str) -> str:
-    """`text` between `<tag>` and `</tag>`; a `<` that begins such a tag in it becomes `‹`.
-
-    Special tokens are escaped.
-    """
+    """`text` between `<tag>` and `</tag>`; a `<` that begins such a tag in it becomes `‹`. Special tokens are
+    escaped."""
     return f"<{tag}>\n{escape_special_tokens(_mark(tag).sub('‹', text))}\n</{tag}>"
 
 
 def quoted_posts(posts: Iterable[str]) -> str:
-    """The posts between `<posts>` and `</posts>`, one JSON string per line.
+    """The posts between `<posts>` and `</posts>`, one JSON string per line, each truncated to
+    `MAX_POST_CHARS`.
 
     No post can end the block or contain special tokens: a `<` that begins a block's tag becomes `‹`, and line
-    ends are JSON escapes. Each is truncated to `MAX_POST_CHARS`.
+    ends are JSON escapes.
     """
     lines = [_quoted(post) for post in posts]
     return "\n".join(["<posts>", *lines, "</posts>"])
@@ -106,3 +104,8 @@ def _quoted(text: str) -> str:
     ):
         line = line.replace(sign, escape)
     return line
+
+
+def counted(count: int, thing: str, things: str | None = None) -> str:
+    """`1 topic`, `2 topics`. `things` is an irregular plural."""
+    return f"{count:,} {thing if count == 1 else things or f'{thing}s'}"

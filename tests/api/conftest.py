@@ -1,5 +1,3 @@
-"""Runs programs in their own processes."""
-
 from __future__ import annotations
 
 import os

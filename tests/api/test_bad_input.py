@@ -1,5 +1,3 @@
-"""Wrong arguments raise a clear error at the call, before anything starts."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -22,8 +20,6 @@ ASK = fb.Inference(URL, model="m", prompt="{{ text }}")
 
 
 class Handler(BaseModel):
-    """Has no JSON schema."""
-
     call: Callable[[str], str]
 
 
@@ -119,8 +115,6 @@ def test_servers_that_prefill_are_urls_or_a_fleet(prefill: Any, replicas: Any) -
 
 @pytest.mark.flink
 class TestStreams:
-    """Graphs are built, but not run."""
-
     @pytest.fixture
     def env(self, flink_logs: Path) -> Any:
         from forebay.flink.jvm import start_jvm

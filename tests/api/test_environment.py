@@ -1,5 +1,3 @@
-"""A checkpoint folder belongs to one process and has what the next start needs."""
-
 from __future__ import annotations
 
 import logging
@@ -150,7 +148,6 @@ def test_a_job_that_has_finished_is_not_resumed_from_an_older_one(
 def test_a_job_after_one_that_has_finished_is_resumed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, cleared: bool
 ) -> None:
-    """Whether it was started with `resume=False`, or by the same process."""
     (tmp_path / FIRST).mkdir()
     (tmp_path / FIRST / END_MARK).touch()
     if cleared:
@@ -176,7 +173,6 @@ def test_where_a_job_resumes_is_logged(tmp_path: Path, caplog: pytest.LogCapture
 
 
 def importing_pyflink(before: str = "") -> str:
-    """Log lines of a program about importing PyFlink."""
     code = (
         f"import logging; logging.basicConfig(level=logging.INFO); {before}\n"
         "from forebay.api.environment import mute_pyflink; mute_pyflink()\n"
@@ -197,8 +193,6 @@ def test_pyflink_does_not_show_what_it_lacks_unless_it_is_asked() -> None:
 
 
 class FlinkOfJobs(BaseHTTPRequestHandler):
-    """Flink's REST service with a running job and one that has ended."""
-
     def do_GET(self) -> None:
         jobs = [{"id": FIRST, "status": "RUNNING"}, {"id": SECOND, "status": "CANCELED"}]
         self.send_response(200)

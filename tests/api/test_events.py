@@ -1,5 +1,3 @@
-"""Elements that are not events, and events that `to_event` rejects or changes."""
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -35,7 +33,6 @@ def refuse(_: Any) -> Event:
 
 
 def keyed(element: Any, read: ReadEvent) -> Any:
-    """An element after the first operator of `infer`."""
     keying = Keying(shards=8, to_event=read)
     keying.open(None)
     *_, (_, data) = keying.flat_map(element)
@@ -43,7 +40,6 @@ def keyed(element: Any, read: ReadEvent) -> Any:
 
 
 def encoded(element: Any, read: ReadEvent) -> Any:
-    """An element after the conversion for an application."""
     return decode(EncodeEvent(read)(element))
 
 

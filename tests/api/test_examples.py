@@ -1,5 +1,3 @@
-"""The examples in the docstrings of all public names run."""
-
 from __future__ import annotations
 
 import doctest

@@ -1,5 +1,3 @@
-"""Kafka to Kafka with only public names."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""Key, value and headers of records written to Kafka."""
-
 from __future__ import annotations
 
 import pickle
@@ -12,7 +10,7 @@ from pydantic import BaseModel
 
 from forebay.api.kafka_records import WriteObject, key_of
 from forebay.api.models import AnswerModel, ReadResult
-from forebay.api.user_functions import function_of
+from forebay.api.objects import function_of
 from forebay.codec import encode
 from forebay.connectors.kafka.written import record_bytes
 from forebay.errors import FunctionFailed, SettingError

@@ -1,5 +1,3 @@
-"""Answers as pydantic models; model names as servers report them."""
-
 from __future__ import annotations
 
 import pickle

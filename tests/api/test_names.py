@@ -1,5 +1,3 @@
-"""Public names of `import forebay as fb`, and the cost of the import."""
-
 from __future__ import annotations
 
 import subprocess

@@ -1,5 +1,3 @@
-"""A program with checkpoints: one copy at a time, killed and started again."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""A program that only uses `import forebay as fb`, end to end."""
-
 from __future__ import annotations
 
 from contextlib import suppress
@@ -115,7 +113,6 @@ def test_functions_of_streams_of_objects(tmp_path: Path, flink_logs: Path) -> No
 @pytest.mark.long
 @pytest.mark.flink
 def test_the_same_program_resumes(tmp_path: Path, flink_logs: Path) -> None:
-    """Stopped in the middle: in the end all lines are there, each once."""
     from forebay.flink.jvm import start_jvm
 
     start_jvm(flink_logs, heap_mb=768)

@@ -1,5 +1,3 @@
-"""Applications accept exactly the keys of a pipeline file."""
-
 from __future__ import annotations
 
 import pytest

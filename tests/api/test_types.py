@@ -1,5 +1,3 @@
-"""A user's program passes strict type checks, and its mistakes are found."""
-
 from __future__ import annotations
 
 import subprocess
@@ -90,7 +88,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def mypy(folder: Path, program: str, cache: Path) -> subprocess.CompletedProcess[str]:
-    """Run mypy on a user's project with this program."""
     (folder / "program.py").write_text(program)
     (folder / "pyproject.toml").write_text(
         "[tool.mypy]\nstrict = true\n"

@@ -11,8 +11,8 @@ import pytest
 
 from forebay.bench.resources import ENDED, ProcessUse, check_proc, process_use, used_between
 from forebay.errors import LaunchError, SetupError
+from forebay.processes import name_thread
 from forebay.testing.waiting import wait_until
-from forebay.thread_names import name_thread
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc")

@@ -12,7 +12,7 @@ from forebay.cli import application
 from forebay.deploy.controller.decision import Decider
 from forebay.deploy.controller.loop import ControllerScaling, deciders
 from forebay.errors import DeployError, SettingError
-from forebay.fleet.autoscale.base import Limits
+from forebay.fleet.autoscale.base import ScalingLimits
 
 
 def refused(*words: str) -> BaseException:
@@ -75,5 +75,5 @@ def test_only_a_fleet_on_ray_begins_with_the_most(tmp_path: Path, monkeypatch: p
     (tmp_path / "fleet.yaml").write_text("name: fleet\nmodel: m\n")
     words = ["autoscale", "ray", str(tmp_path / "fleet.yaml"), "--metrics=http://job:9249", "--max=2"]
     assert CliRunner().invoke(application(), words).exit_code == 0
-    found += deciders(ControllerScaling({"engine": 1}, "a=b", Limits(0, 2))).values()
+    found += deciders(ControllerScaling({"engine": 1}, "a=b", ScalingLimits(0, 2))).values()
     assert [decider.begins_with_most for decider in found] == [True, False]

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from forebay import cli
 from forebay.cli.engine import taken_ports, up
 from forebay.cli.setup import announce_install
-from forebay.engine.launch import EngineOptions, Replica, machine_registry
+from forebay.engine.launch import EngineOptions, LocalReplica, machine_registry
 from forebay.engine.launch.environment import engine_python, recipe
 from forebay.files import write_stamp
 from forebay.settings import load_settings
@@ -24,8 +24,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def register_dead(log: Path = Path("the.log"), port: int = 8100) -> Replica:
-    dead = Replica(
+def register_dead(log: Path = Path("the.log"), port: int = 8100) -> LocalReplica:
+    dead = LocalReplica(
         id=str(port), url=f"http://127.0.0.1:{port}", port=port, model="m", log=log, pid=2**30, born_s=1.0,
         owner_pid=1, kept=True,
     )  # fmt: skip

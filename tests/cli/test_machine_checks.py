@@ -6,7 +6,7 @@ import pytest
 
 from forebay.cli import machine_checks
 from forebay.cli.machine_checks import Finding, Severity, examine
-from forebay.engine.launch import NumberType, Replica
+from forebay.engine.launch import LocalReplica, NumberType
 from forebay.engine.launch.dtype import Processor
 from forebay.settings import Settings
 
@@ -24,8 +24,8 @@ def test_an_empty_home_lacks_engine_and_model_and_says_how_to_get_them(tmp_path:
     assert list(tmp_path.iterdir()) == [], "looking changes nothing"
 
 
-def dead_replica() -> Replica:
-    return Replica(
+def dead_replica() -> LocalReplica:
+    return LocalReplica(
         id="a", url="http://127.0.0.1:8100", port=8100, model="m", log=Path("the.log"), pid=2**30, born_s=1.0,
         owner_pid=1, kept=True,
     )  # fmt: skip

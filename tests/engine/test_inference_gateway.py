@@ -1,5 +1,3 @@
-"""What the endpoint picker of an inference gateway receives."""
-
 from __future__ import annotations
 
 import math
@@ -8,7 +6,7 @@ from typing import Any
 import pytest
 from tests.harness.inference_gateway import ScriptedGateway
 
-from forebay.engine.inference_gateway import InferenceGatewayFactory, PickerHeaders
+from forebay.engine.client import InferenceGatewayFactory, PickerHeaders
 from forebay.fleet.discovery import FixedReplicas
 from forebay.fleet.engine import FleetEngineFactory
 from forebay.flink.metrics import InferenceCounters

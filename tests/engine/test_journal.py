@@ -1,5 +1,3 @@
-"""The result journal: exact answers, limits, sharing, and faults."""
-
 from __future__ import annotations
 
 import asyncio
@@ -218,7 +216,6 @@ asyncio.run(main())
 
 
 def killed_writer(path: Path) -> int:
-    """The number of the last answer that a killed process had written."""
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
     ) as process:

@@ -1,15 +1,18 @@
-"""What a replica reports of itself."""
+from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.harness.clock import ManualClock
 
 from forebay import errors
 from forebay.clock import Clock
-from forebay.engine.load import ReplicaCounters
+from forebay.engine.load import ReplicaCounters, parse_cache_tokens, parse_load_header, parse_metrics
 from forebay.engine.replica import HttpReplica, ServedModel, list_models
 from forebay.records import ReplicaLoad, Request
 from forebay.testing.replica import FakeReplica, ReplicaScript
@@ -125,3 +128,112 @@ async def test_the_size_of_a_cache_is_asked_for() -> None:
         assert await replica.fetch_cache_tokens() == 1600
     async with FakeReplica(ReplicaScript()) as fake, replica_at(fake.url) as replica:
         assert await replica.fetch_cache_tokens() is None
+
+
+VLLM = """\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 3.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 2.0
+vllm:num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 2.0
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
+vllm:prompt_tokens_total{engine="0",model_name="m"} 1.5e+06
+vllm:prompt_tokens_created{engine="0",model_name="m"} 1.7e+09
+vllm:generation_tokens_total{engine="0",model_name="m"} 700.0
+vllm:num_preemptions_total{engine="0",model_name="m"} 0.0
+vllm:prefix_cache_queries_total{engine="0",model_name="m"} 100.0
+vllm:prefix_cache_hits_total{engine="0",model_name="m"} 40.0
+process_resident_memory_bytes 1.0
+"""
+
+
+def test_load_and_counters_of_vllm() -> None:
+    load, counters = parse_metrics(VLLM, observed_s=7.0)
+    assert load == ReplicaLoad(7.0, 3.0, 2.0, 0.25)
+    assert counters == ReplicaCounters(1.5e6, 700.0, 0.0, 100.0, 40.0)
+
+
+def test_engines_of_one_replica_are_added_up_and_the_fullest_cache_counts() -> None:
+    text = "".join(
+        f'vllm:num_requests_running{{engine="{i}"}} {i}\nvllm:kv_cache_usage_perc{{engine="{i}"}} 0.{i}\n'
+        for i in (1, 3, 2)
+    )
+    load, _ = parse_metrics(text, observed_s=0.0)
+    assert (load.running, load.waiting, load.kv_cache_usage) == (6.0, None, 0.3)
+
+
+def test_the_older_name_of_the_cache_usage() -> None:
+    assert (
+        parse_metrics('vllm:gpu_cache_usage_perc{a="b"} 0.5 1700000000', observed_s=0.0)[0].kv_cache_usage
+        == 0.5
+    )
+
+
+def test_a_label_may_hold_braces_and_quotes() -> None:
+    text = 'vllm:num_requests_running{model_name="a\\"} 9} b"} 4.0\n'
+    assert parse_metrics(text, observed_s=0.0)[0].running == 4.0
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-1", "x", ""])
+def test_what_is_no_amount_is_unknown(value: str) -> None:
+    assert parse_metrics(f"vllm:num_requests_running {value}\n", observed_s=0.0)[0].running is None
+
+
+def test_an_empty_text_knows_nothing() -> None:
+    assert parse_metrics("", observed_s=1.0) == (ReplicaLoad(1.0), ReplicaCounters())
+
+
+@given(st.text(alphabet='vllm:num_requests_running{}="\\ 0123456789.\n', max_size=300))
+def test_any_text_is_read(text: str) -> None:
+    load, _ = parse_metrics(text, observed_s=0.0)
+    assert load.running is None or (math.isfinite(load.running) and load.running >= 0)
+
+
+@given(st.floats(0, 1e9), st.floats(0, 1), st.text(alphabet='ab"\\{},=', max_size=10))
+def test_what_a_replica_writes_is_read_back(waiting: float, usage: float, model: str) -> None:
+    label = model.replace("\\", "\\\\").replace('"', '\\"')
+    text = (
+        f'vllm:num_requests_waiting{{model_name="{label}"}} {waiting}\n'
+        f'vllm:kv_cache_usage_perc{{model_name="{label}"}} {usage}\n'
+    )
+    assert parse_metrics(text, observed_s=0.0)[0] == ReplicaLoad(0.0, None, waiting, usage)
+    header = f"TEXT named_metrics.num_requests_waiting={waiting}, named_metrics.kv_cache_usage_perc={usage}"
+    assert parse_load_header(header, observed_s=0.0) == ReplicaLoad(0.0, None, waiting, usage)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        "",
+        "TEXT ",
+        "TEXT x=1",
+        "JSON {}",
+        "TEXT named_metrics.num_requests_waiting=many",
+        "TEXT " + "a" * 5000,
+    ],
+)
+def test_a_header_without_load_is_none(value: str | None) -> None:
+    assert parse_load_header(value, observed_s=0.0) is None
+
+
+@given(st.text())
+def test_any_header_is_read(value: str) -> None:
+    parse_load_header("TEXT " + value, observed_s=0.0)
+
+
+CONFIG = 'vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="0",num_gpu_blocks="1000"} 1.0\n'
+
+
+def test_the_size_of_the_cache() -> None:
+    assert parse_cache_tokens(VLLM + CONFIG) == 16_000
+    assert parse_cache_tokens(CONFIG * 2) == 32_000, "of all engines"
+    assert parse_cache_tokens(VLLM) is None
+    assert parse_cache_tokens(CONFIG.replace('"1000"', '"None"')) is None
+    assert parse_cache_tokens(CONFIG.replace("num_gpu_blocks", "num_gpu_blocks_override")) is None
+
+
+@given(st.text(alphabet='vllm:cache_config_info{}",=block_size1 \n', max_size=200))
+def test_the_size_of_the_cache_is_read_leniently(text: str) -> None:
+    found = parse_cache_tokens(text)
+    assert found is None or found > 0

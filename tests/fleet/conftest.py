@@ -1,5 +1,3 @@
-"""Fleets of fake replicas on the test's own loop."""
-
 from __future__ import annotations
 
 import asyncio
@@ -27,7 +25,6 @@ def request(number: int | str, text: str = "a question of some length", **more: 
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 180.0) -> None:
-    """Wait for `condition` on the loop."""
     end_s = asyncio.get_running_loop().time() + timeout_s
     while not condition():
         assert asyncio.get_running_loop().time() < end_s, "the condition did not come true"
@@ -35,8 +32,6 @@ async def until(condition: Callable[[], bool], timeout_s: float = 180.0) -> None
 
 
 class Fakes:
-    """Fake replicas that may be changed while they run, and an engine over them."""
-
     def __init__(self, replicas: list[FakeReplica], engine: FleetEngine) -> None:
         self.replicas = replicas
         self.engine = engine
@@ -49,7 +44,6 @@ class Fakes:
         return sum(self.replicas[number].report().calls.values())
 
     async def up(self) -> None:
-        """Start, and wait until each may get requests: the start itself waits for one alone."""
         await self.engine.client.start(60.0)
         said = self.engine.client.replicas
         await until(lambda: all(said().get(replica.url) == "" for replica in self.replicas))
@@ -59,7 +53,6 @@ class Fakes:
 async def open_fleet(
     count: int = 3, script: ReplicaScript = QUICK, *, dead: tuple[str, ...] = (), **config: Any
 ) -> AsyncIterator[Fakes]:
-    """An engine over `count` fakes, and the URLs of `dead` ones, which looks at them often."""
     replicas = [FakeReplica(script) for _ in range(count)]
     for replica in replicas:
         await replica.start()

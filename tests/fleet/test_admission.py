@@ -1,5 +1,3 @@
-"""Admission: engines full and queues short, in order, fair, nothing lost."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""KV-cache events as bytes: both forms that vLLM has had, and anything else."""
-
 from __future__ import annotations
 
 import math
@@ -175,8 +173,6 @@ def test_nothing_raises_anything_else(payload: bytes) -> None:
 
 
 class Publisher:
-    """Messages with rising numbers, each a second after the other."""
-
     def __init__(self, horizon: CacheHorizon) -> None:
         self.horizon = horizon
         self.now_s = 0.0
@@ -328,7 +324,6 @@ class Replica:
         self.cache: OrderedDict[int, None] = OrderedDict()
 
     def use(self, *blocks: int) -> list[bytes]:
-        """A prompt of these blocks; gives the message."""
         stored, removed = [], []
         for block in blocks:
             if block not in self.cache:

@@ -1,5 +1,3 @@
-"""Events over ZeroMQ: a publisher that is scripted, the fleet's client at the other end."""
-
 from __future__ import annotations
 
 import asyncio
@@ -10,7 +8,11 @@ from typing import Any
 import msgpack
 import pytest
 
+from forebay.errors import SettingError
 from forebay.fleet.cache_events import MAX_MESSAGE_BYTES
+from forebay.fleet.cache_subscriber import cache_endpoint
+from forebay.fleet.config import FleetConfig
+from forebay.fleet.discovery import FixedReplicas
 from forebay.fleet.routing_request import text_blocks
 from forebay.testing.replica import FakeReplica, ReplicaScript
 
@@ -21,8 +23,6 @@ TEXT = "a question of some length " * 60
 
 
 class Script:
-    """A publisher that records subscriptions, which vLLM's own does not need."""
-
     def __init__(self, context: Any, port: int = 0) -> None:
         self._socket = context.socket(zmq.XPUB)
         self._socket.setsockopt(zmq.XPUB_VERBOSER, 1)
@@ -55,7 +55,6 @@ async def publisher() -> AsyncIterator[tuple[Any, Script]]:
 
 
 async def bound_again(context: Any, port: int) -> Script:
-    """A new publisher at a port that is given up only now."""
     end_s = asyncio.get_running_loop().time() + 180.0
     while True:
         try:
@@ -151,3 +150,42 @@ async def test_the_port_may_follow_from_the_replicas(fleet_of: Any, wait_for: An
             await script.subscribed()
             await script.say(stored(1))
             await wait_for(lambda: fakes.engine.client.cache_events()[replica.url].read == 1)
+
+
+@pytest.mark.parametrize(
+    ("form", "replica", "endpoint"),
+    [
+        ("tcp://{host}:5557", "http://10.0.0.7:8000", "tcp://10.0.0.7:5557"),
+        ("tcp://{host}:{port+200}", "http://gpu-1:8001", "tcp://gpu-1:8201"),
+        ("tcp://{host}:{port-2443}", "http://gpu-1:8000", "tcp://gpu-1:5557"),
+        ("tcp://{host}:5557", "https://gpu-1", "tcp://gpu-1:5557"),
+        ("tcp://{host}:5557", "http://[::1]:8000", "tcp://[::1]:5557"),
+    ],
+)
+def test_the_address_of_a_replica(form: str, replica: str, endpoint: str) -> None:
+    assert cache_endpoint(form, replica) == endpoint
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "",
+        "tcp://*:5557",
+        "tcp://{host}",
+        "tcp://{host}:0",
+        "tcp://{host}:65536",
+        "ipc://{host}:1",
+        "tcp://{host}:{port}",
+        "tcp://{host}:{port+0}",
+        "tcp://{host}:{port+99999}",
+        "tcp://{host}:5557/x",
+    ],
+)
+def test_another_form_is_refused(form: str) -> None:
+    with pytest.raises(SettingError, match=r"kv_events: expected tcp://\{host\}:5557 or"):
+        FleetConfig(FixedReplicas(("http://a:1",)), kv_events=form)
+
+
+def test_a_port_that_is_none_is_refused() -> None:
+    with pytest.raises(SettingError, match="gives port 65600 for http://a:65000"):
+        cache_endpoint("tcp://{host}:{port+600}", "http://a:65000")

@@ -1,5 +1,3 @@
-"""Requests placed on replicas over HTTP: which replica, in which order, and the error without a replica."""
-
 from __future__ import annotations
 
 import asyncio
@@ -11,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.harness.clock import LoopClock, ManualClock, run_virtual
+from tests.harness.clock import LoopClock, ManualClock, in_virtual_time, run_virtual
 from tests.harness.inside_replica import InsideReplica
 
 from forebay.engine import Deadline
@@ -49,8 +47,6 @@ async def test_a_replica_that_is_away_at_the_start_is_no_hindrance(
 
 
 class Unheard(InsideReplica):
-    """Answers nothing before `speaks` is set."""
-
     def __init__(self) -> None:
         super().__init__(QUICK)
         self.speaks = asyncio.Event()
@@ -281,7 +277,6 @@ async def test_a_request_that_is_cancelled_leaves_nothing_behind(
 
 @asynccontextmanager
 async def _full(client: FleetClient) -> AsyncIterator[None]:
-    """As many requests in flight as a replica gets of which nothing is known."""
     async with AsyncExitStack() as held:
         for number in range(int(FIRST)):
             await held.enter_async_context(client.place(client.demand(f"held {number}")))
@@ -317,7 +312,6 @@ async def test_queue_goes_by_deadline_then_priority_and_drops_the_expired(
 async def test_replicas_are_full_when_requests_wait_at_each_of_them(
     fleet_of: Any, ask: Any, wait_for: Any
 ) -> None:
-    """As where a policy holds nothing back."""
     script = ReplicaScript(models=("m",), delay=Fixed(60.0), slots=1)
     async with fleet_of(2, script, routing="round_robin", check_s=0.05) as fakes:
         client = fakes.engine.client
@@ -414,7 +408,6 @@ def test_an_unknown_policy_is_refused_with_those_there_are() -> None:
 async def test_two_clients_of_the_same_replicas_stay_out_of_each_others_way(
     fleet_of: Any, ask: Any, wait_for: Any
 ) -> None:
-    """One sees by the replica's report what the other has sent there, and goes elsewhere."""
     script = ReplicaScript(models=("m",), delay=Fixed(0.05), slots=1)
     async with fleet_of(2, script) as fakes:
         await fakes.engine.client.start(60.0)
@@ -574,27 +567,25 @@ async def test_what_a_wrong_replica_serves_is_reported_in_one_short_line(
         assert said.isprintable()
 
 
-def test_number_of_available_replicas_is_reported_on_each_change() -> None:
-    async def main() -> None:
-        a, b = Unheard(), Unheard()
-        inside = {"http://a:1": a, "http://b:1": b}
-        config = FleetConfig(FixedReplicas(tuple(inside)), model="m")
-        clock = LoopClock(asyncio.get_running_loop())
-        client = FleetClient(config, clock=clock, connect=inside.__getitem__)
-        told: list[int] = []
-        client.on_usable = told.append
-        client.watch()
-        await asyncio.sleep(2.0)
-        assert told == [], "nobody knows yet"
-        for each in (a, b):
-            each.speaks.set()
-        await asyncio.sleep(2.0)
-        assert told == [2]
-        for each, left in ((a, 1), (b, 0)):
-            each.down = True
-            await asyncio.sleep(10.0)
-            assert told[-1] == left
-        assert told == [2, 1, 0]
-        await client.close()
-
-    run_virtual(main())
+@in_virtual_time
+async def test_number_of_available_replicas_is_reported_on_each_change() -> None:
+    a, b = Unheard(), Unheard()
+    inside = {"http://a:1": a, "http://b:1": b}
+    config = FleetConfig(FixedReplicas(tuple(inside)), model="m")
+    clock = LoopClock(asyncio.get_running_loop())
+    client = FleetClient(config, clock=clock, connect=inside.__getitem__)
+    told: list[int] = []
+    client.on_usable = told.append
+    client.watch()
+    await asyncio.sleep(2.0)
+    assert told == [], "nobody knows yet"
+    for each in (a, b):
+        each.speaks.set()
+    await asyncio.sleep(2.0)
+    assert told == [2]
+    for each, left in ((a, 1), (b, 0)):
+        each.down = True
+        await asyncio.sleep(10.0)
+        assert told[-1] == left
+    assert told == [2, 1, 0]
+    await client.close()

@@ -1,5 +1,3 @@
-"""How many requests a replica holds: shown by tokens at the start, then found by answers, at any speed."""
-
 from __future__ import annotations
 
 import math

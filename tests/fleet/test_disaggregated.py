@@ -1,5 +1,3 @@
-"""Prefill at one replica, decode at another: a KV cache is read once and in time, and no answer differs."""
-
 from __future__ import annotations
 
 import asyncio
@@ -19,16 +17,19 @@ from forebay.engine.client import HttpEngine
 from forebay.engine.protocol import KV_TRANSFER, request_body
 from forebay.engine.retry import RetryPolicy, complete_with_retry
 from forebay.errors import ServerFault, Unauthorized
+from forebay.fleet import disaggregated
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.disaggregated import (
+    MISSING,
+    PREFILL_PARAMS,
     DisaggregatedEngine,
     DisaggregatedEngineFactory,
     engine_factory,
     prefill_of,
+    while_some_prefill,
 )
 from forebay.fleet.discovery import FileReplicas, FixedReplicas
 from forebay.fleet.engine import FleetEngine, FleetEngineFactory
-from forebay.fleet.kv_handover import MISSING, PREFILL_PARAMS
 from forebay.records import JSON, Completion, Message, Request, Sampling
 from forebay.testing.replica.server import FakeReplica
 from forebay.testing.script import Faults, Fixed, ReplicaScript
@@ -43,8 +44,6 @@ def request(number: int, text: str = "What is this post about? It is about rain.
 
 
 class Pools:
-    """Replicas that prefill, replicas that decode, and the engine over them."""
-
     def __init__(self, prefill: Sequence[FakeReplica], decode: Sequence[FakeReplica], engine: Engine) -> None:
         self.prefill = prefill
         self.decode = decode
@@ -58,7 +57,6 @@ class Pools:
         return outcome.completion
 
     def reads(self) -> dict[str, int]:
-        """How often each KV cache was read, by all together."""
         found: dict[str, int] = {}
         for replica in self.decode:
             for place, times in replica.report().kv_reads.items():
@@ -66,7 +64,6 @@ class Pools:
         return found
 
     def usable(self) -> int:
-        """How many that decode may get requests."""
         assert isinstance(self.engine, DisaggregatedEngine)
         return self.engine._decode.client.usable
 
@@ -97,7 +94,6 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def alone(asked: Request) -> Completion:
-    """What one replica that does both answers."""
     async with FakeReplica(SCRIPT) as replica:
         engine = HttpEngine(replica.url)
         try:
@@ -106,184 +102,145 @@ async def alone(asked: Request) -> Completion:
             await engine.close()
 
 
-def test_each_request_is_prefilled_at_one_and_decoded_at_another() -> None:
-    async def main() -> None:
-        async with pools() as both:
-            answers = await asyncio.gather(*(both.answer(request(number)) for number in range(20)))
-            assert both.calls(both.prefill) == 20
-            assert both.calls(both.decode) == 20
-            assert list(both.reads().values()) == [1] * 20
-            told = await alone(request(0))
-            assert {answer.text for answer in answers} == {told.text}
-            assert {answer.usage.prompt_tokens for answer in answers} == {told.usage.prompt_tokens}
-            assert all(answer.replica in {one.url for one in both.decode} for answer in answers)
-
-    asyncio.run(main())
+async def test_each_request_is_prefilled_at_one_and_decoded_at_another() -> None:
+    async with pools() as both:
+        answers = await asyncio.gather(*(both.answer(request(number)) for number in range(20)))
+        assert both.calls(both.prefill) == 20
+        assert both.calls(both.decode) == 20
+        assert list(both.reads().values()) == [1] * 20
+        told = await alone(request(0))
+        assert {answer.text for answer in answers} == {told.text}
+        assert {answer.usage.prompt_tokens for answer in answers} == {told.usage.prompt_tokens}
+        assert all(answer.replica in {one.url for one in both.decode} for answer in answers)
 
 
-def test_cached_tokens_and_the_begin_are_those_of_the_prefill() -> None:
-    async def main() -> None:
-        async with pools(each=1) as both:
-            first = await both.answer(request(0))
-            second = await both.answer(request(1))
-            assert first.usage.cached_tokens == 0, "a decoding replica would count all that it took over"
-            assert second.usage.cached_tokens > 0
-            whole = replace(SCRIPT, delay=Fixed(0.2))
-        async with pools(prefill=whole, each=1) as both:
-            assert (await both.answer(request(0))).timing.latency_s >= 0.2
-
-    asyncio.run(main())
+async def test_cached_tokens_and_the_begin_are_those_of_the_prefill() -> None:
+    async with pools(each=1) as both:
+        first = await both.answer(request(0))
+        second = await both.answer(request(1))
+        assert first.usage.cached_tokens == 0, "a decoding replica would count all that it took over"
+        assert second.usage.cached_tokens > 0
+        whole = replace(SCRIPT, delay=Fixed(0.2))
+    async with pools(prefill=whole, each=1) as both:
+        assert (await both.answer(request(0))).timing.latency_s >= 0.2
 
 
-def test_without_a_kv_cache_the_others_do_both() -> None:
-    async def main() -> None:
-        async with pools(prefill=replace(SCRIPT, gives_kv_cache=False)) as both:
-            assert (await both.answer(request(0))).text == (await alone(request(0))).text
-            assert not both.reads()
-
-    asyncio.run(main())
+async def test_without_a_kv_cache_the_others_do_both() -> None:
+    async with pools(prefill=replace(SCRIPT, gives_kv_cache=False)) as both:
+        assert (await both.answer(request(0))).text == (await alone(request(0))).text
+        assert not both.reads()
 
 
-def test_what_fails_in_decoding_is_prefilled_where_it_is_decoded_next() -> None:
-    async def main() -> None:
-        async with pools(decode=replace(SCRIPT, faults=Faults((("500", 1.0),)))) as both:
-            with pytest.raises(ServerFault):
-                await both.engine.complete(request(0), timeout_s=10.0)
-            assert (both.calls(both.prefill), both.calls(both.decode)) == (1, 1), "its KV cache is read once"
-            for replica in both.decode:
-                replica.script = SCRIPT
-            assert (await both.answer(request(0))).text == (await alone(request(0))).text
-            assert (both.calls(both.prefill), both.calls(both.decode)) == (1, 2)
-            assert sum(both.reads().values()) == 1
-
-    asyncio.run(main())
+async def test_what_fails_in_decoding_is_prefilled_where_it_is_decoded_next() -> None:
+    async with pools(decode=replace(SCRIPT, faults=Faults((("500", 1.0),)))) as both:
+        with pytest.raises(ServerFault):
+            await both.engine.complete(request(0), timeout_s=10.0)
+        assert (both.calls(both.prefill), both.calls(both.decode)) == (1, 1), "its KV cache is read once"
+        for replica in both.decode:
+            replica.script = SCRIPT
+        assert (await both.answer(request(0))).text == (await alone(request(0))).text
+        assert (both.calls(both.prefill), both.calls(both.decode)) == (1, 2)
+        assert sum(both.reads().values()) == 1
 
 
-def test_a_replica_that_dies_costs_no_answer() -> None:
-    async def main() -> None:
-        async with pools() as both:
-            told = await both.answer(request(0))
-            await both.decode[0].stop()
-            answers = await asyncio.gather(*(both.answer(request(number)) for number in range(1, 12)))
-            assert {answer.text for answer in answers} == {told.text}
-            assert {answer.replica for answer in answers} == {both.decode[1].url}
-
-    asyncio.run(main())
+async def test_a_replica_that_dies_costs_no_answer() -> None:
+    async with pools() as both:
+        told = await both.answer(request(0))
+        await both.decode[0].stop()
+        answers = await asyncio.gather(*(both.answer(request(number)) for number in range(1, 12)))
+        assert {answer.text for answer in answers} == {told.text}
+        assert {answer.replica for answer in answers} == {both.decode[1].url}
 
 
-def test_without_a_replica_that_prefills_the_others_do_both() -> None:
-    async def main() -> None:
-        async with pools(each=1) as both:
-            told = await both.answer(request(0))
-            await both.prefill[0].stop()
-            answers = await asyncio.gather(*(both.answer(request(number)) for number in range(1, 12)))
-            assert {answer.text for answer in answers} == {told.text}
-            assert sum(both.reads().values()) == 1
-            assert both.calls(both.decode) == 12
-
-    asyncio.run(main())
+async def test_without_a_replica_that_prefills_the_others_do_both() -> None:
+    async with pools(each=1) as both:
+        told = await both.answer(request(0))
+        await both.prefill[0].stop()
+        answers = await asyncio.gather(*(both.answer(request(number)) for number in range(1, 12)))
+        assert {answer.text for answer in answers} == {told.text}
+        assert sum(both.reads().values()) == 1
+        assert both.calls(both.decode) == 12
 
 
-def test_where_none_prefills_from_the_start_the_others_do_both() -> None:
-    async def main() -> None:
-        async with pools(each=1) as both:
-            await both.prefill[0].stop()
-            answers = await asyncio.gather(*(both.answer(request(number)) for number in range(12)))
-            assert {answer.text for answer in answers} == {(await alone(request(0))).text}
-
-    asyncio.run(main())
+async def test_where_none_prefills_from_the_start_the_others_do_both() -> None:
+    async with pools(each=1) as both:
+        await both.prefill[0].stop()
+        answers = await asyncio.gather(*(both.answer(request(number)) for number in range(12)))
+        assert {answer.text for answer in answers} == {(await alone(request(0))).text}
 
 
-def test_unreadable_list_of_prefill_servers_blocks_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with FakeReplica(SCRIPT) as decode:
-            fleet = FleetConfig(FixedReplicas((decode.url,)), model="m")
-            engine = engine_factory(fleet, FileReplicas(str(tmp_path / "missing")))()
-            assert isinstance(engine, DisaggregatedEngine)
-            answer = await engine.complete(request(0), timeout_s=10.0)
-            assert answer.handover == "no_server"
-            await engine.close()
-
-    asyncio.run(main())
+async def test_unreadable_list_of_prefill_servers_blocks_nothing(tmp_path: Path) -> None:
+    async with FakeReplica(SCRIPT) as decode:
+        fleet = FleetConfig(FixedReplicas((decode.url,)), model="m")
+        engine = engine_factory(fleet, FileReplicas(str(tmp_path / "missing")))()
+        assert isinstance(engine, DisaggregatedEngine)
+        answer = await engine.complete(request(0), timeout_s=10.0)
+        assert answer.handover == "no_server"
+        await engine.close()
 
 
-def test_what_waits_for_a_prefill_does_not_wait_for_one_that_has_died() -> None:
-    async def main() -> None:
-        async with pools(prefill=replace(SCRIPT, delay=Fixed(30.0)), each=1, capacity=2) as both:
-            waiting = [asyncio.ensure_future(both.answer(request(number))) for number in range(6)]
-            await until(lambda: both.calls(both.prefill) > 0)
-            await both.prefill[0].stop()
-            answers = await asyncio.gather(*waiting)
-            assert {answer.text for answer in answers} == {(await alone(request(0))).text}
-
-    asyncio.run(main())
+async def test_what_waits_for_a_prefill_does_not_wait_for_one_that_has_died() -> None:
+    async with pools(prefill=replace(SCRIPT, delay=Fixed(30.0)), each=1, capacity=2) as both:
+        waiting = [asyncio.ensure_future(both.answer(request(number))) for number in range(6)]
+        await until(lambda: both.calls(both.prefill) > 0)
+        await both.prefill[0].stop()
+        answers = await asyncio.gather(*waiting)
+        assert {answer.text for answer in answers} == {(await alone(request(0))).text}
 
 
-def test_no_kv_cache_waits_for_a_place() -> None:
-    async def main() -> None:
-        async with pools(decode=replace(SCRIPT, decode=Fixed(0.02)), each=1, capacity=2) as both:
+async def test_no_kv_cache_waits_for_a_place() -> None:
+    async with pools(decode=replace(SCRIPT, decode=Fixed(0.02)), each=1, capacity=2) as both:
 
-            async def answer(number: int) -> int:
-                await both.answer(request(number))
-                return both.calls(both.prefill) - both.calls(both.decode)
+        async def answer(number: int) -> int:
+            await both.answer(request(number))
+            return both.calls(both.prefill) - both.calls(both.decode)
 
-            ahead = await asyncio.gather(*(answer(number) for number in range(40)))
-            assert max(ahead) <= 2, "as many as there are places"
-
-    asyncio.run(main())
+        ahead = await asyncio.gather(*(answer(number) for number in range(40)))
+        assert max(ahead) <= 2, "as many as there are places"
 
 
-def test_time_does_not_run_for_what_has_a_place_and_waits_for_its_prefill() -> None:
-    async def main() -> None:
-        endless = replace(SCRIPT, faults=Faults((("hang", 1.0),)))
-        async with pools(prefill=endless, each=1) as both:
-            prefill, decode = (
-                FleetEngine(FleetConfig(FixedReplicas((replica.url,)), model="m", capacity=places))
-                for replica, places in ((both.prefill[0], 1), (both.decode[0], 2))
+async def test_time_does_not_run_for_what_has_a_place_and_waits_for_its_prefill() -> None:
+    endless = replace(SCRIPT, faults=Faults((("hang", 1.0),)))
+    async with pools(prefill=endless, each=1) as both:
+        prefill, decode = (
+            FleetEngine(FleetConfig(FixedReplicas((replica.url,)), model="m", capacity=places))
+            for replica, places in ((both.prefill[0], 1), (both.decode[0], 2))
+        )
+        engine = DisaggregatedEngine(prefill, decode)
+        deadlines = [Deadline(60.0) for _ in range(2)]
+        calls = [
+            asyncio.ensure_future(
+                engine.complete(request(number), timeout_s=60.0, deadline=deadlines[number])
             )
-            engine = DisaggregatedEngine(prefill, decode)
-            deadlines = [Deadline(60.0) for _ in range(2)]
-            calls = [
-                asyncio.ensure_future(
-                    engine.complete(request(number), timeout_s=60.0, deadline=deadlines[number])
-                )
-                for number in range(2)
-            ]
-            await until(lambda: both.calls(both.prefill) == 1)
-            await until(lambda: decode.client.in_flight == 2)
-            assert [deadline.begun_s is not None for deadline in deadlines] == [True, False]
-            (replica,) = decode.client._membership.rows.values()
-            assert all(lease.ignore_silence for lease in replica.leases), "its silence is not its fault"
-            for call in calls:
-                call.cancel()
-            await asyncio.gather(*calls, return_exceptions=True)
-            assert decode.client.in_flight == 0
-            await engine.close()
-
-    asyncio.run(main())
+            for number in range(2)
+        ]
+        await until(lambda: both.calls(both.prefill) == 1)
+        await until(lambda: decode.client.in_flight == 2)
+        assert [deadline.begun_s is not None for deadline in deadlines] == [True, False]
+        (replica,) = decode.client._membership.rows.values()
+        assert all(lease.ignore_silence for lease in replica.leases), "its silence is not its fault"
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        assert decode.client.in_flight == 0
+        await engine.close()
 
 
-def test_what_a_prefill_is_refused_for_is_held_against_nobody_who_decodes() -> None:
-    async def main() -> None:
-        async with pools(prefill=replace(SCRIPT, faults=Faults((("401", 1.0),))), each=1) as both:
-            with pytest.raises(Unauthorized):
-                await both.engine.complete(request(0), timeout_s=10.0)
-            assert both.calls(both.decode) == 0
-            assert both.usable() == 1
-
-    asyncio.run(main())
+async def test_what_a_prefill_is_refused_for_is_held_against_nobody_who_decodes() -> None:
+    async with pools(prefill=replace(SCRIPT, faults=Faults((("401", 1.0),))), each=1) as both:
+        with pytest.raises(Unauthorized):
+            await both.engine.complete(request(0), timeout_s=10.0)
+        assert both.calls(both.decode) == 0
+        assert both.usable() == 1
 
 
-def test_a_kv_cache_that_cannot_be_read_shuts_nobody_who_decodes() -> None:
-    async def main() -> None:
-        async with pools(decode=replace(SCRIPT, faults=Faults((("500", 1.0),))), each=1) as both:
-            for number in range(50):
-                with pytest.raises(ServerFault):
-                    await both.engine.complete(request(number), timeout_s=10.0)
-            assert both.calls(both.prefill) == 50
-            assert both.usable() == 1
-
-    asyncio.run(main())
+async def test_a_kv_cache_that_cannot_be_read_shuts_nobody_who_decodes() -> None:
+    async with pools(decode=replace(SCRIPT, faults=Faults((("500", 1.0),))), each=1) as both:
+        for number in range(50):
+            with pytest.raises(ServerFault):
+                await both.engine.complete(request(number), timeout_s=10.0)
+        assert both.calls(both.prefill) == 50
+        assert both.usable() == 1
 
 
 def test_prefills_for_nothing_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -296,55 +253,46 @@ def test_prefills_for_nothing_are_reported_once(caplog: pytest.LogCaptureFixture
     assert [record.message.split(",")[1] for record in caplog.records] == [f" {MISSING} times"]
 
 
-def test_each_answer_shows_whether_a_kv_cache_was_handed_over_and_why_not() -> None:
-    async def main() -> None:
-        async with pools(each=1) as both:
-            assert (await both.answer(request(0))).handover == "transferred"
-            both.prefill[0].script = replace(SCRIPT, gives_kv_cache=False)
-            assert (await both.answer(request(1))).handover == "no_kv_cache"
-            both.prefill[0].script = replace(SCRIPT, faults=Faults((("500", 1.0),)))
-            assert (await both.answer(request(2))).handover == "prefill_failed"
-            both.prefill[0].script = SCRIPT
-            both.decode[0].script = replace(SCRIPT, faults=Faults((("500", 1.0),)))
-            with pytest.raises(ServerFault):
-                await both.engine.complete(request(3), timeout_s=10.0)
-            both.decode[0].script = SCRIPT
-            assert (await both.answer(request(3))).handover == "decode_failed"
-            await both.prefill[0].stop()
-            assert (await both.answer(request(4))).handover == "no_server"
-            assert isinstance(both.engine, DisaggregatedEngine)
-            none_prefills = both.engine._none_prefills
-            await until(none_prefills)
-            assert (await both.answer(request(5))).handover == "no_server"
-
-    asyncio.run(main())
+async def test_each_answer_shows_whether_a_kv_cache_was_handed_over_and_why_not() -> None:
+    async with pools(each=1) as both:
+        assert (await both.answer(request(0))).handover == "transferred"
+        both.prefill[0].script = replace(SCRIPT, gives_kv_cache=False)
+        assert (await both.answer(request(1))).handover == "no_kv_cache"
+        both.prefill[0].script = replace(SCRIPT, faults=Faults((("500", 1.0),)))
+        assert (await both.answer(request(2))).handover == "prefill_failed"
+        both.prefill[0].script = SCRIPT
+        both.decode[0].script = replace(SCRIPT, faults=Faults((("500", 1.0),)))
+        with pytest.raises(ServerFault):
+            await both.engine.complete(request(3), timeout_s=10.0)
+        both.decode[0].script = SCRIPT
+        assert (await both.answer(request(3))).handover == "decode_failed"
+        await both.prefill[0].stop()
+        assert (await both.answer(request(4))).handover == "no_server"
+        assert isinstance(both.engine, DisaggregatedEngine)
+        none_prefills = both.engine._none_prefills
+        await until(none_prefills)
+        assert (await both.answer(request(5))).handover == "no_server"
 
 
-def test_who_prefills_where_it_decodes_hands_nothing_over() -> None:
-    async def main() -> None:
-        async with FakeReplica(SCRIPT) as replica:
-            engine = FleetEngine(FleetConfig(FixedReplicas((replica.url,)), model="m"))
-            assert (await engine.complete(request(0), timeout_s=10.0)).handover is None
-            await engine.close()
-
-    asyncio.run(main())
+async def test_who_prefills_where_it_decodes_hands_nothing_over() -> None:
+    async with FakeReplica(SCRIPT) as replica:
+        engine = FleetEngine(FleetConfig(FixedReplicas((replica.url,)), model="m"))
+        assert (await engine.complete(request(0), timeout_s=10.0)).handover is None
+        await engine.close()
 
 
-def test_an_outage_of_those_that_decode_costs_no_prefills() -> None:
-    async def main() -> None:
-        async with pools() as both:
-            await both.answer(request(0))
-            for replica in both.decode:
-                replica.script = replace(SCRIPT, faults=Faults((("503", 1.0),)))
-            waiting = [asyncio.ensure_future(both.answer(request(number))) for number in range(1, 41)]
-            await until(lambda: both.calls(both.decode) > 20)
-            assert both.calls(both.prefill) <= 41
-            for replica in both.decode:
-                replica.script = SCRIPT
-            await asyncio.gather(*waiting)
-            assert both.calls(both.prefill) <= 41
-
-    asyncio.run(main())
+async def test_an_outage_of_those_that_decode_costs_no_prefills() -> None:
+    async with pools() as both:
+        await both.answer(request(0))
+        for replica in both.decode:
+            replica.script = replace(SCRIPT, faults=Faults((("503", 1.0),)))
+        waiting = [asyncio.ensure_future(both.answer(request(number))) for number in range(1, 41)]
+        await until(lambda: both.calls(both.decode) > 20)
+        assert both.calls(both.prefill) <= 41
+        for replica in both.decode:
+            replica.script = SCRIPT
+        await asyncio.gather(*waiting)
+        assert both.calls(both.prefill) <= 41
 
 
 @settings(max_examples=15)
@@ -356,25 +304,21 @@ def test_an_outage_of_those_that_decode_costs_no_prefills() -> None:
     ),
     seed=st.integers(0, 1000),
 )
-def test_no_kv_cache_is_read_twice_and_every_request_is_answered(
+async def test_no_kv_cache_is_read_twice_and_every_request_is_answered(
     shares: list[tuple[str, float]], seed: int
 ) -> None:
-    async def main() -> None:
-        faulty = replace(SCRIPT, faults=Faults(tuple(shares), seed), retry_after_s=0.01)
-        async with pools(prefill=faulty, decode=faulty) as both:
-            texts = [f"Post {number}: it rains again in the harbour." for number in range(12)]
-            answers = await asyncio.gather(
-                *(both.answer(request(number, text)) for number, text in enumerate(texts))
-            )
-            for number, answer in enumerate(answers):
-                assert answer.text == (await alone(request(number, texts[number]))).text
-            assert set(both.reads().values()) <= {1}
-
-    asyncio.run(main())
+    faulty = replace(SCRIPT, faults=Faults(tuple(shares), seed), retry_after_s=0.01)
+    async with pools(prefill=faulty, decode=faulty) as both:
+        texts = [f"Post {number}: it rains again in the harbour." for number in range(12)]
+        answers = await asyncio.gather(
+            *(both.answer(request(number, text)) for number, text in enumerate(texts))
+        )
+        for number, answer in enumerate(answers):
+            assert answer.text == (await alone(request(number, texts[number]))).text
+        assert set(both.reads().values()) <= {1}
 
 
 def test_a_prefill_is_of_the_same_prompt_and_asks_for_one_token() -> None:
-    """What an engine makes of a schema may be in its prompt."""
     extra: dict[str, JSON] = {"max_tokens": 64, "min_tokens": 8, "ignore_eos": True, "stream_options": {}}
     sampling = Sampling(max_tokens=64, extra=extra)
     asked = Request("e", "m", prompt="Why?", sampling=sampling, schema={"type": "object"})
@@ -390,3 +334,28 @@ def test_without_addresses_for_it_nothing_is_apart() -> None:
     apart = engine_factory(fleet, FixedReplicas(("http://p:1",)))
     assert isinstance(apart, DisaggregatedEngineFactory)
     assert (apart.prefill.stream, apart.decode.stream) == (False, True)
+
+
+async def test_prefill_that_swallows_a_cancellation_still_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As before Python 3.11, where its time is over in the same round of the loop."""
+    monkeypatch.setattr(disaggregated, "LOOK_S", 0.01)
+    begun, steps = asyncio.Event(), []
+
+    async def prefill() -> None:
+        for replica in ("one", "other"):
+            steps.append(replica)
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if replica == "other":
+                    raise
+
+    asking = asyncio.create_task(while_some_prefill(prefill(), lambda: False))
+    await begun.wait()
+    asking.cancel()
+    await asyncio.wait((asking,))
+    assert asking.cancelled()
+    assert steps == ["one", "other"]

@@ -1,5 +1,3 @@
-"""Where replicas come from: a fixed list, a file, a name, a list that grows and shrinks."""
-
 from __future__ import annotations
 
 import asyncio

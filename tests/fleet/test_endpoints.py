@@ -1,5 +1,3 @@
-"""Replicas behind a Service of Kubernetes: its EndpointSlices, and the real API server."""
-
 from __future__ import annotations
 
 import asyncio
@@ -118,8 +116,6 @@ def test_replicas_are_bounded() -> None:
 
 
 class Service:
-    """A Service of the control plane whose endpoints the test writes."""
-
     def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
         self.namespace = f"n-{uuid.uuid4().hex[:8]}"
@@ -294,8 +290,6 @@ async def test_a_cluster_that_is_not_there_is_reported_at_once(
 
 
 class NoReplica:
-    """A list that is known to be empty."""
-
     async def urls(self) -> tuple[str, ...]:
         return ()
 

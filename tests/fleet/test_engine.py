@@ -1,5 +1,3 @@
-"""Repeats are paid by what succeeds, wait in order, and cannot keep first calls out."""
-
 from __future__ import annotations
 
 import asyncio
@@ -10,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.harness.clock import run_virtual
+from tests.harness.clock import in_virtual_time
 
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.discovery import FixedReplicas
@@ -58,84 +56,76 @@ class Repeats:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def test_without_successes_there_are_some_and_then_a_few_at_a_time() -> None:
-    async def main() -> None:
-        repeats = Repeats(RetryBudget(lambda: False))
-        for number in range(100):
+@in_virtual_time
+async def test_without_successes_there_are_some_and_then_a_few_at_a_time() -> None:
+    repeats = Repeats(RetryBudget(lambda: False))
+    for number in range(100):
+        repeats.ask(number)
+    await _settle()
+    allowed = int(FIRST_RETRIES) + ALWAYS
+    assert repeats.begun == list(range(allowed)), "in order"
+    repeats.end(allowed - 1)
+    await _settle()
+    assert repeats.begun[allowed:] == [allowed], "one of the few has ended"
+    repeats.end(0)
+    await _settle()
+    assert len(repeats.begun) == allowed + 1, "what was paid for gives nothing back"
+    await repeats.close()
+
+
+@in_virtual_time
+async def test_successes_pay_for_a_share_and_save_up_to_a_bound() -> None:
+    budget = RetryBudget(lambda: False)
+    for _ in range(10 * int(MAX_RETRIES / SHARE)):
+        budget.succeeded()
+    repeats = Repeats(budget)
+    for number in range(300):
+        repeats.ask(number)
+    await _settle()
+    most = int(MAX_RETRIES) + ALWAYS
+    assert len(repeats.begun) == most
+    for _ in range(round(2 / SHARE)):
+        budget.succeeded()
+    await _settle()
+    assert len(repeats.begun) - most in (1, 2), "as rounding has it"
+    await repeats.close()
+
+
+@in_virtual_time
+async def test_where_nothing_waits_for_its_first_call_repeats_harm_nobody() -> None:
+    idle = False
+    budget = RetryBudget(lambda: idle)
+    repeats = Repeats(budget)
+    for number in range(50):
+        repeats.ask(number)
+    await _settle()
+    before = len(repeats.begun)
+    idle = True
+    for number in range(before, 50):
+        assert len(repeats.begun) == number
+        budget.wake()
+        await _settle()
+    assert len(repeats.begun) == 50
+    await repeats.close()
+
+
+@in_virtual_time
+async def test_one_that_waits_past_its_time_is_told_so_and_takes_nobodys_turn() -> None:
+    budget = RetryBudget(lambda: False)
+    async with AsyncExitStack() as held:
+        for _ in range(int(FIRST_RETRIES)):
+            assert await held.enter_async_context(budget.repeat(1.0))
+        repeats = Repeats(budget)
+        for number in range(ALWAYS):
             repeats.ask(number)
-        await _settle()
-        allowed = int(FIRST_RETRIES) + ALWAYS
-        assert repeats.begun == list(range(allowed)), "in order"
-        repeats.end(allowed - 1)
-        await _settle()
-        assert repeats.begun[allowed:] == [allowed], "one of the few has ended"
+        repeats.ask(ALWAYS, left_s=5.0)
+        repeats.ask(ALWAYS + 1)
+        await asyncio.sleep(6.0)
+        assert repeats.refused == [ALWAYS]
         repeats.end(0)
         await _settle()
-        assert len(repeats.begun) == allowed + 1, "what was paid for gives nothing back"
+        assert repeats.begun[-1] == ALWAYS + 1
         await repeats.close()
-
-    run_virtual(main())
-
-
-def test_successes_pay_for_a_share_and_save_up_to_a_bound() -> None:
-    async def main() -> None:
-        budget = RetryBudget(lambda: False)
-        for _ in range(10 * int(MAX_RETRIES / SHARE)):
-            budget.succeeded()
-        repeats = Repeats(budget)
-        for number in range(300):
-            repeats.ask(number)
-        await _settle()
-        most = int(MAX_RETRIES) + ALWAYS
-        assert len(repeats.begun) == most
-        for _ in range(round(2 / SHARE)):
-            budget.succeeded()
-        await _settle()
-        assert len(repeats.begun) - most in (1, 2), "as rounding has it"
-        await repeats.close()
-
-    run_virtual(main())
-
-
-def test_where_nothing_waits_for_its_first_call_repeats_harm_nobody() -> None:
-    async def main() -> None:
-        idle = False
-        budget = RetryBudget(lambda: idle)
-        repeats = Repeats(budget)
-        for number in range(50):
-            repeats.ask(number)
-        await _settle()
-        before = len(repeats.begun)
-        idle = True
-        for number in range(before, 50):
-            assert len(repeats.begun) == number
-            budget.wake()
-            await _settle()
-        assert len(repeats.begun) == 50
-        await repeats.close()
-
-    run_virtual(main())
-
-
-def test_one_that_waits_past_its_time_is_told_so_and_takes_nobodys_turn() -> None:
-    async def main() -> None:
-        budget = RetryBudget(lambda: False)
-        async with AsyncExitStack() as held:
-            for _ in range(int(FIRST_RETRIES)):
-                assert await held.enter_async_context(budget.repeat(1.0))
-            repeats = Repeats(budget)
-            for number in range(ALWAYS):
-                repeats.ask(number)
-            repeats.ask(ALWAYS, left_s=5.0)
-            repeats.ask(ALWAYS + 1)
-            await asyncio.sleep(6.0)
-            assert repeats.refused == [ALWAYS]
-            repeats.end(0)
-            await _settle()
-            assert repeats.begun[-1] == ALWAYS + 1
-            await repeats.close()
-
-    run_virtual(main())
 
 
 @given(
@@ -144,44 +134,39 @@ def test_one_that_waits_past_its_time_is_told_so_and_takes_nobodys_turn() -> Non
         max_size=150,
     )
 )
-def test_repeats_never_cost_more_than_their_share(events: list[tuple[str, int]]) -> None:
-    """However they begin, end, give up and are cancelled; and none is forgotten."""
-
-    async def main() -> None:
-        budget = RetryBudget(lambda: False)
-        repeats = Repeats(budget)
-        asked = succeeded = 0
-        for what, number in events:
-            if what == "ask":
-                repeats.ask(asked, left_s=float(number) or float("inf"))
-                asked += 1
-            elif what == "succeed":
-                for _ in range(number):
-                    budget.succeeded()
-                succeeded += number
-            elif what == "pass":
-                await asyncio.sleep(number)
-            elif asked and what == "end":
-                repeats.end(number % asked)
-            elif asked:
-                await repeats.cancel(number % asked)
-            await _settle()
-            ended = sum(task.done() for task in repeats._tasks)
-            assert len(repeats.begun) <= FIRST_RETRIES + SHARE * succeeded + ALWAYS + ended
-        assert len(set(repeats.begun)) == len(repeats.begun)
-        for number in range(asked):
-            repeats.end(number)
-        for _ in range(asked):
-            await _settle()
-        assert all(task.done() for task in repeats._tasks), "each had its turn, or its time was over"
-
-    run_virtual(main())
+@in_virtual_time
+async def test_repeats_never_cost_more_than_their_share(events: list[tuple[str, int]]) -> None:
+    budget = RetryBudget(lambda: False)
+    repeats = Repeats(budget)
+    asked = succeeded = 0
+    for what, number in events:
+        if what == "ask":
+            repeats.ask(asked, left_s=float(number) or float("inf"))
+            asked += 1
+        elif what == "succeed":
+            for _ in range(number):
+                budget.succeeded()
+            succeeded += number
+        elif what == "pass":
+            await asyncio.sleep(number)
+        elif asked and what == "end":
+            repeats.end(number % asked)
+        elif asked:
+            await repeats.cancel(number % asked)
+        await _settle()
+        ended = sum(task.done() for task in repeats._tasks)
+        assert len(repeats.begun) <= FIRST_RETRIES + SHARE * succeeded + ALWAYS + ended
+    assert len(set(repeats.begun)) == len(repeats.begun)
+    for number in range(asked):
+        repeats.end(number)
+    for _ in range(asked):
+        await _settle()
+    assert all(task.done() for task in repeats._tasks), "each had its turn, or its time was over"
 
 
 async def test_request_keeps_its_place_and_keys_take_turns_by_class(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An alarm does not wait for what else its key has."""
     made: list[RoutingRequest] = []
     async with FakeReplica(ReplicaScript(models=("m",))) as replica:
         engine = FleetEngine(FleetConfig(FixedReplicas((replica.url,)), model="m"))

@@ -1,5 +1,3 @@
-"""One replica of four goes wrong in mid-run: all is answered in time, and the sick one is left alone."""
-
 from __future__ import annotations
 
 import asyncio
@@ -41,7 +39,6 @@ async def test_one_that_is_well_again_gets_its_share_again(fleet_of: Any, ask: A
 async def test_metrics_that_lie_do_not_stop_the_stream(
     fleet_of: Any, ask: Any, wait_for: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All claim long queues, new ones each time: what comes shows that it is not so."""
     monkeypatch.setattr("forebay.fleet.health.UNPROVEN_S", math.inf)
     async with fleet_of(2) as fakes:
         await fakes.engine.client.start(60.0)

@@ -1,5 +1,3 @@
-"""Each policy's rule, and what holds for all of them."""
-
 from __future__ import annotations
 
 from collections import Counter

@@ -1,5 +1,3 @@
-"""The index of prefixes by replica, compared with a plain model, and its memory."""
-
 from __future__ import annotations
 
 import gc

@@ -1,5 +1,3 @@
-"""The replicas of a fleet on Ray."""
-
 from __future__ import annotations
 
 import pickle
@@ -11,7 +9,7 @@ from tests.harness.ray_serve import ScriptedServe, application, body
 
 from forebay.clients.ray.instance import ServeInstance
 from forebay.errors import SettingError
-from forebay.fleet.ray_replicas import RayPlace, RayReplicas, look_at
+from forebay.fleet.endpoints import RayPlace, RayReplicas, look_at
 from forebay.gateway.spec import EngineSpec as GatewayEngine
 from forebay.pipeline.inference_settings import PipelineEngineSpec
 
@@ -72,7 +70,6 @@ async def test_all_that_follow_a_fleet_ask_once() -> None:
 
 
 async def listed(*applications: dict[str, Any]) -> list[tuple[str, ...] | SettingError]:
-    """The updates if the cluster reports these applications one after the other."""
     answers = [body(each) for each in applications]
     async with (
         ScriptedServe(answers).served() as serve,
@@ -134,7 +131,7 @@ async def test_behind_one_name_each_cluster_has_a_part_of_the_fleet(monkeypatch:
         async def each_address(url: str) -> tuple[str, ...]:
             return both if url == "http://heads:8265" else (url,)
 
-        monkeypatch.setattr("forebay.fleet.ray_replicas.each_address", each_address)
+        monkeypatch.setattr("forebay.fleet.endpoints.each_address", each_address)
         async with aclosing(RayReplicas("http://heads:8265/fleet", 0.0).updates()) as updates:
             found = [await anext(updates) for _ in range(3)]
     assert found == [
@@ -158,8 +155,8 @@ async def test_a_name_that_gets_a_second_address_keeps_the_list_of_the_first(
         async def look(address: str, fresh_s: float) -> ServeInstance:
             return await look_at(one.address if address == "http://heads:8265" else address)
 
-        monkeypatch.setattr("forebay.fleet.ray_replicas.each_address", each_address)
-        monkeypatch.setattr("forebay.fleet.ray_replicas.LOOKS.instance", look)
+        monkeypatch.setattr("forebay.fleet.endpoints.each_address", each_address)
+        monkeypatch.setattr("forebay.fleet.endpoints.LOOKS.instance", look)
         async with aclosing(RayReplicas("http://heads:8265/fleet", 0.0).updates()) as updates:
             found = [await anext(updates) for _ in range(2)]
     assert found == [("http://127.0.0.2:20100",)] * 2

@@ -1,5 +1,3 @@
-"""A replica that refuses some: how many it gets, when one more is tried, and when it is left alone."""
-
 from __future__ import annotations
 
 import asyncio
@@ -11,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.harness.backlog import Load
-from tests.harness.clock import run_virtual
+from tests.harness.clock import in_virtual_time, run_virtual
 
 from forebay.engine.replica import HttpReplica
 from forebay.errors import Overloaded, RateLimited
@@ -53,7 +51,6 @@ def test_simultaneous_refusals_count_as_one_try() -> None:
 
 
 def probe(refusals: Refusals, now_s: float) -> int:
-    """Answers with all places taken until one more may be tried."""
     answers, most = 0, refusals.most
     while refusals.most == most:
         answer(refusals, int(most), 1, now_s)
@@ -292,7 +289,6 @@ def test_each_refusal_without_a_time_doubles_the_pause() -> None:
 
 
 def gateway(**more: Any) -> ReplicaScript:
-    """It takes `SLOTS` calls at a time, and answers in one piece."""
     script = ReplicaScript(
         models=("m",),
         delay=Mixture(((1, 0.2), (1, 0.4), (1, 0.6))),
@@ -321,63 +317,55 @@ def test_a_gateway_that_refuses_gives_as_much_as_where_its_limit_is_known(stream
     assert refused <= 12, "of some 600 calls: 4 that are under way, and one more now and then"
 
 
-def test_a_gateway_that_comes_to_take_more_gets_more() -> None:
-    async def main() -> None:
-        async with Load(gateway()) as load:
-            await asyncio.sleep(120.0)
-            load.replica.script = gateway(max_calls=32)
-            await asyncio.sleep(60.0)
-            before = load.replica.work().answers
-            await asyncio.sleep(60.0)
-            assert load.replica.work().answers - before >= 0.8 * 60.0 * 32 / 0.4
-
-    run_virtual(main())
+@in_virtual_time
+async def test_a_gateway_that_comes_to_take_more_gets_more() -> None:
+    async with Load(gateway()) as load:
+        await asyncio.sleep(120.0)
+        load.replica.script = gateway(max_calls=32)
+        await asyncio.sleep(60.0)
+        before = load.replica.work().answers
+        await asyncio.sleep(60.0)
+        assert load.replica.work().answers - before >= 0.8 * 60.0 * 32 / 0.4
 
 
-def test_gateway_with_fewer_places_pauses_once_and_gets_fewer() -> None:
-    async def main() -> None:
-        async with Load(gateway(max_calls=16)) as load:
-            await asyncio.sleep(60.0)
-            load.replica.script = gateway(max_calls=SLOTS)
-            await asyncio.sleep(20.0)
-            before = load.replica.work()
-            await asyncio.sleep(60.0)
-            after = load.replica.work()
-            given = after.answers - before.answers
-            assert given >= 0.9 * 60.0 * SLOTS / 0.4
-            assert after.calls - before.calls - given <= 20
-
-    run_virtual(main())
+@in_virtual_time
+async def test_gateway_with_fewer_places_pauses_once_and_gets_fewer() -> None:
+    async with Load(gateway(max_calls=16)) as load:
+        await asyncio.sleep(60.0)
+        load.replica.script = gateway(max_calls=SLOTS)
+        await asyncio.sleep(20.0)
+        before = load.replica.work()
+        await asyncio.sleep(60.0)
+        after = load.replica.work()
+        given = after.answers - before.answers
+        assert given >= 0.9 * 60.0 * SLOTS / 0.4
+        assert after.calls - before.calls - given <= 20
 
 
-def test_a_gateway_that_is_shut_is_left_alone() -> None:
-    async def main() -> None:
-        async with Load(gateway()) as load:
-            await asyncio.sleep(30.0)
-            load.replica.script = gateway(max_calls=0)
-            await asyncio.sleep(2.0)
-            before = load.replica.work().calls
-            await asyncio.sleep(60.0)
-            assert load.replica.work().calls - before <= 31, "one each two seconds"
-            load.replica.script = gateway()
-            await asyncio.sleep(5.0)
-            answers = load.replica.work().answers
-            await asyncio.sleep(30.0)
-            assert load.replica.work().answers - answers >= 0.8 * 30.0 * SLOTS / 0.4
-
-    run_virtual(main())
+@in_virtual_time
+async def test_a_gateway_that_is_shut_is_left_alone() -> None:
+    async with Load(gateway()) as load:
+        await asyncio.sleep(30.0)
+        load.replica.script = gateway(max_calls=0)
+        await asyncio.sleep(2.0)
+        before = load.replica.work().calls
+        await asyncio.sleep(60.0)
+        assert load.replica.work().calls - before <= 31, "one each two seconds"
+        load.replica.script = gateway()
+        await asyncio.sleep(5.0)
+        answers = load.replica.work().answers
+        await asyncio.sleep(30.0)
+        assert load.replica.work().answers - answers >= 0.8 * 30.0 * SLOTS / 0.4
 
 
-def test_one_dead_server_in_ten_costs_little_more_than_its_share() -> None:
-    async def main() -> None:
-        faults = Faults((("503", 0.1),))
-        async with Load(gateway(max_calls=None, slots=32, faults=faults)) as load:
-            await asyncio.sleep(30.0)
-            before = load.replica.work().answers
-            await asyncio.sleep(120.0)
-            assert load.replica.work().answers - before >= 0.6 * 120.0 * 32 / 0.4
-
-    run_virtual(main())
+@in_virtual_time
+async def test_one_dead_server_in_ten_costs_little_more_than_its_share() -> None:
+    faults = Faults((("503", 0.1),))
+    async with Load(gateway(max_calls=None, slots=32, faults=faults)) as load:
+        await asyncio.sleep(30.0)
+        before = load.replica.work().answers
+        await asyncio.sleep(120.0)
+        assert load.replica.work().answers - before >= 0.6 * 120.0 * 32 / 0.4
 
 
 async def longest_idle_s(load: Load, seconds: float, slots: int) -> float:
@@ -431,18 +419,16 @@ def test_a_look_at_fewer_ends_where_slow_calls_have_all_their_places(seed: int, 
 
 
 @pytest.mark.parametrize("shut_s", [20.0, 60.0, 600.0])
-def test_replica_that_names_a_time_is_used_soon_after_it(
+@in_virtual_time
+async def test_replica_that_names_a_time_is_used_soon_after_it(
     shut_s: float,
 ) -> None:
-    async def main() -> None:
-        async with Load(gateway(retry_after_s=1.0), deadline_s=math.inf) as load:
-            await asyncio.sleep(30.0)
-            load.replica.script = gateway(max_calls=0, retry_after_s=1.0)
-            await asyncio.sleep(shut_s)
-            before = load.replica.work()
-            load.replica.script = gateway(retry_after_s=1.0)
-            await asyncio.sleep(2.0)
-            assert load.replica.work().answers > before.answers
-            assert before.calls <= 30.0 * SLOTS / 0.4 + shut_s + 64
-
-    run_virtual(main())
+    async with Load(gateway(retry_after_s=1.0), deadline_s=math.inf) as load:
+        await asyncio.sleep(30.0)
+        load.replica.script = gateway(max_calls=0, retry_after_s=1.0)
+        await asyncio.sleep(shut_s)
+        before = load.replica.work()
+        load.replica.script = gateway(retry_after_s=1.0)
+        await asyncio.sleep(2.0)
+        assert load.replica.work().answers > before.answers
+        assert before.calls <= 30.0 * SLOTS / 0.4 + shut_s + 64

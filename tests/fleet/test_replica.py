@@ -1,5 +1,3 @@
-"""What a replica reports, as far as it is counted in."""
-
 from __future__ import annotations
 
 import math
@@ -131,8 +129,6 @@ def test_requests_that_others_overtake_do_not_make_a_replica_look_full(fleet: Re
 
 
 class Sent:
-    """A request at the replica."""
-
     sent_s = 0.0
     source: str | None = None
     overtaken_s = math.nan
@@ -147,7 +143,6 @@ def answered(replica: Replica, *, whole: bool, times: int) -> None:
 
 
 def begin(replica: Replica) -> None:
-    """A request gets its first token."""
     replica.first_token(Sent(), 0.0, there=1, waiting=1, own_s=0.0, claimed_s=0.0)
 
 

@@ -1,5 +1,3 @@
-"""A fleet's counts: its own requests, what replicas report, what it learns of them."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""A prompt's blocks and tokens."""
-
 from __future__ import annotations
 
 from hypothesis import given

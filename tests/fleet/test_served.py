@@ -1,5 +1,3 @@
-"""Which replicas serve which model, now and a short time ago."""
-
 from __future__ import annotations
 
 import asyncio
@@ -17,8 +15,6 @@ from forebay.fleet.served import LEFT_S, LIST_S, REFRESH_PAUSE_S, ServedModels
 
 
 class ListingReplica:
-    """A replica that only lists models."""
-
     def __init__(self, *names: str, lengths: dict[str, int] | None = None) -> None:
         self.names = names
         self.lengths = lengths or {}
@@ -34,8 +30,6 @@ class ListingReplica:
 
 
 class ServedFleet:
-    """`ServedModels` over such replicas."""
-
     def __init__(self, *replicas: ListingReplica, model: str | None = None) -> None:
         self.clock = ManualClock()
         self.rows: dict[int, Replica] = {}

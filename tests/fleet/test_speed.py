@@ -1,5 +1,3 @@
-"""Speeds are learned from what was seen."""
-
 from __future__ import annotations
 
 from random import Random

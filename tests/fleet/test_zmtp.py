@@ -1,5 +1,3 @@
-"""ZeroMQ's frames, right and hostile."""
-
 from __future__ import annotations
 
 import asyncio
@@ -13,8 +11,7 @@ from hypothesis import strategies as st
 from forebay.errors import ProtocolViolation
 from forebay.fleet import cache_subscriber
 from forebay.fleet.cache_events import MAX_MESSAGE_BYTES, read_message
-from forebay.fleet.cache_subscriber import CacheSubscriber
-from forebay.fleet.zmtp import (
+from forebay.fleet.cache_subscriber import (
     COMMAND,
     GREETING,
     LONG,
@@ -22,6 +19,7 @@ from forebay.fleet.zmtp import (
     MAX_FRAMES,
     MORE,
     READY,
+    CacheSubscriber,
     read_frames,
 )
 
@@ -32,8 +30,6 @@ HELLO = GREETING + bytes((COMMAND, len(READY))) + READY.replace(b"SUB", b"PUB")
 
 
 class Replies:
-    """What is written back, for `read_frames`."""
-
     def __init__(self) -> None:
         self.written = b""
 

@@ -17,7 +17,7 @@ from tests.harness.clock import ManualClock
 from forebay.clock import SystemClock
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.errors import SettingError
-from forebay.fleet.autoscale.base import Limits, ServiceClass, Timings, Tokens
+from forebay.fleet.autoscale.base import ScalingLimits, ServiceClass, Timings, Tokens
 from forebay.fleet.autoscale.demand import read_reports
 from forebay.fleet.autoscale.settings import ScalingLink, ScalingSettings
 from forebay.fleet.autoscale.topic_queue import COUNTED_S, TopicBacklog, TopicQueue, encode_backlog
@@ -40,7 +40,7 @@ from forebay.testing.script import Fixed
 
 SCRIPT = ReplicaScript(models=("m",), delay=Fixed(0.05))
 ALARM = ServiceClass("alarm", 1.0)
-SETTINGS = ScalingSettings(Limits(0, 4), slo_s=30.0, timings=Timings(boot_s=5.0, interval_s=0.01))
+SETTINGS = ScalingSettings(ScalingLimits(0, 4), slo_s=30.0, timings=Timings(boot_s=5.0, interval_s=0.01))
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from forebay.fleet.autoscale.memory import Memory, saved_ms
+from forebay.fleet.autoscale.memory import ScalingMemory, saved_ms
 from forebay.flink import infer as infer_module
 from forebay.flink.metrics import (
     SCALING_NAME,
@@ -36,7 +36,7 @@ class Number:
 
 
 def document(at_ms: int) -> bytes:
-    data = Memory({"model": "m"}, {"number": Number(at_ms)}).save(at_ms)
+    data = ScalingMemory({"model": "m"}, {"number": Number(at_ms)}).save(at_ms)
     assert data is not None
     return data
 

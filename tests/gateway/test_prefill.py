@@ -17,7 +17,7 @@ from tests.harness.prefill_pools import CHAT_OF, PROMPT, SCRIPT, alone, calls, p
 
 from forebay.engine.protocol import CHAT_PATH, KV_TRANSFER, PROMPT_PATH
 from forebay.errors import ProtocolViolation
-from forebay.fleet.kv_handover import PREFILL_PARAMS
+from forebay.fleet.disaggregated import PREFILL_PARAMS
 from forebay.gateway.prefill import MAX_DEPTH, decode_body, kv_transfer_in, prefill_body
 from forebay.gateway.routes import EMBED_PATH
 from forebay.testing.replica import FakeReplica

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from forebay.clock import SystemClock
 
@@ -69,6 +70,7 @@ class SetClock:
 
 
 T = TypeVar("T")
+P = ParamSpec("P")
 EPOCH_MS = 1_700_000_000_000
 
 
@@ -124,6 +126,16 @@ def run_virtual(main: Coroutine[Any, Any, T]) -> T:
     finally:
         loop.run_until_complete(_end(asyncio.all_tasks(loop)))
         loop.close()
+
+
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Run each call of an async test with `run_virtual`."""
+
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run_virtual(test(*args, **kwargs))
+
+    return run
 
 
 async def _end(tasks: set[asyncio.Task[Any]]) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from forebay.engine.launch import Replica
+from forebay.engine.launch import LocalReplica
 from forebay.errors import LaunchError
 
 from .authority import MODULE, PASSWORD, Authority
 
 
-class FakeReplica(Replica):
+class FakeReplica(LocalReplica):
     dead: bool = False
 
     @property
@@ -25,7 +25,7 @@ class FakeReplica(Replica):
 class FakeOwned(tuple[str, ...]):
     """The URLs of replicas that die on command; `broken` ones cannot be restarted."""
 
-    replicas: list[Replica]
+    replicas: list[LocalReplica]
     restarted: list[int]
     broken: bool
 

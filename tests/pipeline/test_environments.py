@@ -15,8 +15,7 @@ import pytest
 from benchmarks.feeds import FeedServer, serve
 
 from forebay.engine.launch import local_replicas
-from forebay.engine.launch.environment import recipe
-from forebay.engine.launch.model import DEFAULT_MODEL, RECIPE
+from forebay.engine.launch.environment import DEFAULT_MODEL, RECIPE, recipe
 from forebay.fields import secret_variables
 from forebay.pipeline.spec import PipelineSpec
 from forebay.settings import STANDARD_SECRETS, Settings, load_settings

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from forebay.engine.launch import Replica
+from forebay.engine.launch import LocalReplica
 from forebay.errors import LaunchError, PipelineFailed
 from forebay.fleet.autoscale.meter import DemandReport
 from forebay.fleet.discovery import read_listing
@@ -30,24 +30,24 @@ class Processes:
     full: bool = False
     unwritable: bool = False
 
-    def add(self, cores: tuple[int, ...], *, port_base: int = 8100) -> Replica:
+    def add(self, cores: tuple[int, ...], *, port_base: int = 8100) -> LocalReplica:
         if self.full:
             raise LaunchError("a replica cannot be started: no memory")
         self.number += 1
         self.cores.append(cores)
         port = port_base + self.number
-        return Replica(
+        return LocalReplica(
             id=str(port), url=f"http://127.0.0.1:{port}", port=port, model="m", log=Path("the.log"), pid=1,
             born_s=0.0, owner_pid=1,
         )  # fmt: skip
 
-    def ended(self, replica: Replica) -> int | None:
+    def ended(self, replica: LocalReplica) -> int | None:
         return self.statuses.get(replica.id)
 
-    def end(self, replica: Replica) -> None:
+    def end(self, replica: LocalReplica) -> None:
         self.told.append(replica.id)
 
-    def drop(self, replica: Replica) -> None:
+    def drop(self, replica: LocalReplica) -> None:
         self.statuses.pop(replica.id, None)
         if self.unwritable:
             raise OSError("no space left")
@@ -355,7 +355,7 @@ def test_replica_is_idle_if_it_reports_so(status: int, metrics: str, idle: bool)
     with HTTPServer(("127.0.0.1", 0), Answers) as server:
         thread = Thread(target=server.handle_request)
         thread.start()
-        replica = Replica(
+        replica = LocalReplica(
             id="1", url=URL, port=server.server_port, model="m", log=Path("the.log"), pid=1, born_s=0.0,
             owner_pid=1,
         )  # fmt: skip

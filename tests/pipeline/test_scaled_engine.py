@@ -14,7 +14,7 @@ from tests.harness.clock import ManualClock
 from tests.pipeline.test_local_replicas import Processes
 
 from forebay.engine.launch import LocalPlaces
-from forebay.fleet.autoscale.base import Limits, ServiceClass, Timings, Tokens
+from forebay.fleet.autoscale.base import ScalingLimits, ServiceClass, Timings, Tokens
 from forebay.fleet.autoscale.demand import FRESH_S, GONE_S, SUFFIX, encode_demand, report_name
 from forebay.fleet.autoscale.forecast import SLOTS
 from forebay.fleet.autoscale.memory import KEEP_S
@@ -27,7 +27,7 @@ from forebay.pipeline.scaling_record import COURSE, LEARNED, read_course
 from forebay.processes import pid_space
 
 HERE = pid_space()
-SETTINGS = ScalingSettings(Limits(0, 2), timings=Timings(interval_s=0.5), answer_tokens=50.0)
+SETTINGS = ScalingSettings(ScalingLimits(0, 2), timings=Timings(interval_s=0.5), answer_tokens=50.0)
 
 
 class Bench:

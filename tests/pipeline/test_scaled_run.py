@@ -15,9 +15,9 @@ import pytest
 
 from forebay.engine.launch import LocalPlaces, ReplicaRegistry, Replicas
 from forebay.engine.launch.spec import EngineLaunch
-from forebay.fleet.autoscale.base import Decision, Limits, ReplicaSpeed, Scaler, Signals, Timings
+from forebay.fleet.autoscale.base import Decision, ReplicaSpeed, Scaler, ScalingLimits, Signals, Timings
+from forebay.fleet.autoscale.learned import LearnedSpeed
 from forebay.fleet.autoscale.settings import ScalingSettings
-from forebay.fleet.autoscale.speed import LearnedSpeed
 from forebay.pipeline.plan import Plan
 from forebay.pipeline.run import run_pipeline
 from forebay.pipeline.scaled_engine import ScaledEngine
@@ -30,7 +30,7 @@ from forebay.testing.cluster import local_cluster
 pytestmark = pytest.mark.flink
 
 SETTINGS = ScalingSettings(
-    Limits(0, 2),
+    ScalingLimits(0, 2),
     slo_s=1.0,
     timings=Timings(boot_s=1.0, drain_s=0.5, interval_s=0.3),
     speed=ReplicaSpeed(0.001, 0.01, requests=4),
@@ -204,7 +204,7 @@ def test_removing_replicas_under_load_aborts_no_request(pipelines: Any) -> None:
     print(f"numbers of replicas by the seed {seed}")
     CHANCE.random, wanted = Random(seed), CHANCE.wanted
     wanted.clear()
-    settings = ByChance(Limits(0, MOST), timings=replace(SETTINGS.timings), speed=SETTINGS.speed)
+    settings = ByChance(ScalingLimits(0, MOST), timings=replace(SETTINGS.timings), speed=SETTINGS.speed)
     told, enough = pipelines.folder / "told", pipelines.folder / "enough"
 
     def telling(port: int, cores: tuple[int, ...]) -> EngineLaunch:

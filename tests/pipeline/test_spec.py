@@ -13,9 +13,8 @@ from forebay.connectors.kafka.settings import KafkaSink
 from forebay.errors import SettingError
 from forebay.fleet.disaggregated import DisaggregatedEngineFactory
 from forebay.fleet.discovery import DnsReplicas, FileReplicas, FixedReplicas, ReplicaList
-from forebay.fleet.endpoints import KubernetesReplicas
+from forebay.fleet.endpoints import KubernetesReplicas, RayReplicas
 from forebay.fleet.engine import FleetEngineFactory
-from forebay.fleet.ray_replicas import RayReplicas
 from forebay.pipeline.inference import call_of
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.spec import PipelineSpec

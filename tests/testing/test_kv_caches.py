@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 
 from forebay.engine.protocol import KV_TRANSFER
-from forebay.fleet.kv_handover import PREFILL_PARAMS
+from forebay.fleet.disaggregated import PREFILL_PARAMS
 from forebay.testing.replica.asked import ParsedRequest, read_body
 from forebay.testing.replica.work import KvCaches
 

@@ -275,7 +275,6 @@ def _stateful(
     event_time: bool,
     **graph: Any,
 ) -> Outputs:
-    """`function`: the public function's name, for messages."""
     _check(inference, function)
     encoded, read = source_of(stream, to_event, function, templates=key_templates(key, id))
     given = infer_stateful(

@@ -106,10 +106,9 @@ def environment(
 
 
 def mute_pyflink() -> None:
-    """Drop log lines that do not help a user: Apache Beam without a client of Google Cloud Storage,
-    PyFlink without compiled modules (unless its logger has a level), and Py4J's traceback of a call that
-    Ctrl-C interrupts, which is raised as well.
-    """
+    """Drop log lines that do not help a user: Apache Beam without a client of Google Cloud Storage, PyFlink
+    without compiled modules, and Py4J's traceback of a call that Ctrl-C interrupts, which is raised as
+    well."""
     logging.getLogger("apache_beam.io.filesystems").addFilter(_tells)
     logging.getLogger().addFilter(_tells)
     pyflink = logging.getLogger("pyflink.fn_execution")
@@ -135,21 +134,18 @@ def newest_checkpoint(folder: str | Path) -> Path | None:
 log = logging.getLogger("forebay")
 
 ASKED_OFTEN = {"web.refresh-interval": "1000", "metrics.fetcher.update-interval": "2000"}
-"""Milliseconds: failures are polled each second."""
 
 UNTOLD = ("Failed to import GCSFileSystem", "KeyboardInterrupt while sending command")
 
 _held: dict[Path, int] = {}
-"""Folders that this process has locked."""
 
 
 def hold_folder(folder: Path) -> bool:
     """Create `folder` and lock it for the life of this process: two jobs would resume from the same
     checkpoint and write everything twice.
 
-    Returns False if this process holds it already: a notebook may create an environment again. The lock ends
-    with the process, even if it is killed. Raises `SettingError` if another process holds it, or if the
-    folder cannot be created or locked.
+    Returns False if this process holds it already. The lock ends with the process, even if it is killed.
+    Raises `SettingError` if another one holds it.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -172,9 +168,8 @@ def hold_folder(folder: Path) -> bool:
 
 
 def check_none_runs(cluster: str, folder: Path) -> None:
-    """Raise `SettingError` if a job with its checkpoints in `folder` still runs on the cluster: jobs
-    outlive the program that submitted them. Ignores a cluster that does not answer.
-    """
+    """Raise `SettingError` if a job with its checkpoints in `folder` still runs on the cluster: jobs outlive
+    the program that submitted them."""
     try:
         found = FlinkRest(f"http://{cluster}").json("/jobs")["jobs"]
     except (LaunchError, ValueError, KeyError, TypeError):
@@ -192,8 +187,8 @@ def check_none_runs(cluster: str, folder: Path) -> None:
 def forget_finished(folder: Path, *, start_over: bool = True) -> None:
     """Delete the files of finished jobs in `folder`, which this process must hold.
 
-    If the last job has finished and `start_over` is set, log a warning and delete the files of all jobs:
-    resuming an older checkpoint would write later results twice.
+    If the last job has finished and `start_over` is set, log a warning and delete those of all jobs: resuming
+    an older checkpoint would write later results twice.
     """
     jobs = jobs_in(folder)
     checkpoints = {job: checkpoints_of(job) for job in jobs}
@@ -214,7 +209,6 @@ def forget_finished(folder: Path, *, start_over: bool = True) -> None:
 
 
 def resumed_checkpoint(folder: Path) -> Path | None:
-    """None without a checkpoint. Logs the result. Raises as `newest_checkpoint`."""
     found = newest_checkpoint(folder)
     if found is None:
         log.info("no checkpoint in %s: the job starts from the beginning", folder)
@@ -224,9 +218,8 @@ def resumed_checkpoint(folder: Path) -> Path | None:
 
 
 def delete_others(folder: Path, resumed: Path) -> None:
-    """Delete the files of jobs other than that of `resumed`; this process must hold the folder. A
-    checkpoint needs none of them, because Flink does not claim what it restores.
-    """
+    """Delete the files of jobs other than that of `resumed`, which needs none of them: Flink does not claim
+    what it restores."""
     for job in jobs_in(folder):
         if job != resumed.parent:
             shutil.rmtree(job, ignore_errors=True)

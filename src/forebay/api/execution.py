@@ -4,20 +4,196 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyflink.common import JobClient, JobExecutionResult
 from pyflink.datastream import StreamExecutionEnvironment
 
-from forebay.api.progress import ROUND_S, JobMonitor, followed
-from forebay.api.user_functions import function_of
+from forebay.api.objects import function_of
+from forebay.connectors.event_time import SUSPECT_TIMES
 from forebay.errors import FunctionFailed, LaunchError, PipelineFailed
 from forebay.flink.environment import FlinkConfig, embedded_rest, log_dir
-from forebay.flink.job import JvmGone, RunningJob, end_job, root_cause, start_job
+from forebay.flink.job import JobFailure, JvmGone, RunningJob, end_job, root_cause, start_job
+from forebay.flink.metrics import TOO_LARGE
 from forebay.flink.rest import FlinkRest
+from forebay.untrusted_text import counted
+
+Counts = Mapping[str, Mapping[str, float]]
+"""Counters and gauges by operator, summed over its subtasks."""
+ROUND_S = 1.0
+ENDING = frozenset(("FAILING", "FAILED", "CANCELLING", "CANCELED"))
+IN_A_ROW_MS = 600_000
+JUDGE_EVERY = 3
+"""Rounds between checks for dead letters: Flink's first answer is empty."""
+MIN_DEAD = 10
+DEAD_SHARE = 0.9
+END_S = 2.0
+
+
+class ProgramJob(Protocol):
+    def state(self) -> str: ...
+
+    def all_run(self) -> bool: ...
+
+    def failures(self) -> list[JobFailure]: ...
+
+    def by_operator(self) -> Counts: ...
+
+    def cancel(self) -> None: ...
+
+
+class JobMonitor:
+    """Polls a job in rounds, and logs what is new.
+
+    At `WARNING`: each restart with its cause, and an operator all of whose events become dead letters. At
+    `INFO`, every `count_every` rounds (None: never): the counts of each operator. If `INFO` is off, counts
+    are polled only until each operator has had a result.
+
+    Cancels a job in which the same function of a sink has failed twice in a row (`hopeless`): it would fail
+    again.
+    """
+
+    def __init__(self, job: ProgramJob, count_every: int | None) -> None:
+        self._job = job
+        self._count_every = count_every
+        self._rounds = 0
+        self._runs = False
+        self._said: list[str] = []
+        self._judged: set[str] = set()
+        self._unjudged = True
+        self.last: JobFailure | None = None
+        self.hopeless = False
+        self._cancelled = False
+        self._warned = False
+
+    def look(self) -> None:
+        """Raises `LaunchError` if Flink does not answer."""
+        self._rounds += 1
+        self._see_failures()
+        if not self._runs and log.isEnabledFor(logging.INFO) and self._job.all_run():
+            self._runs = True
+            log.info("the job runs")
+        report = self._count_every and not self._rounds % self._count_every and log.isEnabledFor(logging.INFO)
+        if report or (self._unjudged and not self._rounds % JUDGE_EVERY):
+            self._see_counts(report=bool(report))
+
+    def _see_failures(self) -> None:
+        seen_ms = 0 if self.last is None else self.last.time_ms
+        new = [failure for failure in self._job.failures() if failure.time_ms > seen_ms]
+        if new and not self.hopeless:
+            self._runs = False
+            restarts = self._job.state() not in ENDING
+            for failure in new:
+                self.hopeless = self.hopeless or in_a_row(self.last, failure)
+                self.last = failure
+                if restarts and not self.hopeless:
+                    log.warning("Flink restarts the job: %s", failure.cause)
+        if self.hopeless and not self._cancelled:
+            self._job.cancel()
+            self._cancelled = True
+
+    def _see_counts(self, *, report: bool) -> None:
+        counts = self._job.by_operator()
+        if report:
+            now = lines(counts)
+            for line in now:
+                if line not in self._said:
+                    log.info("%s", line)
+            self._said = now
+        suspect = sum(int(found.get("suspect_times", 0)) for found in counts.values())
+        if suspect and not self._warned:
+            self._warned = True
+            what = counted(suspect, "event so far has a time", "events so far have times")
+            log.warning("%s in 1970 or 1900: %s", what, SUSPECT_TIMES)
+        self._judge({name: found for name, found in counts.items() if "dead_letters" in found})
+
+    def _judge(self, operators: Counts) -> None:
+        for name, found in operators.items():
+            if name in self._judged:
+                continue
+            if all_dead(found):
+                self._judged.add(name)
+                log.warning(
+                    "%s: all of the first %d events became dead letters. Their detail has the reason: "
+                    "write the stream of dead letters somewhere, or print it",
+                    name,
+                    int(found["dead_letters"]),
+                )
+            elif found.get("results", 0):
+                self._judged.add(name)
+        self._unjudged = not operators or not self._judged.issuperset(operators)
+
+
+def in_a_row(before: JobFailure | None, now: JobFailure) -> bool:
+    if before is None or now.time_ms - before.time_ms > IN_A_ROW_MS:
+        return False
+    function = function_of(now.cause)
+    return function is not None and function == function_of(before.cause)
+
+
+def all_dead(found: Mapping[str, float]) -> bool:
+    dead = found.get("dead_letters", 0)
+    return not found.get("results", 0) and dead >= max(MIN_DEAD, DEAD_SHARE * _came_in(found))
+
+
+@contextmanager
+def followed(follower: JobMonitor, every_s: float) -> Iterator[None]:
+    """Poll every `every_s` seconds on a thread while the block runs, and once at its end. Exceptions such as
+    Ctrl-C do not wait for that."""
+    ended = threading.Event()
+    wait = partial(ended.wait, every_s)
+    thread = threading.Thread(target=follow, args=(follower.look, wait), name="progress", daemon=True)
+    thread.start()
+    interrupted = True
+    try:
+        yield
+        interrupted = False
+    except Exception:
+        interrupted = False
+        raise
+    finally:
+        ended.set()
+        if not interrupted:
+            thread.join(END_S)
+
+
+def follow(look: Callable[[], None], wait: Callable[[], bool]) -> None:
+    """Call `look` after each `wait`, the last time once that returns True. Ignores failures: the job may be
+    starting or ending."""
+    ended = False
+    while not ended:
+        ended = wait()
+        with suppress(LaunchError):
+            look()
+
+
+def lines(counts: Counts) -> list[str]:
+    """One for each operator that has had an event, and for each sink that rejected results."""
+    events = [_line(name, found) for name, found in sorted(counts.items()) if _came_in(found)]
+    refused = {name: int(found.get(TOO_LARGE, 0)) for name, found in sorted(counts.items())}
+    return events + [f"{name}: {count} too large for the topic" for name, count in refused.items() if count]
+
+
+def _came_in(found: Mapping[str, float]) -> int:
+    return int(found.get("accepted", 0) + found.get("restored", 0))
+
+
+def _line(name: str, found: Mapping[str, float]) -> str:
+    def whole(metric: str) -> int:
+        return int(found.get(metric, 0))
+
+    return (
+        f"{name}: {counted(_came_in(found), 'event')} in, {counted(whole('results'), 'result')}, "
+        f"{counted(whole('dead_letters'), 'dead letter')}, {whole('in_flight')} in flight, "
+        f"{whole('pending')} waiting"
+    )
+
 
 log = logging.getLogger("forebay")
 
@@ -27,10 +203,8 @@ AGAIN = "the job was cancelled, because it failed twice in a row and a restart w
 
 
 class ProgramEnvironment(StreamExecutionEnvironment):
-    """Its `execute` monitors the job until it ends.
-
-    `log_every_s`: seconds between log lines with the job's counts; None: never.
-    """
+    """Its `execute` monitors the job until it ends. `log_every_s`: between log lines with counts; None:
+    never."""
 
     def __init__(
         self, env: StreamExecutionEnvironment, config: FlinkConfig, log_every_s: float | None
@@ -104,9 +278,7 @@ class ProgramEnvironment(StreamExecutionEnvironment):
 
 
 def awaited(client: JobClient) -> Future[JobExecutionResult]:
-    """Waits on a thread: Ctrl-C interrupts a wait of the main thread, and would break a Py4J call, which
-    logs a traceback.
-    """
+    """Waits on a thread: Ctrl-C interrupts a wait of the main thread, and would break a Py4J call."""
     result: Future[JobExecutionResult] = Future()
 
     def wait() -> None:

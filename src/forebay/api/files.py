@@ -11,8 +11,7 @@ from pydantic import BaseModel
 from pyflink.common import Types
 from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
-from forebay.api.objects import ObjectStream, check_stream
-from forebay.api.user_functions import failing_as
+from forebay.api.objects import ObjectStream, check_stream, failing_as
 from forebay.codec import decode
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.files.reader import columns_at
@@ -175,8 +174,7 @@ def write_jsonl(stream: DataStream, path: str | Path, *, name: str | None = None
 @dataclass(frozen=True)
 class JsonLine:
     """`read` decodes the element first. Raises `FunctionFailed`, naming the sink, if it is not a JSON
-    value.
-    """
+    value."""
 
     where: str
     read: Callable[[bytes], Any] | None = None
@@ -235,7 +233,6 @@ def _read(
 
 
 def timed(stream: DataStream, out_of_orderness_s: float) -> DataStream:
-    """Set events' times as timestamps, and watermarks `out_of_orderness_s` behind."""
     if not out_of_orderness_s >= 0:
         raise SettingError(f"out_of_orderness_s: expected 0 or more seconds, found {out_of_orderness_s}")
     return with_event_time(stream, out_of_orderness_ms=round(out_of_orderness_s * 1000))

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from forebay.api.models import AnswerModel
 from forebay.engine import EngineFactory
 from forebay.engine.answer import AnswerCheck
-from forebay.engine.context import ContextNeed, answer_need, check_context
 from forebay.engine.journal import JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.prompt.template import Api
-from forebay.engine.replica import ServedModel
+from forebay.engine.replica import ContextNeed, ServedModel, answer_need, check_context
 from forebay.engine.retry import RetryPolicy
 from forebay.errors import SettingError
 from forebay.fleet.cache_subscriber import check_form
 from forebay.fleet.config import FleetConfig, stall_s_for
-from forebay.fleet.disaggregated import engine_factory
+from forebay.fleet.disaggregated import check_prefill, engine_factory
 from forebay.fleet.discovery import (
     DnsReplicas,
     FileReplicas,
@@ -34,7 +33,6 @@ from forebay.fleet.discovery import (
 )
 from forebay.fleet.endpoints import KubernetesReplicas
 from forebay.fleet.policies import DEFAULT_POLICY, make_policy
-from forebay.fleet.prefill_check import check_prefill
 from forebay.flink.request_handler import InferenceSpec
 from forebay.records import JSON, Message, Sampling
 from forebay.settings import SecretRef
@@ -45,9 +43,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 ASKED_S = 3.0
-"""Timeout for checking the named model."""
 SILENT_S = 3.0
-"""A longer wait for the servers is logged."""
 
 log = logging.getLogger("forebay")
 
@@ -111,7 +107,6 @@ class Fleet:
     def factory(
         self, model: str, *, api_key: SecretRef | None, timeout_s: float, deadline_s: float, capacity: int
     ) -> EngineFactory:
-        """Opens this fleet for an operator with these limits."""
         fleet = FleetConfig(
             self.replicas,
             model=model,
@@ -126,7 +121,6 @@ class Fleet:
 
 
 def _prefill(given: Sequence[str] | Fleet) -> ReplicaList | None:
-    """The servers of `Fleet(prefill=…)`. Raises `SettingError`."""
     if not isinstance(given, Fleet):
         return FixedReplicas(tuple(given)) if given else None
     if given.prefill is not None:
@@ -207,11 +201,9 @@ class Inference:
         self.spec("checked")
 
     def answer_model(self) -> AnswerModel | None:
-        """None if `schema` is not a pydantic model."""
         return AnswerModel(self.schema) if isinstance(self.schema, type) else None
 
     def spec(self, model: str) -> InferenceSpec:
-        """The operator's spec, with the model's name. Raises `SettingError`."""
         answers = self.answer_model()
         schema = answers.schema() if answers else cast("Mapping[str, JSON] | None", self.schema)
         if schema is not None:
@@ -236,7 +228,6 @@ class Inference:
         )
 
     def templates(self) -> list[tuple[str, str]]:
-        """The templates by name."""
         found = [(f"messages[{i}].content", each.content) for i, each in enumerate(self.messages)]
         named = [
             ("prompt", self.prompt),
@@ -300,7 +291,6 @@ class Inference:
         return _beside(discover)
 
     def fleet(self) -> Fleet | None:
-        """The servers; None if `engine` is a factory."""
         if isinstance(self.engine, Fleet):
             return self.engine
         if isinstance(self.engine, str):

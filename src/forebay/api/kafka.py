@@ -33,9 +33,7 @@ from forebay.flink.types import check_sink_free, check_uid_free
 from forebay.records import DeadLetter, Event
 
 DISCOVERY_S = 10.0
-"""Seconds between searches for new partitions and topics."""
 PATIENCE_S = 20.0
-"""Seconds of retries if brokers do not answer."""
 CONNECTOR = "org.apache.flink.connector.kafka.source.KafkaSource"
 
 
@@ -257,7 +255,6 @@ def write_kafka(
 
 
 def check_checkpoints(stream: DataStream) -> None:
-    """Raise `SettingError` if the stream's environment has no checkpoints."""
     env: Any = stream.get_execution_environment()
     if not env._j_stream_execution_environment.getCheckpointConfig().isCheckpointingEnabled():
         raise SettingError(
@@ -286,7 +283,6 @@ def _check_sink(admin: KafkaAdmin, spec: SinkSpec) -> None:
 
 
 def check_connector() -> None:
-    """Raise `SettingError` if this process's Flink has no Kafka connector."""
     jvm = get_gateway().jvm
     try:
         jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(CONNECTOR)

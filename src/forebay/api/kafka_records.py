@@ -9,8 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from forebay.api.files import json_line
-from forebay.api.objects import EncodeEvent, ReadEvent
-from forebay.api.user_functions import failing_as
+from forebay.api.objects import EncodeEvent, ReadEvent, failing_as
 from forebay.codec import decode
 from forebay.connectors.kafka.sink import too_large
 from forebay.connectors.kafka.written import DEFAULTS, REQUEST, Headers, Record, fitting_record, headers_of
@@ -35,7 +34,7 @@ class WriteObject:
     the sink, for messages.
 
     Results and dead letters keep their record's key and headers. A dead letter is cut to `limit_bytes`,
-    unless `value` makes its content. `too_large`: what to do with a larger element.
+    unless `value` makes its content.
     """
 
     key: FieldTemplate | Callable[[Any], str | bytes | None] | None = None
@@ -46,9 +45,7 @@ class WriteObject:
     limit_bytes: int = DEFAULTS[REQUEST]
 
     def __call__(self, element: Any) -> Record:
-        """Raises `FunctionFailed` for a value that is not JSON, a key that is not text or bytes, a
-        template with a field that the element lacks, and errors of the functions.
-        """
+        """Raises `FunctionFailed` for a value that is not JSON, a wrong key, and errors of the functions."""
         item = self._item(element)
         key, headers = None, Headers()
         if isinstance(item, Result | DeadLetter):
@@ -63,7 +60,6 @@ class WriteObject:
             return key, json_line(value).encode(), headers
 
     def refused(self, element: Any, why: str) -> DeadLetter:
-        """For a record that is too large. Raises `FunctionFailed` if it must fail the job."""
         item = self._item(element)
         if self.too_large == "fail":
             with failing_as(self.where, "writing", item):
@@ -115,9 +111,7 @@ def fields_of(item: Any) -> Mapping[str, Any]:
 
 
 def key_of(given: KeyOf | None, holds: type | None) -> FieldTemplate | Callable[[Any], Any] | None:
-    """Check and convert `key=` for a stream of `holds` objects (None: unknown). Raises `SettingError`
-    unless it is a function, or a template with a field.
-    """
+    """Check and convert `key=` for a stream of `holds` objects (None: unknown). Raises `SettingError`."""
     if given is None:
         return None
     if isinstance(given, str):

@@ -19,8 +19,6 @@ from forebay.records import JSON, Result
 
 @dataclass(frozen=True)
 class AnswerModel:
-    """Turns answers into instances of a pydantic model. Picklable."""
-
     model: type[BaseModel]
 
     def __post_init__(self) -> None:
@@ -31,7 +29,6 @@ class AnswerModel:
             )
 
     def schema(self) -> Mapping[str, JSON]:
-        """Raises `SettingError` if pydantic cannot make one."""
         try:
             return self.model.model_json_schema()
         except (PydanticUserError, TypeError, ValueError, LookupError) as error:
@@ -41,7 +38,6 @@ class AnswerModel:
             ) from None
 
     def __call__(self, answer: JSON) -> Any:
-        """Raises `InvalidAnswer` if the model or one of its validators rejects the answer."""
         try:
             return self.model.model_validate_json(dump_json(answer))
         except ValidationError as error:
@@ -58,8 +54,6 @@ class AnswerModel:
 
 @dataclass(frozen=True)
 class ReadResult:
-    """Decodes a result with an instance of the model as its answer."""
-
     answers: AnswerModel
 
     def __call__(self, data: bytes) -> Result:

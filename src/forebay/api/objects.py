@@ -7,8 +7,9 @@ before them, so no object is pickled between the two.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
@@ -20,7 +21,7 @@ from pyflink.datastream import DataStream, FilterFunction, FlatMapFunction, MapF
 from forebay.codec import decode, encode
 from forebay.connectors.formats import result_json
 from forebay.engine.prompt import FieldTemplate, PromptTemplate, fields_in
-from forebay.errors import MalformedRecord, SettingError, TemplateFailed
+from forebay.errors import FunctionFailed, MalformedRecord, SettingError, TemplateFailed
 from forebay.flink.keying import EventText, refused
 from forebay.flink.types import BYTES
 from forebay.json_numbers import NumberRefused, check_numbers, dump_json
@@ -113,7 +114,6 @@ class ObjectStream(DataStream, Generic[T]):
 
 
 def check_stream(stream: object, where: str) -> None:
-    """Raise `SettingError`, naming the function `where`, unless `stream` is a stream."""
     if not isinstance(stream, DataStream):
         raise SettingError(f"{where}: expected a DataStream, found {_described(stream)}")
 
@@ -134,10 +134,8 @@ TextOf = str | Callable[[Event], str | None]
 None or empty, or if a field in the template is missing or null.
 """
 Templates = Iterable[tuple[str, str]]
-"""Name and text of each template of an operator."""
 TEXT_ONLY = frozenset(("text",))
 MAX_RAW_BYTES = 4096
-"""Bytes of a non-event's `repr` in its dead letter."""
 
 
 @dataclass(frozen=True)
@@ -269,7 +267,6 @@ def encoded_events(stream: Any, to_event: ToEvent | None, where: str) -> DataStr
 
 
 def check_fields(templates: Templates, fields: frozenset[str], where: str) -> None:
-    """Raise `SettingError` if a template requires a field that no event has."""
     for what, text in templates:
         missing = sorted(fields_in(text, what) - fields)
         if missing and _fails(text, fields):
@@ -304,7 +301,6 @@ class Rendered:
 
 
 def text_of(given: TextOf | None, what: str) -> EventText | None:
-    """Raises `SettingError`, naming `what`, unless it is a function, or a template with a field."""
     if given is None:
         return None
     if isinstance(given, str):
@@ -324,3 +320,41 @@ def text_of(given: TextOf | None, what: str) -> EventText | None:
 
 def key_templates(key: TextOf | None, id: TextOf | None) -> list[tuple[str, str]]:
     return [(what, text) for what, text in (("key", key), ("id", id)) if isinstance(text, str)]
+
+
+MAX_SHOWN_CHARS = 80
+MARK = " failed for "
+"""Separates the function and the element."""
+
+
+@contextmanager
+def failing_as(where: str, what: str, item: Any) -> Iterator[None]:
+    """Raise errors of the block as `FunctionFailed`, naming the sink `where`, the step `what` and the
+    element."""
+    try:
+        yield
+    except Exception as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        raise FunctionFailed(f"{where}: {what}{MARK}{shown(item)}: {said}") from error
+
+
+def shown(item: Any) -> str:
+    kind, known = type(item).__name__, dict[str, str | None]()
+    if isinstance(item, Result):
+        kind, known = "result", {"id": item.id, "key": item.key}
+    elif isinstance(item, DeadLetter):
+        kind, known = "dead letter", {"id": item.id or item.position, "key": item.key}
+    elif isinstance(item, Event):
+        kind, known = "event", {"position": item.position}
+    parts = [f"{name} {_bounded(repr(value))}" for name, value in known.items() if value]
+    return f"the {kind} with {' and '.join(parts)}" if parts else f"the {kind} {_bounded(reprlib.repr(item))}"
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
+
+
+def function_of(cause: str) -> str | None:
+    """The sink and function of a failure; None if it was not a user's function."""
+    kind = f"{FunctionFailed.__name__}: "
+    return cause.removeprefix(kind).partition(MARK)[0] if cause.startswith(kind) and MARK in cause else None

@@ -198,7 +198,6 @@ def check_inference(inference: object) -> None:
 
 
 def refuse_prompt(inference: Inference, why: str) -> None:
-    """Raise `SettingError` for settings that the operator would ignore."""
     for name in ("prompt", "messages", "schema"):
         if getattr(inference, name):
             raise SettingError(f"{why}; leave {name} out of the Inference")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pydantic import Field
 
-from forebay.engine.context import ContextNeed, answer_need
+from forebay.engine.replica import ContextNeed, answer_need
 from forebay.fields import Model
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from forebay.clock import SystemClock
 from forebay.codec import decode, encode
-from forebay.engine.context import ContextNeed
 from forebay.engine.prompt import PromptTemplate
+from forebay.engine.replica import ContextNeed
 from forebay.flink.event_time import Clocked
 from forebay.flink.infer import InferenceStreams, infer, infer_stateful
 from forebay.flink.keying import EventText

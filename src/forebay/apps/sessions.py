@@ -16,8 +16,8 @@ from pydantic import Field
 
 from forebay.apps.base import FAILURES, ApplicationSettings, Preset
 from forebay.documents import describe
-from forebay.engine.context import ContextNeed
 from forebay.engine.prompt import names_of
+from forebay.engine.replica import ContextNeed
 from forebay.errors import PromptTooLong, RecordError
 from forebay.fields import PositiveFloat, PositiveInt
 from forebay.records import JSON, Event, Message, Sampling

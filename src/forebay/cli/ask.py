@@ -170,7 +170,7 @@ class _Writer:
 
     def write(self, answer: Any) -> None:
         from forebay.connectors.formats import result_json
-        from forebay.engine.content import CUT
+        from forebay.engine.answer import CUT
         from forebay.records import DeadLetter
 
         if isinstance(answer, DeadLetter):

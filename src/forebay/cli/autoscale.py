@@ -79,11 +79,11 @@ def kubernetes(
     from forebay.deploy.controller.cluster import ClusterCalls
     from forebay.deploy.controller.loop import Controller, ControllerScaling
     from forebay.deploy.controller.scrape import scrape
-    from forebay.fleet.autoscale.base import Limits
+    from forebay.fleet.autoscale.base import ScalingLimits
 
     if pods is None and gateway_pods is None:
         raise SettingError("--pods, --gateway-pods: expected at least one of them, found none")
-    limits = Limits(min, max)
+    limits = ScalingLimits(min, max)
     scaling = ControllerScaling(
         _parts(deployments), pods, limits, requests_per_replica, settle_s, gateway_pods
     )
@@ -148,10 +148,10 @@ def ray(
     from forebay.deploy.controller.decision import Decider
     from forebay.deploy.controller.scrape import shown
     from forebay.deploy.ray.config import load_fleet
-    from forebay.fleet.autoscale.base import Limits
+    from forebay.fleet.autoscale.base import ScalingLimits
 
     # On Kubernetes, Serve is configured with the maximum number of replicas.
-    decider = Decider(Limits(min, max), requests_per_replica, settle_s, begins_with_most=True)
+    decider = Decider(ScalingLimits(min, max), requests_per_replica, settle_s, begins_with_most=True)
     read = {"--metrics": metrics or [], "--gateway-metrics": gateway_metrics or []}
     if not any(read.values()):
         raise SettingError(f"{', '.join(read)}: expected at least one of them, found none")

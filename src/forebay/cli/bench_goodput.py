@@ -25,8 +25,8 @@ from forebay.cli.bench_stream import (
 from forebay.cli.bench_stream_figures import reported, show_goodput, stream_progress
 from forebay.cli.output import JsonFile, errors_console, say
 from forebay.cli.schedule_options import LOAD
-from forebay.counted import counted
 from forebay.errors import SettingError
+from forebay.untrusted_text import counted
 
 if TYPE_CHECKING:
     from forebay.bench.stream.document import MeasuredStream

@@ -21,8 +21,8 @@ from forebay.cli.output import (
     shows_text,
 )
 from forebay.cli.schedule_options import LOAD, Burstiness, BurstsOf, EvenGaps, Ramp, Speed
-from forebay.counted import counted
 from forebay.errors import SettingError
+from forebay.untrusted_text import counted
 
 if TYPE_CHECKING:
     from forebay.bench.stream.document import MeasuredStream

@@ -12,8 +12,8 @@ import typer
 
 from forebay.cli.bench_serve import INTERRUPTED_STATUS, INVALID_STATUS
 from forebay.cli.output import results_console, say, shows_text, write_json, write_page
-from forebay.counted import counted
 from forebay.errors import ForebayError
+from forebay.untrusted_text import counted
 
 if TYPE_CHECKING:
     from rich.console import Console

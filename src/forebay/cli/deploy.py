@@ -20,9 +20,8 @@ from forebay.cli.output import (
     shows_text,
     write_json,
 )
-from forebay.counted import counted
 from forebay.errors import SettingError
-from forebay.untrusted_text import replace_controls
+from forebay.untrusted_text import counted, replace_controls
 
 if TYPE_CHECKING:
     from forebay.deploy.kubernetes import Deployment, Manifest

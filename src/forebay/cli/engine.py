@@ -17,12 +17,12 @@ from forebay.cli.output import (
     shows_text,
     write_json,
 )
-from forebay.counted import counted
 from forebay.errors import SettingError
 from forebay.settings import load_settings
+from forebay.untrusted_text import counted
 
 if TYPE_CHECKING:
-    from forebay.engine.launch import Replica
+    from forebay.engine.launch import LocalReplica
 
 MAX_PORTS = 10
 
@@ -144,7 +144,7 @@ def down(
         typer.echo(f"{len(ended)} replica(s) stopped.")
 
 
-def _state(replica: Replica) -> str:
+def _state(replica: LocalReplica) -> str:
     from forebay.engine.launch import is_healthy
 
     if not replica.alive:
@@ -152,7 +152,7 @@ def _state(replica: Replica) -> str:
     return "healthy" if is_healthy(replica) else "not answering"
 
 
-def _show(replicas: Sequence[Replica], json: str | None) -> None:
+def _show(replicas: Sequence[LocalReplica], json: str | None) -> None:
     from rich.table import Column, Table
 
     rows: list[dict[str, Any]] = [

@@ -17,9 +17,9 @@ from forebay.cli.output import (
     shows_text,
     write_json,
 )
-from forebay.counted import counted
 from forebay.errors import SettingError
 from forebay.settings import load_settings
+from forebay.untrusted_text import counted
 
 fleet = typer.Typer(help="Replicas that runs scale.", no_args_is_help=True)
 

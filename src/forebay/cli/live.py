@@ -12,10 +12,9 @@ from rich.text import Text
 
 from forebay.cli.output import say, shows_text, write_json
 from forebay.connectors.event_time import SUSPECT_TIMES
-from forebay.counted import counted
 from forebay.fleet.autoscale.topic_queue import TopicBacklog
 from forebay.pipeline.snapshot import Scaling, Snapshot, Throughput, span
-from forebay.untrusted_text import replace_controls
+from forebay.untrusted_text import counted, replace_controls
 
 PLAIN_EVERY_S = 30.0
 QUIET_S = 5.0

@@ -19,10 +19,9 @@ from forebay.engine.launch.dtype import (
     known_type,
     read_processor,
 )
-from forebay.engine.launch.environment import NEEDED_BYTES, environment_ready
+from forebay.engine.launch.environment import NEEDED_BYTES, environment_ready, model_ready
 from forebay.engine.launch.local import machine_registry, threads_on
-from forebay.engine.launch.model import model_ready
-from forebay.engine.launch.registry import Replica
+from forebay.engine.launch.registry import LocalReplica
 from forebay.engine.launch.replicas import PORT_BASE
 from forebay.engine.launch.spec import GIB, MIN_KV_GIB, OVERHEAD_GIB, available_memory_gib, usable_cores
 from forebay.errors import LaunchError
@@ -164,7 +163,7 @@ def check_ports(base: int = PORT_BASE) -> Finding:
     return Finding("ports", Severity.OK, f"{port} is free")
 
 
-def check_replicas(replicas: Iterable[Replica]) -> Finding:
+def check_replicas(replicas: Iterable[LocalReplica]) -> Finding:
     """Replicas that `forebay engine up` left running and that died since."""
     listed = list(replicas)
     dead = [replica for replica in listed if not replica.alive]

@@ -27,10 +27,9 @@ from forebay.cli.output import (
     write_json,
 )
 from forebay.cli.show import PAGE
-from forebay.counted import counted
 from forebay.errors import PipelineFailed, SettingError
 from forebay.settings import load_settings
-from forebay.untrusted_text import replace_controls
+from forebay.untrusted_text import counted, replace_controls
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -21,8 +21,8 @@ from forebay.cli.output import (
     shows_text,
     write_json,
 )
-from forebay.counted import counted
 from forebay.errors import SettingError
+from forebay.untrusted_text import counted
 
 if TYPE_CHECKING:
     from forebay.planning.simulate import Figures

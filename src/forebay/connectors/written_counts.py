@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from forebay.engine.content import CUT
+from forebay.engine.answer import CUT
 from forebay.flink.metrics import MAX_CAUSES, OTHER
 from forebay.records import DeadLetter, Result
 

@@ -14,8 +14,7 @@ from forebay.records import Completion, Request
 
 class Deadline:
     """A record's time limit. After the first call, all time counts; before it, only time in which no engine
-    is available: queueing for a slow but working engine is not late. Moments are passed in, on the monotonic
-    clock."""
+    is available: queueing for a slow but working engine is not late. Times are monotonic."""
 
     __slots__ = ("_left_s", "_since_s", "begun_s")
 
@@ -57,9 +56,7 @@ class Engine(Protocol):
         """
         ...
 
-    async def close(self) -> None:
-        """Release connections; aborts calls in flight."""
-        ...
+    async def close(self) -> None: ...
 
 
 class EngineFactory(Protocol):

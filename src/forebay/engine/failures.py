@@ -1,8 +1,5 @@
-"""Map a replica's error responses to the classes of `forebay.errors`.
-
-Patterns come from OpenAI's error codes (`context_length_exceeded`) and from vLLM's and SGLang's messages for
-prompts that exceed the context.
-"""
+"""Map a replica's error responses to the classes of `forebay.errors`, by OpenAI's error codes and the
+messages of vLLM and SGLang."""
 
 from __future__ import annotations
 

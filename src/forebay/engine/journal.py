@@ -45,7 +45,7 @@ EVICT_EVERY = 64
 
 @dataclass(frozen=True, slots=True)
 class JournalConfig:
-    """Where a journal is and how large it may get. Picklable; `Journal(config)` opens it.
+    """Where a journal is and how large it may get. Picklable.
 
     `max_bytes` counts values and `ENTRY_OVERHEAD_BYTES` for each; file and log may be some MB larger. With
     `max_age_s=None`, entries never expire.
@@ -66,11 +66,8 @@ class JournalConfig:
 
 @dataclass(frozen=True, slots=True)
 class JournalCounts:
-    """Counters of one `Journal` object.
-
-    `failed`: reads, writes and evictions that SQLite rejected. `dropped`: answers not written because
-    `MAX_WAITING` others were waiting.
-    """
+    """`failed`: reads, writes and evictions that SQLite rejected. `dropped`: answers not written because
+    `MAX_WAITING` others were waiting."""
 
     hits: int = 0
     misses: int = 0
@@ -107,10 +104,8 @@ class Journal:
             return JournalCounts(**self._tally)
 
     async def get(self, request_hash: str) -> Completion | None:
-        """The answer for that hash, or None if there is none or it is too old.
-
-        Its usage is that of the original call; its timing is zero.
-        """
+        """The answer for that hash, with the usage of the original call and no timing; None if it is missing
+        or too old."""
         oldest_ms = self._oldest_ms()
         row, found = self._read(request_hash), None
         if row is not None and (oldest_ms is None or row[0] >= oldest_ms):

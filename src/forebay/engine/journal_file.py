@@ -25,10 +25,9 @@ ENTRY_OVERHEAD_BYTES = 160
 """What an entry takes besides its value: its row, its hash, and its place in the index of hashes."""
 
 EVICT_AT_MOST = 128
-"""Entries removed per step; writers of other processes wait at most for one step."""
+"""Per step; writers of other processes wait at most for one step."""
 
 LOG_BYTES = 16_777_216
-"""The log is truncated to this size after a burst."""
 
 TABLES = (
     "CREATE TABLE answers (seq INTEGER PRIMARY KEY, hash TEXT NOT NULL UNIQUE, written_ms INTEGER NOT NULL, "
@@ -117,8 +116,8 @@ def _prepare(connection: sqlite3.Connection, path: Path, pause: Callable[[float]
 def _write_ahead(connection: sqlite3.Connection, pause: Callable[[float], None]) -> str:
     """Switch the file to a write-ahead log; returns the resulting mode.
 
-    If two processes switch a new file at once, SQLite does not wait as it does elsewhere: one gets "database
-    is locked" immediately. So this retries itself.
+    Retries: if two processes switch a new file at once, SQLite does not wait as it does elsewhere; one gets
+    "database is locked".
     """
     connection.execute("PRAGMA busy_timeout = 0")
     for left in range(round(OPEN_TIMEOUT_S / PAUSE_S), -1, -1):

@@ -33,9 +33,7 @@ SAMPLE = re.compile(
 @dataclass(frozen=True, slots=True)
 class ReplicaCounters:
     """Totals since the replica started, over all its engines and models; None if it does not report them.
-
-    Prefix cache queries and hits are in tokens.
-    """
+    Prefix cache queries and hits are in tokens."""
 
     prompt_tokens: float | None = None
     generation_tokens: float | None = None

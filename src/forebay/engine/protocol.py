@@ -1,8 +1,4 @@
-"""The OpenAI protocol in vLLM's dialect: a request as a body, the bytes of an answer as a text. No I/O.
-
-Chat (`/v1/chat/completions`) and plain completions (`/v1/completions`), each as one JSON document or as a
-stream of events.
-"""
+"""The OpenAI protocol in vLLM's dialect: a request as a body, the bytes of an answer as a text. No I/O."""
 
 from __future__ import annotations
 
@@ -106,7 +102,6 @@ class AnswerReader:
 
     @property
     def reasoning(self) -> str | None:
-        """What the model wrote before its answer, if the engine separates it."""
         return "".join(self._reasoning) or None
 
     @property
@@ -114,7 +109,6 @@ class AnswerReader:
         return "".join(self._refusal) or None
 
     def take_chunk(self, data: bytes) -> bool:
-        """Read one event of a stream; returns whether it had content."""
         return self._take(data, "delta")
 
     def take_whole(self, data: bytes) -> None:
@@ -218,12 +212,10 @@ BOM = b"\xef\xbb\xbf"
 
 
 class SseParser:
-    """Parses server-sent events incrementally: feed it chunks of bytes; it returns the data of complete
-    events.
+    """Parses server-sent events incrementally (HTML standard, 9.2.6).
 
-    The format is that of the HTML standard, section 9.2.6. Stricter in one point: an unknown field name is an
-    error, so that other data is not taken for a short stream. Holds at most `max_event_bytes` of an
-    unfinished event. Linear in the number of bytes fed.
+    Stricter in one point: an unknown field name is an error, so that other data is not taken for a short
+    stream. Holds at most `max_event_bytes` of an unfinished event. Linear in the bytes fed.
     """
 
     __slots__ = (
@@ -248,10 +240,8 @@ class SseParser:
         self._at_start = True
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The data of the events that `chunk` completes, in order.
-
-        Raises `ProtocolViolation` if a line is not a field of an event stream, or an event is too large.
-        """
+        """The data of the events that `chunk` completes. Raises `ProtocolViolation` if a line is not a field,
+        or an event is too large."""
         if self._skip_lf and chunk:
             self._skip_lf = False
             chunk = chunk.removeprefix(b"\n")
@@ -278,10 +268,8 @@ class SseParser:
         return events
 
     def end(self) -> None:
-        """End the stream. Raises `ProtocolViolation` if its unfinished line is garbage.
-
-        An event without its closing blank line is dropped, as in the standard.
-        """
+        """End the stream. Raises `ProtocolViolation` if its unfinished line is garbage; an event without its
+        closing blank line is dropped."""
         line = bytes(self._rest)
         if line and not any(field.startswith(line[:6]) for field in (b"data", *OTHER_FIELDS)):
             self._take(line)

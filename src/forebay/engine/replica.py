@@ -1,4 +1,4 @@
-"""One replica as a fleet uses it: it answers requests, and reports its health, load and models."""
+"""One replica as a fleet uses it: it answers requests, and reports its health, load, models and context."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ from forebay.engine.client import MAX_ERROR_BYTES, HttpEngine, request_headers
 from forebay.engine.failures import Redactor, error_from_status
 from forebay.engine.load import ReplicaCounters, parse_cache_tokens, parse_metrics
 from forebay.engine.protocol import CHAT_PATH, EMBED_PATH, PROMPT_PATH
-from forebay.errors import AttemptTimeout, BadRequest, EngineError, ModelNotFound, ProtocolViolation
+from forebay.errors import (
+    AttemptTimeout,
+    BadRequest,
+    EngineError,
+    ModelNotFound,
+    ProtocolViolation,
+    SettingError,
+)
 from forebay.records import Completion, ReplicaLoad, Request
 
 MAX_MODELS_BYTES = 1 << 20
@@ -29,13 +36,8 @@ NO_LIST = (BadRequest, ModelNotFound, ProtocolViolation)
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that a replica serves.
-
-    Attributes:
-        name: Its name in requests.
-        max_model_len: Its context in tokens, if the replica reports it.
-        card: All that the replica lists about it, as in `/v1/models`.
-    """
+    """A model that a replica serves. `max_model_len`: its context in tokens, if reported; `card`: all that
+    `/v1/models` has."""
 
     name: str
     max_model_len: int | None = None
@@ -51,8 +53,7 @@ class ReplicaEngine(Protocol):
         deadline: Deadline | None = None,
         on_content: Callable[[], None] | None = None,
     ) -> Completion:
-        """Like `Engine.complete`. `on_content` is called per chunk; for an answer in one piece, once at its
-        end."""
+        """Like `Engine.complete`. `on_content` is called per chunk, or once for an answer in one piece."""
         ...
 
     async def close(self) -> None: ...
@@ -84,8 +85,7 @@ class ReplicaConnection(Protocol):
 
 
 class HttpReplica:
-    """A `ReplicaConnection` over HTTP. Polls use one connection that is kept, separate from the requests'.
-    `stream`: see `HttpEngine`."""
+    """A `ReplicaConnection` over HTTP. Polls use one connection that is kept, separate from the requests'."""
 
     def __init__(
         self, url: str, *, api_key: str | None = None, stream: bool = True, clock: Clock | None = None
@@ -180,3 +180,36 @@ def _model(entry: Any) -> ServedModel:
     if not isinstance(name, str):
         raise TypeError("a model's id is not a string")
     return ServedModel(name, length if type(length) is int and length > 0 else None, entry)
+
+
+@dataclass(frozen=True, slots=True)
+class ContextNeed:
+    """The context that the largest call takes.
+
+    `tokens`: prompt and answer together. `key`: the setting that decides it, for `adjustable` of the tokens,
+    at `least` this many. `what`: the call, for messages.
+    """
+
+    tokens: int
+    key: str
+    what: str
+    adjustable: int
+    least: int = 1
+
+
+def check_context(need: ContextNeed, served: ServedModel) -> None:
+    """Raise `SettingError` if the context of `served` is known and shorter than `need`."""
+    context = served.max_model_len
+    if context is None or need.tokens <= context:
+        return
+    most = need.adjustable - (need.tokens - context)
+    lower = f", or set {need.key} to at most {most}" if most >= need.least else ""
+    raise SettingError(
+        f"{need.key}: {need.what} takes up to {need.tokens:,} tokens of context, and the model "
+        f"{served.name!r} has {context:,}: start the engine with a longer context (vLLM: `--max-model-len "
+        f"{need.tokens}`, `forebay engine up --max-model-len {need.tokens}`){lower}"
+    )
+
+
+def answer_need(max_tokens: int) -> ContextNeed:
+    return ContextNeed(max_tokens + 1, "sampling.max_tokens", "the answer with its prompt", max_tokens)

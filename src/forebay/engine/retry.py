@@ -12,18 +12,82 @@ from math import inf
 
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Deadline, Engine
-from forebay.engine.answer import AnswerCheck
-from forebay.engine.content import check_content, repeats
+from forebay.engine.answer import CUT, AnswerCheck
+from forebay.engine.failures import Redactor
 from forebay.errors import (
+    AnswerRefused,
     AttemptTimeout,
+    ContentFiltered,
+    EmptyAnswer,
     EngineError,
     InvalidAnswer,
+    OutOfTokens,
     Overloaded,
     RateLimited,
+    ServerFault,
     SettingError,
+    ToolCalled,
     Unreachable,
 )
-from forebay.records import JSON, Completion, Request
+from forebay.records import JSON, Completion, Request, Sampling
+from forebay.untrusted_text import counted
+
+QUOTE = Redactor()
+
+FILTERED = "content_filter"
+TOOLS = frozenset(("tool_calls", "function_call"))
+BROKEN_OFF = frozenset(("abort", "error"))
+
+
+def check_content(completion: Completion, sampling: Sampling) -> None:
+    """Raise the `EngineError` of the cause if `completion` contains no answer. A cut text is an answer."""
+    reason = completion.finish_reason
+    if completion.refusal:
+        raise AnswerRefused(f"the model refused to answer: {QUOTE(completion.refusal)}")
+    if reason == FILTERED:
+        raise ContentFiltered(
+            f"a content filter of the engine stopped the answer (finish_reason {FILTERED}) after "
+            f"{len(completion.text)} characters"
+        )
+    if completion.tool is not None or reason in TOOLS:
+        raise ToolCalled(
+            f"the model called the tool {QUOTE(completion.tool or '')!r} instead of answering; remove "
+            f"`tools` from sampling.extra, or set `tool_choice: none` there"
+        )
+    if reason in BROKEN_OFF:
+        raise ServerFault(f"the engine aborted its answer (finish_reason {reason})")
+    if not completion.text.strip():
+        raise _no_content(completion, sampling)
+
+
+def repeats(sampling: Sampling) -> bool:
+    extra = sampling.extra
+    temperature = extra.get("temperature", sampling.temperature)
+    return temperature == 0 or extra.get("seed", sampling.seed) is not None
+
+
+def _no_content(completion: Completion, sampling: Sampling) -> OutOfTokens | EmptyAnswer:
+    used = completion.usage.completion_tokens
+    thought = completion.reasoning
+    found = f": {QUOTE(thought)}" if thought else ""
+    if completion.finish_reason == CUT:
+        spent = "reasoning tokens" if thought else "tokens of white space" if completion.text else "tokens"
+        if used and used < sampling.max_tokens:
+            return OutOfTokens(
+                f"no content: after {used} {spent} the model's context was full; shorten the prompt, or "
+                f"start the engine with a longer context{found}"
+            )
+        less = " or let the model reason less" if thought else ""
+        return OutOfTokens(
+            f"no content: {used or sampling.max_tokens} {spent} used up max_tokens ({sampling.max_tokens}); "
+            f"raise sampling.max_tokens{less}{found}"
+        )
+    what = "reasoned and then stopped without content" if thought else "stopped without content"
+    return EmptyAnswer(
+        f"no content: the model {what} after {counted(used, 'token')} "
+        f"(finish_reason {completion.finish_reason}){found}"
+    )
+
 
 OnRetry = Callable[[EngineError, int, float], None]
 """Called with the error, the number of the failed attempt (from 1) and the seconds until the next."""
@@ -81,8 +145,8 @@ class RetryPolicy:
         """Seconds to wait after attempt number `attempt` (from 1) failed with `error`; None to give up.
 
         `alike`: how many attempts, this one included, failed with the same limit. The wait always ends before
-        the deadline, in `left_s`: a longer backoff becomes half of the time left, so that the last chances
-        are used, and a longer `Retry-After` of the replica means no retry. `jitter_unit` is in [0, 1).
+        the deadline, in `left_s`: a longer backoff becomes half of the time left, and a longer `Retry-After`
+        means no retry. `jitter_unit` is in [0, 1).
         """
         if not error.retryable or alike >= self.limit(error):
             return None
@@ -102,7 +166,6 @@ class RetryPolicy:
         return left_s / 2
 
     def limit(self, error: EngineError) -> float:
-        """How many attempts may fail with this kind of retryable error."""
         if isinstance(error, Unreachable | Overloaded | RateLimited):
             return inf
         return self.max_invalid_answers if isinstance(error, InvalidAnswer) else self.max_attempts
@@ -121,8 +184,8 @@ def names_time(error: EngineError) -> bool:
 class Outcome:
     """How a request ended: `completion` and `answer`, or the last `error`; never both.
 
-    `answer`: the parsed JSON value if it was checked, else the text. `attempts`: number of calls.
-    `elapsed_s`: from the first one to the end; `called_s`: the last one.
+    `answer`: the parsed JSON value if it was checked, else the text. `elapsed_s`: from the first call to the
+    end; `called_s`: the last one.
     """
 
     attempts: int
@@ -148,9 +211,9 @@ async def complete_with_retry(
     """Call `engine` until `request` is answered, or the policy or the deadline ends it.
 
     `timeout_s`: how long a call may make no progress. `deadline_s`: for all calls and pauses, without the
-    time for which a working engine holds the first one back. If no time is left, there is no call and the
-    outcome has an `AttemptTimeout`. A completion without an answer (`check_content`), or one that `check`
-    rejects, is a failure. Never raises engine errors; cancellation aborts the call.
+    time for which a working engine holds the first one back. A completion without an answer
+    (`check_content`), or one that `check` rejects, is a failure. Never raises engine errors; cancellation
+    aborts the call.
     """
     time = clock or SystemClock()
     if deadline_s <= 0:

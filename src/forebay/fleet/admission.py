@@ -18,39 +18,31 @@ Item = TypeVar("Item")
 
 
 class Policy(Protocol):
-    """A rule that chooses the replica for a request.
-
-    It must not change the fleet. It may keep state of its own, such as a turn or a random generator; the same
-    calls in the same order return the same choices.
-    """
+    """Chooses the replica for a request. Must not change the fleet; equal calls in equal order return equal
+    choices."""
 
     def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
-        """Return the number of an available replica; there is at least one.
-
-        `cached`: how many of the prompt's tokens each replica's prefix cache should hold.
-        """
+        """Return the number of an available replica; there is at least one. `cached`: prompt tokens in each
+        prefix cache."""
         ...
 
 
 class Dispatcher(Protocol[Item]):
     """Decides when each request is sent, and where.
 
-    The owner calls `add` for each request. It calls `ready` after each `add`, each first token and each end
-    of a request, when a replica becomes available, and at `wake_s`. It sends what `ready` returns at once.
+    The owner calls `ready` after each `add`, first token and end of a request, when a replica becomes
+    available, and at `wake_s`.
     """
 
     wake_s: float
-    """When to call `ready` if nothing happens until then; may be infinite."""
 
     def add(self, item: Item, demand: RoutingRequest, now_s: float) -> None: ...
 
     def ready(self, now_s: float) -> list[tuple[Item, InFlightRequest]]:
-        """Return the requests to send now, in order. They are counted as in flight already."""
+        """Return the requests to send now, in order. They count as in flight already."""
         ...
 
-    def remove(self, item: Item) -> None:
-        """Forget a request. One that does not wait is ignored."""
-        ...
+    def remove(self, item: Item) -> None: ...
 
     def expired(self) -> list[Item]:
         """Return the requests whose deadline has passed since the last call."""
@@ -96,19 +88,16 @@ class ImmediateDispatcher(Generic[Item]):
 LOOK_AHEAD = 32
 """How many requests for busy replicas may be skipped to find one for an idle replica."""
 NEVER_DUE_S = 3600.0
-"""When a request without a due time is due after its arrival: behind the others, but not last forever."""
+"""Due time after arrival of a request that has none: behind the others, but not last forever."""
 MIN_WAKE_S = 0.001
 
 Waiting = tuple[float, int, int, Item, RoutingRequest]
-"""The time it is ordered by, its priority, its number, the item and its demand."""
+"""Sort time, priority, number, item, demand."""
 
 
 class ReplicaRoom(NamedTuple):
-    """The replicas as one call of `Admission.ready` sees them.
-
-    `has_room`: whether each takes one more request. `queues`: seconds until it has prefilled its requests,
-    and those that wait for it. `turns_s`: if it is full, seconds until the next request ends.
-    """
+    """The replicas in one call of `ready`. `queues`: seconds of queued prefill, and of the requests that wait
+    for it. `turns_s`: seconds until a full one has a place."""
 
     has_room: NDArray[np.bool_]
     queues: Vector
@@ -119,9 +108,7 @@ class ReplicaRoom(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """The best replica for a request. `first_s`: seconds until its first token there. `late`: it cannot be in
-    time. `fits`: the replica has room for it now.
-    """
+    """The best replica for a request, and the seconds until its first token there."""
 
     replica: int
     cached: Vector
@@ -134,13 +121,12 @@ class Admission(Generic[Item]):
     """The default dispatcher: sends a request when its best replica has room.
 
     A replica has room while its queued prefill is shorter than one of its steps (`ReplicaTable.hold_s`), or
-    while fewer requests wait for a first token than it works on together (`ReplicaTable.prefill_slots`). It
-    never gets more than `ReplicaTable.window`. Whatever a replica reports, it has room for one of our
-    requests, so a wrong report cannot stop the stream.
+    while fewer requests wait for a first token than it works on together (`prefill_slots`); never for more
+    than `window`. Whatever it reports, it has room for one of our requests: a wrong report cannot stop the
+    stream.
 
-    Requests are ordered by the time they are due, then priority, then arrival. The more requests a tenant has
-    waiting, the later its next ones are due. Requests that cannot be in time wait until nothing else can be
-    sent, unless they keep their place. Expired ones are dropped.
+    Order: due time, priority, arrival. A tenant's requests are due later the more of them wait. Those that
+    cannot be in time wait until nothing else can be sent, unless they keep their place.
 
     A request whose best replica is full waits for it and counts as queued work there. So only as many wait
     for a cached prefix as it is worth.

@@ -1,8 +1,7 @@
-"""KV-cache events as vLLM publishes them (form of vLLM 0.32), and what they show about evictions.
+"""KV-cache events as vLLM 0.32 publishes them, and what they show about evictions.
 
 A message has three frames: topic, sequence number (8 bytes, big-endian, from 0 on), and in msgpack an array
-`[time, events, …]`. An event is a map with its `type` (vLLM 0.32) or an array that begins with it (older
-ones).
+`[time, events, …]`. An event is a map with its `type`, or in older versions an array that begins with it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from forebay.errors import ProtocolViolation
 MAX_MESSAGE_BYTES = 2 << 20
 """About 400,000 tokens in one step of the engine. Parsing a hostile one takes about 70 times its bytes."""
 MAX_ITEMS = 1 << 18
-"""Items of one array: events of a step, blocks or tokens of a prompt."""
 MAX_GROUP = 64
 DEVICE = "GPU"
 """vLLM's name for the memory of any device. Other tiers are not the prefix cache."""
@@ -38,14 +36,11 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Blocks that were evicted."""
-
     blocks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Cleared:
-    """All blocks are gone."""
+class Cleared: ...
 
 
 CacheEvent = Stored | Removed | Cleared
@@ -60,9 +55,9 @@ class CacheMessage:
 
 
 def read_message(frames: Sequence[bytes]) -> CacheMessage:
-    """Parse the events in `frames`. Unknown kinds, sliding windows and other memory tiers are left out.
+    """Parse the events in `frames`, without unknown kinds, sliding windows and other memory tiers.
 
-    Time and memory are proportional to the frames, at most `MAX_MESSAGE_BYTES` in all. Raises only
+    Time and memory are proportional to the frames, at most `MAX_MESSAGE_BYTES`. Raises only
     `ProtocolViolation`.
     """
     if len(frames) != 3 or len(frames[1]) != 8 or sum(map(len, frames)) > MAX_MESSAGE_BYTES:
@@ -115,21 +110,18 @@ def _number(block: Any) -> int:
 
 
 MAX_SAMPLED = 2048
-"""Sampled blocks per replica. A larger sample is halved."""
+"""Per replica. A larger sample is halved."""
 WITNESSES = 5
 """The median of this many evictions counts: another copy of one block may still be in use."""
 
 
 class CacheHorizon:
-    """Finds the time before which unused blocks are no longer cached.
+    """Finds the time before which unused blocks are no longer cached, `horizon_s`; it never decreases.
 
     The published blocks are of tokens and ours are of text, so they cannot be matched. But an engine evicts
-    the least recently used blocks first. Once a block from some time is evicted, everything last used before
-    that time is gone. `horizon_s` is such a time; it never decreases, and lost messages only leave it too
-    early.
-
-    Memory is bounded: only a fixed share of the blocks is kept, chosen by hash (spatial sampling, Waldspurger
-    and others 2015).
+    the least recently used blocks first: once a block from some time is evicted, everything last used before
+    that time is gone. Lost messages only leave the horizon too early. Only a fixed share of the blocks is
+    kept, chosen by hash (spatial sampling, Waldspurger and others 2015).
     """
 
     def __init__(self) -> None:
@@ -146,11 +138,8 @@ class CacheHorizon:
         return len(self._moments)
 
     def read(self, message: CacheMessage, now_s: float) -> bool:
-        """Count a message; returns whether the replica has lost its whole cache.
-
-        The message reports it, or sequence numbers start again because the replica restarted. A gap leaves
-        the horizon as it is.
-        """
+        """Count a message; returns whether the replica has lost its whole cache: it reports that, or
+        restarted."""
         lost = False
         if self._next is not None and message.sequence < self._next:
             self.restarts += 1
@@ -194,7 +183,7 @@ class CacheHorizon:
 
 
 MAX_BLOCKS = 16_384
-"""Blocks per replica whose last use is kept, latest first: about two million tokens."""
+"""Per replica, latest first: about two million tokens."""
 
 
 class BlockUsage:
@@ -207,7 +196,6 @@ class BlockUsage:
         return len(self._used)
 
     def used(self, blocks: Iterable[int], now_s: float) -> None:
-        """Mark blocks as used. A time before the last one only delays what `take_before` returns."""
         used = self._used
         for block in blocks:
             used[block] = now_s
@@ -216,7 +204,6 @@ class BlockUsage:
             used.popitem(last=False)
 
     def take_before(self, moment_s: float) -> list[int]:
-        """Remove and return the blocks last used before `moment_s`."""
         taken = []
         while self._used:
             block, at_s = next(iter(self._used.items()))
@@ -235,7 +222,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CacheEventCounts:
-    """Counts of one replica: messages read, missed and malformed, restarts, and text blocks forgotten."""
+    """Counts of one replica; `forgotten` are text blocks."""
 
     read: int
     missed: int
@@ -261,7 +248,6 @@ class CacheWatch:
         )
 
     def used(self, blocks: Sequence[int], now_s: float) -> None:
-        """Mark the blocks of a request that was sent to the replica or ended there."""
         self._usage.used(blocks, now_s)
 
     def receive(self, frames: Sequence[bytes], now_s: float) -> bool:
@@ -280,7 +266,6 @@ class CacheWatch:
         return lost
 
     def restarted(self) -> None:
-        """Forget everything: the replica has restarted."""
         self._horizon.clear()
         self._usage.clear()
 

@@ -1,4 +1,9 @@
-"""Where a replica publishes its KV-cache events, and the subscription to them."""
+"""The subscription to a replica's KV-cache events: its address, and a subscriber's side of ZeroMQ's wire
+protocol in bounded memory (ZMTP 3.0, https://rfc.zeromq.org/spec/23).
+
+libzmq collects all frames of a message before it delivers the first one, and bounds only each frame: one
+message without end takes all memory. So it cannot be used with publishers that are not trusted with that.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,6 @@ from yarl import URL
 
 from forebay.errors import ProtocolViolation, SettingError
 from forebay.fleet.cache_events import MAX_MESSAGE_BYTES
-from forebay.fleet.zmtp import read_frames, subscribe
 
 FORM = re.compile(r"tcp://\{host\}:(?:([0-9]{1,5})|\{port([+-][0-9]{1,5})\})")
 
@@ -29,10 +33,9 @@ def check_form(form: str) -> str:
 
 
 def cache_endpoint(form: str, replica: str) -> str:
-    """Return the address for the replica with this URL.
+    """Return the address for the replica with this URL. Raises `SettingError` for an invalid form or port.
 
-    `form` is `tcp://{host}:5557`, or `tcp://{host}:{port+200}` to add a number to the URL's port. Raises
-    `SettingError` for any other form or an invalid port.
+    `form` is `tcp://{host}:5557`, or `tcp://{host}:{port+200}` to add a number to the URL's port.
     """
     match = FORM.fullmatch(check_form(form))
     assert match is not None
@@ -59,11 +62,8 @@ REST = 4
 
 
 class CacheSubscriber:
-    """Connections to publishers; belongs to one event loop. Opens nothing before `follow`.
-
-    Connections are retried without end, also after a message that is too large. A publisher that is faster
-    than its reader loses messages, which it does not keep for long.
-    """
+    """Connections to publishers; belongs to one event loop. Retried without end, also after a message that is
+    too large. A publisher that is faster than its reader loses messages."""
 
     async def follow(self, endpoint: str, receive: Callable[[list[bytes]], None]) -> None:
         """Pass each message to `receive` until cancelled."""
@@ -82,7 +82,6 @@ class CacheSubscriber:
 
 
 async def _listen(url: URL, receive: Callable[[list[bytes]], None]) -> None:
-    """Receive messages until the connection ends. Raises what ended it."""
     loop = asyncio.get_running_loop()
     reader, writer = await asyncio.open_connection(url.host, url.port)
     late = loop.call_later(SUBSCRIBE_S, writer.transport.abort)
@@ -116,8 +115,72 @@ def _pass_on(receive: Callable[[list[bytes]], None], endpoint: str, frames: list
 
 
 def _probe(connection: socket.socket) -> None:
-    """Let the system find out if the publisher's machine has gone."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", PROBE_S), ("TCP_KEEPINTVL", PROBE_S), ("TCP_KEEPCNT", 2)):
         if hasattr(socket, name):  # Not on all systems.
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+MAX_FRAMES = 16
+MAX_COMMAND_BYTES = 4096
+MORE, LONG, COMMAND = 1, 2, 4
+SIGNATURE = b"\xff" + bytes(8) + b"\x7f"
+GREETING = SIGNATURE + b"\3\0" + b"NULL".ljust(20, b"\0") + bytes(32)
+READY = b"\5READY\x0bSocket-Type\0\0\0\3SUB"
+SUBSCRIBE_ALL = b"\0\1\1"
+
+
+async def subscribe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Subscribe to all topics. Raises `ProtocolViolation`."""
+    writer.write(GREETING + bytes((COMMAND, len(READY))) + READY)
+    greeting = await reader.readexactly(len(GREETING))
+    if greeting[0] != 0xFF or greeting[9] != 0x7F or greeting[10] < 3:
+        raise ProtocolViolation("expected ZeroMQ's greeting of version 3 or newer")
+    if greeting[12:32].rstrip(b"\0") != b"NULL":
+        raise ProtocolViolation("expected a ZeroMQ socket without authentication (mechanism NULL)")
+    flags, body = await _frame(reader, MAX_COMMAND_BYTES)
+    if flags != COMMAND or not body.startswith(b"\5READY"):
+        raise ProtocolViolation("expected ZeroMQ's READY")
+    writer.write(SUBSCRIBE_ALL)
+
+
+async def read_frames(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, max_bytes: int
+) -> list[bytes]:
+    """The frames of the next message, or none for a command. Answers pings.
+
+    Raises `ProtocolViolation` for more than `max_bytes` or `MAX_FRAMES`, before the message is received as a
+    whole. As many commands may come between them: the caller rests between messages only.
+    """
+    frames: list[bytes] = []
+    left, commands = max_bytes, 0
+    while True:
+        flags, body = await _frame(reader, left)
+        if flags & COMMAND:
+            if body.startswith(b"\4PING"):
+                pong = b"\4PONG" + body[7:23]
+                writer.write(bytes((COMMAND, len(pong))) + pong)
+                await writer.drain()
+            if not frames:
+                return []
+            commands += 1
+            if commands > MAX_FRAMES:
+                raise ProtocolViolation(f"a message with more than {MAX_FRAMES} commands between its frames")
+            continue
+        frames.append(body)
+        left -= len(body)
+        if not flags & MORE:
+            return frames
+        if len(frames) == MAX_FRAMES:
+            raise ProtocolViolation(f"a message of more than {MAX_FRAMES} frames")
+
+
+async def _frame(reader: asyncio.StreamReader, max_bytes: int) -> tuple[int, bytes]:
+    flags = (await reader.readexactly(1))[0]
+    size = int.from_bytes(await reader.readexactly(8 if flags & LONG else 1), "big")
+    if flags & ~(MORE | LONG | COMMAND) or (flags & COMMAND and flags & MORE):
+        raise ProtocolViolation(f"expected a ZeroMQ frame, found the flags {flags:#x}")
+    max_bytes = MAX_COMMAND_BYTES if flags & COMMAND else max_bytes
+    if size > max_bytes:
+        raise ProtocolViolation(f"a frame of {size} bytes, of at most {max_bytes} that are left for it")
+    return flags & (MORE | COMMAND), await reader.readexactly(size)

@@ -37,7 +37,6 @@ from forebay.fleet.served import serves
 from forebay.settings import read_secret
 
 TICK_S = 0.25
-"""How often to look for stalled replicas."""
 LATE_S = 1.0
 """A tick that is late by this much shows that this process was paused."""
 
@@ -70,7 +69,6 @@ class FleetClient:
             connect=connect or self._over_http,
         )
         self.served = self._membership.served
-        """Which replicas serve which models."""
         self._placements = Placements(
             self.fleet,
             self._membership,
@@ -105,22 +103,19 @@ class FleetClient:
 
     @property
     def sent(self) -> Collection[str]:
-        """The ids of requests that are at a replica now, if they were placed with one."""
         return self._placements.sent
 
     @property
     def in_flight(self) -> int:
-        """How many requests are at replicas."""
         return self._membership.in_flight()
 
     @property
     def usable(self) -> int:
-        """How many replicas may get requests, including those that are still on probation."""
         return self._membership.usable()
 
     @property
     def kv_usage(self) -> float:
-        """Mean share of KV cache in use, 0 to 1, by the last reports; 0 without a replica."""
+        """Mean share of KV cache in use, 0 to 1, by the last reports."""
         rows = list(self._membership.rows)
         return float(self.fleet.reported_kv[rows].mean()) if rows else 0.0
 
@@ -132,7 +127,6 @@ class FleetClient:
 
     @property
     def wanted(self) -> int | None:
-        """How many replicas there should be, if the list includes it."""
         found = self._membership.listing
         return found.wanted if isinstance(found, ScaledReplicaSet) else None
 
@@ -145,12 +139,11 @@ class FleetClient:
 
     @property
     def models(self) -> tuple[ServedModel, ...]:
-        """The models that may be requested."""
         return self.served.models()
 
     def replicas(self, model: str | None = None) -> dict[str, str]:
-        """The replicas that serve `model`, by URL, each with the reason why it gets no requests; empty if it
-        does."""
+        """The replicas that serve `model`, by URL, each with the reason why it gets no requests, or an empty
+        one."""
         return {
             url: replica.why for url, replica in self._membership.replicas.items() if serves(replica, model)
         }
@@ -212,13 +205,12 @@ class FleetClient:
         id: str = "",
         source: str | None = None,
     ) -> AbstractAsyncContextManager[ReplicaLease]:
-        """Wait for a replica with room: an async context manager that returns the `ReplicaLease`.
+        """Wait for a replica with room.
 
-        Entering raises `Overloaded` if no replica had room until the demand's deadline. It raises
-        `Unreachable` if there was no replica, or if `deadline` is over; that one only counts while no replica
-        works, until the request is sent. `chars` is the prompt's length, from which tokens per character are
-        learned. `id` is the name in `sent`. `source`: who sent it; failures of one source alone are weak
-        evidence against a replica.
+        Entering raises `Overloaded` if none had room until the demand's deadline, and `Unreachable` without
+        any replica or after `deadline`. That one counts only while no replica works, until the request is
+        sent. `chars` is the prompt's length, from which tokens per character are learned. `id` is the name in
+        `sent`. `source`: who sent it; failures of one source alone are weak evidence against a replica.
         """
         return self._placements.place(demand, deadline or Deadline(), chars=chars, id=id, source=source)
 
@@ -227,7 +219,7 @@ class FleetClient:
         return self._membership.only(lease.number)
 
     async def accepts(self, lease: ReplicaLease) -> bool:
-        """Whether the replica of `lease` answers a probe; waits for the probe."""
+        """Whether the replica of `lease` answers a probe."""
         return await self._membership.accepts(lease.number)
 
     def watch(self) -> None:
@@ -271,7 +263,6 @@ class FleetClient:
 
     @property
     def why_none(self) -> str:
-        """Why no replica can be used, in one line."""
         return self._membership.why_none()
 
     async def _look(self, end_s: float) -> bool:
@@ -285,7 +276,6 @@ class FleetClient:
         return True
 
     async def close(self) -> None:
-        """Close all connections. Waiting requests are refused, requests in flight are cut."""
         self._closed = True
         self._placements.close()
         if self._ticker is not None:

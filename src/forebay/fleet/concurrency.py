@@ -1,30 +1,104 @@
-"""How many requests at once a replica gets, found by trying more and fewer.
-
-At first, tokens show within a second or two how many requests the engine works on. After that only answers
-are counted, which every engine sends. Speed does not matter: a replica that becomes fifty times slower keeps
-its number.
-"""
+"""How many requests at once a replica gets, found by trying more and fewer: first tokens show it, then only
+answers."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Literal
 
-from forebay.fleet.opening import FLAT, FULL, PATIENCE, Opening, Rate
+MIN_PATIENCE_S, PATIENCE = 1.0, 4.0
+"""After this many first waits without another start, the replica starts no more of its requests."""
+FLOW, FLAT = 2, 3
+"""Tokens per request in a measurement; measurements in a row without a rise, one of which may be in a
+pause."""
+FULL = 0.75
+"""Answers count if at least this share of the limit was there."""
+
+
+class Rate:
+    """Answers per second over `wanted` of them, after `skip` earlier ones."""
+
+    def __init__(self, wanted: float, skip: int, now_s: float) -> None:
+        self._wanted = wanted
+        self._skip = skip
+        self._since_s = self.last_s = now_s
+        self.seen = 0
+
+    def add(self, now_s: float) -> None:
+        self.seen += 1
+        if self.seen <= self._skip:
+            self._since_s = now_s
+        self.last_s = now_s
+
+    def pause(self, seconds: float) -> None:
+        self._since_s += seconds
+
+    @property
+    def count(self) -> int:
+        return max(0, self.seen - self._skip)
+
+    @property
+    def complete(self) -> bool:
+        return self.count >= self._wanted
+
+    @property
+    def per_s(self) -> float:
+        return self.count / max(self.last_s - self._since_s, 1e-9)
+
+
+class Opening:
+    """What tokens show since the replica was first sent more than before."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        """The most requests with a first token at a time; 0 before any."""
+        self.slots = math.inf
+        """How many it works on at a time, once others had to wait."""
+        self.per_s = 0.0
+        """Tokens per second at the last limit."""
+        self.flat = 0
+        """Measurements in a row without a rise."""
+        self._first_s = math.inf
+        self._grew_s = -math.inf
+        self._gaps_s, self._gaps = 0.0, 0
+
+    def add(self, begun: int, waited_s: float, now_s: float) -> None:
+        self._first_s = min(self._first_s, waited_s)
+        if begun > self.begun:
+            self.begun, self._grew_s = begun, now_s
+
+    def flowed(self, begun: int, gap_s: float, tokens: int = 1) -> float | None:
+        """Tokens per second of `begun` requests; None until enough gaps were seen."""
+        self._gaps_s += gap_s
+        self._gaps += tokens
+        if self._gaps < FLOW * begun:
+            return None
+        mean_s = self._gaps_s / self._gaps
+        self.interrupt()
+        return begun / max(mean_s, 1e-9)
+
+    def interrupt(self) -> None:
+        self._gaps_s, self._gaps = 0.0, 0
+
+    def full(self, there: int, limit: int, now_s: float) -> bool:
+        if not self.begun or there < FULL * limit or there <= self.begun:
+            return False
+        if now_s - self._grew_s <= max(MIN_PATIENCE_S, PATIENCE * self._first_s):
+            return False
+        self.slots = self.begun
+        return True
+
 
 FIRST, FIRST_SHOWN = 32, 256
-"""The first limit: most servers run as many at once or queue them at no cost. And the first limit of a
-replica that reports its queue and the size of its KV cache."""
+"""Most servers run `FIRST` at once or queue them at no cost; the other is for one that reports its queue."""
 GROWTH = 2.0
 """The limit is multiplied by this if the replica works on nearly all requests and gets more done."""
-MORE_SLOTS = 1.1
-"""If a replica works on this many times its former maximum, it has more slots now."""
 KV_FULL = 0.9
-"""Share of the KV cache in use above which more requests would evict others."""
-RISES = 1.1
-"""How much a doubling must raise the rate for another to follow."""
+MORE_SLOTS, RISES = 1.1, 1.1
+"""If a replica works on this many times its former maximum, it has more slots now; and how much a doubling
+must raise the rate for another to follow."""
 UP, DOWN = 1.5, 0.5
-"""The limits that are tried, as factors."""
 MORE, SAME = 1.06, 0.97
 """How much more must raise the rate to be kept, and how far fewer may lower it."""
 MORE_FOR_GOOD, MORE_TO_CLIMB = 1.12, 1.25
@@ -33,15 +107,11 @@ WORSE, SURE = 0.8, 16
 """A trial of fewer ends once the rate is this low over this many answers, or over the limit."""
 TIMES, LEAST, ENOUGH = 4, 64, 256
 """Answers to one rate: this many times the limit, within these bounds."""
-DRIFT = 1.25
-"""If the rates before and after a trial differ by more than this, the trial does not count."""
-OVERDUE = 2.5
-"""If answers come this many times more slowly than before, the trial is not the cause."""
-STUCK = 1.5
-"""A trial of fewer ends after this many answer times without an answer."""
+DRIFT, OVERDUE, STUCK = 1.25, 2.5, 1.5
+"""A trial does not count if the rates before and after it differ by more than the first, is not the cause if
+answers come more slowly by the second, and ends, if of fewer, after this many answer times without one."""
 REST_S, MAX_REST_S, COST = 10.0, 320.0, 20.0
-"""Seconds between trials, doubled after each without effect; and how much longer after one that cost
-throughput."""
+"""Seconds between trials, doubled after each without effect; and how much longer after a costly one."""
 SLOW_S, SLOWLY_DOWN, LONG_S = 10.0, 0.75, 60.0
 """If one measurement takes longer than the first, fewer are tried in a smaller step; if longer than the last,
 never."""
@@ -51,32 +121,21 @@ NO_TIME_S = 0.25
 Phase = Literal["climb", "rest", "trial", "back"]
 
 
+@dataclass(slots=True, eq=False)
 class LimitTurn:
     """Lets one limit at a time try another number, so that effects are not mixed up."""
 
-    def __init__(self) -> None:
-        self._of: ConcurrencyLimit | None = None
-
-    def take(self, limit: ConcurrencyLimit) -> bool:
-        if self._of is None:
-            self._of = limit
-        return self._of is limit
-
-    def leave(self, limit: ConcurrencyLimit) -> None:
-        if self._of is limit:
-            self._of = None
+    holder: ConcurrencyLimit | None = None
 
 
 class ConcurrencyLimit:
-    """The most requests at a time.
+    """The most requests at a time. Not thread-safe.
 
-    The limit starts at `FIRST` and doubles while the replica works on nearly all of them, until no more
-    tokens flow or it starts no more. Without tokens it grows by one with each answer, until a doubling raises
-    the rate too little. From then on it now and then tries half as many, or half as many more, between two
-    measurements of the present limit. Nothing is learned while fewer requests are there than allowed. Times
-    are passed in. Not thread-safe.
-
-    `most`: an upper bound. `most_s`: if answers take longer, the limit falls in proportion.
+    It starts at `FIRST` and doubles while the replica works on nearly all of them, until no more tokens flow.
+    Without tokens it grows by one with each answer, until a doubling raises the rate too little. From then on
+    it now and then tries half as many, or half as many more, between two measurements. Speed does not matter:
+    a replica that becomes fifty times slower keeps its number. Nothing is learned while fewer requests are
+    there than allowed. If answers take longer than `most_s`, the limit falls in proportion.
     """
 
     def __init__(
@@ -109,11 +168,9 @@ class ConcurrencyLimit:
 
     @property
     def limit(self) -> int:
-        """The current limit, at least 1."""
         return int(self._limit)
 
     def began(self, now_s: float) -> None:
-        """Count a request that was sent."""
         if self._rate is None:
             self._rate = Rate(self._limit, 0, now_s)
         elif self._empty_since_s is not None:
@@ -121,7 +178,6 @@ class ConcurrencyLimit:
         self._empty_since_s = None
 
     def begun(self, begun: int, sent_s: float, now_s: float) -> None:
-        """Count the first token of a request; the replica works on `begun` now."""
         if self._phase == "rest" and begun > MORE_SLOTS * self._start.slots:
             # It has more slots than before: start again.
             self._phase, self._careful = "climb", False
@@ -153,7 +209,6 @@ class ConcurrencyLimit:
             self._grow(begun)
 
     def reported(self, running: float, waiting: float, kv_usage: float, now_s: float) -> None:
-        """Take the replica's report, which only counts until tokens are seen."""
         self._kv_usage = kv_usage
         if self._phase != "climb" or self._careful or self._start.begun:
             return
@@ -162,14 +217,12 @@ class ConcurrencyLimit:
             self._look(0, now_s)
 
     def forget_tokens(self) -> None:
-        """Discard measurements of tokens: answers come in one piece."""
         self._start = Opening()
 
     def _grow(self, working: float) -> None:
         self._limit = min(max(self._limit, GROWTH * working), self._most)
 
     def answered(self, there: int, sent_s: float, now_s: float) -> None:
-        """Count an answer to one of `there` requests."""
         if there <= 1:
             self._empty_since_s = now_s
         if self._rate is None:
@@ -194,11 +247,7 @@ class ConcurrencyLimit:
                 self._compare(self._rate, there, now_s)
 
     def look(self, there: int, now_s: float) -> None:
-        """End a trial that slow calls block; call it now and then, with `there` requests at the replica.
-
-        If nothing is answered for `STUCK` answer times, a trial of fewer ends, and a lower limit that was
-        kept is undone.
-        """
+        """End a trial that slow calls block; call it now and then, with `there` requests at the replica."""
         if self._rate is None or self._empty_since_s is not None:
             return
         if self._phase == "climb":
@@ -227,7 +276,6 @@ class ConcurrencyLimit:
             self._cut(share, "rest", sent_s, now_s)
 
     def missed(self, sent_s: float, now_s: float) -> None:
-        """Halve the limit: a request missed its deadline."""
         self._cut(0.5, "climb", sent_s, now_s)
 
     def _cut(self, share: float, phase: Phase, sent_s: float, now_s: float) -> None:
@@ -280,9 +328,10 @@ class ConcurrencyLimit:
             tried = min(max(self._limit * down, least), self._limit)
         if int(tried) == self.limit:
             self._up = not up
-        if int(tried) == self.limit or now_s < self._due_s or not self._turn.take(self):
+        if int(tried) == self.limit or now_s < self._due_s or self._turn.holder not in (None, self):
             self._look(0, now_s)
             return
+        self._turn.holder = self
         self._up, self._phase, self._began_s = up, "trial", now_s
         self._base, self._tried, self._limit = self._limit, tried, tried
         # More show an effect once earlier requests have ended, fewer once the surplus has.
@@ -332,13 +381,13 @@ class ConcurrencyLimit:
         return MORE_FOR_GOOD if _look_s(self._tried, per_s) > LONG_S else MORE
 
     def _keep(self, there: int, now_s: float, least_s: float = 0.0) -> None:
-        """End a trial without effect; the next one goes the other way."""
         self._up = not self._up
         self._rest_s = min(2 * self._rest_s, MAX_REST_S)
         self._settle(there, now_s, max(self._rest_s, least_s))
 
     def _settle(self, there: int, now_s: float, rest_s: float = 0.0) -> None:
-        self._turn.leave(self)
+        if self._turn.holder is self:
+            self._turn.holder = None
         self._phase, self._limit, self._due_s = "rest", self._base, now_s + rest_s
         self._look(there, now_s)
 

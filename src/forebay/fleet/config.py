@@ -12,10 +12,9 @@ from forebay.errors import SettingError
 from forebay.fields import HttpUrl, LocalPath, Model, wrong
 from forebay.fleet.cache_subscriber import check_form
 from forebay.fleet.discovery import MAX_REPLICAS, DnsReplicas, FileReplicas, FixedReplicas, ReplicaList
-from forebay.fleet.endpoints import KubernetesReplicas, ServiceName
+from forebay.fleet.endpoints import KubernetesReplicas, RayPlace, RayReplicas, ServiceName
 from forebay.fleet.health import RULES, HealthRules
 from forebay.fleet.policies import DEFAULT_POLICY, make_policy
-from forebay.fleet.ray_replicas import RayPlace, RayReplicas
 from forebay.settings import SecretRef
 
 MIN_STALL_S = 1.0
@@ -23,7 +22,7 @@ MIN_STALL_S = 1.0
 
 
 def stall_s_for(timeout_s: float) -> float:
-    """Return `FleetConfig.stall_s` so that another replica can take over within `timeout_s`."""
+    """A `FleetConfig.stall_s` with which another replica can take over within `timeout_s`."""
     return max(MIN_STALL_S, timeout_s / 4)
 
 
@@ -31,15 +30,12 @@ def stall_s_for(timeout_s: float) -> float:
 class FleetConfig:
     """Replicas, their model, and how requests are spread over them. Holds no secret.
 
-    `model` None: requests go to replicas that list their model. Each replica is checked every `check_s`,
-    within `check_timeout_s`. A replica is stalled if it is silent for `stall_s` with requests in flight, and
-    for four times as long as expected. `routing` names a policy; the default also holds requests back until a
-    replica has room. There are at most `capacity` requests at a time, and none should take more than half of
-    `deadline_s`. `kv_events`, such as `tcp://{host}:5557` or `tcp://{host}:{port+200}`, is where replicas
-    publish cache evictions; None: they are estimated. `scaled`: replicas are started when requests wait, so
-    an empty list makes no request late. Without `stream`, answers are requested in one piece.
-
-    Raises `SettingError` for an unknown policy or an invalid `kv_events`.
+    `model` None: requests go to replicas that list their model. A replica is stalled if it is silent for
+    `stall_s` with requests in flight, and for four times as long as expected. There are at most `capacity`
+    requests at a time, and none should take more than half of `deadline_s`. `kv_events` (see
+    `cache_endpoint`) is where replicas publish cache evictions; None: they are estimated. `scaled`: replicas
+    are started when requests wait, so an empty list makes no request late. Without `stream`, answers are
+    requested in one piece.
     """
 
     replicas: ReplicaList
@@ -104,17 +100,11 @@ def _service(text: str) -> str:
 
 
 Urls = Annotated[tuple[HttpUrl, ...], BeforeValidator(_listed), Field(max_length=MAX_REPLICAS)]
-"""One address or a list of them."""
 ByUrl = BeforeValidator(_by_url)
-"""Accepts the value of `url` in place of a mapping."""
 Routing = Annotated[str, AfterValidator(_policy)]
-"""A policy's name."""
 KvEvents = Annotated[str, AfterValidator(_kv_events)]
-"""See `forebay.fleet.cache_subscriber`."""
 KubernetesService = Annotated[str, AfterValidator(_service)]
-"""See `forebay.fleet.endpoints`."""
 RayApplication = Annotated[str, AfterValidator(_ray)]
-"""See `forebay.fleet.ray_replicas`."""
 
 
 PLACES = ("url", "file", "dns", "kubernetes", "ray")
@@ -143,7 +133,6 @@ class ReplicaSource(Model):
     )
 
     def given(self) -> tuple[str, ...]:
-        """The keys that are set."""
         return tuple(key for key in PLACES if getattr(self, key))
 
     def replicas(self) -> ReplicaList | None:

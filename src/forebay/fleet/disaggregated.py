@@ -2,28 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
 
 from forebay.engine import Deadline, EngineFactory
 from forebay.engine.protocol import KV_TRANSFER
-from forebay.errors import EngineError, Unreachable
+from forebay.engine.replica import NO_LIST, HttpReplica
+from forebay.errors import EngineError, SettingError, Unreachable
 from forebay.fleet.client import FleetClient
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.discovery import ReplicaList
 from forebay.fleet.engine import FleetEngine, FleetEngineFactory
-from forebay.fleet.kv_handover import MissingKvCaches, none_prefills, prefill_fields, while_some_prefill
-from forebay.records import Completion, KvHandover, Request
+from forebay.records import JSON, Completion, KvHandover, Message, Request
+from forebay.settings import SecretRef, read_secret
+
+PREFILL_PARAMS: dict[str, JSON] = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+"""They make vLLM's NIXL connector keep a KV cache and return its location (vLLM 0.32,
+docs/features/nixl_connector_usage.md)."""
+LENGTH_FIELDS = ("max_tokens", "max_completion_tokens", "min_tokens")
+STREAM_FIELDS = ("stream", "stream_options")
+"""vLLM returns the location only with answers in one piece, and then rejects the options of a stream."""
+LOOK_S = 1.0
+"""How often a request that waits for its prefill checks that there is still a replica for it."""
+MISSING = 10
+"""Prefills in a row without a KV cache after which a warning is logged."""
+
+log = logging.getLogger("forebay")
+Answer = TypeVar("Answer")
+
+
+def prefill_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The body for a prefilling replica: the same prompt, and one token in one piece."""
+    left_out = (*LENGTH_FIELDS, *STREAM_FIELDS)
+    kept = {key: value for key, value in fields.items() if key not in left_out}
+    return {**kept, "max_tokens": 1, KV_TRANSFER: PREFILL_PARAMS}
+
+
+def none_prefills(prefill: FleetClient) -> bool:
+    """Whether no replica works. One that was not checked yet may; an unreadable list counts as none."""
+    return not prefill.usable and (prefill.probed or bool(prefill.fault))
+
+
+async def while_some_prefill(
+    call: Coroutine[Any, Any, Answer], none_prefills: Callable[[], bool]
+) -> Answer | None:
+    """Return the result of a prefill, or None, with `call` cancelled, if there is no replica for it any
+    more."""
+    task = asyncio.ensure_future(call)
+    try:
+        while not task.done():
+            await asyncio.wait((task,), timeout=LOOK_S)
+            if not task.done() and none_prefills():
+                return None
+        return task.result()
+    finally:
+        while not task.done():
+            # Before Python 3.11 a task may lose a cancellation.
+            task.cancel()
+            await asyncio.wait((task,), timeout=LOOK_S)
+        await asyncio.gather(task, return_exceptions=True)
+
+
+class MissingKvCaches:
+    """Counts prefills without a KV cache, and logs once that they are useless."""
+
+    def __init__(self) -> None:
+        self._missing = 0
+
+    def look(self, replica: str | None, *, given: bool) -> None:
+        self._missing = 0 if given else self._missing + 1
+        if self._missing == MISSING:
+            log.warning(
+                "%s gave no KV cache to take over, %d times, so prompts are prefilled twice: start vLLM there"
+                " with a KV connector, or leave out 'prefill'",
+                replica,
+                MISSING,
+            )
 
 
 class DisaggregatedEngine:
     """Reserves a place at a replica of `decode`, prefills at one of `prefill`, then decodes at that place.
 
     This order matters: vLLM keeps a KV cache for half a minute only, so nothing may wait between the two
-    calls. Each fleet routes by its own estimate.
-
-    A KV cache is read once. The decoding replica also prefills if decoding has failed before, if no replica
-    of `prefill` works, or if prefill failed or returned no KV cache.
+    calls. A KV cache is read once. The decoding replica also prefills if decoding has failed before, if no
+    replica of `prefill` works, or if prefill failed or returned no KV cache.
 
     Token counts are those of decoding, but `cached_tokens` those of a prefill elsewhere. Timing begins with
     the prefill. `Completion.handover` names the outcome.
@@ -36,7 +108,6 @@ class DisaggregatedEngine:
 
     @property
     def client(self) -> FleetClient:
-        """The client of the decoding replicas."""
         return self._decode.client
 
     async def complete(
@@ -78,7 +149,6 @@ class DisaggregatedEngine:
 
     @property
     def clients(self) -> TwoClients:
-        """Both fleets, seen as one by what counts replicas."""
         return TwoClients(self._prefill.client, self._decode.client)
 
     async def close(self) -> None:
@@ -86,7 +156,6 @@ class DisaggregatedEngine:
         await self._decode.close()
 
     async def _prefilled(self, request: Request, timeout_s: float, deadline: Deadline) -> Completion | None:
-        """The result of the prefill; None if no replica for it works."""
         call = self._prefill.complete(prefill_of(request), timeout_s=timeout_s, deadline=deadline)
         return await while_some_prefill(call, self._none_prefills)
 
@@ -96,11 +165,8 @@ class DisaggregatedEngine:
 
 @dataclass(frozen=True, slots=True)
 class TwoClients:
-    """Shows two fleets as one `FleetClient`.
-
-    Replicas of both count. Requests in flight are those of the decoding fleet, as each has a place there from
-    the start.
-    """
+    """Shows two fleets as one `FleetClient`. Requests in flight are those of the decoding fleet, as each has
+    a place there from the start."""
 
     prefill: FleetClient
     decode: FleetClient
@@ -115,7 +181,6 @@ class TwoClients:
 
     @property
     def full(self) -> bool:
-        """Whether either fleet has no room; the other then waits for it."""
         return self.prefill.full or self.decode.full
 
     @property
@@ -144,13 +209,11 @@ class TwoClients:
 
 
 def prefill_of(request: Request) -> Request:
-    """The request for the prefilling replica: the same prompt, and one token."""
     sampling = replace(request.sampling, max_tokens=1, extra=prefill_fields(request.sampling.extra))
     return replace(request, sampling=sampling)
 
 
 def decode_of(request: Request, prefilled: Completion) -> Request:
-    """The request for the decoding replica, with the location of the prompt's KV cache."""
     if prefilled.kv_transfer is None:
         return request
     extra = {**request.sampling.extra, KV_TRANSFER: prefilled.kv_transfer}
@@ -174,3 +237,90 @@ def engine_factory(fleet: FleetConfig, prefill: ReplicaList | None = None) -> En
         return FleetEngineFactory(fleet)
     # vLLM returns the location of a KV cache only with answers in one piece.
     return DisaggregatedEngineFactory(replace(fleet, replicas=prefill, stream=False), fleet)
+
+
+CHECK_S = 5.0
+ASKED = "What is the weather like?"
+FIX = "start vLLM there with a KV connector (--kv-transfer-config)"
+
+Verdict = tuple[Literal["fit", "wrong", "away"], str]
+
+
+def check_prefill(
+    replicas: ReplicaList, model: str, *, chat: bool, api_key: SecretRef | None, key: str
+) -> str:
+    """Return warnings about the servers in `replicas`; blocks for at most three times `CHECK_S`.
+
+    They are asked for their models, one token, and a KV cache. Raises `SettingError`, naming the setting
+    `key`, if all answer and none can prefill for `model`. Warnings are about servers that do not answer or
+    are unsuitable, and an empty or unreadable list. Nothing is asked if the API key is not available here.
+    """
+    return asyncio.run(_check(replicas, model, chat=chat, api_key=api_key, key=key))
+
+
+async def describe_prefill(
+    replicas: ReplicaList, model: str, *, chat: bool, api_key: SecretRef | None, key: str
+) -> str:
+    """As `check_prefill`, but returns the error's text, too, for what starts in any case."""
+    try:
+        return await _check(replicas, model, chat=chat, api_key=api_key, key=key)
+    except SettingError as error:
+        return str(error)
+
+
+async def _check(
+    replicas: ReplicaList, model: str, *, chat: bool, api_key: SecretRef | None, key: str
+) -> str:
+    try:
+        secret = None if api_key is None else read_secret(api_key)
+    except SettingError:
+        return ""
+    verdicts = await _ask_all(replicas, _asked(model, chat=chat), secret)
+    wrong = "; ".join(why for verdict, why in verdicts if verdict == "wrong")
+    away = "; ".join(why for verdict, why in verdicts if verdict == "away")
+    if any(verdict == "fit" for verdict, _ in verdicts):
+        return f"{key}: {wrong}" if wrong else ""
+    if not away:
+        raise SettingError(f"{key}: {wrong}. Or leave {key} out: the others then do both")
+    why = f"{away}; {wrong}" if wrong else away
+    return f"{key}: prompts are prefilled where they are decoded until one of its servers answers: {why}"
+
+
+def _asked(model: str, *, chat: bool) -> Request:
+    messages = (Message("user", ASKED),) if chat else ()
+    return prefill_of(
+        Request("forebay-prefill-check", model, messages=messages, prompt=None if chat else ASKED)
+    )
+
+
+async def _ask_all(replicas: ReplicaList, asked: Request, secret: str | None) -> list[Verdict]:
+    try:
+        urls = await asyncio.wait_for(replicas.urls(), CHECK_S)
+    except SettingError as error:
+        return [("away", str(error))]
+    except asyncio.TimeoutError:
+        return [("away", f"the list of replicas was not read within {CHECK_S:g} s")]
+    if not urls:
+        return [("away", "there is none yet")]
+    return await asyncio.gather(*(_ask(url, asked, secret) for url in urls))
+
+
+async def _ask(url: str, asked: Request, secret: str | None) -> Verdict:
+    # vLLM returns the location of a KV cache only with answers in one piece.
+    replica = HttpReplica(url, api_key=secret, stream=False)
+    try:
+        try:
+            names = [served.name for served in await replica.list_models(CHECK_S)]
+        except NO_LIST:
+            names = [asked.model]
+        if asked.model not in names:
+            serves = ", ".join(names) or "nothing"
+            return "wrong", f"{url} serves {serves}, not {asked.model!r}: start that one there"
+        answer = await replica.engine.complete(asked, timeout_s=CHECK_S)
+    except EngineError as error:
+        return "away" if error.retryable else "wrong", str(error)
+    finally:
+        await replica.close()
+    if answer.kv_transfer is None:
+        return "wrong", f"{url} gives no KV cache to take over, so that prompts are prefilled twice: {FIX}"
+    return "fit", ""

@@ -34,8 +34,8 @@ class ReplicaList(Protocol):
         ...
 
     def updates(self) -> AsyncGenerator[tuple[str, ...] | SettingError, None]:
-        """Yield the URLs now and after each possible change, or a `SettingError`: the last URLs stay valid.
-        Ends if they never change."""
+        """Yield the URLs now and after each change, or a `SettingError`: the last URLs stay valid. Ends if
+        they never change."""
         ...
 
 
@@ -73,8 +73,6 @@ def checked(urls: Iterable[object], *, where: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class FixedReplicas:
-    """A fixed list. Raises `SettingError` at construction for an invalid URL."""
-
     given: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -89,10 +87,7 @@ class FixedReplicas:
 
 @dataclass(frozen=True)
 class DnsReplicas:
-    """Every address of the host in `url` is a replica; resolved every `every_s`.
-
-    `http` only: an address has no certificate. Raises `SettingError` at construction for any other URL.
-    """
+    """Every address of the host in `url` is a replica. `http` only: an address has no certificate."""
 
     url: str
     every_s: float = 10.0
@@ -124,7 +119,7 @@ MAX_BYTES = 256 << 10
 
 @dataclass(frozen=True)
 class FileReplicas:
-    """A file of URLs, read every `every_s`: one per line (`#` begins a comment), or a list in YAML or JSON.
+    """A file of URLs: one per line (`#` begins a comment), or a list in YAML or JSON.
 
     Replace it as a whole by renaming: half a list is a valid list, too.
     """
@@ -140,7 +135,7 @@ class FileReplicas:
 
 
 def read_replicas(path: Path) -> tuple[str, ...]:
-    """Read the URLs from a file; blocks. Raises `SettingError` if it cannot be read or has none."""
+    """Blocks. Raises `SettingError` if the file cannot be read or has none."""
     where = f"replica file {path}"
     return checked(_entries(read_text(path, MAX_BYTES, where), where), where=where)
 
@@ -173,10 +168,7 @@ class ScaledReplicaSet(tuple[str, ...]):
 
 @dataclass(frozen=True)
 class ScaledReplicas:
-    """The `ReplicaList` of a scaled fleet, read from the file of `write_listing`.
-
-    It may be empty: replicas are started when requests wait.
-    """
+    """The `ReplicaList` of a scaled fleet, read from the file of `write_listing`. May be empty."""
 
     path: str
     every_s: float = 0.5
@@ -189,13 +181,12 @@ class ScaledReplicas:
 
 
 def write_listing(path: Path, listing: ScaledReplicaSet) -> None:
-    """Replace the file at `path`; blocks."""
     document = {"version": listing.version, "wanted": listing.wanted, "replicas": list(listing)}
     write_atomic(path, orjson.dumps(document))
 
 
 def read_listing(path: Path) -> ScaledReplicaSet:
-    """Read the file at `path`; blocks. Raises `SettingError` if it cannot be read."""
+    """Blocks. Raises `SettingError` if the file cannot be read."""
     where = f"the list of replicas {path}"
     try:
         found: Any = orjson.loads(read_bytes(path, MAX_BYTES, where))
@@ -212,7 +203,6 @@ def read_listing(path: Path) -> ScaledReplicaSet:
 
 
 MAX_REASONS = 4
-"""How many unreachable replicas a message names."""
 
 
 class Say(Protocol):
@@ -235,7 +225,7 @@ def discover_model(
 ) -> ServedModel:
     """Find the model to request and check that the replicas serve it; blocks.
 
-    One replica that answers is enough. Its context is the shortest of all replicas, None if none reports one.
+    One replica that answers is enough. The context is the shortest of all replicas, None if none reports one.
     If there is no replica at present, `wanted` is accepted. Passing failures are retried by `retry` until
     `deadline_s`; then `PipelineFailed` is raised. `SettingError` is raised for other failures, an unreadable
     list, and if no replica that answers serves the model. `keys` are the settings to name in messages.
@@ -266,10 +256,10 @@ def discover_model(
 def check_served(
     replicas: ReplicaList, wanted: str, *, api_key: SecretRef | None, within_s: float, key: str
 ) -> ServedModel:
-    """Return the model `wanted` as the replicas serve it; blocks for at most `within_s`.
+    """Return the model `wanted` as the replicas serve it, asked once; blocks for at most `within_s`.
 
-    Replicas are asked once. The context is unknown if none answers in time or the API key is not available
-    here. Raises `SettingError`, naming the setting `key`, if replicas answer and none serves the model.
+    The context is unknown if none answers in time or the API key is not available here. Raises
+    `SettingError`, naming the setting `key`, if replicas answer and none serves the model.
     """
     try:
         secret = None if api_key is None else read_secret(api_key)
@@ -319,7 +309,7 @@ def _served(
     clock: Clock,
     sleep: Callable[[float], None],
 ) -> dict[str, tuple[ServedModel, ...]]:
-    """The models of each replica that answers, by URL. Empty only with `none_ok`, if there is no replica."""
+    """Empty only with `none_ok`, if there is no replica."""
     begin_s = clock.monotonic_s()
     attempt, alike = 0, Counter[float]()
     while True:

@@ -41,7 +41,6 @@ class RetryBudget:
         self._waiting: deque[asyncio.Future[bool]] = deque()
 
     def succeeded(self) -> None:
-        """Add to the budget."""
         self._left = min(self._left + SHARE, MAX_RETRIES)
         self.wake()
 
@@ -76,7 +75,6 @@ class RetryBudget:
                 turn.cancel()
 
     def wake(self) -> None:
-        """Start the waiting retries whose turn it is."""
         while self._waiting:
             turn = self._waiting[0]
             if turn.done():
@@ -144,10 +142,7 @@ class FleetEngine:
     `Unreachable`, `Overloaded`, `RateLimited`, `Unauthorized` and `ModelNotFound` are raised once every
     replica has failed this way, other errors at once. Requests wait for room in order of `due_s` or else
     their deadlines, then `priority`. Their deadline does not count meanwhile, unless no replica works.
-    Requests of one `session` share room fairly with others, and keep to one replica under `session_affinity`.
-    Retries are paid from one shared `RetryBudget`.
-
-    `connect` opens a replica in place of HTTP.
+    Requests of one `session` share room fairly with others.
     """
 
     def __init__(
@@ -214,7 +209,6 @@ class FleetEngine:
         raise found.error
 
     def has_failed(self, id: str) -> bool:
-        """Whether the last call of this request failed."""
         return id in self._failed
 
     async def _once(
@@ -277,7 +271,6 @@ class FleetEngine:
     def _blames(
         self, lease: ReplicaLease, error: EngineError, avoid: tuple[int, ...], deadline: Deadline
     ) -> bool:
-        """Whether a failure is held against the replica."""
         if isinstance(error, ServerFault):
             # If a second replica fails in the same way, the request is at fault.
             return not avoid
@@ -319,7 +312,6 @@ class FleetEngine:
             self._failed.popitem(last=False)
 
     def _all_tried(self, replicas: tuple[int, ...], model: str) -> bool:
-        """Whether the request has failed at every replica that may get it."""
         left = set(self.client.fleet.numbers()) - set(replicas)
         return not (left & set(self.client.served.rows(model)) if self._any_model else left)
 

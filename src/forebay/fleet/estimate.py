@@ -61,7 +61,7 @@ def stall_s(fleet: ReplicaTable, work_s: Vector) -> Vector:
 
 
 def fits(fleet: ReplicaTable, tokens: float, replica: int) -> bool:
-    """Whether the replica's KV cache has room for a request of `tokens`; an idle replica always has."""
+    """Whether the KV cache has room for a request of `tokens`; an idle replica always has."""
     requests = fleet.requests[replica]
     if not requests:
         return True
@@ -71,15 +71,13 @@ def fits(fleet: ReplicaTable, tokens: float, replica: int) -> bool:
 
 
 def fullness(fleet: ReplicaTable) -> Vector:
-    """How full each replica is for requests that only decode: the larger of the shares of sequences and KV
-    cache in use. At 1 the next request waits."""
+    """The larger of the shares of sequences and KV cache in use. At 1 the next request waits."""
     sequences = (fleet.requests + fleet.external) / fleet.max_num_seqs
     taken: Vector = np.maximum(sequences, fleet.reserved / fleet.kv_tokens)
     return taken
 
 
 def least(costs: Vector, fleet: ReplicaTable) -> int:
-    """The available replica with the least cost; the lowest number among equals."""
     if fleet.all_available:
         return int(costs.argmin())
     return int(np.where(fleet.available, costs, np.inf).argmin())
@@ -88,8 +86,8 @@ def least(costs: Vector, fleet: ReplicaTable) -> int:
 class ExpectedTtft:
     """Chooses the least sum of the expected time to first token and the cost to other requests.
 
-    There is no threshold for imbalance: a hot prefix spills once the queue at the cached replica costs more
-    than a prefill elsewhere.
+    No threshold for imbalance: a hot prefix spills once the queue at the cached replica costs more than a
+    prefill elsewhere.
     """
 
     def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:

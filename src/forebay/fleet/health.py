@@ -1,12 +1,13 @@
-"""Whether a replica may get requests (a circuit breaker with a slow start), and whether its load reports are
-credible.
-"""
+"""Whether a replica may get requests (a circuit breaker with a slow start), whether its load reports are
+credible, and which of its requests have stalled."""
 
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from forebay.engine.load import ReplicaCounters
 from forebay.records import ReplicaLoad
@@ -19,12 +20,10 @@ class HealthRules:
     """When a replica is shut and how it opens again.
 
     It is shut after `failures` without a success between them (`failures_alone` if it is the only one), or
-    after `missed_checks`. Failures of one source alone never shut it: a probe must fail, too.
-
-    It stays shut for `first_wait_s`, doubled with each further failure up to `max_wait_s`. Then a passed
-    probe lets one request through. Each first token allows one more in flight and halves the wait; after
-    `start_tokens` there is no limit. A replica that joined and was never shut has no limit after its first
-    token.
+    after `missed_checks`. Failures of one source alone never shut it: a probe must fail, too. It stays shut
+    for `first_wait_s`, doubled with each further failure up to `max_wait_s`. Then a passed probe lets one
+    request through. Each first token allows one more in flight and halves the wait; after `start_tokens`
+    there is no limit.
     """
 
     failures: int = 3
@@ -54,8 +53,7 @@ class Health:
     """The state of one replica. Times are passed in.
 
     `up`: no limit, or that of a slow start. `shut`: nothing is sent. `trial`: it has just joined, and one
-    request may test it. `suspicion`: what a probe must confirm or refute. Requests sent before the replica
-    was shut have an older `epoch` and count no more.
+    request may test it. Requests sent before the replica was shut have an older `epoch` and count no more.
     """
 
     def __init__(self, rules: HealthRules = RULES) -> None:
@@ -74,22 +72,17 @@ class Health:
         self.suspicion: Suspicion | None = None
 
     def room(self, in_flight: int) -> bool:
-        """Whether one more request may be sent."""
         return self.state != "shut" and in_flight < self.limit
 
     def start_slowly(self) -> None:
-        """Let one request test it: it has just joined."""
         self.state, self.limit = "trial", 1.0
 
     def sign(self, now_s: float) -> None:
-        """Note bytes of an answer."""
         self._sign_s = now_s
 
     def succeeded(self, epoch: int, now_s: float, *, first: bool = True, complete: bool = True) -> None:
-        """Count a request of `epoch` that got its `first` token, its `complete` answer, or both.
-
-        First tokens reopen a replica, but do not make up for answers that break off.
-        """
+        """Count a request that got its `first` token, its `complete` answer, or both. First tokens reopen a
+        replica, but do not make up for answers that break off."""
         self._sign_s = now_s
         if epoch != self.epoch or self.state == "shut":
             return
@@ -120,7 +113,7 @@ class Health:
 
         As many failures are needed as requests are still `in_flight`, since some of many may fail in a row by
         chance. `source`: who sent it; None for one unrelated to any other. `at_least_s`: how long the replica
-        asked to be left alone, bounded by `max_wait_s`.
+        asked to be left alone.
         """
         if epoch != self.epoch or self.state == "shut":
             return
@@ -135,36 +128,29 @@ class Health:
                 self.suspicion = Suspicion(why, at_least_s)
 
     def suspect(self, why: str) -> None:
-        """Suspect it of hanging."""
         self.suspicion = Suspicion(why)
 
     def refused(self, why: str) -> None:
-        """Suspect it of refusing requests although it has hardly any."""
         self.suspicion = self.suspicion or Suspicion(why, shuts=False)
 
     def clear_suspicion(self) -> None:
-        """Drop the suspicion: a probe passed, so the requests were at fault."""
         self.suspicion = None
         if self.state == "trial":
             self.state = "up"
         self._forget_failures()
 
     def confirm_suspicion(self, now_s: float) -> None:
-        """Act on the suspicion: a probe failed, too."""
         suspicion, self.suspicion = self.suspicion, None
         if suspicion is not None and suspicion.shuts and self.state != "shut":
             self.shut(suspicion.why, now_s, at_least_s=suspicion.at_least_s)
 
     def check_passed(self) -> None:
-        """Count a passed check. That alone opens nothing."""
         self._missed = 0
 
     def due(self, now_s: float) -> bool:
-        """Whether a probe may open it again."""
         return self.state == "shut" and now_s >= self.until_s
 
     def probe_passed(self, now_s: float) -> None:
-        """Open it after a passed probe, for one request."""
         if self.due(now_s):
             self.state, self.limit = "up", 1.0
 
@@ -177,7 +163,6 @@ class Health:
             self.shut(why, now_s)
 
     def shut(self, why: str, now_s: float, *, at_least_s: float | None = None) -> None:
-        """Send it nothing for a while."""
         self.state, self.why, self.limit = "shut", why, 0.0
         self.epoch += 1
         self._forget_failures()
@@ -193,15 +178,14 @@ class Health:
 UNPROVEN_S = 10.0
 """How long a reported queue of others' requests counts without evidence from our requests."""
 MIN_CLAIM_S = 0.05
-"""Reports of less waiting than this are not checked."""
 
 
 class ReportCheck:
     """Checks what one replica reports against what our own requests see there.
 
-    A report that does not change while the replica is busy is not new, so a frozen one becomes stale. A long
-    reported queue counts for `UNPROVEN_S`, and then until one of our requests contradicts it. After a
-    contradiction it counts again once a request confirms it.
+    A report that does not change while the replica is busy is not new. A long reported queue counts for
+    `UNPROVEN_S`, and then until one of our requests contradicts it; after that it counts again once a request
+    confirms it.
     """
 
     def __init__(self) -> None:
@@ -233,3 +217,130 @@ class ReportCheck:
             return
         self.credible = waited_s >= own_s + claimed_s / 2
         self._unproven_since_s = None
+
+
+PATIENCE = 4.0
+"""Something may take this many times longer than recently before it is given up."""
+PROGRESS_FADE = 1 / 50
+STALE_S = 1.0
+GIVEN_UP = 0.5
+"""What was given up counts as having taken this share of its time, so the next gets twice as long."""
+
+
+class TrackedRequest(Protocol):
+    """A request at the replica: a `ReplicaLease`, which documents the fields."""
+
+    timeout_s: float
+    source: str | None
+    """Whose request it is; requests of one source may share a fault."""
+    epoch: int
+    """The replica's `Health.epoch` when it was sent."""
+    sent_s: float
+    moved_s: float
+    """When it last made progress or was sent."""
+    overtaken_s: float
+    """When a later request began before it; NaN if none did."""
+    ended: bool
+    ignore_silence: bool
+    metrics_only: bool
+    blocks: Sequence[int]
+
+    def set_aside(self) -> None: ...
+
+    def overdue(self, now_s: float, here_since_s: float) -> tuple[float, bool]: ...
+
+    def mark_stalled(self, why: str) -> None: ...
+
+
+class Peak:
+    """The longest recent time: rises at once, and falls by a fiftieth of the difference with each shorter
+    one."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def add(self, seconds: float) -> None:
+        more_s = seconds - self.seconds
+        self.seconds += more_s if more_s > 0 else more_s * PROGRESS_FADE
+
+
+class RequestProgress:
+    """Progress of one replica's requests.
+
+    A request that waits in order at a working replica is not late; if a later one overtakes it, its time
+    starts. It is overdue after its own `timeout_s`, or after `PATIENCE` times the recent time of the same
+    phase, if that is longer.
+    """
+
+    def __init__(self) -> None:
+        self.moved_s = -math.inf
+        """When the replica last showed that it works."""
+        self._in_order: OrderedDict[TrackedRequest, None] = OrderedDict()
+        self._overtaken: set[TrackedRequest] = set()
+        self._silences = Peak()
+        self._firsts = Peak()
+        self._gaps = Peak()
+
+    @property
+    def longest_wait_s(self) -> float:
+        return PATIENCE * self._firsts.seconds
+
+    @property
+    def overtaken(self) -> int:
+        """How many requests have not begun although later ones have: they wait for no place."""
+        return len(self._overtaken)
+
+    def moved(self, now_s: float) -> None:
+        self.moved_s = now_s
+
+    def sent(self, request: TrackedRequest) -> None:
+        self._in_order[request] = None
+
+    def began(self, request: TrackedRequest, now_s: float) -> None:
+        self._firsts.add(now_s - request.sent_s)
+        self._overtaken.discard(request)
+        if math.isnan(request.overtaken_s):
+            self._silences.add(now_s - max(self.moved_s, request.sent_s))
+            while self._in_order:
+                first, _ = self._in_order.popitem(last=False)
+                if first is request:
+                    break
+                first.overtaken_s = now_s
+                self._overtaken.add(first)
+                first.set_aside()
+        self.moved_s = request.moved_s = now_s
+
+    def set_aside_stale(self, now_s: float) -> None:
+        for request in self._in_order:
+            if now_s - request.sent_s <= max(STALE_S, PATIENCE * self._firsts.seconds):
+                break
+            request.set_aside()
+
+    def continued(self, request: TrackedRequest, now_s: float) -> None:
+        self._gaps.add(now_s - request.moved_s)
+        self.moved_s = request.moved_s = now_s
+
+    def ended(self, request: TrackedRequest) -> None:
+        self._in_order.pop(request, None)
+        self._overtaken.discard(request)
+
+    def overdue(
+        self, request: TrackedRequest, *, begun: bool, now_s: float, here_since_s: float
+    ) -> tuple[float, bool]:
+        """Return how long a stalled request made no progress, else 0; and whether the whole replica hangs.
+
+        `here_since_s`: since when this process has run without a pause.
+        """
+        if begun:
+            since_s, peak, hangs = request.moved_s, self._gaps, False
+        elif not math.isnan(request.overtaken_s):
+            since_s, peak, hangs = request.overtaken_s, self._firsts, False
+        else:
+            since_s, peak, hangs = max(request.sent_s, self.moved_s), self._silences, True
+        silent_s = now_s - max(since_s, here_since_s)
+        if request.ignore_silence or silent_s <= max(request.timeout_s, PATIENCE * peak.seconds):
+            return 0.0, False
+        peak.add(GIVEN_UP * silent_s)
+        return silent_s, hangs

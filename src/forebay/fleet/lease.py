@@ -20,7 +20,7 @@ from forebay.errors import (
     Unauthorized,
     Unreachable,
 )
-from forebay.fleet.progress import PATIENCE
+from forebay.fleet.health import PATIENCE
 from forebay.fleet.replica import NON_STREAMING, Replica
 from forebay.fleet.replica_table import ReplicaTable
 from forebay.fleet.routing_request import InFlightRequest
@@ -32,7 +32,6 @@ MISPLACED = (Unauthorized, ModelNotFound)
 MIN_TIMEOUT_S = 1.0
 """A shorter timeout shows nothing about the replica."""
 FULL = (Overloaded, RateLimited)
-"""Errors of a replica with too many requests."""
 
 
 class ReplicaLease:
@@ -74,7 +73,6 @@ class ReplicaLease:
         self._there = int(fleet.requests[request.replica])
         self._refused_before = replica.refusals.seen
         self.blocks = blocks
-        """The prefix blocks of its prompt."""
         self.ended = False
         self.lost = ""
         """Why the answer should be given up; empty if it should not."""
@@ -89,12 +87,10 @@ class ReplicaLease:
 
     @property
     def url(self) -> str:
-        """The replica's URL, without `/v1`."""
         return self._replica.url
 
     @property
     def number(self) -> int:
-        """The replica's number, for `RoutingRequest.avoid`."""
         return self._request.replica
 
     @property
@@ -103,7 +99,6 @@ class ReplicaLease:
         return self._replica.connection.engine
 
     def first_token(self) -> None:
-        """Report the first content."""
         if self.begun or self.ended:
             return
         now_s = self._clock.monotonic_s()
@@ -123,15 +118,12 @@ class ReplicaLease:
         asyncio.get_running_loop().call_later(self._own_s, self.set_aside)
 
     def await_prompt(self) -> None:
-        """Keep the place while another replica prefills the prompt, until `prompt_arrived`.
-
-        Neither silence nor the time to first token count for this replica.
-        """
+        """Keep the place while another replica prefills the prompt. Neither silence nor the time to first
+        token counts."""
         self.ignore_silence = True
         self.set_aside()
 
     def prompt_arrived(self) -> None:
-        """Note that the request is sent now."""
         now_s = self._clock.monotonic_s()
         self.ignore_silence = False
         self.sent_s = self.moved_s = self._request.first_token_s = now_s
@@ -139,7 +131,6 @@ class ReplicaLease:
         self._replica.sent_again(self)
 
     def set_aside(self) -> None:
-        """Assume its first token, so that it holds back no others."""
         if not self._began and not self.ended:
             self._began = True
             self._fleet.assume_first_token(self._request, self._clock.monotonic_s())
@@ -156,7 +147,6 @@ class ReplicaLease:
 
     @property
     def begun(self) -> bool:
-        """Whether some content has arrived."""
         return not math.isnan(self._first_s)
 
     def progress(self, tokens: int = 1) -> None:
@@ -169,12 +159,10 @@ class ReplicaLease:
             self._changed(self)
 
     def load(self, load: ReplicaLoad | None) -> None:
-        """Pass on the answer's load header, if it had one."""
         if load is not None and not self.ended:
             self._replica.report(load, None, self._clock.monotonic_s())
 
     def done(self, usage: Usage | None = None) -> None:
-        """Report a complete answer; `usage` as the replica counted it."""
         if not self.ended:
             self.usage = usage
             now_s = self._clock.monotonic_s()
@@ -190,8 +178,8 @@ class ReplicaLease:
     def failed(self, error: EngineError, *, blame: bool = True, alone: bool = False) -> None:
         """Report a failure. It is not held against the replica if the request caused it, or without `blame`.
 
-        A replica that is `alone` is shut only after many more failures: there is no other, and a few bad
-        records must not block all others.
+        A replica that is `alone` is shut only after many more failures: a few bad records must not block all
+        others.
         """
         if self.ended:
             return
@@ -234,7 +222,6 @@ class ReplicaLease:
         )
 
     def late(self) -> None:
-        """Report that the request missed its deadline: the replica had too many."""
         if not self.ended:
             self._replica.missed(self.sent_s, self._clock.monotonic_s())
 
@@ -244,26 +231,20 @@ class ReplicaLease:
         self._changed(self)
 
     def release(self) -> None:
-        """End it without a result."""
         if not self.ended:
             self._end(self._clock.monotonic_s())
 
     def overdue(self, now_s: float, here_since_s: float) -> tuple[float, bool]:
-        """As `RequestProgress.overdue`."""
         return self._replica.progress.overdue(self, begun=self.begun, now_s=now_s, here_since_s=here_since_s)
 
     def mark_stalled(self, why: str) -> None:
-        """Report to the holder that the replica hangs or ignores this request."""
         if not self.ended:
             self.lost = why
             self.on_lost()
 
     def _others(self) -> int:
-        """How many other requests the replica may have held when it refused this one.
-
-        Those are the earlier ones that were not refused since, or the present ones: calls overtake each
-        other.
-        """
+        """How many other requests the replica may have held when it refused this one: the earlier ones that
+        were not refused since, or the present ones, since calls overtake each other."""
         refused = self._replica.refusals.seen - self._refused_before
         return max(self._there - refused, int(self._fleet.requests[self.number])) - 1
 

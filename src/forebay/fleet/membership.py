@@ -26,13 +26,13 @@ UNKNOWN = (BadRequest, ModelNotFound, Unauthorized)
 """How a server answers that does not know a route."""
 LIST_PAUSE_S = 5.0
 RARELY_S = 600.0
-"""The longest time until a server is asked again what it did not know; the time doubles from `check_s` on."""
+"""The longest time until a server is asked again what it did not know; it doubles from `check_s` on."""
 Connect = Callable[[str], ReplicaConnection]
 """Opens the replica at a URL, on the running event loop."""
 
 
 class Question:
-    """When to ask a replica again what it may not know, with backoff to spare the server."""
+    """When to ask a replica again what it may not know."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
@@ -73,7 +73,6 @@ class Membership:
         self.fault = ""
         """Why the list cannot be read now; empty if it can."""
         self.listing: tuple[str, ...] = ()
-        """The current list."""
         self.check_ended = asyncio.Event()
         """Set with every check of a replica; a task that waits for it clears it."""
         self.served = ServedModels(config.model, clock, self.rows, self.replicas, self._models_changed)
@@ -82,7 +81,6 @@ class Membership:
             config.model, config.check_timeout_s, clock, sync=self.sync, note_shut=self._note_shut
         )
         self.listed = False
-        """Whether the list was ever read."""
         self.stalls = StallDetector(self.rows, clock, config.stall_s, sync=self.sync)
 
     def start(self) -> None:
@@ -99,11 +97,9 @@ class Membership:
             await replica.connection.close()
 
     def usable(self) -> int:
-        """How many replicas may get a request, now or when they have fewer."""
         return sum(replica.usable for replica in self.rows.values())
 
     def in_flight(self) -> int:
-        """How many requests are at replicas."""
         return sum(len(replica.leases) for replica in self.rows.values())
 
     def works(self, model: str | None = None) -> bool:
@@ -117,19 +113,17 @@ class Membership:
         return not self.works() and not (self.listed and not self.replicas)
 
     def only(self, row: int) -> bool:
-        """Whether no other replica may get what is sent to this one."""
         now_s = self._clock.monotonic_s()
         return not any(replica.open(now_s) for other, replica in self.rows.items() if other != row)
 
     def why_none(self) -> str:
-        """The problem of each replica, in one line."""
         reasons = [f"{url}: {replica.trouble}" for url, replica in list(self.replicas.items())[:8]]
         more = f"; and {len(self.replicas) - 8} more" if len(self.replicas) > 8 else ""
         none = "none is up at present" if self.listed else "the list was not read yet"
         return "; ".join(reasons) + more if reasons else self.fault or none
 
     def sync(self, replica: Replica) -> None:
-        """Update in the fleet whether the replica may get requests, and how many."""
+        """Update in the table whether the replica may get requests, and how many."""
         row = replica.row
         if row is None:
             return
@@ -145,7 +139,6 @@ class Membership:
             self._gone(replica)
 
     def forget_evicted(self) -> None:
-        """Forget prefix blocks that replicas have evicted."""
         now_s = self._clock.monotonic_s()
         for replica in self.rows.values():
             replica.forget_evicted(now_s)

@@ -1,12 +1,13 @@
-"""Requests that wait for a replica with room, and the loop that sends them."""
+"""Requests that wait for a replica with room, in a queue per model, and the loop that sends them."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from forebay.clock import Clock
 from forebay.engine import Deadline
@@ -14,15 +15,75 @@ from forebay.errors import EngineError, Overloaded, Unreachable
 from forebay.fleet.admission import Dispatcher
 from forebay.fleet.lease import ReplicaLease
 from forebay.fleet.membership import Membership
-from forebay.fleet.model_queues import ModelQueues
 from forebay.fleet.replica_table import ReplicaTable
-from forebay.fleet.routing_request import BLOCK_CHARS, RoutingRequest, TokenEstimate
+from forebay.fleet.routing_request import BLOCK_CHARS, InFlightRequest, RoutingRequest, TokenEstimate
+
+Item = TypeVar("Item")
+
+
+class ModelQueues(Generic[Item]):
+    """A dispatcher with a queue per model, each over the replicas that serve it (`only`; None: all).
+
+    Requests for a model whose replicas are full do not block others. Models on the same replica, such as
+    adapters of one base model, take turns. Requests without a model may go anywhere.
+    """
+
+    def __init__(
+        self,
+        fleet: ReplicaTable,
+        make: Callable[[], Dispatcher[Item]],
+        only: Callable[[str], Sequence[int] | None],
+    ) -> None:
+        self._fleet = fleet
+        self._make = make
+        self._only = only
+        self._queues: dict[str | None, Dispatcher[Item]] = {}
+        self._expired: list[Item] = []
+        self.wake_s = math.inf
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    def add(self, item: Item, demand: RoutingRequest, now_s: float) -> None:
+        if demand.model not in self._queues:
+            self._queues[demand.model] = self._make()
+        self._queues[demand.model].add(item, demand, now_s)
+
+    def ready(self, now_s: float) -> list[tuple[Item, InFlightRequest]]:
+        fleet, changed = self._fleet, set(self._fleet.changed)
+        sent: list[tuple[Item, InFlightRequest]] = []
+        self.wake_s = math.inf
+        for model, queue in list(self._queues.items()):
+            # Each queue clears the set of changes, but must see all of them.
+            fleet.changed |= changed
+            with self._shown(model):
+                found = queue.ready(now_s)
+            self._expired += queue.expired()
+            self.wake_s = min(self.wake_s, queue.wake_s)
+            sent += found
+            if not len(queue):
+                del self._queues[model]
+            elif found:
+                # A queue that got a place is asked last next time.
+                self._queues[model] = self._queues.pop(model)
+        fleet.changed.clear()
+        return sent
+
+    def remove(self, item: Item) -> None:
+        for queue in self._queues.values():
+            queue.remove(item)
+
+    def expired(self) -> list[Item]:
+        expired, self._expired = self._expired, []
+        return expired
+
+    def _shown(self, model: str | None) -> AbstractContextManager[None]:
+        rows = None if model is None else self._only(model)
+        return nullcontext() if rows is None else self._fleet.only(rows)
 
 
 @dataclass(slots=True, eq=False)
 class WaitingRequest:
-    """A request that waits for a replica since `since_s`. `granted` is its result."""
-
     demand: RoutingRequest
     deadline: Deadline
     source: str | None
@@ -31,10 +92,9 @@ class WaitingRequest:
 
 
 class Placements:
-    """Places requests at the replicas of `membership`, in the order of the dispatchers that `make` returns.
+    """Places requests at the replicas of `membership`. Belongs to one event loop.
 
     `watch` is called before a request waits, and raises if it may not; `on_idle` when none waits any more.
-    Belongs to one event loop.
     """
 
     def __init__(
@@ -62,10 +122,9 @@ class Placements:
         self.sent: set[str] = set()
         """The ids of the requests that have a replica now."""
         self.held = 0
-        """Requests that still waited after the last dispatch. Later ones may find room."""
+        """Requests that still waited after the last dispatch."""
 
     def __len__(self) -> int:
-        """How many requests wait for room."""
         return len(self._dispatcher)
 
     @asynccontextmanager
@@ -93,7 +152,6 @@ class Placements:
             self._learn(chars, lease)
 
     def close(self) -> None:
-        """Refuse all that wait and dispatch no more."""
         self._closed = True
         for waiting in list(self._waiting):
             _refuse(waiting, Unreachable("the fleet's client was closed", sent=False))
@@ -101,7 +159,6 @@ class Placements:
             self._waker.cancel()
 
     def tick(self, now_s: float) -> None:
-        """Count the waiting time of all requests and look for room."""
         counts = self._membership.time_counts()
         for waiting in list(self._waiting):
             self._count(waiting, now_s, counts=counts)

@@ -20,18 +20,11 @@ from forebay.registry import Registry, described
 
 
 class LeastRequests:
-    """The replica with the fewest requests in flight."""
-
     def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
         return least(fleet.requests + fleet.external, fleet)
 
 
 class PowerOfTwo:
-    """Of two available replicas drawn at random, the one with fewer requests in flight.
-
-    Mitzenmacher, The power of two choices in randomized load balancing, 1996.
-    """
-
     def __init__(self, seed: int = 0) -> None:
         self._random = Random(seed)
 
@@ -48,8 +41,6 @@ class PowerOfTwo:
 
 
 class RandomChoice:
-    """A random available replica."""
-
     def __init__(self, seed: int = 0) -> None:
         self._random = Random(seed)
 
@@ -61,8 +52,6 @@ class RandomChoice:
 
 
 class RoundRobin:
-    """The available replica after the last chosen one."""
-
     def __init__(self) -> None:
         self._last = -1
 
@@ -107,11 +96,11 @@ BALANCE_REL = 1.1
 
 
 class Sglang:
-    """The shortest queue if the load is uneven, else the longest match if it is long enough.
+    """The shortest queue if the load is uneven, else the longest match if it is more than half of the prompt,
+    else the smallest prefix tree.
 
     Uneven: the most loaded replica has more than 32 requests above the least loaded one, and more than 1.1
-    times its number. Long enough: more than half of the prompt; otherwise the replica with the smallest
-    prefix tree is taken. Source: documentation of sgl-router.
+    times its number. Source: documentation of sgl-router.
     """
 
     def __init__(self) -> None:
@@ -142,8 +131,7 @@ class Aibrix:
     """The fewest requests if the load is uneven, else the longest match that is not overloaded.
 
     Uneven: the numbers differ by more than 8. Overloaded: more requests than the mean and one standard
-    deviation. Equal matches, and requests without one, go to the fewest requests. Source: the README of its
-    gateway's routing algorithms.
+    deviation. Source: the README of its gateway's routing algorithms.
     """
 
     def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
@@ -193,8 +181,7 @@ class Dynamo:
     """The fewest prefill blocks plus decode blocks, with full credit for overlap and equal weights.
 
     Prefill blocks: uncached tokens of this prompt and of those there without a first token. Decode blocks:
-    those of all requests there and of this one. Source: Routing Concepts in Dynamo's documentation, default
-    weights.
+    those of all requests there and of this one. Source: Routing Concepts in Dynamo's documentation.
     """
 
     def choose(self, demand: RoutingRequest, cached: Vector, fleet: ReplicaTable, now_s: float) -> int:
@@ -229,11 +216,11 @@ POLICIES: Registry[MakePolicy] = Registry(
 
 
 def make_policy(name: str, *, seed: int = 0, instead: Policy | None = None) -> Policy:
-    """Return the policy of this name.
+    """Return the policy of this name. Raises `SettingError`, also for a package's policy that cannot be
+    created.
 
     If a policy of another package raises in `choose` or returns an unavailable replica, `ForebayError` names
-    it; with `instead`, that policy chooses then, and a warning is logged once. Raises `SettingError` for an
-    unknown name, and for a policy that cannot be loaded or created.
+    it; with `instead`, that policy chooses then, and a warning is logged once.
     """
     make = POLICIES.find(name)
     if make is None:
@@ -260,8 +247,6 @@ def make_policy(name: str, *, seed: int = 0, instead: Policy | None = None) -> P
 
 
 class CheckedPolicy:
-    """Checks a policy of another package."""
-
     def __init__(self, policy: Policy, called: str, instead: Policy | None) -> None:
         self._policy = policy
         self._called = called

@@ -24,7 +24,7 @@ class PrefixIndex:
     ring last first, so that a prefix outlives what follows it.
 
     Hashes are from 0 to 2^63; those below 2^60 take the least memory. 100 replicas of 100,000 blocks take
-    less than 1 GiB, shared or not.
+    less than 1 GiB.
     """
 
     def __init__(self, capacities: Sequence[int]) -> None:
@@ -40,7 +40,6 @@ class PrefixIndex:
         self._alone_used = [3 << (2 * replica) for replica in range(len(capacities))]
 
     def grow(self) -> None:
-        """Add a replica, which caches nothing until it is resized."""
         replica = len(self._rings)
         self._rings.append(array("q"))
         self._hands.append(0)
@@ -51,12 +50,10 @@ class PrefixIndex:
         self._alone_used.append(3 << (2 * replica))
 
     def resize(self, replica: int, capacity: int) -> None:
-        """Empty the replica and let it hold `capacity` blocks."""
         self.clear(replica)
         self._capacities[replica] = capacity
 
     def __len__(self) -> int:
-        """How many different blocks are held."""
         return len(self._table)
 
     def held(self, replica: int) -> int:
@@ -83,7 +80,6 @@ class PrefixIndex:
         return depths
 
     def insert(self, replica: int, blocks: Sequence[int]) -> None:
-        """Add these blocks as just used by the replica."""
         table, ring, size = self._table, self._rings[replica], self._capacities[replica]
         if not size:
             return
@@ -111,7 +107,6 @@ class PrefixIndex:
         self._hands[replica] = hand
 
     def forget(self, replica: int, blocks: Sequence[int]) -> None:
-        """Remove these blocks from the replica; takes time proportional to their number, on average."""
         for block in blocks:
             self._drop(replica, block)
         self._forgotten[replica] += len(blocks)
@@ -119,7 +114,6 @@ class PrefixIndex:
             self._close_ranks(replica)
 
     def clear(self, replica: int) -> None:
-        """Empty the replica: it restarted or is gone."""
         for block in self._rings[replica]:
             self._drop(replica, block)
         self._rings[replica] = array("q")

@@ -43,7 +43,6 @@ class StallDetector:
         self._resumed_s = -math.inf
 
     def resumed(self) -> None:
-        """Ignore all silence until now: this process itself did not run."""
         self._resumed_s = self._clock.monotonic_s()
 
     def find(self) -> None:
@@ -117,7 +116,6 @@ class Probes:
         return ""
 
     async def reopen(self, replica: Replica) -> None:
-        """Open a shut replica again if it answers."""
         why = await self.fault(replica)
         now_s = self._clock.monotonic_s()
         if why:
@@ -161,10 +159,8 @@ class Probes:
         self._sync(replica)
 
     async def _check_limit(self, replica: Replica) -> None:
-        """Find out whether the number of requests was the reason for refusals: probes are refused then, too.
-
-        One that passes may just have met a free place.
-        """
+        """Find out whether the number of requests was the reason for refusals: several probes that pass
+        refute it."""
         limit = replica.refusals
         while replica.must_probe_limit(limit):
             if await self.fault(replica):

@@ -41,7 +41,6 @@ class Refusals:
 
     def __init__(self, seen: int = 0, ignored_until_s: float = -math.inf) -> None:
         self.seen = seen
-        """Refusals so far."""
         self._most = math.inf
         self._proven = 0.0
         self._answers: deque[tuple[str | None, int]] = deque(maxlen=SEEN)
@@ -57,18 +56,15 @@ class Refusals:
         self.checked = True
         """Whether probes need not check the limit: none was set, or a probe was refused, too."""
         self.probes = 0
-        """How many probes the replica has answered since."""
 
     @property
     def most(self) -> float:
-        """How many requests there may be; at least one."""
         return self._most
 
     def refused(
         self, others: int, sent_s: float, now_s: float, wait_s: float, source: str | None = None
     ) -> Refusal:
-        """Count a refusal of a request, with `others` there; one more is tried after `wait_s` at the
-        earliest.
+        """Count a refusal, with `others` there; one more is tried after `wait_s` at the earliest.
 
         Returns `one too many` if it takes the others, `shut` if it takes none at present, or `passing` if
         neither is certain.

@@ -10,8 +10,7 @@ from forebay.engine.replica import ReplicaConnection, ServedModel
 from forebay.errors import EngineError, RateLimited
 from forebay.fleet.cache_events import CacheWatch
 from forebay.fleet.concurrency import ConcurrencyLimit, LimitTurn
-from forebay.fleet.health import Health, HealthRules, ReportCheck
-from forebay.fleet.progress import PATIENCE, RequestProgress, TrackedRequest
+from forebay.fleet.health import PATIENCE, Health, HealthRules, ReportCheck, RequestProgress, TrackedRequest
 from forebay.fleet.refusals import Refusals
 from forebay.fleet.replica_table import STALE_S, ReplicaTable
 from forebay.records import ReplicaLoad
@@ -21,8 +20,7 @@ METRICS_ONLY_S = 30.0
 NON_STREAMING = 0.99
 """If the first content comes after this share of an answer's time, the answer comes in one piece."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 30.0
-"""How long to pause a replica that gets requests too fast and names no time: doubled until one succeeds. And
-the longest pause, whatever it asks for."""
+"""Pauses of a replica that gets requests too fast and names no time: doubled until one succeeds."""
 EXCUSED_S = 10.0
 """How long refusals are ignored after probes passed."""
 PROBES = 3
@@ -37,10 +35,8 @@ class Replica:
     """A replica with its connection, its models, its health, its limits and its requests in flight.
 
     It alone counts requests, reports, failures and refusals, and sets its row of `table`. Times are passed
-    in. Belongs to one event loop.
-
-    `row` is its number in the table; None until it is found to serve the model. `fault` is why it gets no
-    requests although it is healthy; empty if it may.
+    in. Belongs to one event loop. `row` is None until it is found to serve the model. `fault` is why it gets
+    no requests although it is healthy; empty if it may.
     """
 
     def __init__(
@@ -72,16 +68,13 @@ class Replica:
         self.row: int | None = None
         self.fault = "it was not asked yet"
         self.checked = False
-        """Whether a check has ended."""
         self.must_describe = True
         """Whether it must be asked again for its models."""
         self.leaving = False
         self.models: tuple[ServedModel, ...] = ()
         self.list_due_s = -math.inf
-        """When to ask it again for its models."""
         self.leases: set[TrackedRequest] = set()
         self.cache: CacheWatch | None = None
-        """Its KV-cache events; None without them."""
         self.claimed_s = 0.0
         """The prefill of others' requests that its last report shows."""
         self.held = False
@@ -112,29 +105,25 @@ class Replica:
 
     @property
     def trouble(self) -> str:
-        """Why it may have no room, even if it gets requests."""
         return self.why or self.health.why or "it is full"
 
     @property
     def usable(self) -> bool:
-        """Whether it may get a request, now or when it has fewer."""
         return self.health.state != "shut" and not self.fault and not self.leaving
 
     @property
     def works(self) -> bool:
-        """Whether it answers requests: in use and not on probation."""
         return self.usable and self.health.state == "up"
 
     def open(self, now_s: float) -> bool:
-        """Whether one more request may be sent."""
         if self.leaving or self.fault or self.held or now_s < self.paused_until_s:
             return False
         return self.health.room(len(self.leases) - self._older)
 
     @property
     def _older(self) -> int:
-        """How many requests were sent before it was last shut, while its number is limited. They may take
-        long, and take no place from requests that test it."""
+        """How many requests were sent before it was last shut, while its number is limited: they take no
+        place from requests that test it."""
         if math.isinf(self.health.limit):
             return 0
         return sum(lease.epoch != self.health.epoch for lease in self.leases)
@@ -156,7 +145,6 @@ class Replica:
         return open
 
     def update_room(self) -> None:
-        """Set in the table how many requests there may be."""
         if self.row is not None:
             limit = int(min(self._running.limit, self.refusals.most))
             slots = math.inf if self._non_streaming else self._prefill_slots.limit
@@ -173,14 +161,12 @@ class Replica:
         self.update_room()
 
     def restarted(self) -> None:
-        """Note that it lost its prefix cache."""
         if self.row is not None:
             self._table.restarted(self.row)
         if self.cache is not None:
             self.cache.restarted()
 
     def check_failed(self, why: str, began_s: float, now_s: float) -> None:
-        """Count a failed check that began at `began_s`."""
         if self.row is None:
             self.fault = why
         self.health.check_failed(why, began_s, now_s)
@@ -188,7 +174,6 @@ class Replica:
         self.must_describe = self.must_describe or self.health.state == "shut"
 
     def forget_evicted(self, now_s: float) -> None:
-        """Forget prefix blocks that it has evicted."""
         if self.cache is not None and self.row is not None:
             gone = self.cache.evicted((lease.blocks for lease in self.leases), now_s)
             self._table.index.forget(self.row, gone)
@@ -210,7 +195,6 @@ class Replica:
 
     @property
     def credible_s(self) -> float:
-        """The reported prefill of others' requests, if credible."""
         return self.claimed_s if self._reports.credible else 0.0
 
     def forget_stale_report(self, now_s: float) -> None:
@@ -228,35 +212,29 @@ class Replica:
     # Probes
 
     def suspect(self, why: str) -> None:
-        """Hold it, and let a probe decide whether it hangs."""
         self.held = True
         self.health.suspect(why)
 
     def confirm_suspicion(self, now_s: float) -> None:
-        """Shut it: a probe failed like the requests."""
         self.paused_until_s = max(self.paused_until_s, now_s + self._asked_pause_s)
         self._asked_pause_s = 0.0
         self.health.confirm_suspicion(now_s)
 
     def clear_suspicion(self, now_s: float) -> None:
-        """Drop suspicions: a probe passed, so the requests were at fault."""
         self._asked_pause_s = 0.0
         self.health.clear_suspicion()
         self._excuse(now_s)
 
     def must_probe_limit(self, limit: Refusals) -> bool:
-        """Whether more probes must check the limit."""
         return limit is self.refusals and limit.probes < PROBES and self.throttled
 
     def refutes_limit(self, limit: Refusals, now_s: float) -> bool:
-        """Drop `limit` if enough probes have passed; returns whether they have."""
         refuted = limit is self.refusals and limit.probes == PROBES
         if refuted:
             self._excuse(now_s)
         return refuted
 
     def _excuse(self, now_s: float) -> None:
-        """Ignore refusals for a while: probes passed, so they were due to the requests."""
         self.cleared_s = now_s
         self.refusals = Refusals(self.refusals.seen, now_s + EXCUSED_S)
 
@@ -291,7 +269,6 @@ class Replica:
     # Requests
 
     def sent(self, lease: TrackedRequest, now_s: float) -> None:
-        """Count a request that was sent."""
         self.leases.add(lease)
         self.progress.sent(lease)
         self._running.began(now_s)
@@ -299,16 +276,14 @@ class Replica:
         self._use_blocks(lease.blocks, now_s)
 
     def sent_again(self, lease: TrackedRequest) -> None:
-        """Let its time start now: its prompt was prefilled elsewhere."""
         self.progress.ended(lease)
         self.progress.sent(lease)
 
     def first_token(
         self, lease: TrackedRequest, now_s: float, *, there: int, waiting: int, own_s: float, claimed_s: float
     ) -> None:
-        """Count a first token of a request sent as the last of `there`; `waiting` had no first token until
-        now. When it was sent, its own prefill was to take `own_s` and that of others `claimed_s`.
-        """
+        """Count a first token of a request sent as the last of `there`, when its own prefill was to take
+        `own_s` and that of others `claimed_s`; `waiting` had no first token until now."""
         took_s = now_s - lease.sent_s
         self.progress.began(lease, now_s)
         self.health.succeeded(lease.epoch, now_s, complete=False)
@@ -323,13 +298,11 @@ class Replica:
         self.update_room()
 
     def works_on(self) -> None:
-        """Count one more request that it works on, until that has ended."""
         self._working += 1
 
     def tokens(self, lease: TrackedRequest, tokens: int, now_s: float, *, first: bool) -> bool:
-        """Count more content of an answer; `first`: the first since its first token. Returns whether it may
-        have more or fewer requests now.
-        """
+        """Count more content; `first`: the first since its first token. Returns whether its limit has
+        changed."""
         gap_s = now_s - lease.moved_s
         self.progress.continued(lease, now_s)
         self.health.sign(now_s)
@@ -347,8 +320,7 @@ class Replica:
     def answered(
         self, lease: TrackedRequest, now_s: float, *, there: int, first: bool, non_streaming: bool
     ) -> None:
-        """Count a complete answer to one of `there` requests. `first`: its first token was not counted.
-        `non_streaming`: it came in one piece."""
+        """Count a complete answer to one of `there` requests. `first`: its first token was not counted."""
         self._sign(now_s)
         self.health.succeeded(lease.epoch, now_s, first=first)
         self._running.answered(there, lease.sent_s, now_s)
@@ -384,12 +356,10 @@ class Replica:
         return not together and kind != "one too many"
 
     def missed(self, sent_s: float, now_s: float) -> None:
-        """Count a request that missed its deadline: there were too many."""
         self._running.missed(sent_s, now_s)
         self.update_room()
 
     def ended(self, lease: TrackedRequest, now_s: float, *, worked_on: bool) -> None:
-        """Count the end of a request. `worked_on`: it was counted by `works_on`."""
         self.leases.discard(lease)
         self._working -= worked_on
         self.progress.ended(lease)

@@ -15,11 +15,10 @@ from forebay.fleet.speed import PrefillSamples, PrefillSpeed, SpeedFit, features
 from forebay.records import ReplicaLoad
 
 FADE = 1 / 20
-"""Weight of the newest sample in pace and mean lengths: the last few dozen requests count."""
+"""Weight of the newest sample: the last few dozen requests count."""
 STEP_FADE = 1 / 100
 """How far one faster request lowers the step length."""
 MAX_BLOCKS = 1_000_000
-"""The most blocks remembered per replica, whatever cache size it reports."""
 DEFAULT_BLOCKS = 100_000
 """Remembered for a replica of unknown cache size."""
 STALE_S = 10.0
@@ -28,11 +27,7 @@ STALE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLimits:
-    """Limits of one replica.
-
-    `kv_tokens` (size of the KV cache) and `max_num_seqs` (requests it runs) are infinite if unknown. `name`
-    is unique in a fleet and stable over restarts.
-    """
+    """Limits of one replica; infinite if unknown. `name` is stable over restarts."""
 
     name: str
     kv_tokens: float = math.inf
@@ -45,19 +40,15 @@ def column(new: float = 0.0) -> Vector:
 
 
 class ReplicaTable:
-    """The replicas of a fleet as a table. Each column is one vector, so that decisions over a thousand
-    replicas are fast.
+    """The replicas of a fleet, one vector a column, so that decisions over a thousand replicas are fast.
 
-    Own requests count at once when they are taken; fresh reports add the requests of others. Not thread-safe:
-    it belongs to one event loop.
+    Own requests count at once when they are taken; fresh reports add the requests of others. Belongs to one
+    event loop.
     """
 
     kv_tokens = column(math.inf)
-    """Size of the KV cache."""
     max_num_seqs = column(math.inf)
-    """How many requests it runs."""
     requests = column()
-    """Own requests in flight."""
     decoding = column()
     """Own requests with a first token."""
     context = column()
@@ -81,14 +72,14 @@ class ReplicaTable:
     waiting = column()
     """Own requests without a first token."""
     prefill_slots = column()
-    """How many requests without a first token are allowed whatever their prefill; set by the caller."""
+    """Requests without a first token that are allowed whatever their prefill; set by the caller."""
     window = column(math.inf)
     """How many requests are allowed; set by the caller."""
     limit = column(math.inf)
     """How many own requests make it unavailable; set by a slow start."""
     reported_waiting = column()
     reported_kv = column()
-    """Reported share of the KV cache in use."""
+    """Share of the KV cache in use."""
     reported_s = column(-math.inf)
     external = column()
     """Reported requests that are not ours."""
@@ -103,8 +94,8 @@ class ReplicaTable:
         speed: PrefillSpeed | None = None,
         work_s: float = 0.0,
     ) -> None:
-        """`block_tokens` is the size of the blocks in demands; `work_s`, the assumed prefill time of others'
-        requests until own first tokens show it."""
+        """`block_tokens`: size of the blocks in demands; `work_s`: assumed prefill time of others'
+        requests."""
         self.count = 0
         self.names: list[str] = []
         self.block_tokens: float = block_tokens
@@ -127,7 +118,6 @@ class ReplicaTable:
         self.changed.clear()
 
     def add(self, replica: ReplicaLimits) -> int:
-        """Add a replica; returns its number, perhaps that of one that has left."""
         number = self._free.pop() if self._free else self._grow()
         self.names[number] = replica.name
         self.kv_tokens[number] = replica.kv_tokens
@@ -137,7 +127,7 @@ class ReplicaTable:
         return number
 
     def remove(self, replica: int) -> None:
-        """Remove a replica. Raises `ValueError` while it has own requests: take it out of use first."""
+        """Raises `ValueError` while it has own requests: take it out of use first."""
         if self.requests[replica]:
             raise ValueError(f"{self.names[replica]} has {int(self.requests[replica])} requests in flight")
         self.set_available(replica, False)
@@ -170,17 +160,14 @@ class ReplicaTable:
         return min(int(replica.kv_tokens / self.block_tokens), MAX_BLOCKS)
 
     def numbers(self) -> Sequence[int]:
-        """The available replicas."""
         return range(self.count) if self.all_available else self.available.nonzero()[0].tolist()
 
     def set_available(self, replica: int, available: bool) -> None:
-        """Set whether new requests may be sent to this replica."""
         self.available[replica] = available
         self.changed.add(replica)
         self.all_available = bool(self.available.all())
 
     def set_room(self, replica: int, window: float, prefill_slots: float) -> None:
-        """Set how many requests this replica may have, and how many without a first token in any case."""
         if self.window[replica] != window or self.prefill_slots[replica] != prefill_slots:
             self.window[replica], self.prefill_slots[replica] = window, prefill_slots
             self.changed.add(replica)
@@ -225,7 +212,6 @@ class ReplicaTable:
         return self.index.match(demand.blocks) * self.block_tokens
 
     def take(self, replica: int, demand: RoutingRequest, cached: Vector, now_s: float) -> InFlightRequest:
-        """Count a request that is sent to this replica now."""
         prompt = demand.prompt_tokens
         request = InFlightRequest(replica, prompt, now_s)
         uncached = request.uncached = max(1.0, prompt - float(cached[replica]))
@@ -253,13 +239,11 @@ class ReplicaTable:
         return request
 
     def first_token(self, request: InFlightRequest, now_s: float) -> None:
-        """Count the first token of a request."""
         request.first_token_s = now_s
         self._sample(request, now_s)
         self._begin_decoding(request, now_s)
 
     def assume_first_token(self, request: InFlightRequest, now_s: float) -> None:
-        """Assume the first token, which nobody sees; nothing is learned."""
         request.first_token_s = now_s
         self._begin_decoding(request, now_s)
 
@@ -289,7 +273,6 @@ class ReplicaTable:
         self.reserved[replica] -= request.reserved
 
     def queued_s(self, replica: int) -> float:
-        """The expected prefill time of its own requests without a first token."""
         return sum(request.work_s for request in self._prefills[replica].queue)
 
     def claimed_s(self, replica: int, waiting: float) -> float:
@@ -310,14 +293,12 @@ class ReplicaTable:
         self.external_s[replica] = self.claimed_s(replica, waiting)
 
     def forget_stale_reports(self, now_s: float) -> None:
-        """Drop reports older than `STALE_S`; our own requests remain."""
         stale = self.reported_s < now_s - STALE_S
         for values in (self.reported_waiting, self.reported_kv, self.external, self.external_s):
             values[stale] = 0.0
         self.changed.update(stale.nonzero()[0].tolist())
 
     def restarted(self, replica: int) -> None:
-        """Note that the replica has lost its prefix cache."""
         self.index.clear(replica)
 
     def _less_behind(self, replica: int, work_s: float) -> None:

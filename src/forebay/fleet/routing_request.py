@@ -75,7 +75,7 @@ class InFlightRequest:
 
 
 BLOCK_CHARS = 512
-"""Characters of a prefix block: about eight of vLLM's blocks, the precision for shared prefixes."""
+"""About eight of vLLM's blocks, the precision for shared prefixes."""
 MAX_BLOCKS = 4096
 """The most blocks hashed per prompt, from its start: two million characters."""
 CHARS_PER_TOKEN = 4.0
@@ -85,8 +85,8 @@ MASK = (1 << 60) - 1
 
 
 def prompt_text(request: Request) -> str:
-    """The text that the prefix cache sees, approximately: the model's own marks between messages are unknown,
-    but equal for all."""
+    """The text that the prefix cache sees, without the model's own marks between messages, which are equal
+    for all."""
     if request.prompt is not None:
         return request.prompt
     return "".join(message_text(message.role, message.content) for message in request.messages)
@@ -115,17 +115,15 @@ def text_blocks(text: str, block_chars: int = BLOCK_CHARS) -> tuple[int, ...]:
 
 
 class TokenEstimate:
-    """Characters per token, learned from replicas' counts. Starts at 4, stays from 0.5 to 16."""
+    """Characters per token, learned from replicas' counts."""
 
     def __init__(self) -> None:
         self.chars_per_token = CHARS_PER_TOKEN
 
     def tokens(self, chars: int) -> int:
-        """About how many tokens a text has; at least 1."""
         return max(1, round(chars / self.chars_per_token))
 
     def learn(self, chars: int, tokens: int) -> None:
-        """Learn from a prompt. Short ones are mostly template and are ignored."""
         if chars >= BLOCK_CHARS / 2 and tokens > 0:
             seen = min(max(chars / tokens, MIN_RATIO), MAX_RATIO)
             self.chars_per_token += (seen - self.chars_per_token) * FADE

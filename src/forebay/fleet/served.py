@@ -29,7 +29,7 @@ class ServedModels:
     assumed to serve it.
 
     `rows` are the replicas in use by number, `everyone` all that are listed. `changed` is called with the
-    number of a replica whose list has changed. Belongs to one event loop.
+    number of a replica whose list has changed.
     """
 
     def __init__(
@@ -65,7 +65,6 @@ class ServedModels:
         return self._models
 
     def rows(self, model: str) -> Sequence[int]:
-        """The numbers of the replicas in use that serve this model."""
         if model not in self._where:
             found = tuple(row for row, replica in self._rows.items() if serves(replica, model))
             if not found:
@@ -74,12 +73,11 @@ class ServedModels:
         return self._where[model]
 
     def only(self, model: str) -> Sequence[int] | None:
-        """`rows`, or None if all replicas in use serve this model."""
+        """The rows of the replicas that serve this model; None if all do."""
         rows = self.rows(model)
         return None if len(rows) == len(self._rows) else rows
 
     def knows(self, model: str) -> bool:
-        """Whether a replica serves this model, or one that left recently did."""
         if self.model not in (None, model):
             return False
         left_s = self._left_s.get(model, -math.inf)
@@ -91,12 +89,10 @@ class ServedModels:
         return all(replica.models for replica in self._everyone.values())
 
     def is_due(self, replica: Replica) -> bool:
-        """Whether to ask this replica for its models again."""
         in_use = self.model is None and replica.row is not None
         return in_use and self._clock.monotonic_s() >= replica.list_due_s
 
     async def fetch(self, replica: Replica, timeout_s: float) -> None:
-        """Ask a replica for its models. Raises the `EngineError` of the cause."""
         replica.list_due_s = self._clock.monotonic_s() + LIST_S
         try:
             models = await replica.connection.list_models(timeout_s)
@@ -111,7 +107,6 @@ class ServedModels:
             self.note_change(replica)
 
     def note_change(self, replica: Replica) -> None:
-        """Note that a replica joined, left or changed its list."""
         self._where.clear()
         self._models = None
         if replica.leaving:
@@ -123,10 +118,8 @@ class ServedModels:
             self._changed(replica.row)
 
     async def refresh(self) -> None:
-        """Ask all replicas in use for their models, at most once in `REFRESH_PAUSE_S`.
-
-        Concurrent calls share one round; a replica that does not answer keeps its last list.
-        """
+        """Ask all replicas in use for their models, at most once in `REFRESH_PAUSE_S`. Concurrent calls share
+        one round; a replica that does not answer keeps its last list."""
         now_s = self._clock.monotonic_s()
         running = self._refresh is not None and not self._refresh.done()
         if self.model is not None or (not running and now_s < self._refreshed_s + REFRESH_PAUSE_S):
@@ -158,5 +151,4 @@ def names(models: Sequence[ServedModel]) -> frozenset[str]:
 
 
 def serves(replica: Replica, model: str | None) -> bool:
-    """Whether a replica lists this model; always for None."""
     return model is None or any(served.name == model for served in replica.models)

@@ -35,7 +35,6 @@ class PrefillSpeed:
     context_s: float = 0.0
 
     def seconds(self, terms: Sequence[float]) -> float:
-        """The time for a prompt of these `features`."""
         return (
             terms[0] * self.request_s
             + terms[1] * self.token_s
@@ -47,7 +46,7 @@ class PrefillSpeed:
 
 @dataclass(slots=True)
 class PrefillSamples:
-    """Prefills at one replica: own requests without a first token, and what first tokens have shown.
+    """Own requests without a first token at one replica, and what first tokens have shown.
 
     `observed_s` and `predicted_s`: recent time between first tokens. `sample`: when the last first token was
     possible, when it came, and its features. `knows_step`: answers have shown the time of a step.
@@ -76,7 +75,6 @@ class SpeedFit:
         self._batch: list[tuple[float, ...]] = []
 
     def add(self, seconds: float, terms: tuple[float, ...]) -> None:
-        """Add a sample: prompts whose features sum to `terms` took `seconds`."""
         self._batch.append((*terms, seconds))
         if len(self._batch) >= REFIT_EVERY:
             self._refit()
@@ -91,7 +89,6 @@ class SpeedFit:
         self.speed = PrefillSpeed(*self._solve().tolist())
 
     def _solve(self) -> Vector:
-        """Negative coefficients are set to zero, and the others solved again."""
         scale = np.sqrt(np.diag(self._products))
         scale[scale == 0] = 1.0
         products = self._products / np.outer(scale, scale) + RIDGE * np.eye(TERMS)

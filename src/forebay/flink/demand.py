@@ -14,14 +14,12 @@ from forebay.clients.http.server import HttpServer
 from forebay.clock import Clock
 from forebay.engine.failures import Redactor
 from forebay.errors import EngineError, SettingError
-from forebay.fleet.autoscale.class_mix import ClassMix
 from forebay.fleet.autoscale.demand import StreamDemand, encode_demand, report_name
-from forebay.fleet.autoscale.loop import ScalingLoop
-from forebay.fleet.autoscale.memory import KEEP_S, Memory, holds_for, memory_of
+from forebay.fleet.autoscale.learned import ClassMix
+from forebay.fleet.autoscale.loop import PublishedReplicas, ScalingLoop, StepLog
+from forebay.fleet.autoscale.memory import KEEP_S, ScalingMemory, holds_for, memory_of
 from forebay.fleet.autoscale.meter import DemandMeter, DemandReport
-from forebay.fleet.autoscale.published import PublishedReplicas
 from forebay.fleet.autoscale.settings import ScalingLink
-from forebay.fleet.autoscale.step_log import StepLog
 from forebay.fleet.autoscale.topic_queue import TopicQueue, decode_backlog
 from forebay.fleet.client import FleetClient
 from forebay.fleet.disaggregated import TwoClients
@@ -156,10 +154,10 @@ class MeteredHandler:
             self._gauges.learned.newest = data
             self._gauges.tell()
 
-    def _memory_for(self, model: str) -> Memory:
+    def _memory_for(self, model: str) -> ScalingMemory:
         settings, lengths = self._link.settings, self._meter.lengths
         if self._loop is None:
-            return Memory(holds_for(settings, model), {"lengths": lengths})
+            return ScalingMemory(holds_for(settings, model), {"lengths": lengths})
         parts = {"lengths": lengths, "replicas": self._loop.owner, "record cost": self._queue.cost}
         scaler = self._loop.scaler
         return memory_of(settings, model, parts, scaler.policy, scaler.speed)

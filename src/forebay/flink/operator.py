@@ -19,7 +19,7 @@ from pyflink.datastream.state import MapStateDescriptor
 
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode
-from forebay.engine.content import CUT
+from forebay.engine.answer import CUT
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.event_time import EARLIEST_MS, UNKNOWN_MS, LowWatermark, MinTracker, clamp_ms, is_suspect
 from forebay.flink.job_marks import ActivityMarks, mark_end

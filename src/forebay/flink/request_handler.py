@@ -14,10 +14,9 @@ import orjson
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Engine, EngineFactory
 from forebay.engine.answer import Accept, AnswerCheck
-from forebay.engine.content import check_content
 from forebay.engine.journal import Journal, JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate, request_hash
-from forebay.engine.retry import RetryPolicy, complete_with_retry
+from forebay.engine.retry import RetryPolicy, check_content, complete_with_retry
 from forebay.errors import EngineError, ProgramFailed, RecordError, SettingError, TemplateFailed
 from forebay.fleet.autoscale.settings import ScalingLink
 from forebay.fleet.disaggregated import DisaggregatedEngine

@@ -13,8 +13,8 @@ from math import inf
 from typing import Literal, Protocol
 
 from forebay.errors import ForebayError
+from forebay.processes import name_thread
 from forebay.records import DeadLetter, KeyedEvent, Result
-from forebay.thread_names import name_thread
 
 Ordering = Literal["unordered", "key"]
 """When a finished call may be emitted: at once, or after those before it under its key."""

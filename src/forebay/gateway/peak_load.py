@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from forebay.clock import Clock
-from forebay.fleet.autoscale.proportional import Hold
+from forebay.fleet.autoscale.proportional import StabilizationWindow
 
 PEAK_LOAD = "forebay_gateway_peak_load"
 PEAK_S = 30.0
@@ -19,7 +19,7 @@ class PeakLoad:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._count = 0
-        self._highest = Hold(PEAK_S)
+        self._highest = StabilizationWindow(PEAK_S)
 
     @contextmanager
     def request(self) -> Iterator[None]:

@@ -26,7 +26,7 @@ from forebay.errors import (
     Unreachable,
 )
 from forebay.fleet.client import FleetClient
-from forebay.fleet.kv_handover import MissingKvCaches, none_prefills, prefill_fields, while_some_prefill
+from forebay.fleet.disaggregated import MissingKvCaches, none_prefills, prefill_fields, while_some_prefill
 from forebay.fleet.lease import ReplicaLease
 from forebay.gateway.asgi import TimeLimit, TimeOver
 from forebay.gateway.attempt import Attempt

@@ -19,7 +19,7 @@ import uvicorn
 from forebay.clock import SystemClock
 from forebay.errors import SettingError, SetupError
 from forebay.fleet.client import FleetClient
-from forebay.fleet.prefill_check import describe_prefill
+from forebay.fleet.disaggregated import describe_prefill
 from forebay.gateway.access_log import AccessLog
 from forebay.gateway.app import Gateway
 from forebay.gateway.body_reader import BodyReader

@@ -14,8 +14,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from forebay.counted import counted
 from forebay.pages.units import moment, shown_text
+from forebay.untrusted_text import counted
 
 STYLE = "style.css"
 POLICY = "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form-action 'none'{}"

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 
 from forebay.clock import Clock
 from forebay.engine import EngineFactory
-from forebay.engine.context import ContextNeed, answer_need, check_context
-from forebay.engine.inference_gateway import InferenceGatewayFactory
-from forebay.engine.replica import ServedModel
+from forebay.engine.client import InferenceGatewayFactory
+from forebay.engine.replica import ContextNeed, ServedModel, answer_need, check_context
 from forebay.errors import SettingError
 from forebay.fleet.autoscale.settings import ScalingLink
 from forebay.fleet.config import FleetConfig, stall_s_for
-from forebay.fleet.disaggregated import engine_factory
+from forebay.fleet.disaggregated import check_prefill, engine_factory
 from forebay.fleet.discovery import FixedReplicas, ReplicaList, Say, discover_model
-from forebay.fleet.prefill_check import check_prefill
 from forebay.flink.keying import EventClasses
 from forebay.flink.request_handler import InferenceSpec
 from forebay.pipeline.spec import PipelineSpec

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, JsonValue, Strict, ValidationInfo
 
 from forebay.documents import suggestion
 from forebay.engine.answer import AnswerCheck
-from forebay.engine.inference_gateway import PickerHeaders
+from forebay.engine.client import PickerHeaders
 from forebay.engine.journal import JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
@@ -30,15 +30,14 @@ from forebay.fields import (
 from forebay.fleet.autoscale.base import (
     DEFAULT_CLASS,
     MAX_REPLICAS,
-    Limits,
     ReplicaSpeed,
+    ScalingLimits,
     ServiceClass,
     Timings,
     replicas_for,
 )
 from forebay.fleet.autoscale.demand import FRESH_S
-from forebay.fleet.autoscale.policies import DEFAULT_SCALING, SCALING_POLICIES
-from forebay.fleet.autoscale.settings import ScalingSettings
+from forebay.fleet.autoscale.settings import DEFAULT_SCALING, SCALING_POLICIES, ScalingSettings
 from forebay.fleet.config import ByUrl, KvEvents, PrefillSpec, ReplicaSource, Urls
 from forebay.records import Sampling
 from forebay.settings import SecretRef
@@ -337,9 +336,11 @@ class PipelineScalingSpec(Model):
             )
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> ScalingLimits:
         """Reports older than those that count would make the stream seem empty."""
-        return Limits(self.min, self.max, self.budget_per_hour, self.price_per_hour, stale_after_s=FRESH_S)
+        return ScalingLimits(
+            self.min, self.max, self.budget_per_hour, self.price_per_hour, stale_after_s=FRESH_S
+        )
 
     def settings(self, answer_tokens: int) -> ScalingSettings:
         """An answer is expected to have half of `answer_tokens`, its maximum, until there are any."""

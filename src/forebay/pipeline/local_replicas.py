@@ -10,7 +10,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Literal, Protocol
 
-from forebay.engine.launch import Replica
+from forebay.engine.launch import LocalReplica
 from forebay.engine.launch.progress import tail
 from forebay.engine.launch.replicas import HEALTH_TIMEOUT_S, START_TIMEOUT_S
 from forebay.engine.launch.spec import LOOPBACK
@@ -29,17 +29,17 @@ PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
 
 
 class Processes(Protocol):
-    def add(self, cores: tuple[int, ...], *, port_base: int = ...) -> Replica: ...
-    def ended(self, replica: Replica) -> int | None: ...
-    def end(self, replica: Replica) -> None: ...
-    def drop(self, replica: Replica) -> None: ...
+    def add(self, cores: tuple[int, ...], *, port_base: int = ...) -> LocalReplica: ...
+    def ended(self, replica: LocalReplica) -> int | None: ...
+    def end(self, replica: LocalReplica) -> None: ...
+    def drop(self, replica: LocalReplica) -> None: ...
 
 
 @dataclass(slots=True)
 class ManagedReplica:
     """`left`: the version of the first list without it."""
 
-    replica: Replica
+    replica: LocalReplica
     place: int
     state: State
     since_s: float
@@ -88,8 +88,8 @@ class LocalReplicas:
         shares: Sequence[tuple[int, ...]],
         listing: Path,
         *,
-        healthy: Callable[[Replica], bool],
-        drained: Callable[[Replica, int], bool],
+        healthy: Callable[[LocalReplica], bool],
+        drained: Callable[[LocalReplica, int], bool],
         port_base: int,
         start_timeout_s: float = START_TIMEOUT_S,
         say: Callable[[str], None] = lambda words: None,
@@ -238,7 +238,7 @@ class LocalReplicas:
 MAX_BYTES = 4 << 20
 
 
-def is_idle(replica: Replica) -> bool:
+def is_idle(replica: LocalReplica) -> bool:
     """A replica that does not report may be busy."""
     connection = http.client.HTTPConnection(LOOPBACK, replica.port, timeout=HEALTH_TIMEOUT_S)
     try:

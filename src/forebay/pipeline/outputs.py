@@ -20,7 +20,7 @@ from forebay.clients.s3.location import Location, location_of
 from forebay.connectors.base import DEAD_LETTERS, RESULTS
 from forebay.connectors.files.sink import Part, committed_parts
 from forebay.connectors.written_counts import EndNote, WrittenCounts, noted_counts
-from forebay.engine.content import CUT
+from forebay.engine.answer import CUT
 from forebay.errors import PipelineFailed
 from forebay.json_numbers import read_json
 from forebay.pipeline.snapshot import Snapshot

@@ -7,16 +7,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from forebay.clock import Clock, SystemClock
-from forebay.engine.context import check_context
-from forebay.engine.launch import EngineOptions, LocalPlaces, Replica, is_healthy, local_places
+from forebay.engine.launch import EngineOptions, LocalPlaces, LocalReplica, is_healthy, local_places
 from forebay.engine.launch.local import default_context_tokens, resolve_model
 from forebay.engine.launch.progress import Progress
 from forebay.engine.launch.replicas import START_TIMEOUT_S
 from forebay.engine.launch.spec import usable_cores
-from forebay.engine.replica import ServedModel
+from forebay.engine.replica import ServedModel, check_context
 from forebay.errors import SettingError
 from forebay.files import private_folder
-from forebay.fleet.autoscale.class_mix import ClassMix
 from forebay.fleet.autoscale.demand import (
     FRESH_S,
     GONE_S,
@@ -26,6 +24,7 @@ from forebay.fleet.autoscale.demand import (
     read_reports,
     within,
 )
+from forebay.fleet.autoscale.learned import ClassMix
 from forebay.fleet.autoscale.loop import ScalingLoop, ScalingStep
 from forebay.fleet.autoscale.memory import memory_of
 from forebay.fleet.autoscale.settings import ScalingLink, ScalingSettings
@@ -64,7 +63,7 @@ class ScaledEngine:
         start_timeout_s: float = START_TIMEOUT_S,
         asks_each: bool = True,
         clock: Clock | None = None,
-        healthy: Callable[[Replica], bool] = is_healthy,
+        healthy: Callable[[LocalReplica], bool] = is_healthy,
     ) -> None:
         self._folder = private_folder(folder)
         # Left by killed subtasks.
@@ -176,7 +175,7 @@ class ScaledEngine:
                     f"write to {self._folder}; or start replicas elsewhere, and name them with --engine"
                 )
 
-    def _drained(self, replica: Replica, left: int) -> bool:
+    def _drained(self, replica: LocalReplica, left: int) -> bool:
         return has_drained(self._reports, self._clock.wall_ms(), replica.url, left, lambda: is_idle(replica))
 
     def _stepped(self, step: ScalingStep) -> None:

@@ -16,7 +16,7 @@ from forebay.errors import SettingError
 from forebay.files import MAX_STATE_BYTES, private_folder, read_bytes, read_stamp, write_atomic, write_stamp
 from forebay.fleet.autoscale.base import Tokens
 from forebay.fleet.autoscale.loop import ScalingStep
-from forebay.fleet.autoscale.memory import KEEP_S, Memory
+from forebay.fleet.autoscale.memory import KEEP_S, ScalingMemory
 from forebay.pages.charts import Line, time_figure
 from forebay.pages.picture import Picture
 from forebay.processes import birth_s, is_same, pid_space
@@ -138,7 +138,7 @@ LEARNED = "learned.json"
 class LearnedFile:
     """`problems`: unusable parts, one line each; they are learned again."""
 
-    def __init__(self, folder: Path, memory: Memory, now_s: float) -> None:
+    def __init__(self, folder: Path, memory: ScalingMemory, now_s: float) -> None:
         self._path = folder / LEARNED
         self._memory = memory
         self._saved_s = now_s

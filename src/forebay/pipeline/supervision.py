@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 from forebay.clock import Clock, SystemClock
-from forebay.engine.launch import Replica
+from forebay.engine.launch import LocalReplica
 from forebay.errors import LaunchError, PipelineFailed
 from forebay.fleet.autoscale.topic_queue import TopicBacklog
 from forebay.flink.metrics import NOTHING_READ_MS
@@ -149,7 +149,7 @@ Say = Callable[[str], None]
 @runtime_checkable
 class SupervisedEngine(Protocol):
     @property
-    def replicas(self) -> Sequence[Replica]: ...
+    def replicas(self) -> Sequence[LocalReplica]: ...
 
     def restart(self, index: int) -> None: ...
 

@@ -11,7 +11,7 @@ from tests.harness.clock import ManualClock
 from forebay.deploy.controller.cluster import MAX_PAGES, ClusterCalls, PodAddresses, metrics_url
 from forebay.deploy.controller.loop import TRIES, Controller, ControllerScaling
 from forebay.deploy.kubernetes.deployment import WANTED
-from forebay.fleet.autoscale.base import Limits
+from forebay.fleet.autoscale.base import ScalingLimits
 
 httpx2 = pytest.importorskip("httpx2", reason="lightkube is missing: pip install 'forebay[kubernetes]'")
 
@@ -54,7 +54,7 @@ class Server:
 
 def controller_of(server: Server, wanted: float = 3) -> Controller:
     http = httpx2.Client(transport=httpx2.MockTransport(server), base_url="http://api.invalid")
-    scaling = ControllerScaling({"engine": 1}, "a=b", Limits(0, 9), settle_s=0.0)
+    scaling = ControllerScaling({"engine": 1}, "a=b", ScalingLimits(0, 9), settle_s=0.0)
     calls = ClusterCalls(http, "n")
     return Controller(
         scaling, calls, lambda urls: [f"{WANTED} {wanted}\n" for _ in urls], ManualClock(), "me"

@@ -13,8 +13,8 @@ from forebay.deploy.controller.decision import Decider, DeploymentState
 from forebay.deploy.controller.scrape import ObservedLoad, observed_load, shown, values
 from forebay.deploy.kubernetes.deployment import IN_FLIGHT, WANTED
 from forebay.errors import DeployError
-from forebay.fleet.autoscale.base import Limits
-from forebay.fleet.autoscale.shares import shares
+from forebay.fleet.autoscale.base import ScalingLimits
+from forebay.fleet.autoscale.settings import shares
 from forebay.gateway.peak_load import PEAK_LOAD
 
 STATE = DeploymentState("engine", "u", "7", replicas=2, ready=2)
@@ -50,7 +50,7 @@ def test_any_text_is_numbers_or_nothing(text: str) -> None:
 def test_the_number_is_within_the_limits_or_as_it_was(
     said: list[tuple[int, int | None, int]], least: int, most: int
 ) -> None:
-    decider, state, now_s, heard_s = Decider(Limits(least, most), 32, 20.0), STATE, 0.0, -1e9
+    decider, state, now_s, heard_s = Decider(ScalingLimits(least, most), 32, 20.0), STATE, 0.0, -1e9
     for after_s, wanted, in_flight in said:
         now_s += after_s
         decider.observe(ObservedLoad(wanted, in_flight), now_s)
@@ -64,7 +64,7 @@ def test_the_number_is_within_the_limits_or_as_it_was(
 
 
 def test_it_adds_at_once_and_removes_when_fewer_were_enough_for_a_while() -> None:
-    decider, found = Decider(Limits(0, 9), settle_s=60.0), []
+    decider, found = Decider(ScalingLimits(0, 9), settle_s=60.0), []
     for now_s, wanted in ((0, 5), (10, 2), (60, 2), (71, 2), (80, 8)):
         decider.observe(ObservedLoad(wanted), now_s)
         found.append(decider.decide(STATE, now_s).wanted)
@@ -72,7 +72,7 @@ def test_it_adds_at_once_and_removes_when_fewer_were_enough_for_a_while() -> Non
 
 
 def test_of_several_pools_each_has_its_share_of_the_wish_and_of_the_work() -> None:
-    one, other = (Decider(Limits(0, 9), 10, 60.0, share) for share in shares([1, 2]))
+    one, other = (Decider(ScalingLimits(0, 9), 10, 60.0, share) for share in shares([1, 2]))
     state = replace(STATE, replicas=6, ready=6)
     for decider in (one, other):
         decider.observe(ObservedLoad(7, 55.0), 0.0)
@@ -85,7 +85,7 @@ def test_of_several_pools_each_has_its_share_of_the_wish_and_of_the_work() -> No
 
 
 def test_a_new_controller_or_a_returning_pipeline_removes_none_at_once() -> None:
-    decider = Decider(Limits(0, 9), 32, 300.0)
+    decider = Decider(ScalingLimits(0, 9), 32, 300.0)
     eight = replace(STATE, replicas=8, ready=8)
     decider.observe(ObservedLoad(1, 0.0), 0.0)
     assert decider.decide(eight, 0.0).wanted == 8
@@ -99,7 +99,7 @@ def test_a_new_controller_or_a_returning_pipeline_removes_none_at_once() -> None
 
 
 def test_replicas_that_all_boot_again_are_kept() -> None:
-    decider = Decider(Limits(1, 9), settle_s=300.0)
+    decider = Decider(ScalingLimits(1, 9), settle_s=300.0)
     booting = replace(STATE, replicas=9, ready=0)
     assert decider.decide(booting, 0.0).wanted == 9, "the pipeline has not reported yet"
     decider.observe(ObservedLoad(2, 0.0), 5.0)
@@ -110,7 +110,7 @@ def test_replicas_that_all_boot_again_are_kept() -> None:
 
 @pytest.mark.parametrize(("replicas", "ready", "wanted"), [(9, 0, 2), (9, 1, 9), (8, 0, 8)])
 def test_the_most_that_a_fleet_begins_with_are_not_kept(replicas: int, ready: int, wanted: int) -> None:
-    decider = Decider(Limits(1, 9), settle_s=300.0, begins_with_most=True)
+    decider = Decider(ScalingLimits(1, 9), settle_s=300.0, begins_with_most=True)
     found = replace(STATE, replicas=replicas, ready=ready)
     assert decider.decide(found, 0.0).wanted == replicas, "the pipeline has not reported yet"
     decider.observe(ObservedLoad(2, 0.0), 5.0)
@@ -124,7 +124,7 @@ def test_text_of_any_form_takes_time_linear_in_its_length() -> None:
 
 
 def test_requests_in_flight_keep_their_replicas() -> None:
-    decider = Decider(Limits(0, 9), requests_per_replica=10, settle_s=0.0)
+    decider = Decider(ScalingLimits(0, 9), requests_per_replica=10, settle_s=0.0)
     decider.observe(ObservedLoad(0, 15.0), 0.0)
     four = replace(STATE, replicas=4, ready=4)
     assert decider.decide(four, 0.0).wanted == 4
@@ -134,7 +134,7 @@ def test_requests_in_flight_keep_their_replicas() -> None:
 
 
 def test_metrics_that_stop_change_nothing_and_the_reason_shows_it() -> None:
-    decider = Decider(Limits(0, 9))
+    decider = Decider(ScalingLimits(0, 9))
     assert "the load was not read yet: no change" in decider.decide(STATE, 0.0).reason
     decider.observe(ObservedLoad(7), 0.0)
     assert decider.decide(STATE, 30.0).wanted == 7
@@ -163,7 +163,7 @@ def body(**status: Any) -> dict[str, Any]:
 )
 def test_where_replicas_do_not_come_no_more_are_asked_for(condition: dict[str, str], trouble: str) -> None:
     state = DeploymentState.parse(body(readyReplicas=1, conditions=[condition]))
-    decider = Decider(Limits(0, 9), settle_s=0.0)
+    decider = Decider(ScalingLimits(0, 9), settle_s=0.0)
     decider.observe(ObservedLoad(5), 0.0)
     decision = decider.decide(state, 0.0)
     assert decision.wanted == 2
@@ -173,7 +173,7 @@ def test_where_replicas_do_not_come_no_more_are_asked_for(condition: dict[str, s
 
 
 def test_while_some_metrics_are_not_read_replicas_only_come() -> None:
-    decider, found = Decider(Limits(0, 9), settle_s=10.0), []
+    decider, found = Decider(ScalingLimits(0, 9), settle_s=10.0), []
     four = replace(STATE, replicas=4, ready=4)
     for now_s, said in (
         (0, ObservedLoad(4)),
@@ -191,7 +191,7 @@ def test_while_some_metrics_are_not_read_replicas_only_come() -> None:
 
 
 def test_replicas_above_the_limit_stay_while_some_metrics_are_not_read() -> None:
-    decider = Decider(Limits(0, 3), settle_s=0.0)
+    decider = Decider(ScalingLimits(0, 3), settle_s=0.0)
     decider.observe(ObservedLoad(1, problems="no answer"), 0.0)
     decision = decider.decide(replace(STATE, replicas=5, ready=5), 0.0)
     assert decision.wanted == 5
@@ -212,7 +212,7 @@ def test_a_url_is_shown_without_what_may_be_secret(url: str, said: str) -> None:
 
 
 def test_replicas_of_a_lost_node_count_and_are_not_ordered_twice() -> None:
-    decider, found = Decider(Limits(0, 9), settle_s=0.0), []
+    decider, found = Decider(ScalingLimits(0, 9), settle_s=0.0), []
     four = replace(STATE, replicas=4, ready=4)
     for now_s, ready in ((0, 4), (10, 1), (400, 0), (500, 4)):
         # What was running is asked for again, and the pipeline needs as many as before.
@@ -222,7 +222,7 @@ def test_replicas_of_a_lost_node_count_and_are_not_ordered_twice() -> None:
 
 
 def test_a_boot_of_ten_times_the_time_asks_for_no_more_than_is_wanted() -> None:
-    decider = Decider(Limits(0, 9), settle_s=0.0)
+    decider = Decider(ScalingLimits(0, 9), settle_s=0.0)
     booting = replace(STATE, replicas=3, ready=1)
     for now_s in range(0, 1800, 2):
         decider.observe(ObservedLoad(3, 32.0), float(now_s))
@@ -252,7 +252,7 @@ def test_a_load_that_nobody_reports_is_a_problem_and_no_zero() -> None:
 
 
 def test_the_replicas_for_pipeline_and_gateway_add_up() -> None:
-    decider = Decider(Limits(0, 20), requests_per_replica=10, settle_s=0.0)
+    decider = Decider(ScalingLimits(0, 20), requests_per_replica=10, settle_s=0.0)
     decider.observe(ObservedLoad(3, gateway=42.0), 0.0)
     decision = decider.decide(STATE, 0.0)
     assert decision.wanted == 8
@@ -264,7 +264,7 @@ def test_an_idle_pipeline_takes_no_last_replica_from_the_gateway(
     requests: int, parts: int, pipeline: bool
 ) -> None:
     for share in shares([1, parts]):
-        decider = Decider(Limits(0, 9), 32, settle_s=0.0, share=share)
+        decider = Decider(ScalingLimits(0, 9), 32, settle_s=0.0, share=share)
         for now_s in (0.0, 100.0):
             decider.observe(ObservedLoad(0, gateway=float(requests), pipeline=pipeline), now_s)
             assert decider.decide(replace(STATE, replicas=1, ready=1), now_s).wanted >= 1
@@ -273,7 +273,7 @@ def test_an_idle_pipeline_takes_no_last_replica_from_the_gateway(
 
 
 def test_a_waiting_request_of_the_gateway_starts_the_first_replica() -> None:
-    decider = Decider(Limits(0, 9), 500, settle_s=0.0)
+    decider = Decider(ScalingLimits(0, 9), 500, settle_s=0.0)
     none = replace(STATE, replicas=0, ready=0)
     decider.observe(ObservedLoad(0, gateway=0.0), 0.0)
     assert decider.decide(none, 0.0).wanted == 0
@@ -282,7 +282,7 @@ def test_a_waiting_request_of_the_gateway_starts_the_first_replica() -> None:
 
 
 def test_requests_that_wait_for_a_boot_order_no_more_than_once() -> None:
-    decider, found = Decider(Limits(0, 20), 10, settle_s=0.0), []
+    decider, found = Decider(ScalingLimits(0, 20), 10, settle_s=0.0), []
     for requests, replicas, ready in ((30, 1, 1), (60, 3, 1), (60, 4, 4)):
         decider.observe(ObservedLoad(0, gateway=float(requests)), 10.0)
         found.append(decider.decide(replace(STATE, replicas=replicas, ready=ready), 10.0))
@@ -291,7 +291,7 @@ def test_requests_that_wait_for_a_boot_order_no_more_than_once() -> None:
 
 
 def test_while_the_gateway_is_not_read_replicas_only_come() -> None:
-    decider = Decider(Limits(0, 9), 32, settle_s=0.0)
+    decider = Decider(ScalingLimits(0, 9), 32, settle_s=0.0)
     for now_s in (0.0, 100.0):
         decider.observe(observed_load([exposition(0)], []), now_s)
         decision = decider.decide(STATE, now_s)

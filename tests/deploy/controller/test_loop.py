@@ -21,7 +21,7 @@ from forebay.deploy.kubernetes import render
 from forebay.deploy.kubernetes.api import apply_all, open_api
 from forebay.deploy.kubernetes.deployment import WANTED
 from forebay.errors import DeployError
-from forebay.fleet.autoscale.base import Limits
+from forebay.fleet.autoscale.base import ScalingLimits
 from forebay.gateway.peak_load import PEAK_LOAD
 from forebay.testing import wait_until
 
@@ -90,7 +90,7 @@ class Cluster:
         ]
 
     def controller(self, settle_s: float = 0.0, identity: str = "one", **limits: Any) -> Controller:
-        scaling = ControllerScaling(PARTS, PODS, Limits(**{"most": 6, **limits}), settle_s=settle_s)
+        scaling = ControllerScaling(PARTS, PODS, ScalingLimits(**{"most": 6, **limits}), settle_s=settle_s)
         return Controller(scaling, self.calls, self.scrape, SystemClock(), identity)
 
     def replicas(self, name: str = DECODE) -> int:
@@ -160,7 +160,7 @@ def test_clients_of_the_gateway_alone_start_and_keep_replicas(
         return [f"{PEAK_LOAD} {requests[0]}\n"]
 
     name = "triage-engine"
-    scaling = ControllerScaling({name: 1}, None, Limits(0, 6), 10, 0.0, GATEWAY_PODS)
+    scaling = ControllerScaling({name: 1}, None, ScalingLimits(0, 6), 10, 0.0, GATEWAY_PODS)
     controller = Controller(scaling, cluster.calls, scrape, SystemClock(), "one")
 
     def scaled(to: int) -> None:
@@ -243,7 +243,7 @@ def test_missing_rights_and_deployments_are_named_and_others_scaled(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.wanted = 4.0
-    scaling = ControllerScaling({"nothing": 1, PREFILL: 1, DECODE: 2}, PODS, Limits())
+    scaling = ControllerScaling({"nothing": 1, PREFILL: 1, DECODE: 2}, PODS, ScalingLimits())
     first = Controller(scaling, cluster.calls, cluster.scrape, SystemClock(), "one")
 
     def others_scaled() -> bool:

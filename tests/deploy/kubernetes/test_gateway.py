@@ -9,8 +9,7 @@ from tests.harness.deployments import ENGINE, GATEWAY, VARIANTS, deployment_of, 
 
 from forebay.deploy.kubernetes import Deployment, render
 from forebay.errors import SettingError
-from forebay.fleet.endpoints import KubernetesReplicas
-from forebay.fleet.ray_replicas import RayReplicas
+from forebay.fleet.endpoints import KubernetesReplicas, RayReplicas
 from forebay.gateway.spec import GatewaySpec, load_gateway
 
 KEYS = "keys: [{name: team, key: {env: GATEWAY_KEY}}]\n"

@@ -29,7 +29,7 @@ from forebay.deploy.kubernetes.deployment import (
 from forebay.deploy.kubernetes.monitoring import rules
 from forebay.deploy.kubernetes.scaling import gateway_query, held_query, total_query, wanted_query
 from forebay.deploy.kubernetes.settings import ReplicaScaling
-from forebay.fleet.autoscale.shares import Share
+from forebay.fleet.autoscale.settings import Share
 from forebay.gateway.peak_load import PEAK_LOAD
 
 

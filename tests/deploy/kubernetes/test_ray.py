@@ -16,7 +16,7 @@ from forebay.deploy.kubernetes import Deployment, render
 from forebay.deploy.kubernetes.ray import ray_fleet
 from forebay.deploy.ray.config import load_fleet, whole_config
 from forebay.errors import SettingError
-from forebay.fleet.ray_replicas import RayPlace
+from forebay.fleet.endpoints import RayPlace
 
 RAY = {"gateway_class": "istio", "token_secret": "ray"}
 SCALED = VARIANTS["ray, scaled"]

@@ -16,7 +16,7 @@ from tests.harness.deployments import SCALING, VARIANTS, deployment_of, variant
 from forebay.deploy.kubernetes import render
 from forebay.deploy.kubernetes.scaling import formula, gateway_query, held_query, wanted_query
 from forebay.deploy.kubernetes.settings import ReplicaScaling
-from forebay.fleet.autoscale.shares import shares
+from forebay.fleet.autoscale.settings import shares
 
 COUNTS = st.integers(0, 50)
 MAYBE = st.none() | COUNTS

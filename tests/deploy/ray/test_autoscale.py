@@ -17,7 +17,7 @@ from forebay.deploy.controller.decision import Decider, DeploymentState
 from forebay.deploy.kubernetes.deployment import IN_FLIGHT, WANTED
 from forebay.deploy.ray.autoscale import FleetPart, RayScaler, read_text
 from forebay.errors import DeployError
-from forebay.fleet.autoscale.base import Limits
+from forebay.fleet.autoscale.base import ScalingLimits
 from forebay.gateway.peak_load import PEAK_LOAD
 
 TWO = application("fleet", states=("RUNNING", "RUNNING"))
@@ -48,7 +48,7 @@ async def rounds(
     """One round per wanted number, two seconds apart; returns the requested numbers."""
     clock = ManualClock()
     async with ScriptedServe(answers).served() as serve:
-        bounds = Limits(**{"least": 1, "most": 4, **limits})
+        bounds = ScalingLimits(**{"least": 1, "most": 4, **limits})
         decider = Decider(bounds, settle_s=settle_s, begins_with_most=True)
         scaler = RayScaler(
             serve.address, "fleet", tuple(pipeline.wanted), decider, clock, pipeline.read, one_each
@@ -157,7 +157,7 @@ async def test_the_gateways_requests_add_up_with_the_pipelines_wish() -> None:
         return answers[url]
 
     async with ScriptedServe([body(TWO)]).served() as serve:
-        decider, metrics = Decider(Limits(0, 9)), ["http://a/metrics"]
+        decider, metrics = Decider(ScalingLimits(0, 9)), ["http://a/metrics"]
         scaler = RayScaler(
             serve.address, "fleet", metrics, decider, clock, read, one_each, ["http://g/metrics"]
         )
@@ -179,7 +179,7 @@ class Clusters:
         """The numbers requested of each in one round."""
         pipeline = Pipeline()
         pipeline.wanted["http://a/metrics"] = wanted
-        decider = Decider(Limits(0, 8), settle_s=0.0)
+        decider = Decider(ScalingLimits(0, 8), settle_s=0.0)
         async with self.old.served(), self.new.served():
             scaler = RayScaler(
                 "http://heads:8265",
@@ -239,7 +239,7 @@ async def test_each_address_of_a_name_is_read() -> None:
     async def addresses(url: str) -> tuple[str, ...]:
         return tuple(pipeline.wanted) if url == "http://metrics/metrics" else (url,)
 
-    decider = Decider(Limits(1, 4), settle_s=0.0)
+    decider = Decider(ScalingLimits(1, 4), settle_s=0.0)
     async with ScriptedServe([body(TWO)]).served() as serve:
         scaler = RayScaler(
             serve.address,

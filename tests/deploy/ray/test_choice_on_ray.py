@@ -17,7 +17,7 @@ from tests.deploy.ray.test_on_ray import engine_process
 from typer.testing import CliRunner
 
 from forebay.cli import application
-from forebay.fleet.ray_replicas import RayReplicas
+from forebay.fleet.endpoints import RayReplicas
 from forebay.testing.replica import fetch_report
 from forebay.testing.waiting import wait_until
 

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from forebay.cli import application
 from forebay.engine.retry import Outcome, RetryPolicy, complete_with_retry
 from forebay.fleet.config import FleetConfig
+from forebay.fleet.endpoints import RayReplicas
 from forebay.fleet.engine import FleetEngine
-from forebay.fleet.ray_replicas import RayReplicas
 from forebay.records import Message, Request, Sampling
 from forebay.testing.replica import fetch_report
 from forebay.testing.waiting import wait_until

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from forebay.cli import application
 from forebay.deploy.kubernetes.ray import NODE_HEALTH
 from forebay.errors import DeployError
-from forebay.fleet.ray_replicas import RayReplicas
+from forebay.fleet.endpoints import RayReplicas
 from forebay.testing.waiting import wait_until
 
 OTHER = {"name": "other", "route_prefix": None, "import_path": "other_application:app"}

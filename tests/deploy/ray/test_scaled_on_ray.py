@@ -19,7 +19,7 @@ from benchmarks.ray_fleet.cluster import RayCluster
 
 from forebay.bench.stream.feed import FeedProcess
 from forebay.connectors.files.sink import read_jsonl_sink
-from forebay.fleet.ray_replicas import RayReplicas
+from forebay.fleet.endpoints import RayReplicas
 from forebay.ports import free_port
 from forebay.testing.waiting import wait_until
 

@@ -84,7 +84,6 @@ TIMEOUT_S = 180.0
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for `condition`; fails the test if it does not become true."""
     deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"
@@ -110,17 +109,14 @@ class StandIn:
         return Replicas(self.registry, launch, model="stand-in", grace_s=grace_s)
 
     def owner(self, behaviour: str, act: str) -> subprocess.Popen[bytes]:
-        """A process that owns two replicas."""
         command = [sys.executable, "-c", OWNER, str(self.directory), behaviour, act, str(self.port_base)]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def children(self) -> list[psutil.Process]:
-        """Running children of the servers."""
         lines = [line for path in self.directory.glob("notes-*") for line in path.read_text().split()]
         return [process for line in lines if line.isdigit() if (process := running(int(line))) is not None]
 
     def ready(self) -> int:
-        """Number of servers that listen."""
         return sum("ready" in path.read_text() for path in self.directory.glob("notes-*"))
 
     def processes(self) -> list[psutil.Process]:

@@ -16,9 +16,8 @@ from forebay.engine.launch.architectures import (
     config_document,
     write_architecture,
 )
-from forebay.engine.launch.environment import engine_python
+from forebay.engine.launch.environment import default_model, engine_python
 from forebay.engine.launch.local import resolve_model
-from forebay.engine.launch.model import default_model
 from forebay.errors import LaunchError, SettingError, SetupError
 from forebay.settings import Settings, load_settings
 
@@ -34,7 +33,6 @@ for path in sys.argv[1:]:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """A home with the tokenizer of the default model."""
     settings = Settings(home=tmp_path, python=Path("/no/such/python"))
     source = default_model(settings)
     source.mkdir(parents=True)

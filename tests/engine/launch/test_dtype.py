@@ -1,5 +1,3 @@
-"""The number type of the local engine: from a stored measurement, else from the processor."""
-
 from __future__ import annotations
 
 import json

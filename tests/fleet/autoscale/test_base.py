@@ -1,5 +1,3 @@
-"""What holds for every policy: limits, stale signals, and the work in flight."""
-
 from __future__ import annotations
 
 import math
@@ -14,9 +12,9 @@ from forebay.errors import SettingError
 from forebay.fleet.autoscale.base import (
     MAX_REPLICAS,
     Decision,
-    Limits,
     ReplicaSpeed,
     Scaler,
+    ScalingLimits,
     ScalingPolicy,
     ServiceClass,
     Signals,
@@ -50,7 +48,7 @@ class Always:
 )
 def test_limits_that_contradict_each_other_are_refused(limits: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words):
-        Limits(**limits)
+        ScalingLimits(**limits)
 
 
 def test_other_values_out_of_range_are_refused() -> None:
@@ -67,11 +65,11 @@ def test_other_values_out_of_range_are_refused() -> None:
 
 
 def test_a_budget_bounds_the_replicas() -> None:
-    limits = Limits(budget_per_hour=10.0, price_per_hour=2.5)
+    limits = ScalingLimits(budget_per_hour=10.0, price_per_hour=2.5)
     found = Scaler(Always(9), SPEED, limits).decide(Signals(0.0, ready=1))
     assert found.wanted == 4
     assert "4 in place of 9" in found.reason
-    assert Limits(budget_per_hour=1e300, price_per_hour=1e-300).ceiling == MAX_REPLICAS
+    assert ScalingLimits(budget_per_hour=1e300, price_per_hour=1e-300).ceiling == MAX_REPLICAS
 
 
 def test_signals_that_stopped_change_nothing() -> None:
@@ -91,7 +89,7 @@ def test_signals_that_stopped_change_nothing() -> None:
     ],
 )
 def test_limits_hold_without_signals_too_and_the_reason_says_so(signals: Signals) -> None:
-    found = Scaler(Always(4), SPEED, Limits(most=3)).decide(signals)
+    found = Scaler(Always(4), SPEED, ScalingLimits(most=3)).decide(signals)
     assert found.wanted == 3
     assert found.reason.endswith(": 3 in place of 5 only for the limits")
 
@@ -103,7 +101,7 @@ def test_while_a_subtask_is_silent_replicas_come_and_none_goes(
     wanted: int, ready: int, starting: int, most: int
 ) -> None:
     signals = Signals(0.0, ready=ready, starting=(1.0,) * starting, silent=1)
-    found = Scaler(Always(wanted), SPEED, Limits(most=most)).decide(signals)
+    found = Scaler(Always(wanted), SPEED, ScalingLimits(most=most)).decide(signals)
     assert found.wanted == min(max(wanted, ready + starting), most)
     assert ("silent subtasks" in found.reason) is (wanted < found.wanted)
 
@@ -125,7 +123,9 @@ class Fails:
 def test_a_policy_that_fails_changes_nothing(
     policy: ScalingPolicy, words: str, ready: int, running: float, least: int
 ) -> None:
-    found = Scaler(policy, SPEED, Limits(least=least)).decide(Signals(0.0, ready=ready, running=running))
+    found = Scaler(policy, SPEED, ScalingLimits(least=least)).decide(
+        Signals(0.0, ready=ready, running=running)
+    )
     assert found.wanted == max(ready, least)
     assert words in found.reason
     assert ("nothing changes" in found.reason) is (found.wanted == ready)
@@ -143,7 +143,7 @@ def test_a_policy_that_fails_changes_nothing(
 def test_never_fewer_than_the_work_in_flight_needs(
     *, wanted: int, ready: int, starting: list[float], running: float, age_s: float, least: int, more: int
 ) -> None:
-    limits = Limits(least=least, most=least + more)
+    limits = ScalingLimits(least=least, most=least + more)
     signals = Signals(0.0, ready=ready, starting=tuple(starting), running=running, age_s=age_s)
     found = Scaler(Always(wanted), SPEED, limits).decide(signals)
     in_flight = min(math.ceil(min(running, 1e9) / 10), ready) if running > 0 else 0

@@ -1,5 +1,3 @@
-"""The default policy: deadlines, boots, classes, and what goes wrong around it."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""What waits, what it will cost, and how fast it goes: from events to a policy's signals."""
-
 from __future__ import annotations
 
 import math
@@ -10,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.fleet.autoscale.base import Backlog, ReplicaSpeed, ServiceClass, Tokens
-from forebay.fleet.autoscale.class_mix import ClassMix
 from forebay.fleet.autoscale.demand import (
     FRESH_S,
     GONE_S,
@@ -22,16 +19,14 @@ from forebay.fleet.autoscale.demand import (
     read_reports,
     report_name,
 )
-from forebay.fleet.autoscale.loop import ReplicaCounts
+from forebay.fleet.autoscale.learned import ClassMix, LearnedSpeed
+from forebay.fleet.autoscale.loop import PublishedReplicas, ReplicaCounts
 from forebay.fleet.autoscale.meter import MAX_PARTS, AnswerLengths, DemandMeter, DemandReport, WaitingRecords
-from forebay.fleet.autoscale.published import PublishedReplicas
-from forebay.fleet.autoscale.speed import LearnedSpeed
 
 NOW_MS = 1_700_000_000_000
 
 
 def ids(count: int) -> list[str]:
-    """Those of the first requests."""
     return [str(number) for number in range(count)]
 
 
@@ -69,7 +64,6 @@ def test_what_a_restore_brings_back_waits_and_has_not_arrived() -> None:
 
 
 def test_what_waits_is_due_by_its_class_whatever_runs() -> None:
-    """Records with an hour are at the replicas, as alarms come."""
     meter = DemandMeter(10.0)
     for number, service in enumerate((ARCHIVE, ARCHIVE, USUAL, ALARM)):
         meter.accept(number, str(number), 40, NOW_MS, service)
@@ -230,7 +224,6 @@ def test_nothing_is_learned_of_a_speed_while_a_subtask_is_silent() -> None:
 
 
 def test_initial_topic_backlog_is_due_one_slo_after_the_start() -> None:
-    """Records that gathered while nothing ran are not a rush at the hour of the start."""
     waits = Tokens(100, 1000, 500)
     queued: Tokens | None = waits
     reports = {"a": report()}
@@ -257,7 +250,6 @@ def test_topic_records_of_an_idle_job_do_not_wait() -> None:
     stream = StreamDemand(lambda: reports, wall, mix=ClassMix([USUAL]), queued=lambda: queued)
 
     def waits(after_s: float, **more: int) -> tuple[float, float]:
-        """What waits in the topic, and what has come."""
         nonlocal reports
         wall.now_ms += round(after_s * 1000)
         reports = {"a": report(wall.now_ms, **more)}
@@ -370,7 +362,6 @@ def test_what_leaves_a_topic_and_arrives_later_has_come_once() -> None:
 
 
 def test_what_left_a_topic_and_never_arrives_hides_no_later_arrivals() -> None:
-    """Of the records that are drained, one in ten leads to a call."""
     queued, called = Tokens(100_000, 100_000, 100_000), 0
     reports, wall = {"a": report()}, Wall()
     stream = StreamDemand(lambda: reports, wall, mix=ClassMix([USUAL]), queued=lambda: queued)

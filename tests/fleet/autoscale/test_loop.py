@@ -1,19 +1,34 @@
-"""The loop between a policy and the owner of the replicas."""
-
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forebay.errors import ForebayError, SettingError
-from forebay.fleet.autoscale.base import Backlog, Decision, Limits, ReplicaSpeed, Scaler, Signals, Tokens
-from forebay.fleet.autoscale.loop import Demand, ReplicaCounts, ScalingLoop, ScalingStep
-from forebay.fleet.autoscale.policies import SCALING_POLICIES, ScalingSetup, make_scaling
+from forebay.fleet.autoscale.base import (
+    Backlog,
+    Decision,
+    ReplicaSpeed,
+    Scaler,
+    ScalingLimits,
+    Signals,
+    Tokens,
+)
+from forebay.fleet.autoscale.loop import (
+    CHANGES_S,
+    FAILURES_S,
+    Demand,
+    ReplicaCounts,
+    ScalingLoop,
+    ScalingStep,
+    StepLog,
+)
+from forebay.fleet.autoscale.settings import SCALING_POLICIES, ScalingSetup, make_scaling
 
 SPEED = ReplicaSpeed(1e-4, 1e-2, requests=10)
 WAITS = Demand((Backlog(5.0, Tokens(3, 30, 60)),), (("default", Tokens(3, 30, 60)),), running=2.0)
@@ -60,8 +75,6 @@ class Stream:
 
 @dataclass
 class ByWaiting:
-    """As many replicas as requests wait; keeps what it saw."""
-
     seen: list[Signals] = field(default_factory=list)
 
     def decide(self, signals: Signals) -> Decision:
@@ -73,7 +86,7 @@ def loop_of(
     replicas: Replicas, stream: Stream, *, on_step: Callable[[ScalingStep], None] = lambda step: None
 ) -> tuple[ScalingLoop, ByWaiting]:
     policy = ByWaiting()
-    scaler = Scaler(policy, SPEED, Limits(most=8))
+    scaler = Scaler(policy, SPEED, ScalingLimits(most=8))
     return ScalingLoop(scaler, replicas, stream, interval_s=5.0, on_step=on_step), policy
 
 
@@ -119,7 +132,7 @@ def test_a_platform_that_refuses_is_reported_and_asked_again() -> None:
 
 def test_before_anything_is_known_of_the_stream_the_least_number_is_kept() -> None:
     replicas = Replicas()
-    scaler = Scaler(ByWaiting(), SPEED, Limits(least=1, most=2))
+    scaler = Scaler(ByWaiting(), SPEED, ScalingLimits(least=1, most=2))
     step = ScalingLoop(scaler, replicas, Stream(Demand(age_s=math.inf))).tick(0.0)
     assert step is not None
     assert step.decision == Decision(
@@ -137,7 +150,7 @@ def test_every_policy_by_name_keeps_its_limits_in_the_loop(
     gaps: list[float], name: str, boot_s: float
 ) -> None:
     replicas, stream = Replicas(boot_s=boot_s), Stream()
-    scaler = Scaler(make_scaling(name, ScalingSetup(SPEED)), SPEED, Limits(1, 3))
+    scaler = Scaler(make_scaling(name, ScalingSetup(SPEED)), SPEED, ScalingLimits(1, 3))
     loop = ScalingLoop(scaler, replicas, stream)
     now_s = 0.0
     for gap_s in gaps:
@@ -150,3 +163,54 @@ def test_every_policy_by_name_keeps_its_limits_in_the_loop(
 def test_a_name_that_is_none_is_refused_with_the_nearest() -> None:
     with pytest.raises(SettingError, match=r"expected one of queue, batch.*found 'dedline'.*deadline"):
         make_scaling("dedline", ScalingSetup(SPEED))
+
+
+LOG = logging.getLogger("tests.step_log")
+
+
+def step(now_s: float, wanted: int, *, failed: bool = False, failure: str = "") -> ScalingStep:
+    reason = f"reason {now_s:g}"
+    return ScalingStep(Signals(now_s, ready=1, starting=(2.0,)), Decision(wanted, reason, failed), failure)
+
+
+def told(caplog: pytest.LogCaptureFixture, steps: Sequence[ScalingStep]) -> list[tuple[str, str]]:
+    caplog.set_level(logging.INFO, LOG.name)
+    caplog.clear()
+    log = StepLog(LOG)
+    for each in steps:
+        log(each)
+    return [(record.levelname, record.getMessage()) for record in caplog.records]
+
+
+def test_each_change_is_reported_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    assert told(caplog, [step(0, 1), step(5, 1), step(100, 1), step(105, 3), step(200, 3)]) == [
+        ("INFO", "1 replicas are wanted, 1 are ready, 1 start: reason 0"),
+        ("INFO", "3 replicas are wanted in place of 1, 1 are ready, 1 start: reason 105"),
+    ]
+
+
+def test_what_goes_up_and_down_is_reported_as_it_is_after_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    steps = [step(second, 1 + second % 2) for second in range(8)] + [step(10, 4), step(11, 4)]
+    assert [words.split(" replicas")[0] for _, words in told(caplog, steps)] == ["1", "4"]
+    # A number that is the same again after that time is not a change.
+    assert len(told(caplog, [step(0, 1), step(5, 2), step(9, 1), step(60, 1)])) == 1
+
+
+def test_a_policy_that_fails_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    steps = [step(0, 2), step(5, 2, failed=True), step(10, 2, failed=True), step(70, 2, failure="no quota")]
+    assert told(caplog, steps) == [
+        ("INFO", "2 replicas are wanted, 1 are ready, 1 start: reason 0"),
+        ("WARNING", "replicas could not be scaled as decided: reason 5"),
+        ("WARNING", "replicas could not be scaled as decided: no quota"),
+    ]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=300))
+def test_there_is_never_a_flood(caplog: pytest.LogCaptureFixture, steps: list[tuple[int, bool]]) -> None:
+    found = told(
+        caplog, [step(float(at), wanted, failed=failed) for at, (wanted, failed) in enumerate(steps)]
+    )
+    levels = [level for level, _ in found]
+    assert levels.count("INFO") <= 1 + len(steps) / CHANGES_S
+    assert levels.count("WARNING") <= 1 + len(steps) / FAILURES_S

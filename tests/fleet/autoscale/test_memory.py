@@ -1,5 +1,3 @@
-"""Learned scaling state survives a restart, and files that are not a memory do no harm."""
-
 from __future__ import annotations
 
 import itertools
@@ -15,9 +13,9 @@ from hypothesis import strategies as st
 from forebay.codec import FORMAT
 from forebay.fleet.autoscale.base import (
     Decision,
-    Limits,
     ReplicaSpeed,
     Scaler,
+    ScalingLimits,
     ServiceClass,
     Signals,
     Timings,
@@ -25,10 +23,10 @@ from forebay.fleet.autoscale.base import (
 )
 from forebay.fleet.autoscale.deadline import LONGEST_BOOT, DeadlinePolicy
 from forebay.fleet.autoscale.forecast import DAY_S, NAMES, SLOT_S, Season
-from forebay.fleet.autoscale.memory import MAX_PART_BYTES, Memory, holds_for, memory_of, saved_ms
+from forebay.fleet.autoscale.learned import LearnedSpeed
+from forebay.fleet.autoscale.memory import MAX_PART_BYTES, ScalingMemory, holds_for, memory_of, saved_ms
 from forebay.fleet.autoscale.meter import AnswerLengths
 from forebay.fleet.autoscale.settings import ScalingSettings
-from forebay.fleet.autoscale.speed import LearnedSpeed
 
 SPEED = ReplicaSpeed(1e-3, 0.0, requests=10)
 """A token is a millisecond of work."""
@@ -41,7 +39,7 @@ def work(seconds: float) -> tuple[tuple[str, Tokens], ...]:
     return (("default", Tokens(seconds, seconds * 1000)),)
 
 
-def saved(memory: Memory, at_ms: int = 1) -> bytes:
+def saved(memory: ScalingMemory, at_ms: int = 1) -> bytes:
     data = memory.save(at_ms)
     assert data is not None
     return data
@@ -67,7 +65,7 @@ def test_recalled_season_continues_as_if_never_stopped(
     now_s = slots(stayed, before, MIDNIGHT_S)
     # The last slot has not ended.
     stayed.add(now_s, now_s + SLOT_S / 2 + 1, half * (SLOT_S / 2 + 1))
-    assert Memory(OF, {"p": policies[1]}).recall(saved(Memory(OF, {"p": policies[0]}))) == []
+    assert ScalingMemory(OF, {"p": policies[1]}).recall(saved(ScalingMemory(OF, {"p": policies[0]}))) == []
     # The stream is silent for a while; then both receive the same.
     for season in (stayed, restarted):
         slots(season, after, now_s + (gap + 1) * SLOT_S)
@@ -98,7 +96,6 @@ def drive(policy: DeadlinePolicy, since_s: float, until_s: float, ahead_s: float
 
 
 def known_days(policy: DeadlinePolicy) -> None:
-    """Three days that end at midnight."""
     begin_s = MIDNIGHT_S - 3 * DAY_S
     policy.decide(Signals(begin_s - AHEAD_S, wall_s=begin_s))
     for minute in range(3 * 1440):
@@ -107,13 +104,12 @@ def known_days(policy: DeadlinePolicy) -> None:
 
 
 def test_policy_restarted_daily_decides_as_if_never_stopped() -> None:
-    """A boot takes a quarter of an hour, so that it pays to know the rush before it comes."""
     setting = (SPEED, (ServiceClass(slo_s=10.0),), Timings(boot_s=900))
     stayed, restarted, anew = DeadlinePolicy(*setting), DeadlinePolicy(*setting), DeadlinePolicy(*setting)
     known_days(stayed)
     # A rush goes by from decision to decision, so that it shows which forecast is the best one.
     drive(stayed, MIDNIGHT_S + 6 * 3600, MIDNIGHT_S + 11 * 3600, AHEAD_S)
-    assert Memory(OF, {"p": restarted}).recall(saved(Memory(OF, {"p": stayed}))) == []
+    assert ScalingMemory(OF, {"p": restarted}).recall(saved(ScalingMemory(OF, {"p": stayed}))) == []
     best = [NAMES[policy._streams["default"].forecast.best] for policy in (stayed, restarted, anew)]
     assert best == ["days", "days", "level"]
     # Hours without signals; then another machine as well, whose monotonic clock starts with it.
@@ -127,7 +123,6 @@ def test_policy_restarted_daily_decides_as_if_never_stopped() -> None:
 
 
 def test_of_a_stop_nothing_is_learned() -> None:
-    """It was no time without load, whether the policy was there or not."""
     stayed, restarted, unbroken = DeadlinePolicy(SPEED), DeadlinePolicy(SPEED), DeadlinePolicy(SPEED)
     for policy in (stayed, unbroken):
         known_days(policy)
@@ -145,7 +140,7 @@ def test_of_a_stop_nothing_is_learned() -> None:
 
 
 def test_the_speed_the_boots_and_the_lengths_outlive_a_restart() -> None:
-    settings = ScalingSettings(Limits(0, 4), speed=SPEED, timings=Timings(boot_s=60.0))
+    settings = ScalingSettings(ScalingLimits(0, 4), speed=SPEED, timings=Timings(boot_s=60.0))
     (scaler, speed), lengths = settings.scaler(), AnswerLengths(64.0)
     for _ in range(30):
         speed.add(Tokens(1, 1000.0), 2.0, busy=True)
@@ -182,11 +177,11 @@ JSON = st.recursive(
 PARTS = ("speed", "policy deadline", "lengths")
 
 
-def all_parts() -> tuple[Memory, dict[str, Any]]:
-    settings = ScalingSettings(Limits(0, 4), speed=SPEED)
+def all_parts() -> tuple[ScalingMemory, dict[str, Any]]:
+    settings = ScalingSettings(ScalingLimits(0, 4), speed=SPEED)
     scaler, speed = settings.scaler()
     parts = {"speed": speed, "policy deadline": scaler.policy, "lengths": AnswerLengths(64.0)}
-    return Memory(holds_for(settings, "m"), parts), parts
+    return ScalingMemory(holds_for(settings, "m"), parts), parts
 
 
 @given(data=st.binary(max_size=200) | JSON.map(orjson.dumps))
@@ -230,8 +225,6 @@ def test_a_document_that_is_cut_off_or_damaged_raises_nothing(cut: int, flip: in
 
 
 class Plain:
-    """A policy of somebody's, which remembers nothing."""
-
     def decide(self, signals: Signals) -> Decision:
         return Decision(1, "one")
 
@@ -255,11 +248,11 @@ class Hoards(Plain):
 def test_a_policy_that_remembers_nothing_or_fails_at_it_harms_nothing(policy: Plain) -> None:
     lengths = AnswerLengths(64.0)
     lengths.learn(400, 230, 17)
-    data = saved(Memory(OF, {"policy": policy, "lengths": lengths}))
+    data = saved(ScalingMemory(OF, {"policy": policy, "lengths": lengths}))
     assert list(orjson.loads(data)["parts"]) == ["lengths"]
     given_one = orjson.dumps({**orjson.loads(data), "parts": {"policy": {}, "lengths": lengths.remembers()}})
     again = AnswerLengths(64.0)
-    problems = Memory(OF, {"policy": policy, "lengths": again}).recall(given_one)
+    problems = ScalingMemory(OF, {"policy": policy, "lengths": again}).recall(given_one)
     assert problems == (["policy: RuntimeError: two"] if isinstance(policy, Fails) else [])
     assert again.output == 17
 
@@ -268,14 +261,13 @@ def test_memory_is_bounded_and_has_the_time_of_its_writing() -> None:
     policy = DeadlinePolicy(SPEED)
     for quarter in range(15 * 96 * 3):
         policy.learn(quarter * 300.0, quarter * 300.0 + 300, work(quarter / 7))
-    data = saved(Memory(OF, {"p": policy}), at_ms=1_700_000_000_000)
+    data = saved(ScalingMemory(OF, {"p": policy}), at_ms=1_700_000_000_000)
     assert MAX_PART_BYTES / 12 < len(data) < MAX_PART_BYTES / 5
     assert saved_ms(data) == 1_700_000_000_000
     assert orjson.loads(data)["format"] == FORMAT
 
 
 def test_a_day_is_one_of_the_wall_clock() -> None:
-    """The monotonic clock starts with the machine."""
     policy = DeadlinePolicy(SPEED)
     known_days(policy)
     season = policy._streams["default"].forecast.season

@@ -1,13 +1,10 @@
-"""The published policies, and the faults that they are known for."""
-
 from __future__ import annotations
 
 import pytest
 
 from forebay.errors import SettingError
 from forebay.fleet.autoscale.base import Backlog, ReplicaSpeed, Signals, Tokens
-from forebay.fleet.autoscale.capacity import PlannedCapacity
-from forebay.fleet.autoscale.proportional import BatchedTokens, KvCacheUse, QueueLength
+from forebay.fleet.autoscale.proportional import BatchedTokens, KvCacheUse, PlannedCapacity, QueueLength
 
 
 def waiting(number: float, now_s: float = 0.0, ready: int = 2) -> Signals:

@@ -1,5 +1,3 @@
-"""Replicas that a cluster's scaler starts, or does not start, by the published number."""
-
 from __future__ import annotations
 
 import math
@@ -12,17 +10,23 @@ from hypothesis import strategies as st
 from forebay.fleet.autoscale.base import (
     Backlog,
     Decision,
-    Limits,
     ReplicaSpeed,
     Scaler,
+    ScalingLimits,
     ScalingPolicy,
     Signals,
     Timings,
     Tokens,
 )
-from forebay.fleet.autoscale.loop import Demand, ReplicaCounts, ScalingLoop, ScalingStep
-from forebay.fleet.autoscale.memory import Memory, memory_of
-from forebay.fleet.autoscale.published import PATIENCE, PublishedReplicas
+from forebay.fleet.autoscale.loop import (
+    PATIENCE,
+    Demand,
+    PublishedReplicas,
+    ReplicaCounts,
+    ScalingLoop,
+    ScalingStep,
+)
+from forebay.fleet.autoscale.memory import ScalingMemory, memory_of
 from forebay.fleet.autoscale.settings import ScalingSettings
 
 BOOT_S = 100.0
@@ -51,8 +55,6 @@ class Platform:
 
 
 class Work:
-    """A demand that eight replicas would be needed for."""
-
     def take(self, now_s: float) -> Demand:
         waits = Tokens(1000, 800 * BOOT_S, 0)
         return Demand((Backlog(BOOT_S, waits),), (("default", Tokens(40, 4000, 0)),))
@@ -62,7 +64,7 @@ def course(
     platform: Platform, span_s: float, then: Callable[[float], None] = lambda now_s: None
 ) -> list[ScalingStep]:
     settings = ScalingSettings(
-        Limits(0, 8),
+        ScalingLimits(0, 8),
         slo_s=BOOT_S,
         timings=Timings(boot_s=BOOT_S, interval_s=STEP_S),
         speed=ReplicaSpeed(0.01, 0.01),
@@ -128,9 +130,9 @@ def test_boots_of_ten_times_the_time_are_learned_step_by_step() -> None:
 
 def test_boots_that_are_remembered_are_awaited_and_not_unlearned() -> None:
     """A restart begins with the assumed boot, which is a sixth of what boots have taken."""
-    settings = ScalingSettings(Limits(0, 8), timings=Timings(boot_s=BOOT_S, interval_s=STEP_S))
+    settings = ScalingSettings(ScalingLimits(0, 8), timings=Timings(boot_s=BOOT_S, interval_s=STEP_S))
 
-    def made(platform: Platform) -> tuple[Memory, ScalingLoop]:
+    def made(platform: Platform) -> tuple[ScalingMemory, ScalingLoop]:
         owner = PublishedReplicas(platform.ready, platform.publish, BOOT_S)
         scaler, speed = settings.scaler()
         memory = memory_of(settings, "m", {"replicas": owner}, scaler.policy, speed)
@@ -180,8 +182,6 @@ def test_no_more_are_awaited_than_are_missing_and_none_for_long(
 
 
 class Failing:
-    """A policy that requests three replicas once, and then fails."""
-
     def __init__(self) -> None:
         self.asked = False
 
@@ -193,8 +193,6 @@ class Failing:
 
 
 class Silent:
-    """A demand of which some subtasks report nothing."""
-
     def take(self, now_s: float) -> Demand:
         return Demand(silent=1)
 
@@ -209,7 +207,9 @@ def test_replicas_that_others_asked_for_are_not_asked_for_again(policy: ScalingP
     published: list[int] = []
     # The scaler adds two for a gateway, at once.
     owner = PublishedReplicas(lambda: published[-1] + 2 if published else 0, published.append, BOOT_S)
-    loop = ScalingLoop(Scaler(policy, ReplicaSpeed(0.01, 0.01), Limits(0, 20)), owner, Silent(), STEP_S)
+    loop = ScalingLoop(
+        Scaler(policy, ReplicaSpeed(0.01, 0.01), ScalingLimits(0, 20)), owner, Silent(), STEP_S
+    )
     for number in range(6):
         loop.tick(number * STEP_S)
     assert published == [3] * 6

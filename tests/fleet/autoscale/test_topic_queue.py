@@ -1,5 +1,3 @@
-"""The backlog of topics: its JSON, its cost, its age, and records that only seem to wait."""
-
 from __future__ import annotations
 
 import pytest
@@ -75,7 +73,6 @@ def test_a_count_holds_for_a_while_and_its_age_counts() -> None:
 
 
 def counted(standing: StandingRecords, waits: list[tuple[float, float]], *, idle: bool = True) -> list[float]:
-    """The records that wait, of those that are counted at each moment."""
     return [
         standing.take_off(Tokens(records, 2 * records, records), now_s, idle=idle).requests
         for now_s, records in waits

@@ -8,11 +8,11 @@ from typing import Any
 
 from forebay.apps.page import read_results
 from forebay.apps.summaries.values import Source, Summary
-from forebay.counted import counted
 from forebay.pages.axes import Axis
 from forebay.pages.render import page
 from forebay.pages.svg import Drawing, group, joined, rect
 from forebay.pages.units import moment
+from forebay.untrusted_text import counted
 
 MAX_WINDOWS = 500
 MAX_KEYS = 200

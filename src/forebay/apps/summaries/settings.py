@@ -17,7 +17,7 @@ from forebay.apps.summaries.program import SummaryProgram
 from forebay.apps.summaries.prompt import largest_call_tokens
 from forebay.apps.summaries.state import KeyState
 from forebay.apps.summaries.values import Refused, Summary, WindowKind
-from forebay.engine.context import ContextNeed
+from forebay.engine.replica import ContextNeed
 from forebay.errors import SettingError
 from forebay.fields import AnyInt, FieldPath, NotNegativeFloat, PositiveFloat, PositiveInt, wrong
 from forebay.json_numbers import dump_json

@@ -11,12 +11,12 @@ from markupsafe import Markup
 
 from forebay.apps.page import read_results
 from forebay.apps.topics.values import UNTIMED_STEP_MS
-from forebay.counted import counted
 from forebay.pages.axes import Axis, TimeAxis, range_over
 from forebay.pages.charts import BAR, Row, row_middle, rows_drawing
 from forebay.pages.render import page
 from forebay.pages.svg import PALETTE, Colour, Drawing, curve, rule, text
 from forebay.pages.units import moment
+from forebay.untrusted_text import counted
 
 MAX_SHOWN = 300
 NAME_CHARS = 28

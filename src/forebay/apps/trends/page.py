@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forebay.apps.page import read_results
-from forebay.counted import counted
 from forebay.pages.axes import TimeAxis, range_over
 from forebay.pages.charts import BAR, Row, rows_drawing
 from forebay.pages.render import page
 from forebay.pages.svg import PALETTE, Drawing, circle, rect
 from forebay.pages.units import moment
+from forebay.untrusted_text import counted
 
 MAX_SHOWN = 300
 NAME_CHARS = 26

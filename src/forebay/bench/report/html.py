@@ -28,10 +28,10 @@ from forebay.bench.report.figures_table import (
 )
 from forebay.bench.report.formats import wall_clock_ns
 from forebay.bench.report.html_run import run_view
-from forebay.counted import counted
 from forebay.pages.charts import Figure, Key, Line, Note, Table, line_figure
 from forebay.pages.render import page
 from forebay.pages.units import NUMBER, time_unit
+from forebay.untrusted_text import counted
 
 MAX_ROWS = 400
 MAX_SERIES = 4

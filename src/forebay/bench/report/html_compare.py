@@ -12,12 +12,12 @@ from forebay.bench.report.document import MeasuredRun
 from forebay.bench.statistics import percentile
 from forebay.bench.stream.compare import all_latencies
 from forebay.bench.stream.document import MeasuredStream
-from forebay.counted import counted
 from forebay.pages.axes import Axis
 from forebay.pages.charts import NAMED_ROW, Figure, Key, Line, Row, Table, rows_drawing, share_figure
 from forebay.pages.render import page
 from forebay.pages.svg import Colour, circle, rule
 from forebay.pages.units import MILLISECONDS, NUMBER, SHARE, Unit, shown, time_unit
+from forebay.untrusted_text import counted
 
 HEADER = ("", "A", "B", "B − A", "95 % interval", "")
 REQUEST_TIMES = "Times are response times: from when a request was due."

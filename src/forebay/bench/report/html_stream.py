@@ -11,11 +11,11 @@ from forebay.bench.statistics import can_tell
 from forebay.bench.stream.document import MeasuredStream
 from forebay.bench.stream.figures import UNTIL, lag_curve, latency_s, stage_s, stages_of
 from forebay.bench.stream.records import EventRecord, StreamRun
-from forebay.counted import counted
 from forebay.pages.charts import Figure, Layer, Line, Note, Table, share_figure, span_figure, time_figure
 from forebay.pages.render import page
 from forebay.pages.svg import Colour
 from forebay.pages.units import MILLISECONDS, SECONDS, SHARE, shown, time_unit
+from forebay.untrusted_text import counted
 
 MAX_DETAILED = 8
 MAX_POINTS = 1200

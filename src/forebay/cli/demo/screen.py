@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forebay.cli.output import say
-from forebay.counted import counted
+from forebay.untrusted_text import counted
 
 if TYPE_CHECKING:
     from forebay.cli.demo.plan import DemoSummary, Right

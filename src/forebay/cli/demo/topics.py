@@ -12,7 +12,7 @@ import orjson
 from forebay.connectors.base import SourceSettings
 from forebay.connectors.generator.settings import GeneratorSource
 from forebay.connectors.generator.source import START_MS
-from forebay.engine.launch.model import DEFAULT_MODEL
+from forebay.engine.launch.environment import DEFAULT_MODEL
 from forebay.records import JSON
 
 SENTIMENTS = ("positive", "negative", "neutral")

@@ -20,8 +20,8 @@ from forebay.connectors.python_source import MAX_WAIT_S, CallLimit, IdleWait, ca
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.jvm_task import is_cancelled, output_room
 from forebay.flink.types import BYTES, END_OF_TIME_MS, STATE
+from forebay.processes import name_thread
 from forebay.records import DeadLetter
-from forebay.thread_names import name_thread
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from forebay.connectors.files.unpack import (
     packing_of,
 )
 from forebay.connectors.formats import BOM
-from forebay.counted import counted
 from forebay.errors import ForebayError, SettingError
+from forebay.untrusted_text import counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from typing import Any
 
 from forebay.deploy.controller.scrape import ObservedLoad
 from forebay.errors import DeployError
-from forebay.fleet.autoscale.base import Decision, Limits, ReplicaSpeed, Scaler, Signals
-from forebay.fleet.autoscale.proportional import Hold
-from forebay.fleet.autoscale.shares import WHOLE, Share
+from forebay.fleet.autoscale.base import Decision, ReplicaSpeed, Scaler, ScalingLimits, Signals
+from forebay.fleet.autoscale.proportional import StabilizationWindow
+from forebay.fleet.autoscale.settings import WHOLE, Share
 
 ANY_SPEED_S = 1.0
 """The wanted number comes from the load, so no speed is measured here."""
@@ -59,7 +59,7 @@ def _trouble(conditions: Mapping[str, Mapping[str, Any]]) -> str:
 
 @dataclass(slots=True)
 class _ByLoad:
-    hold: Hold
+    hold: StabilizationWindow
     share: Share
     requests_per_replica: int
     load: ObservedLoad = field(default_factory=ObservedLoad)
@@ -97,7 +97,7 @@ class Decider:
     `begins_with_most` and none of them is ready.
     """
 
-    limits: Limits
+    limits: ScalingLimits
     requests_per_replica: int = 32
     settle_s: float = 60.0
     share: Share = WHOLE
@@ -110,7 +110,7 @@ class Decider:
 
     def __post_init__(self) -> None:
         self._read_s = -math.inf
-        self._policy = _ByLoad(Hold(self.settle_s), self.share, self.requests_per_replica)
+        self._policy = _ByLoad(StabilizationWindow(self.settle_s), self.share, self.requests_per_replica)
         speed = ReplicaSpeed(ANY_SPEED_S, ANY_SPEED_S, self.requests_per_replica)
         self._scaler = Scaler(self._policy, speed, self.limits)
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from forebay.clock import Clock
-from forebay.counted import counted
 from forebay.deploy.controller.cluster import ClusterCalls, DeploymentChanged, Leadership, metrics_url
 from forebay.deploy.controller.decision import Decider, DeploymentState
 from forebay.deploy.controller.scrape import PARTLY_READ, ObservedLoad, Scrape, observed_load
 from forebay.deploy.kubernetes.deployment import FLINK_METRICS_PORT, METRICS_PORT
 from forebay.errors import DeployError
-from forebay.fleet.autoscale.base import Limits
-from forebay.fleet.autoscale.shares import limits_of_pools, shares
+from forebay.fleet.autoscale.base import ScalingLimits
+from forebay.fleet.autoscale.settings import limits_of_pools, shares
+from forebay.untrusted_text import counted
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class ControllerScaling:
 
     deployments: Mapping[str, int]
     pods: str | None
-    limits: Limits
+    limits: ScalingLimits
     requests_per_replica: int = 32
     settle_s: float = 60.0
     gateway_pods: str | None = None

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from forebay.counted import counted
 from forebay.deploy.kubernetes.deployment import IN_FLIGHT, PREFIX, WANTED
 from forebay.errors import DeployError
 from forebay.gateway.peak_load import PEAK_LOAD
+from forebay.untrusted_text import counted
 
 if TYPE_CHECKING:
     import httpx2

@@ -14,8 +14,8 @@ from forebay.deploy.kubernetes.manifest import Manifest, manifest
 from forebay.deploy.kubernetes.pod_settings import EnginePods, PipelinePods, PoolSpec
 from forebay.deploy.kubernetes.settings import DeploymentSpec
 from forebay.fields import Secret
-from forebay.fleet.autoscale.base import Limits
-from forebay.fleet.autoscale.shares import WHOLE, Share, limits_of_pools, shares
+from forebay.fleet.autoscale.base import ScalingLimits
+from forebay.fleet.autoscale.settings import WHOLE, Share, limits_of_pools, shares
 from forebay.gateway.peak_load import PEAK_LOAD
 from forebay.gateway.spec import GatewaySpec
 from forebay.pipeline.spec import PipelineSpec
@@ -214,11 +214,11 @@ class Deployment:
             for pool, share, limits in zip(engine.pools, shares(parts), self._limits(parts), strict=True)
         )
 
-    def _limits(self, parts: Sequence[int]) -> tuple[Limits, ...]:
+    def _limits(self, parts: Sequence[int]) -> tuple[ScalingLimits, ...]:
         scaling = self.settings.scaling
         if scaling is None:
-            return (Limits(),) * len(parts)
-        return limits_of_pools(Limits(scaling.min, scaling.max), parts)
+            return (ScalingLimits(),) * len(parts)
+        return limits_of_pools(ScalingLimits(scaling.min, scaling.max), parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ class Pool:
     selector: Mapping[str, str]
     labels: Mapping[str, str]
     share: Share
-    limits: Limits
+    limits: ScalingLimits
 
     @property
     def replicas(self) -> int:

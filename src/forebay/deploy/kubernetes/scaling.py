@@ -26,7 +26,7 @@ from forebay.deploy.kubernetes.deployment import (
 )
 from forebay.deploy.kubernetes.manifest import Manifest, manifest
 from forebay.deploy.kubernetes.settings import ReplicaScaling
-from forebay.fleet.autoscale.shares import Share
+from forebay.fleet.autoscale.settings import Share
 
 PART = "scaling"
 POLL_S = 5

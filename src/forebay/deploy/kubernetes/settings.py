@@ -13,8 +13,8 @@ from pydantic_core import PydanticCustomError
 from forebay.deploy.fields import MAX_REPLICAS, Count, Image, Label, ObjectName, Port, Replicas, Seconds
 from forebay.deploy.kubernetes.pod_settings import MAX_ENTRIES, EnginePods, GatewayPods, PipelinePods
 from forebay.fields import HttpUrl, Model, Switch, wrong
-from forebay.fleet.autoscale.base import Limits
-from forebay.fleet.autoscale.shares import limits_of_pools
+from forebay.fleet.autoscale.base import ScalingLimits
+from forebay.fleet.autoscale.settings import limits_of_pools
 
 
 class ReplicaScaling(Model):
@@ -255,7 +255,7 @@ def _problems_of_replicas(engine: EnginePods, scaling: ReplicaScaling) -> Iterat
     if begin > scaling.max:
         yield "scaling.max", f"expected at least the {begin} initial replicas, found {scaling.max}"
     elif 0 < len(engine.pools) <= scaling.max:
-        bounds = limits_of_pools(Limits(0, scaling.max), [pool.share for pool in engine.pools])
+        bounds = limits_of_pools(ScalingLimits(0, scaling.max), [pool.share for pool in engine.pools])
         for i, (pool, limits) in enumerate(zip(engine.pools, bounds, strict=True)):
             if pool.replicas > limits.most:
                 yield (

@@ -18,9 +18,9 @@ from forebay.clients.ray.instance import (
 )
 from forebay.clients.ray.rest import ServeRest
 from forebay.clock import Clock, SystemClock
-from forebay.counted import counted
 from forebay.deploy.ray.config import RayFleetSpec, with_fleet, without_fleet
 from forebay.errors import DeployError
+from forebay.untrusted_text import counted
 
 LOOK_S = 0.5
 BESIDE_START_S = 60

@@ -12,7 +12,7 @@ from forebay.engine.launch.local import (
     machine_registry,
 )
 from forebay.engine.launch.progress import ConsoleProgress, Progress, Silent
-from forebay.engine.launch.registry import Replica, ReplicaRegistry, end_kept
+from forebay.engine.launch.registry import LocalReplica, ReplicaRegistry, end_kept
 from forebay.engine.launch.replicas import Replicas, is_healthy
 from forebay.engine.launch.spec import parse_cores
 
@@ -21,9 +21,9 @@ __all__ = [
     "EngineOptions",
     "LocalEngine",
     "LocalPlaces",
+    "LocalReplica",
     "NumberType",
     "Progress",
-    "Replica",
     "ReplicaRegistry",
     "Replicas",
     "Silent",

@@ -1,8 +1,7 @@
 """Models of known architectures with random weights, for measurements: speed depends on the shape only.
 
-`random:NAME` is one of `ARCHITECTURES`, wherever a local engine takes a model. vLLM generates the weights
-while loading (load format `dummy`), always the same ones. The tokenizer is the default model's, and each
-vocabulary has its size, so that every token has a text.
+vLLM generates the weights while loading (load format `dummy`), always the same ones. The tokenizer is the
+default model's, and each vocabulary has its size, so that every token has a text.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from forebay.engine.launch.model import default_model
+from forebay.engine.launch.environment import default_model
 from forebay.errors import SettingError, SetupError
 from forebay.files import locked, read_stamp, write_stamp
 from forebay.settings import Settings
@@ -156,10 +155,9 @@ def architecture_directory(model: str, settings: Settings) -> Path:
 
 
 def write_architecture(model: str, settings: Settings) -> Path:
-    """Write the directory of `random:NAME` unless it exists: `config.json` and the default model's tokenizer.
+    """Write the directory of `random:NAME` unless it exists. Atomic; the default model must be installed.
 
-    The default model must be installed. Atomic. Raises `SettingError` for an unknown name, `SetupError` if
-    the tokenizer cannot be copied.
+    Raises `SettingError` for an unknown name, `SetupError` if the tokenizer cannot be copied.
     """
     target = architecture_directory(model, settings)
     config = config_document(model.removeprefix(PREFIX))

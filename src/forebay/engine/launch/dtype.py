@@ -25,7 +25,7 @@ from forebay.settings import Settings
 SHORT, LONG = "bfloat16", "float32"
 TYPES = (SHORT, LONG)
 LONG_FROM = 1.2
-"""float32 is chosen if it is this many times faster, as it needs twice the memory."""
+"""float32 must be this many times faster, as it needs twice the memory."""
 MIN_GFLOPS = 2.0
 """Below this, the default model needs four seconds or more to read a post of thirty tokens."""
 PROBE = Path(__file__).with_name("probe_dtype.py")
@@ -37,8 +37,6 @@ MAX_CPUINFO_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """`features` is empty if unknown."""
-
     architecture: str
     name: str = ""
     features: frozenset[str] = frozenset()
@@ -65,8 +63,6 @@ def read_processor(cpuinfo: Path = CPUINFO) -> Processor:
 
 @dataclass(frozen=True, slots=True)
 class NumberType:
-    """`gflops`: the measured speed, None if it was not measured."""
-
     name: str
     reason: str
     gflops: float | None = None
@@ -101,7 +97,7 @@ def check_processor(processor: Processor) -> None:
 
 
 def known_type(settings: Settings, processor: Processor, threads: int) -> NumberType:
-    """The type for an engine with `threads` threads: as measured before, else by features. Reads one file."""
+    """The type for an engine with `threads` threads: as measured before, else by features."""
     speeds = read_stamp(_file(settings)).get(_key(processor, threads))
     chosen = choose(_numbers(speeds)) if isinstance(speeds, dict) else None
     return chosen or choose_by_features(processor)

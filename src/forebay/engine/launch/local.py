@@ -16,10 +16,11 @@ from forebay.engine.launch.architectures import (
     write_architecture,
 )
 from forebay.engine.launch.dtype import TYPES, NumberType, check_processor, measured_type, read_processor
-from forebay.engine.launch.environment import engine_python, ensure_environment
-from forebay.engine.launch.model import (
+from forebay.engine.launch.environment import (
     DEFAULT_MODEL,
+    engine_python,
     ensure_default_model,
+    ensure_environment,
     is_quantized,
     model_context_tokens,
     more_weights_gib,
@@ -60,9 +61,8 @@ class LocalEngine:
 class EngineOptions:
     """How local replicas are run; None: chosen by the machine's free resources.
 
-    `model` is `default`, a directory, a hub's OWNER/NAME, or `random:NAME` for an architecture with random
-    weights; `dtype` is one of vLLM's number types; `cores` are divided among the replicas; `extra` are
-    further arguments for vLLM, put last.
+    `model` is `default`, a directory, a hub's OWNER/NAME, or `random:NAME`; `cores` are divided among the
+    replicas; `extra` are further arguments for vLLM, put last.
     """
 
     model: str = "default"
@@ -79,10 +79,9 @@ class EngineOptions:
 
 
 def ensure_engine(settings: Settings, progress: Progress | None = None) -> LocalEngine:
-    """Install the engine's environment and the default model if they are missing.
+    """Install the engine's environment and the default model if they are missing; blocks for minutes then.
 
-    Returns at once if both exist, else blocks for minutes. Safe in concurrent processes, and after an
-    interruption. Raises `SetupError`.
+    Safe in concurrent processes, and after an interruption. Raises `SetupError`.
     """
     shown = progress or Silent()
     ensure_environment(settings, shown)
@@ -90,8 +89,8 @@ def ensure_engine(settings: Settings, progress: Progress | None = None) -> Local
 
 
 def machine_registry(settings: Settings) -> ReplicaRegistry:
-    """The registry of the local replicas of this machine or container. A container sees only its own
-    processes, so each has its own file in a shared folder."""
+    """The registry of this machine's replicas. A container sees only its own processes, so each has its own
+    file."""
     return ReplicaRegistry(settings.run / f"replicas-{pid_space()}.json")
 
 
@@ -103,10 +102,10 @@ def local_replicas(
     settings: Settings | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Replicas]:
-    """Run `count` vLLM replicas on this machine for the duration of the block, as of `local_places`.
+    """Run `count` vLLM replicas for the duration of the block, as of `local_places`; enters it when all are
+    healthy.
 
-    Enters the block when all replicas are healthy, with the sequence of their URLs. Raises `SettingError`,
-    `SetupError` or `LaunchError`.
+    Raises `SettingError`, `SetupError` or `LaunchError`.
     """
     chosen = options or EngineOptions()
     with local_places(count, chosen, settings=settings, progress=progress) as places:
@@ -170,8 +169,8 @@ def local_places(
 
 
 def best_type(settings: Settings, progress: Progress | None = None) -> NumberType:
-    """The number type that `local_replicas` would choose for one replica on all usable cores. Blocks for some
-    seconds the first time. Needs the engine's environment."""
+    """The number type for one replica on all usable cores. Blocks for some seconds the first time. Needs the
+    engine's environment."""
     cores = usable_cores()
     return measured_type(settings, read_processor(), cores, threads_on(cores), progress or Silent())
 
@@ -226,8 +225,7 @@ def resolve_model(model: str, settings: Settings) -> tuple[str, str]:
 
 
 def default_context_tokens(model: Path) -> int:
-    """The context of a replica unless another is requested: `CONTEXT_TOKENS`, or the model's own if that is
-    shorter. The context of a model that is not on this disk is unknown."""
+    """`CONTEXT_TOKENS`, or the model's own if that is known to be shorter."""
     return min(CONTEXT_TOKENS, model_context_tokens(model) or CONTEXT_TOKENS)
 
 

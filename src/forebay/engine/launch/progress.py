@@ -108,9 +108,8 @@ def run_logged(
 ) -> None:
     """Run `command`, append its output to `log` and pass each line to `detail`; blocks until it has ended.
 
-    `environment` is the command's whole environment: `Settings.child_environment`, which has pip's
-    configuration. Raises `SetupError` with the log's tail if the status is not 0 or the command cannot be
-    started.
+    `environment` is the command's whole environment (`Settings.child_environment`). Raises `SetupError` with
+    the log's tail on failure.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     arguments = [str(part) for part in command]

@@ -23,12 +23,11 @@ from forebay.processes import (
 VERSION = 1
 
 
-class Replica(BaseModel):
+class LocalReplica(BaseModel):
     """One local replica. `pid` is its supervisor, which leads the session of all its processes.
 
     `born_s`, seconds from boot, distinguishes the supervisor from a later process with the same id. `kept`:
-    it outlives the command that started it. `members` are its processes when it was healthy. `dtype` is its
-    number type and `dtype_reason` why; empty if unknown.
+    it outlives the command that started it. `members` are its processes when it was healthy.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -49,7 +48,6 @@ class Replica(BaseModel):
 
     @property
     def alive(self) -> bool:
-        """Its supervisor runs exactly as long as the server."""
         return is_same(self.pid, self.born_s)
 
     def processes(self) -> set[psutil.Process]:
@@ -62,7 +60,7 @@ class Replica(BaseModel):
         # If one member still runs in the session, the session's id was not reused.
         return known | kin if known & kin else known
 
-    def with_members(self) -> Replica:
+    def with_members(self) -> LocalReplica:
         seen = ((process.pid, birth_s(process.pid)) for process in self.processes())
         return self.model_copy(
             update={"members": tuple((pid, born) for pid, born in seen if born is not None)}
@@ -75,11 +73,9 @@ class ReplicaRegistry:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def read(self) -> list[Replica]:
-        """Registered replicas, without those that died with their owner.
-
-        Empty if there is no file that this version can read.
-        """
+    def read(self) -> list[LocalReplica]:
+        """Registered replicas, without those that died with their owner. Empty if there is no file of this
+        version."""
         content = read_stamp(self.path)
         listed = content.get("replicas")
         if content.get("version") != VERSION or not isinstance(listed, list):
@@ -87,7 +83,7 @@ class ReplicaRegistry:
         replicas = []
         for entry in listed:
             try:
-                replicas.append(Replica.model_validate(entry))
+                replicas.append(LocalReplica.model_validate(entry))
             except ValidationError:
                 continue
         return [replica for replica in replicas if replica.kept or replica.alive]
@@ -96,7 +92,7 @@ class ReplicaRegistry:
         return any(replica.id == replica_id and replica.kept for replica in self.read())
 
     @contextmanager
-    def changing(self) -> Iterator[dict[str, Replica]]:
+    def changing(self) -> Iterator[dict[str, LocalReplica]]:
         """The result of `read`, by id, to be changed in place; written if the block ends without an error."""
         with locked(self.path.with_suffix(".lock")):
             replicas = {replica.id: replica for replica in self.read()}
@@ -110,7 +106,7 @@ GRACE_S = 10.0
 SUPERVISOR_EXTRA_S = 5.0
 
 
-def end_processes(replicas: Sequence[Replica], grace_s: float = GRACE_S) -> None:
+def end_processes(replicas: Sequence[LocalReplica], grace_s: float = GRACE_S) -> None:
     """Terminate all replicas, wait, then kill the rest; blocks until all have ended.
 
     A supervisor ends its own tree in order; if it is gone, its orphans get the signal directly.
@@ -129,12 +125,9 @@ def end_processes(replicas: Sequence[Replica], grace_s: float = GRACE_S) -> None
 
 def end_kept(
     registry: ReplicaRegistry, grace_s: float = GRACE_S, *, only: Collection[str] | None = None
-) -> list[Replica]:
-    """End and return all replicas that were handed over, or `only` those with these URLs, and orphans of dead
-    ones.
-
-    Replicas that a running command owns are left alone.
-    """
+) -> list[LocalReplica]:
+    """End and return the replicas that were handed over, or `only` those with these URLs, and orphans of dead
+    ones."""
     kept = [replica for replica in registry.read() if replica.kept and (only is None or replica.url in only)]
     end_processes(kept, grace_s)
     with registry.changing() as registered:

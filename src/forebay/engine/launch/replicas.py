@@ -14,7 +14,7 @@ from typing import overload
 
 from forebay.engine.launch.dtype import NumberType
 from forebay.engine.launch.progress import Progress, Silent, tail
-from forebay.engine.launch.registry import GRACE_S, Replica, ReplicaRegistry, end_processes
+from forebay.engine.launch.registry import GRACE_S, LocalReplica, ReplicaRegistry, end_processes
 from forebay.engine.launch.spec import LOOPBACK, EngineLaunch
 from forebay.engine.launch.supervisor import SupervisorArgs
 from forebay.errors import LaunchError
@@ -33,10 +33,8 @@ LaunchFor = Callable[[int, tuple[int, ...]], EngineLaunch]
 
 
 class Replicas(Sequence[str]):
-    """Local replicas, as the sequence of their URLs, owned by this process until `keep`.
-
-    They end with `close`, and with this process, however it ends. Not thread-safe.
-    """
+    """Local replicas, as the sequence of their URLs. They end with `close`, and with this process unless
+    `keep` was called. Not thread-safe."""
 
     def __init__(
         self,
@@ -55,7 +53,7 @@ class Replicas(Sequence[str]):
         self._grace_s = grace_s
         # Supervisors wait for the end of this pipe: its only writer is this process.
         self._alive_read, self._alive_write = os.pipe()
-        self._replicas: list[Replica] = []
+        self._replicas: list[LocalReplica] = []
         self._supervisors: dict[str, subprocess.Popen[bytes]] = {}
         self._kept = self._closed = False
 
@@ -74,7 +72,7 @@ class Replicas(Sequence[str]):
         return tuple(replica.url for replica in self._replicas)
 
     @property
-    def replicas(self) -> tuple[Replica, ...]:
+    def replicas(self) -> tuple[LocalReplica, ...]:
         return tuple(self._replicas)
 
     def start(
@@ -97,9 +95,9 @@ class Replicas(Sequence[str]):
                 registered[replica.id] = replica
         self._await_health(self._replicas, timeout_s, progress or Silent())
 
-    def add(self, cores: tuple[int, ...], *, port_base: int = PORT_BASE) -> Replica:
-        """Start one more; returns at once, long before it is healthy. Raises `LaunchError` if its process
-        cannot be started."""
+    def add(self, cores: tuple[int, ...], *, port_base: int = PORT_BASE) -> LocalReplica:
+        """Start one more; returns long before it is healthy. Raises `LaunchError` if its process cannot be
+        started."""
         replica = None
         try:
             with self._registry.changing() as registered:
@@ -113,18 +111,18 @@ class Replicas(Sequence[str]):
             raise LaunchError(f"a replica cannot be started: {error}") from None
         return replica
 
-    def ended(self, replica: Replica) -> int | None:
+    def ended(self, replica: LocalReplica) -> int | None:
         """The exit status once all of its processes have ended; None while it runs."""
         supervisor = self._supervisors.get(replica.id)
         return 0 if supervisor is None else supervisor.poll()
 
-    def end(self, replica: Replica) -> None:
+    def end(self, replica: LocalReplica) -> None:
         """Stop one; returns at once. It is killed if it has not ended after `grace_s`."""
         supervisor = self._supervisors.get(replica.id)
         if supervisor is not None and supervisor.poll() is None:
             supervisor.terminate()
 
-    def drop(self, replica: Replica) -> None:
+    def drop(self, replica: LocalReplica) -> None:
         kill(replica.processes())
         self._reap(replica)
         self._replicas.remove(replica)
@@ -157,7 +155,7 @@ class Replicas(Sequence[str]):
         self._kept = True
 
     def close(self) -> None:
-        """End the replicas, unless they are kept; blocks until they are gone. A second call does nothing."""
+        """End the replicas, unless they are kept; blocks until they are gone."""
         if self._closed:
             return
         self._closed = True
@@ -180,7 +178,7 @@ class Replicas(Sequence[str]):
     ) -> None:
         self.close()
 
-    def _spawn(self, port: int, cores: tuple[int, ...]) -> Replica:
+    def _spawn(self, port: int, cores: tuple[int, ...]) -> LocalReplica:
         launch = self._launch(port, cores)
         replica_id = f"{port}-{secrets.token_hex(4)}"
         log = self._new_log(replica_id)
@@ -203,7 +201,7 @@ class Replicas(Sequence[str]):
                 start_new_session=True,
             )
         self._supervisors[replica_id] = supervisor
-        return Replica(
+        return LocalReplica(
             id=replica_id,
             url=f"http://{LOOPBACK}:{port}",
             port=port,
@@ -224,7 +222,7 @@ class Replicas(Sequence[str]):
             path.unlink(missing_ok=True)
         return self._logs / f"{replica_id}.log"
 
-    def _await_health(self, replicas: Iterable[Replica], timeout_s: float, progress: Progress) -> None:
+    def _await_health(self, replicas: Iterable[LocalReplica], timeout_s: float, progress: Progress) -> None:
         waiting = list(replicas)
         deadline = time.monotonic() + timeout_s
         with progress.step(f"Starting {len(waiting)} replica(s) of {self.model} ({USUALLY})") as detail:
@@ -247,13 +245,13 @@ class Replicas(Sequence[str]):
                     detail(tail(waiting[0].log, 1))
                     time.sleep(POLL_S)
 
-    def _reap(self, replica: Replica) -> None:
+    def _reap(self, replica: LocalReplica) -> None:
         supervisor = self._supervisors.pop(replica.id, None)
         if supervisor is not None:
             supervisor.wait(self._grace_s)
 
 
-def is_healthy(replica: Replica) -> bool:
+def is_healthy(replica: LocalReplica) -> bool:
     """Whether its `/health` answers 200. Bypasses proxies."""
     connection = http.client.HTTPConnection(LOOPBACK, replica.port, timeout=HEALTH_TIMEOUT_S)
     try:

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import psutil
 
-from forebay.counted import counted
 from forebay.errors import SettingError
+from forebay.untrusted_text import counted
 
 FREE_FROM = 4
 """With this many processor cores or more, one is left to Flink, the server and other programs."""
@@ -34,10 +34,8 @@ def thread_count(cores: int, quota: int | None = None) -> int:
 
 
 def compute_environment(python: Path, threads: int) -> dict[str, str]:
-    """The environment that makes vLLM compute with `threads` threads.
-
-    Without Intel's runtime, which exists for x86 only, threads sleep while they wait.
-    """
+    """The environment that makes vLLM compute with `threads` threads. Without Intel's runtime, which exists
+    for x86 only, threads sleep while they wait."""
     chosen = {
         "OMP_NUM_THREADS": str(threads),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -66,9 +64,9 @@ COMPACT_JSON = '{"backend": "xgrammar", "disable_any_whitespace": true}'
 # vLLM's own default on a processor is 128: prefixes shorter than a block are never found in the cache.
 BLOCK_TOKENS = 32
 CONTEXT_TOKENS = 8192
-"""The context of a local replica: enough for the defaults of all applications. With the default model, a
-request of that length takes 0.18 GiB of the KV cache, whose minimum is 0.5 GiB; a replica's memory is the
-same as with 2,048 tokens (2.36 GiB against 2.35)."""
+"""Enough for the defaults of all applications. With the default model, a request of that length takes 0.18
+GiB of the KV cache, whose minimum is 0.5 GiB; a replica's memory is the same as with 2,048 tokens (2.36
+GiB against 2.35)."""
 API_KEY = "VLLM_API_KEY"
 """The variable with the key that vLLM itself requires of its clients."""
 
@@ -89,8 +87,7 @@ class ReplicaSpec:
 
 @dataclass(frozen=True, slots=True)
 class EngineLaunch:
-    """A process to start: its command, additional environment variables, its cores, and the variables of this
-    process's environment that are removed."""
+    """A process to start. `withheld`: variables of this process's environment that are removed."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -171,7 +168,6 @@ def core_quota(cgroup: Path = CGROUP) -> int | None:
 
 
 def available_memory_gib(cgroup: Path = CGROUP) -> float:
-    """In GiB, without swapping, and within the container's limit."""
     available = psutil.virtual_memory().available
     try:
         limit = int((cgroup / "memory.max").read_text())
@@ -189,10 +185,8 @@ def _siblings(core: int, topology: Path) -> tuple[int, ...]:
 
 
 def share_cores(cores: Sequence[int], replicas: int) -> list[tuple[int, ...]]:
-    """Each replica's own cores, neighbours together, as evenly as possible.
-
-    With fewer cores than replicas, replicas share: each gets one core, in turn.
-    """
+    """Each replica's own cores, neighbours together, as evenly as possible. If there are too few, each gets
+    one, in turn."""
     if replicas >= len(cores):
         return [(cores[i % len(cores)],) for i in range(replicas)]
     bounds = [i * len(cores) // replicas for i in range(replicas + 1)]

@@ -1,6 +1,6 @@
 """From an event to a request: sandboxed templates, the request's id, and the hash of its content."""
 
-from forebay.engine.prompt.missing import FieldMissing
+from forebay.engine.prompt.rendering import FieldMissing
 from forebay.engine.prompt.sandbox import names_of
 from forebay.engine.prompt.template import (
     FieldTemplate,

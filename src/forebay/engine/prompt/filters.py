@@ -18,8 +18,7 @@ from jinja2.environment import Environment
 from jinja2.runtime import LoopContext, Undefined
 from jinja2.tests import TESTS as JINJA_TESTS
 
-from forebay.engine.prompt.budget import ITEM, NODE, Budgeted
-from forebay.engine.prompt.missing import is_absent, is_null, require
+from forebay.engine.prompt.rendering import ITEM, NODE, Budgeted, is_absent, is_null, require
 from forebay.errors import TemplateFailed
 from forebay.json_numbers import dump_json
 
@@ -189,8 +188,7 @@ def _sum(context: Budgeted, value: Any, attribute: str | None = None, start: flo
 
 
 def _per_item(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Charges per item: each may be created, as a text's characters are, and uses the arguments again (such
-    as a path to an attribute, of any length)."""
+    """Charges per item: each may be created, and uses the arguments again (such as a path of any length)."""
 
     def per_item(context: Budgeted, value: Any, *args: Any, **kwargs: Any) -> Any:
         weight = context.weigh(args) + context.weigh(tuple(kwargs.values()))

@@ -27,8 +27,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from forebay.engine.prompt import filters
-from forebay.engine.prompt.budget import ITEM, Budgeted
-from forebay.engine.prompt.missing import MissingField, NullField, require
+from forebay.engine.prompt.rendering import ITEM, Budgeted, MissingField, NullField, require
 from forebay.errors import SettingError, TemplateFailed
 from forebay.untrusted_text import escape_special_tokens
 
@@ -162,7 +161,6 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
         _block_vars: object = None,
         **kwargs: Any,
     ) -> Any:
-        """Extra variables are Jinja's, for macros."""
         function = INTERNAL.get(name) if type(name) is str else None
         if function is None:
             raise TemplateFailed("a template cannot call this")

@@ -15,8 +15,7 @@ from typing import Any, Literal
 from jinja2 import TemplateError, UndefinedError, meta
 from jinja2.environment import Template
 
-from forebay.engine.prompt.budget import Budgeted
-from forebay.engine.prompt.missing import FieldMissing, with_nulls
+from forebay.engine.prompt.rendering import Budgeted, FieldMissing, with_nulls
 from forebay.engine.prompt.sandbox import PromptEnvironment, names_of
 from forebay.errors import SettingError, TemplateFailed
 from forebay.records import JSON, Event, Message, Request
@@ -109,10 +108,11 @@ class PromptTemplate:
 
 
 class FieldTemplate:
-    """Turns events into one short text: a key or an id. Immutable, picklable, thread-safe.
+    """Turns events into one short text without surrounding white space: a key or an id. Immutable, picklable,
+    thread-safe.
 
-    Variables are the fields, `event` and `time_ms`. Surrounding white space is removed. `what` names the
-    template in errors. With `required`, an empty text is a `FieldMissing`.
+    Variables are the fields, `event` and `time_ms`. `what` names the template in errors. With `required`, an
+    empty text is a `FieldMissing`.
     """
 
     def __init__(
@@ -231,10 +231,8 @@ def request_id(event: Event, key: str, explicit: str | None) -> str:
 
 
 def request_hash(request: Request) -> str:
-    """64 hex digits of what determines the answer: model, prompt or messages, sampling and schema.
-
-    Not the id: identical requests share one entry of the result journal.
-    """
+    """64 hex digits of what determines the answer: model, prompt or messages, sampling and schema; not the
+    id."""
     sampling = request.sampling
     asked = {
         "model": request.model,

@@ -1,8 +1,4 @@
-"""The interface of scaling policies: signals in, decision out.
-
-The same policy runs for local processes, on Ray, on Kubernetes and in the simulator: it reads no clock and
-does no I/O. The owner of the replicas passes `Signals` every few seconds and carries out the `Decision`.
-"""
+"""The interface of scaling policies: signals in, decision out; no clock and no I/O."""
 
 from __future__ import annotations
 
@@ -17,14 +13,12 @@ from forebay.errors import SettingError
 
 MAX_REPLICAS = 10_000
 Amount = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
-"""A validated number in a part's memory."""
 DEFAULT_CLASS = "default"
-"""The class of service of requests without another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Requests and their tokens. For answers that do not exist yet, an expected number."""
+    """Requests and their tokens; expected numbers for answers that do not exist yet."""
 
     requests: float = 0.0
     prompt: float = 0.0
@@ -39,8 +33,8 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class ServiceClass:
-    """Requests with their own SLO: the first token is due `slo_s` seconds after the request, plus the time
-    that the prompt takes alone."""
+    """Requests with their own SLO: the first token is due `slo_s` after the request, plus the prompt's time
+    alone."""
 
     name: str = DEFAULT_CLASS
     slo_s: float = 10.0
@@ -98,7 +92,7 @@ class Signals:
 
     @property
     def kept(self) -> int:
-        """The number to ask for if nothing is to change."""
+        """The number that changes nothing."""
         return self.replicas if self.asked is None else self.asked
 
     @property
@@ -113,8 +107,8 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How many replicas there should be, without draining ones, and why. `failed`: the policy failed and the
-    number stays, within the limits."""
+    """How many replicas there should be, without draining ones. `failed`: the policy failed, so the number
+    stays."""
 
     wanted: int
     reason: str
@@ -122,11 +116,7 @@ class Decision:
 
 
 class ScalingPolicy(Protocol):
-    """Decides how many replicas the signals require.
-
-    A policy's state is its own, and the same signals in the same order give the same decisions. `Scaler`
-    applies the limits.
-    """
+    """Decides how many replicas the signals require. `Scaler` applies the limits."""
 
     def decide(self, signals: Signals) -> Decision: ...
 
@@ -140,14 +130,12 @@ class Remembers(Protocol):
         ...
 
     def recall(self, memory: Mapping[str, object]) -> None:
-        """Restore the result of `remembers`, perhaps of an earlier version. May raise any exception for an
-        unusable memory, and is then unchanged."""
+        """Restore the result of `remembers`, perhaps of an earlier version. May raise for an unusable memory,
+        and is then unchanged."""
         ...
 
 
 class Speed(Protocol):
-    """What a busy replica does, as currently estimated."""
-
     @property
     def requests(self) -> int: ...
 
@@ -158,8 +146,8 @@ class Speed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpeed:
-    """What a busy replica does: seconds of its time per token, with a full batch, and how many requests it
-    runs at once."""
+    """Seconds of a busy replica's time per token, with a full batch, and how many requests it runs at
+    once."""
 
     prompt_s: float
     output_s: float
@@ -180,8 +168,8 @@ class ReplicaSpeed:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Durations in seconds: a boot until the first request, the warm-up after it in which a replica is not
-    yet fast, a drain, and the time between two decisions."""
+    """Seconds: a boot until the first request, the slow warm-up after it, a drain, the time between two
+    decisions."""
 
     boot_s: float = 60.0
     warm_up_s: float = 0.0
@@ -196,12 +184,8 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of the number of replicas.
-
-    `budget_per_hour` over `price_per_hour` of one replica is a further bound. Raises `SettingError` for
-    contradictory limits.
-    """
+class ScalingLimits:
+    """Bounds of the number of replicas, also by a budget. Raises `SettingError` for contradictory ones."""
 
     least: int = 0
     most: int = MAX_REPLICAS
@@ -237,29 +221,26 @@ class Limits:
 
     @property
     def ceiling(self) -> int:
-        """The maximum number of replicas, by number and budget."""
         if self.budget_per_hour is None or self.price_per_hour is None:
             return self.most
         return min(self.most, replicas_for(self.budget_per_hour, self.price_per_hour))
 
 
 def replicas_for(budget_per_hour: float, price_per_hour: float) -> int:
-    """How many replicas a budget pays for, at most `MAX_REPLICAS`."""
     return int(min(budget_per_hour / price_per_hour + 1e-9, MAX_REPLICAS))
 
 
 @dataclass(slots=True)
 class Scaler:
-    """Applies the limits to a policy, and never takes away replicas that the work in flight needs.
+    """Applies the limits to a policy, and keeps the replicas that the work in flight needs.
 
-    If signals are older than `limits.stale_after_s`, or a policy raises or does not return a whole number,
-    the number stays, within the limits. While a subtask is silent, only the limits reduce it. The reason
-    names the rule.
+    The number stays, within the limits, if signals are older than `limits.stale_after_s` or the policy fails.
+    While a subtask is silent, only the limits reduce it.
     """
 
     policy: ScalingPolicy
     speed: Speed
-    limits: Limits = field(default_factory=Limits)
+    limits: ScalingLimits = field(default_factory=ScalingLimits)
 
     def decide(self, signals: Signals) -> Decision:
         floor = self.in_flight_needs(signals)
@@ -295,7 +276,6 @@ class Scaler:
         return Decision(wanted, f"{why}: {then}", failed)
 
     def in_flight_needs(self, signals: Signals) -> int:
-        """The number of ready replicas that the requests in flight need."""
         running = signals.running
         if not running > 0:
             return 0

@@ -1,15 +1,13 @@
 """The default: the fewest replicas that meet the deadlines of the backlog and of arrivals during a boot.
 
 A replica started now helps after its boot, the *lead*, and another one can correct the number a lead later.
-So the number is chosen for the time in between. Some of the work that waits at the end of the lead, or may
-arrive from then on, is due within d seconds; n replicas do n · d of work in that time. The decision is the
-smallest n that is enough for each d:
+Of the work that waits at the end of the lead or may arrive from then on, some is due within d seconds; n
+replicas do n · d of work in that time. The decision is the smallest n that is enough for each d:
 
     n = max over d of (waiting, due within d + arrivals until d - slo_s) / d
 
-Work may wait as long as its SLO allows: short peaks are spread over that time, and fewer replicas run than
-arrivals would keep busy while there is slack. Arrivals are forecast, with a margin by the forecast's past
-errors. An idle replica goes when it was not needed for as long as another start would cost.
+So short peaks are spread over the time that the SLO allows. Arrivals are forecast, with a margin by the
+forecast's past errors. An idle replica goes when it was not needed for as long as another start would cost.
 """
 
 from __future__ import annotations
@@ -31,20 +29,17 @@ from forebay.fleet.autoscale.base import (
     whole,
 )
 from forebay.fleet.autoscale.forecast import Forecast, ForecastMemory
-from forebay.fleet.autoscale.proportional import LONGEST_HOLD_S, Hold
+from forebay.fleet.autoscale.proportional import LONGEST_HOLD_S, StabilizationWindow
 
 CATCH_UP_S = 300.0
 """Work that is already late is served within this time: it misses its SLO, but is not left behind."""
 LONGEST_BOOT = 20.0
-"""Times the expected boot; a longer one counts as this long."""
+"""In expected boots; a longer boot counts as this long."""
 SETTLE_S = 60.0
 """How soon the present rate gives way to the forecast one."""
 LONGEST_GAP_S = 300.0
-"""After a longer time without signals, arrivals are counted from scratch."""
 CHANCES = 2.0
-"""Standard deviations that count as chance; a larger difference counts as a jump."""
 SHARES = (0.05, 0.125, 0.25, 0.5, 1.0)
-"""Points in the time between two corrections at which deadlines are checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +60,8 @@ class _Stream:
     above: float = 0.0
 
     def coming_s(self, span_s: float) -> float:
-        """Work that may come within a span: the expected work, and an excess that lasts until a replica
-        started for it helps. Chance adds up as a root, a jump in full."""
+        """Work that may come in a span: the expected work, and an excess that lasts until a replica started
+        for it helps. Chance adds up as a root, a jump in full."""
         blind_s = self.forecast.window_s
         chance = min(self.forecast.arrivals.chance(blind_s) * CHANCES, self.above)
         within_s = min(span_s, blind_s)
@@ -74,7 +69,7 @@ class _Stream:
 
 
 class DeadlinePolicy:
-    """`late_share`: how often the load may exceed the provision, as a share of time."""
+    """`late_share`: the share of time in which the load may exceed the provision."""
 
     def __init__(
         self,
@@ -92,13 +87,12 @@ class DeadlinePolicy:
         self._streams = {
             each.name: _Stream(each.slo_s, Forecast(self._blind_s(each.slo_s))) for each in classes
         }
-        self._hold = Hold(self._restart_s)
-        self._brief = Hold(3 * self._timings.interval_s)
+        self._hold = StabilizationWindow(self._restart_s)
+        self._brief = StabilizationWindow(3 * self._timings.interval_s)
         self._last_s: float | None = None
 
     @property
     def _start_s(self) -> float:
-        """Duration of a boot: as of the last ones, and at least as long as a running one has taken."""
         return max(self._boot_s, self._oldest_s)
 
     @property
@@ -118,7 +112,6 @@ class DeadlinePolicy:
         return max(self._lead_s + self._timings.interval_s - slo_s, 2 * self._timings.interval_s)
 
     def learn(self, begin_s: float, end_s: float, arrived: Sequence[tuple[str, Tokens]]) -> None:
-        """Record arrivals between these moments, from history or from the last signals."""
         known = dict(arrived)
         for name, stream in self._streams.items():
             tokens = known.get(name)
@@ -175,8 +168,7 @@ class DeadlinePolicy:
         return Decision(held, why)
 
     def _may_rest(self, signals: Signals) -> bool:
-        """Whether zero replicas are enough: no work, no arrivals for as long as a start takes, and arrivals
-        can wait for a start."""
+        """Whether nothing waits or came for as long as a start takes, and arrivals can wait for one."""
         if signals.backlog or signals.running > 0:
             return False
         start_s = self._lead_s + self._timings.interval_s
@@ -187,7 +179,6 @@ class DeadlinePolicy:
         )
 
     def _need(self, left: Sequence[tuple[float, float]]) -> float:
-        """The smallest number of replicas, from the lead on, with which everything is in time."""
         streams = self._streams.values()
         need = 0.0
         for first in streams:
@@ -205,7 +196,7 @@ class DeadlinePolicy:
 
     def _after_lead(self, signals: Signals) -> tuple[list[tuple[float, float]], float]:
         """The backlog at the end of the lead that can still be in time, as (due in seconds from then, work),
-        and the work that is late by then. Until then, the existing replicas serve by due time."""
+        and the work that is late by then."""
         lead_s = self._lead_s
         ready_in_s = [0.0] * signals.ready
         ready_in_s += [max(self._start_s - age_s, 0.0) for age_s in signals.starting]
@@ -245,8 +236,8 @@ class DeadlinePolicy:
         return left, late_s + lost_s
 
     def _boots(self, signals: Signals) -> None:
-        """Learn from boots that have ended, and from how long the others have taken; those may never end. A
-        longer boot counts at once, a shorter one by half."""
+        """Learn from ended boots, and from running ones, which may never end. A longer boot counts at once, a
+        shorter one by half."""
         longest_s = self._longest_boot_s
         for took_s in signals.booted_s:
             if math.isfinite(took_s) and took_s >= 0:

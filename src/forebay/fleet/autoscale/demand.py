@@ -12,10 +12,9 @@ from pydantic import TypeAdapter, ValidationError
 from forebay.errors import SettingError
 from forebay.files import read_bytes
 from forebay.fleet.autoscale.base import Backlog, Tokens
-from forebay.fleet.autoscale.class_mix import ClassMix
+from forebay.fleet.autoscale.learned import ClassMix, LearnedSpeed
 from forebay.fleet.autoscale.loop import Demand
 from forebay.fleet.autoscale.meter import DemandReport
-from forebay.fleet.autoscale.speed import LearnedSpeed
 from forebay.fleet.autoscale.topic_queue import StandingRecords
 
 FRESH_S = 10.0
@@ -25,8 +24,6 @@ GONE_S = 60.0
 MAX_BYTES = 1 << 20
 SUFFIX = ".demand.json"
 NEAR = 0.05
-"""Parts of the backlog whose due times differ by less than this share of the time left are reported as
-one."""
 _REPORT: TypeAdapter[DemandReport] = TypeAdapter(DemandReport)
 
 Reports = Mapping[str, DemandReport]
@@ -37,14 +34,13 @@ def encode_demand(report: DemandReport) -> bytes:
 
 
 def report_name(space: str, pid: int, mark: str) -> str:
-    """The file name of a subtask's report in process `pid` of a `forebay.processes.pid_space`; `mark`
-    distinguishes subtasks of one process."""
+    """The file name of a report of process `pid` in a `pid_space`; `mark` distinguishes subtasks of one
+    process."""
     return f"{space}-{pid}-{mark}{SUFFIX}"
 
 
 def process_of(name: str, space: str) -> int | None:
-    """The process in the name of a report's file; None if there is none or its pid is of another space, as in
-    another container."""
+    """The process in a report's file name; None if its pid is of another space, as in another container."""
     of, pid, *_ = [*name.split("-"), ""]
     return int(pid) if of == space and pid.isascii() and pid.isdigit() else None
 
@@ -67,17 +63,13 @@ def read_reports(folder: Path) -> dict[str, DemandReport]:
 class StreamDemand:
     """The `DemandSource` of a stream whose subtasks report, all on the wall clock of one machine.
 
-    `reports` returns the current reports, and `wall_ms` the time. Arrivals are the growth of their totals; a
-    new subtask starts with its current total. A silent one counts with its last report until that is removed
-    or `GONE_S` old. `speed` learns from finished work, given the number of ready replicas.
+    Arrivals are the growth of the reports' totals. A silent subtask counts with its last report until that is
+    removed or `GONE_S` old. `speed` learns from finished work, given the number of `ready` replicas.
 
-    `queued` returns the requests that wait in front of the subtasks, as in a topic (None: unknown). Their age
-    is unknown, so they are due one SLO from now; `mix`, which learns from accepted requests, divides them
-    among classes. The first ones came before and do not count as arrivals of this time of day. A request that
-    leaves the queue arrives in a subtask, and both report it at different moments: those that have left but
-    not arrived are subtracted from arrivals within `GONE_S`, or until the next report. Those that have not
-    arrived by then, as records without a call, never will. Records that stay there while the subtasks are
-    idle do not wait (`StandingRecords`).
+    `queued` returns the requests that wait in front of the subtasks, as in a topic (None: unknown). They are
+    due one SLO from now; `mix` divides them among classes. The first of them came earlier and are not counted
+    as arrivals. A request that leaves the queue arrives in a subtask, and both report it at different
+    moments: what has left is subtracted from arrivals within `GONE_S`, or until the next report.
     """
 
     def __init__(
@@ -183,8 +175,8 @@ class StreamDemand:
 
 
 def merged(backlog: Sequence[Backlog]) -> tuple[Backlog, ...]:
-    """The same by due time, merging parts whose due times differ by less than a twentieth of the time left,
-    and all late ones, so that a policy has few parts. A merged part is due when its first is."""
+    """The same by due time; parts whose due times differ by less than `NEAR` of the time left become one, and
+    all late ones."""
     found: list[Backlog] = []
     for part in sorted(backlog, key=lambda part: part.due_in_s):
         first_s = found[-1].due_in_s if found else math.inf
@@ -207,8 +199,8 @@ def _growth(before: dict[str, Tokens], now: Mapping[str, Tokens]) -> Tokens:
 
 
 def _change(before: Tokens, now: Tokens) -> Tokens:
-    """The growth of a queue; may be negative. Each request counts as the mean of those that wait: a better
-    estimate of their cost is not an arrival."""
+    """The growth of a queue; may be negative. Each request counts as the mean of those that wait, since a
+    better estimate of their cost is not an arrival."""
     of, more = now if now.requests > 0 else before, now.requests - before.requests
     if not more:
         return Tokens()

@@ -1,11 +1,9 @@
-"""Forecast arrivals from the stream: level, trend, and the shape of days and weeks.
+"""Forecast arrivals: level, trend, and the shape of days and weeks.
 
-Four simple forecasts run in parallel: the present level continues, the load returns to its mean of the last
-20 minutes, the present trend continues for a while, and the level changes as it did at this time of earlier
-days. The forecast with the smallest recent error wins. Its own errors give the margin above it.
-
-A library for time series would fit better curves to longer and smoother series: statsmodels and statsforecast
-bring SciPy and more. Here only the next few minutes matter, and the error of the forecast for them.
+Four simple forecasts run in parallel: the present level continues, the load returns to its mean of 20
+minutes, the trend continues for a while, and the level changes as it did at this time of earlier days. The
+one with the smallest recent error wins; its errors give the margin above it. A library for time series would
+fit longer and smoother series better, but needs SciPy and more.
 """
 
 from __future__ import annotations
@@ -28,18 +26,14 @@ SLOTS = int(DAY_S / SLOT_S)
 SHORT_S, LONG_S = 15.0, 300.0
 MEAN_S = 1200.0
 KEEP_S = 3600.0
-"""Arrivals are kept for at least this long."""
 JUMP = 3.0
-"""Standard deviations by which the last seconds must differ from the level to count as a jump."""
+"""In standard deviations from the level."""
 FADE = 0.02
-"""Weight of one error in the mean error of a forecast."""
 ERRORS = 1440
 MIN_ERRORS = 24
 LEARNED = 0.5
-"""Weight of a new day against the earlier ones."""
 NAMES = ("level", "mean", "trend", "days")
 TREND_S = 120.0
-"""A trend continues for at most this time."""
 
 
 class Arrivals:
@@ -80,7 +74,6 @@ class Arrivals:
         return sums[at - 1] + share * (sums[at] - sums[at - 1])
 
     def between(self, begin_s: float, end_s: float) -> float:
-        """Work between two moments; 0 before the first one on record."""
         if not self._ends or end_s <= begin_s:
             return 0.0
         return max(self.until(end_s) - self.until(begin_s), 0.0)
@@ -97,10 +90,8 @@ class Arrivals:
         return math.sqrt(self._noise / max(self._step_s * span_s, 1e-9))
 
     def level(self, now_s: float) -> tuple[float, bool]:
-        """The present rate, and whether it has just jumped.
-
-        The mean over minutes, unless the last seconds differ from it by more than chance.
-        """
+        """The present rate, and whether it has just jumped: the mean over minutes, unless the last seconds
+        differ from it by more than chance."""
         found, jumped = self.mean(now_s, LONG_S), False
         for span_s in (60.0, SHORT_S):
             mean = self.mean(now_s, span_s)
@@ -111,8 +102,7 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class SeasonMemory:
-    """Mean rates by time of day and of week, in slots of five minutes; None if unknown. `work_s` came in
-    `span_s` of the current slot."""
+    """Mean rates in slots of five minutes; None if unknown. `work_s` came in `span_s` of the current slot."""
 
     days: Annotated[tuple[Amount | None, ...], Field(min_length=SLOTS, max_length=SLOTS)]
     weeks: Annotated[tuple[Amount | None, ...], Field(min_length=SLOTS * DAYS, max_length=SLOTS * DAYS)]
@@ -123,17 +113,14 @@ class SeasonMemory:
 
 @dataclass(frozen=True, slots=True)
 class ForecastMemory:
-    """The part of a forecast that survives a restart: the errors of the four, and the season.
-
-    Level, trend and margin are of the last hours: a pause invalidates them.
-    """
+    """What survives a restart: the errors of the four, and the season. A pause invalidates the rest."""
 
     errors: Annotated[tuple[Amount, ...], Field(min_length=len(NAMES), max_length=len(NAMES))]
     season: SeasonMemory
 
 
 class Season:
-    """Mean rates by time of day, and of week once there is one. Times are of the wall clock."""
+    """Mean rates by time of day, and of week once there is one; by the wall clock."""
 
     def __init__(self) -> None:
         self._days: list[float | None] = [None] * SLOTS
@@ -158,8 +145,7 @@ class Season:
         self._sum = self._span_s = 0.0
 
     def rate(self, moment_s: float) -> float | None:
-        """The mean rate at this time of earlier days, interpolated between the middles of slots; None if
-        unknown."""
+        """The mean rate at this time of earlier days, interpolated; None if unknown."""
         at = moment_s / SLOT_S - 0.5
         low, share = math.floor(at), at - math.floor(at)
         one, other = self._known(low), self._known(low + 1)
@@ -168,7 +154,6 @@ class Season:
         return one + share * (other - one)
 
     def remembers(self) -> SeasonMemory:
-        """To four digits."""
         days, weeks = (tuple(map(_rounded, known)) for known in (self._days, self._weeks))
         return SeasonMemory(days, weeks, self._slot, self._sum, self._span_s)
 
@@ -188,8 +173,7 @@ def _rounded(rate: float | None) -> float | None:
 class Forecast:
     """The mean rate over the next `window_s`, and how far it may exceed the expected one.
 
-    `wall_ahead_s` is the difference from the clock of all moments to the wall clock; it may be set at any
-    time.
+    `wall_ahead_s`: from the clock of all moments to the wall clock.
     """
 
     def __init__(self, window_s: float) -> None:
@@ -207,7 +191,6 @@ class Forecast:
         self._count = 0
 
     def add(self, begin_s: float, end_s: float, work_s: float) -> None:
-        """Record arrivals, and learn from the errors of the forecasts for them."""
         self.arrivals.add(begin_s, end_s, work_s)
         self.season.add(begin_s + self.wall_ahead_s, end_s + self.wall_ahead_s, work_s)
         self._count += 1
@@ -221,8 +204,7 @@ class Forecast:
             self._remember((found - guesses[best]) / scale, found)
 
     def resize(self, window_s: float) -> None:
-        """Forecast for this window from now on. Open forecasts are judged over their own window, and earlier
-        errors count until there are as many new ones."""
+        """Forecast for this window from now on. Open forecasts are judged over their own."""
         self.window_s = window_s
         self.arrivals.keep_s = max(self.arrivals.keep_s, 2 * window_s)
 
@@ -234,8 +216,6 @@ class Forecast:
         self.season.recall(memory.season)
 
     def resume(self) -> None:
-        """Arrivals of the time before now are unknown, not zero. Level and trend start again, and forecasts
-        for that time are not judged."""
         self.arrivals = Arrivals(self.arrivals.keep_s)
         self._open.clear()
 
@@ -259,15 +239,14 @@ class Forecast:
         return self.rates(now_s, ahead_s)[self.best]
 
     def expect(self, now_s: float) -> float:
-        """The expected mean rate over the next `window_s`; it is compared with the arrivals."""
+        """The expected mean rate over the next `window_s`; it is judged by the arrivals."""
         guesses = self.rates(now_s, self.window_s / 2)
         best = guesses[self.best]
         heappush(self._open, (now_s + self.window_s, self.window_s, guesses, self._scale(best)))
         return best
 
     def above(self, expected: float, share: float) -> float:
-        """By how much the mean rate over the next `window_s` exceeds `expected` with probability `share`, by
-        the errors so far."""
+        """By how much the rate over the next `window_s` exceeds `expected` with probability `share`."""
         if len(self._excess) < MIN_ERRORS:
             return 2 * self.arrivals.chance(self.window_s)
         at = min(int((1 - share) * len(self._excess)), len(self._excess) - 1)

@@ -1,4 +1,4 @@
-"""The learned state of scaling, as bytes that survive a restart: a small JSON document."""
+"""The learned state of scaling, as a small JSON document that survives a restart."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from forebay.fleet.autoscale.settings import ScalingSettings
 MAX_PART_BYTES = 1 << 17
 """A larger part is not kept; a season takes at most a sixth of it."""
 KEEP_S = 60.0
-"""Seconds between two saves: a kill loses what was learned since."""
+"""Seconds between two saves."""
 
 
-class Memory:
-    """Keeps `parts`, by name, if they implement `Remembers`.
+class ScalingMemory:
+    """Keeps `parts`, by name, if they implement `Remembers`. They may be third-party code: exceptions are
+    caught.
 
-    `of` identifies what the state is valid for: with another `of` it is not used. Parts may be third-party
-    code: their exceptions are caught.
+    `of` identifies what the state is valid for: with another `of` it is not used.
     """
 
     def __init__(self, of: Mapping[str, str | float], parts: Mapping[str, object]) -> None:
@@ -31,7 +31,7 @@ class Memory:
         self._saved: dict[str, bytes] = {}
 
     def save(self, at_ms: int) -> bytes | None:
-        """The document, with this wall-clock time; None if nothing has changed since the last one."""
+        """The document; None if nothing has changed since the last one."""
         parts = {name: saved for name, part in self._parts.items() if (saved := _saved(part))}
         if parts == self._saved:
             return None
@@ -40,8 +40,7 @@ class Memory:
         return orjson.dumps({"format": FORMAT, "at_ms": at_ms, "of": self._of, "parts": fragments})
 
     def recall(self, data: bytes) -> list[str]:
-        """Restore each part; returns a line for each part of the document that is not used, with the
-        reason."""
+        """Restore each part; returns a line for each part that is not used, with the reason."""
         try:
             document = _read(data)
         except SettingError as error:
@@ -63,17 +62,18 @@ class Memory:
 
 def memory_of(
     settings: ScalingSettings, model: str, parts: Mapping[str, object], policy: ScalingPolicy, speed: Speed
-) -> Memory:
-    return Memory(holds_for(settings, model), {"speed": speed, f"policy {settings.policy}": policy, **parts})
+) -> ScalingMemory:
+    return ScalingMemory(
+        holds_for(settings, model), {"speed": speed, f"policy {settings.policy}": policy, **parts}
+    )
 
 
 def holds_for(settings: ScalingSettings, model: str) -> dict[str, str | float]:
-    """Learned numbers are valid for replicas that serve this model, relative to the assumed speed."""
+    """Learned numbers are valid for replicas of this model, relative to the assumed speed."""
     return {"model": model, "prompt_s": settings.speed.prompt_s, "output_s": settings.speed.output_s}
 
 
 def saved_ms(data: bytes) -> int:
-    """When a document was written; negative for an invalid one."""
     try:
         at_ms = _read(data).get("at_ms")
     except SettingError:

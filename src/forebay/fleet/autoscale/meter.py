@@ -11,11 +11,9 @@ from pydantic import Field, TypeAdapter
 from forebay.fleet.autoscale.base import ServiceClass, Tokens
 
 PARTS = 12
-"""The backlog of one class of service is reported in this many parts per SLO."""
+"""A class's backlog is reported in this many parts per SLO."""
 MAX_PARTS = 160
-"""Maximum of parts in total: enough for nine classes."""
 FADE = 0.02
-"""Weight of one answer in the expected cost of the next ones."""
 CHARS_PER_TOKEN = 4.0
 
 
@@ -31,12 +29,10 @@ class WaitingRecords:
 class DemandReport:
     """The state of one subtask at `at_ms` by the wall clock.
 
-    `arrived` and `done` are totals since it began; `by_class` is what was accepted of each class of service,
-    including restored events. Prompts count whole: cache hits are part of the replicas' speed.
-
-    `at_replicas`: requests in flight at each replica, by URL, also at leaving ones; `usable`: how many
-    replicas may get requests; `full`: whether none of them has room for more. `listing` is the version of its
-    list of replicas.
+    `arrived` and `done` are totals since it began; `by_class` includes restored events. Prompts count whole:
+    cache hits are part of the replicas' speed. `at_replicas`: requests in flight by URL, also at leaving
+    replicas; `usable`: replicas that may get requests; `full`: none of them has room. `listing` is the
+    version of its list of replicas.
     """
 
     at_ms: int
@@ -74,8 +70,8 @@ Mean = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
 
 @dataclass(frozen=True, slots=True)
 class LengthsMemory:
-    """The number of answers, and means over them: characters of the event `x`, tokens of the prompt `y`,
-    their product, tokens of the answer."""
+    """Means over `count` answers: characters of the event `x`, tokens of the prompt `y`, products, tokens of
+    the answer."""
 
     count: Annotated[int, Field(ge=0)]
     x: Mean
@@ -89,8 +85,8 @@ _MEMORY: TypeAdapter[LengthsMemory] = TypeAdapter(LengthsMemory)
 
 
 class AnswerLengths:
-    """Expected tokens of prompts and answers, learned from earlier ones: a prompt has a fixed part, the
-    template, and one proportional to the event."""
+    """Expected tokens, learned. A prompt has a fixed part, the template, and one proportional to the
+    event."""
 
     def __init__(self, answer_tokens: float) -> None:
         self.output = answer_tokens
@@ -119,11 +115,9 @@ class AnswerLengths:
             setattr(self, name, old + share * (value - old))
 
     def remembers(self) -> Mapping[str, object]:
-        """Valid for the same model."""
         return asdict(LengthsMemory(self._count, self._x, self._y, self._xx, self._xy, self.output))
 
     def recall(self, memory: Mapping[str, object]) -> None:
-        """Empty if no answer had come. Raises `ValueError` for an unusable memory, and is then unchanged."""
         found = _MEMORY.validate_python(memory)
         if found.count:
             self._count, self.output = found.count, found.output
@@ -141,8 +135,7 @@ class _Accepted:
 class DemandMeter:
     """Tracks the events of one subtask, each under a number that is unique while it is here.
 
-    `accept` may be called from another thread than the rest. `answer_tokens` is expected of an answer before
-    the first one. Restored events wait, but have not arrived.
+    `accept` may be called from another thread. Restored events wait, but have not arrived.
     """
 
     def __init__(self, answer_tokens: float) -> None:
@@ -170,7 +163,6 @@ class DemandMeter:
             self._arrived += tokens
 
     def finish(self, number: int, prompt_tokens: int = 0, output_tokens: int = 0) -> None:
-        """The event was answered or given up; with the tokens that the engine counted, if it was called."""
         event = self._here.pop(number, None)
         if prompt_tokens:
             self.lengths.learn(0 if event is None else event.chars, prompt_tokens, output_tokens)
@@ -187,8 +179,7 @@ class DemandMeter:
         usable: int = 0,
         full: bool = False,
     ) -> DemandReport:
-        """The state at `now_ms`, of the wall clock. Events whose requests are among `sent` are at replicas;
-        all others wait."""
+        """The state at `now_ms`, of the wall clock. Events among `sent` are at replicas; all others wait."""
         # Copied in one step: another thread adds to it.
         here = list(self._here.values())
         waiting = [event for event in here if event.request_id not in sent]

@@ -14,7 +14,6 @@ from forebay.errors import SettingError
 from forebay.fleet.autoscale.base import Amount, Tokens
 
 COUNTED_S = 30.0
-"""A count is valid for this time."""
 STANDS_S = 60.0
 """Records that stay for this time, though the job is idle, are not readable."""
 Count = Annotated[int, Field(ge=0, le=10**15)]
@@ -22,10 +21,8 @@ Count = Annotated[int, Field(ge=0, le=10**15)]
 
 @dataclass(frozen=True, slots=True)
 class TopicBacklog:
-    """`records` that wait, and their estimated tokens; None if there is no basis for an estimate.
-
-    `age_s`: how long ago the records were counted.
-    """
+    """`records` that wait, and their estimated tokens; None without a basis. `age_s`: since they were
+    counted."""
 
     records: Count
     prompt_tokens: Count | None
@@ -37,12 +34,10 @@ _BACKLOG: TypeAdapter[TopicBacklog | None] = TypeAdapter(TopicBacklog | None)
 
 
 def encode_backlog(backlog: TopicBacklog | None) -> bytes:
-    """The backlog as JSON; None: unknown."""
     return orjson.dumps(backlog)
 
 
 def decode_backlog(data: bytes) -> TopicBacklog | None:
-    """The inverse of `encode_backlog`. Raises `SettingError` for invalid data."""
     try:
         return _BACKLOG.validate_json(data)
     except ValidationError as error:
@@ -61,8 +56,8 @@ _MEMORY: TypeAdapter[CostMemory] = TypeAdapter(CostMemory)
 
 
 class RecordCost:
-    """The expected cost of a record in a topic: as last estimated, in this run or an earlier one; before that
-    `assumed` tokens for its prompt, and as many for its answer."""
+    """The expected cost of a record: as last estimated; before that `assumed` tokens for its prompt and its
+    answer each."""
 
     def __init__(self, assumed: float) -> None:
         self._each: CostMemory | None = None
@@ -78,18 +73,15 @@ class RecordCost:
         return Tokens(records, round(records * each.prompt), round(records * each.output))
 
     def remembers(self) -> Mapping[str, object]:
-        """Valid for the same model."""
         return {} if self._each is None else asdict(self._each)
 
     def recall(self, memory: Mapping[str, object]) -> None:
-        """Raises `ValueError` for an unusable memory, and is then unchanged."""
         if memory:
             self._each = _MEMORY.validate_python(memory)
 
 
 class TopicQueue:
-    """The last reported backlog of the topics, while it is recent. `assumed`: see `RecordCost`, which is
-    `cost`."""
+    """The last reported backlog of the topics, while it is recent."""
 
     def __init__(self, assumed: float) -> None:
         self.cost = RecordCost(assumed)
@@ -109,8 +101,8 @@ class StandingRecords:
     """Recognises records that only seem to wait: each end of a transaction takes an offset, so a topic
     written in transactions always shows about one record per partition.
 
-    Records that stay for `STANDS_S`, while the job is idle, do not count. All count again once their number
-    shrinks: then there were real ones among them.
+    Records that stay for `STANDS_S`, while the job is idle, do not count, until their number shrinks: then
+    there were real ones among them.
     """
 
     def __init__(self) -> None:
@@ -118,12 +110,11 @@ class StandingRecords:
         self._since_s: float | None = None
 
     def not_counted(self) -> None:
-        """The count is unknown, as while Kafka is down and nothing can be read: this time is not idle
-        time."""
+        """This time is not idle time: nothing can be read, as while Kafka is down."""
         self._since_s = None
 
     def take_off(self, waits: Tokens, now_s: float, *, idle: bool) -> Tokens:
-        """`waits` without records that only seem to wait; `idle`: the job has nothing else to do."""
+        """`waits` without such records; `idle`: the job has nothing else to do."""
         records = waits.requests
         if records < self._standing:
             self._standing = 0.0

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from forebay.counted import counted
 from forebay.pages.units import shown
 from forebay.pipeline.snapshot import (
     AWAITS_KAFKA,
@@ -19,6 +18,7 @@ from forebay.pipeline.snapshot import (
     Throughput,
     span,
 )
+from forebay.untrusted_text import counted
 
 MAX_POINTS = 240
 STEP_S = 1.0

@@ -12,7 +12,6 @@ from typing import Any
 from markupsafe import Markup
 
 from forebay.apps.base import Page
-from forebay.counted import counted
 from forebay.json_numbers import dump_json, read_json
 from forebay.pages.charts import Figure, Line, time_figure
 from forebay.pages.render import fragment, main_of, page
@@ -21,6 +20,7 @@ from forebay.pipeline.live.history import ENDED, History, Point, duration, tiles
 from forebay.pipeline.live.outputs import RunOutputs
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.spec import PipelineSpec
+from forebay.untrusted_text import counted
 
 LOG = logging.getLogger("forebay")
 TEMPLATE = "live.html.j2"

@@ -1,5 +1,3 @@
-"""A queue per model: each over the replicas that serve it, and none in the way of another."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.fleet.admission import Admission, ImmediateDispatcher
-from forebay.fleet.model_queues import ModelQueues
+from forebay.fleet.placement import ModelQueues
 from forebay.fleet.policies import RoundRobin
 from forebay.fleet.replica_table import ReplicaLimits, ReplicaTable
 from forebay.fleet.routing_request import InFlightRequest, RoutingRequest
@@ -25,7 +23,6 @@ def queues_of(
 
 
 def add(queues: ModelQueues[str], *names: str) -> None:
-    """Requests that are called by their model and a number."""
     for name in names:
         queues.add(name, RoutingRequest(100, model=name.split()[0]), 0.0)
 

@@ -1,5 +1,3 @@
-"""Servers that are to prefill for others are asked before a job starts whether they can."""
-
 from __future__ import annotations
 
 import asyncio
@@ -10,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from forebay.errors import SettingError
-from forebay.fleet import prefill_check as module
+from forebay.fleet import disaggregated as module
+from forebay.fleet.disaggregated import check_prefill, describe_prefill
 from forebay.fleet.discovery import FixedReplicas
-from forebay.fleet.prefill_check import check_prefill, describe_prefill
 from forebay.settings import SecretRef
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Faults, Fixed
@@ -26,7 +24,6 @@ AWAY = "http://127.0.0.1:9"
 def checked(
     *scripts: ReplicaScript, away: bool = False, chat: bool = True, key: SecretRef | None = None
 ) -> tuple[str, list[str]]:
-    """The report, and the servers' URLs."""
     with ExitStack() as opened:
         urls = [opened.enter_context(ReplicaThread(script)).url for script in scripts]
         more = [AWAY] if away else []
@@ -84,8 +81,6 @@ def test_where_none_answers_it_is_reported_and_nothing_ends(monkeypatch: pytest.
 
 
 class Told:
-    """A list that is empty, unreadable or never sent."""
-
     def __init__(self, error: SettingError | None = None, *, silent: bool = False) -> None:
         self._error = error
         self._silent = silent

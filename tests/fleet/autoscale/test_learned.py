@@ -1,5 +1,3 @@
-"""Requests shared out among classes of service."""
-
 from __future__ import annotations
 
 import orjson
@@ -8,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.fleet.autoscale.base import ServiceClass, Tokens
-from forebay.fleet.autoscale.class_mix import ClassMix
+from forebay.fleet.autoscale.learned import ClassMix
 
 CLASSES = (ServiceClass(), ServiceClass("alarm", 5.0), ServiceClass("archive", 3600.0))
 AMOUNTS = st.builds(Tokens, st.floats(0, 1e6), st.floats(0, 1e9), st.floats(0, 1e9))

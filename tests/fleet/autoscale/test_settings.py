@@ -1,5 +1,3 @@
-"""Pools that share the number of replicas for a pipeline."""
-
 from __future__ import annotations
 
 import pytest
@@ -7,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import SettingError
-from forebay.fleet.autoscale.base import Limits
-from forebay.fleet.autoscale.shares import Share, limits_of_pools, shares
+from forebay.fleet.autoscale.base import ScalingLimits
+from forebay.fleet.autoscale.settings import Share, limits_of_pools, shares
 
 PARTS = st.lists(st.integers(1, 40), min_size=1, max_size=10)
 
@@ -25,7 +23,7 @@ def test_limits_bound_all_pools_together(
     parts: list[int], least: int, more: int, data: st.DataObject
 ) -> None:
     most = max(least + more, len(parts))
-    limits = limits_of_pools(Limits(least, most), parts)
+    limits = limits_of_pools(ScalingLimits(least, most), parts)
     assert sum(each.most for each in limits) == most
     assert all(each.most >= 1 for each in limits)
     wanted = data.draw(st.integers(0, most))
@@ -39,17 +37,17 @@ def test_limits_bound_all_pools_together(
 
 
 def test_one_pool_has_all() -> None:
-    limits = Limits(1, 9, budget_per_hour=10.0, price_per_hour=2.0)
-    assert limits_of_pools(limits, [7]) == (Limits(1, 5),)
+    limits = ScalingLimits(1, 9, budget_per_hour=10.0, price_per_hour=2.0)
+    assert limits_of_pools(limits, [7]) == (ScalingLimits(1, 5),)
     (share,) = shares([7])
     assert share.whole
     assert (share.of_replicas(5), share.of_work(9.0)) == (5, 9.0)
 
 
 def test_by_the_parts_of_each() -> None:
-    assert limits_of_pools(Limits(2, 8), [1, 3]) == (Limits(1, 2), Limits(2, 6))
+    assert limits_of_pools(ScalingLimits(2, 8), [1, 3]) == (ScalingLimits(1, 2), ScalingLimits(2, 6))
     # One that would have less than a replica has one.
-    assert [each.most for each in limits_of_pools(Limits(0, 3), [1, 99])] == [1, 2]
+    assert [each.most for each in limits_of_pools(ScalingLimits(0, 3), [1, 99])] == [1, 2]
     one, other = shares([1, 3])
     assert not one.whole
     assert (one.of_work(8.0), other.of_work(8.0)) == (2.0, 6.0)
@@ -59,6 +57,6 @@ def test_what_cannot_be_shared_is_refused() -> None:
     with pytest.raises(
         SettingError, match="expected at least 2 replicas at most, one for each pool, found 1"
     ):
-        limits_of_pools(Limits(0, 1), [1, 1])
+        limits_of_pools(ScalingLimits(0, 1), [1, 1])
     with pytest.raises(SettingError, match="found 0 of 3"):
         Share(0, 3)

@@ -1,5 +1,3 @@
-"""External text cannot control the terminal or a page."""
-
 from __future__ import annotations
 
 import io
@@ -13,16 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from forebay.api.execution import lines
 from forebay.apps.summaries.page import summaries_page
 from forebay.apps.summaries.values import Source, Statement, Summary
 from forebay.cli import main
-from forebay.cli.live import LiveLine
+from forebay.cli.live import LiveLine, report
 from forebay.cli.run import show_lost
 from forebay.engine.launch import ConsoleProgress
 from forebay.errors import SettingError
 from forebay.pages.render import page
 from forebay.pipeline.snapshot import Snapshot
-from forebay.untrusted_text import PlainFormatter, replace_controls
+from forebay.untrusted_text import PlainFormatter, counted, quoted, replace_controls
 
 ATTACK = (
     "\x1b]0;owned\x07 \x1b[2J \x9b31m \x00 \r over \x08\x7f \u202egnp.exe\u202c \u2066x\u2069 \u200f\u061c"
@@ -120,3 +119,43 @@ def test_no_text_steers_the_page_of_summaries() -> None:
     shown = summaries_page([orjson.dumps({"answer": summary.to_json()})])
     assert "owned" in shown
     assert not STEERING.search(shown)
+
+
+def test_a_noun_agrees_with_its_count() -> None:
+    assert [counted(n, "dead letter") for n in (0, 1, 2, 1234)] == [
+        "0 dead letters",
+        "1 dead letter",
+        "2 dead letters",
+        "1,234 dead letters",
+    ]
+    assert [counted(n, "answer was", "answers were") for n in (1, 2)] == ["1 answer was", "2 answers were"]
+
+
+@given(st.integers(0, 3), st.integers(0, 3))
+def test_the_last_line_of_a_run_and_the_lines_of_a_program(count: int, other: int) -> None:
+    last = Snapshot(
+        1.0, "FINISHED", accepted=count, results=other, dead_letters=count, completion_tokens=other,
+        suspect_times=other, cut_answers=count, skipped_records=other, gaps=("x",) * count,
+    )  # fmt: skip
+    console = Console(record=True, width=500)
+    report(last, one_each=True, json=None, console=console)
+    counts = {"accepted": count, "results": other, "dead_letters": count}
+    said = console.export_text() + "\n".join(lines({"sort": counts}))
+    assert re.search(r"\b1 (events|results|dead letters|tokens|answers|records|places)\b", said) is None
+    assert re.search(r"\b[023] (event|result|dead letter|token|answer|record|place)\b", said) is None
+
+
+PIECES = st.sampled_from(
+    ["<message>", "</message>", "</ MESSAGE >", "<", ">", "/", "message", " ", "a", "שלום", "🙂"]
+)
+
+
+@given(st.lists(PIECES, max_size=12).map("".join))
+def test_no_text_can_write_the_marks_it_stands_between(text: str) -> None:
+    marks = re.findall(r"(?i)<\s*/?\s*message[^<>]*>?", quoted("message", text))
+    assert marks == ["<message>", "</message>"]
+
+
+@pytest.mark.parametrize("text", ["", "a < b > c", "مرحبا", "👩‍👩‍👧 \u202e", "x" * 1000])
+def test_other_text_is_kept_as_it_is(text: str) -> None:
+    assert quoted("message", text) == f"<message>\n{text}\n</message>"

@@ -1,5 +1,3 @@
-"""How a sink's failure is reported."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -7,7 +5,7 @@ from typing import Any
 import pytest
 
 from forebay.api.files import JsonLine
-from forebay.api.user_functions import failing_as, function_of, shown
+from forebay.api.objects import failing_as, function_of, shown
 from forebay.codec import decode, encode
 from forebay.errors import FunctionFailed
 from forebay.flink.job import root_cause
