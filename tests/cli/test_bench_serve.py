@@ -21,7 +21,7 @@ from forebay.bench import serve
 from forebay.bench.client import LoadProgress
 from forebay.bench.report.document import MeasuredRun
 from forebay.cli import application
-from forebay.cli.bench_progress import run_progress
+from forebay.cli.bench_figures import run_progress
 from forebay.errors import ForebayError, ModelNotFound, ProtocolViolation, SettingError, Unreachable
 from forebay.testing.replica import ReplicaScript, ReplicaThread, fetch_work
 from forebay.testing.script import Faults, Fixed

@@ -134,7 +134,7 @@ def test_files_that_were_replaced_are_reported_once_each() -> None:
         for seconds, replaced in enumerate((0, 1, 1, 3)):
             line.show(replace(NOW, elapsed_s=PLAIN_EVERY_S * seconds, replaced_files=replaced))
     assert text(where).count("replaced and will be read from the start") == 2
-    assert "a file in the followed folder was replaced" in text(where)
+    assert "1 file in the followed folder was replaced" in text(where)
     assert "2 files in the followed folder were replaced" in text(where)
 
 

@@ -23,6 +23,7 @@ from forebay.cli.engine import engine
 from forebay.cli.fleet import fleet
 from forebay.cli.gateway import gateway
 from forebay.cli.init import init
+from forebay.cli.options import option
 from forebay.cli.output import Command, errors_console, say
 from forebay.cli.plan import plan
 from forebay.cli.run import RunCommand, run
@@ -67,8 +68,7 @@ def _show_version(wanted: bool) -> None:
 
 def _forebay(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+        bool, option("Show the version and exit.", "--version", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     """Stateful, continuous, exactly-once LLM inference over event streams."""

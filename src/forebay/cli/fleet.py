@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forebay.cli.output import (
-    Command,
-    JsonFile,
-    check_json,
-    check_writable,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
+from forebay.cli.options import option
+from forebay.cli.output import Command, JsonFile, check_outputs, folded_table, print_report, say
 from forebay.counted import counted
 from forebay.errors import SettingError
 from forebay.settings import load_settings
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 fleet = typer.Typer(help="Replicas that runs scale.", no_args_is_help=True)
 
@@ -32,10 +27,7 @@ def _fleet() -> None:
 @fleet.command(cls=Command)
 def status(
     *,
-    plot: Annotated[
-        Path | None,
-        typer.Option(help="Plot the run over time to this SVG file."),
-    ] = None,
+    plot: Annotated[Path | None, option("Plot the run over time to this SVG file.")] = None,
     json: JsonFile = None,
 ) -> None:
     """Show runs on this machine that scale their replicas: state, load and last decision."""
@@ -43,9 +35,8 @@ def status(
     from forebay.pipeline.scaling.picture import course_picture
     from forebay.pipeline.scaling.record import read_course, running_statuses
 
-    check_json(json)
+    check_outputs(json, {"--plot": plot}, {})
     if plot is not None:
-        check_writable("--plot", plot)
         check_picture(plot)
     found = list(running_statuses(load_settings()))
     if plot is not None:
@@ -53,15 +44,10 @@ def status(
             raise SettingError(f"--plot: expected one run that scales its replicas, found {len(found)}")
         course = read_course(Path(found[0]["course"]))
         write_picture(plot, course_picture(course, str(found[0]["pipeline"])))
-    write_json(json, {"runs": found})
-    if shows_text(json):
-        _show(found)
+    print_report(json, {"runs": found}, lambda console: _show(found, console))
 
 
-def _show(runs: list[dict[str, Any]]) -> None:
-    from rich.table import Column, Table
-
-    console = results_console()
+def _show(runs: list[dict[str, Any]], console: Console) -> None:
     if not runs:
         say(console, "No run scales its replicas. Start one with `forebay run PIPELINE --replicas 0..2`.")
     for run in runs:
@@ -73,9 +59,6 @@ def _show(runs: list[dict[str, Any]]) -> None:
             f"replicas",
         )
         say(console, f"  {decision['reason']}" + (f"; {decision['failure']}" if decision["failure"] else ""))
-        names = ("url", "state", "since_s", "in_flight", "cores", "log")
-        table = Table(*(Column(name, overflow="fold") for name in names), box=None)
-        for row in run["replicas"]:
-            table.add_row(*(str(row[name]) for name in names))
         if run["replicas"]:
-            console.print(table)
+            names = ("url", "state", "since_s", "in_flight", "cores", "log")
+            console.print(folded_table(names, run["replicas"]))

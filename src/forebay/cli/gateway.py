@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from forebay.cli.output import JsonFile, check_json, shows_text, write_json
+from forebay.cli.options import option
+from forebay.cli.output import JsonFile, check_json, log_to_stderr, print_report, say
 from forebay.errors import SetupError
-from forebay.untrusted_text import PlainFormatter
 
 PACKAGES = frozenset(("uvicorn", "httptools", "prometheus_client"))
 
 
 def gateway(
     *,
-    engine: Annotated[list[str] | None, typer.Option(help="URL of a replica; may be repeated.")] = None,
+    engine: Annotated[list[str] | None, option("URL of a replica; may be repeated.")] = None,
     prefill: Annotated[
-        list[str] | None,
-        typer.Option(help="URL of a server that prefills prompts for replicas; may be repeated."),
+        list[str] | None, option("URL of a server that prefills prompts; may be repeated.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="Settings of the gateway (YAML).")] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8080,
+    config: Annotated[Path | None, option("Settings of the gateway (YAML).")] = None,
+    host: Annotated[str, option("Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, option("Port; 0 picks a free one.", min=0, max=65535)] = 8080,
     json: JsonFile = None,
 ) -> None:
     """Serve OpenAI's API with a fleet of replicas, until Ctrl-C or SIGTERM. Drains before it stops.
@@ -44,13 +40,9 @@ def gateway(
         ) from None
     load = partial(load_gateway, config, tuple(engine or ()), tuple(prefill or ()))
     spec = load()
-    handler = logging.StreamHandler()
-    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    log_to_stderr()
 
     def announce(url: str) -> None:
-        write_json(json, {"url": url})
-        if shows_text(json):
-            typer.echo(f"gateway at {url}")
+        print_report(json, {"url": url}, lambda console: say(console, f"gateway at {url}"))
 
     run_gateway(spec, host=host, port=port, announce=announce, load=load, path=config)

@@ -27,9 +27,7 @@ KINDS: Mapping[str, Literal["csv", "jsonl"]] = {
 }
 TOPIC = re.compile(r"kafka://(?P<bootstrap>[^/\s]+)/(?P<topic>[A-Za-z0-9._-]{1,249})")
 TEXTS = ("text", "body", "message", "content", "post", "comment", "description", "title")
-NO_NAMES = frozenset(
-    ("event", "key", "time_ms", "self", "not", "true", "false", "none", "True", "False", "None")
-)
+NO_NAMES = {"event", "key", "time_ms", "self", "not", "true", "false", "none", "True", "False", "None"}
 """Words with another meaning in a template."""
 LINE_ENDS = re.compile("[\x85\u2028\u2029]")
 LOCAL = "local"
@@ -85,9 +83,8 @@ def fields_of(source: str) -> list[str]:
         )
     kind = KINDS.get(data_suffix(path))
     if kind is None:
-        raise SettingError(
-            f"--source: expected a file name ending in {', '.join(KINDS)}, found {path.name!r}"
-        )
+        names = ", ".join(KINDS)
+        raise SettingError(f"--source: expected a file name ending in {names}, found {path.name!r}")
     config = Files(path, Format(kind))
     if kind == "csv":
         return [name for name in columns_at(config) if name][:MAX_FIELDS]
@@ -121,11 +118,9 @@ def pipeline_text(starter: Starter, fields: Sequence[str], folder: Path) -> str:
         *_indented(_source(starter.source, folder)),
         "",
     ]
-    if fields:
-        names = ", ".join(_printable(name) for name in fields)
-        lines.append(f"# The prompt for each event. Fields that templates may use: {names}")
-    else:
-        lines.append("# The prompt for each event; templates may use its fields.")
+    may = ", ".join("".join(char if char.isprintable() else " " for char in name) for name in fields)
+    known = f". Fields that templates may use: {may}" if fields else "; templates may use its fields."
+    lines.append(f"# The prompt for each event{known}")
     lines += [f"prompt: {_text(starter.prompt)}", ""]
     if starter.choices:
         schema = {"type": "string", "enum": list(starter.choices)}
@@ -144,10 +139,6 @@ def pipeline_text(starter: Starter, fields: Sequence[str], folder: Path) -> str:
         f"sink: {{type: jsonl, path: out/{starter.name}}}",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _printable(name: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in name)
 
 
 def _source(source: str, folder: Path) -> Mapping[str, Any]:
@@ -173,13 +164,8 @@ def _engine(starter: Starter) -> list[str]:
             "# engine: {url: http://HOST:PORT, model: NAME, api_key: {env: NAME_OF_A_VARIABLE}}",
         ]
         return [*lines, *(["engine:", *model] if model else []), ""]
-    return [
-        "# The engine: an OpenAI-compatible server.",
-        "engine:",
-        f"  url: {_text(starter.engine)}",
-        *model,
-        "",
-    ]
+    url = f"  url: {_text(starter.engine)}"
+    return ["# The engine: an OpenAI-compatible server.", "engine:", url, *model, ""]
 
 
 def _indented(mapping: Mapping[str, Any]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -68,11 +68,9 @@ def check_kafka(wish: str, settings: Settings) -> None:
 
 @contextmanager
 def demo_kafka(wish: str, settings: Settings, folder: Path) -> Iterator[str]:
-    """The address of the Kafka at `wish`.
+    """The address of the Kafka at `wish`, as checked by `check_kafka`.
 
     For `LOCAL`, a broker runs until the block ends, with data in `folder`.
-
-    Call `check_kafka` first.
     """
     if wish != LOCAL or settings.kafka_home is None:
         yield wish
@@ -92,11 +90,10 @@ def between_topics(demo: Demo, bootstrap: str, name: str) -> tuple[Demo, DemoTop
     else:
         time = {"time": "time"}
     large = {**access, "properties": {"max.request.size": MAX_RECORD_BYTES}}
+    posts = {**access, **time, "topics": [topics.posts], "start": "earliest"}
     changes = {
         "name": name,
-        "source": KafkaSource.model_validate(
-            {**access, **time, "topics": [topics.posts], "start": "earliest"}
-        ),
+        "source": KafkaSource.model_validate(posts),
         "sink": KafkaSink.model_validate({**large, "topic": topics.answers}),
         "dead_letters": KafkaSink.model_validate({**large, "topic": topics.dead_letters}),
     }
@@ -104,13 +101,7 @@ def between_topics(demo: Demo, bootstrap: str, name: str) -> tuple[Demo, DemoTop
 
 
 def run_between_topics(
-    demo: Demo,
-    bootstrap: str,
-    name: str,
-    *,
-    engine: OpenEngine,
-    settings: Settings,
-    watch: Watch,
+    demo: Demo, bootstrap: str, name: str, *, engine: OpenEngine, settings: Settings, watch: Watch
 ) -> tuple[Snapshot, DemoSummary, DemoTopics]:
     """Create the topics, run the demo between them, and read its answers; blocks.
 
@@ -125,7 +116,8 @@ def run_between_topics(
     large = {"max.message.bytes": str(MAX_RECORD_BYTES)}
     with kafka_admin(cluster, ADMIN_S) as admin:
         admin.create((topics.posts, topics.answers, topics.dead_letters), large)
-    with feeding(cluster, topics.posts, posts(demo), pace_of(demo)) as feeder:
+    feeder = Feeder(cluster, topics.posts, due(posts(demo), pace_of(demo)), SystemClock())
+    with closing(feeder):
         last = run_pipeline(plan, engine, watch, enough=feeder.enough)
     rows = [read_json(value) for value in read_committed(cluster, topics.answers)]
     letters = [read_json(value) for value in read_committed(cluster, topics.dead_letters)]
@@ -228,14 +220,3 @@ class Feeder:
             self._written_s = self._clock.monotonic_s()
         except (ForebayError, OSError, ValueError) as error:
             self._error = error
-
-
-@contextmanager
-def feeding(
-    cluster: KafkaCluster, topic: str, posts: Iterable[tuple[bytes, int | None]], pace: ReplaySpeed | None
-) -> Iterator[Feeder]:
-    feeder = Feeder(cluster, topic, due(posts, pace), SystemClock())
-    try:
-        yield feeder
-    finally:
-        feeder.close()

@@ -56,6 +56,12 @@ def asks_by_likelihood(text_field: str) -> dict[str, Any]:
 
 
 def asks_by_schema(text_field: str, topics: Sequence[str]) -> dict[str, Any]:
+    schema = {
+        "type": "object",
+        "properties": {"sentiment": {"enum": list(SENTIMENTS)}, "topic": {"enum": [*topics, "other"]}},
+        "required": ["sentiment", "topic"],
+        "additionalProperties": False,
+    }
     return {
         "messages": [
             {
@@ -65,17 +71,8 @@ def asks_by_schema(text_field: str, topics: Sequence[str]) -> dict[str, Any]:
             {"role": "user", "content": f"Post: {_field(text_field)}"},
         ],
         "engine": {},
-        "output": {"schema": answer_schema(topics)},
+        "output": {"schema": schema},
         "sampling": {"max_tokens": 48},
-    }
-
-
-def answer_schema(topics: Sequence[str]) -> dict[str, JSON]:
-    return {
-        "type": "object",
-        "properties": {"sentiment": {"enum": list(SENTIMENTS)}, "topic": {"enum": [*topics, "other"]}},
-        "required": ["sentiment", "topic"],
-        "additionalProperties": False,
     }
 
 
