@@ -62,14 +62,6 @@ def test_a_message_is_whole_on_any_console() -> None:
     assert out.getvalue().count(TEXT) == 3
 
 
-def test_a_bar_is_whole() -> None:
-    out = StringIO()
-    console = Console(file=out, width=300, force_terminal=True, color_system=None)
-    with ConsoleProgress(console).step(TEXT) as detail:
-        detail(TEXT)
-    assert out.getvalue().count(TEXT) >= 2
-
-
 def test_a_runs_lines_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
     console = errors_console()
     LiveLine(console).show(Snapshot(1.0, "RUNNING", restarts=1, failure=TEXT))
@@ -118,6 +110,10 @@ SILENT = frozenset(
         (["--json", "--fresh"], ["--json", "-", "--fresh"]),
         (["--json=a.json"], ["--json=a.json"]),
         (["a", "--", "--json"], ["a", "--", "--json"]),
+        (["--kafka", "--json"], ["--kafka", "local", "--json", "-"]),
+        (["--kafka=h:1", "--kafka", "h:1"], ["--kafka=h:1", "--kafka", "h:1"]),
+        (["--ui", "8080", "p.yaml"], ["--ui", "8080", "p.yaml"]),
+        (["--ui", "p.yaml", "--ui"], ["--ui", "0", "p.yaml", "--ui", "0"]),
     ],
 )
 def test_the_file_may_be_left_out(words: list[str], found: list[str]) -> None:

@@ -11,6 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
+import orjson
 import typer
 
 from forebay.cli.options import ApiKeyEnv, ModelName, option
@@ -172,15 +173,10 @@ class _Writer:
 def _document(
     prompt: str, schema: Mapping[str, Any] | None, model: str | None, api_key_env: str | None, capacity: int
 ) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "name": "ask",
-        # Not used: lines come from standard input, answers go to standard output.
-        "source": {"type": "generator"},
-        "sink": {"type": "stdout"},
-        "prompt": prompt,
-        "capacity": capacity,
-        "engine": {"model": model},
-    }
+    # Not used: lines come from standard input, answers go to standard output.
+    ends = {"source": {"type": "generator"}, "sink": {"type": "stdout"}}
+    document: dict[str, Any] = {"name": "ask", **ends, "prompt": prompt, "capacity": capacity}
+    document["engine"] = {"model": model}
     if schema is not None:
         document["output"] = {"schema": schema}
     if api_key_env is not None:
@@ -189,7 +185,7 @@ def _document(
 
 
 def _schema_of(file: Path | None, choices: str | None) -> Mapping[str, Any] | None:
-    import orjson
+    from forebay.files import read_bytes
 
     if file is not None and choices is not None:
         raise SettingError("--choices: not allowed with --schema; use one of them")
@@ -202,8 +198,6 @@ def _schema_of(file: Path | None, choices: str | None) -> Mapping[str, Any] | No
         return {"type": "string", "enum": names}
     if file is None:
         return None
-    from forebay.files import read_bytes
-
     data = read_bytes(file, MAX_SCHEMA_BYTES, f"--schema: {file}")
     try:
         schema = orjson.loads(data)

@@ -22,10 +22,7 @@ MAX_REMARKS = 20
 
 @contextmanager
 def progress_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
-    """Yields a function that draws a text, the total and how many of it are done; on a terminal only.
-
-    The caller's thread draws; a drawing thread would take the interpreter from it at any moment.
-    """
+    """Yields a function that draws a text, the total and what is done, on the caller's thread."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import orjson
 import typer
 
 from forebay.cli.bench_figures import run_progress, show_runs
@@ -179,12 +181,10 @@ def serve(
         repeats=repeats,
     ).plan(texts=protocol is not Protocol.openai)
     slo = _slo(slo_ttft_ms, slo_tpot_ms, slo_e2el_ms)
-    console = errors_console()
     found: list[MeasuredRun] = []
-    failure: ForebayError | None = None
-    interrupted = False
+    failure: BaseException | None = None
     try:
-        with run_progress(console, len(plans)) as on_progress:
+        with run_progress(errors_console(), len(plans)) as on_progress:
             for measured in serve_runs(
                 target,
                 plans,
@@ -195,30 +195,24 @@ def serve(
                 sources=lambda: run_sources(url, key, processes),
             ):
                 found.append(measured)
-    except ForebayError as error:
+    except (ForebayError, KeyboardInterrupt) as error:
         if not found:
             raise
         # Write the earlier runs before raising the error.
         failure = error
-    except KeyboardInterrupt:
-        if not found:
-            raise
-        interrupted = True
     report = Report("serve", tuple(found))
     _write(report, json, records, html)
     if shows_text(json):
         show_runs(found, results_console())
-    if failure is not None:
+    if isinstance(failure, ForebayError):
         raise failure
-    if interrupted or any(not measured.run.complete for measured in found):
+    if failure is not None or any(not measured.run.complete for measured in found):
         raise typer.Exit(INTERRUPTED_STATUS)
     if any(measured.verdict is not None and not measured.verdict.valid for measured in found):
         raise typer.Exit(INVALID_STATUS)
 
 
 def _write(report: Any, json: str | None, records: Path | None, html: Path | None) -> None:
-    import orjson
-
     from forebay.bench.report.aiperf import aiperf_records
     from forebay.bench.report.document import document, write_report
     from forebay.bench.report.html import report_page
@@ -275,14 +269,11 @@ def _api_key(name: str | None) -> str | None:
 
 
 def _extra(text: str | None) -> dict[str, Any]:
-    import orjson
-
     if text is None:
         return {}
-    try:
+    found = None
+    with suppress(orjson.JSONDecodeError):
         found = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        found = None
     if not isinstance(found, dict):
         raise SettingError("--extra: expected a JSON object")
     return found

@@ -188,11 +188,7 @@ def failures_of(now: Snapshot, most: int | None = None) -> str:
 def report(
     last: Snapshot, *, one_each: bool, json: str | None, console: Console | None, limited: str = ""
 ) -> None:
-    """Write the `--json` document and print a summary, unless the document goes to standard output.
-
-    `one_each`: each event has one result or dead letter; otherwise the number of events is not known exactly
-    and left out. `limited`: what limited the run.
-    """
+    """Write the `--json` document and print a summary, unless the document goes to standard output."""
     write_json(json, asdict(last) if one_each else {**asdict(last), "accepted": None})
     if console is None or not shows_text(json):
         return
@@ -251,14 +247,10 @@ def _waiting(backlog: TopicBacklog | None) -> list[str]:
         return []
     text = f"waiting {backlog.records}"
     if backlog.records and backlog.prompt_tokens is not None and backlog.completion_tokens is not None:
-        text += f" (~{_short(backlog.prompt_tokens + backlog.completion_tokens)} tokens)"
+        count = backlog.prompt_tokens + backlog.completion_tokens
+        thousands = f"{count / 1000:.0f}k" if count < 1_000_000 else f"{count / 1e6:.1f}M"
+        text += f" (~{count if count < 1000 else thousands} tokens)"
     return [text if backlog.age_s < OLD_S else f"{text}, as of {backlog.age_s:.0f} s ago"]
-
-
-def _short(count: int) -> str:
-    if count < 1000:
-        return str(count)
-    return f"{count / 1000:.0f}k" if count < 1_000_000 else f"{count / 1e6:.1f}M"
 
 
 def _time(seconds: float) -> str:

@@ -73,10 +73,7 @@ def check_writable(option: str, path: Path) -> None:
 
 
 def check_distinct(written: Mapping[str, Path | None], read: Mapping[str, Path | None]) -> None:
-    """Raise `SettingError` if a file would be written twice, or both written and read.
-
-    Keys are the names on the command line; None means not given.
-    """
+    """Raise `SettingError` if a file, by its option's name, would be written twice or also read."""
     seen = {path.resolve(): name for name, path in read.items() if path is not None}
     for name, path in written.items():
         if path is None:
@@ -128,11 +125,7 @@ class Group(TyperGroup):
 
 
 def with_values(words: list[str]) -> list[str]:
-    """Add the default value after each option that was given without one.
-
-    A word after the option is its value unless it is itself an option, or the value is a number and it is
-    not.
-    """
+    """Add the default value after each option that no value follows (of `NUMBERS`, no number)."""
     found: list[str] = []
     for at, word in enumerate(words):
         if word == "--":

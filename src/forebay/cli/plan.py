@@ -121,9 +121,7 @@ def plan(
         "shape": asdict(shape),
         "memory": asdict(memory),
         "requests_with_async_scheduling": int(memory.kv_bytes / asynchronous),
-        "workload": None,
-        "split": None,
-        "cost": None,
+        **dict.fromkeys(("workload", "split", "cost")),
     }
     if requests:
         engine = engine_of(

@@ -262,11 +262,7 @@ def _done(spec: PipelineSpec, answered: Snapshot, written: Snapshot) -> str:
 
 
 def show_plan(plan: Plan, json: str | None) -> None:
-    """Check `plan`, and print its pipeline resolved as YAML, with its graph.
-
-    Starts and writes nothing except the file of `json`. Raises `SettingError` like a run would before it
-    starts anything.
-    """
+    """Check `plan` as a run does, and print its pipeline as YAML, with its graph. Starts nothing."""
     from forebay.pipeline.plan import graph_text, resolved, stages_of
     from forebay.pipeline.preflight import check
     from forebay.yaml_document import to_yaml
@@ -281,10 +277,7 @@ def show_plan(plan: Plan, json: str | None) -> None:
 
 
 def say_doubt(spec: PipelineSpec, console: Console) -> None:
-    """Warn if the first records would all become dead letters or the source looks wrong.
-
-    Raises like `first_record_warning`.
-    """
+    """Warn if the first records would all become dead letters or the source looks wrong."""
     from forebay.pipeline.preflight import first_record_warning
 
     for warning in filter(None, (*spec.source.warnings(), first_record_warning(spec))):
@@ -296,10 +289,7 @@ MAX_CHARS = 200
 
 
 def show_lost(letters: Iterable[bytes], console: Console, count: int, where: str) -> None:
-    """Warn that a run has only dead letters, with the most frequent cause among the first of `letters`.
-
-    `count` is their number. Names the place `where` they are if `letters` is empty.
-    """
+    """Warn that a run has only `count` dead letters, with the most frequent cause or the place `where`."""
     found = [read_json(line) for line in islice(letters, MAX_LOOKED_AT)]
     why = f"causes in {where}"
     for cause, _ in Counter(letter["cause"] for letter in found).most_common(1):

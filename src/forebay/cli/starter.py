@@ -37,11 +37,7 @@ MAX_FIELDS = 50
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """Settings of a first pipeline.
-
-    `source`: a file, one of `FEEDS` or `kafka://HOST:PORT/TOPIC`; `prompt`: a template; `engine`: a URL or
-    `local`; `choices`: allowed answers, empty for any text; `key`: a field.
-    """
+    """`source`: a file, one of `FEEDS` or `kafka://HOST:PORT/TOPIC`; without `choices`, any text."""
 
     name: str
     source: str
@@ -62,10 +58,7 @@ def parsed(text: str, folder: Path) -> PipelineSpec:
 
 
 def fields_of(source: str) -> list[str]:
-    """The field names of a source, from the first lines of a file; blocks on I/O.
-
-    Empty if unknown. Raises `SettingError` if there is no such source.
-    """
+    """The field names in the first lines of a source; empty if unknown. Raises `SettingError`."""
     from forebay.connectors.files.headers import columns_at
     from forebay.connectors.files.source import Files, first_records
     from forebay.connectors.files.unpack import data_suffix
@@ -115,7 +108,10 @@ def pipeline_text(starter: Starter, fields: Sequence[str], folder: Path) -> str:
         "",
         "# Where events come from. The position is saved, so that a stopped run resumes there.",
         "source:",
-        *_indented(_source(starter.source, folder)),
+        *(
+            f"  {key}: {_text(value) if isinstance(value, str) else _json(value)}"
+            for key, value in _source(starter.source, folder).items()
+        ),
         "",
     ]
     may = ", ".join("".join(char if char.isprintable() else " " for char in name) for name in fields)
@@ -166,13 +162,6 @@ def _engine(starter: Starter) -> list[str]:
         return [*lines, *(["engine:", *model] if model else []), ""]
     url = f"  url: {_text(starter.engine)}"
     return ["# The engine: an OpenAI-compatible server.", "engine:", url, *model, ""]
-
-
-def _indented(mapping: Mapping[str, Any]) -> list[str]:
-    return [
-        f"  {key}: {_text(value) if isinstance(value, str) else _json(value)}"
-        for key, value in mapping.items()
-    ]
 
 
 def _text(value: str) -> str:

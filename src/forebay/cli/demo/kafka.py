@@ -68,10 +68,7 @@ def check_kafka(wish: str, settings: Settings) -> None:
 
 @contextmanager
 def demo_kafka(wish: str, settings: Settings, folder: Path) -> Iterator[str]:
-    """The address of the Kafka at `wish`, as checked by `check_kafka`.
-
-    For `LOCAL`, a broker runs until the block ends, with data in `folder`.
-    """
+    """The address of the Kafka at `wish`; for `LOCAL` a broker with data in `folder` for the block."""
     if wish != LOCAL or settings.kafka_home is None:
         yield wish
         return
@@ -103,12 +100,7 @@ def between_topics(demo: Demo, bootstrap: str, name: str) -> tuple[Demo, DemoTop
 def run_between_topics(
     demo: Demo, bootstrap: str, name: str, *, engine: OpenEngine, settings: Settings, watch: Watch
 ) -> tuple[Snapshot, DemoSummary, DemoTopics]:
-    """Create the topics, run the demo between them, and read its answers; blocks.
-
-    Posts are written while the job runs: all at once, or at recorded times if the demo replays. Ends when
-    every post was read and answered. Raises what `run_pipeline` raises, and `KafkaAway` if Kafka does not
-    respond or refuses the topics.
-    """
+    """Create the topics, run the demo between them until every post is answered, and read its answers."""
     kafka_demo, topics = between_topics(demo, bootstrap, name)
     plan = Plan(kafka_demo.spec, settings, fresh=True, in_process=True)
     start_jvm(settings.run / "flink", heap_mb=HEAP_MB, jars=plan.jars)
@@ -189,10 +181,7 @@ class Feeder:
         self._error: Exception | None = None
 
     def enough(self, now: Snapshot) -> bool:
-        """Whether the job has read every post: all are written, and a later lag is zero.
-
-        Starts the writer, and raises its error.
-        """
+        """Whether the job has read every post. Starts the writer, and raises its error."""
         if self._error is not None:
             raise self._error
         if now.state == "RUNNING" and self._thread.ident is None:

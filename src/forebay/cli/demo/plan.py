@@ -78,10 +78,7 @@ class Demo:
 
 
 def plan_demo(options: DemoOptions) -> Demo:
-    """The demo for `options`; reads the start of the input.
-
-    Raises `SettingError` if it cannot be used or `out` is not empty.
-    """
+    """The demo for `options`. Raises `SettingError` if the input cannot be used or `out` is not empty."""
     if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
         raise SettingError(f"--out: expected a new or empty folder, found {options.out}")
     return demo_of(options)
@@ -116,19 +113,14 @@ def demo_of(options: DemoOptions) -> Demo:
 def _source(options: DemoOptions) -> tuple[dict[str, JSON], str]:
     if options.input is None:
         scale = (options.events or EVENTS) / 300
+        # Starts after a quarter of the events and contains half of them.
+        burst = {"start_s": 4.0 * scale, "duration_s": 2.0 * scale, "topic": "outage"}
         return {
             "type": "generator",
             "seed": options.seed,
             "rate": 20.0,
             "count": options.events or EVENTS,
-            # Starts after a quarter of the events and contains half of them.
-            "burst": {
-                "start_s": 4.0 * scale,
-                "duration_s": 2.0 * scale,
-                "factor": 4.0,
-                "topic": "outage",
-                "share": 0.8,
-            },
+            "burst": {**burst, "factor": 4.0, "share": 0.8},
             "paced": False,
         }, "text"
     kinds: dict[str, Literal["csv", "jsonl"]] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
@@ -140,11 +132,8 @@ def _source(options: DemoOptions) -> tuple[dict[str, JSON], str]:
     text = _field(record, options.text_field, TEXT_FIELDS, "--text-field")
     if text is None:
         raise SettingError(f"--text-field: expected one of the input's fields: {names}")
-    source: dict[str, JSON] = {
-        "type": kind,
-        "path": str(options.input.resolve()),
-        "limit": options.events or EVENTS,
-    }
+    source: dict[str, JSON] = {"type": kind, "path": str(options.input.resolve())}
+    source["limit"] = options.events or EVENTS
     time = _field(record, options.time_field, TIME_FIELDS, "--time-field")
     format = None if time is None else _time_format(record, time)
     if format is not None:
@@ -226,11 +215,7 @@ class Right:
 
 @dataclass(frozen=True, slots=True)
 class DemoSummary:
-    """The outcome of a demo. Latencies are those of engine calls, in seconds.
-
-    Generated posts have true answers: `right` and `by_topic` count correct topics, `planted` is the true
-    outbreak. `found` is derived from the answers alone.
-    """
+    """The outcome of a demo. Generated posts have true answers: `right`, `by_topic` and `planted`."""
 
     results: int
     dead_letters: int

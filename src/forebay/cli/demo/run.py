@@ -61,12 +61,7 @@ class DemoFit:
 def fit(
     measured: DemoMeasurement | None, *, events: int | None = None, capacity: int | None = None
 ) -> DemoFit:
-    """The size of the demo for an engine of that speed.
-
-    At most about a minute of answers; in flight is what the engine answers in a second, for an early first
-    answer, but at least as many as measured with. The user's own values are kept. An engine without an answer
-    gets the smallest demo.
-    """
+    """A demo of about a minute for an engine of that speed; the smallest for one without an answer."""
     per_s = measured.per_s if measured is not None else 1 / MAX_S
     fitted = min(MAX_EVENTS, max(MIN_EVENTS, int(per_s * RUN_S))) if events is None else events
     return DemoFit(
@@ -79,10 +74,7 @@ def fit(
 async def measure(
     engine: Engine, spec: PipelineSpec, *, model: str, text_field: str, seed: int, clock: Clock | None = None
 ) -> DemoMeasurement | None:
-    """Send the prompt of `spec` about other generated posts, for a second or two; at most twice `MAX_S`.
-
-    Ignores the first answer, because it is slower. None if there was no answer.
-    """
+    """Send other generated posts for a second or two. Ignores the first answer, which is slower."""
     now, numbers, apart = clock or SystemClock(), count(), seed + SEED_APART
     done: list[tuple[str, str]] = []
 
@@ -154,12 +146,7 @@ def run_demo(
     watch: Watch = lambda _: None,
     tell: Tell = lambda _: None,
 ) -> DemoOutcome:
-    """Run the demo for `options`, as checked by `plan_demo`; blocks.
-
-    Measures `engine` and chooses events and capacity, unless given, so that the demo takes about a minute at
-    most. `kafka`: as for `demo_kafka`, or None for files; topics contain `name`. Raises what `run_pipeline`
-    raises.
-    """
+    """Measure `engine`, run a demo of the right size, with Kafka or files, and sum it up; blocks."""
     with ExitStack() as stack:
         launcher = None
         if kafka is None:

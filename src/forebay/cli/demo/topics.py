@@ -98,10 +98,7 @@ MIN_SCORE = 6.0
 
 @dataclass(frozen=True, slots=True)
 class Outbreak:
-    """A period of event time with far more posts than usual about one topic.
-
-    `factor`: their rate relative to the rest of the stream. None if unknown.
-    """
+    """A period with far more posts than usual about a topic; `factor`: their rate over that of the rest."""
 
     topic: str
     start_ms: int
@@ -125,11 +122,7 @@ def slice_ms(first_ms: int, last_ms: int) -> int:
 
 
 def find_outbreak(posts: Iterable[tuple[int, str]]) -> Outbreak | None:
-    """The outbreak among posts (time, topic), or None.
-
-    Finds for each topic the run of slices with the greatest sum of counts above `USUAL` times the mean
-    (Kadane's maximum-sum algorithm), and returns the greatest of all.
-    """
+    """Of all topics, the run of slices with the greatest sum of counts above `USUAL` (Kadane)."""
     known = list(posts)
     if not known:
         return None
