@@ -12,7 +12,6 @@ DOCS = ROOT / "docs"
 PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
 SECTIONS = ["Start", "Concepts", "Guides", "Reference", "Evaluation"]
 OPENING = re.compile(r"After this page you (?:can|know)\b")
-MAX_PAGES = 42
 MAX_OPENING_LINES = 3
 
 
@@ -44,6 +43,7 @@ def wrong_opening(text: str) -> str:
 
 
 def test_the_navigation_lists_every_page_once() -> None:
+    assert len(PAGES) <= 40
     assert wrong_navigation((ROOT / "zensical.toml").read_text(encoding="utf-8"), PAGES) == []
 
 
@@ -58,10 +58,6 @@ def test_the_start_page_links_every_page_but_measurements() -> None:
     text = (DOCS / "README.md").read_text(encoding="utf-8")
     pages = [page for page in PAGES if not page.startswith("results/") and page != "README.md"]
     assert [page for page in pages if f"({page})" not in text] == []
-
-
-def test_there_are_no_more_pages_than_a_reader_can_survey() -> None:
-    assert len(PAGES) <= MAX_PAGES
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -11,10 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from tests.cli.commands import refusal
 
-from forebay.cli import application
-from forebay.errors import SettingError
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 from forebay.testing.waiting import wait_until
@@ -132,6 +130,4 @@ def test_a_mistake_is_reported_before_a_line_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    error = CliRunner().invoke(application(), ["ask", *words, "--engine", "http://127.0.0.1:1"]).exception
-    assert isinstance(error, SettingError)
-    assert said in str(error)
+    assert said in refusal("ask", *words, "--engine", "http://127.0.0.1:1")

@@ -10,7 +10,7 @@ import pytest
 from tests.bench.report.made_runs import VALID, invalid, made_run, measured
 from typer.testing import CliRunner, Result
 
-from forebay.bench.report.document import Report, requests_path, write_report
+from forebay.bench.report.document import Report, write_report
 from forebay.cli import application
 from forebay.errors import SettingError
 
@@ -52,13 +52,8 @@ def test_a_report_in_the_terminal_fits_into_80_columns(forebay: Forebay) -> None
 
 
 def test_a_report_as_a_document(forebay: Forebay) -> None:
-    (found,) = orjson.loads(ok(forebay("report", "a.json", "--json", "-")).stdout)["runs"]
+    (found,) = orjson.loads(ok(forebay("report", "a.json", "--json")).stdout)["runs"]
     assert found["figures"]["offered"] == 200
-
-
-def test_a_page(forebay: Forebay) -> None:
-    assert ok(forebay("report", "a.json", "--html", "a.html")).stdout == ""
-    assert Path("a.html").read_text().startswith("<!DOCTYPE html>")
 
 
 @pytest.mark.parametrize(("form", "key"), [("vllm", "ttfts"), ("br", "scenario"), ("aiperf", "metadata")])
@@ -107,13 +102,6 @@ def test_what_cannot_be_done_is_reported(forebay: Forebay, words: tuple[str, ...
     assert said in str(result.exception)
 
 
-def test_a_form_needs_the_requests(forebay: Forebay) -> None:
-    requests_path(Path("a.json")).unlink()
-    assert "the file with the requests of a.json is missing" in str(
-        forebay("report", "a.json", "--format", "br").exception
-    )
-
-
 def test_a_comparison_in_the_terminal_fits_into_80_columns(forebay: Forebay) -> None:
     kind = "a schedule with a name that is longer than the terminal is wide, so that it is not a column title"
     for name, seed, slower in (("a.json", 0, 1.0), ("b.json", 1, 50.0)):
@@ -136,8 +124,3 @@ def test_a_comparison_as_document_and_page(forebay: Forebay) -> None:
     assert ok(forebay("compare", "a.json", "b.json", "--html", "c.html", "--json", "c.json")).stdout != ""
     assert orjson.loads(Path("c.json").read_bytes()) == found
     assert "Comparison" in Path("c.html").read_text()
-
-
-def test_what_is_compared_all_the_same_is_reported(forebay: Forebay) -> None:
-    result = ok(forebay("compare", "a.json", "bad.json", "--anyway"))
-    assert "not comparable: 10 requests/s, B: INVALID: late" in result.stderr

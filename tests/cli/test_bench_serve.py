@@ -21,7 +21,7 @@ from forebay.bench import serve
 from forebay.bench.client import LoadProgress
 from forebay.bench.report.document import MeasuredRun
 from forebay.cli import application
-from forebay.cli.bench_progress import run_progress
+from forebay.cli.bench_figures import run_progress
 from forebay.errors import ForebayError, ModelNotFound, ProtocolViolation, SettingError, Unreachable
 from forebay.testing.replica import ReplicaScript, ReplicaThread, fetch_work
 from forebay.testing.script import Faults, Fixed
@@ -64,13 +64,6 @@ def test_a_server_is_measured_and_everything_written(tmp_path: Path) -> None:
     assert page.read_text().lower().startswith("<!doctype html>")
 
 
-def test_standard_output_may_have_the_document() -> None:
-    with StreamServer(completion(4, 0.0, 0.0)) as server:
-        output = run(server.url, *SMALL, "--prompt-tokens", "16", "--json", "-")
-    (found,) = orjson.loads(output)["runs"]
-    assert found["figures"]["answered"] == 20
-
-
 def test_figures_that_cannot_be_believed_end_with_status_1() -> None:
     """The server ends answers after half of the requested length, and some requests fail."""
     with StreamServer(completion(2, 0.0, 0.0)) as server:
@@ -82,11 +75,6 @@ def test_figures_that_cannot_be_believed_end_with_status_1() -> None:
         output = run(replica.url, *SMALL, "--model", "fake", "--seed", "1", status=1)
     assert "× overloaded: " in output
     assert "of 20 requests answered" in output
-
-
-def test_a_server_that_is_not_there() -> None:
-    with pytest.raises(Unreachable, match="is it there"):
-        run("http://127.0.0.1:9", *SMALL)
 
 
 @pytest.mark.parametrize(
@@ -118,15 +106,6 @@ def test_a_key_in_place_of_a_name_is_not_repeated() -> None:
     with pytest.raises(SettingError, match="expected the name") as told:
         run("http://127.0.0.1:9", "--api-key-env", "sk-abc")
     assert "sk-abc" not in str(told.value)
-
-
-def test_each_failure_is_counted_under_its_own_message() -> None:
-    refusing = ReplicaScript(delay=Fixed(0.0), faults=Faults((("500", 0.5), ("cut", 0.5))))
-    with ReplicaThread(refusing) as replica:
-        output = run(replica.url, *SMALL, status=1)
-    told = [line for line in output.splitlines() if " × " in line]
-    assert len(told) >= 2
-    assert sum(int(line.split()[0]) for line in told) == 20
 
 
 @pytest.mark.parametrize("end", [Unreachable("gone"), KeyboardInterrupt()], ids=["gone", "ctrl-c"])
@@ -229,3 +208,39 @@ def test_a_page_in_place_of_a_protocol_is_reported_before_the_load() -> None:
             with pytest.raises(ProtocolViolation, match="sent no event stream but 'text/html'"):
                 run(server.url, *SMALL, "--model", "m", *words)
             assert [asked.method for asked in server.asked].count("POST") == 1
+
+
+LOAD = ["--protocol", "chat", "--requests", "4", "--concurrency", "2", "--output-tokens", "4"]
+
+
+@pytest.mark.parametrize(
+    "word", ["engine", "engine=", "engine=x", "=7", "a b=7", "engine=0", "engine=99999999999"]
+)
+def test_a_process_needs_a_name_and_a_number(word: str) -> None:
+    with pytest.raises(SettingError, match="--process: expected NAME=PID"):
+        run("http://127.0.0.1:9", "--process", word)
+
+
+def test_a_process_must_be_there() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    with pytest.raises(SettingError, match=f"--process engine={ended.pid}: there is no such process"):
+        run("http://127.0.0.1:9", "--process", f"engine={ended.pid}")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc")
+def test_the_report_has_samples_and_where_figures_come_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "the-key")
+    file = tmp_path / "run.json"
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.01), api_key="the-key")) as replica:
+        words = ["bench", "serve", replica.url, *LOAD, "--api-key-env", "MY_KEY", "--json", str(file)]
+        CliRunner().invoke(application(), [*words, "--process", f"client={os.getpid()}"])
+    text = file.read_bytes()
+    assert b"the-key" not in text
+    (run,) = orjson.loads(text)["runs"]
+    assert run["provenance"]["engine_version"] == "0.0.0+fake"
+    assert run["provenance"]["machine"]["cores"] >= 1
+    names = {name for sample in run["samples"] for name in sample["values"]}
+    assert {"running", "waiting", "generation_tokens", "client_memory_mb"} <= names

@@ -7,22 +7,17 @@ from pathlib import Path
 import orjson
 import pytest
 import typer
-from tests.bench.stream.stream_runs import even, event, lost, stream_run
-from typer.testing import CliRunner
+from tests.bench.stream.stream_runs import even, event, stream_run
+from tests.cli.commands import refusal
 
 from forebay.bench.report.html_stream import stream_page
 from forebay.bench.stream.document import MeasuredStream, event_lines, measured_stream
 from forebay.bench.stream.events import EventSlo
 from forebay.bench.stream.records import ResultRecord
-from forebay.cli import application
-from forebay.cli.bench_stream_figures import headlines, load_words, rate_words, reported, show_rate
-from forebay.errors import LaunchError, SettingError
+from forebay.cli.bench_stream_figures import headlines, load_words, reported, show_rate
+from forebay.errors import LaunchError
 
-ASKED = {
-    "schedule": {"kind": "poisson", "rate_per_s": 10.0},
-    "events": 200,
-    "pipeline": {"name": "topics"},
-}
+ASKED = {"schedule": {"kind": "poisson", "rate_per_s": 10.0}, "events": 200, "pipeline": {"name": "topics"}}
 
 
 @pytest.fixture
@@ -61,9 +56,7 @@ def test_what_is_wrong_is_reported_before_anything_starts(
     # Options that get this far are not refused.
     monkeypatch.setattr("forebay.bench.stream.measure.StreamSession._open", _starts)
     command, *options = words
-    error = CliRunner().invoke(application(), ["bench", command, str(pipeline), *options]).exception
-    assert isinstance(error, SettingError), error
-    assert said in str(error)
+    assert said in refusal("bench", command, str(pipeline), *options)
 
 
 def test_no_rate_is_searched_by_windows(pipeline: Path) -> None:
@@ -71,26 +64,12 @@ def test_no_rate_is_searched_by_windows(pipeline: Path) -> None:
         "name: p\nsource: {type: sse, url: 'http://127.0.0.1:9/', time: t}\napplication: {type: trends}\n"
         "sink: {type: jsonl, path: out}\n"
     )
-    words = ["bench", "stream", str(pipeline), "--find-rate"]
-    error = CliRunner().invoke(application(), words).exception
-    assert isinstance(error, SettingError)
-    assert "--find-rate: not available for application trends" in str(error)
+    said = refusal("bench", "stream", str(pipeline), "--find-rate")
+    assert "--find-rate: not available for application trends" in said
 
 
 def _starts(session: object) -> None:
     session.engines = type("NoEngine", (), {"ours": None})()  # type: ignore[attr-defined]
-
-
-def test_a_pipeline_that_there_is_not(tmp_path: Path) -> None:
-    words = ["bench", "stream", str(tmp_path / "missing.yaml")]
-    error = CliRunner().invoke(application(), words).exception
-    assert isinstance(error, SettingError)
-    assert "missing.yaml" in str(error)
-
-
-def test_nothing_that_is_read_is_written_over(pipeline: Path) -> None:
-    words = ["bench", "stream", str(pipeline), "--json", str(pipeline)]
-    assert isinstance(CliRunner().invoke(application(), words).exception, SettingError)
 
 
 def measured(**changes: object) -> MeasuredStream:
@@ -167,16 +146,6 @@ def test_the_words_and_the_page_of_results_that_stand_for_many_events() -> None:
     assert len(list(event_lines([one]))) == 209
 
 
-def test_the_words_of_a_run() -> None:
-    one = measured_stream(stream_run([*even(199), lost(199, 19.9)], asked=ASKED), EventSlo(within_s=1.0))
-    lines = list(headlines(one))
-    assert lines[0] == "199 of 200 events committed, 1 lost"
-    assert "goodput 99.5%" in lines[2]
-    assert load_words(ASKED) == "topics: 200 events, poisson rate_per_s 10"
-    assert rate_words(None, 3.0) == "no rate was found that is sustained every time"
-    assert rate_words(2.5, 3.0) == "2.5 events/s is sustained; 3 is not"
-
-
 def test_the_causes_of_dead_letters_are_reported() -> None:
     refused = [
         event(number, number / 10, error=error, results=0, committed_s=None, letters=1)
@@ -184,10 +153,7 @@ def test_the_causes_of_dead_letters_are_reported() -> None:
     ]
     lines = list(headlines(measured_stream(stream_run([*even(200)[3:], *refused], asked=ASKED))))
     assert lines[0] == "197 of 200 events committed, 3 dead letters"
-    assert lines[1:3] == [
-        "2 of 3 dead letters: too_long: 9 tokens",
-        "1 of 3 dead letters: timeout: 60 s",
-    ]
+    assert lines[1:3] == ["2 of 3 dead letters: too_long: 9 tokens", "1 of 3 dead letters: timeout: 60 s"]
 
 
 def test_the_answer_of_a_search_is_the_last_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

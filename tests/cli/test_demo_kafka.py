@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -19,26 +20,11 @@ from typer.testing import CliRunner
 
 from forebay.cli import application
 from forebay.cli.demo import kafka as demo_kafka
-from forebay.cli.output import with_values
 from forebay.connectors.jars import KAFKA
 from forebay.errors import ForebayError, SettingError
 from forebay.settings import Settings
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
-
-
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
-        (["--kafka"], ["--kafka", "local"]),
-        (["--kafka", "--json"], ["--kafka", "local", "--json", "-"]),
-        (["--kafka", "h:1", "--json", "a.json"], ["--kafka", "h:1", "--json", "a.json"]),
-        (["--kafka=h:1"], ["--kafka=h:1"]),
-        (["--events", "3"], ["--events", "3"]),
-    ],
-)
-def test_an_address_may_be_left_out(words: list[str], found: list[str]) -> None:
-    assert with_values(words) == found
 
 
 @pytest.mark.parametrize(
@@ -61,9 +47,7 @@ def test_what_is_missing_is_reported_before_anything_starts(
     with jar.open("wb") as file:
         file.truncate(KAFKA.size)
     error = CliRunner(env=environ).invoke(application(), command).exception
-    assert isinstance(error, SettingError)
-    with pytest.raises(SettingError, match=says):
-        raise error
+    assert re.search(says, str(error))
     assert not (tmp_path / "out").exists()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +30,6 @@ def test_the_config_goes_to_standard_output() -> None:
     assert done.exit_code == 0, done.output
     (found,) = YAML(typ="safe").load(done.stdout)["applications"]
     assert (found["name"], found["deployments"][0]["num_replicas"]) == ("fleet", 3)
-
-
-def test_as_a_document() -> None:
-    document = json.loads(run("--json").stdout)
-    assert document["config"]["applications"][0]["name"] == document["name"] == "fleet"
 
 
 def test_into_a_folder(folder: Path) -> None:

@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.cli.commands import refusal
 from typer.testing import CliRunner
 
 from forebay.cli import application
-from forebay.errors import SettingError
 from forebay.fleet.autoscale.base import Backlog, Decision, Signals, Tokens
 from forebay.fleet.autoscale.loop import ScalingStep
 from forebay.pipeline.scaling_record import ReplicaStatus, ScalingRecord, course_picture, read_course
@@ -34,11 +34,9 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScalingRecord:
 
 def test_it_shows_state_load_and_why(record: ScalingRecord, tmp_path: Path) -> None:
     shown = CliRunner().invoke(application(), ["fleet", "status"]).stdout
-    for words in (
-        f"triage (process {os.getpid()}): 1 ready, 2 wanted; 4 records waiting, 3 at",
-        "no memory",
-    ):
-        assert words in " ".join(shown.split())
+    line = " ".join(shown.split())
+    assert f"triage (process {os.getpid()}): 1 ready, 2 wanted; 4 records waiting, 3 at" in line
+    assert "no memory" in line
     assert "http://127.0.0.1:8100" in shown
     (run,) = json.loads(CliRunner().invoke(application(), ["fleet", "status", "--json"]).stdout)["runs"]
     assert (run["decision"]["late"], run["decision"]["backlog_tokens"]) == (4, 120)
@@ -85,10 +83,7 @@ sink: {type: jsonl, path: out}
         (["--replicas", "3..1"], "write 1..3"),
         (["--replicas", "0..2", "--engine", "http://127.0.0.1:1"], "--replicas: only for the local engine"),
         (["--replicas", "0..9999"], "scaling.max: expected at most"),
-        (
-            ["--replicas", "0..2", "--cluster", "192.0.2.1:1"],
-            "scaling: local replicas need a cluster on this machine",
-        ),
+        (["--replicas", "0..2", "--cluster", "192.0.2.1:1"], "scaling: local replicas need a cluster"),
     ],
 )
 def test_ranges_that_cannot_be_are_refused_before_anything_starts(
@@ -97,7 +92,4 @@ def test_ranges_that_cannot_be_are_refused_before_anything_starts(
     monkeypatch.setenv("FOREBAY_HOME", str(tmp_path / "home"))
     (tmp_path / "p.yaml").write_text(PIPELINE)
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
-    with pytest.raises(SettingError, match=words):
-        CliRunner().invoke(
-            application(), ["run", str(tmp_path / "p.yaml"), *arguments], catch_exceptions=False
-        )
+    assert words in refusal("run", str(tmp_path / "p.yaml"), *arguments)

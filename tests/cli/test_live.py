@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from io import StringIO
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from forebay.cli.live import GOES_ON_S, OLD_S, PLAIN_EVERY_S, QUIET_S, LiveLine, line_of, report, silence
 from forebay.fleet.autoscale.topic_queue import TopicBacklog
-from forebay.pipeline.snapshot import KvTransfers, Snapshot, Throughput
+from forebay.pipeline.snapshot import Snapshot, Throughput
 
 NOW = Snapshot(
     elapsed_s=12.0, state="RUNNING", accepted=20, results=15, dead_letters=1, in_flight=4, prompt_tokens=60,
@@ -36,14 +37,6 @@ def test_the_line_shows_what_goes_in_and_out() -> None:
         "   12 s running · in 20 · out 15 · in flight 4 · event p50 250 ms p99 1.5 s · 33 tokens/s · "
         "dead letters 1"
     )
-
-
-def test_a_terminal_that_cannot_redraw_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    shown = console(terminal=True)
-    with LiveLine(shown) as line:
-        line.show(NOW)
-    assert "12 s running" in text(shown)
 
 
 def test_of_an_application_the_line_counts_what_it_reads() -> None:
@@ -82,36 +75,48 @@ def test_the_line_shows_what_waits_in_kafka(backlog: TopicBacklog, words: str) -
     assert words in line_of(replace(NOW, backlog=backlog), Throughput())
 
 
-def test_the_line_shows_how_many_prompts_fell_back() -> None:
-    now = replace(NOW, kv_transfers=KvTransfers(transferred=7))
-    assert "prefilled" not in line_of(now, Throughput())
-    fell_back = replace(now, kv_transfers=KvTransfers(7, no_server=2, no_kv_cache=1))
-    assert " · prefill fallbacks 3" in line_of(fell_back, Throughput())
+LOST = "of this run's transactions could not be committed because Kafka had aborted them: their results"
 
 
-def test_commits_that_failed_are_reported_once_each_and_at_the_end() -> None:
+@pytest.mark.parametrize(
+    ("shown", "lines", "end"),
+    [
+        ([{"failed_commits": n} for n in (0, 1, 1, 3)], {f"1 {LOST}": 1, f"3 {LOST}": 2}, "commits 3"),
+        (
+            [{"suspect_times": n} for n in (0, 1, 3)],
+            {"an event has a time in 1970": 1},
+            "3 events have times",
+        ),
+        (
+            [{"replaced_files": n} for n in (0, 1, 1, 3)],
+            {"1 file in the followed folder was": 1, "2 files in the followed folder were": 1},
+            "",
+        ),
+        (
+            [{"restarts": 1, "failure": "[bold]boom"}] * 2,
+            {"Flink restarts the job: [bold]boom\n": 1},
+            "restarts 1",
+        ),
+        ([{"engine_failure": "the engine ended"}] * 2, {"the engine ended\n": 1}, ""),
+        (
+            [{"failed": {"b": 1, "a": 2}, "cut_answers": 3}],
+            {"failed, by cause: a 2, b 1": 1},
+            "3 answers were cut",
+        ),
+    ],
+)
+def test_what_happens_is_reported_once_and_at_the_end(
+    shown: list[dict[str, Any]], lines: dict[str, int], end: str
+) -> None:
     where = console()
+    where.width = 1000
     with LiveLine(where) as line:
-        for seconds, failed_commits in enumerate((0, 1, 1, 3)):
-            line.show(replace(NOW, elapsed_s=PLAIN_EVERY_S * seconds, failed_commits=failed_commits))
-    said = text(where)
-    words = "of this run's transactions could not be committed because Kafka had aborted them: their results"
-    assert said.count(words) == 2
-    assert f"1 {words}" in said
-    assert " · failed commits 3" in said
-    report(replace(NOW, failed_commits=3), one_each=True, json=None, console=where)
-    assert text(where).count(f"3 {words}") == 2
-
-
-def test_times_of_1970_are_reported_once_and_counted_at_the_end() -> None:
-    where = console()
-    with LiveLine(where) as line:
-        for seconds, count in enumerate((0, 1, 1, 3)):
-            line.show(replace(NOW, elapsed_s=PLAIN_EVERY_S * seconds, suspect_times=count))
-    report(replace(NOW, suspect_times=3), one_each=True, json=None, console=where)
-    said = " ".join(text(where).split())
-    assert said.count("an event has a time in 1970 or 1900: is the source's time_format right?") == 1
-    assert said.count("3 events have times in 1970 or 1900") == 1
+        for number, changes in enumerate(shown):
+            line.show(replace(NOW, elapsed_s=PLAIN_EVERY_S * number, **changes))
+    report(replace(NOW, **shown[-1]), one_each=True, json=None, console=where)
+    for words, count in lines.items():
+        assert text(where).count(words) == count, words
+    assert end in text(where)
 
 
 def test_records_that_kafka_deleted_unread_are_named_once_and_counted() -> None:
@@ -126,16 +131,6 @@ def test_records_that_kafka_deleted_unread_are_named_once_and_counted() -> None:
     end = console()
     report(replace(NOW, gaps=gaps, skipped_records=4), one_each=True, json=None, console=end)
     assert "at most 4 records were deleted from Kafka before being read, at 2 places" in text(end)
-
-
-def test_files_that_were_replaced_are_reported_once_each() -> None:
-    where = console()
-    with LiveLine(where) as line:
-        for seconds, replaced in enumerate((0, 1, 1, 3)):
-            line.show(replace(NOW, elapsed_s=PLAIN_EVERY_S * seconds, replaced_files=replaced))
-    assert text(where).count("replaced and will be read from the start") == 2
-    assert "a file in the followed folder was replaced" in text(where)
-    assert "2 files in the followed folder were replaced" in text(where)
 
 
 def test_what_is_done_about_a_loss_gets_a_line_of_its_own_that_stays() -> None:
@@ -200,12 +195,6 @@ def test_a_checkpoint_that_fails_so_in_mid_run_is_reported_once(failure: str) ->
     assert text(where).count("a checkpoint failed") == 1
 
 
-def test_the_line_says_what_is_not_as_usual_only_where_it_is() -> None:
-    odd = line_of(replace(NOW, retries=2, restarts=1, engine_restarts=3, event_p50_s=0.0), Throughput())
-    assert "retries 2 · restarts 1 · engine restarts 3" in odd
-    assert "p50 – " in odd
-
-
 @pytest.mark.parametrize(
     ("now", "words"), [(NOW, "no answer for 5 s"), (replace(NOW, in_flight=0), "no new event for 5 s")]
 )
@@ -235,48 +224,6 @@ def test_without_a_terminal_a_line_comes_every_half_minute() -> None:
     assert PLAIN_EVERY_S == 30
 
 
-def test_failures_that_a_run_recovers_from_are_reported_once_each() -> None:
-    plain = console()
-    with LiveLine(plain) as line:
-        for now in (
-            replace(NOW, restarts=1, failure="[bold]boom"),
-            replace(NOW, restarts=1, failure="[bold]boom"),
-            replace(NOW, restarts=1, engine_restarts=1, engine_failure="the engine ended"),
-        ):
-            line.show(now)
-    rows = text(plain).splitlines()
-    assert rows.count("Flink restarts the job: [bold]boom") == 1
-    assert rows.count("the engine ended") == 1
-
-
-def test_the_rate_follows_the_tokens() -> None:
-    plain = console()
-    with LiveLine(plain) as line:
-        for second in range(0, 70, 10):
-            line.show(replace(NOW, elapsed_s=float(second), completion_tokens=second * 50))
-    rates = [row.split(" tokens/s")[0].rsplit(" ", 1)[1] for row in text(plain).splitlines()]
-    assert rates == ["0", "50", "50"]
-
-
-def test_on_a_terminal_one_line_is_drawn_over() -> None:
-    shown = console(terminal=True)
-    with LiveLine(shown) as line:
-        line.show(NOW)
-        line.show(replace(NOW, elapsed_s=13.0))
-    assert "13 s running" in text(shown)
-    assert text(shown).count("\n") <= 1
-
-
-def test_without_one_result_per_event_the_end_does_not_count_events(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    plain = console()
-    report(replace(NOW, state="FINISHED"), one_each=False, json=None, console=plain)
-    assert text(plain) == "finished after 12 s: 15 results, 1 dead letter, 100 tokens\n"
-    report(NOW, one_each=False, json="-", console=plain)
-    assert json.loads(capsys.readouterr().out)["accepted"] is None
-
-
 def test_the_end_is_one_line_or_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     plain = console()
     last = replace(NOW, state="FINISHED", backlog=TopicBacklog(3, 40, 10, 1.5))
@@ -285,12 +232,10 @@ def test_the_end_is_one_line_or_one_document(capsys: pytest.CaptureFixture[str])
     report(last, one_each=True, json="-", console=plain)
     document = json.loads(capsys.readouterr().out)
     assert (document["results"], document["accepted"]) == (15, 20)
-    assert document["backlog"] == {
-        "records": 3,
-        "prompt_tokens": 40,
-        "completion_tokens": 10,
-        "age_s": 1.5,
-    }
+    report(replace(NOW, failed={"timeout": 1}), one_each=False, json="-", console=plain)
+    document_of_application = json.loads(capsys.readouterr().out)
+    assert (document_of_application["accepted"], document_of_application["failed"]) == (None, {"timeout": 1})
+    assert document["backlog"] == {"records": 3, "prompt_tokens": 40, "completion_tokens": 10, "age_s": 1.5}
 
 
 def test_after_a_wait_for_the_engine_time_starts_again() -> None:
@@ -304,20 +249,3 @@ def test_after_a_wait_for_the_engine_time_starts_again() -> None:
     assert rows[1].startswith("   40 s waiting for the engine · ")
     assert rows[2].startswith("    0 s running · ")
     assert len(rows) == 3
-
-
-def test_failures_are_shown_by_cause_and_cut_answers_counted() -> None:
-    failed = {"timeout": 1, "prompt_too_long": 7, "a": 2, "b": 1}
-    now = replace(NOW, failed=failed, cut_answers=3)
-    assert " · failed: prompt_too_long 7, a 2, timeout 1, … · cut 3" in line_of(now, Throughput())
-    shown = console()
-    report(replace(now, state="FINISHED"), one_each=False, json=None, console=shown)
-    said = text(shown)
-    assert "failed, by cause: prompt_too_long 7, a 2, timeout 1, b 1" in said
-    assert "3 answers were cut at max_tokens (finish_reason length): raise sampling.max_tokens if" in said
-
-
-def test_the_document_has_failures_by_cause(capsys: pytest.CaptureFixture[str]) -> None:
-    report(replace(NOW, failed={"timeout": 1}, cut_answers=3), one_each=True, json="-", console=None)
-    document = json.loads(capsys.readouterr().out)
-    assert (document["failed"], document["cut_answers"]) == ({"timeout": 1}, 3)

@@ -26,8 +26,8 @@ from forebay.cli.output import (
     say,
     shows_text,
     with_values,
+    write_file,
     write_json,
-    write_page,
 )
 from forebay.cli.run import show_lost
 from forebay.engine.launch import ConsoleProgress
@@ -60,14 +60,6 @@ def test_a_message_is_whole_on_any_console() -> None:
     with ConsoleProgress(console).step(TEXT) as detail:
         detail(TEXT)
     assert out.getvalue().count(TEXT) == 3
-
-
-def test_a_bar_is_whole() -> None:
-    out = StringIO()
-    console = Console(file=out, width=300, force_terminal=True, color_system=None)
-    with ConsoleProgress(console).step(TEXT) as detail:
-        detail(TEXT)
-    assert out.getvalue().count(TEXT) >= 2
 
 
 def test_a_runs_lines_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,6 +110,10 @@ SILENT = frozenset(
         (["--json", "--fresh"], ["--json", "-", "--fresh"]),
         (["--json=a.json"], ["--json=a.json"]),
         (["a", "--", "--json"], ["a", "--", "--json"]),
+        (["--kafka", "--json"], ["--kafka", "local", "--json", "-"]),
+        (["--kafka=h:1", "--kafka", "h:1"], ["--kafka=h:1", "--kafka", "h:1"]),
+        (["--ui", "8080", "p.yaml"], ["--ui", "8080", "p.yaml"]),
+        (["--ui", "p.yaml", "--ui"], ["--ui", "0", "p.yaml", "--ui", "0"]),
     ],
 )
 def test_the_file_may_be_left_out(words: list[str], found: list[str]) -> None:
@@ -184,7 +180,5 @@ def test_a_pipeline_is_never_taken_for_the_report(tmp_path: Path) -> None:
 
 
 def test_a_page_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    write_page(tmp_path / "page.html", "<p>é</p>")
-    assert (tmp_path / "page.html").read_text() == "<p>é</p>"
     with pytest.raises(SettingError, match=r"--html: .* cannot be written: Is a directory"):
-        write_page(tmp_path, "")
+        write_file("--html", tmp_path, b"")

@@ -7,16 +7,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from typer.testing import CliRunner, Result
+from rich.console import Console
+from tests.cli.commands import forebay, refusal
+from typer.testing import Result
 
-from forebay.cli import application
+from forebay.cli.run import show_lost
 from forebay.connectors.files.sink import read_jsonl_sink
-from forebay.errors import SettingError
 from forebay.pipeline.plan import Plan
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.spec import PipelineSpec
@@ -52,16 +54,13 @@ def _home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def start(*words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "forebay", "run", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        [sys.executable, "-m", "forebay", "run", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
 
 
 def test_a_document_has_no_place_next_to_results(tmp_path: Path) -> None:
-    error = CliRunner().invoke(application(), ["run", str(pipeline(tmp_path)), "--json"]).exception
-    assert isinstance(error, SettingError)
-    assert str(error).startswith("--json: not possible on standard output")
+    said = refusal("run", str(pipeline(tmp_path)), "--json")
+    assert said.startswith("--json: not possible on standard output")
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, run: Callable[[PipelineSpec, Any], Snapshot]) -> None:
@@ -75,7 +74,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, run: Callable[[PipelineSpec, Any],
 
 
 def run(file: Path, *words: str) -> Result:
-    return CliRunner().invoke(application(), ["run", str(file), "--engine", "http://127.0.0.1:1", *words])
+    return forebay("run", str(file), "--engine", "http://127.0.0.1:1", *words)
 
 
 def write_letters(spec: PipelineSpec, part: str, *causes: str) -> None:
@@ -136,15 +135,6 @@ def test_the_cause_that_is_named_at_the_end_is_of_this_run(
     assert "most often late: why" in run(file, "--fresh").stderr
 
 
-def test_a_run_that_only_gave_dead_letters_to_a_topic_shows_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scripted(monkeypatch, lambda _spec, _watch: Snapshot(12.0, "FINISHED", accepted=19, dead_letters=19))
-    letters = {"type": "kafka", "bootstrap": "broker:9092", "topic": "letters"}
-    said = run(pipeline(tmp_path, dead_letters=letters)).stderr
-    assert "warning: no results, only dead letters (19), causes in topic letters" in said
-
-
 def test_a_file_without_records_is_named_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch, lambda _spec, _watch: Snapshot(12.0, "FINISHED"))
     (tmp_path / "in.jsonl").write_text("")
@@ -155,13 +145,30 @@ def test_a_file_without_records_is_named_at_the_end(tmp_path: Path, monkeypatch:
     assert "nothing to read" not in run(file).stderr
 
 
-def test_first_records_that_lack_a_field_are_a_warning_before_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scripted(monkeypatch, stopped)
-    (tmp_path / "in.jsonl").write_text('{"txt": "a"}\n')
-    said = run(pipeline(tmp_path, source={"type": "jsonl", "path": "in.jsonl"})).stderr
-    assert said.startswith("warning: source: not even the first record can be used: prompt: field 'text' is")
+def lost(*letters: tuple[str, str]) -> str:
+    written = StringIO()
+    lines = (json.dumps({"cause": cause, "detail": detail}).encode() for cause, detail in letters)
+    show_lost(lines, Console(file=written, width=60), 19, "topic letters at broker:9092")
+    return written.getvalue()
+
+
+def test_the_most_frequent_cause_and_an_example_are_named() -> None:
+    one, other = ("malformed_record", "the time field 'text' holds [red]no time"), ("late", "2 s")
+    assert lost(other, one, ("malformed_record", "another")) == (
+        "warning: no results, only dead letters (19), most often malformed_record: the time field 'text' "
+        "holds [red]no time\n"
+    )
+
+
+def test_text_of_a_record_is_short_and_steers_no_terminal() -> None:
+    said = lost(("bad_record", "\x1b[2J\x07" + "a" * 5000))
+    assert "\x1b" not in said
+    assert "\x07" not in said
+    assert len(said) < 600
+
+
+def test_letters_that_are_not_in_files_are_located() -> None:
+    assert lost() == ("warning: no results, only dead letters (19), causes in topic letters at broker:9092\n")
 
 
 @pytest.mark.flink

@@ -12,12 +12,13 @@ from typing import Any
 import orjson
 import pytest
 from rich.console import Console
+from tests.cli.commands import refusal
 from tests.cli.test_run import pipeline, scripted
 from tests.pipeline.live.runs import Run, result, trend
 from typer.testing import CliRunner, Result
 
 from forebay.cli import application
-from forebay.cli.output import port_of, with_values
+from forebay.cli.output import port_of
 from forebay.cli.watch import Watched, has_browser
 from forebay.errors import PipelineFailed, SettingError
 from forebay.pipeline.live.outputs import RunOutputs
@@ -108,25 +109,6 @@ def test_a_page_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pyt
     assert "1. storm: 2.50 posts/s" in ended.stderr
 
 
-def test_an_application_of_a_file_says_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(spec: PipelineSpec, watch: Callable[[Snapshot], None]) -> Snapshot:
-        commit(spec, 0, trend(0, "storm"))
-        return DONE
-
-    scripted(monkeypatch, find)
-    file = tmp_path / "p.yaml"
-    document = {
-        "name": "p",
-        "source": {"type": "generator"},
-        "application": {"type": "trends"},
-        "sink": {"type": "jsonl", "path": "out"},
-    }
-    file.write_bytes(orjson.dumps(document))
-    said = run(str(file)).stderr
-    assert "1. storm: 2.50 posts/s" in said
-    assert "page" not in said
-
-
 def test_news_that_cannot_be_told_stop_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -157,11 +139,7 @@ def test_the_page_is_served_while_the_run_lasts_and_written_at_its_end(
 
     addresses: list[str] = []
     start = PageServer.start
-    monkeypatch.setattr(
-        PageServer,
-        "start",
-        lambda self: (addresses.append(self.url), start(self))[1],
-    )
+    monkeypatch.setattr(PageServer, "start", lambda self: (addresses.append(self.url), start(self))[1])
     scripted(monkeypatch, serve)
     said = run(str(pipeline(tmp_path, sink={"type": "jsonl", "path": "out"})), "--ui")
     assert f"watch this run at {addresses[0]}\n" in said.stderr
@@ -195,27 +173,7 @@ def test_a_browser_for_the_terminal_is_not_opened(
 
 
 def test_a_folder_without_a_page_is_refused(tmp_path: Path) -> None:
-    error = CliRunner().invoke(application(), ["show", str(tmp_path)]).exception
-    assert isinstance(error, SettingError)
-    assert "with page.html, found none" in str(error)
-
-
-def test_without_ui_a_pipeline_writes_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scripted(monkeypatch, lambda spec, watch: DONE)
-    assert "page" not in run(str(pipeline(tmp_path, sink={"type": "jsonl", "path": "out"}))).stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "filled"),
-    [
-        (["--ui", "8080", "p.yaml"], ["--ui", "8080", "p.yaml"]),
-        (["--ui", "p.yaml"], ["--ui", "0", "p.yaml"]),
-        (["p.yaml", "--ui"], ["p.yaml", "--ui", "0"]),
-        (["--ui", "--json", "p.yaml"], ["--ui", "0", "--json", "p.yaml"]),
-    ],
-)
-def test_the_port_may_be_left_out(words: list[str], filled: list[str]) -> None:
-    assert with_values(words) == filled
+    assert "with page.html, found none" in refusal("show", str(tmp_path))
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "x", "8²"])

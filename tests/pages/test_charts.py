@@ -10,18 +10,15 @@ from hypothesis import strategies as st
 from forebay.pages.axes import Axis
 from forebay.pages.charts import (
     HEIGHT,
-    MIN_ROW,
     NAMED_ROW,
-    Layer,
     Line,
     Note,
     Row,
     line_figure,
     row_middle,
     rows_drawing,
-    span_figure,
 )
-from forebay.pages.svg import curve, group, text
+from forebay.pages.svg import group, text
 from forebay.pages.units import NUMBER, SECONDS
 
 POINTS = st.lists(st.tuples(st.floats(0, 1e9), st.floats(0, 1e9)), max_size=20)
@@ -57,31 +54,11 @@ def test_any_line_is_inside_its_chart(points: list[tuple[float, float]], log: bo
         assert 0 <= float(y) <= HEIGHT
 
 
-def test_a_path_has_any_number_of_points() -> None:
-    path = curve([(0, 0.04), *((x / 100, 1.25) for x in range(5000))], "blue line")
-    assert 'd="M0 0.0L0 1.2L0 1.2' in path
-    assert path.endswith('L500 1.2" class="blue line"/></svg>')
-    assert 'd="M0 1.0H10V2.0H20V3.0"' in curve([(0, 1), (1, 2), (2, 3)], "blue line", steps=True)
-    assert 'd="M0 1.0L10 2.0Z"' in curve([(0, 1), (1, 2)], "blue area")
-
-
 def test_texts_in_a_drawing_are_escaped() -> None:
     shape = group(0, [text(0, 0, "<b>\u202e&")], place='"><i>', title="</title>")
     assert "&lt;b&gt;\ufffd&amp;" in shape
     assert 'href="#&#34;&gt;&lt;i&gt;"' in shape
     assert "<title>&lt;/title&gt;</title>" in shape
-
-
-def test_spans_are_visible_however_short_they_are() -> None:
-    layers = [Layer("a", "blue", [(0, 1.0, 1.0), (1, 0.0, 2.0)]), Layer("b", "red", [])]
-    figure = span_figure("title", layers, 300, start=0.0, end=2.0, unit=SECONDS, label="label")
-    assert [key.words for key in figure.keys] == ["a", "b"]
-    assert figure.drawing.shapes.count("<g ") == 300
-    assert re.findall(r'<rect x="(.*?)%" width="(.*?)%"', figure.drawing.shapes) == [
-        ("50", "0.1"),
-        ("0", "100"),
-    ]
-    assert figure.drawing.height >= 300 * MIN_ROW
 
 
 def test_a_name_is_on_the_side_with_more_room() -> None:

@@ -56,7 +56,3 @@ def test_a_picture_is_written_the_same_each_time(tmp_path: Path) -> None:
     check_picture(tmp_path / "a.SVG")
     with pytest.raises(SettingError, match=r"ends in \.svg, found 'a\.png'"):
         check_picture(tmp_path / "a.png")
-
-
-def test_a_picture_without_charts_is_empty() -> None:
-    assert ElementTree.fromstring(Picture("nothing", ()).svg()).findall(f"{SVG}g") == []

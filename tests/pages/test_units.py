@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.pages.units import Unit, moment, shown, time_unit
+from forebay.pages.units import Unit, moment, shown
 
 MS = Unit("ms", 1000.0)
 
@@ -28,16 +28,6 @@ MS = Unit("ms", 1000.0)
 )
 def test_numbers_have_three_digits_and_their_unit(value: float, unit: Unit | None, words: str) -> None:
     assert shown(value, unit).removesuffix(" ms") == words.removesuffix(" ms")
-
-
-def test_the_unit_follows_the_times() -> None:
-    assert [time_unit(most_s).name for most_s in (60.0, 2.0, 1.9, 0.002, 0.0001)] == [
-        "s",
-        "s",
-        "ms",
-        "ms",
-        "µs",
-    ]
 
 
 def test_moments_are_in_utc() -> None:

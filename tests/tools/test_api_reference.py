@@ -6,7 +6,7 @@ import inspect
 import re
 
 import pytest
-from tools.api_reference import FOLDER, METHODS, NOTE, TYPES, pages
+from tools.api_reference import FOLDER, NOTE, pages
 
 import forebay as fb
 from forebay import testing
@@ -55,17 +55,3 @@ def test_every_argument_is_explained_and_none_that_there_is_not(name: str) -> No
     assert explained(name) <= arguments | attributes(PUBLIC[name])
     if name not in AS_READ_JSONL | {"newest_checkpoint"}:
         assert arguments <= explained(name)
-
-
-def test_every_method_on_the_pages_has_a_docstring() -> None:
-    for name, methods in METHODS.items():
-        for method in methods:
-            assert inspect.getdoc(getattr(PUBLIC[name], method)), f"{name}.{method}"
-
-
-def test_a_signature_shows_defaults_and_what_short_names_stand_for() -> None:
-    page = pages()["forebay.md"]
-    assert ' ordering: Literal["unordered", "key"] = "unordered",' in page
-    assert " sampling: Sampling = Sampling()," in page
-    assert " late_s: float = ...," in page
-    assert all(f"- `{name}` is `" in page for name in TYPES)

@@ -18,7 +18,6 @@ from forebay.pipeline.load import load_spec
 from forebay.pipeline.spec import PipelineSpec
 
 ROOT = Path(__file__).parents[2]
-DOC = ROOT / "docs" / "pipeline.md"
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 
 
@@ -44,20 +43,6 @@ def test_no_table_of_keys_is_on_a_page_twice(page: str) -> None:
     headings = re.findall(r"^### .*$", text, re.M)
     assert len(tables) == len(set(tables))
     assert len(headings) == len(set(headings))
-
-
-def test_kinds_of_a_mapping_share_keys_by_a_link() -> None:
-    text = DOC.read_text(encoding="utf-8")
-    csv = text.partition("### `source` with `type: csv`\n")[2].partition("\n### ")[0]
-    assert "`time`, `time_format`, " in csv
-    assert " of [`source` with `type: jsonl`](#source-with-type-jsonl), and:\n" in csv
-    assert re.findall(r"^\| `(\w+)` ", csv, re.M) == ["delimiter", "columns"]
-
-
-def test_the_place_of_a_secret_needs_no_table() -> None:
-    text = DOC.read_text(encoding="utf-8")
-    assert "| `api_key` | `{env: NAME}` or `{file: PATH}` or null | `null` |" in text
-    assert "### `engine.api_key`" not in text
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

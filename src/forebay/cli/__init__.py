@@ -20,9 +20,9 @@ from forebay.cli.bench import bench
 from forebay.cli.demo.command import demo
 from forebay.cli.deploy import deploy
 from forebay.cli.engine import engine
-from forebay.cli.fleet import fleet
-from forebay.cli.gateway import gateway
+from forebay.cli.fleet import fleet, gateway
 from forebay.cli.init import init
+from forebay.cli.options import option
 from forebay.cli.output import Command, errors_console, say
 from forebay.cli.plan import plan
 from forebay.cli.run import RunCommand, run
@@ -67,8 +67,7 @@ def _show_version(wanted: bool) -> None:
 
 def _forebay(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+        bool, option("Show the version and exit.", "--version", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     """Stateful, continuous, exactly-once LLM inference over event streams."""
@@ -109,13 +108,14 @@ def serve(app: typer.Typer) -> None:
         os.umask(load_settings().umask)
         app()
     except ForebayError as error:
-        _complain(str(error))
+        say(errors_console(), f"forebay: {error}", style="red")
         raise SystemExit(USAGE_STATUS if isinstance(error, SettingError) else FAILED_STATUS) from None
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in FLINK_PACKAGES:
             raise
-        _complain(f"{package} is not installed: run `forebay doctor` to see how to install it")
+        fix = "run `forebay doctor` to see how to install it"
+        say(errors_console(), f"forebay: {package} is not installed: {fix}", style="red")
         raise SystemExit(FAILED_STATUS) from None
     except KeyboardInterrupt:
         raise SystemExit(TERMINATED_STATUS if ended_by else INTERRUPTED_STATUS) from None
@@ -133,7 +133,3 @@ def _silence_libraries() -> None:
         logging.lastResort.setFormatter(PlainFormatter())
     # Py4J logs Ctrl-C with a traceback before raising it.
     logging.getLogger().addFilter(lambda record: "while sending command" not in str(record.msg))
-
-
-def _complain(message: str) -> None:
-    say(errors_console(), f"forebay: {message}", style="red")

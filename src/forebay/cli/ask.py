@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,8 +11,10 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
+import orjson
 import typer
 
+from forebay.cli.options import ApiKeyEnv, ModelName, option
 from forebay.cli.output import STDOUT, check_json, errors_console, say
 from forebay.errors import SettingError
 from forebay.settings import load_settings
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from forebay.pipeline.spec import PipelineSpec
-    from forebay.records import Result
 
 MAX_SCHEMA_BYTES = 1 << 20
 MAX_CHOICES = 1000
@@ -38,41 +40,30 @@ def ask(
     prompt: Annotated[str, typer.Argument(help="Template of the prompt, such as 'In a word: {{ text }}'.")],
     *,
     schema: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="JSON schema that the answers must satisfy.")
+        Path | None, option("JSON schema that the answers must satisfy.", metavar="FILE")
     ] = None,
-    choices: Annotated[
-        str | None,
-        typer.Option(metavar="A,B,C", help="Each answer is one of these."),
-    ] = None,
+    choices: Annotated[str | None, option("Each answer is one of these.", metavar="A,B,C")] = None,
     engine: Annotated[
-        list[str] | None,
-        typer.Option(help="URL of an engine; may be repeated; otherwise a local one is started."),
+        list[str] | None, option("URL of an engine; may be repeated; otherwise a local one is started.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Model name, if the engine serves several.")] = None,
-    api_key_env: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Environment variable that holds the engine's API key.")
-    ] = None,
-    capacity: Annotated[
-        int, typer.Option(min=1, max=10_000, help="Maximum number of requests in flight.")
-    ] = 32,
+    model: ModelName = None,
+    api_key_env: ApiKeyEnv = None,
+    capacity: Annotated[int, option("Maximum number of requests in flight.", min=1, max=10_000)] = 32,
     set: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="A pipeline setting, such as sampling.max_tokens=20."),
+        list[str] | None, option("A pipeline setting, such as sampling.max_tokens=20.", metavar="KEY=VALUE")
     ] = None,
     input_kind: Annotated[
-        InputKind,
-        typer.Option("--input", help="Format of the lines: JSON objects, or texts (field `text`)."),
+        InputKind, option("Format of the lines: JSON objects, or texts (field `text`).", "--input")
     ] = InputKind.auto,
     unordered: Annotated[
-        bool, typer.Option("--unordered", help="Print answers as they arrive, not in the order of the lines.")
+        bool, option("Print answers as they arrive, not in the order of the lines.", "--unordered")
     ] = False,
     json: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Write each result as a line of JSON to FILE, or instead of the text to standard output.",
             "--json",
             metavar="[FILE]",
-            help="Write each result as a line of JSON to FILE. With - or without FILE: to standard output, "
-            "instead of the text.",
         ),
     ] = None,
 ) -> None:
@@ -83,19 +74,10 @@ def ask(
     """
     check_json(json)
     document = _document(prompt, _schema_of(schema, choices), model, api_key_env, capacity)
-    console = errors_console()
     if sys.stdin.isatty():
-        say(console, "Reading lines from the terminal; end with Ctrl-D.")
+        say(errors_console(), "Reading lines from the terminal; end with Ctrl-D.")
     try:
-        failed = _run(
-            document,
-            set or [],
-            engine or [],
-            kind=input_kind,
-            json=json,
-            console=console,
-            ordered=not unordered,
-        )
+        failed = _run(document, set or [], engine or [], input_kind, json, ordered=not unordered)
     except BrokenPipeError:
         # The reader is gone, as after `| head`. Do not try to flush the rest of the buffer.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -108,14 +90,11 @@ def _run(
     document: dict[str, Any],
     values: Sequence[str],
     engine: Sequence[str],
-    *,
     kind: InputKind,
     json: str | None,
-    console: Console,
+    *,
     ordered: bool,
 ) -> int:
-    import asyncio
-
     from forebay.documents import known_paths
     from forebay.engine.launch import ConsoleProgress, local_replicas
     from forebay.pipeline.inference import served_by
@@ -124,14 +103,15 @@ def _run(
     from forebay.pipeline.spec import PipelineSpec
 
     given = set_values(document, values, known_paths(PipelineSpec, document))
+    console = errors_console()
     spec = parse_spec(document, base=Path.cwd(), name="forebay ask", given=given)
     check_secrets(spec, here=True)
-    with ExitStack() as open_:
+    with ExitStack() as stack:
         if not engine and spec.engine.replicas() is None:
             place = local_replicas(settings=load_settings(), progress=ConsoleProgress(console))
-            engine = list(open_.enter_context(place))
+            engine = list(stack.enter_context(place))
         served = served_by(spec, engine, lambda words, waited_s: say(console, words))
-        lines = sys.stdout if json is None or json == STDOUT else open_.enter_context(open(json, "w"))
+        lines = sys.stdout if json is None or json == STDOUT else stack.enter_context(open(json, "w"))
         texts = None if json == STDOUT else sys.stdout
         writer = _Writer(None if json is None else lines, texts, console)
         asyncio.run(_answer(spec, served, kind, writer, ordered=ordered))
@@ -141,7 +121,6 @@ def _run(
 async def _answer(
     spec: PipelineSpec, served: Any, kind: InputKind, writer: _Writer, *, ordered: bool
 ) -> None:
-
     from forebay.flink.metrics import InferenceCounters
     from forebay.flink.request_handler import RequestHandler
     from forebay.pipeline.ask import Lines, answers, events
@@ -171,7 +150,9 @@ class _Writer:
     def write(self, answer: Any) -> None:
         from forebay.connectors.formats import result_json
         from forebay.engine.answer import CUT
+        from forebay.json_numbers import dump_json
         from forebay.records import DeadLetter
+        from forebay.untrusted_text import replace_controls
 
         if isinstance(answer, DeadLetter):
             self.failed += 1
@@ -183,31 +164,19 @@ class _Writer:
         if self._lines is not None:
             print(result_json(answer), file=self._lines, flush=True)
         if self._texts is not None:
-            print(_text_of(answer), file=self._texts, flush=True)
-
-
-def _text_of(result: Result) -> str:
-    """The answer on one line without terminal control characters, as text or JSON."""
-    from forebay.json_numbers import dump_json
-    from forebay.untrusted_text import replace_controls
-
-    answer = result.answer
-    text = answer if isinstance(answer, str) else dump_json(answer).decode()
-    return replace_controls(" ".join(text.split("\n")))
+            text = answer.answer
+            text = text if isinstance(text, str) else dump_json(text).decode()
+            # One line without terminal control characters.
+            print(replace_controls(" ".join(text.split("\n"))), file=self._texts, flush=True)
 
 
 def _document(
     prompt: str, schema: Mapping[str, Any] | None, model: str | None, api_key_env: str | None, capacity: int
 ) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "name": "ask",
-        # Not used: lines come from standard input, answers go to standard output.
-        "source": {"type": "generator"},
-        "sink": {"type": "stdout"},
-        "prompt": prompt,
-        "capacity": capacity,
-        "engine": {"model": model},
-    }
+    # Not used: lines come from standard input, answers go to standard output.
+    ends = {"source": {"type": "generator"}, "sink": {"type": "stdout"}}
+    document: dict[str, Any] = {"name": "ask", **ends, "prompt": prompt, "capacity": capacity}
+    document["engine"] = {"model": model}
     if schema is not None:
         document["output"] = {"schema": schema}
     if api_key_env is not None:
@@ -216,7 +185,7 @@ def _document(
 
 
 def _schema_of(file: Path | None, choices: str | None) -> Mapping[str, Any] | None:
-    import orjson
+    from forebay.files import read_bytes
 
     if file is not None and choices is not None:
         raise SettingError("--choices: not allowed with --schema; use one of them")
@@ -229,8 +198,6 @@ def _schema_of(file: Path | None, choices: str | None) -> Mapping[str, Any] | No
         return {"type": "string", "enum": names}
     if file is None:
         return None
-    from forebay.files import read_bytes
-
     data = read_bytes(file, MAX_SCHEMA_BYTES, f"--schema: {file}")
     try:
         schema = orjson.loads(data)

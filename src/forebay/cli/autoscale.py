@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import socket
 import time
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forebay.cli.output import Command, Group
+from forebay.cli.options import option
+from forebay.cli.output import Command, Group, log_to_stderr
 from forebay.errors import SettingError
-from forebay.untrusted_text import PlainFormatter
 
 if TYPE_CHECKING:
     from forebay.deploy.controller.decision import Decider
 
 POOL = re.compile(r"(?P<name>[^=]+)(=(?P<parts>[1-9][0-9]{0,4}))?")
 
-RequestsPerReplica = Annotated[
-    int, typer.Option(min=1, help="Target number of requests in flight per replica.")
-]
+RequestsPerReplica = Annotated[int, option("Target number of requests in flight per replica.", min=1)]
 SettleS = Annotated[
-    float,
-    typer.Option(min=0, max=3600, help="Scale down only after fewer replicas were enough for this long."),
+    float, option("Scale down only after fewer replicas were enough for this long.", min=0, max=3600)
 ]
-IntervalS = Annotated[float, typer.Option(min=0.1, max=60, help="Pause between two rounds, in seconds.")]
+IntervalS = Annotated[float, option("Pause between two rounds, in seconds.", min=0.1, max=60)]
 
 autoscale = typer.Typer(
     cls=Group, help="Scale replicas to the load of a pipeline and a gateway.", no_args_is_help=True
 )
-
-
-@autoscale.callback()
-def _autoscale() -> None:
-    """Scale replicas to the load of a pipeline and a gateway."""
 
 
 @autoscale.command(cls=Command)
@@ -50,22 +44,22 @@ def kubernetes(
         ),
     ],
     *,
-    max: Annotated[int, typer.Option(min=1, help="Maximum replicas, over all Deployments.")],
+    max: Annotated[int, option("Maximum replicas, over all Deployments.", min=1)],
     pods: Annotated[
-        str | None, typer.Option(help="Label selector of the pipeline's pods; their metrics are read.")
+        str | None, option("Label selector of the pipeline's pods; their metrics are read.")
     ] = None,
     gateway_pods: Annotated[
-        str | None, typer.Option(help="Label selector of the gateway's pods; their metrics are read.")
+        str | None, option("Label selector of the gateway's pods; their metrics are read.")
     ] = None,
-    min: Annotated[int, typer.Option(min=0, help="Minimum replicas, over all Deployments.")] = 1,
+    min: Annotated[int, option("Minimum replicas, over all Deployments.", min=0)] = 1,
     requests_per_replica: RequestsPerReplica = 32,
     settle_s: SettleS = 60.0,
     interval_s: IntervalS = 2.0,
     context: Annotated[
-        str | None, typer.Option(help="Context of the kubeconfig; default: the current one, or this pod's.")
+        str | None, option("Context of the kubeconfig; default: the current one, or this pod's.")
     ] = None,
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Namespace; default: the context's.")
+        str | None, option("Namespace; default: the context's.", "--namespace", "-n")
     ] = None,
 ) -> None:
     """Scale Deployments to the number of replicas that the metrics of a pipeline and a gateway call for.
@@ -84,10 +78,9 @@ def kubernetes(
     if pods is None and gateway_pods is None:
         raise SettingError("--pods, --gateway-pods: expected at least one of them, found none")
     limits = ScalingLimits(min, max)
-    scaling = ControllerScaling(
-        _parts(deployments), pods, limits, requests_per_replica, settle_s, gateway_pods
-    )
-    _log_to_stderr()
+    parts = _parts(deployments)
+    scaling = ControllerScaling(parts, pods, limits, requests_per_replica, settle_s, gateway_pods)
+    log_to_stderr()
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     config = find_cluster(context)
     with open_client(config) as http:
@@ -119,23 +112,20 @@ def _parts(deployments: list[str]) -> dict[str, int]:
 def ray(
     fleet: Annotated[Path, typer.Argument(help="A fleet file (YAML).", metavar="FLEET")],
     *,
-    max: Annotated[int, typer.Option(min=1, help="Maximum replicas.")],
+    max: Annotated[int, option("Maximum replicas.", min=1)],
     metrics: Annotated[
         list[str] | None,
-        typer.Option(
-            help="URL of the pipeline's Prometheus metrics; every address of the name is read. "
-            "May be repeated."
-        ),
+        option("URL of the pipeline's metrics; every address of its name is read. May be repeated."),
     ] = None,
     gateway_metrics: Annotated[
-        list[str] | None, typer.Option(help="URL of the gateway's metrics, likewise. May be repeated.")
+        list[str] | None, option("URL of the gateway's metrics, likewise. May be repeated.")
     ] = None,
-    min: Annotated[int, typer.Option(min=0, help="Minimum replicas.")] = 1,
+    min: Annotated[int, option("Minimum replicas.", min=0)] = 1,
     requests_per_replica: RequestsPerReplica = 32,
     settle_s: SettleS = 60.0,
     interval_s: IntervalS = 2.0,
     address: Annotated[
-        str | None, typer.Option(help="Address of the cluster's dashboard; default: the one in the file.")
+        str | None, option("Address of the cluster's dashboard; default: the one in the file.")
     ] = None,
 ) -> None:
     """Scale a fleet on Ray to the number of replicas that the metrics of a pipeline and a gateway call for.
@@ -143,8 +133,6 @@ def ray(
     Runs until Ctrl-C or SIGTERM. The loads of pipeline and gateway add up; while one is unknown, no replica
     is removed. Run only one per fleet: Serve cannot tell two of them apart.
     """
-    import asyncio
-
     from forebay.deploy.controller.decision import Decider
     from forebay.deploy.controller.scrape import shown
     from forebay.deploy.ray.config import load_fleet
@@ -155,42 +143,27 @@ def ray(
     read = {"--metrics": metrics or [], "--gateway-metrics": gateway_metrics or []}
     if not any(read.values()):
         raise SettingError(f"{', '.join(read)}: expected at least one of them, found none")
-    for option, urls in read.items():
+    for name, urls in read.items():
         for url in urls:
             if not url.startswith(("http://", "https://")):
-                raise SettingError(f"{option}: expected an http:// address, found {shown(url)[:200]!r}")
+                raise SettingError(f"{name}: expected an http:// address, found {shown(url)[:200]!r}")
     spec = load_fleet(fleet, (), address)
-    _log_to_stderr()
+    log_to_stderr()
     asyncio.run(_scale_on_ray(spec.address, spec.name, read, decider, interval_s))
 
 
 async def _scale_on_ray(
     address: str, name: str, read: dict[str, list[str]], decider: Decider, interval_s: float
 ) -> None:
-    import asyncio
-    from functools import partial
-
     import aiohttp
 
     from forebay.clock import SystemClock
     from forebay.deploy.ray.autoscale import RayScaler, read_text
 
     async with aiohttp.ClientSession() as http:
-        scaler = RayScaler(
-            address,
-            name,
-            read["--metrics"],
-            decider,
-            SystemClock(),
-            partial(read_text, http),
-            gateway_metrics=read["--gateway-metrics"],
-        )
+        urls, gateways, clock = read["--metrics"], read["--gateway-metrics"], SystemClock()
+        text_of = partial(read_text, http)
+        scaler = RayScaler(address, name, urls, decider, clock, text_of, gateway_metrics=gateways)
         while True:
             await scaler.round()
             await asyncio.sleep(interval_s)
-
-
-def _log_to_stderr() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])

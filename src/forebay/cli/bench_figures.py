@@ -1,20 +1,74 @@
-"""Terminal output of `forebay bench serve` and `forebay bench report`."""
+"""Terminal output of measured requests: progress, figures, failures."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from forebay.cli.output import say
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
+    from forebay.bench.client import LoadProgress
     from forebay.bench.report.document import MeasuredRun
 
 MAX_CAUSES = 5
 MAX_REMARKS = 20
+
+
+@contextmanager
+def progress_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
+    """Yields a function that draws a text, the total and what is done, on the caller's thread."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(
+        *columns, console=console, auto_refresh=False, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("")
+
+        def draw(words: str, total: int, done: int) -> None:
+            bar.update(task, description=words, total=total, completed=done)
+            bar.refresh()
+
+        yield draw
+
+
+@contextmanager
+def run_progress(console: Console, runs: int) -> Iterator[Callable[[LoadProgress], None] | None]:
+    if not console.is_terminal:
+        yield None
+        return
+    run, last = 1, 0
+    with progress_bar(console) as draw:
+
+        def show(progress: LoadProgress) -> None:
+            nonlocal run, last
+            if progress.sent < last:
+                run += 1
+            last = progress.sent
+            failed = f", {progress.failed} failed" if progress.failed else ""
+            in_flight = f"{progress.sent - progress.ended} in flight{failed}"
+            draw(f"{run}/{runs}: {progress.passed_s:.0f} s, {in_flight}", progress.requests, progress.ended)
+
+        yield show
+
+
+def figures_table(header: Sequence[str], rows: Iterable[Iterable[str]], wrapped: Sequence[int] = ()) -> Table:
+    """A table with numbers to the right, except in the first column and those that are wrapped."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for place, title in enumerate(header):
+        left = place == 0 or place in wrapped
+        table.add_column(title, justify="left" if left else "right", no_wrap=place not in wrapped)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def show_runs(runs: Sequence[MeasuredRun], console: Console) -> None:
@@ -25,24 +79,18 @@ def show_runs(runs: Sequence[MeasuredRun], console: Console) -> None:
 
 
 def show_loads(runs: Sequence[MeasuredRun], console: Console) -> None:
-    from rich.table import Table
-
     from forebay.bench.report.figures_table import PLUS_MINUS, has_repeats, loads, loads_table
 
     named = loads(runs)
     header, rows = loads_table(named)
     # Failures are printed below, with causes.
     shown = [place for place, title in enumerate(header) if title != "failed"]
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for place in shown:
-        words = header[place] in ("load", "")
-        # Titles may use two lines to fit all columns on a terminal.
-        title = header[place] if words else header[place].replace(" ", "\n")
-        table.add_column(title, justify="left" if words else "right", no_wrap=not words)
-    for row in rows:
-        table.add_row(*(row[place].replace(" ± ", "±") for place in shown))
+    # Titles may use two lines to fit all columns on a terminal.
+    titles = [header[place].replace(" ", "\n") for place in shown]
+    texts = [number for number, title in enumerate(titles) if title in ("load", "")]
+    cells = ([row[place].replace(" ± ", "±") for place in shown] for row in rows)
     say(console, "")
-    console.print(table)
+    console.print(figures_table(titles, cells, texts))
     if has_repeats(named):
         say(console, PLUS_MINUS)
     remarks = [line for load, own in named for line in _remarks(load, own)]
@@ -60,8 +108,6 @@ def _remarks(load: str, own: Sequence[MeasuredRun]) -> Iterator[str]:
 
 
 def show_run(measured: MeasuredRun, console: Console) -> None:
-    from rich.table import Table
-
     from forebay.bench.report.figures_table import HEADER, NARROW, figure_rows, load_name
 
     figures, verdict = measured.figures, measured.verdict
@@ -86,13 +132,8 @@ def show_run(measured: MeasuredRun, console: Console) -> None:
     if figures.goodput is not None and figures.good_requests_per_s is not None:
         rates.append(f"goodput {figures.goodput:.1%}, {figures.good_requests_per_s:.2f} requests/s")
     say(console, "; ".join(rates))
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for place in NARROW:
-        table.add_column(HEADER[place], justify="right" if place else "left", no_wrap=True)
-    for row in figure_rows(figures):
-        table.add_row(*(row[place] for place in NARROW))
-    if table.rows:
-        console.print(table)
+    if rows := [[row[place] for place in NARROW] for row in figure_rows(figures)]:
+        console.print(figures_table([HEADER[place] for place in NARROW], rows))
 
 
 def _faults(measured: MeasuredRun) -> Iterator[str]:

@@ -4,26 +4,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import orjson
 import typer
 
-from forebay.cli.bench_figures import show_runs
-from forebay.cli.bench_progress import run_progress
+from forebay.cli.bench_figures import run_progress, show_runs
+from forebay.cli.options import (
+    LOAD,
+    REPORT,
+    Burstiness,
+    BurstsOf,
+    EvenGaps,
+    HtmlFile,
+    Processes,
+    Ramp,
+    Speed,
+    TraceFile,
+    option,
+)
 from forebay.cli.output import (
     JsonFile,
-    check_distinct,
-    check_json,
-    check_writable,
+    blamed,
+    check_outputs,
     errors_console,
+    json_path,
     results_console,
     shows_text,
+    write_file,
     write_json,
-    write_page,
 )
-from forebay.cli.schedule_options import LOAD, Burstiness, BurstsOf, EvenGaps, Ramp, Speed
 from forebay.errors import ForebayError, SettingError
 from forebay.settings import SecretRef, read_secret
 
@@ -44,166 +57,82 @@ class Protocol(str, Enum):
     triton_trtllm = "triton-trtllm"
 
 
-SERVER, REQUESTS, REPORT = "Server", "What to send", "Report"
+SERVER, REQUESTS = "Server", "What to send"
 
 
 def serve(
     url: Annotated[str, typer.Argument(help="The server, such as http://127.0.0.1:8100.")],
     *,
     protocol: Annotated[
-        Protocol,
-        typer.Option(
-            help="openai: /v1/completions; chat: /v1/chat/completions; tgi; triton, with its vLLM or "
-            "TensorRT-LLM backend.",
-            rich_help_panel=SERVER,
-        ),
+        Protocol, option("openai: /v1/completions; chat: /v1/chat/completions; tgi; triton.", panel=SERVER)
     ] = Protocol.openai,
-    model: Annotated[
-        str | None, typer.Option(help="Model name, if the server has more than one.", rich_help_panel=SERVER)
-    ] = None,
+    model: Annotated[str | None, option("Model name, if the server has more than one.", panel=SERVER)] = None,
     api_key_env: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Environment variable that holds the server's API key.",
-            rich_help_panel=SERVER,
-        ),
+        option("Environment variable that holds the server's API key.", panel=SERVER, metavar="NAME"),
     ] = None,
     extra: Annotated[
         str | None,
-        typer.Option(
-            metavar="JSON",
-            help="Extra fields of each request, such as '{\"top_p\": 0.9}'.",
-            rich_help_panel=SERVER,
-        ),
+        option("Extra fields of each request, such as '{\"top_p\": 0.9}'.", panel=SERVER, metavar="JSON"),
     ] = None,
-    timeout: Annotated[
-        float, typer.Option(help="Timeout of one answer, in seconds.", rich_help_panel=SERVER)
-    ] = 600.0,
+    timeout: Annotated[float, option("Timeout of one answer, in seconds.", panel=SERVER)] = 600.0,
     rate: Annotated[
         list[float] | None,
-        typer.Option(
-            help="Requests per second, with exponential gaps (Poisson); inf: all at once. May be repeated: "
-            "one run each.",
-            rich_help_panel=LOAD,
-        ),
+        option("Requests per second (Poisson); inf: all at once. May be repeated: one run each.", panel=LOAD),
     ] = None,
     concurrency: Annotated[
         list[int] | None,
-        typer.Option(
-            help="Closed loop: number of requests at a time (default: 8). May be repeated: one run each.",
-            rich_help_panel=LOAD,
+        option(
+            "Requests at a time, in a closed loop (default: 8). May be repeated: one run each.", panel=LOAD
         ),
     ] = None,
     burstiness: Burstiness = None,
     constant: EvenGaps = False,
     ramp: Ramp = None,
     bursts: BurstsOf = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Use arrivals, lengths and shared prefixes of a trace in Mooncake's or Azure's format.",
-            rich_help_panel=LOAD,
-        ),
-    ] = None,
+    trace: TraceFile = None,
     speed: Speed = 1.0,
     requests: Annotated[
-        int | None,
-        typer.Option(help="Number of requests (default: 100, or all in the file).", rich_help_panel=LOAD),
+        int | None, option("Number of requests (default: 100, or all in the file).", panel=LOAD)
     ] = None,
     seconds: Annotated[
-        float | None,
-        typer.Option(help="With --rate, instead of --requests: duration of the load.", rich_help_panel=LOAD),
+        float | None, option("With --rate, instead of --requests: duration of the load.", panel=LOAD)
     ] = None,
-    repeats: Annotated[
-        int, typer.Option(min=1, max=100, help="Runs per load, each with another seed.", rich_help_panel=LOAD)
-    ] = 1,
-    seed: Annotated[int, typer.Option(help="Seed of times and lengths.", rich_help_panel=LOAD)] = 0,
+    repeats: Annotated[int, option("Runs per load, each with another seed.", panel=LOAD, min=1, max=100)] = 1,
+    seed: Annotated[int, option("Seed of times and lengths.", panel=LOAD)] = 0,
     prompt_tokens: Annotated[
-        str,
-        typer.Option(
-            metavar="LENGTHS",
-            help="Length of prompts: 512, 100-200 or exp:MEAN:LIMIT.",
-            rich_help_panel=REQUESTS,
-        ),
+        str, option("Length of prompts: 512, 100-200 or exp:MEAN:LIMIT.", panel=REQUESTS, metavar="LENGTHS")
     ] = "512",
     output_tokens: Annotated[
         str | None,
-        typer.Option(
-            metavar="LENGTHS",
-            help="Length of answers, in the same format (default: 128).",
-            rich_help_panel=REQUESTS,
-        ),
+        option("Length of answers, in the same format (default: 128).", panel=REQUESTS, metavar="LENGTHS"),
     ] = None,
     exact: Annotated[
         bool | None,
-        typer.Option(
-            "--exact/--at-most",
-            help="Whether answers must have exactly that length, or may end earlier.",
-            rich_help_panel=REQUESTS,
-        ),
+        option("Whether answers have exactly or at most that length.", "--exact/--at-most", panel=REQUESTS),
     ] = None,
     prefix: Annotated[
         str | None,
-        typer.Option(
-            metavar="GROUPS:TOKENS",
-            help="Prompts start with one of GROUPS prefixes of TOKENS tokens.",
-            rich_help_panel=REQUESTS,
-        ),
+        option("Each prompt starts with one of GROUPS prefixes.", panel=REQUESTS, metavar="GROUPS:TOKENS"),
     ] = None,
     turns: Annotated[
-        int | None,
-        typer.Option(
-            help="Sessions of this many turns; each prompt contains the ones before.",
-            rich_help_panel=REQUESTS,
-        ),
+        int | None, option("Sessions of this many turns; prompts contain earlier ones.", panel=REQUESTS)
     ] = None,
     data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="JSON lines with prompt and output_tokens.",
-            rich_help_panel=REQUESTS,
-        ),
+        Path | None, option("JSON lines with prompt and output_tokens.", panel=REQUESTS, metavar="FILE")
     ] = None,
     sharegpt: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Conversations in ShareGPT's format.", rich_help_panel=REQUESTS),
+        Path | None, option("Conversations in ShareGPT's format.", panel=REQUESTS, metavar="FILE")
     ] = None,
-    slo_ttft_ms: Annotated[
-        float | None,
-        typer.Option(help="Objective for goodput: time to the first token.", rich_help_panel=REPORT),
-    ] = None,
-    slo_tpot_ms: Annotated[
-        float | None,
-        typer.Option(help="Objective for goodput: time per further token.", rich_help_panel=REPORT),
-    ] = None,
-    slo_e2el_ms: Annotated[
-        float | None,
-        typer.Option(help="Objective for goodput: time to the whole answer.", rich_help_panel=REPORT),
-    ] = None,
-    process: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=PID",
-            help="Sample CPU and memory of a process on this machine and its children. May be repeated.",
-            rich_help_panel=REPORT,
-        ),
-    ] = None,
+    slo_ttft_ms: Annotated[float | None, option("Objective: time to the first token.", panel=REPORT)] = None,
+    slo_tpot_ms: Annotated[float | None, option("Objective: time per further token.", panel=REPORT)] = None,
+    slo_e2el_ms: Annotated[float | None, option("Objective: time to the whole answer.", panel=REPORT)] = None,
+    process: Processes = None,
     json: JsonFile = None,
     records: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write a line of JSON per request, in AIPerf's format.",
-            rich_help_panel=REPORT,
-        ),
+        Path | None, option("Write a line of JSON per request, as AIPerf does.", panel=REPORT, metavar="FILE")
     ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the report as an HTML page.", rich_help_panel=REPORT),
-    ] = None,
+    html: HtmlFile = None,
 ) -> None:
     """Measure a server under load: the arrival time of every token of every request.
 
@@ -212,38 +141,20 @@ def serve(
     """
     from forebay.bench.load.schedules import MAX_SECONDS
     from forebay.bench.report.document import Report, requests_path
-    from forebay.bench.serve import (
-        LoadOptions,
-        TargetOptions,
-        run_provenance,
-        run_sources,
-        serve_runs,
-    )
+    from forebay.bench.serve import LoadOptions, TargetOptions, run_provenance, run_sources, serve_runs
 
-    check_json(json)
-    for option, path in (("--records", records), ("--html", html)):
-        if path is not None:
-            check_writable(option, path)
-    document = None if json is None or not shows_text(json) else Path(json)
-    check_distinct(
-        {
-            "--json": document,
-            "the requests of --json": None if document is None else requests_path(document),
-            "--records": records,
-            "--html": html,
-        },
+    check_outputs(
+        json,
+        {"--records": records, "--html": html},
         {"--data": data, "--sharegpt": sharegpt, "--trace": trace},
+        ("requests", requests_path),
     )
     if not 0 < timeout <= MAX_SECONDS:
         raise SettingError(f"--timeout: expected more than 0 seconds, found {timeout:g}")
     processes = read_processes(process or ())
     key = _api_key(api_key_env)
     target = TargetOptions(
-        url=url,
-        protocol=protocol.value,
-        model=model,
-        api_key=key,
-        extra=_extra(extra),
+        url=url, protocol=protocol.value, model=model, api_key=key, extra=_extra(extra)
     ).target()
     if protocol in (Protocol.tgi, Protocol.triton_trtllm):
         # Neither can be asked for answers of an exact length.
@@ -270,12 +181,10 @@ def serve(
         repeats=repeats,
     ).plan(texts=protocol is not Protocol.openai)
     slo = _slo(slo_ttft_ms, slo_tpot_ms, slo_e2el_ms)
-    console = errors_console()
     found: list[MeasuredRun] = []
-    failure: ForebayError | None = None
-    interrupted = False
+    failure: BaseException | None = None
     try:
-        with run_progress(console, len(plans)) as on_progress:
+        with run_progress(errors_console(), len(plans)) as on_progress:
             for measured in serve_runs(
                 target,
                 plans,
@@ -286,37 +195,31 @@ def serve(
                 sources=lambda: run_sources(url, key, processes),
             ):
                 found.append(measured)
-    except ForebayError as error:
+    except (ForebayError, KeyboardInterrupt) as error:
         if not found:
             raise
         # Write the earlier runs before raising the error.
         failure = error
-    except KeyboardInterrupt:
-        if not found:
-            raise
-        interrupted = True
     report = Report("serve", tuple(found))
     _write(report, json, records, html)
     if shows_text(json):
         show_runs(found, results_console())
-    if failure is not None:
+    if isinstance(failure, ForebayError):
         raise failure
-    if interrupted or any(not measured.run.complete for measured in found):
+    if failure is not None or any(not measured.run.complete for measured in found):
         raise typer.Exit(INTERRUPTED_STATUS)
     if any(measured.verdict is not None and not measured.verdict.valid for measured in found):
         raise typer.Exit(INVALID_STATUS)
 
 
 def _write(report: Any, json: str | None, records: Path | None, html: Path | None) -> None:
-    import orjson
-
     from forebay.bench.report.document import document, write_report
     from forebay.bench.report.formats import aiperf_records
     from forebay.bench.report.html import report_page
     from forebay.files import write_atomic
 
-    if json is not None and shows_text(json):
-        write_report(Path(json), report)
+    if (path := json_path(json)) is not None:
+        write_report(path, report)
     else:
         write_json(json, document(report))
     try:
@@ -326,16 +229,16 @@ def _write(report: Any, json: str | None, records: Path | None, html: Path | Non
     except OSError as error:
         raise SettingError(f"cannot write the report: {error.strerror}") from None
     if html is not None:
-        write_page(html, report_page(report))
+        write_file("--html", html, report_page(report).encode())
 
 
 def _slo(ttft_ms: float | None, tpot_ms: float | None, e2el_ms: float | None) -> RequestSlo | None:
     from forebay.bench.metrics import RequestSlo
 
     given = {"--slo-ttft-ms": ttft_ms, "--slo-tpot-ms": tpot_ms, "--slo-e2el-ms": e2el_ms}
-    for option, value in given.items():
+    for name, value in given.items():
         if value is not None and not 0 < value < 1e9:
-            raise SettingError(f"{option}: expected more than 0 milliseconds, found {value:g}")
+            raise SettingError(f"{name}: expected more than 0 milliseconds, found {value:g}")
     seconds = [None if value is None else value / 1000 for value in given.values()]
     return None if seconds == [None] * 3 else RequestSlo(*seconds)
 
@@ -361,21 +264,16 @@ def _api_key(name: str | None) -> str | None:
     if not ENV_NAME.fullmatch(name):
         # Not quoted: the user may have passed the key itself.
         raise SettingError("--api-key-env: expected the name of an environment variable")
-    try:
+    with blamed("--api-key-env"):
         return read_secret(SecretRef(env=name))
-    except SettingError as error:
-        raise SettingError(f"--api-key-env: {error}") from None
 
 
 def _extra(text: str | None) -> dict[str, Any]:
-    import orjson
-
     if text is None:
         return {}
-    try:
+    found = None
+    with suppress(orjson.JSONDecodeError):
         found = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        found = None
     if not isinstance(found, dict):
         raise SettingError("--extra: expected a JSON object")
     return found

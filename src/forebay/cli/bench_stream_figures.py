@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from forebay.cli.bench_figures import progress_bar
 from forebay.cli.bench_serve import INTERRUPTED_STATUS, INVALID_STATUS
-from forebay.cli.output import results_console, say, shows_text, write_json, write_page
+from forebay.cli.output import json_path, results_console, say, shows_text, write_file, write_json
 from forebay.errors import ForebayError
 from forebay.untrusted_text import counted
 
@@ -75,14 +76,14 @@ def reported(
             raise
         failure = error
     document = {**stream_document(found, command), **more()}
-    if json is not None and shows_text(json):
-        write_stream(Path(json), found, document)
+    if (path := json_path(json)) is not None:
+        write_stream(path, found, document)
     else:
         write_json(json, document)
     if html is not None:
         from forebay.bench.report.html_stream import stream_page
 
-        write_page(html, stream_page(found, command))
+        write_file("--html", html, stream_page(found, command).encode())
     if shows_text(json):
         for measured in found:
             show_stream(measured, results_console())
@@ -99,23 +100,15 @@ def reported(
 
 @contextmanager
 def stream_progress(console: Console) -> Iterator[Callable[[float, StreamProgress], None]]:
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-    from rich.progress import Progress as Bar
+    with progress_bar(console) as draw:
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Bar(
-        *columns, console=console, auto_refresh=False, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("")
-
-        def tell(passed_s: float, progress: StreamProgress) -> None:
+        def show(passed_s: float, progress: StreamProgress) -> None:
             lag = max(0, progress.due - progress.done)
             failed = f", {counted(progress.failed, 'dead letter')}" if progress.failed else ""
             words = f"{max(0.0, passed_s):.0f} s, {lag} not committed{failed}"
-            bar.update(task, description=words, total=progress.total, completed=progress.done)
-            bar.refresh()
+            draw(words, progress.total, progress.done)
 
-        yield tell
+        yield show
 
 
 def show_stream(measured: MeasuredStream, console: Console) -> None:
@@ -168,11 +161,9 @@ def headlines(measured: MeasuredStream) -> Iterator[str]:
             f"{measured.slo.within_s * 1000:g} ms"
         )
     for name, slope in figures.lag.items():
-        growth = (
-            ""
-            if slope is None
-            else f", grew by {slope.per_s:+.3f}/s (95 % interval {slope.low:+.3f} to {slope.high:+.3f})"
-        )
+        growth = ""
+        if slope is not None:
+            growth = f", grew by {slope.per_s:+.3f}/s (95 % interval {slope.low:+.3f} to {slope.high:+.3f})"
         yield f"lag, {noun}s not {name}: at most {figures.most_lag[name]}{growth}"
     failed = f", {figures.failed_checkpoints} failed" if figures.failed_checkpoints else ""
     yield f"{counted(figures.checkpoints, 'checkpoint')}{failed}"
@@ -200,21 +191,15 @@ def load_words(asked: Mapping[str, Any]) -> str:
     )
     pipeline = asked["pipeline"]
     window = f"; {pipeline['window']} windows" if pipeline.get("window") else ""
-    spans = (f" {name} {value:g} s" for name, value in _spans(pipeline))
+    lengths = ((name, pipeline.get(f"window_{name}_s")) for name in ("size", "step", "gap", "every"))
+    spans = (f" {name} {value:g} s" for name, value in lengths if value is not None)
     return (
         f"{pipeline['name']}: {counted(asked['events'], 'event')}, {kind} {settings}{window}{','.join(spans)}"
     )
 
 
-def _spans(pipeline: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for name in ("size", "step", "gap", "every"):
-        if (value := pipeline.get(f"window_{name}_s")) is not None:
-            yield name, value
-
-
 def _ms(found: Distribution) -> Iterator[str]:
-    values = [found.mean, *(found.percentiles.get(number) for number in PERCENTILES), found.maximum]
-    for value_s in values:
+    for value_s in (found.mean, *map(found.percentiles.get, PERCENTILES), found.maximum):
         yield "–" if value_s is None else f"{value_s * 1000:.1f}"
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from forebay.cli.options import option
 from forebay.cli.output import (
     Command,
     Group,
@@ -33,11 +35,6 @@ deploy = typer.Typer(
 )
 
 
-@deploy.callback()
-def _deploy() -> None:
-    """Deploy a pipeline or a gateway to Kubernetes, or a fleet to Ray."""
-
-
 @deploy.command(cls=Command)
 def kubernetes(
     pipeline: Annotated[
@@ -48,35 +45,26 @@ def kubernetes(
     ] = None,
     *,
     config: Annotated[
-        Path | None,
-        typer.Option(help="The deployment file; default: deploy.yaml next to the pipeline file."),
+        Path | None, option("The deployment file; default: deploy.yaml next to the pipeline file.")
     ] = None,
     set: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="Override a setting of the deployment file, such as pipeline.image=IMAGE; may be repeated.",
-        ),
+        option("Override a setting of the deployment file; may be repeated.", metavar="KEY=VALUE"),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Write the manifests and Dockerfiles into this folder.")
-    ] = None,
-    apply: Annotated[bool, typer.Option("--apply", help="Apply the manifests to the cluster.")] = False,
+    out: Annotated[Path | None, option("Write the manifests and Dockerfiles into this folder.")] = None,
+    apply: Annotated[bool, option("Apply the manifests to the cluster.", "--apply")] = False,
     remove: Annotated[
-        bool, typer.Option("--remove", help="Delete what was applied; state in its store is kept.")
+        bool, option("Delete what was applied; state in its store is kept.", "--remove")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Let the cluster check everything, without changes.")
+        bool, option("Let the cluster check everything, without changes.", "--dry-run")
     ] = False,
     force_conflicts: Annotated[
-        bool, typer.Option("--force-conflicts", help="Take over fields that someone else has set.")
+        bool, option("Take over fields that someone else has set.", "--force-conflicts")
     ] = False,
-    context: Annotated[
-        str | None, typer.Option(help="Context of the kubeconfig; default: the current one.")
-    ] = None,
+    context: Annotated[str | None, option("Context of the kubeconfig; default: the current one.")] = None,
     namespace: Annotated[
-        str | None,
-        typer.Option("--namespace", "-n", help="Namespace; default: the deployment file's."),
+        str | None, option("Namespace; default: the deployment file's.", "--namespace", "-n")
     ] = None,
     json: JsonFile = None,
 ) -> None:
@@ -152,21 +140,17 @@ def ray(
     *,
     set: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Override a setting of the fleet file; may be repeated."),
+        option("Override a setting of the fleet file; may be repeated.", metavar="KEY=VALUE"),
     ] = None,
-    address: Annotated[
-        str | None, typer.Option(help="Address of the cluster's dashboard; default: the file's.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write serve.yaml into this folder.")] = None,
-    apply: Annotated[
-        bool, typer.Option("--apply", help="Start or change the fleet, and wait until it runs.")
-    ] = False,
+    address: Annotated[str | None, option("Address of the cluster's dashboard; default: the file's.")] = None,
+    out: Annotated[Path | None, option("Write serve.yaml into this folder.")] = None,
+    apply: Annotated[bool, option("Start or change the fleet, and wait until it runs.", "--apply")] = False,
     replicas: Annotated[
-        int | None, typer.Option(min=0, max=1000, help="Scale a running fleet to this many replicas.")
+        int | None, option("Scale a running fleet to this many replicas.", min=0, max=1000)
     ] = None,
-    status: Annotated[bool, typer.Option("--status", help="Show the fleet.")] = False,
+    status: Annotated[bool, option("Show the fleet.", "--status")] = False,
     remove: Annotated[
-        bool, typer.Option("--remove", help="Remove the fleet after it has finished its requests.")
+        bool, option("Remove the fleet after it has finished its requests.", "--remove")
     ] = False,
     json: JsonFile = None,
 ) -> None:
@@ -208,11 +192,7 @@ async def _on_ray(spec: RayFleetSpec, action: str, replicas: int | None, *, show
     from forebay.deploy.ray.fleet import apply_fleet, as_document, fleet_status, remove_fleet, scale_fleet
     from forebay.deploy.ray.local_cluster import start_local_cluster, until_it_answers
 
-    console = errors_console()
-
-    def show(words: str) -> None:
-        say(console, words)
-
+    show = partial(say, errors_console())
     unnamed = action == "--apply" and "address" not in spec.model_fields_set
     started = unnamed and await asyncio.to_thread(start_local_cluster, spec.address, show)
     async with ServeRest(spec.address) as rest:
@@ -241,11 +221,8 @@ def _show_fleet(spec: RayFleetSpec, found: dict[str, Any] | None) -> None:
         say(console, f"{spec.name}: not found at {spec.address}")
         return
     states = ", ".join(f"{many} {state.lower()}" for state, many in found["replicas"].items()) or "none"
-    say(
-        console,
-        f"{spec.name}: {found['status'].lower()}; {counted(found['wanted'], 'replica')} wanted: {states}",
-    )
-    if found["message"]:
-        say(console, f"  {found['message']}")
-    for url in found["engines"]:
-        say(console, f"  {url}")
+    wanted = f"{counted(found['wanted'], 'replica')} wanted"
+    say(console, f"{spec.name}: {found['status'].lower()}; {wanted}: {states}")
+    for line in (found["message"], *found["engines"]):
+        if line:
+            say(console, f"  {line}")

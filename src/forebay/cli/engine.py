@@ -7,21 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forebay.cli.output import (
-    Command,
-    JsonFile,
-    check_json,
-    errors_console,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
+from forebay.cli.options import option
+from forebay.cli.output import Command, JsonFile, check_json, errors_console, folded_table, print_report, say
 from forebay.errors import SettingError
 from forebay.settings import load_settings
 from forebay.untrusted_text import counted
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from forebay.engine.launch import LocalReplica
 
 MAX_PORTS = 10
@@ -33,43 +27,29 @@ engine = typer.Typer(help="Local vLLM replicas.", no_args_is_help=True)
 def up(
     context: typer.Context,
     *,
-    replicas: Annotated[int, typer.Option(help="Number of replicas to start.")] = 1,
+    replicas: Annotated[int, option("Number of replicas to start.")] = 1,
     model: Annotated[
-        str,
-        typer.Option(
-            help="`default`, a directory, a hub's OWNER/NAME, or `random:NAME`: an architecture with random "
-            "weights, such as random:opt-125m."
-        ),
+        str, option("`default`, a directory, a hub's OWNER/NAME, or random weights, such as random:opt-125m.")
     ] = "default",
-    served_model_name: Annotated[str | None, typer.Option(help="Model name for requests.")] = None,
-    port_base: Annotated[int, typer.Option(help="First port to try.")] = 8100,
-    cores: Annotated[
-        str | None, typer.Option(help="Cores to divide among the replicas, such as 0-3,6.")
-    ] = None,
-    kv_cache_gib: Annotated[float | None, typer.Option(help="KV cache of each replica, in GiB.")] = None,
+    served_model_name: Annotated[str | None, option("Model name for requests.")] = None,
+    port_base: Annotated[int, option("First port to try.")] = 8100,
+    cores: Annotated[str | None, option("Cores to divide among the replicas, such as 0-3,6.")] = None,
+    kv_cache_gib: Annotated[float | None, option("KV cache of each replica, in GiB.")] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="Number type, such as float32; default: the processor's fastest.")
+        str | None, option("Number type, such as float32; default: the processor's fastest.")
     ] = None,
     max_model_len: Annotated[
         int | None,
-        typer.Option(
-            help="Maximum tokens of prompt and answer together; default: 8192, or the model's context "
-            "if that is shorter."
-        ),
+        option("Maximum tokens of prompt and answer; default: 8192, or the model's context if shorter."),
     ] = None,
-    max_num_seqs: Annotated[int, typer.Option(help="Maximum sequences in one batch.")] = 128,
-    eager: Annotated[bool, typer.Option(help="Start fast, without compiling first.")] = True,
-    timeout_s: Annotated[float, typer.Option(help="Maximum time to start, in seconds.")] = 600.0,
+    max_num_seqs: Annotated[int, option("Maximum sequences in one batch.")] = 128,
+    eager: Annotated[bool, option("Start fast, without compiling first.")] = True,
+    timeout_s: Annotated[float, option("Maximum time to start, in seconds.")] = 600.0,
     json: JsonFile = None,
 ) -> None:
     """Start replicas and leave them running. Arguments after `--` are passed to vLLM."""
-    from forebay.engine.launch import (
-        ConsoleProgress,
-        EngineOptions,
-        local_replicas,
-        machine_registry,
-        parse_cores,
-    )
+    from forebay.engine.launch import ConsoleProgress, EngineOptions, local_replicas, parse_cores
+    from forebay.engine.launch import machine_registry as registry_of
 
     check_json(json)
     settings = load_settings()
@@ -86,7 +66,7 @@ def up(
         extra=tuple(context.args),
         timeout_s=timeout_s,
     )
-    running = [replica for replica in machine_registry(settings).read() if replica.kept and replica.alive]
+    running = [replica for replica in registry_of(settings).read() if replica.kept and replica.alive]
     if running:
         raise SettingError(
             f"{counted(len(running), 'replica is', 'replicas are')} already running; list them with `forebay "
@@ -139,26 +119,17 @@ def down(
             f"found: {', '.join(sorted(there)) or 'none'}"
         )
     ended = end_kept(registry, only=wanted or there)
-    write_json(json, {"ended": [replica.url for replica in ended]})
-    if shows_text(json):
-        typer.echo(f"{len(ended)} replica(s) stopped.")
-
-
-def _state(replica: LocalReplica) -> str:
-    from forebay.engine.launch import is_healthy
-
-    if not replica.alive:
-        return "dead"
-    return "healthy" if is_healthy(replica) else "not answering"
+    document = {"ended": [replica.url for replica in ended]}
+    print_report(json, document, lambda console: say(console, f"{counted(len(ended), 'replica')} stopped"))
 
 
 def _show(replicas: Sequence[LocalReplica], json: str | None) -> None:
-    from rich.table import Column, Table
+    from forebay.engine.launch import is_healthy
 
     rows: list[dict[str, Any]] = [
         {
             "url": replica.url,
-            "state": _state(replica),
+            "state": "dead" if not replica.alive else "healthy" if is_healthy(replica) else "not answering",
             "model": replica.model,
             "type": replica.dtype,
             "why": replica.dtype_reason,
@@ -169,18 +140,14 @@ def _show(replicas: Sequence[LocalReplica], json: str | None) -> None:
         }
         for replica in replicas
     ]
-    write_json(json, {"replicas": rows})
-    if not shows_text(json):
-        return
-    if not rows:
-        typer.echo("No replicas. `forebay engine up` starts one.")
-    else:
-        names = ("url", "state", "model", "type", "cores", "pid", "log")
-        table = Table(*(Column(name, overflow="fold") for name in names), box=None)
-        for row in rows:
-            table.add_row(*(str(row[name]) for name in names))
-        console = results_console()
-        console.print(table)
+
+    def show(console: Console) -> None:
+        if not rows:
+            say(console, "No replicas. `forebay engine up` starts one.")
+            return
+        console.print(folded_table(("url", "state", "model", "type", "cores", "pid", "log"), rows))
         for name, why in sorted({(replica.dtype, replica.dtype_reason) for replica in replicas}):
             if name and why:
                 say(console, f"{name}: {why}")
+
+    print_report(json, {"replicas": rows}, show)

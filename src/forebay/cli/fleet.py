@@ -1,25 +1,30 @@
-"""`forebay fleet status`: the scaled replicas of runs on this machine, and why there are that many."""
+"""`forebay gateway`, and `forebay fleet status`: the scaled replicas of runs on this machine."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from forebay.cli.options import option
 from forebay.cli.output import (
     Command,
     JsonFile,
     check_json,
-    check_writable,
-    results_console,
+    check_outputs,
+    folded_table,
+    log_to_stderr,
+    print_report,
     say,
-    shows_text,
-    write_json,
 )
-from forebay.errors import SettingError
+from forebay.errors import SettingError, SetupError
 from forebay.settings import load_settings
 from forebay.untrusted_text import counted
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 fleet = typer.Typer(help="Replicas that runs scale.", no_args_is_help=True)
 
@@ -32,19 +37,15 @@ def _fleet() -> None:
 @fleet.command(cls=Command)
 def status(
     *,
-    plot: Annotated[
-        Path | None,
-        typer.Option(help="Plot the run over time to this SVG file."),
-    ] = None,
+    plot: Annotated[Path | None, option("Plot the run over time to this SVG file.")] = None,
     json: JsonFile = None,
 ) -> None:
     """Show runs on this machine that scale their replicas: state, load and last decision."""
     from forebay.pages.picture import check_picture, write_picture
     from forebay.pipeline.scaling_record import course_picture, read_course, running_statuses
 
-    check_json(json)
+    check_outputs(json, {"--plot": plot}, {})
     if plot is not None:
-        check_writable("--plot", plot)
         check_picture(plot)
     found = list(running_statuses(load_settings()))
     if plot is not None:
@@ -52,15 +53,10 @@ def status(
             raise SettingError(f"--plot: expected one run that scales its replicas, found {len(found)}")
         course = read_course(Path(found[0]["course"]))
         write_picture(plot, course_picture(course, str(found[0]["pipeline"])))
-    write_json(json, {"runs": found})
-    if shows_text(json):
-        _show(found)
+    print_report(json, {"runs": found}, lambda console: _show(found, console))
 
 
-def _show(runs: list[dict[str, Any]]) -> None:
-    from rich.table import Column, Table
-
-    console = results_console()
+def _show(runs: list[dict[str, Any]], console: Console) -> None:
     if not runs:
         say(console, "No run scales its replicas. Start one with `forebay run PIPELINE --replicas 0..2`.")
     for run in runs:
@@ -72,9 +68,44 @@ def _show(runs: list[dict[str, Any]]) -> None:
             f"replicas",
         )
         say(console, f"  {decision['reason']}" + (f"; {decision['failure']}" if decision["failure"] else ""))
-        names = ("url", "state", "since_s", "in_flight", "cores", "log")
-        table = Table(*(Column(name, overflow="fold") for name in names), box=None)
-        for row in run["replicas"]:
-            table.add_row(*(str(row[name]) for name in names))
         if run["replicas"]:
-            console.print(table)
+            names = ("url", "state", "since_s", "in_flight", "cores", "log")
+            console.print(folded_table(names, run["replicas"]))
+
+
+PACKAGES = frozenset(("uvicorn", "httptools", "prometheus_client"))
+
+
+def gateway(
+    *,
+    engine: Annotated[list[str] | None, option("URL of a replica; may be repeated.")] = None,
+    prefill: Annotated[
+        list[str] | None, option("URL of a server that prefills prompts; may be repeated.")
+    ] = None,
+    config: Annotated[Path | None, option("Settings of the gateway (YAML).")] = None,
+    host: Annotated[str, option("Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, option("Port; 0 picks a free one.", min=0, max=65535)] = 8080,
+    json: JsonFile = None,
+) -> None:
+    """Serve OpenAI's API with a fleet of replicas, until Ctrl-C or SIGTERM. Drains before it stops.
+
+    The report of --json is the gateway's URL, written as soon as it listens.
+    """
+    check_json(json)
+    try:
+        from forebay.gateway.serve import run_gateway
+        from forebay.gateway.spec import load_gateway
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in PACKAGES:
+            raise
+        raise SetupError(
+            f"the gateway needs {error.name}, which is not installed; pip install 'forebay[gateway]'"
+        ) from None
+    load = partial(load_gateway, config, tuple(engine or ()), tuple(prefill or ()))
+    spec = load()
+    log_to_stderr()
+
+    def announce(url: str) -> None:
+        print_report(json, {"url": url}, lambda console: say(console, f"gateway at {url}"))
+
+    run_gateway(spec, host=host, port=port, announce=announce, load=load, path=config)

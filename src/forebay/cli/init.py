@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from forebay.cli.options import ModelName, option
 from forebay.cli.output import errors_console, say
 from forebay.cli.starter import (
     LOCAL,
@@ -36,24 +37,15 @@ def init(
     *,
     source: Annotated[
         str | None,
-        typer.Option(
-            help="What to read: a .jsonl or .csv file, wikimedia, jetstream, generator, or "
-            "kafka://HOST:PORT/TOPIC."
-        ),
+        option("A .jsonl or .csv file, wikimedia, jetstream, generator, or kafka://HOST:PORT/TOPIC."),
     ] = None,
-    prompt: Annotated[str | None, typer.Option(help="Template of the prompt for each event.")] = None,
-    choices: Annotated[
-        str | None, typer.Option(metavar="A,B,C", help="The allowed answers; default: any text.")
-    ] = None,
-    engine: Annotated[
-        str | None, typer.Option(help="URL of an engine, or local: Forebay starts one.")
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="Model name, if the engine serves several.")] = None,
-    key: Annotated[str | None, typer.Option(help="Field whose events are kept in order.")] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Name of the pipeline; default: the source's name.")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing; use the defaults.")] = False,
+    prompt: Annotated[str | None, option("Template of the prompt for each event.")] = None,
+    choices: Annotated[str | None, option("The allowed answers; default: any text.", metavar="A,B,C")] = None,
+    engine: Annotated[str | None, option("URL of an engine, or local: Forebay starts one.")] = None,
+    model: ModelName = None,
+    key: Annotated[str | None, option("Field whose events are kept in order.")] = None,
+    name: Annotated[str | None, option("Name of the pipeline; default: the source's name.")] = None,
+    yes: Annotated[bool, option("Ask nothing; use the defaults.", "--yes", "-y")] = False,
 ) -> None:
     """Write a first pipeline file. Asks for everything that is not given, and never overwrites a file.
 
@@ -85,27 +77,24 @@ def init(
 
     def check_source(text: str) -> None:
         fields_of(text)
-        _refuse(_doubt(made(source=text)))
+        _refuse_doubtful(made(source=text))
 
     what = "What to read (a file, wikimedia, jetstream, generator, kafka://HOST:PORT/TOPIC)"
     source = ask(source, what, "generator", check_source)
     starter = replace(starter, name=name or name_of(source), source=source)
-    _refuse(_doubt(made(key=key)))
+    _refuse_doubtful(made(key=key))
     fields = fields_of(source)
     if reads_nothing(made()):
         say(console, f"warning: {source} is empty, so its fields are unknown", style="yellow")
     elif asks and fields:
         say(console, f"Fields: {', '.join(fields)}")
 
-    def check_prompt(text: str) -> None:
-        _refuse(_doubt(made(prompt=text)))
-
     usual = "In one word, what is this about? {{ " + reference(text_field(fields)) + " }}"
-    prompt = ask(prompt, "What to ask about each event", usual, check_prompt)
+    question = "What to ask about each event"
+    prompt = ask(prompt, question, usual, lambda text: _refuse_doubtful(made(prompt=text)))
     listed = ask(choices, "Allowed answers, separated by commas (empty: any text)", "", lambda _: None)
     answers = tuple(dict.fromkeys(one.strip() for one in listed.split(",") if one.strip()))
-    where = "Engine (a URL, or local)"
-    engine = ask(engine, where, LOCAL, lambda url: made(engine=url))
+    engine = ask(engine, "Engine (a URL, or local)", LOCAL, lambda url: made(engine=url))
     starter = replace(starter, prompt=prompt, choices=answers, engine=engine, key=key)
     text = pipeline_text(starter, fields, file.parent)
     # Never write a file that `forebay run` would refuse.
@@ -129,15 +118,12 @@ def _asked(question: str, default: str, check: Callable[[str], object]) -> str:
             return answer
 
 
-def _doubt(spec: PipelineSpec) -> str | None:
+def _refuse_doubtful(spec: PipelineSpec) -> None:
     from forebay.engine.prompt import is_constant
     from forebay.pipeline.preflight import first_record_warning
 
     if spec.prompt is not None and spec.prompt != NO_QUESTION and is_constant(spec.prompt):
-        return "the prompt has no field, so every event would get the same question: add one with {{ NAME }}"
-    return first_record_warning(spec)
-
-
-def _refuse(problem: str | None) -> None:
-    if problem is not None:
+        why = "the prompt has no field, so every event would get the same question"
+        raise SettingError(f"forebay init: {why}: add one with {{{{ NAME }}}}")
+    if (problem := first_record_warning(spec)) is not None:
         raise SettingError(f"forebay init: {problem}")

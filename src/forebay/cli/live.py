@@ -37,7 +37,7 @@ class LiveLine:
         self._console = console
         self._one_each = one_each
         self._live: Live | None = None
-        self._before: Snapshot | None = None
+        self.last: Snapshot | None = None
         self._answered_s = self._read_s = 0.0
         self._printed_s: float | None = None
         self._unsaid: Snapshot | None = None
@@ -56,13 +56,9 @@ class LiveLine:
             self._live.stop()
             self._live = None
 
-    @property
-    def last(self) -> Snapshot | None:
-        return self._before
-
     def show(self, now: Snapshot) -> None:
         """`elapsed_s` may go back only when the job starts after the wait for an engine."""
-        before = self._before or Snapshot(now.elapsed_s, now.state)
+        before = self.last or Snapshot(now.elapsed_s, now.state)
         if now.elapsed_s < before.elapsed_s:
             self._answered_s, self._read_s, self._printed_s = now.elapsed_s, now.elapsed_s, None
         if (now.results, now.dead_letters) != (before.results, before.dead_letters) or not now.in_flight:
@@ -96,12 +92,11 @@ class LiveLine:
             self._print(f"Kafka no longer has the next record, continuing after it: {gap}")
         if now.replaced_files > before.replaced_files:
             self._print(_replaced_files(now.replaced_files - before.replaced_files))
-        self._before = now
+        self.last = now
         self.throughput.add(now)
         limit = self.throughput.limit(now)
         silent = silence(now, now.elapsed_s - self._answered_s, now.elapsed_s - self._read_s)
-        line = line_of(now, self.throughput, one_each=self._one_each, limit=limit, silent=silent)
-        self._draw(now, line)
+        self._draw(now, line_of(now, self.throughput, one_each=self._one_each, limit=limit, silent=silent))
 
     def _draw(self, now: Snapshot, text: str) -> None:
         if self._console.is_terminal and not self._console.is_dumb_terminal:
@@ -136,6 +131,18 @@ def line_of(
             *_share(now, over),
             counted(now.results, "answer"),
         ]
+    fallbacks = 0 if now.kv_transfers is None else now.kv_transfers.fallbacks
+    happened = (
+        ("failed:", failures_of(now, SHOWN_CAUSES)),
+        ("cut", now.cut_answers),
+        ("retries", now.retries),
+        ("prefill fallbacks", fallbacks),
+        ("restarts", now.restarts),
+        ("resumed", len(now.resumes)),
+        ("failed commits", now.failed_commits),
+        ("skipped", now.skipped_records if now.gaps else ""),
+        ("engine restarts", now.engine_restarts),
+    )
     parts = [
         f"{now.elapsed_s:5.0f} s {now.state.lower()}",
         *counts,
@@ -145,30 +152,11 @@ def line_of(
         f"event p50 {_time(now.event_p50_s)} p99 {_time(now.event_p99_s)}",
         f"{over.tokens_per_s or 0.0:.0f} tokens/s",
         f"dead letters {now.dead_letters}",
+        *(f"{name} {value}" for name, value in happened if value not in (0, "")),
+        limit,
+        silent,
     ]
-    if now.failed:
-        parts.append(f"failed: {failures_of(now, SHOWN_CAUSES)}")
-    if now.cut_answers:
-        parts.append(f"cut {now.cut_answers}")
-    if now.retries:
-        parts.append(f"retries {now.retries}")
-    if now.kv_transfers is not None and now.kv_transfers.fallbacks:
-        parts.append(f"prefill fallbacks {now.kv_transfers.fallbacks}")
-    if now.restarts:
-        parts.append(f"restarts {now.restarts}")
-    if now.resumes:
-        parts.append(f"resumed {len(now.resumes)}")
-    if now.failed_commits:
-        parts.append(f"failed commits {now.failed_commits}")
-    if now.gaps:
-        parts.append(f"skipped {now.skipped_records}")
-    if now.engine_restarts:
-        parts.append(f"engine restarts {now.engine_restarts}")
-    if limit:
-        parts.append(limit)
-    if silent:
-        parts.append(silent)
-    return " · ".join(parts)
+    return " · ".join(filter(None, parts))
 
 
 def silence(now: Snapshot, answered_s: float, read_s: float) -> str:
@@ -199,42 +187,32 @@ def failures_of(now: Snapshot, most: int | None = None) -> str:
 def report(
     last: Snapshot, *, one_each: bool, json: str | None, console: Console | None, limited: str = ""
 ) -> None:
-    """Write the `--json` document and print a summary, unless the document goes to standard output.
-
-    `one_each`: each event has one result or dead letter; otherwise the number of events is not known exactly
-    and left out. `limited`: what limited the run.
-    """
+    """Write the `--json` document and print a summary, unless the document goes to standard output."""
     write_json(json, asdict(last) if one_each else {**asdict(last), "accepted": None})
     if console is None or not shows_text(json):
         return
     tokens = last.prompt_tokens + last.completion_tokens
     events = f"{counted(last.accepted, 'event')}, " if one_each else ""
-    say(
-        console,
-        f"{last.state.lower()} after {last.elapsed_s:.0f} s: {events}"
+    outcome = (
         f"{counted(last.results, 'result')}, {counted(last.dead_letters, 'dead letter')}, "
-        f"{counted(tokens, 'token')}"
-        f"{'; ' + limited if limited else ''}",
+        f"{counted(tokens, 'token')}{'; ' + limited if limited else ''}"
     )
+    say(console, f"{last.state.lower()} after {last.elapsed_s:.0f} s: {events}{outcome}")
     if last.suspect_times:
         what = counted(last.suspect_times, "event has a time", "events have times")
         say(console, f"{what} in 1970 or 1900: {SUSPECT_TIMES}")
     if last.failed:
         say(console, f"failed, by cause: {failures_of(last)}")
     if last.cut_answers:
-        say(
-            console,
-            f"{counted(last.cut_answers, 'answer was', 'answers were')} cut at max_tokens (finish_reason "
-            f"length): raise sampling.max_tokens if answers must be complete",
-        )
+        cut = f"{counted(last.cut_answers, 'answer was', 'answers were')} cut at max_tokens"
+        fix = "raise sampling.max_tokens if answers must be complete"
+        say(console, f"{cut} (finish_reason length): {fix}")
     if last.failed_commits:
         say(console, _failed_commits(last))
     if last.gaps:
-        say(
-            console,
-            f"at most {counted(last.skipped_records, 'record was', 'records were')} deleted from Kafka "
-            f"before being read, at {counted(len(last.gaps), 'place')}; `gaps` of --json lists them",
-        )
+        lost = f"at most {counted(last.skipped_records, 'record was', 'records were')} deleted from Kafka"
+        places = f"at {counted(len(last.gaps), 'place')}; `gaps` of --json lists them"
+        say(console, f"{lost} before being read, {places}")
 
 
 def _failed_commits(now: Snapshot) -> str:
@@ -246,13 +224,9 @@ def _failed_commits(now: Snapshot) -> str:
 
 
 def _replaced_files(count: int) -> str:
-    files = (
-        "a file in the followed folder was" if count == 1 else f"{count} files in the followed folder were"
-    )
-    return (
-        f"{files} replaced and will be read from the start, with positions such as NAME@2:1; "
-        "Flink's log has the names"
-    )
+    files = counted(count, "file in the followed folder was", "files in the followed folder were")
+    where = "from the start, with positions such as NAME@2:1; Flink's log has the names"
+    return f"{files} replaced and will be read {where}"
 
 
 def _wanted(scaling: Scaling | None) -> int:
@@ -262,11 +236,8 @@ def _wanted(scaling: Scaling | None) -> int:
 def _replicas(scaling: Scaling | None) -> list[str]:
     if scaling is None:
         return []
-    others = [
-        f"{count} {name}"
-        for name, count in (("starting", scaling.starting), ("draining", scaling.draining))
-        if count
-    ]
+    both = (("starting", scaling.starting), ("draining", scaling.draining))
+    others = [f"{count} {name}" for name, count in both if count]
     return [f"replicas {scaling.ready}" + (f" ({', '.join(others)})" if others else "")]
 
 
@@ -275,14 +246,10 @@ def _waiting(backlog: TopicBacklog | None) -> list[str]:
         return []
     text = f"waiting {backlog.records}"
     if backlog.records and backlog.prompt_tokens is not None and backlog.completion_tokens is not None:
-        text += f" (~{_short(backlog.prompt_tokens + backlog.completion_tokens)} tokens)"
+        count = backlog.prompt_tokens + backlog.completion_tokens
+        thousands = f"{count / 1000:.0f}k" if count < 1_000_000 else f"{count / 1e6:.1f}M"
+        text += f" (~{count if count < 1000 else thousands} tokens)"
     return [text if backlog.age_s < OLD_S else f"{text}, as of {backlog.age_s:.0f} s ago"]
-
-
-def _short(count: int) -> str:
-    if count < 1000:
-        return str(count)
-    return f"{count / 1000:.0f}k" if count < 1_000_000 else f"{count / 1e6:.1f}M"
 
 
 def _time(seconds: float) -> str:

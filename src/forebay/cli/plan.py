@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forebay.cli.output import JsonFile, check_json, results_console, say, shows_text, write_json
+from forebay.cli.options import option
+from forebay.cli.output import JsonFile, check_json, print_report, say
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
@@ -26,66 +28,52 @@ def plan(
     model: Annotated[Path, typer.Argument(help="The model's config.json, or its folder.")],
     *,
     accelerator: Annotated[
-        str,
-        typer.Option(
-            help="A name, such as h100, l40s or a100-80gb, or a memory size, such as 40GB (as vendors write "
-            "40 GiB)."
-        ),
+        str, option("A name, such as h100 or a100-80gb, or a memory size, such as 40GB (vendors' 40 GiB).")
     ] = "h100",
-    tensor_parallel: Annotated[int, typer.Option(min=1, max=1024, help="Accelerators per replica.")] = 1,
+    tensor_parallel: Annotated[int, option("Accelerators per replica.", min=1, max=1024)] = 1,
     tflops: Annotated[
-        float | None, typer.Option(help="16-bit TFLOP/s, if the accelerator is not known by name.")
+        float | None, option("16-bit TFLOP/s, if the accelerator is not known by name.")
     ] = None,
     bandwidth: Annotated[
-        float | None, typer.Option(help="Memory bandwidth in GB/s, if it is not known by name.")
+        float | None, option("Memory bandwidth in GB/s, if it is not known by name.")
     ] = None,
-    memory_share: Annotated[
-        float, typer.Option(help="Share of the memory for the engine, like vLLM's setting.")
-    ] = 0.9,
+    memory_share: Annotated[float, option("Share of the memory for the engine, like vLLM's setting.")] = 0.9,
     kv_cache_gib: Annotated[
-        float | None, typer.Option(help="KV cache per accelerator, if the engine has a fixed size.")
+        float | None, option("KV cache per accelerator, if the engine has a fixed size.")
     ] = None,
     kv_cache_type: Annotated[
-        str | None, typer.Option(help="Number type of the KV cache, such as fp8; default: the model's.")
+        str | None, option("Number type of the KV cache, such as fp8; default: the model's.")
     ] = None,
     context: Annotated[
-        int | None, typer.Option(min=1, help="Tokens per request; default: the workload's mean, else 8192.")
+        int | None, option("Tokens per request; default: the workload's mean, else 8192.", min=1)
     ] = None,
-    trace: Annotated[Path | None, typer.Option(help="Requests in Mooncake's or Azure's format.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Requests per second, without --trace.")] = None,
+    trace: Annotated[Path | None, option("Requests in Mooncake's or Azure's format.")] = None,
+    rate: Annotated[float | None, option("Requests per second, without --trace.")] = None,
     prompt_tokens: Annotated[
-        str, typer.Option(help="Prompt lengths, without --trace: 512, 100-200 or exp:128:1536.")
+        str, option("Prompt lengths, without --trace: 512, 100-200 or exp:128:1536.")
     ] = "exp:1000:8000",
-    output_tokens: Annotated[str, typer.Option(help="Answer lengths, likewise.")] = "exp:200:2000",
+    output_tokens: Annotated[str, option("Answer lengths, likewise.")] = "exp:200:2000",
     ttft: Annotated[
         float | None,
-        typer.Option(help="SLO: seconds to the first token, on top of the prompt's own prefill; default: 1."),
+        option("SLO: seconds to the first token, on top of the prompt's own prefill; default: 1."),
     ] = None,
-    tpot: Annotated[
-        float | None, typer.Option(help="SLO: mean seconds per further token; default: 0.2.")
-    ] = None,
-    goal: Annotated[
-        float | None, typer.Option(help="Share of requests that must meet the SLO; default: 0.99.")
-    ] = None,
-    max_num_seqs: Annotated[int, typer.Option(min=1, max=8192, help="Setting of the engine.")] = 128,
-    max_num_batched_tokens: Annotated[
-        int, typer.Option(min=2, max=1_000_000, help="Setting of the engine.")
-    ] = 2048,
+    tpot: Annotated[float | None, option("SLO: mean seconds per further token; default: 0.2.")] = None,
+    goal: Annotated[float | None, option("Share of requests that must meet the SLO; default: 0.99.")] = None,
+    max_num_seqs: Annotated[int, option("Setting of the engine.", min=1, max=8192)] = 128,
+    max_num_batched_tokens: Annotated[int, option("Setting of the engine.", min=2, max=1_000_000)] = 2048,
     async_scheduling: Annotated[
         bool,
-        typer.Option(
-            help="Whether the engine schedules a step while another runs (vLLM's default on GPUs): layers "
-            "with a window then reserve twice --max-num-batched-tokens."
+        option(
+            "Plan for asynchronous scheduling (vLLM's default on GPUs): layers with a window reserve twice "
+            "--max-num-batched-tokens."
         ),
     ] = False,
-    price: Annotated[float | None, typer.Option(help="Price of one accelerator per hour.")] = None,
+    price: Annotated[float | None, option("Price of one accelerator per hour.")] = None,
     transfer_bandwidth: Annotated[
         float | None,
-        typer.Option(
-            help="Network between replicas in GB/s: also plan separate prefill and decode replicas."
-        ),
+        option("Network between replicas in GB/s: also plan separate prefill and decode replicas."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of generated requests.")] = 0,
+    seed: Annotated[int, option("Seed of generated requests.")] = 0,
     json: JsonFile = None,
 ) -> None:
     """Plan what fits into an accelerator, and how many replicas a workload needs and what limits them.
@@ -99,12 +87,13 @@ def plan(
     from forebay.planning.workload import engine_of, plan_split, plan_workload
 
     check_json(json)
-    _check(tflops=tflops, bandwidth=bandwidth, price=price, ttft=ttft, tpot=tpot, kv_cache_gib=kv_cache_gib)
-    _check(transfer_bandwidth=transfer_bandwidth)
-    if trace is None and rate is None:
-        _only_of_a_workload(
-            ttft=ttft, tpot=tpot, goal=goal, price=price, transfer_bandwidth=transfer_bandwidth
-        )
+    workload = {"ttft": ttft, "tpot": tpot, "price": price, "transfer_bandwidth": transfer_bandwidth}
+    hardware = {"tflops": tflops, "bandwidth": bandwidth, "kv_cache_gib": kv_cache_gib}
+    for name, value in _given({**workload, **hardware}):
+        if not 0 < value < 1e9:
+            raise SettingError(f"{name}: expected a number above 0, found {value:g}")
+    for name, _ in _given({**workload, "goal": goal}) if trace is None and rate is None else ():
+        raise SettingError(f"{name}: needs a workload; add --rate or --trace")
     shape = read_shape(model, kv_type=kv_cache_type)
     card = find_accelerator(accelerator)
     if tflops is not None:
@@ -114,17 +103,15 @@ def plan(
     card = card.times(tensor_parallel)
     requests = _workload(trace, rate, prompt_tokens, output_tokens, seed)
     if context is None:
-        context = _mean_context(requests) if requests else min(8192, shape.max_context or 8192)
+        whole = sum(one.prompt_tokens + one.output_tokens for one in requests)
+        context = round(whole / len(requests)) if requests else min(8192, shape.max_context or 8192)
     steps = 2 if async_scheduling else 1
+    step_tokens = steps * max_num_batched_tokens
     if kv_cache_gib is not None:
         kv_bytes = kv_cache_gib * GIB * card.count
-        memory = cache_plan(
-            shape.over(card.count), context, kv_bytes, kv_bytes, step_tokens=steps * max_num_batched_tokens
-        )
+        memory = cache_plan(shape.over(card.count), context, kv_bytes, kv_bytes, step_tokens=step_tokens)
     else:
-        memory = plan_memory(
-            shape, card, context, memory_share=memory_share, step_tokens=steps * max_num_batched_tokens
-        )
+        memory = plan_memory(shape, card, context, memory_share=memory_share, step_tokens=step_tokens)
     asynchronous = shape.over(card.count).reserved_bytes(context, 2 * max_num_batched_tokens)
     document: dict[str, Any] = {
         "model": str(model),
@@ -132,9 +119,7 @@ def plan(
         "shape": asdict(shape),
         "memory": asdict(memory),
         "requests_with_async_scheduling": int(memory.kv_bytes / asynchronous),
-        "workload": None,
-        "split": None,
-        "cost": None,
+        **dict.fromkeys(("workload", "split", "cost")),
     }
     if requests:
         engine = engine_of(
@@ -157,9 +142,7 @@ def plan(
             }
             if document["split"] and document["split"]["replicas"]:
                 document["split"]["per_hour"] = price * tensor_parallel * document["split"]["replicas"]
-    write_json(json, document)
-    if shows_text(json):
-        show_plan(document, results_console())
+    print_report(json, document, lambda console: show_plan(document, console))
 
 
 def show_plan(document: dict[str, Any], console: Console) -> None:
@@ -170,23 +153,17 @@ def show_plan(document: dict[str, Any], console: Console) -> None:
     table.add_row("parameters", f"{shape['parameters'] / 1e9:.2f} billion")
     table.add_row("weights", f"{memory['weight_bytes'] / 1e9:.1f} GB")
     table.add_row("KV cache per token", f"{memory['kv_bytes_per_token'] / 1024:.1f} KiB")
-    table.add_row(
-        f"KV cache of a request of {memory['context']} tokens",
-        f"{memory['kv_bytes_per_request'] / 2**30:.3g} GiB",
-    )
+    of_request = f"{memory['kv_bytes_per_request'] / 2**30:.3g} GiB"
+    table.add_row(f"KV cache of a request of {memory['context']} tokens", of_request)
     table.add_row("KV cache", f"{memory['kv_bytes'] / 2**30:.1f} GiB, {memory['kv_tokens']} tokens")
-    table.add_row(
-        "requests at once", f"{memory['requests']} ({memory['requests_at_most']} with all of the memory)"
-    )
-    if document["requests_with_async_scheduling"] != memory["requests"]:
-        table.add_row(
-            "with --async-scheduling", f"{document['requests_with_async_scheduling']}: vLLM's default on GPUs"
-        )
+    at_most = f"({memory['requests_at_most']} with all of the memory)"
+    table.add_row("requests at once", f"{memory['requests']} {at_most}")
+    if (requests := document["requests_with_async_scheduling"]) != memory["requests"]:
+        table.add_row("with --async-scheduling", f"{requests}: vLLM's default on GPUs")
     if work:
         table.add_row("offered", f"{work['offered_per_s']:.3g} requests/s")
-        table.add_row(
-            "one replica", f"{work['requests_per_s']:.3g} requests/s, {work['tokens_per_s']:,.0f} tokens/s"
-        )
+        speed = f"{work['requests_per_s']:.3g} requests/s, {work['tokens_per_s']:,.0f} tokens/s"
+        table.add_row("one replica", speed)
         table.add_row("replicas", f"{work['replicas']}, {work['goodput']:.1%} of the requests within the SLO")
         table.add_row("prefill : decode", f"{work['prefill']:.1f} : {work['decode']:.1f}")
         table.add_row("limited by", f"{work['limit']} (doubling it: {work['gain']:+.0%})")
@@ -244,17 +221,8 @@ def _workload(
     return made
 
 
-def _mean_context(requests: list[TraceRequest]) -> int:
-    return round(sum(one.prompt_tokens + one.output_tokens for one in requests) / len(requests))
-
-
-def _only_of_a_workload(**values: float | None) -> None:
+def _given(values: dict[str, float | None]) -> Iterator[tuple[str, float]]:
+    """The options that were given, and their values."""
     for name, value in values.items():
         if value is not None:
-            raise SettingError(f"--{name.replace('_', '-')}: needs a workload; add --rate or --trace")
-
-
-def _check(**values: float | None) -> None:
-    for name, value in values.items():
-        if value is not None and not 0 < value < 1e9:
-            raise SettingError(f"--{name.replace('_', '-')}: expected a number above 0, found {value:g}")
+            yield f"--{name.replace('_', '-')}", value

@@ -14,27 +14,28 @@ import orjson
 import typer
 
 from forebay.apps import APPLICATIONS
+from forebay.cli.options import ApiKeyEnv, option
 from forebay.cli.output import (
     STDOUT,
     Command,
     JsonFile,
     PagePort,
+    blamed,
     check_json,
     errors_console,
     port_of,
+    print_report,
     say,
-    shows_text,
-    write_json,
 )
 from forebay.cli.show import PAGE
 from forebay.errors import PipelineFailed, SettingError
+from forebay.json_numbers import read_json
 from forebay.settings import load_settings
 from forebay.untrusted_text import counted, replace_controls
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from forebay.cli.watch import Watched
     from forebay.clients.s3.location import Location
     from forebay.pipeline.outputs import OutputCounts
     from forebay.pipeline.plan import Plan
@@ -64,54 +65,43 @@ def run(
     ],
     *,
     source: Annotated[
-        str | None,
-        typer.Option(help="For an application: a JSONL or CSV file, or wikimedia, jetstream, generator."),
+        str | None, option("For an application: a JSONL or CSV file, wikimedia, jetstream or generator.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="For an application: folder for its results; default: out/NAME.")
+        Path | None, option("For an application: folder for its results; default: out/NAME.")
     ] = None,
     key: Annotated[
-        str | None,
-        typer.Option(
-            help="For an application: the key field; default: user for sessions, channel for summary."
-        ),
+        str | None, option("For an application: the key field; default: user, or channel for summary.")
     ] = None,
-    time: Annotated[str | None, typer.Option(help="For an application: the time field.")] = None,
+    time: Annotated[str | None, option("For an application: the time field.")] = None,
     set: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "Override a pipeline setting, such as checkpoint.interval_s=5; may be repeated.",
             metavar="KEY=VALUE",
-            help="Override a pipeline setting, such as checkpoint.interval_s=5; may be repeated.",
         ),
     ] = None,
     engine: Annotated[
-        list[str] | None, typer.Option(help="URL of an engine, instead of the file's; may be repeated.")
+        list[str] | None, option("URL of an engine, instead of the file's; may be repeated.")
     ] = None,
     replicas: Annotated[
         str | None,
-        typer.Option(
-            metavar="MIN..MAX",
-            help="Local replicas, such as 0..2: scaled with the stream; or a fixed number.",
-        ),
+        option("Local replicas: a number, or such as 0..2, scaled with the stream.", metavar="MIN..MAX"),
     ] = None,
-    api_key_env: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Environment variable that holds the engine's API key.")
-    ] = None,
+    api_key_env: ApiKeyEnv = None,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Check the pipeline, print it and its graph, and start nothing."),
+        bool, option("Check the pipeline, print it and its graph, and start nothing.", "--dry-run")
     ] = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over and delete the checkpoints; outputs are kept.")
+        bool, option("Start over and delete the checkpoints; outputs are kept.", "--fresh")
     ] = False,
     from_checkpoint: Annotated[
         str | None,
-        typer.Option(
-            metavar="PATH|URL",
-            help="Resume from this checkpoint; results committed after it are written again.",
+        option(
+            "Resume from this checkpoint, and write what was committed after it again.", metavar="PATH|URL"
         ),
     ] = None,
-    cluster: Annotated[str | None, typer.Option(help="HOST:PORT of a running Flink cluster.")] = None,
+    cluster: Annotated[str | None, option("HOST:PORT of a running Flink cluster.")] = None,
     ui: PagePort = None,
     json: JsonFile = None,
 ) -> None:
@@ -120,13 +110,18 @@ def run(
     If Flink crashes, it is restarted. The exit status is 0 if the pipeline finished (even with dead letters),
     1 if it failed, 2 for a wrong setting, 130 after Ctrl-C and 143 after SIGTERM.
     """
+    from forebay.pipeline.inference_settings import replicas_settings
     from forebay.pipeline.load import ApplicationOptions, load_pipeline
     from forebay.pipeline.plan import Plan
 
     checkpoint = _checkpoint(from_checkpoint, fresh=fresh)
     check_json(json)
     application = ApplicationOptions(source, out, key, time)
-    values = [*(set or []), *_key_setting(api_key_env), *_range_setting(replicas)]
+    values = [*(set or [])]
+    if api_key_env is not None:
+        values.append(f"engine.api_key={orjson.dumps({'env': api_key_env}).decode()}")
+    if replicas is not None:
+        values.extend(replicas_settings(replicas))
     plan = Plan(
         load_pipeline(pipeline, application, values),
         load_settings(),
@@ -150,20 +145,8 @@ def _checkpoint(given: str | None, *, fresh: bool) -> Location | None:
         return None
     if fresh:
         raise SettingError("--from-checkpoint: not allowed with --fresh, which starts from the beginning")
-    try:
+    with blamed("--from-checkpoint"):
         return location_of(given)
-    except SettingError as error:
-        raise SettingError(f"--from-checkpoint: {error}") from None
-
-
-def _key_setting(api_key_env: str | None) -> list[str]:
-    return [] if api_key_env is None else [f"engine.api_key={orjson.dumps({'env': api_key_env}).decode()}"]
-
-
-def _range_setting(replicas: str | None) -> list[str]:
-    from forebay.pipeline.inference_settings import replicas_settings
-
-    return [] if replicas is None else replicas_settings(replicas)
 
 
 def _check_options(plan: Plan, json: str | None, replicas: str | None) -> None:
@@ -208,8 +191,10 @@ def _run(plan: Plan, json: str | None, ui: str | None) -> None:
         one_each = spec.application is None
         written = OutputCounts(spec, None)
         page = page_of(plan, ui=ui is not None)
+        # None: the number of replicas is not known here.
+        urls = None if spec.scaling is not None else plan.engine or spec.engine.url
         with LiveLine(errors, one_each=one_each) as line:
-            watched = Watched(spec, errors, line.show, replicas=_replicas(plan))
+            watched = Watched(spec, errors, line.show, replicas=len(urls) if urls else None)
             try:
                 with watched.shown(port, reads=page is not None or spec.application is not None):
                     last = run_pipeline(plan, _engine(plan, errors), watched.watch, launcher=launcher)
@@ -220,7 +205,7 @@ def _run(plan: Plan, json: str | None, ui: str | None) -> None:
                 if isinstance(error, KeyboardInterrupt):
                     _say_stopped(plan, errors, line.last, written)
                 if isinstance(error, KeyboardInterrupt | PipelineFailed) and line.last is not None:
-                    _show_found(watched, page)
+                    watched.finish(page)
                 raise
     limited = line.throughput.limited(last)
     report(last, one_each=one_each, json=json, console=errors, limited=limited)
@@ -230,7 +215,7 @@ def _run(plan: Plan, json: str | None, ui: str | None) -> None:
         say(errors, f"nothing to read: {spec.source.summary()} is empty")
     for what, path in spec.directories().items():
         say(errors, f"{WHERE[what]}: {path}")
-    _show_found(watched, page)
+    watched.finish(page)
 
 
 def _engine(plan: Plan, errors: Console) -> OpenAnyEngine:
@@ -275,24 +260,8 @@ def _done(spec: PipelineSpec, answered: Snapshot, written: Snapshot) -> str:
     return f"{what}; {counted(more, 'more answer is', 'more answers are')} {again}" if more > 0 else what
 
 
-def _show_found(watched: Watched, page: Path | None) -> None:
-    if page is not None:
-        watched.write(page)
-    watched.show_top()
-
-
-def _replicas(plan: Plan) -> int | None:
-    """How many replicas the pipeline names; None if that is not known here."""
-    urls = plan.engine or plan.spec.engine.url
-    return None if plan.spec.scaling is not None or not urls else len(urls)
-
-
 def show_plan(plan: Plan, json: str | None) -> None:
-    """Check `plan`, and print its pipeline resolved as YAML, with its graph.
-
-    Starts and writes nothing except the file of `json`. Raises `SettingError` like a run would before it
-    starts anything.
-    """
+    """Check `plan` as a run does, and print its pipeline as YAML, with its graph. Starts nothing."""
     from forebay.pipeline.plan import graph_text, resolved, stages_of
     from forebay.pipeline.preflight import check
     from forebay.yaml_document import to_yaml
@@ -300,22 +269,17 @@ def show_plan(plan: Plan, json: str | None) -> None:
     check(plan, dry_run=True)
     say_doubt(plan.spec, errors_console())
     document, stages = resolved(plan.spec, plan.engine), stages_of(plan.spec, plan.engine)
-    write_json(json, {"pipeline": document, "graph": [asdict(stage) for stage in stages]})
-    if shows_text(json):
-        # The graph is a comment, so the output is a valid pipeline file.
-        graph = "\n".join(f"# {line}" for line in graph_text(stages).splitlines())
-        typer.echo(replace_controls(f"{to_yaml(document)}\n{graph}"))
+    # The graph is a comment, so the output is a valid pipeline file.
+    graph = "\n".join(f"# {line}" for line in graph_text(stages).splitlines())
+    report = {"pipeline": document, "graph": [asdict(stage) for stage in stages]}
+    print_report(json, report, lambda _: typer.echo(replace_controls(f"{to_yaml(document)}\n{graph}")))
 
 
 def say_doubt(spec: PipelineSpec, console: Console) -> None:
-    """Warn if the first records would all become dead letters or the source looks wrong.
-
-    Raises like `first_record_warning`.
-    """
+    """Warn if the first records would all become dead letters or the source looks wrong."""
     from forebay.pipeline.preflight import first_record_warning
 
-    found = first_record_warning(spec)
-    for warning in [*spec.source.warnings(), *([found] if found is not None else [])]:
+    for warning in filter(None, (*spec.source.warnings(), first_record_warning(spec))):
         say(console, f"warning: {warning}", style="yellow")
 
 
@@ -324,19 +288,10 @@ MAX_CHARS = 200
 
 
 def show_lost(letters: Iterable[bytes], console: Console, count: int, where: str) -> None:
-    """Warn that a run has only dead letters, with the most frequent cause among the first of `letters`.
-
-    `count` is their number. Names the place `where` they are if `letters` is empty.
-    """
-    from forebay.json_numbers import read_json
-
-    causes: Counter[str] = Counter()
-    details: dict[str, str] = {}
-    for line in islice(letters, MAX_LOOKED_AT):
-        letter = read_json(line)
-        causes[letter["cause"]] += 1
-        details.setdefault(letter["cause"], letter["detail"])
+    """Warn that a run has only `count` dead letters, with the most frequent cause or the place `where`."""
+    found = [read_json(line) for line in islice(letters, MAX_LOOKED_AT)]
     why = f"causes in {where}"
-    for cause, _ in causes.most_common(1):
-        why = f"most often {cause}: {details[cause][:MAX_CHARS]}".replace("\n", " ")
+    for cause, _ in Counter(letter["cause"] for letter in found).most_common(1):
+        detail = next(letter["detail"] for letter in found if letter["cause"] == cause)
+        why = f"most often {cause}: {detail[:MAX_CHARS]}".replace("\n", " ")
     say(console, f"warning: no results, only dead letters ({count}), {why}", style="yellow")

@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forebay.cli.output import (
-    Command,
-    JsonFile,
-    check_json,
-    errors_console,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
+from forebay.cli.options import option
+from forebay.cli.output import Command, JsonFile, check_json, errors_console, print_report, say, write_json
 from forebay.errors import SettingError
 from forebay.settings import Settings, load_settings
 from forebay.untrusted_text import replace_controls
@@ -27,9 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from forebay.cli.machine_checks import Finding
     from forebay.connectors.jars import Jar
-
 
 INSTALLS = (
     "The engine must be installed once: vLLM and a small model, about 8 GB on disk. This takes some "
@@ -40,7 +30,7 @@ INSTALLS = (
 def setup(
     *,
     embeddings: Annotated[
-        bool, typer.Option("--embeddings", help="Install the embedding model for topics instead.")
+        bool, option("Install the embedding model for topics instead.", "--embeddings")
     ] = False,
     json: JsonFile = None,
 ) -> None:
@@ -82,11 +72,10 @@ def install(
     connector: Annotated[str, typer.Argument(help="The connector: kafka, or s3 (a file system).")],
     origin: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Folder with the jar, or Maven repository; default: FOREBAY_CONNECTORS_FROM, or Maven Central.",
             "--from",
             metavar="FOLDER|URL",
-            help="A folder with the jar, or a Maven repository; default: FOREBAY_CONNECTORS_FROM, "
-            "or Maven Central.",
         ),
     ] = None,
     json: JsonFile = None,
@@ -106,22 +95,15 @@ def install(
         )
     settings = load_settings()
     console = errors_console()
-    bar = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        console=console,
-        transient=True,
-    )
-    with bar:
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(jar.name, total=jar.size)
 
         def show(come: int, whole: int) -> None:
             bar.update(task, completed=come, total=whole)
 
-        place = install_jar(
-            jar, settings.connectors, origin or settings.connectors_from or MAVEN_CENTRAL, show
-        )
+        where = origin or settings.connectors_from or MAVEN_CENTRAL
+        place = install_jar(jar, settings.connectors, where, show)
     say(console, f"The {connector} connector is ready: {place}")
     write_json(json, {"connector": connector, "path": str(place), "sha256": jar.sha256})
 
@@ -134,14 +116,14 @@ def list_(*, json: JsonFile = None) -> None:
     check_json(json)
     settings = load_settings()
     found = [(jar, _place(jar, settings)) for jar in JARS.values()]
-    if shows_text(json):
+
+    def show(console: Console) -> None:
         for jar, place in found:
             where = f"not installed; run: forebay connectors install {jar.connector}"
-            say(results_console(), f"{jar.connector}: {where if place is None else place}")
-    places = [
-        {"connector": jar.connector, "path": None if place is None else str(place)} for jar, place in found
-    ]
-    write_json(json, {"connectors": places})
+            say(console, f"{jar.connector}: {where if place is None else place}")
+
+    places = [{"connector": jar.connector, "path": place and str(place)} for jar, place in found]
+    print_report(json, {"connectors": places}, show)
 
 
 def _place(jar: Jar, settings: Settings) -> Path | None:
@@ -152,17 +134,6 @@ def _place(jar: Jar, settings: Settings) -> Path | None:
     return None
 
 
-def _finding(jar: Jar, settings: Settings) -> Finding:
-    """Never `MISSING`, because only some users need a connector."""
-    from forebay.cli.machine_checks import Finding, Severity
-
-    place, subject = _place(jar, settings), f"{jar.connector} connector"
-    if place is None:
-        fix = f"forebay connectors install {jar.connector}, if you use it"
-        return Finding(subject, Severity.OK, "not installed", fix)
-    return Finding(subject, Severity.OK, str(place))
-
-
 STYLES = {"ok": "green", "warning": "yellow", "missing": "red"}
 
 
@@ -170,20 +141,25 @@ def doctor(*, json: JsonFile = None) -> None:
     """Check what is missing and how to install it. The exit status is 1 if something required is missing."""
     from rich.text import Text
 
-    from forebay.cli.machine_checks import Severity, examine
+    from forebay.cli.machine_checks import Finding, Severity, examine
     from forebay.connectors.jars import JARS
 
     check_json(json)
     settings = load_settings()
-    findings = [*examine(settings), *(_finding(jar, settings) for jar in JARS.values())]
-    write_json(json, {"findings": [asdict(finding) for finding in findings]})
-    if shows_text(json):
-        console = results_console()
+    findings = examine(settings)
+    for jar in JARS.values():
+        # Never `MISSING`, because only some users need a connector.
+        place, fix = _place(jar, settings), f"forebay connectors install {jar.connector}, if you use it"
+        found = ("not installed", fix) if place is None else (str(place), "")
+        findings.append(Finding(f"{jar.connector} connector", Severity.OK, *found))
+
+    def show(console: Console) -> None:
         for finding in findings:
             verdict, found = finding.verdict.value, replace_controls(finding.found)
-            line = Text.assemble((f"{verdict:8}", STYLES[verdict]), f" {finding.subject}: {found}")
-            say(console, line)
+            say(console, Text.assemble((f"{verdict:8}", STYLES[verdict]), f" {finding.subject}: {found}"))
             if finding.fix:
                 say(console, f"{'':9}→ {finding.fix}")
+
+    print_report(json, {"findings": [asdict(finding) for finding in findings]}, show)
     if any(finding.verdict is Severity.MISSING for finding in findings):
         raise typer.Exit(1)

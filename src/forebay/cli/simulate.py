@@ -10,23 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forebay.cli.output import (
-    Command,
-    Group,
-    JsonFile,
-    check_json,
-    check_writable,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
+from forebay.cli.options import option
+from forebay.cli.output import Command, Group, JsonFile, check_json, check_outputs, print_report, say
 from forebay.errors import SettingError
 from forebay.untrusted_text import counted
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from forebay.planning.simulate import Figures
-    from forebay.planning.simulate.traces import TraceRequest
 
 MAX_REPLICAS = 1000
 
@@ -45,9 +37,9 @@ FIGURES: tuple[tuple[str, Callable[[Figures], str]], ...] = (
 
 simulate = typer.Typer(cls=Group, help="Serve a trace, or generated requests, with simulated replicas.")
 
-Trace = Annotated[Path | None, typer.Option(help="Requests in Mooncake's or Azure's format.")]
-Engine = Annotated[str, typer.Option(help="Calibrated engine: llama-8b or qwen-32b.")]
-Replicas = Annotated[int, typer.Option(min=1, max=MAX_REPLICAS, help="Number of replicas.")]
+Trace = Annotated[Path | None, option("Requests in Mooncake's or Azure's format.")]
+Engine = Annotated[str, option("Calibrated engine: llama-8b or qwen-32b.")]
+Replicas = Annotated[int, option("Number of replicas.", min=1, max=MAX_REPLICAS)]
 
 
 @simulate.callback(invoke_without_command=True)
@@ -55,19 +47,19 @@ def run(
     context: typer.Context,
     *,
     trace: Trace = None,
-    requests: Annotated[int, typer.Option(min=1, help="Generated requests, without --trace.")] = 20_000,
-    rate: Annotated[float, typer.Option(help="Generated requests per second.")] = 30.0,
-    prompt_tokens: Annotated[float, typer.Option(help="Their mean prompt, without the prefix.")] = 1000.0,
-    output_tokens: Annotated[float, typer.Option(help="Their mean answer.")] = 200.0,
-    prefixes: Annotated[int, typer.Option(min=0, help="Number of prefixes that they share.")] = 0,
-    prefix_tokens: Annotated[int, typer.Option(min=0, help="Tokens of each prefix.")] = 0,
+    requests: Annotated[int, option("Generated requests, without --trace.", min=1)] = 20_000,
+    rate: Annotated[float, option("Generated requests per second.")] = 30.0,
+    prompt_tokens: Annotated[float, option("Their mean prompt, without the prefix.")] = 1000.0,
+    output_tokens: Annotated[float, option("Their mean answer.")] = 200.0,
+    prefixes: Annotated[int, option("Number of prefixes that they share.", min=0)] = 0,
+    prefix_tokens: Annotated[int, option("Tokens of each prefix.", min=0)] = 0,
     replicas: Replicas = 8,
     engine: Engine = "llama-8b",
-    policy: Annotated[list[str] | None, typer.Option(help="Routing policy; may be repeated.")] = None,
-    load: Annotated[float | None, typer.Option(help="Scale arrivals to this share of capacity.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of generated requests and of random policies.")] = 0,
+    policy: Annotated[list[str] | None, option("Routing policy; may be repeated.")] = None,
+    load: Annotated[float | None, option("Scale arrivals to this share of capacity.")] = None,
+    seed: Annotated[int, option("Seed of generated requests and of random policies.")] = 0,
     json: JsonFile = None,
-    plot: Annotated[Path | None, typer.Option(help="Plot TTFT and latency to this SVG file.")] = None,
+    plot: Annotated[Path | None, option("Plot TTFT and latency to this SVG file.")] = None,
 ) -> None:
     """Serve the requests once per policy and print the figures. The same seed gives the same figures."""
     if context.invoked_subcommand is not None:
@@ -78,11 +70,10 @@ def run(
     from forebay.pages.picture import check_picture, write_picture
     from forebay.planning.simulate import Scenario, dispatcher_for, runs_picture
     from forebay.planning.simulate.engine import find_model
-    from forebay.planning.simulate.traces import PoissonArrivals
+    from forebay.planning.simulate.traces import PoissonArrivals, read_trace
 
-    check_json(json)
+    check_outputs(json, {"--plot": plot}, {"--trace": trace})
     if plot is not None:
-        check_writable("--plot", plot)
         check_picture(plot)
     policies = policy or [DEFAULT_POLICY]
     for name in policies:
@@ -90,7 +81,9 @@ def run(
     if load is not None and not 0 < load < 100:
         raise SettingError(f"--load: expected a share of capacity between 0 and 100, found {load:g}")
     made = PoissonArrivals(requests, rate, prompt_tokens, output_tokens, prefixes, prefix_tokens, seed=seed)
-    scenario = Scenario(_read(trace) or made.make(), find_model(engine), replicas, seed=seed)
+    scenario = Scenario(
+        (read_trace(trace) if trace else []) or made.make(), find_model(engine), replicas, seed=seed
+    )
     scale = 1.0 if load is None else scenario.time_scale(load, scenario.capacity_per_s())
     found: dict[str, Any] = {}
     speeds = {}
@@ -107,27 +100,24 @@ def run(
             name: {**asdict(one), "simulated_requests_per_s": speeds[name]} for name, one in found.items()
         },
     }
-    write_json(json, document)
     if plot is not None:
         lines = {name: (one.ttft_s, one.latency_s) for name, one in found.items()}
         asked, size = counted(len(scenario.trace), "request"), counted(replicas, "replica")
         write_picture(plot, runs_picture(lines, f"{asked}, {size} of {scenario.model.name}"))
-    if not shows_text(json):
-        return
     table = Table("figure", *found, box=None)
     for title, show in FIGURES:
         table.add_row(title, *(show(one) for one in found.values()))
     table.add_row("simulated requests/s", *(f"{speed:.0f}" for speed in speeds.values()))
-    results_console().print(table)
+    print_report(json, document, lambda console: console.print(table))
 
 
 @simulate.command(cls=Command)
 def calibrate(
     run: Annotated[Path, typer.Argument(help="Requests served by an engine, one JSON object per line.")],
     *,
-    kv_tokens: Annotated[int, typer.Option(min=1, help="Tokens in its KV cache.")] = 500_000,
-    max_num_seqs: Annotated[int, typer.Option(min=1, help="Setting of the engine.")] = 128,
-    max_num_batched_tokens: Annotated[int, typer.Option(min=2, help="Setting of the engine.")] = 2048,
+    kv_tokens: Annotated[int, option("Tokens in its KV cache.", min=1)] = 500_000,
+    max_num_seqs: Annotated[int, option("Setting of the engine.", min=1)] = 128,
+    max_num_batched_tokens: Annotated[int, option("Setting of the engine.", min=2)] = 2048,
     json: JsonFile = None,
 ) -> None:
     """Fit an engine's step times to a measured run. The exit status is 1 if a figure is over 10 % off."""
@@ -152,23 +142,16 @@ def calibrate(
         "simulated": found.simulated,
         "worst_error": found.worst,
     }
-    write_json(json, document)
-    if shows_text(json):
-        console = results_console()
+
+    def show(console: Console) -> None:
         table = Table("figure", "measured", "simulated", "error", box=None)
         for name, measured in found.measured.items():
-            simulated = found.simulated[name]
-            table.add_row(
-                name, f"{measured:.4f}", f"{simulated:.4f}", f"{(simulated / measured - 1) * 100:+.1f} %"
-            )
+            off = f"{(found.simulated[name] / measured - 1) * 100:+.1f} %"
+            table.add_row(name, f"{measured:.4f}", f"{found.simulated[name]:.4f}", off)
         console.print(table)
         for name, value in asdict(found.model.step_time).items():
             say(console, f"{name} = {value:.6g}")
+
+    print_report(json, document, show)
     if found.worst > 0.1:
         raise typer.Exit(1)
-
-
-def _read(trace: Path | None) -> list[TraceRequest]:
-    from forebay.planning.simulate.traces import read_trace
-
-    return [] if trace is None else read_trace(trace)

@@ -27,9 +27,7 @@ KINDS: Mapping[str, Literal["csv", "jsonl"]] = {
 }
 TOPIC = re.compile(r"kafka://(?P<bootstrap>[^/\s]+)/(?P<topic>[A-Za-z0-9._-]{1,249})")
 TEXTS = ("text", "body", "message", "content", "post", "comment", "description", "title")
-NO_NAMES = frozenset(
-    ("event", "key", "time_ms", "self", "not", "true", "false", "none", "True", "False", "None")
-)
+NO_NAMES = {"event", "key", "time_ms", "self", "not", "true", "false", "none", "True", "False", "None"}
 """Words with another meaning in a template."""
 LINE_ENDS = re.compile("[\x85\u2028\u2029]")
 LOCAL = "local"
@@ -39,11 +37,7 @@ MAX_FIELDS = 50
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """Settings of a first pipeline.
-
-    `source`: a file, one of `FEEDS` or `kafka://HOST:PORT/TOPIC`; `prompt`: a template; `engine`: a URL or
-    `local`; `choices`: allowed answers, empty for any text; `key`: a field.
-    """
+    """`source`: a file, one of `FEEDS` or `kafka://HOST:PORT/TOPIC`; without `choices`, any text."""
 
     name: str
     source: str
@@ -64,10 +58,7 @@ def parsed(text: str, folder: Path) -> PipelineSpec:
 
 
 def fields_of(source: str) -> list[str]:
-    """The field names of a source, from the first lines of a file; blocks on I/O.
-
-    Empty if unknown. Raises `SettingError` if there is no such source.
-    """
+    """The field names in the first lines of a source; empty if unknown. Raises `SettingError`."""
     from forebay.connectors.files.reader import columns_at
     from forebay.connectors.files.source import Files, first_records
     from forebay.connectors.files.unpack import data_suffix
@@ -85,9 +76,8 @@ def fields_of(source: str) -> list[str]:
         )
     kind = KINDS.get(data_suffix(path))
     if kind is None:
-        raise SettingError(
-            f"--source: expected a file name ending in {', '.join(KINDS)}, found {path.name!r}"
-        )
+        names = ", ".join(KINDS)
+        raise SettingError(f"--source: expected a file name ending in {names}, found {path.name!r}")
     config = Files(path, Format(kind))
     if kind == "csv":
         return [name for name in columns_at(config) if name][:MAX_FIELDS]
@@ -118,14 +108,15 @@ def pipeline_text(starter: Starter, fields: Sequence[str], folder: Path) -> str:
         "",
         "# Where events come from. The position is saved, so that a stopped run resumes there.",
         "source:",
-        *_indented(_source(starter.source, folder)),
+        *(
+            f"  {key}: {_text(value) if isinstance(value, str) else _json(value)}"
+            for key, value in _source(starter.source, folder).items()
+        ),
         "",
     ]
-    if fields:
-        names = ", ".join(_printable(name) for name in fields)
-        lines.append(f"# The prompt for each event. Fields that templates may use: {names}")
-    else:
-        lines.append("# The prompt for each event; templates may use its fields.")
+    may = ", ".join("".join(char if char.isprintable() else " " for char in name) for name in fields)
+    known = f". Fields that templates may use: {may}" if fields else "; templates may use its fields."
+    lines.append(f"# The prompt for each event{known}")
     lines += [f"prompt: {_text(starter.prompt)}", ""]
     if starter.choices:
         schema = {"type": "string", "enum": list(starter.choices)}
@@ -144,10 +135,6 @@ def pipeline_text(starter: Starter, fields: Sequence[str], folder: Path) -> str:
         f"sink: {{type: jsonl, path: out/{starter.name}}}",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _printable(name: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in name)
 
 
 def _source(source: str, folder: Path) -> Mapping[str, Any]:
@@ -173,20 +160,8 @@ def _engine(starter: Starter) -> list[str]:
             "# engine: {url: http://HOST:PORT, model: NAME, api_key: {env: NAME_OF_A_VARIABLE}}",
         ]
         return [*lines, *(["engine:", *model] if model else []), ""]
-    return [
-        "# The engine: an OpenAI-compatible server.",
-        "engine:",
-        f"  url: {_text(starter.engine)}",
-        *model,
-        "",
-    ]
-
-
-def _indented(mapping: Mapping[str, Any]) -> list[str]:
-    return [
-        f"  {key}: {_text(value) if isinstance(value, str) else _json(value)}"
-        for key, value in mapping.items()
-    ]
+    url = f"  url: {_text(starter.engine)}"
+    return ["# The engine: an OpenAI-compatible server.", "engine:", url, *model, ""]
 
 
 def _text(value: str) -> str:

@@ -87,8 +87,10 @@ class Watched:
             return
         say(self._console, f"this run as a page: {path}")
 
-    def show_top(self) -> None:
-        """Print what the application has found: the most important five."""
+    def finish(self, page: Path | None) -> None:
+        """Write the page, and print the most important five of what the application has found."""
+        if page is not None:
+            self.write(page)
         application = self._spec.application
         if application is not None:
             lines = [*self._outputs.results.lines, *self._outputs.letters.lines]

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from tests.harness.clock import ManualClock
 
@@ -29,14 +28,6 @@ def plan(folder: Path, text: str | None = None, name: str = "in.jsonl", **option
         options["input"] = folder / name
         options["input"].write_text(text)
     return plan_demo(DemoOptions(out=folder / "demo", **options))
-
-
-def test_made_up_posts_are_the_generators(tmp_path: Path) -> None:
-    found = list(posts(plan(tmp_path, events=20)))
-    assert len(found) == 20
-    assert all({"text", "time"} <= orjson.loads(value).keys() for value, _ in found)
-    assert found == list(posts(plan(tmp_path, events=20)))
-    assert found != list(posts(plan(tmp_path, events=20, seed=2)))
 
 
 def test_lines_go_as_they_are_and_rows_as_json(tmp_path: Path) -> None:

@@ -10,16 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from forebay.cli.demo.plan import (
-    GENERAL_TOPICS,
-    Demo,
-    DemoOptions,
-    Right,
-    demo_of,
-    plan_demo,
-    summarize,
-    summary_of,
-)
+from forebay.cli.demo.plan import GENERAL_TOPICS, Demo, DemoOptions, Right, plan_demo, summarize, summary_of
 from forebay.cli.demo.topics import SLICES
 from forebay.connectors.files.settings import CsvSource, JsonlSource
 from forebay.connectors.generator.settings import GeneratorSource
@@ -86,13 +77,6 @@ def test_a_field_whose_name_is_no_name_of_a_template(tmp_path: Path) -> None:
     assert demo.spec.prompt_template().render({'a "b"': "hello"})[1].content == "Post: hello"  # type: ignore[union-attr]
 
 
-def test_a_replay_needs_times(tmp_path: Path) -> None:
-    source = plan(tmp_path, '{"text": "a", "date": "2026-01-01"}', speed=60.0).spec.source
-    assert isinstance(source, JsonlSource)
-    assert source.replay is not None
-    assert source.replay.speed == 60.0
-
-
 @pytest.mark.parametrize(
     ("text", "options", "says"),
     [
@@ -110,21 +94,9 @@ def test_a_replay_needs_times(tmp_path: Path) -> None:
             "--text-field: expected one of the input's fields, found 'b': text",
         ),
         ('{"text": 1}', {"time_field": "b"}, "--time-field: expected one of the input's fields, found 'b'"),
-        (
-            '{"text": 1}',
-            {"time_field": "text", "speed": 1.0},
-            "--speed: needs a time field|--time-field",
-        ),
-        (
-            '{"text": "x"}',
-            {"time_field": "text"},
-            "--time-field: 'text' has no time in a known format: 'x'",
-        ),
-        (
-            '{"text": "x"}',
-            {"speed": 2.0},
-            "--speed: needs a time field; name it with --time-field: text",
-        ),
+        ('{"text": 1}', {"time_field": "text", "speed": 1.0}, "--speed: needs a time field|--time-field"),
+        ('{"text": "x"}', {"time_field": "text"}, "--time-field: 'text' has no time in a known format: 'x'"),
+        ('{"text": "x"}', {"speed": 2.0}, "--speed: needs a time field; name it with --time-field: text"),
     ],
 )
 def test_what_cannot_be_used_is_reported(
@@ -193,20 +165,6 @@ def test_a_summary_holds_the_answers_against_what_was_meant(tmp_path: Path) -> N
     assert summary_of(demo, words, []).right == Right(100, 100)
     assert summary_of(demo, words, []).examples[0].answer == "outage"
     assert summary_of(demo, words, []).sentiments == {}
-
-
-def test_of_a_file_of_ones_own_nothing_is_known_to_be_right(tmp_path: Path) -> None:
-    demo = plan(tmp_path, '{"text": "a"}\n')
-    found = summary_of(demo, [result(1, "food", 1000)], [])
-    assert (found.right, found.by_topic, found.planted) == (None, {}, None)
-
-
-def test_a_demo_is_made_again_where_its_folder_is_in_use(tmp_path: Path) -> None:
-    (tmp_path / "demo").mkdir()
-    (tmp_path / "demo" / "kafka").mkdir()
-    source = demo_of(DemoOptions(out=tmp_path / "demo", events=30)).spec.source
-    assert isinstance(source, GeneratorSource)
-    assert source.count == 30
 
 
 def test_a_summary_of_nothing_and_of_events_without_times(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,12 +67,7 @@ def check_kafka(wish: str, settings: Settings) -> None:
 
 @contextmanager
 def demo_kafka(wish: str, settings: Settings, folder: Path) -> Iterator[str]:
-    """The address of the Kafka at `wish`.
-
-    For `LOCAL`, a broker runs until the block ends, with data in `folder`.
-
-    Call `check_kafka` first.
-    """
+    """The address of the Kafka at `wish`; for `LOCAL` a broker with data in `folder` for the block."""
     if wish != LOCAL or settings.kafka_home is None:
         yield wish
         return
@@ -91,11 +86,10 @@ def between_topics(demo: Demo, bootstrap: str, name: str) -> tuple[Demo, DemoTop
     else:
         time = {"time": "time"}
     large = {**access, "properties": {"max.request.size": MAX_RECORD_BYTES}}
+    posts = {**access, **time, "topics": [topics.posts], "start": "earliest"}
     changes = {
         "name": name,
-        "source": KafkaSource.model_validate(
-            {**access, **time, "topics": [topics.posts], "start": "earliest"}
-        ),
+        "source": KafkaSource.model_validate(posts),
         "sink": KafkaSink.model_validate({**large, "topic": topics.answers}),
         "dead_letters": KafkaSink.model_validate({**large, "topic": topics.dead_letters}),
     }
@@ -103,20 +97,9 @@ def between_topics(demo: Demo, bootstrap: str, name: str) -> tuple[Demo, DemoTop
 
 
 def run_between_topics(
-    demo: Demo,
-    bootstrap: str,
-    name: str,
-    *,
-    engine: OpenEngine,
-    settings: Settings,
-    watch: Watch,
+    demo: Demo, bootstrap: str, name: str, *, engine: OpenEngine, settings: Settings, watch: Watch
 ) -> tuple[Snapshot, DemoSummary, DemoTopics]:
-    """Create the topics, run the demo between them, and read its answers; blocks.
-
-    Posts are written while the job runs: all at once, or at recorded times if the demo replays. Ends when
-    every post was read and answered. Raises what `run_pipeline` raises, and `KafkaAway` if Kafka does not
-    respond or refuses the topics.
-    """
+    """Create the topics, run the demo between them until every post is answered, and read its answers."""
     kafka_demo, topics = between_topics(demo, bootstrap, name)
     plan = Plan(kafka_demo.spec, settings, fresh=True, in_process=True)
     start_jvm(settings.run / "flink", heap_mb=HEAP_MB, jars=plan.jars)
@@ -124,7 +107,8 @@ def run_between_topics(
     large = {"max.message.bytes": str(MAX_RECORD_BYTES)}
     with kafka_admin(cluster, ADMIN_S) as admin:
         admin.create((topics.posts, topics.answers, topics.dead_letters), large)
-    with feeding(cluster, topics.posts, posts(demo), pace_of(demo)) as feeder:
+    feeder = Feeder(cluster, topics.posts, due(posts(demo), pace_of(demo)), SystemClock())
+    with closing(feeder):
         last = run_pipeline(plan, engine, watch, enough=feeder.enough)
     rows = [read_json(value) for value in read_committed(cluster, topics.answers)]
     letters = [read_json(value) for value in read_committed(cluster, topics.dead_letters)]
@@ -196,10 +180,7 @@ class Feeder:
         self._error: Exception | None = None
 
     def enough(self, now: Snapshot) -> bool:
-        """Whether the job has read every post: all are written, and a later lag is zero.
-
-        Starts the writer, and raises its error.
-        """
+        """Whether the job has read every post. Starts the writer, and raises its error."""
         if self._error is not None:
             raise self._error
         if now.state == "RUNNING" and self._thread.ident is None:
@@ -227,14 +208,3 @@ class Feeder:
             self._written_s = self._clock.monotonic_s()
         except (ForebayError, OSError, ValueError) as error:
             self._error = error
-
-
-@contextmanager
-def feeding(
-    cluster: KafkaCluster, topic: str, posts: Iterable[tuple[bytes, int | None]], pace: ReplaySpeed | None
-) -> Iterator[Feeder]:
-    feeder = Feeder(cluster, topic, due(posts, pace), SystemClock())
-    try:
-        yield feeder
-    finally:
-        feeder.close()

@@ -21,6 +21,7 @@ from forebay.cli.demo.topics import (
     slice_ms,
     slice_of,
 )
+from forebay.cli.output import blamed
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.files.settings import JsonlSink
 from forebay.connectors.files.sink import read_jsonl_sink
@@ -77,10 +78,7 @@ class Demo:
 
 
 def plan_demo(options: DemoOptions) -> Demo:
-    """The demo for `options`; reads the start of the input.
-
-    Raises `SettingError` if it cannot be used or `out` is not empty.
-    """
+    """The demo for `options`. Raises `SettingError` if the input cannot be used or `out` is not empty."""
     if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
         raise SettingError(f"--out: expected a new or empty folder, found {options.out}")
     return demo_of(options)
@@ -93,39 +91,36 @@ def demo_of(options: DemoOptions) -> Demo:
         question = asks_by_likelihood(text)
     else:
         question = asks_by_schema(text, list(TOPICS) if options.input is None else GENERAL_TOPICS)
-    spec = parse_spec(
-        {
-            **question,
-            "name": "demo",
-            "source": source,
-            "engine": {
-                **question["engine"],
-                "model": options.model,
-                "api_key": None if options.api_key is None else _given(asdict(options.api_key)),
-            },
-            "capacity": options.capacity or CAPACITY,
-            "sink": {"type": "jsonl", "path": "results"},
-            "dead_letters": {"type": "jsonl", "path": "dead-letters"},
-            "checkpoint": {"dir": "checkpoints", "interval_s": 2.0},
+    key = {} if options.api_key is None else asdict(options.api_key)
+    document = {
+        **question,
+        "name": "demo",
+        "source": source,
+        "engine": {
+            **question["engine"],
+            "model": options.model,
+            "api_key": {name: value for name, value in key.items() if value is not None} or None,
         },
-        base=options.out.resolve(),
-        name="demo",
-    )
+        "capacity": options.capacity or CAPACITY,
+        "sink": {"type": "jsonl", "path": "results"},
+        "dead_letters": {"type": "jsonl", "path": "dead-letters"},
+        "checkpoint": {"dir": "checkpoints", "interval_s": 2.0},
+    }
+    spec = parse_spec(document, base=options.out.resolve(), name="demo")
     return Demo(spec, text, options.input is None, planted_outbreak(spec.source))
-
-
-def _given(values: dict[str, JSON]) -> dict[str, JSON]:
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _source(options: DemoOptions) -> tuple[dict[str, JSON], str]:
     if options.input is None:
+        scale = (options.events or EVENTS) / 300
+        # Starts after a quarter of the events and contains half of them.
+        burst = {"start_s": 4.0 * scale, "duration_s": 2.0 * scale, "topic": "outage"}
         return {
             "type": "generator",
             "seed": options.seed,
             "rate": 20.0,
             "count": options.events or EVENTS,
-            "burst": _burst(options.events or EVENTS),
+            "burst": {**burst, "factor": 4.0, "share": 0.8},
             "paced": False,
         }, "text"
     kinds: dict[str, Literal["csv", "jsonl"]] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
@@ -133,14 +128,12 @@ def _source(options: DemoOptions) -> tuple[dict[str, JSON], str]:
     if kind is None:
         raise SettingError(f"--input: expected a .jsonl or .csv file, found {options.input.name!r}")
     record = _first_record(options.input, kind)
+    names = ", ".join(record) or "it has none"
     text = _field(record, options.text_field, TEXT_FIELDS, "--text-field")
     if text is None:
-        raise SettingError(f"--text-field: expected one of the input's fields: {_names(record)}")
-    source: dict[str, JSON] = {
-        "type": kind,
-        "path": str(options.input.resolve()),
-        "limit": options.events or EVENTS,
-    }
+        raise SettingError(f"--text-field: expected one of the input's fields: {names}")
+    source: dict[str, JSON] = {"type": kind, "path": str(options.input.resolve())}
+    source["limit"] = options.events or EVENTS
     time = _field(record, options.time_field, TIME_FIELDS, "--time-field")
     format = None if time is None else _time_format(record, time)
     if format is not None:
@@ -150,28 +143,19 @@ def _source(options: DemoOptions) -> tuple[dict[str, JSON], str]:
         raise SettingError(f"--time-field: {options.time_field!r} has no time in a known format: {found}")
     if options.speed is not None:
         if format is None:
-            raise SettingError(f"--speed: needs a time field; name it with --time-field: {_names(record)}")
+            raise SettingError(f"--speed: needs a time field; name it with --time-field: {names}")
         source["replay"] = {"speed": options.speed}
     return source, text
-
-
-def _burst(events: int) -> dict[str, JSON]:
-    """A burst that starts after a quarter of the events and contains half of them."""
-    scale = events / 300
-    return {"start_s": 4.0 * scale, "duration_s": 2.0 * scale, "factor": 4.0, "topic": "outage", "share": 0.8}
 
 
 def _first_record(path: Path, kind: Literal["csv", "jsonl"]) -> dict[str, Any]:
     from forebay.connectors.files.source import Files, first_records
 
     try:
-        with path.open("rb"):
-            pass
-        records = list(islice(first_records(Files(path, Format(kind))), FIRST_RECORDS))
+        with path.open("rb"), blamed("--input"):
+            records = list(islice(first_records(Files(path, Format(kind))), FIRST_RECORDS))
     except OSError as error:
         raise SettingError(f"--input: {path} cannot be read: {error.strerror}") from None
-    except SettingError as error:
-        raise SettingError(f"--input: {error}") from None
     for record in records:
         if isinstance(record, Event):
             return dict(record.fields)
@@ -184,12 +168,9 @@ def _field(record: dict[str, Any], asked: str | None, usual: tuple[str, ...], op
     if asked is None:
         return next((name for name in usual if name in record), None)
     if asked not in record:
-        raise SettingError(f"{option}: expected one of the input's fields, found {asked!r}: {_names(record)}")
+        names = ", ".join(record) or "it has none"
+        raise SettingError(f"{option}: expected one of the input's fields, found {asked!r}: {names}")
     return asked
-
-
-def _names(record: dict[str, Any]) -> str:
-    return ", ".join(record) or "it has none"
 
 
 def _time_format(record: dict[str, Any], name: str) -> str | None:
@@ -234,11 +215,7 @@ class Right:
 
 @dataclass(frozen=True, slots=True)
 class DemoSummary:
-    """The outcome of a demo. Latencies are those of engine calls, in seconds.
-
-    Generated posts have true answers: `right` and `by_topic` count correct topics, `planted` is the true
-    outbreak. `found` is derived from the answers alone.
-    """
+    """The outcome of a demo. Generated posts have true answers: `right`, `by_topic` and `planted`."""
 
     results: int
     dead_letters: int
@@ -270,7 +247,8 @@ def summary_of(demo: Demo, rows: list[dict[str, Any]], letters: list[dict[str, A
     answers = [row["answer"] for row in rows]
     timed = [row for row in rows if row["time_ms"] is not None]
     found = find_outbreak((row["time_ms"], answered_topic(row["answer"])) for row in timed)
-    pairs = list(_with_truth(demo, rows))
+    made_up = rows if demo.made_up else []
+    pairs = [(row["fields"]["gold_topic"], answered_topic(row["answer"])) for row in made_up]
     return DemoSummary(
         results=len(rows),
         dead_letters=len(letters),
@@ -298,12 +276,6 @@ def summary_of(demo: Demo, rows: list[dict[str, Any]], letters: list[dict[str, A
 
 def _quantile_s(calls_s: Sequence[float], q: float) -> float:
     return calls_s[max(1, math.ceil(q * len(calls_s))) - 1] if calls_s else 0.0
-
-
-def _with_truth(demo: Demo, rows: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    if demo.made_up:
-        for row in rows:
-            yield row["fields"]["gold_topic"], answered_topic(row["answer"])
 
 
 def _right(pairs: Sequence[tuple[str, str]]) -> Right:

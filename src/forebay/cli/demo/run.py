@@ -61,12 +61,7 @@ class DemoFit:
 def fit(
     measured: DemoMeasurement | None, *, events: int | None = None, capacity: int | None = None
 ) -> DemoFit:
-    """The size of the demo for an engine of that speed.
-
-    At most about a minute of answers; in flight is what the engine answers in a second, for an early first
-    answer, but at least as many as measured with. The user's own values are kept. An engine without an answer
-    gets the smallest demo.
-    """
+    """A demo of about a minute for an engine of that speed; the smallest for one without an answer."""
     per_s = measured.per_s if measured is not None else 1 / MAX_S
     fitted = min(MAX_EVENTS, max(MIN_EVENTS, int(per_s * RUN_S))) if events is None else events
     return DemoFit(
@@ -76,35 +71,10 @@ def fit(
     )
 
 
-def measure_engine(
-    spec: PipelineSpec, url: str, *, model: str, text_field: str, seed: int
-) -> DemoMeasurement | None:
-    """Send the prompt of `spec` about other generated posts to `url` for a second or two.
-
-    Blocks for at most twice `MAX_S`. None if there was no answer.
-    """
-    secret = spec.engine.secret()
-
-    async def run() -> DemoMeasurement | None:
-        engine = HttpEngine(url, api_key=None if secret is None else read_secret(secret), stream=False)
-        try:
-            return await measure(engine, spec, model=model, text_field=text_field, seed=seed)
-        finally:
-            await engine.close()
-
-    return asyncio.run(run())
-
-
 async def measure(
-    engine: Engine,
-    spec: PipelineSpec,
-    *,
-    model: str,
-    text_field: str,
-    seed: int,
-    clock: Clock | None = None,
+    engine: Engine, spec: PipelineSpec, *, model: str, text_field: str, seed: int, clock: Clock | None = None
 ) -> DemoMeasurement | None:
-    """Like `measure_engine`. Ignores the first answer, because it is slower."""
+    """Send other generated posts for a second or two. Ignores the first answer, which is slower."""
     now, numbers, apart = clock or SystemClock(), count(), seed + SEED_APART
     done: list[tuple[str, str]] = []
 
@@ -176,19 +146,14 @@ def run_demo(
     watch: Watch = lambda _: None,
     tell: Tell = lambda _: None,
 ) -> DemoOutcome:
-    """Run the demo for `options`, as checked by `plan_demo`; blocks.
-
-    Measures `engine` and chooses events and capacity, unless given, so that the demo takes about a minute at
-    most. `kafka`: as for `demo_kafka`, or None for files; topics contain `name`. Raises what `run_pipeline`
-    raises.
-    """
-    with ExitStack() as open_:
+    """Measure `engine`, run a demo of the right size, with Kafka or files, and sum it up; blocks."""
+    with ExitStack() as stack:
         launcher = None
         if kafka is None:
             # Flink starts while the engine does, which takes longer.
-            launcher = open_.enter_context(FlinkLauncher())
+            launcher = stack.enter_context(FlinkLauncher())
             launcher.start(Plan(demo_of(options).spec, settings))
-        urls = open_.enter_context(engine)
+        urls = stack.enter_context(engine)
         ready_s = time.monotonic()
         first = _FirstAnswer(watch, ready_s)
         demo, measured = _fitted(options, urls, watch, tell)
@@ -207,16 +172,23 @@ def run_demo(
 def _fitted(
     options: DemoOptions, urls: Sequence[str], watch: Watch, tell: Tell
 ) -> tuple[Demo, DemoMeasurement | None]:
-    served = served_by(
-        demo_of(options).spec,
-        urls,
-        lambda words, waited_s: watch(Snapshot(waited_s, WAITING, engine_failure=words)),
-    )
+    def waits(words: str, waited_s: float) -> None:
+        watch(Snapshot(waited_s, WAITING, engine_failure=words))
+
+    served = served_by(demo_of(options).spec, urls, waits)
     asked = replace(options, by_likelihood=weighs_topics(served.model))
     demo = demo_of(asked)
-    measured = measure_engine(
-        demo.spec, urls[0], model=served.model, text_field=demo.text_field, seed=options.seed
-    )
+    secret = demo.spec.engine.secret()
+
+    async def run() -> DemoMeasurement | None:
+        engine = HttpEngine(urls[0], api_key=None if secret is None else read_secret(secret), stream=False)
+        try:
+            field, seed = demo.text_field, options.seed
+            return await measure(engine, demo.spec, model=served.model, text_field=field, seed=seed)
+        finally:
+            await engine.close()
+
+    measured = asyncio.run(run())
     size = fit(measured, events=options.events, capacity=options.capacity)
     tell(expectation(measured, size, replayed=options.speed is not None, slow=_why_slow(urls)))
     return demo_of(replace(asked, events=size.events, capacity=size.capacity)), measured
@@ -228,15 +200,16 @@ def expectation(measured: DemoMeasurement | None, size: DemoFit, *, replayed: bo
             f"The engine answered no question in time ({slow}). {size.events} posts, at most "
             f"{size.capacity} at a time; this may take many minutes."
         )
-    speed = f"The engine answers about {_number(measured.per_s)} posts a second here"
+    number = f"{measured.per_s:.{0 if measured.per_s >= 10 else 1}f}"
+    speed = f"The engine answers about {number} posts a second here"
     if measured.per_s < SLOW_PER_S:
         speed += f" ({slow})"
     text, answer = map(_printable, measured.example)
-    took = (
-        "at the times of your file"
-        if replayed
-        else f"about {_duration(size.seconds)}, including Flink's start"
-    )
+    took = "at the times of your file"
+    if not replayed:
+        seconds = max(5, 5 * round(size.seconds / 5))
+        duration = f"{seconds} s" if seconds < 120 else f"{round(size.seconds / 60)} min"
+        took = f"about {duration}, including Flink's start"
     return (
         f"{speed}; its first answer: “{text}” → {answer}\n"
         f"{size.events} posts, at most {size.capacity} at a time: {took}."
@@ -255,15 +228,6 @@ def _why_slow(urls: Sequence[str]) -> str:
 
 def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text[:SAID_CHARS])
-
-
-def _number(per_s: float) -> str:
-    return f"{per_s:.0f}" if per_s >= 10 else f"{per_s:.1f}"
-
-
-def _duration(seconds: float) -> str:
-    rounded = max(5, 5 * round(seconds / 5))
-    return f"{rounded} s" if rounded < 120 else f"{round(seconds / 60)} min"
 
 
 class _FirstAnswer:

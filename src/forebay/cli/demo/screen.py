@@ -14,7 +14,7 @@ from forebay.cli.output import say
 from forebay.untrusted_text import counted
 
 if TYPE_CHECKING:
-    from forebay.cli.demo.plan import DemoSummary, Right
+    from forebay.cli.demo.plan import DemoSummary
     from forebay.cli.demo.topics import Outbreak
     from forebay.pipeline.snapshot import Snapshot
 
@@ -25,12 +25,12 @@ LOUD, QUIET = "bold red", "dim"
 
 def show(summary: DemoSummary, last: Snapshot, where: str, console: Console) -> None:
     seconds = max(last.elapsed_s, 0.001)
+    tokens = last.prompt_tokens + summary.completion_tokens
     console.print(
         f"\n{counted(last.accepted, 'event')}, {counted(summary.results, 'answer')}, "
-        f"{counted(summary.dead_letters, 'dead letter')} in "
-        f"{last.elapsed_s:.0f} s; calls took {summary.call_p50_s:.2f} s (p50) and {summary.call_p99_s:.2f} s "
-        f"(p99); {summary.results / seconds:.1f} answers/s, "
-        f"{(last.prompt_tokens + summary.completion_tokens) / seconds:.0f} tokens/s read and written\n",
+        f"{counted(summary.dead_letters, 'dead letter')} in {last.elapsed_s:.0f} s; calls took "
+        f"{summary.call_p50_s:.2f} s (p50) and {summary.call_p99_s:.2f} s (p99); "
+        f"{summary.results / seconds:.1f} answers/s, {tokens / seconds:.0f} tokens/s read and written\n",
         highlight=False,
     )
     if summary.examples:
@@ -95,13 +95,10 @@ def _by_topic(summary: DemoSummary) -> Table:
     )
     most = max(of.events for of in summary.by_topic.values())
     for name, of in sorted(summary.by_topic.items(), key=lambda item: -item[1].events):
-        table.add_row(name, str(of.events), f"{of.share:.0%}", _share_bar(of, most))
+        right = round(BAR_WIDTH * of.right / most)
+        bar = Text.assemble("█" * right, ("░" * (round(BAR_WIDTH * of.events / most) - right), QUIET))
+        table.add_row(name, str(of.events), f"{of.share:.0%}", bar)
     return table
-
-
-def _share_bar(of: Right, most: int) -> Text:
-    right = round(BAR_WIDTH * of.right / most)
-    return Text.assemble("█" * right, ("░" * (round(BAR_WIDTH * of.events / most) - right), QUIET))
 
 
 def _counts(title: str, counts: Mapping[str, int]) -> Table:

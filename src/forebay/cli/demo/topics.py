@@ -56,6 +56,12 @@ def asks_by_likelihood(text_field: str) -> dict[str, Any]:
 
 
 def asks_by_schema(text_field: str, topics: Sequence[str]) -> dict[str, Any]:
+    schema = {
+        "type": "object",
+        "properties": {"sentiment": {"enum": list(SENTIMENTS)}, "topic": {"enum": [*topics, "other"]}},
+        "required": ["sentiment", "topic"],
+        "additionalProperties": False,
+    }
     return {
         "messages": [
             {
@@ -65,17 +71,8 @@ def asks_by_schema(text_field: str, topics: Sequence[str]) -> dict[str, Any]:
             {"role": "user", "content": f"Post: {_field(text_field)}"},
         ],
         "engine": {},
-        "output": {"schema": answer_schema(topics)},
+        "output": {"schema": schema},
         "sampling": {"max_tokens": 48},
-    }
-
-
-def answer_schema(topics: Sequence[str]) -> dict[str, JSON]:
-    return {
-        "type": "object",
-        "properties": {"sentiment": {"enum": list(SENTIMENTS)}, "topic": {"enum": [*topics, "other"]}},
-        "required": ["sentiment", "topic"],
-        "additionalProperties": False,
     }
 
 
@@ -101,10 +98,7 @@ MIN_SCORE = 6.0
 
 @dataclass(frozen=True, slots=True)
 class Outbreak:
-    """A period of event time with far more posts than usual about one topic.
-
-    `factor`: their rate relative to the rest of the stream. None if unknown.
-    """
+    """A period with far more posts than usual about a topic; `factor`: their rate over that of the rest."""
 
     topic: str
     start_ms: int
@@ -128,11 +122,7 @@ def slice_ms(first_ms: int, last_ms: int) -> int:
 
 
 def find_outbreak(posts: Iterable[tuple[int, str]]) -> Outbreak | None:
-    """The outbreak among posts (time, topic), or None.
-
-    Finds for each topic the run of slices with the greatest sum of counts above `USUAL` times the mean
-    (Kadane's maximum-sum algorithm), and returns the greatest of all.
-    """
+    """Of all topics, the run of slices with the greatest sum of counts above `USUAL` (Kadane)."""
     known = list(posts)
     if not known:
         return None
