@@ -53,6 +53,8 @@ class ApplicationSettings(Model):
     needs_event_time: ClassVar[bool] = False
     own_clock: ClassVar[bool] = False
     """Whether it decides itself what to send to the model, using its own clock."""
+    assigns: ClassVar[bool] = False
+    """Whether it has a result for each event as a second output, `assignments`."""
     bound: ClassVar[frozenset[str] | None] = None
     """Settings that must not change when a job resumes from a checkpoint. None: all of them."""
     preset: ClassVar[Preset] = Preset()

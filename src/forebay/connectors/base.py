@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Problem = tuple[str, str]
 """The path of a key in the pipeline file, and what is wrong there."""
-RESULTS, DEAD_LETTERS = "results", "dead-letters"
+RESULTS, DEAD_LETTERS, ASSIGNMENTS = "results", "dead-letters", "assignments"
 HIDDEN_QUERY = "..."
 """Replaces the query of a URL, which may hold a token."""
 
@@ -45,13 +45,14 @@ class PipelineView(Protocol):
         ...
 
     def sinks(self) -> Mapping[str, SinkSettings]:
-        """Results and dead letters, by their keys."""
+        """Those of results, dead letters and assignments, by their keys."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a sink writes: `what` is `RESULTS` or `DEAD_LETTERS` of the pipeline named `pipeline`.
+    """What a sink writes: `what` is `RESULTS`, `DEAD_LETTERS` or `ASSIGNMENTS` (results, too) of the
+    pipeline named `pipeline`.
 
     `job`: the job's id, empty if unknown. `transactions`: the id in the names of Kafka transactions. `run`:
     the id of the run, which may start several jobs; a sink whose output cannot be counted afterwards counts

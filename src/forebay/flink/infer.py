@@ -32,10 +32,14 @@ QUEUES = 16
 
 @dataclass(frozen=True)
 class InferenceStreams:
-    """The two outputs of an inference operator, both streams of encoded records (`forebay.codec.decode`)."""
+    """The outputs of an inference operator, all streams of encoded records (`forebay.codec.decode`).
+
+    `assignments`: results of single events of an application that has such an output.
+    """
 
     results: DataStream
     dead_letters: DataStream
+    assignments: DataStream | None = None
 
 
 def infer(

@@ -190,6 +190,7 @@ def preset_spec(name: str, options: ApplicationOptions, settings: Sequence[str] 
         "source": _source(options.source, options.time),
         "sink": {"type": "jsonl", "path": "results"},
         "dead_letters": {"type": "jsonl", "path": "dead-letters"},
+        **({"assignments": {"type": "jsonl", "path": "assignments"}} if application.assigns else {}),
         "checkpoint": {"dir": "state"},
     }
     if options.key is not None:

@@ -12,7 +12,7 @@ from pydantic import Field
 from forebay.apps.base import ApplicationSettings, Page, PipelineView, Preset
 from forebay.apps.page import readable
 from forebay.apps.samples import pick
-from forebay.apps.topics.values import ShardEvent, TopicSettings, topic_name
+from forebay.apps.topics.values import Assignment, ShardEvent, TopicSettings, topic_name
 from forebay.engine.prompt import PromptTemplate
 from forebay.fields import FieldPath, PositiveFloat, PositiveInt, Switch
 from forebay.flink.shards import MAX_PARALLELISM
@@ -79,9 +79,18 @@ def to_result(found: ShardEvent) -> Result:
     values["into"] = None if event.into is None else topic_name(found.shard, event.into)
     values["texts"] = pick(event.texts, SHOWN_TEXTS)
     answer = {"kind": event.kind, "topic": found.name, "time": time, **values}
+    return _result(_id(found), found.name, {"topic": found.name}, answer, event.time_ms)
+
+
+def assigned(text: Assignment) -> Result:
+    answer = {"topic": text.topic, "confidence": round(text.confidence, 3)}
+    return _result(text.id, text.topic or "", {}, answer, text.time_ms)
+
+
+def _result(id: str, key: str, fields: dict[str, JSON], answer: JSON, time_ms: int | None) -> Result:
     return Result(
-        id=_id(found), key=found.name, fields={"topic": found.name}, answer=answer, usage=Usage(), attempts=0,
-        read_ms=0, elapsed_s=0.0, called_s=0.0, time_ms=event.time_ms,
+        id=id, key=key, fields=fields, answer=answer, usage=Usage(), attempts=0, read_ms=0, elapsed_s=0.0,
+        called_s=0.0, time_ms=time_ms,
     )  # fmt: skip
 
 
@@ -125,6 +134,7 @@ class TopicsSpec(ApplicationSettings):
     """Detect which topics emerge, and label them."""
 
     own_clock: ClassVar[bool] = True
+    assigns: ClassVar[bool] = True
     bound: ClassVar[frozenset[str] | None] = frozenset(("embeddings", "topic_shards"))
     preset: ClassVar[Preset] = Preset({"timeout_s": 120.0})
 

@@ -76,10 +76,24 @@ class TopicEvent:
 
 @dataclass(frozen=True, slots=True)
 class FoundTopics:
-    """`topics` has one number per text (`NO_TOPIC` if it has no words)."""
+    """`topics` has one number per text (`NO_TOPIC` if it has no words); `confidences` as in `Assignment`."""
 
     topics: tuple[int, ...]
     events: tuple[TopicEvent, ...]
+    confidences: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The topic of a text when it arrived; None if it has no words. `id` and `time_ms` are the text's.
+
+    `confidence`: the cosine of the text and the topic's centre, 0 if the text founded the topic.
+    """
+
+    id: str
+    topic: str | None
+    confidence: float
+    time_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from forebay.clients.s3.location import Location
 from forebay.clock import Clock, SystemClock
-from forebay.connectors.base import DEAD_LETTERS, RESULTS
+from forebay.connectors.base import ASSIGNMENTS, DEAD_LETTERS, RESULTS
 from forebay.connectors.kafka.admin import (
     CALL_TIMEOUT_S,
     START_TIMEOUT_S,
@@ -29,7 +29,7 @@ from forebay.errors import PipelineFailed, ResultsLost
 from forebay.flink.job import Checkpoints
 from forebay.pipeline.state_store import Kept
 
-NAMES = {"sink": RESULTS, "dead_letters": DEAD_LETTERS}
+NAMES = {"sink": RESULTS, "dead_letters": DEAD_LETTERS, "assignments": ASSIGNMENTS}
 ABORTED = frozenset(("PrepareAbort", "CompleteAbort", "PrepareEpochFence"))
 """Kafka's states of a transaction whose records are discarded."""
 SKIPPED = 10
