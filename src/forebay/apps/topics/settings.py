@@ -12,7 +12,14 @@ from pydantic import Field
 from forebay.apps.base import ApplicationSettings, Page, PipelineView, Preset
 from forebay.apps.page import readable
 from forebay.apps.samples import pick
-from forebay.apps.topics.values import Assignment, ShardEvent, TopicSettings, topic_name
+from forebay.apps.topics.values import (
+    MAX_LABEL_CHARS,
+    Assignment,
+    ShardEvent,
+    TopicSettings,
+    phrase_of,
+    topic_name,
+)
 from forebay.engine.prompt import PromptTemplate
 from forebay.fields import FieldPath, PositiveFloat, PositiveInt, Switch
 from forebay.flink.shards import MAX_PARALLELISM
@@ -31,7 +38,7 @@ SHOWN_TEXTS = 4
 SCHEMA: dict[str, JSON] = {
     "type": "object",
     "properties": {
-        "label": {"type": "string", "minLength": 1, "maxLength": 60},
+        "label": {"type": "string", "minLength": 1, "maxLength": MAX_LABEL_CHARS},
         "about": {"type": "string", "minLength": 1, "maxLength": 160},
     },
     "required": ["label", "about"],
@@ -98,24 +105,27 @@ def to_prompt_event(found: ShardEvent) -> Event | None:
     event = found.event
     if event.kind not in ASKED:
         return None
-    posts = quoted_posts(pick(event.texts, SHOWN_TEXTS))
+    texts = pick(event.texts, SHOWN_TEXTS)
     asked: dict[str, JSON] = {
         "kind": event.kind,
         "topic": found.name,
         "timed": found.timed,
-        "question": f"{posts}\nWhich topic do these posts have in common?",
+        "phrase": phrase_of(texts),
+        "question": f"{quoted_posts(texts)}\nWhich topic do these posts have in common?",
     }
     return Event(orjson.dumps(asked), asked, event.time_ms, _id(found))
 
 
 def labelled(answered: Result) -> Result:
+    """If the model's label has no letter or digit, a phrase of the texts takes its place."""
     about = answered.fields
+    label = answered.answer["label"].strip()
     answer = {
         "kind": "label",
         "topic": about["topic"],
         "time": readable(answered.time_ms) if about["timed"] and answered.time_ms is not None else None,
         "of": about["kind"],
-        "label": answered.answer["label"],
+        "label": label if any(map(str.isalnum, label)) else about["phrase"] or f"topic {about['topic']}",
         "about": answered.answer["about"],
         "time_ms": answered.time_ms,
     }
@@ -193,7 +203,7 @@ class TopicsSpec(ApplicationSettings):
             case "label" if answer["of"] == "born":
                 return f"topic {answer['label']}: {answer['about']}"
             case "born" if not self.labels:
-                return "topic: " + "".join(answer["texts"][:1])
+                return f"topic {phrase_of(answer['texts']) or answer['topic']}"
         return None
 
     @classmethod

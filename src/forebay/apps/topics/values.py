@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from forebay.apps.trends.names import name_of
+from forebay.apps.trends.terms import terms_of
 from forebay.errors import SettingError
 
 BLOCK = 64
 """Texts assigned with one matrix product; word weights settle between blocks."""
 NO_TOPIC = -1
+MAX_LABEL_CHARS = 60
 UNTIMED_STEP_MS = 1000
 """If texts have no times, they are assumed this far apart."""
 
@@ -111,3 +116,15 @@ class ShardEvent:
 
 def topic_name(shard: int, topic: int) -> str:
     return f"{shard}-{topic}" if shard else str(topic)
+
+
+def phrase_of(texts: Sequence[str]) -> str:
+    """What texts have in common in words: a phrase or word of several of them, else the begin of the first.
+
+    Empty if no text holds a letter or digit.
+    """
+    terms = Counter(term for text in texts for term in terms_of(text))
+    shared = {term: number for term, number in terms.items() if number > 1}
+    found = name_of(shared, texts) if shared else None
+    lines = (" ".join(text.split()) for text in texts if any(map(str.isalnum, text)))
+    return found or next(lines, "")[:MAX_LABEL_CHARS]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from forebay.apps.page import UNSUPPORTED
 from forebay.apps.trends.names import COMMON
 from forebay.apps.trends.terms import STOPWORDS
 from forebay.engine.prompt import PromptTemplate
@@ -35,7 +36,6 @@ PROMPT = PromptTemplate(
     # The question contains its own markup; quoted text inside it is escaped.
     escape=False,
 )
-UNSUPPORTED = "unsupported"
 MAX_TIMES = 2
 WORD = re.compile(r"[#@]?\w+(?:[-.,:–]\d+)*")
 SENTENCE = re.compile(r"(?<=[.!?…:])\s+")
