@@ -17,6 +17,7 @@ from forebay.apps.summaries.program import SummaryProgram
 from forebay.apps.summaries.prompt import largest_call_tokens
 from forebay.apps.summaries.state import KeyState
 from forebay.apps.summaries.values import Refused, Summary, WindowKind
+from forebay.counted import counted
 from forebay.engine.context import ContextNeed
 from forebay.errors import SettingError
 from forebay.fields import AnyInt, FieldPath, NotNegativeFloat, PositiveFloat, PositiveInt, wrong
@@ -313,7 +314,9 @@ class SummarySpec(ApplicationSettings):
         window, said = answer["window"], answer["text"]
         text = said if said is not None else f"could not be summarised: {answer['failure']}"
         of_key = f"{answer['key']}, " if answer["key"] else ""
-        return f"summary {of_key}{window['start']} to {window['end']}: {text or 'nothing was said'}"
+        lost = answer["left_out"] + (answer["failed"] if said is not None else 0)
+        note = f" (without {lost:,} of {counted(answer['events'], 'event')})" if lost else ""
+        return f"summary {of_key}{window['start']} to {window['end']}{note}: {text}"
 
     @classmethod
     def top(cls, lines: Iterable[bytes]) -> list[str]:
