@@ -70,7 +70,10 @@ def run(
     *,
     source: Annotated[
         str | None,
-        typer.Option(help="For an application: a JSONL or CSV file, or wikimedia, jetstream, generator."),
+        typer.Option(
+            help="For an application: a JSONL or CSV file or a folder of them, wikimedia, jetstream, "
+            "generator, or kafka://HOST:PORT/TOPIC."
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="For an application: folder for its results; default: out/NAME.")
