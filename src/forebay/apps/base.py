@@ -86,8 +86,7 @@ class ApplicationSettings(Model):
     def build(self, records: DataStream, options: InferenceOptions) -> InferenceStreams:
         raise NotImplementedError
 
-    @classmethod
-    def page(cls) -> Page | None:
+    def page(self) -> Page | None:
         """Makes the page of results for `forebay run NAME`, or None."""
         return None
 
@@ -96,8 +95,7 @@ class ApplicationSettings(Model):
         one."""
         return None
 
-    @classmethod
-    def top(cls, lines: Iterable[bytes]) -> list[str]:
+    def top(self, lines: Iterable[bytes]) -> list[str]:
         """What is worth reading at the end of a run, from the JSON lines of `page`: a line each, the most
         important first."""
         return []

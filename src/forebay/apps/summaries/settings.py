@@ -318,14 +318,12 @@ class SummarySpec(ApplicationSettings):
         note = f" (without {lost:,} of {counted(answer['events'], 'event')})" if lost else ""
         return f"summary {of_key}{window['start']} to {window['end']}{note}: {text}"
 
-    @classmethod
-    def top(cls, lines: Iterable[bytes]) -> list[str]:
+    def top(self, lines: Iterable[bytes]) -> list[str]:
         from forebay.apps.summaries.page import top_summaries
 
         return top_summaries(lines)
 
-    @classmethod
-    def page(cls) -> Page | None:
+    def page(self) -> Page | None:
         from forebay.apps.summaries.page import summaries_page
 
         return summaries_page

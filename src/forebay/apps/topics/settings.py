@@ -206,14 +206,12 @@ class TopicsSpec(ApplicationSettings):
                 return f"topic {phrase_of(answer['texts']) or answer['topic']}"
         return None
 
-    @classmethod
-    def top(cls, lines: Iterable[bytes]) -> list[str]:
+    def top(self, lines: Iterable[bytes]) -> list[str]:
         from forebay.apps.topics.page import top_topics
 
         return top_topics(lines)
 
-    @classmethod
-    def page(cls) -> Page | None:
+    def page(self) -> Page | None:
         from forebay.apps.topics.page import topics_page
 
         return topics_page
