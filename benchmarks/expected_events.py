@@ -14,7 +14,7 @@ from benchmarks.killable import KillableEngine
 from benchmarks.tally import NUMBER, Tally
 from forebay.apps.topics import settings as topics
 from forebay.apps.topics.embedding import NoEmbedding
-from forebay.apps.topics.finder import TopicStage, shard_event_of, text_bytes
+from forebay.apps.topics.finder import FOUND, TopicStage, shard_event_of, text_bytes
 from forebay.apps.trends import reason
 from forebay.apps.trends import settings as trends
 from forebay.apps.trends.stages import BookStage, CountStage, RateStage, event_of, post_bytes
@@ -148,7 +148,7 @@ class TopicsJob:
         """The output of an uninterrupted run."""
         stage = TopicStage(self.settings.find, 0, NoEmbedding().embed, NoEmbedding.width)
         outputs = [each for event in events for each in stage.take(text_bytes(event["at"], event["text"]))]
-        found = [shard_event_of(data) for _, data in (*outputs, *stage.finish())]
+        found = [shard_event_of(data) for kind, data in (*outputs, *stage.finish()) if kind == FOUND]
         asked = ((topics.to_prompt_event(event), topics.labelled) for event in found)
         return _foretold(map(topics.to_result, found), asked, topics.PROMPT, topics.SCHEMA)
 

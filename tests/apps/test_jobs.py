@@ -100,6 +100,9 @@ def test_without_labels_a_run_that_is_interrupted_continues_where_it_was(job: An
     told = {id: each for id, each in job.foretold(events).items() if each["kind"] not in {"why", "label"}}
     assert 10 <= len(before) < len(told)
     assert answers(pipelines) == told
+    if isinstance(job, TopicsJob):
+        assigned = [line["id"] for line in pipelines.lines("out-assignments")]
+        assert len(assigned) == len(set(assigned)) == len(events)
 
 
 @pytest.mark.long

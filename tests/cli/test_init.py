@@ -79,7 +79,7 @@ def test_nothing_is_overwritten(folder: Path) -> None:
     ("words", "said"),
     [
         ([], "no terminal to ask questions; give --source and --prompt, or --yes"),
-        (["--source", "none.jsonl", "--yes"], "there is no file 'none.jsonl'"),
+        (["--source", "none.jsonl", "--yes"], "there is no none.jsonl"),
         (["none/p.yaml", "--yes"], "there is no folder none"),
         (["--source", "generator", "--prompt", "{{ x"], "prompt: expected a template"),
         (["--engine", "nowhere", "--yes"], "forebay init: engine.url"),
@@ -129,7 +129,7 @@ def test_an_answer_that_would_not_do_is_asked_for_again(
     assert done.exit_code == 0, done.output
     assert [question.split()[1] for question in asked] == [*7 * ["to"], "answers,", *2 * ["(a"]]
     for said in (
-        "--source: there is no file 'none.jsonl'",
+        "--source: there is no none.jsonl",
         "it looks like a JSON array",
         "prompt: expected a template",
         "prompt: field 'txt' is missing; the event has user, text",

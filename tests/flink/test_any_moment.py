@@ -7,7 +7,7 @@ results of all runs together must equal those of a run without faults.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -25,7 +25,7 @@ from tests.harness.programs import Remember
 from benchmarks import expected_events
 from forebay.apps.sessions import Sessions
 from forebay.apps.topics.embedding import NoEmbedding
-from forebay.apps.topics.finder import TopicStage, shard_event_of, text_bytes
+from forebay.apps.topics.finder import FOUND, TopicStage, assignments_of, shard_event_of, text_bytes
 from forebay.apps.trends.settings import Trends, to_result
 from forebay.apps.trends.stages import BookStage, CountStage, RateStage, event_of, post_bytes
 from forebay.apps.trends.values import TrendSettings
@@ -187,19 +187,29 @@ def test_topics_are_unaffected_by_faults(schedule: list[Action], count: int) -> 
             return StageFunction(
                 lambda shard: TopicStage(job.settings.find, shard, NoEmbedding().embed, NoEmbedding.width),
                 shards=1,
-                next_shards=1,
+                next_shards=2,
                 wait_ms=500,
                 most_log_bytes=1 << 10,
             )
 
         return [Operator(make, message_key)]
 
-    texts = [(message(key, text_bytes(each["at"], each["text"])), None) for each in said]
-    found = [shard_event_of(payload(output)) for output in Runs(operators, texts).play(schedule)]
+    def of_text(each: dict[str, Any]) -> bytes:
+        return text_bytes(each["at"], each["text"], id=str(each["n"]))
+
+    def read(outputs: Iterable[tuple[bool, bytes]]) -> tuple[list[Any], list[Any]]:
+        both = [*outputs]
+        texts = [(each.id, each.topic) for event, data in both if not event for each in assignments_of(data)]
+        return [shard_event_of(data) for event, data in both if event], texts
+
+    texts = [(message(key, of_text(each)), None) for each in said]
+    event_key = flink_keys(2)[FOUND]
+    played = Runs(operators, texts).play(schedule)
+    found = read((message_key(output) == event_key, payload(output)) for output in played)
     # When a batch is full depends on the clock; which texts are placed where does not.
     stage = TopicStage(job.settings.find, 0, NoEmbedding().embed, NoEmbedding.width)
     outputs = [each for data, _ in texts for each in stage.take(payload(data))]
-    assert found == [shard_event_of(data) for _, data in (*outputs, *stage.finish())]
+    assert found == read((kind == FOUND, data) for kind, data in (*outputs, *stage.finish()))
 
 
 TRENDS = TrendsJob(

@@ -41,10 +41,11 @@ def test_chains_end_with_the_same_operator_at_any_parallelism(
                 name="t",
             )
         else:
-            found = topic_events(
+            found, assignments = topic_events(
                 stream, TopicSettings(), text, NoEmbedding, wait_ms=100, shards=4, parallelism=parallelism,
                 name="t",
             )  # fmt: skip
+            assignments.print()
         # As in a pipeline: what has two inputs is chained to neither.
         found.messages.union(found.refused).print()
         graph = env._generate_stream_graph(job_name="t").getJobGraph()

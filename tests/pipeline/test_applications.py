@@ -41,6 +41,12 @@ def test_settings_reach_the_detectors() -> None:
             "source.time: expected the field",
         ),
         ({"type": "topics", "topic_shards": 4}, {}, "key: expected a template"),
+        ({"type": "trends"}, {"assignments": {"type": "jsonl", "path": "a"}}, "assignments: expected none"),
+        (
+            {"type": "topics"},
+            {"assignments": {"type": "jsonl", "path": "out"}},
+            "assignments.path: expected a directory apart from sink.path",
+        ),
         ({"type": "topics", "embeddings": "bert"}, {}, "expected 'minilm' or 'words'"),
         ({"type": "trends", "late_s": -1.0}, {}, "late_s"),
         ({"type": "trendz"}, {}, "did you mean 'trends'"),

@@ -67,6 +67,24 @@ def test_named_sources(source: str, tmp_path: Path) -> None:
     assert spec.application.settings().idle_s is None
 
 
+@pytest.mark.parametrize("name", ["sessions", "summary", "topics", "trends"])
+@pytest.mark.parametrize("source", ["kafka://broker:9092/posts", "in.json", "in.jsonl.gz", "wikimedia"])
+def test_all_applications_read_every_source_of_init(name: str, source: str, tmp_path: Path) -> None:
+    if source.startswith("in."):
+        source = str(tmp_path / source)
+        Path(source).touch()
+    spec = preset_spec(name, ApplicationOptions(source, tmp_path / "out", time="at"))
+    assert spec.source.time == "at"
+    if spec.source.type == "kafka":
+        assert (spec.source.bootstrap, spec.source.topics) == ("broker:9092", ("posts",))
+        assert preset_spec(name, ApplicationOptions(source, tmp_path / "out")).source.time is None
+
+
+def test_the_generator_takes_no_field_with_the_time(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="--time: expected none"):
+        preset_spec("trends", ApplicationOptions("generator", tmp_path, time="at"))
+
+
 def test_a_folder_of_files_is_read_by_their_kind(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.csv").write_text("user,text\n")
@@ -75,7 +93,7 @@ def test_a_folder_of_files_is_read_by_their_kind(tmp_path: Path) -> None:
         == "csv"
     )
     (tmp_path / "in" / "2.jsonl").write_text("")
-    with pytest.raises(SettingError, match=r"expected \.jsonl or \.csv files"):
+    with pytest.raises(SettingError, match=r"expected files of one kind whose names end in \.jsonl"):
         preset_spec("sessions", ApplicationOptions(str(tmp_path / "in"), tmp_path / "out"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, TypeVar
 
 from pydantic import BaseModel
@@ -9,7 +10,15 @@ from pyflink.datastream import DataStream
 from typing_extensions import Unpack
 
 from forebay.api.inference import Inference
-from forebay.api.objects import TextOf, ToEvent, encoded_events, key_templates, source_of, text_of
+from forebay.api.objects import (
+    ObjectStream,
+    TextOf,
+    ToEvent,
+    encoded_events,
+    key_templates,
+    source_of,
+    text_of,
+)
 from forebay.api.streams import Outputs, check_inference, outputs, refuse_prompt
 from forebay.apps.graph import InferenceOptions, ProgramSettings
 from forebay.apps.sessions import SessionsSpec
@@ -21,6 +30,7 @@ from forebay.apps.trends import graph as trends_graph
 from forebay.apps.trends.settings import TrendsSpec
 from forebay.documents import check_document
 from forebay.flink.infer import DEFAULT_SHARDS, infer_stateful
+from forebay.records import Result
 
 Spec = TypeVar("Spec", bound=BaseModel)
 
@@ -48,6 +58,13 @@ class TopicsSettings(TypedDict, total=False):
     labels: bool
     birth_texts: int
     idle_s: float
+
+
+@dataclass(frozen=True)
+class TopicOutputs(Outputs):
+    """`Outputs` of `topics`, with a result for each text: its topic when it arrived."""
+
+    assignments: ObjectStream[Result]
 
 
 class SummariesSettings(TypedDict, total=False):
@@ -130,18 +147,20 @@ def topics(
     *,
     to_event: ToEvent | None = None,
     key: TextOf | None = None,
+    id: TextOf | None = None,
     shards: int = DEFAULT_SHARDS,
     parallelism: int | None = None,
     name: str = "topics",
     embedder: OpenEmbedder | None = None,
     **settings: Unpack[TopicsSettings],
-) -> Outputs:
+) -> TopicOutputs:
     """Detect the topics that emerge in `stream`: one result for each change of a topic, exactly once.
 
-    Events need a text. With `labels` (the default) the model names each topic.
+    Events need a text. With `labels` (the default) the model names each topic. The output has a third stream,
+    `assignments`: a result with the id of each text, its `topic` and the `confidence`.
 
     Args:
-        stream, to_event, shards, parallelism, name: As for `infer`.
+        stream, to_event, id, shards, parallelism, name: As for `infer`.
         inference: The engine, without a prompt and a schema.
         key: A template or a function. With `topic_shards` above 1, only events of the same key are sure to
             share a topic.
@@ -160,9 +179,12 @@ def topics(
     ['born', 'label']
     """
     chosen = _settings(TopicsSpec, "topics", settings)
-    parts = _options(inference, key=key, shards=shards, parallelism=parallelism, name=name)
+    parts = _options(inference, key=key, id=id, shards=shards, parallelism=parallelism, name=name)
     records = encoded_events(stream, to_event, "topics")
-    return outputs(topics_graph.topics(chosen.settings(), records, parts, embedder), None)
+    given = topics_graph.topics(chosen.settings(), records, parts, embedder)
+    assert given.assignments is not None
+    plain = outputs(given, None)
+    return TopicOutputs(plain.results, plain.dead_letters, ObjectStream(given.assignments, Result))
 
 
 def summaries(
@@ -299,12 +321,19 @@ def _settings(spec: type[Spec], name: str, settings: Any) -> Spec:
 
 
 def _options(
-    inference: Inference, *, key: TextOf | None = None, shards: int, parallelism: int | None, name: str
+    inference: Inference,
+    *,
+    key: TextOf | None = None,
+    id: TextOf | None = None,
+    shards: int,
+    parallelism: int | None,
+    name: str,
 ) -> InferenceOptions:
     _check(inference, name)
     return InferenceOptions(
         inference.spec(inference.served_model()),
         key=text_of(key, "key"),
+        id=text_of(id, "id"),
         capacity=inference.capacity,
         shards=shards,
         parallelism=parallelism,

@@ -53,6 +53,8 @@ class ApplicationSettings(Model):
     needs_event_time: ClassVar[bool] = False
     own_clock: ClassVar[bool] = False
     """Whether it decides itself what to send to the model, using its own clock."""
+    assigns: ClassVar[bool] = False
+    """Whether it has a result for each event as a second output, `assignments`."""
     bound: ClassVar[frozenset[str] | None] = None
     """Settings that must not change when a job resumes from a checkpoint. None: all of them."""
     preset: ClassVar[Preset] = Preset()
@@ -84,8 +86,7 @@ class ApplicationSettings(Model):
     def build(self, records: DataStream, options: InferenceOptions) -> InferenceStreams:
         raise NotImplementedError
 
-    @classmethod
-    def page(cls) -> Page | None:
+    def page(self) -> Page | None:
         """Makes the page of results for `forebay run NAME`, or None."""
         return None
 
@@ -94,8 +95,7 @@ class ApplicationSettings(Model):
         one."""
         return None
 
-    @classmethod
-    def top(cls, lines: Iterable[bytes]) -> list[str]:
+    def top(self, lines: Iterable[bytes]) -> list[str]:
         """What is worth reading at the end of a run, from the JSON lines of `page`: a line each, the most
         important first."""
         return []

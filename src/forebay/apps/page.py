@@ -4,36 +4,65 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TypeVar
 
+from forebay.errors import AnswerCut, AnswerRefused, ContentFiltered, EmptyAnswer, InvalidAnswer, OutOfTokens
 from forebay.json_numbers import read_json
 
 MAX_DETAIL_CHARS = 300
+UNSUPPORTED = "unsupported"
+WHY = {
+    AnswerCut.cause: "its answer was cut off at max_tokens",
+    OutOfTokens.cause: "it used up max_tokens before an answer",
+    AnswerRefused.cause: "it refused",
+    ContentFiltered.cause: "a content filter stopped its answer",
+    EmptyAnswer.cause: "its answer was empty",
+    InvalidAnswer.cause: "its answer did not have the form that was asked for",
+    UNSUPPORTED: "the texts do not support its answer",
+}
+
+Card = TypeVar("Card")
 
 
 def read_results(
     lines: Iterable[bytes],
-    add: Callable[[Any], None],
-    fail: Callable[[Any, str], None] | None = None,
+    add: Callable[[Any], Card],
+    *,
     prefix: str = "",
+    answered: Callable[[Card, Any], object] | None = None,
+    failed: Callable[[Card, str], object] | None = None,
 ) -> None:
-    """Hand the answer of each result to `add`, and each dead letter of a question to `fail`.
+    """Hand the answer of each result to `add`, which returns its card.
 
-    `prefix` is how the positions of such dead letters begin; `fail` receives the event that was asked about,
-    and the cause. Lines that are something else are skipped, and so are those for which either raises what a
-    missing or odd field raises.
+    If the application asks the model about its results, the questions' positions begin with `prefix` and are
+    the results' ids, and the lines may be in any order. `answered` receives the card and the model's answer,
+    `failed` the card and why there is none. Lines that are something else are skipped, and so are those for
+    which a function raises what a missing or odd field raises.
     """
+    cards: dict[Any, Card] = {}
+    questions = []
     for line in lines:
         try:
             value = read_json(line)
-            # The model's answers have such a position, too.
-            if fail is not None and "cause" in value and str(value.get("position")).startswith(prefix):
-                cause = f"{value['cause']}: {value['detail'][:MAX_DETAIL_CHARS]}"
-                fail(read_json(value["input"].encode()), cause)
+            if answered is not None and str(value.get("position")).startswith(prefix):
+                questions.append(value)
             else:
-                add(value["answer"])
+                cards[value.get("id")] = add(value["answer"])
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
+    for value in questions:
+        try:
+            if "cause" not in value and answered is not None:
+                answered(cards[value["position"]], value["answer"])
+            elif failed is not None:
+                failed(cards[value["position"]], why(value["cause"], value["detail"]))
+        except (KeyError, TypeError, AttributeError):
+            continue
+
+
+def why(cause: str, detail: str) -> str:
+    """Why the model gave no answer, from a dead letter."""
+    return f"{WHY.get(cause, 'the call failed')} ({cause}: {detail[:MAX_DETAIL_CHARS]})"
 
 
 def readable(time_ms: int) -> str:

@@ -8,13 +8,14 @@ summary has the same prefix.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from forebay.apps.base import FAILURES, ApplicationSettings, Preset
+from forebay.apps.base import FAILURES, ApplicationSettings, Page, Preset
 from forebay.documents import describe
 from forebay.engine.prompt import names_of
 from forebay.engine.replica import ContextNeed
@@ -363,6 +364,16 @@ class SessionsSpec(ApplicationSettings):
 
     def settings(self) -> Sessions:
         return Sessions(**{name: value for name, value in self if name != "type"})
+
+    def page(self) -> Page | None:
+        from forebay.apps.sessions_page import sessions_page
+
+        return partial(sessions_page, text=self.text)
+
+    def top(self, lines: Iterable[bytes]) -> list[str]:
+        from forebay.apps.sessions_page import top_sessions
+
+        return top_sessions(lines, self.text)
 
     def build(self, records: DataStream, options: InferenceOptions) -> InferenceStreams:
         from forebay.apps.graph import stateful

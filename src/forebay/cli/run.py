@@ -44,7 +44,11 @@ if TYPE_CHECKING:
     from forebay.pipeline.spec import PipelineSpec
 
 
-WHERE = {"sink.path": "the results", "dead_letters.path": "the dead letters"}
+WHERE = {
+    "sink.path": "the results",
+    "dead_letters.path": "the dead letters",
+    "assignments.path": "the topic of each text",
+}
 
 
 class RunCommand(Command):
@@ -65,7 +69,11 @@ def run(
     ],
     *,
     source: Annotated[
-        str | None, option("For an application: a JSONL or CSV file, wikimedia, jetstream or generator.")
+        str | None,
+        option(
+            "For an application: a JSONL or CSV file or a folder of them, wikimedia, jetstream, "
+            "generator, or kafka://HOST:PORT/TOPIC."
+        ),
     ] = None,
     out: Annotated[
         Path | None, option("For an application: folder for its results; default: out/NAME.")
@@ -250,7 +258,7 @@ def _say_stopped(plan: Plan, errors: Console, last: Snapshot | None, written: Ou
 def _done(spec: PipelineSpec, answered: Snapshot, written: Snapshot) -> str:
     """The outcome of an interrupted run. Answers since the last checkpoint are not written yet."""
     again = "not committed yet and will be repeated"
-    if len(spec.directories()) < 2:
+    if not {"sink.path", "dead_letters.path"} <= spec.directories().keys():
         what = f"{counted(answered.results, 'result')} and {counted(answered.dead_letters, 'dead letter')}"
         return f"{what} (those that are {again} are included)"
     what = f"{counted(written.results, 'result')} and {counted(written.dead_letters, 'dead letter')} written"

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from forebay.errors import SettingError
 from forebay.records import Event
 
 if TYPE_CHECKING:
@@ -19,13 +18,6 @@ if TYPE_CHECKING:
 
 FEEDS = {"wikimedia": "title", "jetstream": "text", "generator": "text"}
 """Sources without a file, and the field of each to ask about."""
-KINDS: Mapping[str, Literal["csv", "jsonl"]] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".csv": "csv",
-}
-TOPIC = re.compile(r"kafka://(?P<bootstrap>[^/\s]+)/(?P<topic>[A-Za-z0-9._-]{1,249})")
 TEXTS = ("text", "body", "message", "content", "post", "comment", "description", "title")
 NO_NAMES = {"event", "key", "time_ms", "self", "not", "true", "false", "none", "True", "False", "None"}
 """Words with another meaning in a template."""
@@ -61,25 +53,16 @@ def fields_of(source: str) -> list[str]:
     """The field names in the first lines of a source; empty if unknown. Raises `SettingError`."""
     from forebay.connectors.files.reader import columns_at
     from forebay.connectors.files.source import Files, first_records
-    from forebay.connectors.files.unpack import data_suffix
     from forebay.connectors.formats import Format
+    from forebay.pipeline.load import source_settings
 
     if source in FEEDS:
         return [FEEDS[source]]
-    if TOPIC.fullmatch(source):
+    settings = source_settings(source)
+    if settings["type"] == "kafka":
         return []
-    path = Path(source)
-    if not path.is_file():
-        raise SettingError(
-            f"--source: there is no file {source!r}; expected a .jsonl or .csv file, one of "
-            f"{', '.join(FEEDS)}, or kafka://HOST:PORT/TOPIC"
-        )
-    kind = KINDS.get(data_suffix(path))
-    if kind is None:
-        names = ", ".join(KINDS)
-        raise SettingError(f"--source: expected a file name ending in {names}, found {path.name!r}")
-    config = Files(path, Format(kind))
-    if kind == "csv":
+    config = Files(Path(settings["path"]), Format(settings["type"]))
+    if settings["type"] == "csv":
         return [name for name in columns_at(config) if name][:MAX_FIELDS]
     found: dict[str, None] = {}
     for record in islice(first_records(config), LOOKED_AT_RECORDS):
@@ -138,18 +121,12 @@ def pipeline_text(starter: Starter, fields: Sequence[str], folder: Path) -> str:
 
 
 def _source(source: str, folder: Path) -> Mapping[str, Any]:
-    from forebay.connectors.files.unpack import data_suffix
+    from forebay.pipeline.load import source_settings
 
+    found = source_settings(source)
     if source == "generator":
-        return {"type": "generator", "rate": 20}
-    if source in FEEDS:
-        kind = {"wikimedia": "sse", "jetstream": "websocket"}[source]
-        return {"type": kind, "preset": source}
-    topic = TOPIC.fullmatch(source)
-    if topic is not None:
-        return {"type": "kafka", "bootstrap": topic["bootstrap"], "topics": [topic["topic"]]}
-    path = Path(source).resolve()
-    return {"type": KINDS[data_suffix(path)], "path": os.path.relpath(path, folder.resolve())}
+        return {**found, "rate": 20}
+    return {**found, "path": os.path.relpath(found["path"], folder.resolve())} if "path" in found else found
 
 
 def _engine(starter: Starter) -> list[str]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Problem = tuple[str, str]
 """The path of a key in the pipeline file, and what is wrong there."""
-RESULTS, DEAD_LETTERS = "results", "dead-letters"
+RESULTS, DEAD_LETTERS, ASSIGNMENTS = "results", "dead-letters", "assignments"
 HIDDEN_QUERY = "..."
 
 
@@ -42,13 +42,13 @@ class PipelineView(Protocol):
     def event_time(self) -> object | None: ...
 
     def sinks(self) -> Mapping[str, SinkSettings]:
-        """Results and dead letters, by their keys."""
+        """Those of results, dead letters and assignments, by their keys."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a sink writes: `RESULTS` or `DEAD_LETTERS` of a pipeline.
+    """What a sink writes: `RESULTS`, `DEAD_LETTERS` or `ASSIGNMENTS` of a pipeline.
 
     `job`: the job's id, empty if unknown. `transactions`: in the ids of Kafka transactions. `run`: the id of
     the run; a sink whose output cannot be counted afterwards counts under it. `grows`: see `GrowingSinks`.

@@ -30,10 +30,13 @@ QUEUES = 16
 
 @dataclass(frozen=True)
 class InferenceStreams:
-    """The outputs of an inference operator, streams of encoded records."""
+    """The outputs of an inference operator, streams of encoded records. `assignments`: results of single
+    events, if an application has them.
+    """
 
     results: DataStream
     dead_letters: DataStream
+    assignments: DataStream | None = None
 
 
 def infer(

@@ -101,10 +101,7 @@ class Keying(FlatMapFunction):
         try:
             _text("position", record.position or "")
             key = key_of(self._key, record, needed=self._needs_key)
-            given = None if self._id is None else _text("id", self._id(record))
-            if given is not None and not given.strip():
-                raise RecordError("the id is empty for this record")
-            id = request_id(record, key, given)
+            id = id_of(self._id, record, key)
             timeline = Timeline(self._clock.wall_us()) if self._timeline else None
             item = KeyedEvent(id, key, record, self._clock.wall_ms(), timeline)
             return key or id, encode(item)
@@ -129,6 +126,14 @@ def key_of(key: EventText | None, record: Event, *, needed: bool = False) -> str
     if needed:
         raise NoKey("key: the key of this record is empty; each record needs one here")
     return ""
+
+
+def id_of(id: EventText | None, record: Event, key: str) -> str:
+    """As `id` derives it, else as `request_id`. Raises `RecordError` if it is empty."""
+    given = None if id is None else _text("id", id(record))
+    if given is not None and not given.strip():
+        raise RecordError("the id is empty for this record")
+    return request_id(record, key, given)
 
 
 def _text(what: str, value: object) -> str:

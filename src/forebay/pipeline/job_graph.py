@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from forebay.apps.graph import InferenceOptions
-from forebay.connectors.base import DEAD_LETTERS, RESULTS, Written
+from forebay.connectors.base import ASSIGNMENTS, DEAD_LETTERS, RESULTS, Written
 from forebay.connectors.kafka.cluster import AS_FIRST, TopicStart
 from forebay.connectors.kafka.settings import KafkaSource
 from forebay.engine.prompt import FieldTemplate
@@ -73,6 +73,14 @@ def build(
         answered = infer(stream, ordering=spec.ordering, **vars(parts))
     else:
         answered = spec.application.build(stream, parts)
-    refused = spec.sink.attach(answered.results, Written(RESULTS, spec.name, job, transactions, run, grows))
-    letters = answered.dead_letters if refused is None else answered.dead_letters.union(refused)
-    spec.dead_letters.attach(letters, Written(DEAD_LETTERS, spec.name, job, transactions, run, grows))
+
+    def written(what: str) -> Written:
+        return Written(what, spec.name, job, transactions, run, grows)
+
+    refused = [spec.sink.attach(answered.results, written(RESULTS))]
+    if spec.assignments is not None and answered.assignments is not None:
+        refused.append(spec.assignments.attach(answered.assignments, written(ASSIGNMENTS)))
+    letters = answered.dead_letters
+    for each in refused:
+        letters = letters if each is None else letters.union(each)
+    spec.dead_letters.attach(letters, written(DEAD_LETTERS))

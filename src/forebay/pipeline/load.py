@@ -160,7 +160,9 @@ SOURCES: dict[str, dict[str, Any]] = {
     "jetstream": {"type": "websocket", "preset": "jetstream"},
     "generator": {"type": "generator"},
 }
-KINDS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
+TOPIC = re.compile(r"kafka://(?P<bootstrap>[^/\s]+)/(?P<topic>[A-Za-z0-9._-]{1,249})")
+TOPIC_FORM = "kafka://HOST:PORT/TOPIC"
 
 
 def preset_spec(name: str, options: ApplicationOptions, settings: Sequence[str] = ()) -> PipelineSpec:
@@ -176,9 +178,10 @@ def preset_spec(name: str, options: ApplicationOptions, settings: Sequence[str] 
         **orjson.loads(orjson.dumps(dict(application.preset.document))),
         "name": name.replace("_", "-"),
         "application": {"type": name},
-        "source": _source(options.source, options.time),
+        "source": _timed(source_settings(options.source), options.time),
         "sink": {"type": "jsonl", "path": "results"},
         "dead_letters": {"type": "jsonl", "path": "dead-letters"},
+        **({"assignments": {"type": "jsonl", "path": "assignments"}} if application.assigns else {}),
         "checkpoint": {"dir": "state"},
     }
     if options.key is not None:
@@ -193,18 +196,35 @@ def preset_spec(name: str, options: ApplicationOptions, settings: Sequence[str] 
     return parse_spec(document, base=options.folder(name).resolve(), name=f"run {name}", given=given)
 
 
-def _source(source: str, time: str | None) -> dict[str, Any]:
+def _is_files(source: object) -> bool:
+    return isinstance(source, dict) and source.get("type") in KINDS.values()
+
+
+def source_settings(source: str) -> dict[str, Any]:
+    """The settings of what `--source` names. Blocks on the file system; raises `SettingError`."""
+    from forebay.connectors.files.unpack import data_suffix
+
     if source in SOURCES:
         return dict(SOURCES[source])
+    topic = TOPIC.fullmatch(source)
+    if topic is not None:
+        return {"type": "kafka", "bootstrap": topic["bootstrap"], "topics": [topic["topic"]]}
     path = Path(source)
     if not path.exists():
         raise SettingError(
-            f"--source: there is no {path}; expected a file, or one of {', '.join(SOURCES)}"
-            f"{suggestion(source, SOURCES)}"
+            f"--source: there is no {path}; expected a file or folder, one of {', '.join(SOURCES)}, or "
+            f"{TOPIC_FORM}{suggestion(source, SOURCES)}"
         )
-    files = [path] if path.is_file() else sorted(path.iterdir())
-    kinds = {KINDS[file.suffix] for file in files if file.suffix in KINDS}
+    suffixes = map(data_suffix, [path] if path.is_file() else sorted(path.iterdir()))
+    kinds = {KINDS[suffix] for suffix in suffixes if suffix in KINDS}
     if len(kinds) != 1:
-        raise SettingError(f"--source: expected .jsonl or .csv files, found {path}")
-    timed = {} if time is None else {"time": time}
-    return {"type": kinds.pop(), "path": str(path.resolve()), **timed}
+        raise SettingError(
+            f"--source: expected files of one kind whose names end in {', '.join(KINDS)}, found {path}"
+        )
+    return {"type": kinds.pop(), "path": str(path.resolve())}
+
+
+def _timed(source: dict[str, Any], time: str | None) -> dict[str, Any]:
+    if time is not None and source["type"] == "generator":
+        raise SettingError("--time: expected none with the generator, whose events have times")
+    return source if time is None else {**source, "time": time}

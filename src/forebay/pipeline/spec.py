@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from itertools import combinations
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, Strict, model_validator
@@ -46,6 +47,15 @@ from forebay.pipeline.inference_settings import (
     SamplingSpec,
 )
 from forebay.records import Message
+
+
+def _given(value: object, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+
+
+def _assigns(application: object) -> bool:
+    kind = _given(application, "type")
+    return isinstance(kind, str) and kind in APPLICATIONS.own and APPLICATIONS.own_one(kind).assigns
 
 
 def _name(value: str) -> str:
@@ -171,6 +181,12 @@ class PipelineSpec(Model):
         description="Where failed records go; `<name>-dead-letters` if the sink has no path.",
         json_schema_extra={"derived": "`<sink.path>-dead-letters`"},
     )
+    assignments: DeadLetterSink | None = Field(
+        None,
+        description="Where the topic of each text goes, of an application that assigns texts (`topics`); "
+        "null: nowhere. Without the key, such an application writes JSON lines to "
+        "`<sink.path>-assignments`.",
+    )
     event_time: EventTimeSpec | None = Field(
         None, description="Watermarks; null: no event time. Needs a source with times."
     )
@@ -209,11 +225,12 @@ class PipelineSpec(Model):
         checkpoint = data.get("checkpoint") or {}
         if isinstance(checkpoint, dict):
             data["checkpoint"] = {"dir": f".forebay/{name}/checkpoints", **checkpoint}
+        place = _given(data.get("sink"), "path")
+        stem = (place.rstrip("/") if isinstance(place, str) else "") or name
         if data.get("dead_letters") is None:
-            sink = data.get("sink")
-            place = sink.get("path") if isinstance(sink, dict) else getattr(sink, "path", None)
-            stem = place.rstrip("/") if isinstance(place, str) else name
-            data["dead_letters"] = {"type": "jsonl", "path": f"{stem or name}-dead-letters"}
+            data["dead_letters"] = {"type": "jsonl", "path": f"{stem}-dead-letters"}
+        if _assigns(data.get("application")):
+            data.setdefault("assignments", {"type": "jsonl", "path": f"{stem}-assignments"})
         return data
 
     @model_validator(mode="after")
@@ -257,14 +274,12 @@ class PipelineSpec(Model):
         if self.ordering == "key" and self.key is None:
             yield "ordering", "expected a 'key' template with ordering: key, found none"
         yield from source.problems(self)
+        if self.assignments is not None and not (self.application and self.application.assigns):
+            yield "assignments", "expected none without an application that assigns texts: topics"
         written = self.written()
-        if len(written) == 2:
-            results, letters = written["sink.path"], written["dead_letters.path"]
-            if _within(results, letters) or _within(letters, results):
-                yield (
-                    "dead_letters.path",
-                    "expected a directory apart from sink.path, found one within the other",
-                )
+        for (key, path), (other, above) in combinations(written.items(), 2):
+            if _within(path, above) or _within(above, path):
+                yield other, f"expected a directory apart from {key}, found one within the other"
         read = getattr(source, "path", None)
         if isinstance(read, str):
             for key, path in written.items():
@@ -288,7 +303,8 @@ class PipelineSpec(Model):
             yield "ordering", "expected none with 'application', which keeps the order of each key"
 
     def sinks(self) -> dict[str, SinkSettings]:
-        return {"sink": self.sink, "dead_letters": self.dead_letters}
+        sinks = {"sink": self.sink, "dead_letters": self.dead_letters}
+        return sinks if self.assignments is None else {**sinks, "assignments": self.assignments}
 
     def written(self) -> dict[str, str]:
         found = {f"{key}.path": sink.directory() for key, sink in self.sinks().items()}

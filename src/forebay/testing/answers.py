@@ -226,7 +226,9 @@ def summarise(text: str, schema: Mapping[str, Any]) -> str:
         group = messages[n * len(messages) // groups : (n + 1) * len(messages) // groups]
         words = " ".join(said for _, said in group).split()
         step = max(1, len(words) // WORDS)
-        said = " ".join(words[::step][:WORDS])[:MAX_STATEMENT_CHARS]
+        said = " ".join(words[::step][:WORDS])
+        if len(said) >= MAX_STATEMENT_CHARS:
+            said = said[: MAX_STATEMENT_CHARS - 1] + "…"
         statements.append(
             {"text": said or "nothing", "sources": [number for number, _ in group][:MAX_SOURCES]}
         )

@@ -79,7 +79,7 @@ def test_the_work_stays_within_its_budget(
         assert sum(item.tokens for item in ask.items) <= plan.chunk_tokens
     for summary in driven.summaries:
         assert summary.prompt_tokens + summary.completion_tokens <= plan.work_tokens
-        assert summary.events == summary.summarised + summary.left_out
+        assert summary.events == summary.summarised + summary.left_out + summary.failed
 
 
 def test_windows_of_very_many_panes_stay_within_their_budget() -> None:
@@ -150,7 +150,7 @@ def test_the_work_of_a_running_summary_stays_within_its_budget(
         for ask in driven.asked[asked:]:
             spent[now_ms // every_ms] = spent.get(now_ms // every_ms, 0) + ask.prompt_tokens
     summary = driven.run([]).summaries[-1]
-    assert summary.summarised + summary.left_out == count
+    assert summary.summarised + summary.left_out + summary.failed == count
     # A period of the budget begins anywhere.
     assert max(spent.values(), default=0) <= 2 * plan.work_tokens
     assert summary.prompt_tokens + summary.completion_tokens <= 8 * plan.work_tokens

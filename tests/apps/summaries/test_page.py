@@ -121,9 +121,8 @@ def test_events_of_failed_calls_are_not_called_silent() -> None:
     lost = replace(SUMMARY, statements=(), events=6, summarised=0, left_out=0, failed=6)
     lost = replace(lost, failures={"prompt_too_long": 2}, failure="prompt_too_long: the context is <short>")
     said = " ".join(check(page([line(lost)])).text)
-    assert "Could not be summarised: the calls for all of its events (6) failed." in said
-    assert "2 failed calls, the last: prompt_too_long: the context is <short>" in said
-    assert "Nothing was said" not in said
+    assert "Could not be summarised: prompt_too_long: the context is <short>" in said
+    assert "The calls for all of its events (6) failed." in said
 
 
 def test_a_window_of_which_part_failed_shows_it_next_to_its_statements() -> None:
@@ -132,10 +131,14 @@ def test_a_window_of_which_part_failed_shows_it_next_to_its_statements() -> None
     assert "Reinstalling helped." in said
 
 
-def test_a_window_without_failures_and_statements() -> None:
-    said = " ".join(check(page([line(replace(SUMMARY, statements=()))])).text)
-    assert "Nothing was said." in said
-    assert "Summarised in part" not in said
+def test_what_was_dropped_and_what_no_text_holds_is_shown() -> None:
+    statement = replace(SUMMARY.statements[0], unsupported=("alice", "40"))
+    dropped = replace(SUMMARY, statements=(statement,), unsourced=1, broken=2, clipped=3)
+    said = " ".join(check(page([line(dropped)])).text)
+    assert "3 read only in part" in said
+    assert "not in the texts: alice, 40" in " ".join(said.split())
+    assert "1 statement dropped that cited no event" in said
+    assert "2 statements dropped that repeated themselves or ended in the middle" in said
 
 
 def test_a_summary_survives_its_json() -> None:

@@ -245,7 +245,7 @@ def test_statements_that_a_partial_summary_has_no_room_for_are_counted() -> None
     for event in events_at([0, 1000]):
         program.on_event("k", state, event, None)
     program.on_watermark("k", state, 56 * SECOND)
-    long = {"text": "a long sentence " * 12, "sources": [1]}
+    long = {"text": " ".join(f"word{n}" for n in range(30)), "sources": [1]}
     program.on_answer("k", state, {"statements": [{"text": "short", "sources": [2]}, long]}, Usage())
     (summary,) = program.on_watermark("k", state, 60 * SECOND)
     assert isinstance(summary, Summary)

@@ -77,7 +77,8 @@ def test_a_number_with_a_point_is_a_whole_one() -> None:
 
 def test_what_exceeds_the_limit_goes_the_least_founded_first() -> None:
     tight = replace(CLOSE, limit=20)
-    read = read_answer(tight, {"keep": [1, 2, 3], "statements": [{"text": "x" * 60, "sources": [4]}]})
+    text = "Bob writes a few things that nobody wrote before him."
+    read = read_answer(tight, {"keep": [1, 2, 3], "statements": [{"text": text, "sources": [4]}]})
     assert [each.text for each in read.earlier] == ["Earlier 1.", "Earlier 2."]
     assert read.new == ()
     assert read.cut == 2
@@ -88,13 +89,55 @@ def test_an_empty_answer_keeps_the_statements() -> None:
     assert without_answer(CLOSE).earlier == EARLIER
 
 
+@pytest.mark.parametrize(
+    ("text", "unsupported"),
+    [
+        ("Then Bob sends 2 things to Alice.", ("alice",)),
+        ("Of the users, 40 write “bob” and “never mind”.", ("40", "never mind")),
+        ('At 00:03 he is quoted: "00:03 bob".', ()),
+    ],
+)
+def test_names_numbers_and_quotes_are_looked_up_in_the_texts(text: str, unsupported: tuple[str, ...]) -> None:
+    read = read_answer(CLOSE, {"keep": [], "statements": [{"text": text, "sources": [4]}]})
+    (statement,) = read.new
+    assert statement.unsupported == unsupported
+    merged = replace(CLOSE, items=(), statements=(statement, *EARLIER))
+    rewritten = {"text": f"{text} Charlie and Dora agree.", "sources": [1]}
+    (again,) = read_answer(merged, {"keep": [], "statements": [rewritten]}).earlier
+    assert set(again.unsupported) == {*unsupported, "dora"}
+
+
+@pytest.mark.parametrize(
+    ("texts", "cause", "broken"),
+    [
+        ([], "empty_answer", 0),
+        (["From nowhere."], "invalid_answer", 0),
+        (["He writes that he writes that he writes that he writes that"], "invalid_answer", 1),
+        (["哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈哈", "…"], "invalid_answer", 2),
+        ([" ".join(f"word{n}" for n in range(99))[:240]], "invalid_answer", 1),
+    ],
+)
+def test_an_answer_without_a_usable_statement_is_a_failure(texts: list[str], cause: str, broken: int) -> None:
+    ask = replace(CLOSE, statements=())
+    cited = [99 if text == "From nowhere." else 1 for text in texts]
+    said = [{"text": text, "sources": [number]} for text, number in zip(texts, cited, strict=True)]
+    read = read_answer(ask, {"statements": said})
+    assert read.failure is not None
+    assert (read.failure.cause, read.broken, read.new) == (cause, broken, ())
+    usable = {"text": "Bob sends 1 or 2 things, no, no, no.", "sources": [1]}
+    assert read_answer(ask, {"statements": [*said, usable]}).failure is None
+
+
 @given(
     st.lists(st.integers(1, 40), max_size=30), st.lists(st.lists(st.integers(1, 40), min_size=1), max_size=6)
 )
 def test_any_answer_gives_statements_whose_sources_were_there(
     keep: list[int], cited: list[list[int]]
 ) -> None:
-    answer = {"keep": keep, "statements": [{"text": "words " * 9, "sources": each} for each in cited]}
+    answer = {
+        "keep": keep,
+        "statements": [{"text": "Bob writes words.", "sources": each} for each in cited],
+    }
     read = read_answer(CLOSE, answer)
     known = {item.id for item in ITEMS} | {source.id for each in EARLIER for source in each.sources}
     for each in (*read.earlier, *read.new):

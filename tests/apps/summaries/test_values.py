@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.apps.summaries.values import NO_TEXT, clean, tokens
+from forebay.apps.summaries.values import NO_TEXT, clean, is_clipped, tokens
 
 
 @given(st.text(st.characters(exclude_categories=()), max_size=400), st.integers(20, 200))
@@ -28,6 +28,7 @@ def test_an_empty_text_shows_it(text: str) -> None:
 def test_a_megabyte_is_clipped_and_shows_how_long_it_was() -> None:
     line = clean("x" * 1_000_000, 100)
     assert line.endswith("… (1,000,000 characters)")
+    assert (is_clipped(line), is_clipped("x" * 1000)) == (True, False)
     assert tokens(line) <= 100
 
 

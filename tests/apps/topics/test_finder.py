@@ -114,7 +114,7 @@ def add(
         found = finder.add(part, vectors, times)
         topics += found.topics
         events += found.events
-    return FoundTopics(tuple(topics), tuple(events))
+    return FoundTopics(tuple(topics), tuple(events), ())
 
 
 def test_each_subject_becomes_one_topic() -> None:

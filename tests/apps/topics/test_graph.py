@@ -7,17 +7,27 @@ from typing import Any
 import msgpack
 
 from forebay.apps.topics.graph import Texts
-from forebay.codec import encode
+from forebay.codec import decode, encode
+from forebay.engine.prompt import request_id
+from forebay.flink.event_time import REFUSED
 from forebay.flink.keying import TextField
 from forebay.flink.stages import payload
 from forebay.records import Event
 
 
-def test_a_text_goes_with_its_time_and_its_partition() -> None:
-    texts: Any = Texts(TextField("text"), key=None, shards=1)
+def test_a_text_goes_with_its_time_its_partition_and_its_id() -> None:
+    texts: Any = Texts(TextField("text"), key=None, id=None, shards=1)
     texts.open(None)
     given = []
     for position in ("posts/3@7", "posts.jsonl@7", None):
         (data,) = texts.process_element(encode(Event(b"{}", {"text": "hello"}, 5, position)), None)
         given.append(msgpack.unpackb(payload(data)))
-    assert given == [[5, "hello", "posts/3"], [5, "hello", ""], [5, "hello", ""]]
+    assert given[:2] == [[5, "hello", "posts/3", "posts/3@7"], [5, "hello", "", "posts.jsonl@7"]]
+    assert given[2][3] == request_id(Event(b"{}", {}), "", None)
+
+
+def test_a_text_whose_id_cannot_be_made_is_refused() -> None:
+    texts: Any = Texts(TextField("text"), key=None, id=lambda event: event.fields["id"], shards=1)
+    texts.open(None)
+    ((tag, data),) = texts.process_element(encode(Event(b"{}", {"text": "hello"})), None)
+    assert (tag, decode(data).cause) == (REFUSED, "bad_record")

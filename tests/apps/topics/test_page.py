@@ -23,19 +23,21 @@ def line(kind: str, topic: str = "0", time_ms: int = 60_000, **more: Any) -> byt
         "texts": [],
         **more,
     }
-    return orjson.dumps({"answer": answer})
+    return orjson.dumps({"id": f"topic-{topic}-{kind}-{time_ms}", "answer": answer})
 
 
-def label(words: str, topic: str = "0", time_ms: int = 60_000, about: str = "what it is about") -> bytes:
+def label(
+    words: str, topic: str = "0", time_ms: int = 60_000, about: str = "what it is about", of: str = "born"
+) -> bytes:
     answer = {
         "kind": "label",
         "topic": topic,
-        "of": "born",
+        "of": of,
         "label": words,
         "about": about,
         "time_ms": time_ms,
     }
-    return orjson.dumps({"answer": answer, "position": f"topic-{topic}-born-{time_ms}"})
+    return orjson.dumps({"answer": answer, "position": f"topic-{topic}-{of}-{time_ms}"})
 
 
 LIFE = [
@@ -44,9 +46,9 @@ LIFE = [
     line("grown", time_ms=120_000, size=16),
     line("emerging", time_ms=130_000, size=20, score=15.0),
     line("moved", time_ms=140_000, size=32),
-    label("Floods after the storm", time_ms=140_000),
+    label("Floods after the storm", time_ms=140_000, of="moved"),
     line("born", "1", 70_000),
-    label("Flooded streets", "1"),
+    label("Flooded streets", "1", 70_000),
     line("merged", "1", 150_000, size=12, into="0"),
 ]
 
@@ -62,7 +64,6 @@ def test_a_topic_has_its_life_and_its_labels() -> None:
         "storm hits Lisbon",
         "▲",
         "◆",
-        'class="link ',
         "1 of them merged",
     ):
         assert expected in document
@@ -81,7 +82,7 @@ def test_texts_without_times_are_shown_by_their_numbers() -> None:
     for expected in (
         "born near text 11, until near text 1,200",
         "emerging: near text 40 (15 nats)",
-        "Map over the texts",
+        "The 2 most active topics over the texts",
         ">200<",
         ">1,000<",
     ):
@@ -89,13 +90,49 @@ def test_texts_without_times_are_shown_by_their_numbers() -> None:
 
 
 def test_the_width_grows_with_the_texts() -> None:
-    tracks = read_topics(LIFE)
-    assert [size for _, size in tracks["0"].points] == [8, 16, 20, 32]
-    assert tracks["1"].into == "0"
+    storm, streets = read_topics(LIFE)
+    assert [size for _, size in storm.points] == [8, 16, 20, 32]
+    assert streets.into is storm
 
 
 def test_a_label_years_later_is_the_last_one() -> None:
-    assert read_topics([line("born"), label("new", time_ms=9), label("old", time_ms=5)])["0"].label == "new"
+    lines = [line("born", time_ms=5), line("moved", time_ms=9)]
+    lines += [label("new", time_ms=9, of="moved"), label("old", time_ms=5)]
+    assert [topic.label for topic in read_topics(lines)] == ["new"]
+
+
+def test_topics_of_a_second_run_are_cards_of_their_own() -> None:
+    """Files of several subtasks are read one after another: a label may come before its topic."""
+    second = [label("Goal", time_ms=90_000), line("folded", "1", 91_000), line("born", time_ms=90_000)]
+    found = read_topics([*LIFE, *second])
+    storm, streets, goal = sorted(found, key=lambda topic: (topic.run, topic.name))
+    assert [storm.label, streets.label, goal.label] == ["Floods after the storm", "Flooded streets", "Goal"]
+    assert (goal.id, streets.end_ms) == ("topic-0-1", 150_000)
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["the big storm hits Lisbon", "Lisbon: big storm!"], "big storm"),
+        (["...", "  late goal\n in the cup final"], "late goal in the cup final"),
+        (["...", ""], "topic 0"),
+    ],
+)
+def test_without_words_of_the_model_the_texts_name_a_topic(texts: list[str], expected: str) -> None:
+    (topic,) = read_topics([line("born", texts=texts), label(" … ")])
+    assert topic.label == expected
+
+
+def test_the_map_has_the_most_active_topics_and_the_list_all() -> None:
+    lines = [line("born", str(n), 1000 * n, size=8, texts=[f"subject{n}"]) for n in range(100)]
+    lines += [line("grown", str(n), 200_000, size=10 + n, texts=[]) for n in range(100)]
+    lines += [line("merged", "99", 200_000, size=500, into="98")]
+    document = topics_page(lines)
+    assert document.count('class="card"') == 100
+    places = [document.index(f'href="#topic-{n}"') for n in range(98, 58, -1)]
+    assert places == sorted(places)
+    assert 'href="#topic-58"' not in document
+    assert document.index('id="topic-59"') < document.index('id="topic-0"') < document.index('id="topic-99"')
 
 
 def test_what_a_post_holds_is_text() -> None:
@@ -119,8 +156,12 @@ def test_without_topics_it_says_so(lines: list[bytes]) -> None:
 
 
 def test_a_label_that_was_given_up_names_its_cause() -> None:
-    letter = {"cause": "answer_cut", "detail": "at max_tokens", "position": "topic-0-born-8-60000"}
-    given_up = orjson.dumps({**letter, "input": orjson.dumps({"topic": "0"}).decode()})
-    words = "The model was asked for a label and did not answer: answer_cut: at max_tokens"
-    assert words in topics_page([line("born"), given_up])
-    assert words not in topics_page([line("born")])
+    for cause, words in (
+        ("answer_cut", "its answer was cut off at max_tokens (answer_cut: why)"),
+        ("answer_refused", "it refused (answer_refused: why)"),
+        ("unsupported", "the texts do not support its answer (unsupported: why)"),
+        ("timeout", "the call failed (timeout: why)"),
+    ):
+        given_up = orjson.dumps({"cause": cause, "detail": "why", "position": "topic-0-born-60000"})
+        assert f"The model gave no label: {words}" in topics_page([given_up, line("born")])
+        assert "gave no label" not in topics_page([given_up.replace(b"60000", b"60001"), line("born")])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from forebay.apps.topics.finder import TopicStage, shard_event_of, text_bytes
-from forebay.apps.topics.values import BLOCK, TopicEvent, TopicSettings, topic_name
+from forebay.apps.topics.finder import FOUND, TopicStage, assignments_of, shard_event_of, text_bytes
+from forebay.apps.topics.values import BLOCK, Assignment, TopicEvent, TopicSettings, topic_name
 from forebay.errors import MalformedRecord
 
 SETTINGS = TopicSettings(review_every=64, patience_texts=300)
@@ -40,20 +41,31 @@ def texts(count: int = 600) -> list[tuple[int | None, str]]:
     ]
 
 
-def run(
+def events_in(outputs: list[tuple[int, bytes]]) -> list[TopicEvent]:
+    return [shard_event_of(data).event for kind, data in outputs if kind == FOUND]
+
+
+def assigned_in(outputs: list[tuple[int, bytes]]) -> list[Assignment]:
+    return [each for kind, data in outputs if kind != FOUND for each in assignments_of(data)]
+
+
+def outputs_of(
     stream: list[tuple[int | None, str]], *, flush: int = 0, save: int = 0, embed: Embedding | None = None
-) -> list[TopicEvent]:
+) -> list[tuple[int, bytes]]:
     current, outputs = stage(embed), []
     for index, (time_ms, text) in enumerate(stream, 1):
-        outputs += current.take(text_bytes(time_ms, text))
+        outputs += current.take(text_bytes(time_ms, text, id=f"t{index}"))
         if flush and index % flush == 0:
             outputs += current.close(0)
         if save and index % save == 0:
             fresh = stage(embed)
             fresh.restore(current.to_bytes())
             current = fresh
-    outputs += current.finish()
-    return [shard_event_of(data).event for _, data in outputs]
+    return [*outputs, *current.finish()]
+
+
+def run(stream: list[tuple[int | None, str]], **more: Any) -> list[TopicEvent]:
+    return events_in(outputs_of(stream, **more))
 
 
 def test_topics_are_born_and_grow() -> None:
@@ -68,8 +80,8 @@ def test_at_the_end_every_topic_has_reported_all_its_texts() -> None:
     """Growth is checked every `review_every` texts, so for a short stream only at its end."""
     current = TopicStage(TopicSettings(), 0, Embedding(), 0)
     before = [output for time_ms, text in texts(300) for output in current.take(text_bytes(time_ms, text))]
-    assert {shard_event_of(data).event.kind for _, data in before} == {"born"}
-    ended = [shard_event_of(data).event for _, data in current.finish()]
+    assert {event.kind for event in events_in(before)} == {"born"}
+    ended = events_in(current.finish())
     grown = {event.topic: event.size for event in ended if event.kind == "grown"}
     assert len(grown) == 3
     assert sum(grown.values()) == 300
@@ -84,7 +96,7 @@ def test_a_batch_is_as_many_texts_as_are_placed_at_once() -> None:
 
 @pytest.mark.parametrize("save", [1, 7, BLOCK, 100])
 def test_a_restore_changes_nothing(save: int) -> None:
-    assert run(texts(), save=save) == run(texts())
+    assert outputs_of(texts(), save=save) == outputs_of(texts())
 
 
 def test_a_flush_shifts_no_batch_and_changes_no_topic() -> None:
@@ -111,7 +123,21 @@ def test_an_event_shows_whether_its_time_is_one_also_after_a_restore(timed: bool
         current = fresh
     outputs += current.finish()
     assert outputs
-    assert {shard_event_of(data).timed for _, data in outputs} == {timed}
+    assert {shard_event_of(data).timed for kind, data in outputs if kind == FOUND} == {timed}
+
+
+def test_each_text_gets_its_topic_once() -> None:
+    stream = [*texts(300), (300_000, "..."), (None, "late goal in the cup")]
+    outputs = outputs_of(stream, flush=50, save=7)
+    found = assigned_in(outputs)
+    assert [each.id for each in found] == [f"t{index}" for index in range(1, 303)]
+    assert [each.time_ms for each in found] == [time_ms for time_ms, _ in stream]
+    assert (found[300].topic, found[300].confidence) == (None, 0.0)
+    first = {each.topic: each.confidence for each in reversed(found) if each.topic is not None}
+    assert set(first.values()) == {0.0}
+    assert all(0.33 <= each.confidence <= 1 for each in found[100:300])
+    grown = {event.topic: event.size for event in events_in(outputs) if event.kind == "grown"}
+    assert sum(each.topic == "0" for each in found) == grown[0]
 
 
 def test_what_is_held_is_bounded() -> None:

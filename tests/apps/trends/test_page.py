@@ -32,12 +32,12 @@ def line(kind: str, trend: int = 0, time_ms: int = 60_000, **more: Any) -> bytes
         "texts": [],
         **more,
     }
-    return orjson.dumps({"id": "x", "answer": answer})
+    return orjson.dumps({"id": f"trend-{trend}-{kind}-{time_ms}", "answer": answer})
 
 
-def why(words: str, trend: int = 0, time_ms: int = 60_000) -> bytes:
-    answer = {"kind": "why", "trend": trend, "of": "born", "name": "storm", "why": words, "time_ms": time_ms}
-    return orjson.dumps({"answer": answer, "position": f"trend-{trend}-born-{time_ms}"})
+def why(words: str, trend: int = 0, time_ms: int = 60_000, of: str = "born") -> bytes:
+    answer = {"kind": "why", "trend": trend, "of": of, "name": "storm", "why": words, "time_ms": time_ms}
+    return orjson.dumps({"answer": answer, "position": f"trend-{trend}-{of}-{time_ms}"})
 
 
 class Tags(HTMLParser):
@@ -60,7 +60,7 @@ def test_a_trend_has_its_times_its_reason_and_its_posts() -> None:
             line("born", texts=["big storm"]),
             why("A storm hits Lisbon."),
             line("changed", time_ms=90_000, terms=["storm", "lisbon"]),
-            why("The storm floods Lisbon.", time_ms=90_000),
+            why("The storm floods Lisbon.", time_ms=90_000, of="changed"),
             line("peaked", rate_per_s=7.25),
             line("ended", time_ms=200_000),
         ]
@@ -123,17 +123,15 @@ def test_so_many_trends_are_shown_and_no_more() -> None:
     assert "storm1<" not in document
 
 
-def given_up(about: Any, position: str = "trend-0-born-60000") -> bytes:
-    letter = {"cause": "timeout", "detail": f"too slow {ATTACK}", "position": position}
-    return orjson.dumps({**letter, "input": orjson.dumps(about).decode()})
+def given_up(position: str) -> bytes:
+    return orjson.dumps({"cause": "timeout", "detail": f"too slow {ATTACK}", "position": position})
 
 
 def test_a_question_that_was_given_up_names_its_cause() -> None:
-    refused = given_up({"trend": 0}, "posts.jsonl@3")
-    said = Tags(trends_page([line("born"), refused, given_up({"trend": 7}), given_up("odd")]))
-    assert "no reason of the model" not in said.words
-    said = Tags(trends_page([line("born"), given_up({"trend": 0})]))
-    assert "There is no reason of the model: timeout: too slow" in said.words
+    others = [given_up("posts.jsonl@3"), given_up("trend-7-born-60000"), given_up("trend-0-born-1")]
+    assert "gave no reason" not in Tags(trends_page([line("born"), *others])).words
+    said = Tags(trends_page([line("born"), given_up("trend-0-born-60000")]))
+    assert "The model gave no reason: the call failed (timeout: too slow" in said.words
     assert "img" not in said.tags
 
 
@@ -152,13 +150,13 @@ def test_a_second_run_has_cards_of_its_own() -> None:
     lines = [
         line("born", name="storm"),
         line("ended", name="storm"),
-        line("born", name="goal"),
-        why("A goal."),
+        why("A goal.", time_ms=90_000),
+        line("born", name="goal", time_ms=90_000),
     ]
     storm, goal = read_trends(lines)
     assert (storm.name, storm.whys, goal.name) == ("storm", [], "goal")
     assert storm.end_ms is not None
-    assert [goal.end_ms, goal.whys] == [None, [(60_000, "A goal.")]]
+    assert [goal.end_ms, goal.whys] == [None, [(90_000, "A goal.")]]
     document = trends_page(lines)
     assert 'id="trend-0"' in document
     assert 'id="trend-0-1"' in document

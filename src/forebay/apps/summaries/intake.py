@@ -160,7 +160,7 @@ class Intake:
         pane.end_ms = max(pane.end_ms, other.end_ms)
         for name in ("waiting", "nodes", "open"):
             getattr(pane, name).extend(getattr(other, name))
-        for name in ("spent", "seen", "late", "left_out", "failed", "unsourced", "cut"):
+        for name in ("spent", "seen", "late", "left_out", "failed", "unsourced", "broken", "clipped", "cut"):
             setattr(pane, name, getattr(pane, name) + getattr(other, name))
         for name in ("prompt_tokens", "completion_tokens", "calls"):
             setattr(pane, name, getattr(pane, name) + getattr(other, name))

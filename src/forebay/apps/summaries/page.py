@@ -25,7 +25,7 @@ def top_summaries(lines: Iterable[bytes]) -> list[str]:
     found = [each for windows in read_summaries(lines).values() for each in windows.values()]
     return [
         f"{each.key or NO_KEY}, {moment(each.start_ms, '%Y-%m-%d %H:%M')}, {counted(each.events, 'event')}: "
-        + (" ".join(one.text for one in each.statements) or each.failure or "nothing was said")
+        + (" ".join(one.text for one in each.statements) or each.failure)
         for each in sorted(found, key=lambda each: -each.events)
     ]
 

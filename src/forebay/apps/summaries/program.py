@@ -15,11 +15,22 @@ from forebay.apps.summaries.intake import Arrival, Intake, passed
 from forebay.apps.summaries.plan import SummaryPlan
 from forebay.apps.summaries.prompt import Read, SummaryCall, read_answer, without_answer
 from forebay.apps.summaries.state import KeyState, Pane, Work, ends_of, panes_of
-from forebay.apps.summaries.values import ItemChunk, Node, Refused, Statement, Summary, events_of, within
+from forebay.apps.summaries.values import (
+    ItemChunk,
+    Node,
+    Refused,
+    Statement,
+    Summary,
+    events_of,
+    is_clipped,
+    within,
+)
 from forebay.records import JSON, Usage
 from forebay.stateful.program import Failure
 
 Output = Summary | Refused
+COUNTED = ("left_out", "failed", "late", "unsourced", "broken", "clipped")
+NOTHING = "left_out: none of the events was read by the model"
 
 
 class SummaryProgram:
@@ -54,7 +65,9 @@ class SummaryProgram:
         """The answer must match the schema of the call in flight."""
         ask = self.ask(key, state)
         assert ask is not None
-        return [*self._done(key, state, ask, read_answer(ask, answer), usage), *self._advance(key, state)]
+        read = read_answer(ask, answer)
+        outputs = self._done(key, state, ask, read, usage, failure=read.failure)
+        return [*outputs, *self._advance(key, state)]
 
     def on_failure(self, key: str, state: KeyState, failure: Failure) -> list[Output]:
         """The events of the call in flight count as failed; its statements are kept."""
@@ -216,6 +229,8 @@ class SummaryProgram:
             pane.prompt_tokens += usage.prompt_tokens
             pane.completion_tokens += usage.completion_tokens
         pane.unsourced += read.unsourced
+        pane.broken += read.broken
+        pane.clipped += events_of([item for item in ask.items if is_clipped(item.text)])
         if work.kind != "close":
             pane.cut += read.cut
         pane.waiting = [chunk for chunk in pane.waiting if chunk.id not in work.ids]
@@ -265,6 +280,7 @@ class SummaryProgram:
         failures: Counter[str] = Counter()
         for pane in parts:
             failures.update(pane.failures)
+        failure = next((pane.failure for pane in reversed(parts) if pane.failure), "")
         rolling = plan.windows.kind == "rolling"
         newest = parts[-1]
         start_ms, end_ms = (newest.start_ms, newest.end_ms) if plan.windows.kind == "session" else (0, 0)
@@ -288,8 +304,8 @@ class SummaryProgram:
             prompt_tokens=total("prompt_tokens") + (own.prompt_tokens if own else 0),
             completion_tokens=total("completion_tokens") + (own.completion_tokens if own else 0),
             failures=dict(failures),
-            failure=next((pane.failure for pane in reversed(parts) if pane.failure), ""),
-            **{name: total(name) for name in ("left_out", "failed", "late", "unsourced")},
+            failure=failure or ("" if statements else NOTHING),
+            **{name: total(name) for name in COUNTED},
         )
         newest.revision += 1
         if not plan.windows.size_ms or plan.windows.kind == "tumbling":

@@ -6,7 +6,7 @@ a line of its own between markers, and can contain neither markers nor special t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from forebay.apps.summaries.plan import OVERHEAD_TOKENS, SummaryPlan
@@ -23,13 +23,17 @@ from forebay.apps.summaries.values import (
     tokens,
     within,
 )
+from forebay.apps.support import loops, unsupported
+from forebay.errors import EmptyAnswer, InvalidAnswer
 from forebay.records import JSON, Message
+from forebay.stateful.program import Failure
 from forebay.untrusted_text import escape_special_tokens
 
 MAX_STATEMENT_CHARS = 240
 STATEMENT_OF_TOKENS = 40
 """Usual length of a statement with its sources."""
 MAX_KEEP = 256
+ENDS = tuple(".!?…\"'”’»)]。！？")
 
 INSTRUCTIONS = (
     "You summarise the messages of one channel. Each message stands on a line of its own between <messages> "
@@ -129,13 +133,17 @@ def _answer_tokens(statements: int, kept: int) -> int:
 class Read:
     """`earlier`: statements that were kept or rewritten; `new`: statements about messages.
 
-    `cut`: dropped to stay within the limit; `unsourced`: dropped because they cited nothing that exists.
+    `cut`: dropped to stay within the limit; `unsourced`: dropped because they cited nothing that exists;
+    `broken`: dropped because they repeat themselves or end in the middle. `failure`: why the answer reports
+    nothing about the messages; they count as failed then.
     """
 
     earlier: tuple[Statement, ...]
     new: tuple[Statement, ...]
     cut: int = 0
     unsourced: int = 0
+    broken: int = 0
+    failure: Failure | None = None
 
 
 def read_answer(ask: SummaryCall, answer: JSON) -> Read:
@@ -148,8 +156,12 @@ def read_answer(ask: SummaryCall, answer: JSON) -> Read:
     keep = dict.fromkeys(map(int, answer.get("keep", ())))
     earlier = [ask.statements[n - 1] for n in keep if 1 <= n <= count]
     new: list[Statement] = []
-    unsourced = 0
+    unsourced = broken = 0
+    lines = [ask.key, *map(_line, range(len(ask.items)), ask.items)]
     for said in answer["statements"]:
+        if _broken(said["text"]):
+            broken += 1
+            continue
         cited = list(dict.fromkeys(map(int, said["sources"])))
         items = [ask.items[n - count - 1] for n in cited if count < n <= count + len(ask.items)]
         statements = [ask.statements[n - 1] for n in cited if 1 <= n <= count]
@@ -158,13 +170,15 @@ def read_answer(ask: SummaryCall, answer: JSON) -> Read:
             # If it cites both, only the messages count: it may appear next to kept statements.
             sources = sorted(map(source_of, items), key=_order)
             copies = sum(item.copies - 1 for item in items)
-            new.append(
-                Statement(text, tuple(sources[:MAX_SOURCES]), copies + max(0, len(sources) - MAX_SOURCES))
-            )
+            more = copies + max(0, len(sources) - MAX_SOURCES)
+            new.append(Statement(text, tuple(sources[:MAX_SOURCES]), more, tuple(unsupported(text, lines))))
         elif statements:
-            earlier.append(Statement(text, *joined_sources(statements)))
+            earlier.append(Statement(text, *joined_sources(statements), _missing(text, ask, statements)))
         else:
             unsourced += 1
+    failure = None
+    if ask.items and not new and (unsourced or broken or not ask.statements):
+        failure = _nothing(unsourced, broken)
     if not earlier and not new:
         earlier = list(ask.statements)
     kept, cut = within((*earlier, *new), ask.limit)
@@ -174,7 +188,30 @@ def read_answer(ask: SummaryCall, answer: JSON) -> Read:
         tuple(each for each in kept if id(each) in on_messages),
         cut,
         unsourced,
+        broken,
+        failure,
     )
+
+
+def _broken(text: str) -> bool:
+    cut = len(text) >= MAX_STATEMENT_CHARS and text.rstrip()[-1:] not in ENDS
+    return cut or loops(text) or not any(map(str.isalnum, text))
+
+
+def _missing(text: str, ask: SummaryCall, statements: Sequence[Statement]) -> tuple[str, ...]:
+    """What a rewritten statement has that the cited ones, or their texts, do not support."""
+    given = [ask.key, *(each.text for each in statements)]
+    given += [source.text for each in statements for source in each.sources]
+    before = [word for each in statements for word in each.unsupported if word in text.lower()]
+    return tuple(dict.fromkeys([*unsupported(text, given), *before]))
+
+
+def _nothing(unsourced: int, broken: int) -> Failure:
+    if not unsourced and not broken:
+        return Failure(EmptyAnswer.cause, "the model made no statement about the messages")
+    why = [f"{unsourced} cited no message"] * bool(unsourced)
+    why += [f"{broken} repeated themselves or ended in the middle"] * bool(broken)
+    return Failure(InvalidAnswer.cause, f"no statement about the messages could be used: {', '.join(why)}")
 
 
 def without_answer(ask: SummaryCall) -> Read:

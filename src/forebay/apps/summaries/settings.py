@@ -23,6 +23,7 @@ from forebay.fields import AnyInt, FieldPath, NotNegativeFloat, PositiveFloat, P
 from forebay.json_numbers import dump_json
 from forebay.records import JSON, Event, Sampling
 from forebay.stateful.program import Answer, Ask, Failure, Moment, Output, Program, Step, Timer
+from forebay.untrusted_text import counted
 
 if TYPE_CHECKING:
     from pyflink.datastream import DataStream
@@ -313,16 +314,16 @@ class SummarySpec(ApplicationSettings):
         window, said = answer["window"], answer["text"]
         text = said if said is not None else f"could not be summarised: {answer['failure']}"
         of_key = f"{answer['key']}, " if answer["key"] else ""
-        return f"summary {of_key}{window['start']} to {window['end']}: {text or 'nothing was said'}"
+        lost = answer["left_out"] + (answer["failed"] if said is not None else 0)
+        note = f" (without {lost:,} of {counted(answer['events'], 'event')})" if lost else ""
+        return f"summary {of_key}{window['start']} to {window['end']}{note}: {text}"
 
-    @classmethod
-    def top(cls, lines: Iterable[bytes]) -> list[str]:
+    def top(self, lines: Iterable[bytes]) -> list[str]:
         from forebay.apps.summaries.page import top_summaries
 
         return top_summaries(lines)
 
-    @classmethod
-    def page(cls) -> Page | None:
+    def page(self) -> Page | None:
         from forebay.apps.summaries.page import summaries_page
 
         return summaries_page

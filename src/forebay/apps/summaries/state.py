@@ -24,7 +24,8 @@ class Pane:
     `led`: earlier events were cut because the end is near.
     `spent`: tokens of admitted events plus the charge for chunks cut early.
     `pool`: `open` is a sample of events with a hash below `bar`.
-    `unsourced`: statements without a source; `cut`: statements over the limit of a partial summary.
+    `unsourced`: statements without a source; `broken`: those that repeat themselves or end in the middle;
+    `cut`: statements over the limit of a partial summary. `clipped`: events of which only the begin was read.
     `revision`: summaries emitted; `due_ms`: when a correction, or a running summary's open events, are due.
     """
 
@@ -43,6 +44,8 @@ class Pane:
     left_out: int = 0
     failed: int = 0
     unsourced: int = 0
+    broken: int = 0
+    clipped: int = 0
     led: bool = False
     closed: bool = False
     revision: int = 0
@@ -156,12 +159,12 @@ def _item_list(item: Item) -> list[Any]:
 
 def _statement_list(statement: Statement) -> list[Any]:
     sources = [[source.id, source.time_ms, source.text] for source in statement.sources]
-    return [statement.text, sources, statement.more]
+    return [statement.text, sources, statement.more, statement.unsupported]
 
 
 def _statement_of(values: list[Any]) -> Statement:
-    text, sources, more = values
-    return Statement(text, tuple(Source(*source) for source in sources), more)
+    text, sources, more, missing = values
+    return Statement(text, tuple(Source(*source) for source in sources), more, tuple(missing))
 
 
 FOREVER_MS = 2**62

@@ -47,6 +47,11 @@ def clean(text: str, max_tokens: int) -> str:
     return line + note
 
 
+def is_clipped(line: str) -> bool:
+    """Whether `clean` has truncated it."""
+    return line.endswith(" characters)") and "… (" in line
+
+
 def tokens(text: str) -> int:
     """Estimated prompt tokens of `text`, at least 1: one per four bytes of escaped UTF-8."""
     return max(1, -(-len(escape_special_tokens(text).encode("utf-8", "replace")) // BYTES_PER_TOKEN))
@@ -83,11 +88,16 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One sentence of a summary. `more` counts sources beyond `MAX_SOURCES`."""
+    """One sentence of a summary.
+
+    `more` counts sources beyond `MAX_SOURCES`. `unsupported`: its names, numbers and quotes that were in no
+    text of the call that it comes from.
+    """
 
     text: str
     sources: tuple[Source, ...]
     more: int = 0
+    unsupported: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -160,9 +170,12 @@ class Summary:
     """`revision` is 0 at first and counts corrections and running summaries.
 
     Each of the `events` is either `summarised` in exactly one call, `left_out` by sampling, or `failed` with
-    its call. `failures` counts failed calls by cause, including calls without new events. `late` events came
-    from closed windows. `cut` statements did not fit into a token budget; `unsourced` ones cited no existing
-    source and were dropped. `calls` and tokens include those of panes that sliding windows share.
+    its call. Of `clipped` ones only the begin was read; `late` ones came from closed windows. `failures`
+    counts failed calls by cause, including calls without new events.
+
+    Statements that are left out: `cut` ones did not fit into a token budget, `unsourced` ones cited no
+    existing source, and `broken` ones repeat themselves or end in the middle. `calls` and tokens include
+    those of panes that sliding windows share.
     """
 
     key: str
@@ -183,9 +196,15 @@ class Summary:
     completion_tokens: int
     failures: Mapping[str, int] = field(default_factory=dict)
     failure: str = ""
+    broken: int = 0
+    clipped: int = 0
+
+    @property
+    def faithful(self) -> bool:
+        """Whether all names, numbers and quotes of its statements are in the texts."""
+        return not any(each.unsupported for each in self.statements)
 
     def to_json(self) -> dict[str, Any]:
-        failed = bool(self.failures) and not self.statements
         return {
             "type": "summary",
             "key": self.key,
@@ -197,8 +216,9 @@ class Summary:
                 "end_ms": self.end_ms,
             },
             "revision": self.revision,
-            # No text, rather than an empty one, if all calls failed.
-            "text": None if failed else " ".join(each.text for each in self.statements),
+            # No text, rather than an empty one: `failure` has the reason.
+            "text": " ".join(each.text for each in self.statements) or None,
+            "faithful": self.faithful,
             "statements": [
                 {
                     "text": each.text,
@@ -207,6 +227,7 @@ class Summary:
                         for source in each.sources
                     ],
                     "more_sources": each.more,
+                    "unsupported": list(each.unsupported),
                 }
                 for each in self.statements
             ],
@@ -220,6 +241,8 @@ class Summary:
                     "late",
                     "cut",
                     "unsourced",
+                    "broken",
+                    "clipped",
                     "calls",
                     "prompt_tokens",
                     "completion_tokens",
@@ -238,6 +261,7 @@ class Summary:
                 each["text"],
                 tuple(Source(one["id"], one["time_ms"], one["text"]) for one in each["sources"]),
                 each["more_sources"],
+                tuple(each["unsupported"]),
             )
             for each in value["statements"]
         )

@@ -22,16 +22,20 @@ from forebay.apps.topics.values import (
     BLOCK,
     NO_TOPIC,
     UNTIMED_STEP_MS,
+    Assignment,
     FoundTopics,
     ShardEvent,
     TopicEvent,
     TopicSettings,
+    topic_name,
 )
 from forebay.errors import MalformedRecord
 
 Floats = npt.NDArray[np.float32]
 Embed = Callable[[Sequence[str]], Floats]
 
+FOUND, ASSIGNED = 0, 1
+"""The kinds of a stage's outputs: a topic event, and a batch of assignments."""
 TABLE = 1 << 16
 SMOOTHING = 50.0
 """Texts assumed before the first one, to even out the weights of a young stream."""
@@ -140,10 +144,13 @@ class TopicFinder:
         times = list(zip(times_ms, partitions, strict=True))
         topics: list[int] = []
         events: list[TopicEvent] = []
+        confidences: list[float] = []
         start = 0
         while start < len(texts):
             end = min(len(texts), start + BLOCK - self._lives.count % BLOCK)
-            self._place(texts[start:end], vectors[start:end], times[start:end], topics, events)
+            placed = self._place(texts[start:end], vectors[start:end], times[start:end], events)
+            topics += [topic for topic, _ in placed]
+            confidences += [confidence for _, confidence in placed]
             self._lives.count += end - start
             if self._lives.count % BLOCK == 0:
                 self._lexicon.settle()
@@ -151,7 +158,7 @@ class TopicFinder:
                 if crowded or self._lives.count % self.settings.review_every == 0:
                     self._review(events)
             start = end
-        return FoundTopics(tuple(topics), tuple(events))
+        return FoundTopics(tuple(topics), tuple(events), tuple(confidences))
 
     def finish(self) -> tuple[TopicEvent, ...]:
         """Review a last time without waiting for candidates, and report final sizes."""
@@ -166,9 +173,9 @@ class TopicFinder:
         texts: Sequence[str],
         embedded: Floats,
         times: Sequence[tuple[int, str]],
-        topics: list[int],
         events: list[TopicEvent],
-    ) -> None:
+    ) -> list[tuple[int, float]]:
+        """Each text's topic and its confidence."""
         settings = self.settings
         keys = [self._lexicon.keys(text) for text in texts]
         vectors = np.concatenate(
@@ -183,18 +190,20 @@ class TopicFinder:
             if not len(each):
                 vectors[index] = 0
             weights.append(1 / self._copy(each))
-        first = len(topics)
-        topics += [NO_TOPIC] * len(texts)
+        placed = [(NO_TOPIC, 0.0)] * len(texts)
         lives = self._lives
         clocks = [lives.clock.see(time_ms, partition) for time_ms, partition in times]
 
         def joined(index: int, row: int, similarity: float) -> None:
             self._lexicon.learn(keys[index], weights[index] / int(lives.centres.texts[row]) ** 0.5)
-            topics[first + index] = lives.join(row, similarity, texts[index], clocks[index], events)
+            topic = lives.join(row, similarity, texts[index], clocks[index], events)
+            founded = int(lives.centres.texts[row]) == 1
+            placed[index] = topic, 0.0 if founded else min(max(similarity, 0.0), 1.0)
 
         lives.centres.assign(
             vectors, weights, lives.count, threshold=settings.join, name=lives.name, joined=joined
         )
+        return placed
 
     def _copy(self, keys: Keys) -> int:
         slot = int(np.bitwise_xor.reduce(keys * np.uint32(2654435761))) % TABLE if len(keys) else 0
@@ -225,8 +234,7 @@ class TopicFinder:
             self._copies.tobytes(),
             self._scaled_ms,
         ]
-        packed: bytes = msgpack.packb(document, unicode_errors="surrogatepass")
-        return packed
+        return _packed(document)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TopicFinder:
@@ -244,9 +252,13 @@ class TopicFinder:
         return self
 
 
-def text_bytes(time_ms: int | None, text: str, partition: str = "") -> bytes:
-    packed: bytes = msgpack.packb((time_ms, text, partition), unicode_errors="surrogatepass")
-    return packed
+def text_bytes(time_ms: int | None, text: str, partition: str = "", id: str = "") -> bytes:
+    return _packed((time_ms, text, partition, id))
+
+
+def assignments_of(data: bytes) -> list[Assignment]:
+    """The assignments of an output of kind `ASSIGNED`."""
+    return [Assignment(*values) for values in msgpack.unpackb(data, unicode_errors="surrogatepass")]
 
 
 def shard_event_of(data: bytes) -> ShardEvent:
@@ -258,8 +270,9 @@ def shard_event_of(data: bytes) -> ShardEvent:
 class TopicStage:
     """Topics of the texts of one shard. Blocks while a batch is embedded.
 
-    Batches of `BLOCK` texts are cut by text number; `close` processes an incomplete one. Outputs depend only
-    on the texts and their order, except that calls of `close` affect floating-point rounding.
+    Batches of `BLOCK` texts are cut by text number; `close` processes an incomplete one. Outputs are of kind
+    `FOUND` or `ASSIGNED` and depend only on the texts and their order, except that calls of `close` affect
+    floating-point rounding.
     """
 
     def __init__(self, settings: TopicSettings, shard: int, embed: Embed, width: int) -> None:
@@ -267,7 +280,7 @@ class TopicStage:
         self._embed = embed
         self._width = width
         self._finder = TopicFinder(settings, width)
-        self._waiting: list[tuple[int, str, str]] = []
+        self._waiting: list[tuple[int, str, str, str, int | None]] = []
         self._count = 0
         self._last_ms = 0
         self._timed = True
@@ -276,32 +289,33 @@ class TopicStage:
         return None
 
     def take(self, data: bytes) -> list[tuple[int, bytes]]:
-        time_ms, text, partition = msgpack.unpackb(data, unicode_errors="surrogatepass")
+        time_ms, text, partition, id = msgpack.unpackb(data, unicode_errors="surrogatepass")
         if not self._count:
             self._timed = time_ms is not None
         self._last_ms = self._last_ms + UNTIMED_STEP_MS if time_ms is None else time_ms
-        self._waiting.append((self._last_ms, text, partition))
+        self._waiting.append((self._last_ms, text, partition, id, time_ms))
         self._count += 1
         return self.close(0) if self._count % BLOCK == 0 else []
 
     def close(self, time_ms: int) -> list[tuple[int, bytes]]:
         if not self._waiting:
             return []
-        times, texts, partitions = zip(*self._waiting, strict=True)
+        times, texts, partitions, ids, given_ms = zip(*self._waiting, strict=True)
         self._waiting = []
-        return self._outputs(self._finder.add(texts, self._embed(texts), times, partitions).events)
+        found = self._finder.add(texts, self._embed(texts), times, partitions)
+        topics = [None if topic == NO_TOPIC else topic_name(self._shard, topic) for topic in found.topics]
+        assigned = _packed(list(zip(ids, topics, found.confidences, given_ms, strict=True)))
+        return [(ASSIGNED, assigned), *self._outputs(found.events)]
 
     def finish(self) -> list[tuple[int, bytes]]:
         return self.close(0) + self._outputs(self._finder.finish())
 
     def _outputs(self, events: Iterable[TopicEvent]) -> list[tuple[int, bytes]]:
-        return [(0, _event_bytes(ShardEvent(self._shard, event, self._timed))) for event in events]
+        return [(FOUND, _event_bytes(ShardEvent(self._shard, event, self._timed))) for event in events]
 
     def to_bytes(self) -> bytes:
         counts = (self._count, self._last_ms, self._timed)
-        state = (self._width, self._finder.to_bytes(), self._waiting, *counts)
-        packed: bytes = msgpack.packb(state, unicode_errors="surrogatepass")
-        return packed
+        return _packed((self._width, self._finder.to_bytes(), self._waiting, *counts))
 
     def restore(self, data: bytes) -> None:
         try:
@@ -316,8 +330,13 @@ class TopicStage:
                 f"use the embedding that the job started with, or start over"
             )
         self._finder = TopicFinder.from_bytes(finder)
-        self._waiting = [(time_ms, text, partition) for time_ms, text, partition in waiting]
+        self._waiting = [tuple(values) for values in waiting]
         self._count, self._last_ms, self._timed = count, last_ms, timed
+
+
+def _packed(value: object) -> bytes:
+    packed: bytes = msgpack.packb(value, unicode_errors="surrogatepass")
+    return packed
 
 
 def _event_bytes(found: ShardEvent) -> bytes:

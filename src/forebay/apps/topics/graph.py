@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pyflink.datastream import DataStream, ProcessFunction, RuntimeContext
+from pyflink.datastream import DataStream, OutputTag, ProcessFunction, RuntimeContext
 
 from forebay.apps.graph import InferenceOptions, with_answers
 from forebay.apps.topics.embedding import NoEmbedding, OpenEmbedder, OpenMiniLM, find_embedding_model
-from forebay.apps.topics.finder import TopicStage, shard_event_of, text_bytes
-from forebay.apps.topics.settings import PROMPT, SCHEMA, Topics, labelled, to_prompt_event, to_result
+from forebay.apps.topics.finder import ASSIGNED, TopicStage, assignments_of, shard_event_of, text_bytes
+from forebay.apps.topics.settings import (
+    PROMPT,
+    SCHEMA,
+    Topics,
+    assigned,
+    labelled,
+    to_prompt_event,
+    to_result,
+)
 from forebay.apps.topics.values import TopicSettings
 from forebay.codec import decode, encode
-from forebay.errors import RecordError, SetupError
+from forebay.errors import SetupError
 from forebay.flink.event_time import REFUSED, Clocked, partition_of
 from forebay.flink.infer import InferenceStreams
 from forebay.flink.job_marks import ActivityMarks
-from forebay.flink.keying import EventText, TextField, key_of, refused
+from forebay.flink.keying import EventText, TextField, id_of, key_of, refused
 from forebay.flink.shards import flink_keys, shard_of
-from forebay.flink.stages import StageFunction, message, staged
+from forebay.flink.stages import StageFunction, message, message_key, payload, staged
 from forebay.flink.thread_mode import check_environment
 from forebay.flink.types import BYTES, side_output
 from forebay.records import DeadLetter, Event
@@ -28,17 +36,19 @@ from forebay.settings import load_settings
 
 MAX_LOG_BYTES = 1 << 18
 """Some thousand texts; after a restore they are embedded again, at 3 ms each."""
+ASSIGNMENTS = OutputTag("assignments", BYTES)
 
 
 class Texts(ProcessFunction):
     """Converts encoded records to messages, by the hash of `key` over `shards`.
 
-    Sends dead letters, and events whose text or key is missing, to `REFUSED`.
+    Sends dead letters, and events whose text, key or id is missing, to `REFUSED`.
     """
 
-    def __init__(self, text: TextField, *, key: EventText | None, shards: int) -> None:
+    def __init__(self, text: TextField, *, key: EventText | None, id: EventText | None, shards: int) -> None:
         self._text = text
         self._key = key
+        self._id = id
         self._shards = shards
 
     def open(self, runtime_context: RuntimeContext) -> None:
@@ -55,12 +65,28 @@ class Texts(ProcessFunction):
         try:
             key = key_of(self._key, record)
             text = self._text(record)
-        except RecordError as error:
+            id = id_of(self._id, record, key)
+        except Exception as error:  # of a function of the user's
             self._marks.answered()
             yield REFUSED, encode(refused(record, error))
             return
         shard = shard_of(key, self._shards)
-        yield message(self._keys[shard], text_bytes(record.time_ms, text, partition_of(record.position)))
+        partition = partition_of(record.position)
+        yield message(self._keys[shard], text_bytes(record.time_ms, text, partition, id))
+
+
+class Assignments(ProcessFunction):
+    """Sends a result of each assigned text to `ASSIGNMENTS`, and passes the topic events on."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._key = flink_keys(2)[ASSIGNED]
+
+    def process_element(self, value: bytes, ctx: ProcessFunction.Context) -> Iterator[Any]:
+        if message_key(value) != self._key:
+            yield bytes(value)
+            return
+        for each in assignments_of(payload(value)):
+            yield ASSIGNMENTS, encode(assigned(each))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,30 +106,34 @@ def topic_events(
     embedder: OpenEmbedder,
     *,
     key: EventText | None = None,
+    id: EventText | None = None,
     wait_ms: int,
     shards: int = 1,
     parallelism: int = 1,
     name: str,
-) -> Clocked:
+) -> tuple[Clocked, DataStream]:
     """Detect topics in a stream of encoded records.
 
-    Messages carry `ShardEvent`s behind the key; refused records come separately. A text waits at most
+    Messages carry `ShardEvent`s behind the key; refused records come separately, and so do the results of
+    single texts. A text waits at most
     `wait_ms` for its batch to fill. Each topic lives in one shard, so texts that belong together need the
     same `key` if there are several shards. Raises `SettingError` if Python would run in worker processes.
     """
     check_environment(stream.get_execution_environment())
     source = stream._j_data_stream.getParallelism()
-    texts = stream.process(Texts(text, key=key, shards=shards), BYTES).name(f"{name}-texts")
+    texts = stream.process(Texts(text, key=key, id=id, shards=shards), BYTES).name(f"{name}-texts")
     texts.set_parallelism(source)
     function = StageFunction(
         OpenStage(settings, embedder),
         shards=shards,
-        next_shards=1,
+        next_shards=2,
         wait_ms=wait_ms,
         most_log_bytes=MAX_LOG_BYTES,
     )
-    events = staged(texts, function, parallelism=min(parallelism, shards), name=f"{name}-topics")
-    return Clocked(events, side_output(texts, REFUSED))
+    found = staged(texts, function, parallelism=min(parallelism, shards), name=f"{name}-topics")
+    events = found.process(Assignments(), BYTES).name(f"{name}-assignments")
+    events.set_parallelism(min(parallelism, shards))
+    return Clocked(events, side_output(texts, REFUSED)), side_output(events, ASSIGNMENTS)
 
 
 def topics(
@@ -111,21 +141,23 @@ def topics(
 ) -> InferenceStreams:
     """Run `topics` on encoded records in the order of a source.
 
-    Results are topic events, each exactly once, and the model's labels; dead letters are refused records and
-    failed questions. Raises `SetupError` if the embedding model is not installed.
+    Results are topic events, each exactly once, and the model's labels; assignments have each text's topic;
+    dead letters are refused records and failed questions. Raises `SetupError` if the embedding model is not
+    installed.
     """
-    found = topic_events(
+    found, assignments = topic_events(
         stream,
         settings.find,
         TextField(settings.text),
         embedder or embedder_of(settings),
         key=parts.key if settings.topic_shards > 1 else None,
+        id=parts.id,
         wait_ms=round(settings.wait_s * 1000),
         shards=settings.topic_shards,
         parallelism=parts.parallelism or 1,
         name=parts.name,
     )
-    return with_answers(
+    answered = with_answers(
         found,
         parts,
         read=shard_event_of,
@@ -137,6 +169,7 @@ def topics(
         schema=SCHEMA,
         asks=settings.labels,
     )
+    return replace(answered, assignments=assignments)
 
 
 def embedder_of(settings: Topics) -> OpenEmbedder:

@@ -1,31 +1,36 @@
-"""The HTML page of topics: a map over time and a card for each."""
+"""The HTML page of topics: the most active ones as streams over time, and a list of all."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from markupsafe import Markup
+import numpy as np
 
 from forebay.apps.page import read_results
-from forebay.apps.topics.values import UNTIMED_STEP_MS
+from forebay.apps.topics.values import UNTIMED_STEP_MS, phrase_of
 from forebay.pages.axes import Axis, TimeAxis, range_over
-from forebay.pages.charts import BAR, Row, row_middle, rows_drawing
+from forebay.pages.charts import BAR, Row, rows_drawing
 from forebay.pages.render import page
-from forebay.pages.svg import PALETTE, Colour, Drawing, curve, rule, text
+from forebay.pages.svg import PALETTE, Colour, Drawing, curve, text
 from forebay.pages.units import moment
 from forebay.untrusted_text import counted
 
-MAX_SHOWN = 300
+MAX_MAPPED = 40
+MAX_LISTED = 2000
 NAME_CHARS = 28
+STEPS = 80
+"""Points of a stream over the whole period."""
 TITLE = "Emerging topics"
 
 
 @dataclass(slots=True)
 class TopicRow:
+    """`run`: how many topics of earlier runs have its name."""
+
     name: str
+    run: int = 0
     timed: bool = True
     """If False, a text counts as 1000 ms."""
     born_ms: float | None = None
@@ -35,18 +40,22 @@ class TopicRow:
     points: list[tuple[float, int]] = field(default_factory=list)
     emerged: list[tuple[float, float]] = field(default_factory=list)
     moved: list[float] = field(default_factory=list)
-    into: str | None = None
-    merged: list[str] = field(default_factory=list)
+    into: TopicRow | None = None
+    merged: list[TopicRow] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     labels: list[tuple[float, str, str]] = field(default_factory=list)
     """Time, label, and what the topic is about; the newest last."""
     failure: str = ""
 
     @property
+    def id(self) -> str:
+        return f"topic-{self.name}" + (f"-{self.run}" if self.run else "")
+
+    @property
     def label(self) -> str:
-        if self.labels:
-            return self.labels[-1][1]
-        return self.texts[0] if self.texts else f"topic {self.name}"
+        """The model's newest, else a phrase of the texts."""
+        said = [label for _, label, _ in self.labels if any(map(str.isalnum, label))]
+        return said[-1] if said else phrase_of(self.texts) or f"topic {self.name}"
 
     @property
     def colour(self) -> Colour:
@@ -62,6 +71,15 @@ class TopicRow:
             return moment(time_ms)
         return f"near text {time_ms / UNTIMED_STEP_MS:,.0f}"
 
+    def texts_in(self, low_ms: float, high_ms: float) -> float:
+        """How many texts came in the period, from the sizes that were reported."""
+        before, after = self.sizes_at([low_ms, high_ms])
+        return float(after - before)
+
+    def sizes_at(self, times_ms: Any) -> Any:
+        found = sorted(self.points)
+        return np.interp(times_ms, [at_ms for at_ms, _ in found], [size for _, size in found], left=0)
+
     def add(self, answer: dict[str, Any]) -> None:
         at_ms, kind = answer["time_ms"], answer["kind"]
         self.size, self.last_ms = max(self.size, answer["size"]), max(self.last_ms, at_ms)
@@ -73,76 +91,82 @@ class TopicRow:
             self.emerged.append((at_ms, answer["score"]))
         elif kind == "moved":
             self.moved.append(at_ms)
-        elif kind in ("merged", "folded", "died"):
+        elif kind in ("merged", "died"):
             self.end_ms = at_ms
-        if kind == "merged":
-            self.into = answer["into"]
 
 
 def topics_page(lines: Iterable[bytes]) -> str:
     """Build the page from JSON lines: results, then dead letters of questions. Other lines are skipped."""
-    found = read_topics(lines)
-    born = [topic for topic in found.values() if topic.born_ms is not None]
-    largest = sorted(born, key=lambda topic: -topic.size)[:MAX_SHOWN]
-    topics = sorted(largest, key=lambda topic: (topic.born_ms or 0, topic.name))
-    if not topics:
+    born = [topic for topic in read_topics(lines) if topic.born_ms is not None]
+    if not born:
         return page("topics.html.j2", title=TITLE, lead="No topic was born.", topics=())
+    low, high = range_over([t for topic in born for t in (topic.born_ms or 0, topic.last_ms)])
+    ordered = sorted(born, key=lambda topic: (topic.into is not None, -topic.texts_in(low, high)))
+    shown = ordered[:MAX_LISTED]
     lead = counted(len(born), "topic")
     if gone := sum(topic.into is not None for topic in born):
         lead += f"; {gone} of them merged into others"
-    if len(born) > len(topics):
-        lead += f"; the {len(topics)} largest are shown"
+    if len(born) > len(shown):
+        lead += f"; the {len(shown):,} most active are shown"
+    mapped = [topic for topic in shown[:MAX_MAPPED] if topic.into is None] or shown[:1]
     return page(
         "topics.html.j2",
         title=TITLE,
         lead=lead,
         script="filter.js",
-        topics=topics,
-        timed=topics[0].timed,
-        names={topic.name: topic.label for topic in born},
-        map=_map(topics),
+        topics=shown,
+        mapped=len(mapped),
+        timed=born[0].timed,
+        map=_map(mapped, low, high),
     )
 
 
 def top_topics(lines: Iterable[bytes]) -> list[str]:
     """A line for each topic, the largest first."""
-    live = [topic for topic in read_topics(lines).values() if topic.into is None]
+    live = [topic for topic in read_topics(lines) if topic.into is None and topic.born_ms is not None]
     largest = sorted(live, key=lambda topic: -topic.size)
     return [f"{topic.label}: {counted(topic.size, 'text')}" for topic in largest]
 
 
-def read_topics(lines: Iterable[bytes]) -> dict[str, TopicRow]:
+def read_topics(lines: Iterable[bytes]) -> list[TopicRow]:
+    """The numbers of a run's topics begin at 0 again: a topic that is born twice is one of each run."""
     found: dict[str, TopicRow] = {}
+    earlier: list[TopicRow] = []
 
-    def add(answer: Any) -> None:
+    def add(answer: Any) -> TopicRow:
         topic = found.setdefault(answer["topic"], TopicRow(answer["topic"]))
-        if answer.get("time", "") is None:
-            topic.timed = False
-        if answer["kind"] == "label":
-            topic.labels.append((answer["time_ms"] or 0, answer["label"], answer["about"]))
-            topic.labels.sort()
-            return
+        if answer["kind"] == "folded":  # A candidate.
+            return topic
+        if answer["kind"] == "born" and topic.born_ms is not None:
+            earlier.append(topic)
+            topic = found[topic.name] = TopicRow(topic.name, topic.run + 1)
+        topic.timed = answer.get("time", "") is not None
         topic.add(answer)
-        if answer["kind"] == "merged" and topic.into is not None:
-            found.setdefault(topic.into, TopicRow(topic.into)).merged.append(topic.name)
+        if answer["kind"] == "merged":
+            topic.into = found.setdefault(answer["into"], TopicRow(answer["into"]))
+            topic.into.merged.append(topic)
+        return topic
 
-    def fail(about: Any, cause: str) -> None:
-        found[about["topic"]].failure = cause
+    def answered(topic: TopicRow, answer: Any) -> None:
+        topic.labels.append((answer["time_ms"] or 0, answer["label"], answer["about"]))
+        topic.labels.sort()
 
-    read_results(lines, add, fail, "topic-")
-    return found
+    def failed(topic: TopicRow, cause: str) -> None:
+        topic.failure = cause
+
+    read_results(lines, add, prefix="topic-", answered=answered, failed=failed)
+    return [*earlier, *found.values()]
 
 
-def _map(topics: Sequence[TopicRow]) -> Drawing:
-    last_ms = max(topic.last_ms for topic in topics)
-    low, high = range_over([t for topic in topics for t in (topic.born_ms or 0, topic.last_ms)])
-    timed = topics[0].timed
-    axis, name = (TimeAxis(low, high), "time, UTC") if timed else (_TextAxis(low, high), "texts so far")
-    most = max(topic.size for topic in topics)
-    numbers = {topic.name: number for number, topic in enumerate(topics)}
-    rows = [_row(topic, axis, most, last_ms) for topic in topics]
-    merged = list(_merges(topics, numbers, axis))
-    return rows_drawing(rows, axis, name, "Map of the topics over time", behind=merged)
+def _map(topics: Sequence[TopicRow], low: float, high: float) -> Drawing:
+    axis, name = (
+        (TimeAxis(low, high), "time, UTC") if topics[0].timed else (_TextAxis(low, high), "texts so far")
+    )
+    times_ms = np.linspace(low, high, STEPS + 1)
+    rates = [np.diff(topic.sizes_at(times_ms), prepend=0) for topic in topics]
+    most = max(float(each.max()) for each in rates) or 1.0
+    rows = [_row(topic, axis, times_ms, each / most) for topic, each in zip(topics, rates, strict=True)]
+    return rows_drawing(rows, axis, name, "The most active topics over time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,31 +178,21 @@ class _TextAxis(Axis):
         return [(number * UNTIMED_STEP_MS, words) for number, words in numbers]
 
 
-def _merges(topics: Sequence[TopicRow], numbers: dict[str, int], axis: Axis) -> Iterator[Markup]:
-    """A line from each topic that was merged to the one that it became a part of."""
-    for number, topic in enumerate(topics):
-        if topic.into in numbers and topic.end_ms is not None:
-            x = axis.at(topic.end_ms)
-            y = row_middle(number), row_middle(numbers[topic.into])
-            yield rule(x, x, *y, f"link {topic.colour}")
-
-
-def _row(topic: TopicRow, axis: Axis, most: int, last_ms: float) -> Row:
-    end_ms = topic.end_ms or last_ms
-    points = [*sorted(topic.points), (end_ms, topic.size)]
-    upper = [(axis.at(at_ms), -_half(size, most)) for at_ms, size in points]
-    lower = [(x, -y) for x, y in reversed(upper)]
+def _row(topic: TopicRow, axis: Axis, times_ms: Any, shares: Any) -> Row:
+    """`shares`: texts that came until each time, of the most that came to any topic in such a step."""
+    end_ms, step_ms = topic.end_ms or times_ms[-1], times_ms[1] - times_ms[0]
+    upper = [
+        (axis.at(at_ms), -0.5 - (BAR / 2 - 1) * float(share) ** 0.5)
+        for at_ms, share in zip(times_ms, shares, strict=True)
+        if (topic.born_ms or 0) - step_ms < at_ms <= end_ms
+    ] or [(axis.at(end_ms), -1.0)]
     signs = [
         text(axis.at(at_ms), 4, sign, "middle")
-        for sign, times_ms in (("▲", [at_ms for at_ms, _ in topic.emerged]), ("◆", topic.moved))
-        for at_ms in times_ms
+        for sign, times in (("▲", [at_ms for at_ms, _ in topic.emerged]), ("◆", topic.moved))
+        for at_ms in times
     ]
     label = topic.label
     short = label if len(label) <= NAME_CHARS else label[: NAME_CHARS - 1] + "…"
     title = f"{label}: {counted(topic.size, 'text')}, {topic.span}"
-    area = curve(upper + lower, f"{topic.colour} area")
-    return Row((area, *signs), short, upper[0][0], upper[-1][0], f"topic-{topic.name}", title)
-
-
-def _half(size: int, most: int) -> float:
-    return 1 + (BAR / 2 - 1) * math.log1p(size) / math.log1p(max(most, 2))
+    area = curve(upper + [(x, -y) for x, y in reversed(upper)], f"{topic.colour} area")
+    return Row((area, *signs), short, upper[0][0], upper[-1][0], topic.id, title)

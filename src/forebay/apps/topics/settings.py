@@ -12,7 +12,14 @@ from pydantic import Field
 from forebay.apps.base import ApplicationSettings, Page, PipelineView, Preset
 from forebay.apps.page import readable
 from forebay.apps.samples import pick
-from forebay.apps.topics.values import ShardEvent, TopicSettings, topic_name
+from forebay.apps.topics.values import (
+    MAX_LABEL_CHARS,
+    Assignment,
+    ShardEvent,
+    TopicSettings,
+    phrase_of,
+    topic_name,
+)
 from forebay.engine.prompt import PromptTemplate
 from forebay.fields import FieldPath, PositiveFloat, PositiveInt, Switch
 from forebay.flink.shards import MAX_PARALLELISM
@@ -31,7 +38,7 @@ SHOWN_TEXTS = 4
 SCHEMA: dict[str, JSON] = {
     "type": "object",
     "properties": {
-        "label": {"type": "string", "minLength": 1, "maxLength": 60},
+        "label": {"type": "string", "minLength": 1, "maxLength": MAX_LABEL_CHARS},
         "about": {"type": "string", "minLength": 1, "maxLength": 160},
     },
     "required": ["label", "about"],
@@ -79,9 +86,18 @@ def to_result(found: ShardEvent) -> Result:
     values["into"] = None if event.into is None else topic_name(found.shard, event.into)
     values["texts"] = pick(event.texts, SHOWN_TEXTS)
     answer = {"kind": event.kind, "topic": found.name, "time": time, **values}
+    return _result(_id(found), found.name, {"topic": found.name}, answer, event.time_ms)
+
+
+def assigned(text: Assignment) -> Result:
+    answer = {"topic": text.topic, "confidence": round(text.confidence, 3)}
+    return _result(text.id, text.topic or "", {}, answer, text.time_ms)
+
+
+def _result(id: str, key: str, fields: dict[str, JSON], answer: JSON, time_ms: int | None) -> Result:
     return Result(
-        id=_id(found), key=found.name, fields={"topic": found.name}, answer=answer, usage=Usage(), attempts=0,
-        read_ms=0, elapsed_s=0.0, called_s=0.0, time_ms=event.time_ms,
+        id=id, key=key, fields=fields, answer=answer, usage=Usage(), attempts=0, read_ms=0, elapsed_s=0.0,
+        called_s=0.0, time_ms=time_ms,
     )  # fmt: skip
 
 
@@ -89,24 +105,27 @@ def to_prompt_event(found: ShardEvent) -> Event | None:
     event = found.event
     if event.kind not in ASKED:
         return None
-    posts = quoted_posts(pick(event.texts, SHOWN_TEXTS))
+    texts = pick(event.texts, SHOWN_TEXTS)
     asked: dict[str, JSON] = {
         "kind": event.kind,
         "topic": found.name,
         "timed": found.timed,
-        "question": f"{posts}\nWhich topic do these posts have in common?",
+        "phrase": phrase_of(texts),
+        "question": f"{quoted_posts(texts)}\nWhich topic do these posts have in common?",
     }
     return Event(orjson.dumps(asked), asked, event.time_ms, _id(found))
 
 
 def labelled(answered: Result) -> Result:
+    """If the model's label has no letter or digit, a phrase of the texts takes its place."""
     about = answered.fields
+    label = answered.answer["label"].strip()
     answer = {
         "kind": "label",
         "topic": about["topic"],
         "time": readable(answered.time_ms) if about["timed"] and answered.time_ms is not None else None,
         "of": about["kind"],
-        "label": answered.answer["label"],
+        "label": label if any(map(str.isalnum, label)) else about["phrase"] or f"topic {about['topic']}",
         "about": answered.answer["about"],
         "time_ms": answered.time_ms,
     }
@@ -125,6 +144,7 @@ class TopicsSpec(ApplicationSettings):
     """Detect which topics emerge, and label them."""
 
     own_clock: ClassVar[bool] = True
+    assigns: ClassVar[bool] = True
     bound: ClassVar[frozenset[str] | None] = frozenset(("embeddings", "topic_shards"))
     preset: ClassVar[Preset] = Preset({"timeout_s": 120.0})
 
@@ -183,17 +203,15 @@ class TopicsSpec(ApplicationSettings):
             case "label" if answer["of"] == "born":
                 return f"topic {answer['label']}: {answer['about']}"
             case "born" if not self.labels:
-                return "topic: " + "".join(answer["texts"][:1])
+                return f"topic {phrase_of(answer['texts']) or answer['topic']}"
         return None
 
-    @classmethod
-    def top(cls, lines: Iterable[bytes]) -> list[str]:
+    def top(self, lines: Iterable[bytes]) -> list[str]:
         from forebay.apps.topics.page import top_topics
 
         return top_topics(lines)
 
-    @classmethod
-    def page(cls) -> Page | None:
+    def page(self) -> Page | None:
         from forebay.apps.topics.page import topics_page
 
         return topics_page

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from forebay.apps.trends.names import name_of
+from forebay.apps.trends.terms import terms_of
 from forebay.errors import SettingError
 
 BLOCK = 64
 """Texts assigned with one matrix product; word weights settle between blocks."""
 NO_TOPIC = -1
+MAX_LABEL_CHARS = 60
 UNTIMED_STEP_MS = 1000
 """If texts have no times, they are assumed this far apart."""
 
@@ -76,10 +81,24 @@ class TopicEvent:
 
 @dataclass(frozen=True, slots=True)
 class FoundTopics:
-    """`topics` has one number per text (`NO_TOPIC` if it has no words)."""
+    """`topics` has one number per text (`NO_TOPIC` if it has no words); `confidences` as in `Assignment`."""
 
     topics: tuple[int, ...]
     events: tuple[TopicEvent, ...]
+    confidences: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The topic of a text when it arrived; None if it has no words. `id` and `time_ms` are the text's.
+
+    `confidence`: the cosine of the text and the topic's centre, 0 if the text founded the topic.
+    """
+
+    id: str
+    topic: str | None
+    confidence: float
+    time_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +116,15 @@ class ShardEvent:
 
 def topic_name(shard: int, topic: int) -> str:
     return f"{shard}-{topic}" if shard else str(topic)
+
+
+def phrase_of(texts: Sequence[str]) -> str:
+    """What texts have in common in words: a phrase or word of several of them, else the begin of the first.
+
+    Empty if no text holds a letter or digit.
+    """
+    terms = Counter(term for text in texts for term in terms_of(text))
+    shared = {term: number for term, number in terms.items() if number > 1}
+    found = name_of(shared, texts) if shared else None
+    lines = (" ".join(text.split()) for text in texts if any(map(str.isalnum, text)))
+    return found or next(lines, "")[:MAX_LABEL_CHARS]

@@ -108,22 +108,23 @@ def read_trends(lines: Iterable[bytes]) -> list[Trend]:
     found: dict[int, Trend] = {}
     earlier: list[Trend] = []
 
-    def add(answer: Any) -> None:
+    def add(answer: Any) -> Trend:
         trend = found.setdefault(answer["trend"], Trend(answer["trend"]))
         if answer["kind"] == "born" and trend.seen_ms:
             earlier.append(trend)
             trend = found[trend.number] = Trend(trend.number, trend.run + 1)
-        if answer["kind"] == "why":
-            trend.whys.append((answer["time_ms"] or 0, answer["why"]))
-            return
         trend.add(answer)
         if trend.into is not None:
             found.setdefault(trend.into, Trend(trend.into)).merged.append(trend.name)
+        return trend
 
-    def fail(about: Any, cause: str) -> None:
-        found[about["trend"]].failure = cause
+    def answered(trend: Trend, answer: Any) -> None:
+        trend.whys.append((answer["time_ms"] or 0, answer["why"]))
 
-    read_results(lines, add, fail, "trend-")
+    def failed(trend: Trend, cause: str) -> None:
+        trend.failure = cause
+
+    read_results(lines, add, prefix="trend-", answered=answered, failed=failed)
     return [*earlier, *found.values()]
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from forebay.apps.page import UNSUPPORTED
+from forebay.apps.support import WORD, unsupported
 from forebay.apps.trends.names import COMMON
 from forebay.apps.trends.terms import STOPWORDS
 from forebay.engine.prompt import PromptTemplate
@@ -35,10 +36,7 @@ PROMPT = PromptTemplate(
     # The question contains its own markup; quoted text inside it is escaped.
     escape=False,
 )
-UNSUPPORTED = "unsupported"
 MAX_TIMES = 2
-WORD = re.compile(r"[#@]?\w+(?:[-.,:–]\d+)*")
-SENTENCE = re.compile(r"(?<=[.!?…:])\s+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +51,8 @@ def problem_of(line: str, terms: Iterable[str], texts: Iterable[str]) -> Problem
     """Why the posts do not support a line, or None.
 
     A line must not use a word again and again, and must hold more than the trend's own terms. Names (words
-    with a capital inside a sentence, hashtags, mentions) and words that begin with a digit must occur in the
-    posts or terms.
+    with a capital inside a sentence, hashtags, mentions), words that begin with a digit, and quotes must
+    occur in the posts or terms.
     """
     if not any(map(str.isalnum, line)):
         return Problem("it holds no word", line)
@@ -69,22 +67,8 @@ def problem_of(line: str, terms: Iterable[str], texts: Iterable[str]) -> Problem
     own = {word for term in terms for word in term.lower().split()}
     if all(word.lstrip("#@") in own or word in own for word in telling or words):
         return Problem("it only repeats the words of the trend", words[0])
-    posts = "\n".join([*terms, *texts]).lower()
-    for name in _names(line):
-        if not re.search(rf"(?<!\d){re.escape(name)}(?!\d)", posts):
-            return Problem("it names something that no post holds", name)
-    return None
-
-
-def _names(line: str) -> list[str]:
-    words = WORD.findall(line)
-    # If most words of a line begin with a capital, a capital does not mark a name.
-    titled = sum(word[0].isupper() for word in words) > len(words) / 2
-    found = [word for word in words if word[0] in "#@" or word[0].isdigit()]
-    if not titled:
-        for sentence in SENTENCE.split(line):
-            found += [word for word in WORD.findall(sentence)[1:] if word[0].isupper()]
-    return [word.lower().lstrip("#@") for word in found if word.lower() not in STOPWORDS | COMMON]
+    missing = unsupported(line, [*terms, *texts])
+    return Problem("it names something that no post holds", missing[0]) if missing else None
 
 
 @dataclass(frozen=True)

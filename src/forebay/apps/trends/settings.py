@@ -154,14 +154,12 @@ class TrendsSpec(ApplicationSettings):
                 return f"trend {answer['name']}: {answer['why']}"
         return None
 
-    @classmethod
-    def top(cls, lines: Iterable[bytes]) -> list[str]:
+    def top(self, lines: Iterable[bytes]) -> list[str]:
         from forebay.apps.trends.page import top_trends
 
         return top_trends(lines)
 
-    @classmethod
-    def page(cls) -> Page | None:
+    def page(self) -> Page | None:
         from forebay.apps.trends.page import trends_page
 
         return trends_page

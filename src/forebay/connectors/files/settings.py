@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from forebay.clients.s3.location import location_of
+from forebay.connectors.base import DEAD_LETTERS as LETTERS
 from forebay.connectors.base import (
-    RESULTS,
     Connector,
     Enveloped,
     OneCharacter,
@@ -263,7 +263,7 @@ class JsonlSink(SinkSettings):
         from forebay.connectors.files.sink import JsonlFiles, jsonl_sink
         from forebay.connectors.formats import dead_letter_lines, result_lines
 
-        lines = result_lines(records) if written.what == RESULTS else dead_letter_lines(records)
+        lines = dead_letter_lines(records) if written.what == LETTERS else result_lines(records)
         place = location_of(self.path)
         # An object cannot grow.
         grows = written.grows and isinstance(place, Path)

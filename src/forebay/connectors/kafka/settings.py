@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from forebay.connectors.base import (
-    RESULTS,
+    DEAD_LETTERS,
     Connector,
     Enveloped,
     PipelineView,
@@ -334,7 +334,7 @@ class KafkaSink(SinkSettings, KafkaAccess):
 
         counted = CountedAs(written.what, written.run) if written.run else None
         rows = kafka_sink(records, self.topic_of(written), counted=counted)
-        return refused_by(rows) if written.what == RESULTS else None
+        return refused_by(rows) if written.what != DEAD_LETTERS else None
 
 
 def transaction_prefix(pipeline: str, what: str, id: str) -> str:

@@ -202,7 +202,7 @@ PORTS = {"http": 80, "ws": 80, "hdfs": 8020, "file": 0}
 HTTPS = 443
 ADDRESS = re.compile(r"([a-z][a-z0-9+]*)://(?:[^/?#@]*@)?(?:\[[^\]]*\]|[^/?#:]*)(?::([0-9]{1,5}))?")
 SERVERS = re.compile(r"[\w.-]+:[0-9]{1,5}(?: *, *[\w.-]+:[0-9]{1,5})*")
-CALLING = ("source", "sink", "dead_letters", "engine", "checkpoint", "journal")
+CALLING = ("source", "sink", "dead_letters", "assignments", "engine", "checkpoint", "journal")
 
 
 def pipeline_egress(deployment: Deployment, job: Job, own: Rule, replicas: list[Rule]) -> list[Rule]:

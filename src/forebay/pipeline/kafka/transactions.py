@@ -15,7 +15,7 @@ from itertools import product
 
 from forebay.clients.s3.location import Location, location_of
 from forebay.clock import Clock, SystemClock
-from forebay.connectors.base import DEAD_LETTERS, RESULTS
+from forebay.connectors.base import ASSIGNMENTS, DEAD_LETTERS, RESULTS
 from forebay.connectors.kafka.admin import (
     CALL_TIMEOUT_S,
     START_TIMEOUT_S,
@@ -34,7 +34,7 @@ from forebay.flink.job import Checkpoints
 from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import CheckpointKeeper, RunState, number_of, open_store
 
-NAMES = {"sink": RESULTS, "dead_letters": DEAD_LETTERS}
+NAMES = {"sink": RESULTS, "dead_letters": DEAD_LETTERS, "assignments": ASSIGNMENTS}
 ABORTED = frozenset(("PrepareAbort", "CompleteAbort", "PrepareEpochFence"))
 SKIPPED = 10
 """Consecutive numbers that may have no transaction, because their checkpoints failed."""
