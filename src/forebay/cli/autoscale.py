@@ -170,19 +170,18 @@ async def _scale_on_ray(
     import asyncio
     from functools import partial
 
-    import aiohttp
-
     from forebay.clock import SystemClock
-    from forebay.deploy.ray.autoscale import RayScaler, read_text
+    from forebay.deploy.controller.scrape import open_session, read_metrics
+    from forebay.deploy.ray.autoscale import RayScaler
 
-    async with aiohttp.ClientSession() as http:
+    async with open_session() as http:
         scaler = RayScaler(
             address,
             name,
             read["--metrics"],
             decider,
             SystemClock(),
-            partial(read_text, http),
+            partial(read_metrics, http),
             gateway_metrics=read["--gateway-metrics"],
         )
         while True:

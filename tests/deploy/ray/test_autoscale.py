@@ -6,16 +6,13 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 from tests.harness.clock import ManualClock
 from tests.harness.ray_serve import ScriptedServe, application, body
 
 from forebay.deploy.controller.decision import Decider, DeploymentState
 from forebay.deploy.kubernetes.deployment import IN_FLIGHT, WANTED
-from forebay.deploy.ray.autoscale import FleetPart, RayScaler, read_text
+from forebay.deploy.ray.autoscale import FleetPart, RayScaler
 from forebay.errors import DeployError
 from forebay.fleet.autoscale.base import Limits
 from forebay.gateway.peak_load import PEAK_LOAD
@@ -258,41 +255,3 @@ async def test_what_it_does_is_in_the_log(caplog: pytest.LogCaptureFixture) -> N
     caplog.set_level(logging.INFO)
     await rounds(Pipeline(), [body(TWO)], [3])
     assert "fleet: 2 -> 3 replicas: the pipeline needs 3" in caplog.text
-
-
-async def test_metrics_are_read_and_what_is_none_is_an_error() -> None:
-    async def fine(request: web.Request) -> web.Response:
-        return web.Response(text=f"{WANTED} 2\n")
-
-    async def broken(request: web.Request) -> web.Response:
-        raise web.HTTPServiceUnavailable
-
-    async def endless(request: web.Request) -> web.Response:
-        return web.Response(body=b"#" * ((16 << 20) + 1))
-
-    async def elsewhere(request: web.Request) -> web.Response:
-        raise web.HTTPFound("/fine")
-
-    made = web.Application()
-    for handler in (fine, broken, endless, elsewhere):
-        made.router.add_get(f"/{handler.__name__}", handler)
-    async with TestServer(made, host="127.0.0.1") as server, aiohttp.ClientSession() as http:
-        assert await read_text(http, str(server.make_url("/fine"))) == f"{WANTED} 2\n"
-        with pytest.raises(DeployError, match="cannot read metrics: expected status 200, found 503"):
-            await read_text(http, str(server.make_url("/broken")))
-        with pytest.raises(DeployError, match="found 302"):
-            await read_text(http, str(server.make_url("/elsewhere")))
-        with pytest.raises(DeployError, match="more than 16 MiB"):
-            await read_text(http, str(server.make_url("/endless")))
-    with pytest.raises(DeployError, match="cannot read metrics"):
-        async with aiohttp.ClientSession() as http:
-            await read_text(http, "http://127.0.0.1:9/metrics")
-
-
-@pytest.mark.parametrize("wrong", ["127.0.0.1:9", "host:port", "["], ids=["away", "port", "form"])
-async def test_a_password_in_an_address_is_not_shown(wrong: str) -> None:
-    async with aiohttp.ClientSession() as http:
-        with pytest.raises(DeployError, match="cannot read metrics") as caught:
-            await read_text(http, f"http://me:geheim@{wrong}/metrics?token=geheim#geheim")
-    assert "geheim" not in str(caught.value)
-    assert f"http://{wrong}/metrics: cannot" in str(caught.value)
