@@ -61,11 +61,10 @@ def own_sinks(*, dead_letters: bool = False) -> dict[str, type[SinkSettings]]:
 
 
 def find_source(name: str) -> type[SourceSettings] | None:
-    """None if the name is unknown. Raises `SettingError` if a package's connector cannot be loaded or is no
-    source."""
+    """None if the name is unknown. Raises `SettingError` if a package lacks such a source."""
     found = CONNECTORS.find(name)
-    """None if the name is unknown. Raises `SettingError` if a package's connector cannot be loaded or lacks a
-    source."""
+    if found is not None and found.source is None and name not in CONNECTORS.own:
+        raise _lacks(name, "source")
     return None if found is None else found.source
 
 

@@ -78,8 +78,8 @@ def observed_load(
 ) -> ObservedLoad:
     """None: there is no such pipeline or gateway. `problems`: why other pods were not read.
 
-    Every subtask that decides sees a part of the stream and decides for all: the largest number counts.
-    Gateway pods report their own requests: they add up.
+    Every subtask decides for all: the largest number counts. Gateway pods report their own requests: they add
+    up.
     """
     texts, unknown = list(pipeline or ()), list(problems)
     wanted = [value for text in texts for value in values(text, WANTED) if 0 <= value <= MAX_WANTED]
@@ -110,10 +110,8 @@ Scrape = Callable[[Sequence[str]], Readings]
 
 
 def scrape(urls: Sequence[str]) -> Readings:
-    """Forebay's metrics at each of `urls`, in parallel, without proxies.
-
-    Blocks at most `ROUND_S`, and `POD_S` for each URL, however slowly it sends.
-    """
+    """In parallel, without proxies. Blocks at most `ROUND_S`, and `POD_S` for each URL, however slowly it
+    sends."""
     return asyncio.run(_scrape(urls))
 
 

@@ -127,7 +127,6 @@ def _controller(
     why: str,
     files: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """`forebay autoscale` with `words` and the options of `scaling`; `files` are its config."""
     name, scratches = deployment.name(AUTOSCALER), [scratch("tmp", "/tmp", "64Mi")]
     volumes, mounts = with_volumes([config_files(name), *scratches] if files else scratches)
     container = {

@@ -183,7 +183,6 @@ def _pod(deployment: Deployment, pool: Pool) -> dict[str, Any]:
 def engine_environment(
     deployment: Deployment, engine: EnginePods, own: Mapping[str, str] | None = None
 ) -> list[dict[str, Any]]:
-    """A vLLM's environment, plus the variables `own` of the program that starts it."""
     own = {
         **(own or {}),
         "HOME": "/tmp",

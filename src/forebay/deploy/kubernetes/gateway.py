@@ -60,7 +60,6 @@ def _files(deployment: Deployment) -> dict[str, str]:
 
 
 def gateway_document(deployment: Deployment) -> dict[str, Any]:
-    """The user's gateway settings, with the engine of this deployment."""
     document = dict(deployment.gateway_document or {})
     given = document.get("engine")
     kept = {"kv_events", "api_key"}

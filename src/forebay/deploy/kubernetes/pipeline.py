@@ -53,7 +53,6 @@ UNITS: dict[str, int | Fraction] = {
 
 
 def quantity(text: str) -> Fraction:
-    """The number that a quantity such as `500m` or `16Gi` means."""
     number = text.rstrip("".join(UNITS))
     return Fraction(number) * Fraction(UNITS[text[len(number) :]])
 

@@ -39,7 +39,6 @@ def container_security() -> dict[str, Any]:
 
 
 def resources(spec: PodSpec, extra: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Memory and accelerators are never overcommitted; CPU time is shared."""
     fixed = {"memory": spec.memory, **(extra or {})}
     return {"requests": {"cpu": spec.cpu, **fixed}, "limits": fixed}
 
@@ -67,9 +66,9 @@ def scratch(name: str, path: str, size: str, *, memory: bool = False) -> Volume:
     return {"name": name, "emptyDir": {**source, "sizeLimit": size}}, {"name": name, "mountPath": path}
 
 
-def config_files(config_map: str, path: str = CONFIG_PATH) -> Volume:
+def config_files(config_map: str) -> Volume:
     volume = {"name": CONFIG, "configMap": {"name": config_map}}
-    return volume, {"name": CONFIG, "mountPath": path, "readOnly": True}
+    return volume, {"name": CONFIG, "mountPath": CONFIG_PATH, "readOnly": True}
 
 
 def mounted(spec: PodSpec) -> list[Volume]:

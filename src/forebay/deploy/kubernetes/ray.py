@@ -1,7 +1,4 @@
-"""The engine as a RayService of KubeRay: the fleet of `forebay deploy ray` on KubeRay's clusters.
-
-Routers find engines through the dashboards and call them directly; there are no Serve proxies.
-"""
+"""The engine as a RayService of KubeRay: the fleet of `forebay deploy ray`, without Serve proxies."""
 
 from __future__ import annotations
 
@@ -142,7 +139,6 @@ def _service(deployment: Deployment, ray: RaySpec, engine: EnginePods) -> Manife
 
 
 def ray_fleet(deployment: Deployment, engine: EnginePods) -> RayFleetSpec:
-    """For `forebay deploy ray` and `forebay autoscale ray`."""
     return RayFleetSpec(
         address=deployment.ray_dashboard,
         name=deployment.instance,

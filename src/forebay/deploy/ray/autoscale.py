@@ -1,5 +1,4 @@
-"""Scales a fleet on Ray by the load of pipeline and gateway. A failure changes nothing until the next
-round.
+"""Scales a fleet on Ray by the load of pipeline and gateway.
 
 If the dashboard's name has several addresses, one cluster is replacing another: each has the share of the
 fleet that its `target_capacity` gives.

@@ -98,7 +98,7 @@ WHAT = "Ray fleet"
 
 
 def load_fleet(path: Path, settings: Sequence[str] = (), address: str | None = None) -> RayFleetSpec:
-    """Load the fleet file at `path`; `settings` (`key=value`) and `address` override it. Blocks.
+    """`settings` (`key=value`) and `address` override the file. Blocks.
 
     Raises `SettingError` with one line per mistake, also for likely secrets, which everybody with access to
     the cluster could read.
@@ -177,8 +177,7 @@ def whole_config(spec: RayFleetSpec) -> dict[str, Any]:
 
 
 def with_fleet(instance: ServeInstance, spec: RayFleetSpec) -> dict[str, Any]:
-    """Add or replace the fleet. Other applications stay as submitted; an existing fleet keeps its number
-    of replicas.
+    """Other applications stay as submitted; an existing fleet keeps its number of replicas.
 
     Raises `DeployError` if another application has the name, the fleet is being removed, or its ports change.
     """

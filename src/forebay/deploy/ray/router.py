@@ -19,8 +19,8 @@ from forebay.deploy.ray.choice import Placement, ReplicaChooser, ReplicaSeen, as
 class FleetRouter(RequestRouter):  # type: ignore[misc]
     """Orders replicas: least expected time to first token, next best, others.
 
-    Never blocks or raises: an exception here would hang the request. If it fails, Serve chooses the replica
-    with the fewest requests.
+    Never raises: that would hang the request. If it fails, Serve chooses the replica with the fewest
+    requests.
     """
 
     def initialize_state(self, **kwargs: Any) -> None:
