@@ -66,12 +66,7 @@ def _of_kafka(form: Format, letter: DeadLetter, parse: Parse | None) -> Event | 
         letter.record_key,
         None if letter.cause == Tombstone.cause else letter.raw,
         letter.headers,
-        {
-            "topic": place[1],
-            "partition": int(place[2]),
-            "offset": int(place[3]),
-            "time_ms": letter.record_ms,
-        },
+        {"topic": place[1], "partition": int(place[2]), "offset": int(place[3]), "time_ms": letter.record_ms},
         position=letter.position,
         parse=parse,
     )

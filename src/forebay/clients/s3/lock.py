@@ -59,14 +59,7 @@ def encode_lock(lock: Lock) -> bytes:
     return json.dumps(asdict(lock)).encode()
 
 
-KINDS = {
-    "pipeline": str,
-    "where": str,
-    "holder": str,
-    "beat": int,
-    "released": bool,
-    "unfenced": bool,
-}
+KINDS = {"pipeline": str, "where": str, "holder": str, "beat": int, "released": bool, "unfenced": bool}
 
 
 def decode_lock(content: bytes) -> Lock:

@@ -56,11 +56,7 @@ class SseDecoder:
     """
 
     def __init__(
-        self,
-        *,
-        max_bytes: int = MAX_RECORD_BYTES,
-        last_id: str | None = None,
-        retry_s: float | None = None,
+        self, *, max_bytes: int = MAX_RECORD_BYTES, last_id: str | None = None, retry_s: float | None = None
     ) -> None:
         self._max_bytes = max_bytes
         self._line = bytearray()

@@ -12,12 +12,7 @@ import orjson
 from forebay.connectors.formats import json_object
 from forebay.connectors.kafka.avro import read_value
 from forebay.connectors.kafka.json_scalars import UnreadableValue
-from forebay.connectors.kafka.protobuf import (
-    NotADescriptor,
-    ProtobufSchema,
-    file_descriptor,
-    message_indexes,
-)
+from forebay.connectors.kafka.protobuf import NotADescriptor, ProtobufSchema, file_descriptor, message_indexes
 from forebay.connectors.kafka.registry import (
     RegistryRefused,
     RegistryRetry,

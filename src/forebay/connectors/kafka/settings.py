@@ -24,14 +24,7 @@ from forebay.connectors.kafka.cluster import AS_FIRST, KafkaCluster, TopicStart
 from forebay.connectors.kafka.registry import RegistrySpec
 from forebay.connectors.kafka.written import RecordLimit
 from forebay.errors import SettingError
-from forebay.fields import (
-    Model,
-    PositiveFloat,
-    Scalar,
-    SecretField,
-    Switch,
-    wrong,
-)
+from forebay.fields import Model, PositiveFloat, Scalar, SecretField, Switch, wrong
 from forebay.settings import SecretRef, read_secret
 
 if TYPE_CHECKING:

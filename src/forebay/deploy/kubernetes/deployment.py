@@ -50,11 +50,7 @@ def instance_name(pipeline: str) -> str:
 
 def labels(instance: str, component: str) -> dict[str, str]:
     """`--remove` selects by them."""
-    return {
-        "app.kubernetes.io/name": APPLICATION,
-        **selector(instance, component),
-        MANAGED_BY: APPLICATION,
-    }
+    return {"app.kubernetes.io/name": APPLICATION, **selector(instance, component), MANAGED_BY: APPLICATION}
 
 
 def selector(instance: str, component: str) -> dict[str, str]:

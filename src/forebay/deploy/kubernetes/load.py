@@ -95,13 +95,7 @@ def _settings(
             value["namespace"] = namespace
             given.append(("namespace",))
     chosen = check_document(
-        DeploymentSpec,
-        value,
-        what=WHAT,
-        base=path.resolve().parent,
-        name=str(path),
-        lines=lines,
-        given=given,
+        DeploymentSpec, value, what=WHAT, base=path.resolve().parent, name=str(path), lines=lines, given=given
     )
     # A state that is given together with the namespace is for that namespace.
     meant = namespace in (None, own) or ("pipeline", "state") in given

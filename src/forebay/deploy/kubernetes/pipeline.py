@@ -109,11 +109,7 @@ def _rules(deployment: Deployment, job: Job) -> list[Rule]:
     # Flink's Deployment is named after the FlinkDeployment.
     own = [deployment.name(PIPELINE)]
     rules: list[Rule] = [
-        {
-            "apiGroups": [""],
-            "resources": ["pods"],
-            "verbs": ["create", "delete", "get", "list", "watch"],
-        },
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "delete", "get", "list", "watch"]},
         {
             "apiGroups": [""],
             "resources": ["configmaps"],

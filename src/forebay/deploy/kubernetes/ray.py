@@ -175,10 +175,7 @@ def _cluster(
     store = {"object-store-memory": str(OBJECT_STORE_BYTES)}
     head = {
         "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0", **store},
-        "template": {
-            "metadata": {"labels": deployment.selector(RAY)},
-            "spec": _head_pod(engine),
-        },
+        "template": {"metadata": {"labels": deployment.selector(RAY)}, "spec": _head_pod(engine)},
     }
     worker = {
         "groupName": ENGINE,
@@ -221,11 +218,7 @@ def _gpus(engine: EnginePods) -> int:
 
 
 def _own_environment() -> dict[str, str]:
-    return {
-        "HOME": "/tmp",
-        "USER": "forebay",
-        "RAY_USAGE_STATS_ENABLED": "0",
-    }
+    return {"HOME": "/tmp", "USER": "forebay", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 def _head_pod(engine: EnginePods) -> dict[str, Any]:

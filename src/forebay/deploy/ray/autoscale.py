@@ -17,11 +17,7 @@ from forebay.clients.ray.instance import DEPLOY_FAILED, ServeApplication, ServeD
 from forebay.clients.ray.rest import ServeRest, each_address
 from forebay.clock import Clock
 from forebay.deploy.controller.decision import Decider, DeploymentState
-from forebay.deploy.controller.scrape import (
-    PARTLY_READ,
-    ObservedLoad,
-    observed_load,
-)
+from forebay.deploy.controller.scrape import PARTLY_READ, ObservedLoad, observed_load
 from forebay.errors import DeployError
 
 log = logging.getLogger(__name__)

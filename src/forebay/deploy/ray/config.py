@@ -43,8 +43,7 @@ class RayFleetSpec(Model):
     )
     args: Words = Field((), description="Further arguments, such as `--max-model-len=8192`.")
     env: Annotated[dict[Variable, Text], Field(max_length=MAX_ENTRIES)] = Field(
-        {},
-        description="Environment variables of the replicas. Set secrets on the nodes instead.",
+        {}, description="Environment variables of the replicas. Set secrets on the nodes instead."
     )
     replicas: Annotated[int, Strict(), Field(ge=1, le=1000)] = Field(
         1, description="Initial replicas; an existing fleet keeps its number."
@@ -130,12 +129,7 @@ PORT_KEYS = ("first_port", "ports")
 def serve_application(
     name: str, import_path: str, args: Mapping[str, Any], *, route_prefix: str | None
 ) -> dict[str, Any]:
-    return {
-        "name": name,
-        "route_prefix": route_prefix,
-        "import_path": import_path,
-        "args": dict(args),
-    }
+    return {"name": name, "route_prefix": route_prefix, "import_path": import_path, "args": dict(args)}
 
 
 def fleet_config(spec: RayFleetSpec) -> dict[str, Any]:
