@@ -62,26 +62,10 @@ async def test_the_fleet_follows_the_pipeline_within_its_limits() -> None:
     assert await rounds(Pipeline(), [body(TWO)], [3, 9, 2, 0]) == [3, 4, 1]
 
 
-async def test_of_several_addresses_the_largest_number_counts() -> None:
-    pipeline = Pipeline()
-    pipeline.wanted["http://b/metrics"] = 4
-    assert await rounds(pipeline, [body(TWO)], [3]) == [4]
-
-
-async def test_fewer_only_after_a_while() -> None:
-    assert await rounds(Pipeline(), [body(TWO)], [1] * 6, settle_s=6.0) == [1, 1]
-
-
 async def test_a_first_version_at_the_maximum_gets_the_wanted_number_at_once() -> None:
     begun = body(application("fleet", states=("STARTING",) * 4))
     assert await rounds(Pipeline(), [begun], [None, 1], settle_s=60.0) == [1]
     assert await rounds(Pipeline(), [begun], [None, 1], settle_s=60.0, most=5) == [], "it has begun long ago"
-
-
-async def test_never_fewer_than_requests_in_flight_need() -> None:
-    pipeline = Pipeline()
-    pipeline.in_flight = 33
-    assert await rounds(pipeline, [body(TWO)], [1]) == []
 
 
 async def test_what_is_not_known_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,21 +7,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from forebay.deploy.kubernetes.deployment import DASHBOARD_PORT, ENGINE, RAY, Deployment
-from forebay.deploy.kubernetes.engine import claim_template, engine_environment, engine_volumes
+from forebay.deploy.kubernetes.engine import claim_template, engine_environment, engine_pod
 from forebay.deploy.kubernetes.manifest import Manifest
 from forebay.deploy.kubernetes.pipeline import quantity
 from forebay.deploy.kubernetes.pod_settings import EnginePods
 from forebay.deploy.kubernetes.pods import (
-    Volume,
     config_hash,
     container_security,
     environment,
     placement,
-    pod_security,
+    pod_spec,
     resources,
     scratch,
-    spread,
-    with_volumes,
 )
 from forebay.deploy.kubernetes.settings import RaySpec
 from forebay.deploy.ray.config import RayFleetSpec, whole_config
@@ -234,31 +231,17 @@ def _head_pod(engine: EnginePods) -> dict[str, Any]:
     # The autoscaler next to it calls the API server, with the account that KubeRay creates.
     head = size.model_copy(update={"node_selector": {}, "tolerations": ()})
     volumes = [scratch("tmp", "/tmp", "20Gi"), scratch("shm", "/dev/shm", "1Gi", memory=True)]
-    return _pod(container, volumes, {"automountServiceAccountToken": True, **placement(head)})
+    return pod_spec(container, volumes, {"automountServiceAccountToken": True, **placement(head)})
 
 
 def _worker_pod(deployment: Deployment, engine: EnginePods) -> dict[str, Any]:
-    gpu = engine.gpu
-    extra = {gpu.resource: str(gpu.count)} if gpu is not None and gpu.resource is not None else {}
-    claimed = gpu is not None and gpu.device_class is not None
     container = {
         "name": "ray-worker",
         "image": engine.image,
         "env": engine_environment(deployment, engine, _own_environment()),
-        "resources": {**resources(engine, extra), **({"claims": [{"name": "gpu"}]} if claimed else {})},
         **_probes(),
     }
-    claim = {"name": "gpu", "resourceClaimTemplateName": deployment.name(ENGINE)}
-    more = {
-        "serviceAccountName": deployment.name(ENGINE),
-        "automountServiceAccountToken": False,
-        "terminationGracePeriodSeconds": engine.drain_s,
-        **({} if engine.runtime_class is None else {"runtimeClassName": engine.runtime_class}),
-        **placement(engine),
-        "topologySpreadConstraints": spread(deployment.selector(ENGINE)),
-        **({"resourceClaims": [claim]} if claimed else {}),
-    }
-    return _pod(container, engine_volumes(engine), more)
+    return engine_pod(deployment, container, (), deployment.selector(ENGINE), grace_s=engine.drain_s)
 
 
 def _probes() -> dict[str, Any]:
@@ -266,15 +249,4 @@ def _probes() -> dict[str, Any]:
     return {
         "readinessProbe": {**alive, "periodSeconds": 5, "failureThreshold": 2},
         "livenessProbe": {**alive, "initialDelaySeconds": 30, "periodSeconds": 5, "failureThreshold": 120},
-    }
-
-
-def _pod(container: dict[str, Any], volumes: list[Volume], more: dict[str, Any]) -> dict[str, Any]:
-    made, mounts = with_volumes(volumes)
-    return {
-        **more,
-        "enableServiceLinks": False,
-        "securityContext": pod_security(),
-        "containers": [{**container, "securityContext": container_security(), "volumeMounts": mounts}],
-        "volumes": made,
     }
