@@ -1,7 +1,7 @@
-"""The connectors by the name that a pipeline file uses. A new one is a folder or module and a line here.
+"""The connectors by the name that a pipeline file uses.
 
-For a protocol with a Python client and a cursor, write a `feeds.feed.Feed`; `feeds.source` makes a source of
-it. May import `flink` and below.
+A new one is a folder or module and a line here, or a `feeds.feed.Feed`, of which `feeds.source` makes a
+source. May import `flink` and below.
 """
 
 from __future__ import annotations

@@ -126,8 +126,8 @@ class SinkSettings(ConnectorSettings):
     def attach(self, records: DataStream, written: Written) -> DataStream | None:
         """Add the writer of the encoded records to the job.
 
-        Returns the encoded dead letters of results that the sink rejects, if it may. A sink of dead letters
-        must reject none.
+        Returns the encoded dead letters of results that the sink rejects. A sink of dead letters must reject
+        none.
         """
         raise NotImplementedError
 

@@ -33,11 +33,8 @@ Kind = Literal["jsonl", "text", "csv"]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A JSON object, whose numbers keep their digits; one field, `text`; or a CSV row.
-
-    A record over `max_record_bytes`, or without a valid `time` if that is set, becomes a dead letter.
-    `payload`: the field that holds the record.
-    """
+    """A record over `max_record_bytes`, or without a valid `time` if that is set, becomes a dead letter.
+    `payload`: the field that holds the record."""
 
     kind: Kind = "jsonl"
     time: EventTime | None = None

@@ -23,8 +23,8 @@ def read_letter(
     """A dead letter if the record cannot be parsed by `form` or `parse`. `position`: for a line without
     one.
 
-    A Kafka record gets its key, headers and position back, a feed's event its field `sse`. A dead letter that
-    is not about one record is returned as it is. A line once rejected as not a dead letter is parsed again.
+    A Kafka record gets its key and headers back, a feed's event its field `sse`. A dead letter that is not
+    about one record is returned as it is. A line once rejected as not a dead letter is parsed again.
     """
     try:
         letter = parse_dead_letter(line)

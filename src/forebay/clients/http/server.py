@@ -37,11 +37,11 @@ def tls_context() -> ssl.SSLContext:
 
 
 class HttpServer:
-    """As many connections to a server as there are concurrent requests. Belongs to one event loop.
+    """As many connections as there are concurrent requests. Belongs to one event loop.
 
-    Uses no proxy, follows no redirect, decodes no content. Calls raise `Unreachable`, and `ProtocolViolation`
-    if the answer is not HTTP or too large. A request on an idle connection that the server has closed is sent
-    again, unless `again=False`: the server may have seen it.
+    Uses no proxy, follows no redirect, decodes no content. Calls raise `Unreachable` or `ProtocolViolation`.
+    A request on an idle connection that the server has closed is sent again, unless `again=False`: the server
+    may have seen it.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""A small client of an object store, whose errors name the cause.
-
-It finds keys, region and endpoint as all S3 clients do, and shows or keeps no key.
-"""
+"""A small client of an object store, whose errors name the cause. It shows or keeps no key."""
 
 from __future__ import annotations
 
@@ -70,7 +67,7 @@ class S3Client:
     """The objects of one bucket. The first call looks for keys and connects, and so does the next one
     after a rejection.
 
-    Calls block, and raise `StoreAway`, `StoreRefused`, and `SetupError` if the client is not installed.
+    Calls block, and raise `StoreAway`, `StoreRefused`, and `SetupError`.
     """
 
     def __init__(self, bucket: str, *, timeout_s: float = READ_S, attempts: int = ATTEMPTS) -> None:

@@ -49,11 +49,8 @@ class SseEvent:
 
 
 class SseDecoder:
-    """The HTML standard's event stream (9.2.6), in chunks of any size.
-
-    An event beyond `max_bytes` is cut to one byte more. `last_id`: the id in force. `retry_s`: the delay that
-    the server requests.
-    """
+    """The HTML standard's event stream (9.2.6), in chunks of any size. An event beyond `max_bytes` is cut
+    to one byte more, so the parser rejects it."""
 
     def __init__(
         self, *, max_bytes: int = MAX_RECORD_BYTES, last_id: str | None = None, retry_s: float | None = None
@@ -137,7 +134,7 @@ class SseFeed:
     """Each event's data is one record, with the event's type and id in the field and headers `sse…`.
 
     Resumes by the last event's id and drops repeated events. A connection without data for `silence_s` is
-    replaced. An event over `max_record_bytes` is cut to one byte more, so the parser rejects it.
+    replaced.
     """
 
     url: str

@@ -33,8 +33,7 @@ JOB_CHARS = 12
 class JsonlFiles:
     """A directory of `part-*.jsonl` files; `job` becomes part of the names.
 
-    A file appears when a checkpoint completes (without checkpoints: when a bounded job ends). With `grows`,
-    `GrowingSinks` puts the files of checkpoints together.
+    A file appears when a checkpoint completes (without checkpoints: when a bounded job ends).
     """
 
     path: Location
@@ -146,8 +145,7 @@ def jsonl_sink(stream: DataStream, config: JsonlFiles, *, uid: str | None = None
 def committed_parts(path: Location) -> list[Part]:
     """By the time of their last line; none without the directory. Raises as `S3Client`.
 
-    After a checkpoint without a line, Flink gives a subtask's next file a new writer name and counts from 0
-    again.
+    After a checkpoint without a line, Flink gives a subtask's next file a new name and counts from 0 again.
     """
     named = [(COMMITTED.fullmatch(part.name), part) for part in _parts(path)]
     ordered = [(part.written_ns, match[1], int(match[2]), part) for match, part in named if match is not None]

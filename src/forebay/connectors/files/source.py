@@ -47,8 +47,7 @@ class Files:
     """A file, or all files under a directory by name, except names that start with `.` or `_`.
 
     They are read up to the sizes they had when the job first started; with `follow` also new files and added
-    lines, without end. `letters`: lines are dead letters. Each CSV file has its own header, unless the format
-    names the columns.
+    lines, without end. Each CSV file has its own header, unless the format names the columns.
 
     A record's `raw` is UTF-8 without the last newline. A line longer than 16 MiB and than the format's
     `max_record_bytes` becomes a dead letter with its first bytes.
@@ -65,8 +64,7 @@ class Files:
 
 
 def file_source(env: StreamExecutionEnvironment, config: Files) -> DataStream:
-    """Each record as an encoded `Event` or `DeadLetter`; in order, by one subtask. Positions are
-    `name@line`.
+    """In order, by one subtask. Positions are `name@line`.
 
     Planning the job blocks: it unpacks compressed files, and reads up to a limit. Raises `SettingError`.
     """
@@ -274,10 +272,9 @@ class Recorded:
 
 
 def replay_source(env: StreamExecutionEnvironment, config: Files, pace: ReplaySpeed) -> DataStream:
-    """The encoded records of `config` in order, each at its recorded time after the first.
+    """In order, each at its recorded time after the first; delays from downstream are caught up.
 
-    Delays from downstream are caught up. Planning the job reads the files once for their duration (blocks).
-    Raises `SettingError` if the format has no time field, or with `follow`.
+    Planning the job reads the files once (blocks). Raises `SettingError`.
     """
     if config.follow:
         raise SettingError("a file that is replayed has an end: follow and replay do not go together")

@@ -1,8 +1,7 @@
 """Count the records waiting in a job's topics: the partitions' ends minus the job's positions.
 
-A position is a metric of Flink's source (`currentOffset`): the last record taken. Flink's `pendingRecords`
-showed 500 while 2,100 waited, because records fetched count as read. Committed offsets did not move for seven
-checkpoints, because the committing thread waits until fetched records are taken.
+A position is a metric of Flink's source (`currentOffset`). Flink's `pendingRecords` showed 500 while 2,100
+waited, because records fetched count as read; committed offsets did not move for seven checkpoints.
 """
 
 from __future__ import annotations

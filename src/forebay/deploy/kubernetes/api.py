@@ -1,6 +1,6 @@
 """Apply, list and delete through the API server, with errors that suggest a fix.
 
-Requests are made here, not by lightkube: manifests are sent as they are, and the server checks every field.
+Not by lightkube: manifests are sent as they are, and the server checks every field.
 """
 
 from __future__ import annotations

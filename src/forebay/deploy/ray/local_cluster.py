@@ -44,7 +44,7 @@ def start_local_cluster(
     whether one was started.
 
     Ray's other servers listen on all interfaces, so callers need Ray's token, which is created if missing.
-    Raises `DeployError`, and `SettingError` if another user has its folder.
+    Raises `DeployError`.
     """
     port = urlsplit(address).port or 80
     if not port_is_free(port):
