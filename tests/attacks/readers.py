@@ -663,12 +663,7 @@ READERS = (
     Reader("a client's form", pure(_read_form), (FORM,)),
     Reader("an engine's 404", pure(missing_in), (NO_MODEL,)),
     Reader("run.json", from_file(lambda path: read_state(path.parent), FILE), (run_json(),)),
-    Reader(
-        "a request in a checkpoint",
-        pure(_unpack),
-        (pack_state(7, "id", RECORDS[2]),),
-        MSGPACK_WORDS,
-    ),
+    Reader("a request in a checkpoint", pure(_unpack), (pack_state(7, "id", RECORDS[2]),), MSGPACK_WORDS),
     Reader("a record in a checkpoint", pure(decode), RECORDS, MSGPACK_WORDS),
     Reader("a key's memory", pure(unpack_memory), (MEMORY,), MSGPACK_WORDS),
     Reader("a turn", pure(lambda raw: unpack_turn(raw).item), (TURN,), MSGPACK_WORDS),

@@ -113,10 +113,7 @@ def test_files_and_processes_of_a_run_are_closed(pipelines: Any, public: Path) -
 def test_state_below_a_folder_of_another_user_is_refused(shared: Path) -> None:
     store = LocalStore(give(shared / ".forebay") / "checkpoints" / "p")
     store.home.mkdir(parents=True)
-    with (
-        pytest.raises(SettingError, match=f"belongs to user {ATTACKER}, who could replace"),
-        store.lock("p"),
-    ):
+    with pytest.raises(SettingError, match=f"belongs to user {ATTACKER}, who could replace"), store.lock("p"):
         pass
 
 

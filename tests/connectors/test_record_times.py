@@ -124,8 +124,7 @@ def test_an_unknown_format_is_a_setting_error() -> None:
 
 
 @given(
-    st.datetimes(min_value=datetime(2, 1, 1), max_value=datetime(9998, 1, 1)),
-    st.integers(-14 * 60, 14 * 60),
+    st.datetimes(min_value=datetime(2, 1, 1), max_value=datetime(9998, 1, 1)), st.integers(-14 * 60, 14 * 60)
 )
 def test_what_isoformat_writes_is_read(moment: datetime, offset_minutes: int) -> None:
     aware = moment.replace(tzinfo=timezone(timedelta(minutes=offset_minutes)))

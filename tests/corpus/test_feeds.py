@@ -87,10 +87,7 @@ STREAMS = (
 
 
 def received(chunks: Iterable[bytes]) -> list[Event | DeadLetter]:
-    feed, mark = (
-        SseFeed(WIKIMEDIA, max_record_bytes=TEXT.max_record_bytes),
-        Mark(),
-    )
+    feed, mark = (SseFeed(WIKIMEDIA, max_record_bytes=TEXT.max_record_bytes), Mark())
     decoder = SseDecoder(max_bytes=TEXT.max_record_bytes)
     events = [event for chunk in chunks for event in decoder.feed(chunk)]
     return [from_feed(feed, feed._received(mark, event), TEXT) for event in events]

@@ -155,14 +155,14 @@ def ray(
 async def _scale_on_ray(
     address: str, name: str, read: dict[str, list[str]], decider: Decider, interval_s: float
 ) -> None:
-    import aiohttp
 
     from forebay.clock import SystemClock
-    from forebay.deploy.ray.autoscale import RayScaler, read_text
+    from forebay.deploy.controller.scrape import open_session, read_metrics
+    from forebay.deploy.ray.autoscale import RayScaler
 
-    async with aiohttp.ClientSession() as http:
-        urls, gateways, clock = read["--metrics"], read["--gateway-metrics"], SystemClock()
-        text_of = partial(read_text, http)
+    urls, gateways, clock = read["--metrics"], read["--gateway-metrics"], SystemClock()
+    async with open_session() as http:
+        text_of = partial(read_metrics, http)
         scaler = RayScaler(address, name, urls, decider, clock, text_of, gateway_metrics=gateways)
         while True:
             await scaler.round()

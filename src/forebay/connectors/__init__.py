@@ -1,7 +1,7 @@
-"""The connectors by the name that a pipeline file uses. A new one is a folder or module and a line here.
+"""The connectors by the name that a pipeline file uses.
 
-For a protocol with a Python client and a cursor, write a `feeds.feed.Feed`; `feeds.source` makes a source of
-it. May import `flink` and below.
+A new one is a folder or module and a line here, or a `feeds.feed.Feed`, of which `feeds.source` makes a
+source. May import `flink` and below.
 """
 
 from __future__ import annotations
@@ -61,11 +61,10 @@ def own_sinks(*, dead_letters: bool = False) -> dict[str, type[SinkSettings]]:
 
 
 def find_source(name: str) -> type[SourceSettings] | None:
-    """None if the name is unknown. Raises `SettingError` if a package's connector cannot be loaded or is no
-    source."""
+    """None if the name is unknown. Raises `SettingError` if a package lacks such a source."""
     found = CONNECTORS.find(name)
-    """None if the name is unknown. Raises `SettingError` if a package's connector cannot be loaded or lacks a
-    source."""
+    if found is not None and found.source is None and name not in CONNECTORS.own:
+        raise _lacks(name, "source")
     return None if found is None else found.source
 
 

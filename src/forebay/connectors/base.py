@@ -1,6 +1,6 @@
 """Settings of sources and sinks, and how they add themselves to a Flink job.
 
-Flink is imported only when a stream is built, so a file can be checked and listed without it.
+Flink is imported only when a stream is built, so a file can be checked without it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ HIDDEN_QUERY = "..."
 
 
 class PipelineView(Protocol):
-    """The part of the pipeline that a connector may read."""
-
     @property
     def name(self) -> str: ...
 
@@ -48,11 +46,9 @@ class PipelineView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a sink writes: `RESULTS`, `DEAD_LETTERS` or `ASSIGNMENTS` of a pipeline.
-
-    `job`: the job's id, empty if unknown. `transactions`: in the ids of Kafka transactions. `run`: the id of
-    the run; a sink whose output cannot be counted afterwards counts under it. `grows`: see `GrowingSinks`.
-    """
+    """`what`: `RESULTS`, `DEAD_LETTERS` or `ASSIGNMENTS`. `job`: its id, empty if unknown. `transactions`: in
+    the ids of Kafka transactions. `run`: a sink whose output cannot be counted afterwards counts under this
+    id. `grows`: see `GrowingSinks`."""
 
     what: str
     pipeline: str
@@ -74,9 +70,8 @@ class ConnectorSettings(Model):
         return self.type
 
     def check(self, key: str) -> None:
-        """Raise `SettingError` if something that it needs is missing. `key` is the path of these settings in
-        the file. Blocks on the file system.
-        """
+        """Raise `SettingError` if something is missing. `key`: the path of these settings in the file.
+        Blocks on the file system."""
 
     def check_secrets(self, key: str) -> None:
         """Raise `SettingError` if one of its secrets is missing on this machine."""
@@ -131,8 +126,8 @@ class SinkSettings(ConnectorSettings):
     def attach(self, records: DataStream, written: Written) -> DataStream | None:
         """Add the writer of the encoded records to the job.
 
-        Returns the encoded dead letters of results that the sink rejects while the job runs; None if it
-        rejects none. A sink of dead letters must reject none.
+        Returns the encoded dead letters of results that the sink rejects. A sink of dead letters must reject
+        none.
         """
         raise NotImplementedError
 

@@ -33,9 +33,9 @@ UNITS: dict[str, float] = {"unix_s": 1000.0, "unix_ms": 1.0, "unix_us": 0.001}
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """`path`: dots lead into nested objects. `format`: `iso8601`, `unix_s`, `unix_ms`, `unix_us` (numbers,
-    or text with one), or a `strptime` pattern. `zone`: of times without one; the first of two equal local
-    times counts. `%Z` accepts UTC, GMT and the zone's abbreviations."""
+    """`path`: dots lead into nested objects. `format`: `iso8601`, `unix_s`, `unix_ms`, `unix_us`, or a
+    `strptime` pattern. `zone`: of times without one; the first of two equal local times counts. `%Z`
+    accepts UTC, GMT and the zone's abbreviations."""
 
     path: str
     format: str = "iso8601"

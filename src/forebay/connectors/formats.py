@@ -33,12 +33,8 @@ Kind = Literal["jsonl", "text", "csv"]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How to parse one record: a JSON object, whose numbers keep their digits; one field, `text`; or a CSV
-    row.
-
-    A record over `max_record_bytes`, or without a valid `time` if that is set, becomes a dead letter.
-    `payload`: the field that holds the record.
-    """
+    """A record over `max_record_bytes`, or without a valid `time` if that is set, becomes a dead letter.
+    `payload`: the field that holds the record."""
 
     kind: Kind = "jsonl"
     time: EventTime | None = None
@@ -164,11 +160,8 @@ def result_json(result: Result) -> str:
 def dead_letter_json(
     letter: DeadLetter, *, input_bytes: int | None = None, cut_bytes: Mapping[str, int] | None = None
 ) -> str:
-    """`input` is the record if it is UTF-8, else `input_base64`; null for a tombstone.
-
-    `input_bytes` keeps only the first bytes of the record, without splitting a character. The line's
-    `cut_bytes` counts missing bytes by part; the argument adds what the caller has cut.
-    """
+    """`input_bytes` keeps only the first bytes of the record, without splitting a character. The line's
+    `cut_bytes` counts missing bytes by part; the argument adds what the caller has cut."""
     line: dict[str, object] = {
         "cause": letter.cause,
         "detail": letter.detail.encode("utf-8", "replace").decode("utf-8"),
@@ -292,8 +285,7 @@ def record_in(
     """The record's fields at `path`, plus the rest of its object as `envelope` unless the record has that
     field.
 
-    `parse` reads a record stored as text. Raises `NoRecord` if the field is missing or null, or
-    `MalformedRecord`.
+    Raises `NoRecord` if the field is missing or null, or `MalformedRecord`.
     """
     *outer, last = path.split(".")
     holder: JSON = value

@@ -1,7 +1,4 @@
-"""Download Flink connectors and file systems: each jar once, verified by its SHA-256 and kept.
-
-PyPI has no Flink connectors: a jar comes from Maven Central, a mirror or a folder.
-"""
+"""Download Flink connectors, which PyPI lacks, and file systems: each jar once, verified and kept."""
 
 from __future__ import annotations
 
@@ -27,7 +24,6 @@ READ_TIMEOUT_S = 60.0
 CHUNK_BYTES = 1 << 18
 
 OnBytes = Callable[[int, int], None]
-"""Called with the bytes so far and the total."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +100,10 @@ def installed_jars(folder: Path) -> tuple[Path, ...]:
 
 
 def install_jar(jar: Jar, folder: Path, origin: str = MAVEN_CENTRAL, on_bytes: OnBytes | None = None) -> Path:
-    """`origin`: URL of a Maven repository, or a folder that holds the jar, directly or in a repository's
-    layout.
+    """`origin`: URL of a Maven repository, or a folder that holds the jar.
 
-    Blocks; safe to run in several processes. Raises `SettingError` if the origin has no such jar,
-    `LaunchError` if it cannot be read.
+    Blocks; safe to run in several processes. Raises `SettingError` if the origin has no such jar, or
+    `LaunchError`.
     """
     place = jar.place(folder)
     if _is(place, jar):

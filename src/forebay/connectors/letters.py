@@ -23,9 +23,8 @@ def read_letter(
     """A dead letter if the record cannot be parsed by `form` or `parse`. `position`: for a line without
     one.
 
-    A record without a time gets the dead letter's, a Kafka record its key, headers and position, a feed's
-    event its field `sse`. A dead letter that is not about one record is returned as it is. A line once
-    rejected as not a dead letter is parsed again.
+    A Kafka record gets its key and headers back, a feed's event its field `sse`. A dead letter that is not
+    about one record is returned as it is. A line once rejected as not a dead letter is parsed again.
     """
     try:
         letter = parse_dead_letter(line)
@@ -67,12 +66,7 @@ def _of_kafka(form: Format, letter: DeadLetter, parse: Parse | None) -> Event | 
         letter.record_key,
         None if letter.cause == Tombstone.cause else letter.raw,
         letter.headers,
-        {
-            "topic": place[1],
-            "partition": int(place[2]),
-            "offset": int(place[3]),
-            "time_ms": letter.record_ms,
-        },
+        {"topic": place[1], "partition": int(place[2]), "offset": int(place[3]), "time_ms": letter.record_ms},
         position=letter.position,
         parse=parse,
     )

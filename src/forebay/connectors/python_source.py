@@ -1,7 +1,7 @@
 """How long a source may emit records in one call of its function.
 
 Meanwhile no barrier or timer of the task gets through, and a record without room downstream blocks until a
-request has finished: seconds with a slow engine.
+request has finished.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ MAX_COUNT = 2**62
 def calls(env: StreamExecutionEnvironment, *, count: int | None = None, name: str) -> KeyedStream:
     """The numbers 0 to `count` - 1 (None: endless) in order, on one key and one subtask.
 
-    They trigger the function that processes them, as soon as it has returned and there is room downstream. A
-    restore resumes after the last number in the checkpoint.
+    Each triggers the function that processes it, as soon as there is room downstream. A restore resumes after
+    the last one in the checkpoint.
     """
     last = (MAX_COUNT if count is None else count) - 1
     stream = env.from_source(NumberSequenceSource(0, last), WatermarkStrategy.no_watermarks(), name)

@@ -407,14 +407,3 @@ async def test_server_that_ends_during_an_upload_is_reported_at_once() -> None:
             await client.post("/", b"x" * 20_000_000, whole(), total_s=15)
 
     await talk(serve, use)
-
-
-async def test_headers_of_a_request_replace_those_of_the_server() -> None:
-    seen: list[bytes] = []
-
-    async def use(client: HttpServer) -> None:
-        await client.get("/", whole(), headers=[("X-OWN", "2"), ("Y-Own", "3")])
-
-    await talk(answering(CLOSES, seen=seen), use)
-    lines = seen[0].split(b"\r\n")
-    assert [line for line in lines if b"own" in line.lower()] == [b"X-OWN: 2", b"Y-Own: 3"]

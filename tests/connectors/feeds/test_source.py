@@ -84,9 +84,7 @@ class Run:
         self.function.close()
 
 
-def test_a_call_emits_what_fits_and_the_next_one_continues(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_call_emits_what_fits_and_the_next_one_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(monkeypatch, Endless(9), room=Room(True, True, False, False))
     calls = []
     while sum(map(len, calls)) < 9:
@@ -161,9 +159,7 @@ def test_a_failure_at_any_time_is_raised_by_a_call_or_at_the_end(fails: int, lim
         assert run.context.counted == (fails > limit)
 
 
-def test_a_failed_feed_without_a_limit_fails_a_drained_job(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_failed_feed_without_a_limit_fails_a_drained_job(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(monkeypatch, Scripted(3, fails=2), room=Room(False, False))
     assert run.until(2) == [0, 1]
     assert run.function._reader is not None
@@ -173,9 +169,7 @@ def test_a_failed_feed_without_a_limit_fails_a_drained_job(
     run.close()
 
 
-def test_a_feed_without_a_limit_keeps_its_position_in_a_drained_job(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_feed_without_a_limit_keeps_its_position_in_a_drained_job(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(monkeypatch, Endless(3))
     assert run.until(3) == [0, 1, 2]
     assert run.end() == []

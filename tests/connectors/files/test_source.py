@@ -189,11 +189,7 @@ def test_no_call_waits_long_or_emits_more_than_there_is_room_for(tmp_path: Path)
 
 FILES = st.lists(st.lists(st.sampled_from([b"", b'{"at": 1}', b"bad", b"x" * 150, b'1,"a', b'b"', b"2,c"])))
 REPLAYERS = st.sampled_from(
-    [
-        LineReader(FORM),
-        LineReader(Format("text"), limit=3),
-        LineReader(Format("csv", columns=("id", "text"))),
-    ]
+    [LineReader(FORM), LineReader(Format("text"), limit=3), LineReader(Format("csv", columns=("id", "text")))]
 )
 
 

@@ -169,12 +169,7 @@ EVERY_TYPE = [
     (logical("bytes", "decimal", precision=4), "bytes", b"", "0"),
     ({**FIXED_12, "logicalType": "decimal", "precision": 20}, FIXED_12, b"\xff" * 12, "-1"),
     (logical("bytes", "big-decimal"), "bytes", b"\x04\xfb\x1e\x04", "-12.50"),
-    (
-        {**FIXED_12, "logicalType": "duration"},
-        FIXED_12,
-        b"\1\0\0\0\2\0\0\0\xac\x0d\0\0",
-        "P1M2DT3.500S",
-    ),
+    ({**FIXED_12, "logicalType": "duration"}, FIXED_12, b"\1\0\0\0\2\0\0\0\xac\x0d\0\0", "P1M2DT3.500S"),
     (logical("string", "uuid"), "string", "not one", "not one"),
     (
         {**FIXED_16, "logicalType": "uuid"},

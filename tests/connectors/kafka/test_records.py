@@ -178,10 +178,7 @@ def test_the_connectors_options_of_a_source() -> None:
     assert "properties.group.id" not in options
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{}, {"topics": ("a",), "pattern": "b", "group": "g"}, {"topics": ("a",)}],
-)
+@pytest.mark.parametrize("wrong", [{}, {"topics": ("a",), "pattern": "b", "group": "g"}, {"topics": ("a",)}])
 def test_a_source_that_contradicts_itself_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(SettingError, match="Kafka source"):
         TopicSource(CLUSTER, **wrong)  # type: ignore[arg-type]

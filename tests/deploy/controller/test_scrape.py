@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import aiohttp
 import pytest
 
 from forebay.deploy.controller.scrape import MAX_CHARS, read_all, read_metrics, scrape
 from forebay.deploy.kubernetes.deployment import IN_FLIGHT, WANTED
 from forebay.errors import DeployError
 from forebay.testing.replica.server import FakeReplica
-
-httpx2 = pytest.importorskip("httpx2", reason="lightkube is missing: pip install 'forebay[kubernetes]'")
 
 LONG_S = 1000.0
 SHORT_S = 0.05
@@ -98,7 +97,7 @@ async def pod(answer: Answer) -> AsyncIterator[str]:
 
 
 async def told_by(answer: Answer, pod_s: float = LONG_S) -> str | DeployError:
-    async with pod(answer) as url, httpx2.AsyncClient(trust_env=False, timeout=LONG_S) as http:
+    async with pod(answer) as url, aiohttp.ClientSession() as http:
         (told,) = await read_all([url], lambda url: read_metrics(http, url), pod_s=pod_s, round_s=LONG_S)
         return told
 
@@ -142,3 +141,19 @@ def test_it_is_read_over_http() -> None:
             assert "404" in words(told[2])
 
     asyncio.run(check())
+
+
+async def test_redirects_are_not_followed() -> None:
+    async def elsewhere(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 302 Found\r\nLocation: /fine\r\nContent-Length: 0\r\n\r\n")
+
+    assert "found 302" in words(await told_by(elsewhere))
+
+
+@pytest.mark.parametrize("wrong", ["127.0.0.1:9", "host:port", "["], ids=["away", "port", "form"])
+async def test_a_password_in_an_address_is_not_shown(wrong: str) -> None:
+    async with aiohttp.ClientSession() as http:
+        with pytest.raises(DeployError, match="cannot read metrics") as caught:
+            await read_metrics(http, f"http://me:geheim@{wrong}/metrics?token=geheim#geheim")
+    assert "geheim" not in str(caught.value)
+    assert f"http://{wrong}/metrics: cannot" in str(caught.value)

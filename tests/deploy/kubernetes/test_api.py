@@ -220,11 +220,7 @@ def test_a_quota_that_refuses_an_object_is_reported(
 
 
 def test_rights_that_are_missing_are_named(
-    api: KubeApi,
-    control_plane: ControlPlane,
-    namespace: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    api: KubeApi, control_plane: ControlPlane, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     control_plane.kubectl("-n", namespace, "create", "serviceaccount", "nobody")
     token = control_plane.kubectl("-n", namespace, "create", "token", "nobody").strip()

@@ -72,10 +72,6 @@ def test_only_it_and_prometheus_read_the_pipelines_metrics() -> None:
     assert policy["ingress"] == []
 
 
-def test_deployments_that_it_scales_have_no_number_of_their_own() -> None:
-    assert all("replicas" not in FOUND["Deployment", name]["spec"] for name in NAMES)
-
-
 def test_it_needs_an_image() -> None:
     settings = {"pipeline": JOB, "engine": ENGINE, "scaling": {"by": "controller", "max": 2}}
     with pytest.raises(SettingError, match=r"scaling\.image: missing; the controller needs one"):

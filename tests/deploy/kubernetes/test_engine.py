@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.harness.deployments import ENGINE, JOB, PIPELINE, SCALING, deployment_of, variant
+from tests.harness.deployments import ENGINE, JOB, SCALING, deployment_of, variant
 
 from forebay.deploy.kubernetes import render
 from forebay.deploy.kubernetes.engine import AFTER_DRAIN_S
@@ -154,9 +154,3 @@ def test_without_a_hub_nothing_but_names_is_reached() -> None:
     assert set(ports) == {53, 5353}
     env = container(made(egress=False))["env"]
     assert {"name": "HF_HUB_OFFLINE", "value": "1"} in env
-
-
-def test_without_an_engine_of_its_own_there_is_none() -> None:
-    pipeline = {**PIPELINE, "engine": {"url": "http://gpu-box:8000", "model": "m"}}
-    kinds = {each.kind for each in render(deployment_of({"pipeline": JOB}, pipeline))}
-    assert "Deployment" not in kinds

@@ -7,16 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.harness.deployments import (
-    ENGINE,
-    GATEWAY,
-    JOB,
-    PIPELINE,
-    SCALING,
-    VARIANTS,
-    deployment_of,
-    job_of,
-)
+from tests.harness.deployments import ENGINE, GATEWAY, JOB, PIPELINE, SCALING, VARIANTS, deployment_of, job_of
 
 from forebay.deploy.kubernetes import load_deployment, render, warnings_of
 from forebay.errors import SettingError
@@ -136,11 +127,7 @@ POOL = {"url": "http://gateway", "endpoint_picker": {"name": "picker"}}
         ),
         (SMALL, {"task_managers": 2}, "task_managers: expected 1, found 2"),
         (SMALL, {"sink": {"type": "stdout"}}, "sink.type: expected a topic or files, found stdout"),
-        (
-            SMALL,
-            {"sink": {"type": "jsonl", "path": "out"}},
-            "is on this machine, not in the pods: mount it",
-        ),
+        (SMALL, {"sink": {"type": "jsonl", "path": "out"}}, "is on this machine, not in the pods: mount it"),
         (SMALL, {"journal": {"path": "journal.db"}}, "journal.path: "),
         (
             {"pipeline": JOB},
@@ -184,11 +171,7 @@ WIKI = {"type": "sse", "url": "https://feed.example/v1?access_token=abcdef"}
             "engine.pools[0].args[0]: ",
         ),
         ({"pipeline": {**JOB, "env": {"DB_PASSWORD": "abc"}}}, {}, "name that under pipeline.secrets"),
-        (
-            {"gateway": {**GATEWAY, "env": {"ACCESS_TOKEN": "abc"}}},
-            {},
-            "name that under gateway.secrets",
-        ),
+        ({"gateway": {**GATEWAY, "env": {"ACCESS_TOKEN": "abc"}}}, {}, "name that under gateway.secrets"),
     ],
 )
 def test_a_secret_that_a_manifest_would_hold_is_refused_and_not_reported(

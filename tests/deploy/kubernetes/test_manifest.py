@@ -31,11 +31,7 @@ def test_it_is_read_as_it_was_meant(bodies: list[dict[str, object]]) -> None:
 
 def test_comments_stand_above_their_keys_and_change_nothing() -> None:
     content = {"spec": {"a": 1, "list": [{"name": "x", "deep": {"k": 2}}], "b": "on"}}
-    notes = {
-        "spec/a": "why a",
-        "spec/list/0/deep": "why deep",
-        "spec/b": "b " * 100,
-    }
+    notes = {"spec/a": "why a", "spec/list/0/deep": "why deep", "spec/b": "b " * 100}
     plain = manifest("p", "Service", "n", content, labels={})
     noted = manifest("p", "Service", "n", content, labels={}, notes=notes)
     text = to_yaml([noted])

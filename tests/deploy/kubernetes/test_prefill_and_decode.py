@@ -66,10 +66,7 @@ class Cluster:
         body = {
             "apiVersion": "discovery.k8s.io/v1",
             "kind": "EndpointSlice",
-            "metadata": {
-                "name": f"{service}-{port}",
-                "labels": {"kubernetes.io/service-name": service},
-            },
+            "metadata": {"name": f"{service}-{port}", "labels": {"kubernetes.io/service-name": service}},
             "addressType": "IPv4",
             "endpoints": [{"addresses": [address], "conditions": {"ready": ready}}],
             "ports": [{"name": "http", "port": port}],
@@ -122,9 +119,7 @@ def cluster(control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.Mon
     return Cluster(control_plane, tmp_path, monkeypatch)
 
 
-async def test_one_pool_prefills_and_the_other_decodes_while_pods_change(
-    cluster: Cluster,
-) -> None:
+async def test_one_pool_prefills_and_the_other_decodes_while_pods_change(cluster: Cluster) -> None:
     async with AsyncExitStack() as stack:
         first, second, decodes = [await stack.enter_async_context(FakeReplica(SCRIPT)) for _ in range(3)]
         await asyncio.to_thread(cluster.ready, DECODE, decodes)

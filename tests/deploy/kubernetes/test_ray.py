@@ -241,11 +241,6 @@ def test_the_autoscaler_is_forebay_autoscale_ray(tmp_path: Path) -> None:
     assert "--metrics: expected an http:// address" in str(refused), "all other options are valid"
 
 
-def test_without_scaling_nothing_scales_it() -> None:
-    assert not any(name == "triage-autoscaler" for _, name in objects(variant("ray")))
-    assert worker(variant("ray"))["maxReplicas"] == 1
-
-
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

@@ -6,16 +6,13 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 from tests.harness.clock import ManualClock
 from tests.harness.ray_serve import ScriptedServe, application, body
 
 from forebay.deploy.controller.decision import Decider, DeploymentState
 from forebay.deploy.kubernetes.deployment import IN_FLIGHT, WANTED
-from forebay.deploy.ray.autoscale import FleetPart, RayScaler, read_text
+from forebay.deploy.ray.autoscale import FleetPart, RayScaler
 from forebay.errors import DeployError
 from forebay.fleet.autoscale.base import ScalingLimits
 from forebay.gateway.peak_load import PEAK_LOAD
@@ -65,26 +62,10 @@ async def test_the_fleet_follows_the_pipeline_within_its_limits() -> None:
     assert await rounds(Pipeline(), [body(TWO)], [3, 9, 2, 0]) == [3, 4, 1]
 
 
-async def test_of_several_addresses_the_largest_number_counts() -> None:
-    pipeline = Pipeline()
-    pipeline.wanted["http://b/metrics"] = 4
-    assert await rounds(pipeline, [body(TWO)], [3]) == [4]
-
-
-async def test_fewer_only_after_a_while() -> None:
-    assert await rounds(Pipeline(), [body(TWO)], [1] * 6, settle_s=6.0) == [1, 1]
-
-
 async def test_a_first_version_at_the_maximum_gets_the_wanted_number_at_once() -> None:
     begun = body(application("fleet", states=("STARTING",) * 4))
     assert await rounds(Pipeline(), [begun], [None, 1], settle_s=60.0) == [1]
     assert await rounds(Pipeline(), [begun], [None, 1], settle_s=60.0, most=5) == [], "it has begun long ago"
-
-
-async def test_never_fewer_than_requests_in_flight_need() -> None:
-    pipeline = Pipeline()
-    pipeline.in_flight = 33
-    assert await rounds(pipeline, [body(TWO)], [1]) == []
 
 
 async def test_what_is_not_known_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -258,41 +239,3 @@ async def test_what_it_does_is_in_the_log(caplog: pytest.LogCaptureFixture) -> N
     caplog.set_level(logging.INFO)
     await rounds(Pipeline(), [body(TWO)], [3])
     assert "fleet: 2 -> 3 replicas: the pipeline needs 3" in caplog.text
-
-
-async def test_metrics_are_read_and_what_is_none_is_an_error() -> None:
-    async def fine(request: web.Request) -> web.Response:
-        return web.Response(text=f"{WANTED} 2\n")
-
-    async def broken(request: web.Request) -> web.Response:
-        raise web.HTTPServiceUnavailable
-
-    async def endless(request: web.Request) -> web.Response:
-        return web.Response(body=b"#" * ((16 << 20) + 1))
-
-    async def elsewhere(request: web.Request) -> web.Response:
-        raise web.HTTPFound("/fine")
-
-    made = web.Application()
-    for handler in (fine, broken, endless, elsewhere):
-        made.router.add_get(f"/{handler.__name__}", handler)
-    async with TestServer(made, host="127.0.0.1") as server, aiohttp.ClientSession() as http:
-        assert await read_text(http, str(server.make_url("/fine"))) == f"{WANTED} 2\n"
-        with pytest.raises(DeployError, match="cannot read metrics: expected status 200, found 503"):
-            await read_text(http, str(server.make_url("/broken")))
-        with pytest.raises(DeployError, match="found 302"):
-            await read_text(http, str(server.make_url("/elsewhere")))
-        with pytest.raises(DeployError, match="more than 16 MiB"):
-            await read_text(http, str(server.make_url("/endless")))
-    with pytest.raises(DeployError, match="cannot read metrics"):
-        async with aiohttp.ClientSession() as http:
-            await read_text(http, "http://127.0.0.1:9/metrics")
-
-
-@pytest.mark.parametrize("wrong", ["127.0.0.1:9", "host:port", "["], ids=["away", "port", "form"])
-async def test_a_password_in_an_address_is_not_shown(wrong: str) -> None:
-    async with aiohttp.ClientSession() as http:
-        with pytest.raises(DeployError, match="cannot read metrics") as caught:
-            await read_text(http, f"http://me:geheim@{wrong}/metrics?token=geheim#geheim")
-    assert "geheim" not in str(caught.value)
-    assert f"http://{wrong}/metrics: cannot" in str(caught.value)

@@ -153,9 +153,7 @@ async def test_a_node_that_goes_away_takes_no_request_with_it(
     assert load.lost == []
 
 
-async def test_engines_answer_without_a_head_and_apply_restores_the_fleet(
-    tmp_path: Path,
-) -> None:
+async def test_engines_answer_without_a_head_and_apply_restores_the_fleet(tmp_path: Path) -> None:
     with cluster_of(head=0, node=3, environment=SHORT) as cluster:
         await apply(cluster, tmp_path, 2)
         async with loaded(cluster) as load:

@@ -23,7 +23,6 @@ RACE_S = 1.0
 """A connection that closes later than this after a request was not closed because it was idle."""
 
 Quote = Callable[[str], str]
-"""Makes a server's text fit for a message."""
 
 
 class HttpCall(NamedTuple):
@@ -93,7 +92,6 @@ class Connection(asyncio.Protocol):
             self._write_more()
 
     def drop(self, reader: Reader) -> None:
-        """Close the connection unless `reader` has all of its answer."""
         if self._reader is reader:
             self.abort()
 

@@ -38,13 +38,12 @@ class AnswerHead:
 
     @property
     def content_type(self) -> str:
-        """In lower case, without parameters; empty if it is not given."""
         return (self.get("content-type") or "").partition(";")[0].strip().lower()
 
 
 class Reader(Protocol):
-    """Receives one answer. What it raises ends the call. `done`: the answer is complete; the connection then
-    waits a moment for the end of the body, so that it can be used again."""
+    """What it raises ends the call. `done`: the answer is complete; the connection waits a moment for the
+    end of the body."""
 
     done: bool
 
@@ -52,8 +51,7 @@ class Reader(Protocol):
 
     def body(self, data: bytes) -> None: ...
 
-    def finished(self, error: Exception | None) -> None:
-        """Called once at the end of the answer; with the error if it is not complete."""
+    def finished(self, error: Exception | None) -> None: ...
 
 
 class AwaitedReader:

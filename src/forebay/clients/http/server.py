@@ -25,7 +25,6 @@ ADDRESSES_S = 10.0
 NEXT_ADDRESS_S = 0.25
 """Then the next address of the name is tried as well (RFC 8305)."""
 AT_A_TIME = 50
-"""Connections that `make_ready` opens concurrently: fewer than a server's listen backlog."""
 
 Headers = Iterable[tuple[str, str]]
 
@@ -38,12 +37,11 @@ def tls_context() -> ssl.SSLContext:
 
 
 class HttpServer:
-    """As many connections to a server as there are concurrent requests. Belongs to the event loop of its
-    first request.
+    """As many connections as there are concurrent requests. Belongs to one event loop.
 
-    Uses no proxy, follows no redirect, decodes no content. All calls raise `Unreachable`, and
-    `ProtocolViolation` if the answer is not HTTP or exceeds its limits. A request on an idle connection that
-    the server has closed is sent again, unless `again=False`: the server may have seen it.
+    Uses no proxy, follows no redirect, decodes no content. Calls raise `Unreachable` or `ProtocolViolation`.
+    A request on an idle connection that the server has closed is sent again, unless `again=False`: the server
+    may have seen it.
     """
 
     def __init__(
@@ -124,7 +122,6 @@ class HttpServer:
         return await self._pull(await self._connect(connect_s=connect_s), call)
 
     async def make_ready(self, connections: int) -> None:
-        """Open connections until `connections` are idle; failures are left to the requests that need them."""
         for first in range(len(self._idle), connections, AT_A_TIME):
             count = min(AT_A_TIME, connections - first)
             made = await asyncio.gather(*(self._connect() for _ in range(count)), return_exceptions=True)

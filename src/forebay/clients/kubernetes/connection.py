@@ -1,7 +1,4 @@
-"""The API server of a context of the kubeconfig, or of the cluster of this pod, and its errors.
-
-lightkube handles the kubeconfig, its contexts, keys, certificates and log-in programs.
-"""
+"""The API server of a context of the kubeconfig (which lightkube handles) or of this pod, and its errors."""
 
 from __future__ import annotations
 
@@ -23,8 +20,8 @@ TIMEOUT_S = 30.0
 
 
 def find_cluster(context: str | None = None) -> SingleConfig:
-    """The cluster of `context`; None: the current one of KUBECONFIG, ~/.kube/config or this pod. Reads files.
-    Raises `SetupError` without lightkube, `DeployError` without a cluster."""
+    """None: the current context of KUBECONFIG, ~/.kube/config or this pod. Reads files. Raises
+    `SetupError` without lightkube, `DeployError` without a cluster."""
     try:
         from lightkube.config.kubeconfig import KubeConfig
         from lightkube.core.exceptions import ConfigError

@@ -1,7 +1,6 @@
 """A collection of objects: one list, then changes as they happen.
 
-A watch continues from the last version seen. If the server no longer has it (410), or sends something
-unexpected, the collection is listed again.
+If the server no longer has the last version seen (410), or sends something unexpected, it is listed again.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ WATCH_S = 60
 TIMEOUT_S = 10.0
 MIN_PAUSE_S, MAX_PAUSE_S = 0.2, 5.0
 SHORT_S = 1.0
-"""A watch that ends sooner is followed by a pause, too."""
 MAX_LIST_BYTES = 64 << 20
 MAX_EVENT_BYTES = 8 << 20
 
@@ -42,8 +40,6 @@ class Collection:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why the collection is unknown now; the last one may still be valid."""
-
     text: str
 
 
@@ -101,8 +97,8 @@ async def follow(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     jitter: Callable[[], float] = random.random,
 ) -> AsyncGenerator[Objects | Trouble, None]:
-    """Yield the collection now and after each change, or a `Trouble` while it is unknown. Never ends or
-    raises for the server's errors: it retries after a pause."""
+    """The collection now and after each change, or a `Trouble` while it is unknown. Never ends or raises
+    for the server's errors: it retries after a pause."""
     import httpx2
     from lightkube.core.exceptions import ConfigError
 

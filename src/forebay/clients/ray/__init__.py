@@ -16,9 +16,6 @@ class Ports:
     many: int
 
     def of(self, pid: int) -> int:
-        """The port of the engine whose replica has this process id.
-
-        If two replicas on one node get the same one, the later one cannot listen and is restarted as another
-        process.
-        """
+        """If two replicas on one node get the same port, the later one cannot listen and is restarted as
+        another process."""
         return self.first + pid % self.many

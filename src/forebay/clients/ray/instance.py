@@ -29,8 +29,6 @@ class ServeReplica:
 
 @dataclass(frozen=True, slots=True)
 class ServeDeployment:
-    """`target`: number of replicas wanted. `trigger`: reason of the status."""
-
     status: str
     trigger: str
     message: str
@@ -41,7 +39,6 @@ class ServeDeployment:
         return tuple(each for each in self.replicas if each.state == RUNNING)
 
     def serving(self) -> tuple[ServeReplica, ...]:
-        """They take requests: running ones, and those that are being changed or replaced."""
         return tuple(each for each in self.replicas if each.state in SERVING)
 
     @property
@@ -52,7 +49,7 @@ class ServeDeployment:
 @dataclass(frozen=True, slots=True)
 class ServeApplication:
     """`config`: as submitted; None if it came from a program or is being deleted. `deployed_s`: by the
-    cluster's clock. It has no deployments while Serve builds it."""
+    cluster's clock."""
 
     name: str
     status: str

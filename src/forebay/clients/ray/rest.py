@@ -70,7 +70,6 @@ class ServeRest:
             raise DeployError(f"{self.address}: expected JSON from Ray Serve, found something else") from None
 
     async def submit(self, config: Mapping[str, Any]) -> None:
-        """Run these applications and no others. Returns when Serve has accepted them."""
         status, body = await self._ask("PUT", APPLICATIONS, config)
         if status != 200:
             raise self._refused(status, body)
@@ -132,9 +131,8 @@ def _reason(error: Exception) -> str:
 
 
 async def each_address(url: str) -> tuple[str, ...]:
-    """`url` once for each address of its host, sorted: IPv4 if there are any. Unchanged for `https`, whose
-    certificate has no address, and for anything that is not a URL. Raises `DeployError` if the name has no
-    address."""
+    """`url` once for each address of its host, sorted. Unchanged for `https`, whose certificate has no
+    address, and for anything that is not a URL. Raises `DeployError` if the name has no address."""
     try:
         parsed = URL(url)
     except ValueError:
@@ -169,7 +167,7 @@ class _Look:
 class CachedPoll:
     """A cluster's status, polled once for all event loops of a process. Thread-safe.
 
-    A poll that takes `limit_s` is abandoned by its waiters: its thread may be gone.
+    After `limit_s`, waiters abandon a poll: its thread may be gone.
     """
 
     def __init__(

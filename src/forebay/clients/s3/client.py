@@ -1,8 +1,4 @@
-"""A small client of an object store, whose errors name the cause.
-
-It finds keys, region and endpoint as all S3 clients do (`AWS_…`, `~/.aws`, a mounted token, the machine's
-role), and shows or keeps no key.
-"""
+"""A small client of an object store, whose errors name the cause. It shows or keeps no key."""
 
 from __future__ import annotations
 
@@ -52,8 +48,6 @@ class Changed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`name`: the key below the listed folder. `written_s`: wall clock."""
-
     name: str
     size: int
     written_s: float
@@ -73,8 +67,7 @@ class S3Client:
     """The objects of one bucket. The first call looks for keys and connects, and so does the next one
     after a rejection.
 
-    Calls block for at most `timeout_s` in each of `attempts`. They raise `StoreAway`, `StoreRefused`, and
-    `SetupError` if the client is not installed.
+    Calls block, and raise `StoreAway`, `StoreRefused`, and `SetupError`.
     """
 
     def __init__(self, bucket: str, *, timeout_s: float = READ_S, attempts: int = ATTEMPTS) -> None:
@@ -118,7 +111,7 @@ class S3Client:
                     yield line
 
     def put(self, key: str, content: bytes, *, replacing: str | None) -> str:
-        """Replace the object with the ETag `replacing`, or write the first (None); return the ETag.
+        """In place of the object with the ETag `replacing`, or as the first (None); return the ETag.
 
         Raises `Changed` if another object exists, maybe the caller's own write whose answer was lost.
         """
@@ -134,7 +127,6 @@ class S3Client:
         return etag
 
     def entries(self, prefix: str) -> list[Entry]:
-        """By name, without the markers that some clients create for empty folders."""
         found = (_entry(each, prefix) for each in self._objects(prefix))
         return [each for each in found if each.name and not each.name.endswith("/")]
 
@@ -144,7 +136,6 @@ class S3Client:
         return [name.removeprefix(f"{prefix}/").rstrip("/") for name in found]
 
     def names(self, prefix: str) -> list[str]:
-        """Relative to the folder `prefix`, with folder markers."""
         return [each["Key"].removeprefix(f"{prefix}/") for each in self._objects(prefix)]
 
     def delete(self, prefix: str, *, keep: Callable[[Entry], bool] = lambda entry: False) -> None:

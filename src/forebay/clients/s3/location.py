@@ -65,7 +65,6 @@ def location_of(text: str) -> Location:
 
 
 def uri_of(place: Location) -> str:
-    """In Flink's form; a path is made absolute."""
     return str(place) if isinstance(place, S3Path) else place.absolute().as_uri()
 
 

@@ -37,8 +37,8 @@ MAX_LOCK_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """`holder`: random id of the run. `beat`: number of renewals. `released`: its holder ended cleanly.
-    `unfenced`: the job of an earlier holder may still commit something."""
+    """`holder`: random id of the run. `released`: its holder ended cleanly. `unfenced`: the job of an
+    earlier holder may still commit something."""
 
     pipeline: str
     where: str = ""
@@ -59,14 +59,7 @@ def encode_lock(lock: Lock) -> bytes:
     return json.dumps(asdict(lock)).encode()
 
 
-KINDS = {
-    "pipeline": str,
-    "where": str,
-    "holder": str,
-    "beat": int,
-    "released": bool,
-    "unfenced": bool,
-}
+KINDS = {"pipeline": str, "where": str, "holder": str, "beat": int, "released": bool, "unfenced": bool}
 
 
 def decode_lock(content: bytes) -> Lock:
@@ -154,7 +147,6 @@ class HeldLock:
 
     @property
     def trouble(self) -> str:
-        """Empty if the lock can be renewed."""
         return self._trouble
 
     @property
@@ -209,7 +201,6 @@ class HeldLock:
         return True
 
     def _look(self) -> None:
-        """Detect whether another run has taken a lock that this one can read but not write."""
         try:
             self._etag = self._own_etag()
         except Changed:
@@ -248,8 +239,7 @@ def held_lock(
 ) -> Iterator[HeldLock]:
     """Hold the lock while the block runs. Blocks for some seconds unless nobody holds it.
 
-    Raises `SettingError` if a living run or another pipeline holds it, or the object is not a lock;
-    `StoreAway` if the store does not answer for half a minute.
+    Raises `SettingError` if a living run or another pipeline holds it, or `StoreAway`.
     """
     client = S3Client(path.bucket, timeout_s=BEAT_TIMEOUT_S, attempts=1)
     hold = _taken(client, path, pipeline, clock or SystemClock(), sleep=sleep, uptime_s=uptime_s)

@@ -26,21 +26,15 @@ CONNECT_S = 20.0
 RECENT = 32
 
 
-class Cursor(Protocol):
-    """Checkpoints store its text, and `Feed.read` resumes from it."""
-
-    def __str__(self) -> str: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Received:
-    """`cursor` resumes after it; `position` names it within the feed.
+    """The text of `cursor` resumes after it; `position` names it within the feed.
 
-    `fields` are added to the parsed fields. `headers` are kept with an event or dead letter. `cut_bytes` are
+    `fields` are added to the parsed fields, `headers` kept with an event or dead letter. `cut_bytes` are
     missing at the end of `raw`.
     """
 
-    cursor: Cursor
+    cursor: object
     raw: bytes
     position: str
     fields: Mapping[str, Mapping[str, JSON]] = field(default_factory=dict)
@@ -57,7 +51,7 @@ class Feed(Protocol):
         ...
 
     def read(self, cursor: str | None) -> AsyncIterator[Received]:
-        """Yield the records after `cursor` (None: from the feed's start), in order. Reconnects by itself.
+        """The records after `cursor` (None: from the feed's start), in order. Reconnects by itself.
 
         Raises `FeedRefused` if another attempt would fail as well.
         """
@@ -67,8 +61,7 @@ class Feed(Protocol):
 class FeedBroken(ForebayError): ...
 
 
-class FeedRefused(ForebayError):
-    """Fix the feed's address or headers."""
+class FeedRefused(ForebayError): ...
 
 
 PASSING = frozenset((408, 425, 429))
@@ -88,8 +81,8 @@ def header_values(headers: Headers) -> dict[str, str]:
 
 
 def redirects(headers: Headers) -> list[aiohttp.TraceConfig]:
-    """Make a session raise `FeedRefused` for a redirect to another origin: a server could have addresses
-    read that only this machine reaches. Without secret headers, the same host may change to TLS."""
+    """Make a session raise `FeedRefused` for a redirect to another origin: it could lead to addresses that
+    only this machine reaches. Without secret headers, the same host may change to TLS."""
     upgrade = HARMLESS.issuperset(name.lower() for name in headers)
 
     async def stay(session: object, context: object, params: aiohttp.TraceRequestRedirectParams) -> None:
@@ -132,7 +125,6 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
 
 
 def broken(error: BaseException) -> FeedBroken | FeedRefused:
-    """Leaves out the address, which may hold secrets."""
     if isinstance(error, aiohttp.ClientResponseError):
         return answered(error.status)
     if isinstance(error, aiohttp.InvalidURL):
@@ -206,10 +198,10 @@ async def connected_for_ever(
     backoff: Callable[[], Backoff],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> AsyncIterator[Received]:
-    """Yield the records of one connection after another.
+    """The records of one connection after another.
 
-    `FeedRefused` is raised only before the first record: later the settings did work. Delays grow until a
-    record arrives. Logs one warning per outage and one message at its end.
+    `FeedRefused` is raised only before the first record: later the settings did work. Logs one warning per
+    outage and one message at its end.
     """
     dice = random.Random()
     failures = 0

@@ -41,8 +41,6 @@ Entry = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class FeedSnapshot:
-    """Cheap, because the text is made on demand."""
-
     entries: list[Entry]
     first: int
     end: int
@@ -58,9 +56,8 @@ class FeedSnapshot:
 class ReplayWindow:
     """Remembers the messages of the last ten seconds of the feed's own time, at most 8,192.
 
-    Each message is then delivered once if the server sends all after `cursor_us`, and none is out of order by
-    more than five seconds. A newest time counts once the next message confirms it, so a single time far ahead
-    changes nothing.
+    Each is delivered once if it is out of order by at most five seconds. A newest time counts once the next
+    message confirms it, so a single time far ahead changes nothing.
     """
 
     __slots__ = ("_ahead", "_digests", "_entries", "_first", "_floor", "_high")
@@ -169,12 +166,9 @@ closes each connection too early would stop it for good."""
 
 @dataclass(frozen=True, slots=True)
 class JetstreamFeed:
-    """The messages of a Jetstream server.
-
-    A reconnect or resume rewinds five seconds before the newest `time_us` and drops delivered messages. A
-    message without a `time_us` is delivered each time it arrives. A connection without data for `silence_s`
-    is replaced. A message over `max_message_bytes` closes the connection and returns at the next attempt.
-    """
+    """A reconnect or resume rewinds five seconds and drops delivered messages; one without a `time_us` is
+    delivered each time. A connection without data for `silence_s` is replaced. A message over
+    `max_message_bytes` closes the connection and returns at the next attempt."""
 
     url: str
     headers: Headers = field(default_factory=dict, repr=False)

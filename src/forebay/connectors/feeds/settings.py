@@ -54,7 +54,6 @@ class FeedSource(Enveloped):
         return {**PRESETS.get(preset, {}), **data} if isinstance(preset, str) else data
 
     def header_values(self) -> dict[str, str | SecretRef]:
-        """With references to secrets instead of their values."""
         return {
             name: value.ref() if isinstance(value, Secret) else value for name, value in self.headers.items()
         }

@@ -48,8 +48,8 @@ class FeedReader:
         self._thread.start()
 
     def take(self, wait_s: float = 0.0) -> Received | None:
-        """Block for at most `wait_s`. None if there is no record yet, or the feed ended. If it failed, every
-        call after its last record raises its error."""
+        """Block for at most `wait_s`. None: no record yet, or the feed ended. If it failed, calls after
+        its last record raise its error."""
         if self._end is None:
             try:
                 got = self._queue.get(timeout=wait_s) if wait_s > 0 else self._queue.get_nowait()
@@ -117,10 +117,10 @@ LIMIT_REACHED = "limit_reached"
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """`format` parses records (None: they are encoded already); reads at most `room` records ahead.
+    """`format`: None: records are encoded already. Reads at most `room` records ahead.
 
     At the `limit` or the feed's end, the counter `forebay.limit_reached` rises above 0, and the caller drains
-    the job, as `forebay run` does. A job that is drained earlier still reads up to its limit.
+    the job.
     """
 
     feed: Feed
@@ -131,7 +131,7 @@ class Polled:
 
 def polled_source(env: StreamExecutionEnvironment, config: Polled) -> DataStream:
     """A restore resumes right after the last record emitted. If downstream is slow, it emits one record a
-    call, so that a checkpoint waits for one record at most. An error of the feed fails the job."""
+    call: a checkpoint waits for one at most. An error of the feed fails the job."""
     if config.room < 1:
         raise SettingError(f"room must be at least 1, found {config.room}")
     if config.limit is not None and config.limit < 1:

@@ -49,18 +49,11 @@ class SseEvent:
 
 
 class SseDecoder:
-    """The HTML standard's event stream (9.2.6), in chunks of any size.
-
-    An event beyond `max_bytes` is cut to one byte more. `last_id`: the id in force. `retry_s`: the delay that
-    the server requests.
-    """
+    """The HTML standard's event stream (9.2.6), in chunks of any size. An event beyond `max_bytes` is cut
+    to one byte more, so the parser rejects it."""
 
     def __init__(
-        self,
-        *,
-        max_bytes: int = MAX_RECORD_BYTES,
-        last_id: str | None = None,
-        retry_s: float | None = None,
+        self, *, max_bytes: int = MAX_RECORD_BYTES, last_id: str | None = None, retry_s: float | None = None
     ) -> None:
         self._max_bytes = max_bytes
         self._line = bytearray()
@@ -140,9 +133,8 @@ class SseDecoder:
 class SseFeed:
     """Each event's data is one record, with the event's type and id in the field and headers `sse…`.
 
-    Resumes by the last event's id and drops repeated events (same id, type and data as one of the last 32). A
-    connection without data for `silence_s` is replaced. An event over `max_record_bytes` is cut to one byte
-    more, so the parser rejects it.
+    Resumes by the last event's id and drops repeated events. A connection without data for `silence_s` is
+    replaced.
     """
 
     url: str
@@ -220,7 +212,6 @@ NO_TYPE_OR_ID: Mapping[str, Mapping[str, JSON]] = {FIELD: {"event": None, "id": 
 
 
 def fields_of(headers: Mapping[str, bytes | None]) -> Mapping[str, Mapping[str, JSON]]:
-    """Empty if the headers are not an event's."""
     found = [headers.get(name) for name in (TYPE_HEADER, ID_HEADER)]
     if found == [None, None]:
         return {}

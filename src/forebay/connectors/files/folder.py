@@ -22,8 +22,8 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """`stamp`: at the last scan; None if it was renamed and the path is free. `version`: in its positions;
-    `latest`: the path's last one. `done`: read to the end of this stamp."""
+    """`stamp`: at the last scan; None if it was renamed and the path is free. `latest`: the path's last
+    version. `done`: read to the end of this stamp."""
 
     stamp: Stamp | None
     name: str
@@ -36,7 +36,6 @@ class Known:
 
     @property
     def version_mark(self) -> str:
-        """No file name can contain it at this position."""
         return "@" if self.version == 1 else f"@{self.version}:"
 
 

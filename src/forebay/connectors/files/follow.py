@@ -235,7 +235,6 @@ class FollowFolder(KeyedProcessFunction):
         self._known[path] = replace(self._known[path], done=True)
 
     def _rows(self, path: str, entry: Known) -> tuple[Sequence[LinePart], Rows | None]:
-        """No rows if the path now holds another file."""
         if self._open is None or self._open[0] != path:
             self.close()
             parts = self._parts(path, entry)

@@ -43,8 +43,8 @@ class LinePart:
 
 @dataclass(frozen=True, slots=True)
 class LinePlace:
-    """Read position in a file: `offset` unpacked bytes, with their `lines` and checksum; `last_…`: of the
-    last line. `columns`: the header's names; None: not read yet."""
+    """`offset`: unpacked bytes before it, with their `lines` and checksum; `last_…`: of the last line.
+    `columns`: of the header; None: not read yet."""
 
     offset: int = 0
     lines: int = 0
@@ -194,7 +194,6 @@ def _ends(read: bytes, newline: bytes) -> bool:
 
 
 def decoded(raw: bytes, encoding: Encoding) -> tuple[str, str | None]:
-    """The text, and the problem if it has replacement characters."""
     try:
         return raw.decode(encoding.codec), None
     except UnicodeDecodeError as error:
@@ -254,8 +253,8 @@ class CsvRow:
 class Rows:
     """The rows of a file; raises as `LineFile`. `delimiter`: of CSV; None: each line is a row.
 
-    If a quoted field is not closed within the limits, or text follows its closing quote, only the row's first
-    line is lost: it becomes a row with a problem. Each line is scanned at most twice.
+    If a quoted field is not closed within the limits, or text follows its closing quote, only its first line
+    is lost: it becomes a row with a problem. Each line is scanned at most twice.
     """
 
     def __init__(self, file: LineFile, delimiter: str | None) -> None:
@@ -270,7 +269,7 @@ class Rows:
 
     def next(self, *, final: bool = True) -> CsvRow | None:
         """None at the end of the file. `final=False`: it may grow, so an incomplete last row is not
-        returned; to continue, read again from the place after the last row."""
+        returned; read it again from the last place."""
         if not self._ahead and not self._more():
             return None
         first = self._ahead[0]

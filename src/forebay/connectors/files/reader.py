@@ -44,9 +44,8 @@ Step = tuple[LinePlace, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class LineReader:
-    """`header`: the first row of each file names its columns; repeated headers are skipped. `letters`:
-    lines are dead letters. `limit`: number of records, dead letters included. `registry`: of the records
-    in dead letters."""
+    """`header`: each file's first row names its columns; repeated headers are skipped. `letters`: lines
+    are dead letters. `registry`: of the records in dead letters."""
 
     format: Format
     header: bool = False
@@ -66,7 +65,6 @@ class LineReader:
         return Rows(LineFile(part, self.encoding, self.longest_line, place), delimiter)
 
     def step(self, label: str, before: LinePlace, row: CsvRow) -> Step:
-        """`row` follows `before`."""
         after = row.after if before.columns is None else row.after.with_columns(before.columns)
         position = f"{label}{row.number}"
         if row.problem is not None:
@@ -192,8 +190,8 @@ class FilesReader:
     def records(
         self, cursor: FileCursor, until: int | None = None
     ) -> Iterator[tuple[FileCursor, bytes | None]]:
-        """The rows after `cursor` that begin before byte `until` of all parts: the cursor after each, and
-        its record, if any. Raises `ForebayError` if a file can no longer be read or has changed."""
+        """The rows after `cursor` that begin before byte `until` of all parts. Raises `ForebayError` if a
+        file can no longer be read or has changed."""
         limit = self._reader.limit
         until = self.size if until is None else until
         while cursor.number < len(self._parts) and (limit is None or cursor.records < limit):

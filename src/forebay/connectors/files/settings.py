@@ -27,16 +27,7 @@ from forebay.connectors.files.unpack import UTF_8, canonical_encoding
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka.registry import RegistrySpec
 from forebay.errors import SettingError
-from forebay.fields import (
-    FieldPath,
-    Folder,
-    LocalPath,
-    Model,
-    PositiveFloat,
-    PositiveInt,
-    Switch,
-    wrong,
-)
+from forebay.fields import FieldPath, Folder, LocalPath, Model, PositiveFloat, PositiveInt, Switch, wrong
 from forebay.records import DeadLetter, Event
 
 if TYPE_CHECKING:

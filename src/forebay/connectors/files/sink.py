@@ -33,8 +33,7 @@ JOB_CHARS = 12
 class JsonlFiles:
     """A directory of `part-*.jsonl` files; `job` becomes part of the names.
 
-    A file appears when a checkpoint completes (without checkpoints: when a bounded job ends). With `grows`,
-    the files of checkpoints stay hidden, and `GrowingSinks` puts them together.
+    A file appears when a checkpoint completes (without checkpoints: when a bounded job ends).
     """
 
     path: Location
@@ -84,8 +83,7 @@ def _next_line(file: IO[bytes], begin: int) -> int:
 class FollowedLines:
     """The committed lines of a folder, each once, as they appear.
 
-    Of the files that are there at first, only the `newest` and their last `most_bytes` in all are read; None:
-    all.
+    Of the files that are there at first, only the `newest` and their last `most_bytes` are read; None: all.
     """
 
     def __init__(self, path: Location, newest: int | None = None, most_bytes: int | None = None) -> None:
@@ -147,8 +145,7 @@ def jsonl_sink(stream: DataStream, config: JsonlFiles, *, uid: str | None = None
 def committed_parts(path: Location) -> list[Part]:
     """By the time of their last line; none without the directory. Raises as `S3Client`.
 
-    Names do not give the order: after a checkpoint without a line, Flink gives a subtask's next file a new
-    writer name and counts from 0 again.
+    After a checkpoint without a line, Flink gives a subtask's next file a new name and counts from 0 again.
     """
     named = [(COMMITTED.fullmatch(part.name), part) for part in _parts(path)]
     ordered = [(part.written_ns, match[1], int(match[2]), part) for match, part in named if match is not None]

@@ -46,10 +46,8 @@ SAMPLED_BYTES = 1 << 14
 class Files:
     """A file, or all files under a directory by name, except names that start with `.` or `_`.
 
-    Files are read up to the sizes they had when the job first started; with `follow` also new files and added
-    lines, without end. `letters`: lines are dead letters. Packed files, and zip archives with a file in each
-    member, are recognised by their first bytes. Each CSV file has its own header, unless the format names the
-    columns.
+    They are read up to the sizes they had when the job first started; with `follow` also new files and added
+    lines, without end. Each CSV file has its own header, unless the format names the columns.
 
     A record's `raw` is UTF-8 without the last newline. A line longer than 16 MiB and than the format's
     `max_record_bytes` becomes a dead letter with its first bytes.
@@ -66,10 +64,9 @@ class Files:
 
 
 def file_source(env: StreamExecutionEnvironment, config: Files) -> DataStream:
-    """Each record as an encoded `Event` or `DeadLetter`; in order, by one subtask.
+    """In order, by one subtask. Positions are `name@line`.
 
-    Positions are `name@line`. Planning the job blocks: it looks up sizes, unpacks compressed files, and reads
-    up to a limit. Raises `SettingError`.
+    Planning the job blocks: it unpacks compressed files, and reads up to a limit. Raises `SettingError`.
     """
     from forebay.connectors.files.follow import FollowFolder
 
@@ -164,8 +161,6 @@ def piece_bytes(parts: Sequence[LinePart]) -> int:
 
 
 class ReadPieces(KeyedProcessFunction):
-    """Emits the records that begin in each numbered piece."""
-
     def __init__(self, parts: Sequence[LinePart], reader: LineReader, step: int) -> None:
         self._parts = parts
         self._reader = reader
@@ -262,7 +257,6 @@ class ReplaySpeed:
         return min(self.longest_gap_s, max(0, time_ms - before_ms) / 1000 / self.speed)
 
     def due(self, records: Iterator[Recorded]) -> Iterator[tuple[Recorded, float]]:
-        """In seconds after the first."""
         due_s, before_ms = 0.0, None
         for record in records:
             due_s += self.gap_s(before_ms, record.time_ms)
@@ -278,11 +272,9 @@ class Recorded:
 
 
 def replay_source(env: StreamExecutionEnvironment, config: Files, pace: ReplaySpeed) -> DataStream:
-    """The encoded records of `config` in order, each at its recorded time after the first.
+    """In order, each at its recorded time after the first; delays from downstream are caught up.
 
-    Delays from downstream are caught up. Files are read up to the sizes they had at the job's first start.
-    Planning the job reads them once for their duration (blocks). Raises `SettingError` if the format has no
-    time field, or with `follow`.
+    Planning the job reads the files once (blocks). Raises `SettingError`.
     """
     if config.follow:
         raise SettingError("a file that is replayed has an end: follow and replay do not go together")
@@ -317,8 +309,6 @@ def records_of(
 
 
 class ReplayRecords(KeyedProcessFunction):
-    """Emits the records that are due at each call."""
-
     def __init__(
         self,
         parts: Sequence[LinePart],

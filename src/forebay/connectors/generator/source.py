@@ -117,8 +117,6 @@ def _pick(dice: random.Random, choices: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """`factor` times the base rate; a `share` of the posts is about `topic`."""
-
     start_s: float
     duration_s: float
     factor: float = 4.0
@@ -182,8 +180,7 @@ LONGEST_STEP_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """`paced`: each post is emitted when due; after downtime, or a long pause, the job resumes where it
-    stopped. Otherwise posts are emitted as fast as possible."""
+    """`paced`: each post is emitted when due; after downtime, the job resumes where it stopped."""
 
     count: int | None = 1000
     rate_per_s: float = 10.0
@@ -196,7 +193,6 @@ class Generator:
         return PostSchedule(self.rate_per_s, self.bursts)
 
     def event(self, index: int) -> Event:
-        """Always the same for an index."""
         due_s = self.schedule.due_s(index)
         burst = self.schedule.burst_at(due_s)
         topic = topic_of(
@@ -278,7 +274,6 @@ class GiveDue(KeyedProcessFunction):
         self._share.report(index, self._config.count or 0)
 
     def _passed_s(self) -> float:
-        """Since the last call, at most `LONGEST_STEP_S`."""
         now_s = self._clock.monotonic_s()
         passed_s = 0.0 if self._seen_s is None else min(now_s - self._seen_s, LONGEST_STEP_S)
         self._seen_s = now_s

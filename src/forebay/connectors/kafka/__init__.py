@@ -1,5 +1,5 @@
 """Kafka topics as a source and a sink, through Flink's own connector.
 
-The connector is used as a table of raw bytes: only so does Python get a record's key, headers, timestamp,
-partition and offset, and values that cannot be parsed.
+It is used as a table of raw bytes: only so does Python get all parts of a record, and values that cannot be
+parsed.
 """

@@ -26,8 +26,7 @@ REFUSALS = frozenset(("AuthenticationException", "AuthorizationException"))
 class KafkaAway(LaunchError): ...
 
 
-class KafkaRefused(SettingError):
-    """A retry cannot help."""
+class KafkaRefused(SettingError): ...
 
 
 class _Unknown(Exception): ...
@@ -149,8 +148,8 @@ class KafkaAdmin:
         return self.offsets(topics, "latest")
 
     def offsets(self, topics: Iterable[str], at: Literal["earliest", "latest"] | int) -> tuple[Place, ...]:
-        """The first offset of each partition, the one after its newest record, or that of the first record
-        at or after a time in milliseconds (after the newest if there is none)."""
+        """Each partition's first offset, the one after its newest record, or that of the first record at
+        or after a time in milliseconds (the end if there is none)."""
         specs = shaded("clients.admin.OffsetSpec")
         if isinstance(at, int):
             wanted = specs.forTimestamp(at)
@@ -247,7 +246,6 @@ def class_names(error: Any) -> Iterator[str]:
 def client_properties(
     cluster: KafkaCluster, timeout_s: float | None = None, more: Mapping[str, str] | None = None
 ) -> Any:
-    """As Java's; `timeout_s` limits requests."""
     found = {**cluster.client_properties(), **(more or {})}
     if timeout_s is not None:
         found["request.timeout.ms"] = found["default.api.timeout.ms"] = str(round(timeout_s * 1000))
@@ -289,8 +287,7 @@ def ask_kafka(
 ) -> T:
     """Call `ask` with a client, retrying until a broker answers; blocks.
 
-    Raises `PipelineFailed` if none has answered `patience_s` after `begin_s`, `KafkaRefused` at once, and the
-    errors of `ask`.
+    Raises `PipelineFailed` `patience_s` after `begin_s`, `KafkaRefused` at once, and the errors of `ask`.
     """
     time_ = clock or SystemClock()
     begin_s = time_.monotonic_s() if begin_s is None else begin_s

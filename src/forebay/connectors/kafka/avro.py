@@ -1,8 +1,7 @@
 """Avro values as JSON values.
 
 Other readers trust the data: a few bytes can claim a list of a billion items, and a recursive schema crashes
-a reader written in C. This one has limits by the value's size, supports every logical type, and names the
-field with the error.
+a reader written in C.
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ NUMBERS: Mapping[str, Callable[[int], JSON]] = {
 
 
 def read_value(schema: Any, names: Mapping[str, Any], data: bytes) -> JSON:
-    """Raises `UnreadableValue` if the bytes are not exactly one value, are nested deeper than 200 levels,
-    have more list items than bytes, or expand to more than 10,000 values plus four per byte.
+    """Raises `UnreadableValue` if the bytes are not exactly one value, or it is too deep or expands to too
+    many values.
 
-    Bytes and fixed become base64, decimals exact decimal text, dates, times and durations ISO 8601, UUIDs,
-    enums and numbers that are not finite text.
+    Bytes become base64, decimals exact text, times ISO 8601, UUIDs, enums and numbers that are not finite
+    text.
     """
     value, end = _AvroReader(names, data).value(schema, 0, 0)
     if end != len(data):

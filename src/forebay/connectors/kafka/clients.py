@@ -118,10 +118,9 @@ def all_read(
     isolation: str = "read_committed",
     timeout_s: float = CALL_TIMEOUT_S,
 ) -> bool:
-    """Whether no record is left between `committed` and `ends`; blocks for at most `timeout_s`.
+    """Whether no record is left between `committed` and `ends`; blocks. False if Kafka does not answer.
 
-    The end of a transaction takes an offset without being a record, so the rest must be read. False if Kafka
-    does not answer.
+    The end of a transaction takes an offset without being a record, so the rest must be read.
     """
     done = {(place.topic, place.partition): place.offset for place in committed}
     gaps = [end for end in ends if done.get((end.topic, end.partition), 0) < end.offset]
@@ -170,7 +169,7 @@ def commit(
     """Commit a transaction that another process has begun and can no longer end; blocks. False if it has
     ended.
 
-    Raises `KafkaAway` if Kafka does not answer within `timeout_s`; it may still be committed then.
+    Raises `KafkaAway` after `timeout_s`; it may still be committed then.
     """
     more = {"key.serializer": SERIALIZER, "value.serializer": SERIALIZER}
     more["max.block.ms"] = str(round(timeout_s * 1000))

@@ -26,8 +26,7 @@ HEADERS = "headers"
 
 @dataclass(frozen=True, slots=True)
 class KafkaCluster:
-    """`properties` are those of Kafka's clients. `secrets` are read by Kafka's client when it connects:
-    they are in no job, state or log."""
+    """`secrets` are read by Kafka's client when it connects: they are in no job, state or log."""
 
     bootstrap: str
     properties: Mapping[str, str] = field(default_factory=dict)

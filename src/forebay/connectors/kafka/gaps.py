@@ -1,6 +1,6 @@
 """The offsets that a pipeline reads next, and records that Kafka deleted before it read them.
 
-Offsets without a record inside the log (compaction, transaction markers) are not gaps.
+Offsets without a record inside the log are not gaps.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ LOST_POSITION = ("OffsetOutOfRangeException", "LogTruncationException", "NoOffse
 
 @dataclass(frozen=True, slots=True)
 class TopicRanges:
-    """First offsets, the ones after the newest records, and ids by name."""
-
     begins: tuple[Place, ...]
     ends: tuple[Place, ...]
     ids: Mapping[str, str]
@@ -33,8 +31,8 @@ class TopicRanges:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A partition that does not continue at `offset`, the next one to read: its first record is at `now`
-    (`deleted`), it ends there (`shrunk`), or the topic has another id and begins there (`recreated`)."""
+    """A partition that does not continue at `offset`: its first record is at `now` (`deleted`), it ends
+    there (`shrunk`), or the topic has another id and begins there (`recreated`)."""
 
     kind: Kind
     topic: str

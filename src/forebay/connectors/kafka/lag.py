@@ -1,11 +1,7 @@
 """Count the records waiting in a job's topics: the partitions' ends minus the job's positions.
 
-A position is a metric of Flink's source (`currentOffset`): the last record taken. With 2,100 records waiting
-and a slow engine, Flink's `pendingRecords` showed 0, then 500, because records fetched count as read.
-Committed offsets did not move for seven checkpoints, because the committing thread waits until fetched
-records are taken.
-
-A handful of records are neither in the topic nor yet in the operator.
+A position is a metric of Flink's source (`currentOffset`). Flink's `pendingRecords` showed 500 while 2,100
+waited, because records fetched count as read; committed offsets did not move for seven checkpoints.
 """
 
 from __future__ import annotations
@@ -23,7 +19,6 @@ CURRENT = re.compile(r"KafkaSourceReader\.topic\.(.+)\.partition\.(\d+)\.current
 REPLACED = re.compile(r"[ .:,]")
 
 Metrics = Callable[[], Mapping[str, float]]
-"""The job's metrics that match `is_place`: by name, the highest value of any subtask."""
 
 
 def is_place(metric: str) -> bool:
@@ -31,8 +26,7 @@ def is_place(metric: str) -> bool:
 
 
 def places(metrics: Mapping[str, float], partitions: Iterable[Place]) -> tuple[Place, ...]:
-    """Of each partition from which a record was taken. Topics whose names differ only in replaced
-    characters share a metric: both get the highest offset."""
+    """Topics whose names differ only in replaced characters share a metric: both get the highest offset."""
     said: dict[tuple[str, int], int] = {}
     for name, value in metrics.items():
         found = CURRENT.search(name)

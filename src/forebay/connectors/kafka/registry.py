@@ -49,7 +49,6 @@ class SchemaRegistry:
 
 
 def require_registry() -> None:
-    """Raise `SetupError` if the packages are not installed."""
     try:
         for module in ("confluent_kafka.schema_registry", "fastavro", "google.protobuf"):
             importlib.import_module(module)
@@ -71,8 +70,6 @@ def registry_auth(registry: SchemaRegistry) -> str | None:
 
 
 class RegistryRetry:
-    """Retries while the registry is down, for `PATIENCE_S` in all."""
-
     def __init__(
         self, url: str, *, clock: Clock | None = None, sleep: Callable[[float], None] = time.sleep
     ) -> None:

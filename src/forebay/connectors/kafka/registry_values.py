@@ -12,12 +12,7 @@ import orjson
 from forebay.connectors.formats import json_object
 from forebay.connectors.kafka.avro import read_value
 from forebay.connectors.kafka.json_scalars import UnreadableValue
-from forebay.connectors.kafka.protobuf import (
-    NotADescriptor,
-    ProtobufSchema,
-    file_descriptor,
-    message_indexes,
-)
+from forebay.connectors.kafka.protobuf import NotADescriptor, ProtobufSchema, file_descriptor, message_indexes
 from forebay.connectors.kafka.registry import (
     RegistryRefused,
     RegistryRetry,
@@ -30,7 +25,6 @@ from forebay.records import JSON
 
 HEADER = "__value_schema_id"
 SERIALIZED = "serialized"
-"""Format in which a registry returns a Protobuf schema as a descriptor."""
 
 Read = Callable[[bytes, list[int]], JSON]
 KINDS = {"AVRO": "Avro", "JSON": "JSON", "PROTOBUF": "Protobuf"}
@@ -139,5 +133,4 @@ def _read_json(data: bytes, _: list[int]) -> JSON:
 
 
 def _avro_schema(text: str) -> Any:
-    """A schema may be the bare name of a type."""
     return orjson.loads(text) if text.lstrip()[:1] in ("{", "[", '"') else text.strip()

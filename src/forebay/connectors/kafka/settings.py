@@ -24,14 +24,7 @@ from forebay.connectors.kafka.cluster import AS_FIRST, KafkaCluster, TopicStart
 from forebay.connectors.kafka.registry import RegistrySpec
 from forebay.connectors.kafka.written import RecordLimit
 from forebay.errors import SettingError
-from forebay.fields import (
-    Model,
-    PositiveFloat,
-    Scalar,
-    SecretField,
-    Switch,
-    wrong,
-)
+from forebay.fields import Model, PositiveFloat, Scalar, SecretField, Switch, wrong
 from forebay.settings import SecretRef, read_secret
 
 if TYPE_CHECKING:
@@ -93,7 +86,6 @@ def _public(properties: Any) -> Any:
 
 
 def _start(value: Any) -> Any:
-    """Times become milliseconds since 1970; the words stay as they are."""
     if isinstance(value, bool):
         raise wrong(f"expected committed, earliest, latest or a time, found {value}")
     if isinstance(value, datetime):
@@ -248,7 +240,7 @@ class KafkaSource(Enveloped, KafkaAccess):
 
     def topics_of(self, pipeline: PipelineView, start: TopicStart = AS_FIRST) -> TopicSource:
         """`until_latest` also reads past the end: a partition that Flink has finished is in no later
-        checkpoint, and a kill before its last offset is committed would leave that record behind forever."""
+        checkpoint, and a kill before its last offset is committed would leave that record behind."""
         from forebay.connectors.kafka.source import TopicSource
 
         return TopicSource(

@@ -106,11 +106,7 @@ def records_name(sink: str) -> str:
 
 
 def sink_options(config: TopicSink) -> dict[str, str]:
-    options = {
-        "topic": config.topic,
-        **config.cluster.options(),
-        "sink.delivery-guarantee": config.guarantee,
-    }
+    options = {"topic": config.topic, **config.cluster.options(), "sink.delivery-guarantee": config.guarantee}
     if config.guarantee == "exactly-once":
         options |= {
             "sink.transactional-id-prefix": config.transactions,

@@ -32,16 +32,13 @@ Isolation = Literal["read_committed", "read_uncommitted"]
 class TopicSource:
     """Topics by name, or all whose whole name matches `pattern`.
 
-    `start`, without a checkpoint: the committed offsets of `group` (the earliest if it has none), either end,
-    or the first record of a time in milliseconds. `discovery_s`: 0: never.
+    `start`, without a checkpoint: the committed offsets of `group`, either end, or the first record of a time
+    in milliseconds. `until_latest`: the job ends by itself only without discovery and without a restore
+    (Flink's enumerator signals the end only when it finds partitions).
 
-    `until_latest` reads the records that exist at the start. The job ends by itself only without discovery
-    and without a restore (Flink's enumerator signals the end only when it finds partitions); otherwise drain
-    it.
-
-    `letters`: values are dead letters; their records are read again, under their own positions. `reset`, if
-    an offset is no longer in the topic: `none` fails the job, and needs a committed offset for each partition
-    at the start; `earliest` continues silently. `uid`: of the source's state.
+    `letters`: values are dead letters, read again under their own positions. `reset`, if the topic no longer
+    has an offset: `none` fails the job, and needs a committed offset for each partition; `earliest` continues
+    silently.
     """
 
     cluster: KafkaCluster
@@ -68,11 +65,10 @@ class TopicSource:
 
 
 def kafka_source(env: StreamExecutionEnvironment, config: TopicSource, name: str = "kafka") -> DataStream:
-    """Encoded records with their place, key and headers, in order within a partition.
+    """Encoded records, in order within a partition.
 
-    A position is `topic/partition@offset`, or `topic~2/…` in the second topic of that name. An event has the
-    value's fields and, under `kafka`, its place, key and headers. A tombstone, and a value that is too long
-    or cannot be parsed, become dead letters.
+    A position is `topic/partition@offset`, or `topic~2/…` in the second topic of that name. An event has its
+    place, key and headers under `kafka`. Tombstones and values that cannot be parsed become dead letters.
     """
     usual = env.get_parallelism()
     env.set_parallelism(config.parallelism or usual)

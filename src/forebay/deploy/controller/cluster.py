@@ -183,8 +183,8 @@ class LeaseState:
 class Leadership:
     """Which of several controllers scales a Deployment: the holder of its Lease, who renews it.
 
-    A controller that sees no change for the Lease's length, by its own clock only, takes over. Of two
-    simultaneous takeovers one fails.
+    One that sees no change for the Lease's length, by its own clock only, takes over. Of two simultaneous
+    takeovers one fails.
     """
 
     calls: ClusterCalls

@@ -89,9 +89,8 @@ class _ByLoad:
 class Decider:
     """Decides for one Deployment. Removes replicas only after `settle_s`.
 
-    Never fewer than the requests of pipeline and gateway need. `limits` apply to changes only. A load older
-    than `limits.stale_after_s` changes nothing. Removes none while some metrics are missing; adds none while
-    pods are rejected or do not become ready.
+    `limits` apply to changes only. An old load changes nothing. Removes none while some metrics are missing;
+    adds none while pods are rejected or do not become ready.
 
     Existing replicas count as needed at first, and while the load is unknown, unless the fleet
     `begins_with_most` and none of them is ready.

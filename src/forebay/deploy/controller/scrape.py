@@ -7,15 +7,13 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import aiohttp
 
 from forebay.deploy.kubernetes.deployment import IN_FLIGHT, PREFIX, WANTED
 from forebay.errors import DeployError
 from forebay.gateway.peak_load import PEAK_LOAD
 from forebay.untrusted_text import counted
-
-if TYPE_CHECKING:
-    import httpx2
 
 MAX_CHARS = 16 << 20
 MAX_WANTED = 10_000
@@ -80,8 +78,8 @@ def observed_load(
 ) -> ObservedLoad:
     """None: there is no such pipeline or gateway. `problems`: why other pods were not read.
 
-    Every subtask that decides sees a part of the stream and decides for all: the largest number counts.
-    Gateway pods report their own requests: they add up.
+    Every subtask decides for all: the largest number counts. Gateway pods report their own requests: they add
+    up.
     """
     texts, unknown = list(pipeline or ()), list(problems)
     wanted = [value for text in texts for value in values(text, WANTED) if 0 <= value <= MAX_WANTED]
@@ -112,18 +110,19 @@ Scrape = Callable[[Sequence[str]], Readings]
 
 
 def scrape(urls: Sequence[str]) -> Readings:
-    """Forebay's metrics at each of `urls`, in parallel, without proxies.
-
-    Blocks at most `ROUND_S`, and `POD_S` for each URL, however slowly it sends.
-    """
+    """In parallel, without proxies. Blocks at most `ROUND_S`, and `POD_S` for each URL, however slowly it
+    sends."""
     return asyncio.run(_scrape(urls))
 
 
 async def _scrape(urls: Sequence[str]) -> Readings:
-    import httpx2
-
-    async with httpx2.AsyncClient(trust_env=False, timeout=POD_S) as http:
+    async with open_session() as http:
         return await read_all(urls, lambda url: read_metrics(http, url))
+
+
+def open_session() -> aiohttp.ClientSession:
+    """For `read_metrics`: a call takes at most `ROUND_S`."""
+    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ROUND_S), auto_decompress=False)
 
 
 async def read_all(
@@ -157,24 +156,28 @@ async def read_all(
     ]
 
 
-async def read_metrics(http: httpx2.AsyncClient, url: str) -> str:
-    import httpx2
-
+async def read_metrics(http: aiohttp.ClientSession, url: str) -> str:
+    """Forebay's own metrics at `url`, without redirects. Raises `DeployError` without the URL's password."""
+    where = shown(url)
+    # Uncompressed: a compressed answer could unpack to any size.
+    headers = {"accept-encoding": "identity"}
     try:
-        # Uncompressed: a compressed answer could unpack to any size.
-        async with http.stream("GET", url, headers={"accept-encoding": "identity"}) as answer:
-            answer.raise_for_status()
+        async with http.get(url, headers=headers, allow_redirects=False) as answer:
+            if answer.status != 200:
+                raise DeployError(f"{where}: cannot read metrics: expected status 200, found {answer.status}")
             own: list[bytes] = []
             size, rest = 0, b""
-            async for chunk in answer.aiter_raw():
+            async for chunk in answer.content.iter_any():
                 size += len(chunk)
                 if size > MAX_CHARS:
-                    raise DeployError(f"{url}: more than {MAX_CHARS >> 20} MiB of metrics")
+                    raise DeployError(f"{where}: more than {MAX_CHARS >> 20} MiB of metrics")
                 *lines, rest = (rest + chunk).split(b"\n")
                 if len(rest) > MAX_LINE:
-                    raise DeployError(f"{url}: a line of more than {MAX_LINE >> 10} KiB among the metrics")
+                    raise DeployError(f"{where}: a line of more than {MAX_LINE >> 10} KiB among the metrics")
                 own += [line for line in lines if line.startswith(OWN)]
             own += [rest] if rest.startswith(OWN) else []
-    except httpx2.HTTPError as error:
-        raise DeployError(f"{url}: cannot read metrics: {str(error) or type(error).__name__}") from None
+    except (aiohttp.ClientError, asyncio.TimeoutError, TimeoutError, OSError, ValueError) as error:
+        # Other parts of the error may quote the URL.
+        said = getattr(error, "strerror", None) or type(error).__name__
+        raise DeployError(f"{where}: cannot read metrics: {said}") from None
     return b"\n".join(own).decode("utf-8", "replace")

@@ -1,6 +1,6 @@
 """Apply, list and delete through the API server, with errors that suggest a fix.
 
-Requests are made here, not by lightkube: manifests are sent as they are, and the server checks every field.
+Not by lightkube: manifests are sent as they are, and the server checks every field.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 MANAGER = "forebay"
 PASSING = frozenset((429, 503))
-"""The server is busy or starting: retry after each of these pauses."""
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
@@ -61,7 +60,6 @@ class KubeApi:
         self._http.close()
 
     def apply(self, manifest: Manifest, *, dry_run: bool = False, force: bool = False) -> Applied:
-        """Server-side apply: fields that others set stay, unless `force` takes them over."""
         params = {"fieldManager": MANAGER, "fieldValidation": "Strict", "force": str(force).lower()}
         if dry_run:
             params["dryRun"] = "All"
@@ -119,7 +117,6 @@ class KubeApi:
 
 @contextmanager
 def open_api(context: str | None = None, namespace: str | None = None) -> Iterator[KubeApi]:
-    """The API server of `context`, as of `find_cluster`; `namespace` defaults to the context's."""
     config = find_cluster(context)
     with KubeApi(open_client(config), namespace or config.namespace) as api:
         yield api

@@ -18,12 +18,10 @@ from forebay.deploy.kubernetes.pods import (
     Rule,
     config_files,
     config_hash,
-    container_security,
     from_secrets,
-    pod_security,
+    pod_spec,
     role,
     scratch,
-    with_volumes,
 )
 from forebay.deploy.kubernetes.settings import ReplicaScaling
 from forebay.yaml_document import to_yaml
@@ -127,9 +125,7 @@ def _controller(
     why: str,
     files: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """`forebay autoscale` with `words` and the options of `scaling`; `files` are its config."""
-    name, scratches = deployment.name(AUTOSCALER), [scratch("tmp", "/tmp", "64Mi")]
-    volumes, mounts = with_volumes([config_files(name), *scratches] if files else scratches)
+    volumes = [config_files(deployment.name(AUTOSCALER))] if files else []
     container = {
         "name": AUTOSCALER,
         "image": scaling.image,
@@ -144,15 +140,6 @@ def _controller(
         ],
         "env": [{"name": "HOME", "value": "/tmp"}, *from_secrets(deployment.ray_token)],
         "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "256Mi"}},
-        "securityContext": container_security(),
-        "volumeMounts": mounts,
-    }
-    pod = {
-        **account,
-        "enableServiceLinks": False,
-        "securityContext": pod_security(),
-        "containers": [container],
-        "volumes": volumes,
     }
     labels = {"labels": deployment.labels(AUTOSCALER)}
     spec = {
@@ -161,7 +148,7 @@ def _controller(
         "selector": {"matchLabels": deployment.selector(AUTOSCALER)},
         "template": {
             "metadata": {**labels, "annotations": config_hash(files)} if files else labels,
-            "spec": pod,
+            "spec": pod_spec(container, [*volumes, scratch("tmp", "/tmp", "64Mi")], account),
         },
     }
     return deployment.manifest(AUTOSCALER, "Deployment", {"spec": spec}, notes={"spec/strategy": why})

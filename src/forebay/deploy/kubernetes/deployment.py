@@ -50,11 +50,7 @@ def instance_name(pipeline: str) -> str:
 
 def labels(instance: str, component: str) -> dict[str, str]:
     """`--remove` selects by them."""
-    return {
-        "app.kubernetes.io/name": APPLICATION,
-        **selector(instance, component),
-        MANAGED_BY: APPLICATION,
-    }
+    return {"app.kubernetes.io/name": APPLICATION, **selector(instance, component), MANAGED_BY: APPLICATION}
 
 
 def selector(instance: str, component: str) -> dict[str, str]:
@@ -160,7 +156,6 @@ class Deployment:
 
     @property
     def engine_service(self) -> str:
-        """Service and pod port of the answering replicas."""
         return f"{self._service(DECODE) or self.name(ENGINE)}:{HTTP}"
 
     @property
@@ -182,7 +177,6 @@ class Deployment:
 
     @property
     def engine_place(self) -> dict[str, str]:
-        """As in `engine` of a router's settings."""
         if self.settings.ray is not None:
             return {"ray": f"{self.ray_dashboard}/{self.instance}"}
         return {"kubernetes": self.engine_service}
@@ -271,6 +265,5 @@ def gateway_load(deployment: Deployment) -> str:
 
 
 def series(metric: str, selector: Mapping[str, str]) -> str:
-    """The PodMonitor adds these labels."""
     chosen = ",".join(f'{series_label(label)}="{value}"' for label, value in selector.items())
     return f"{metric}{{{chosen}}}"

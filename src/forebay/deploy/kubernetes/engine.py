@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,14 @@ from forebay.deploy.kubernetes.pods import (
     Volume,
     config_files,
     config_hash,
-    container_security,
     environment,
     http_probe,
     mounted,
     placement,
-    pod_security,
+    pod_spec,
     resources,
     scratch,
     spread,
-    with_volumes,
 )
 from forebay.engine.launch.spec import API_KEY
 
@@ -123,10 +121,7 @@ def _deployment(deployment: Deployment, pool: Pool) -> Manifest:
 
 def _pod(deployment: Deployment, pool: Pool) -> dict[str, Any]:
     engine = pool.engine
-    volumes, mounts = with_volumes([config_files(deployment.name(ENGINE)), *engine_volumes(engine)])
-    gpu = engine.gpu
-    extra = {gpu.resource: str(gpu.count)} if gpu is not None and gpu.resource is not None else {}
-    claimed = gpu is not None and gpu.device_class is not None
+    drain = ["python3", f"{CONFIG_PATH}/drain.py", str(engine.drain_s), str(ENGINE_PORT)]
     container: dict[str, Any] = {
         "name": "vllm",
         "image": engine.image,
@@ -145,45 +140,50 @@ def _pod(deployment: Deployment, pool: Pool) -> dict[str, Any]:
             {"name": "http", "containerPort": ENGINE_PORT},
             *([{"name": "nixl", "containerPort": NIXL_PORT}] if deployment.apart else ()),
         ],
-        "resources": {**resources(engine, extra), **({"claims": [{"name": "gpu"}]} if claimed else {})},
         "startupProbe": http_probe(
             "/health", "http", every_s=PROBE_S, failures=-(-engine.startup_s // PROBE_S)
         ),
         "readinessProbe": http_probe("/health", "http", every_s=PROBE_S, failures=2),
         "livenessProbe": http_probe("/health", "http", every_s=10, failures=6, timeout_s=10),
-        "lifecycle": {
-            "preStop": {
-                "exec": {
-                    "command": ["python3", f"{CONFIG_PATH}/drain.py", str(engine.drain_s), str(ENGINE_PORT)]
-                }
-            }
-        },
-        "securityContext": container_security(),
-        "volumeMounts": mounts,
+        "lifecycle": {"preStop": {"exec": {"command": drain}}},
     }
-    return {
-        "serviceAccountName": deployment.name(ENGINE),
+    volumes = [config_files(deployment.name(ENGINE))]
+    grace_s = engine.drain_s + AFTER_DRAIN_S
+    return engine_pod(deployment, container, volumes, pool.selector, grace_s=grace_s)
+
+
+def engine_pod(
+    deployment: Deployment,
+    container: Mapping[str, Any],
+    volumes: Sequence[Volume],
+    selector: Mapping[str, str],
+    *,
+    grace_s: int,
+) -> dict[str, Any]:
+    """The pod of a replica, with its accelerators, cache and other `volumes`."""
+    engine = deployment.settings.engine
+    assert engine is not None
+    gpu, name = engine.gpu, deployment.name(ENGINE)
+    extra = {gpu.resource: str(gpu.count)} if gpu is not None and gpu.resource is not None else {}
+    needs, claims = resources(engine, extra), {}
+    if gpu is not None and gpu.device_class is not None:
+        needs["claims"] = [{"name": "gpu"}]
+        claims = {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": name}]}
+    fields = {
+        "serviceAccountName": name,
         "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": engine.drain_s + AFTER_DRAIN_S,
+        "terminationGracePeriodSeconds": grace_s,
         **({} if engine.runtime_class is None else {"runtimeClassName": engine.runtime_class}),
         **placement(engine),
-        "topologySpreadConstraints": spread(pool.selector),
-        "securityContext": pod_security(),
-        **(
-            {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": deployment.name(ENGINE)}]}
-            if claimed
-            else {}
-        ),
-        "containers": [container],
-        "volumes": volumes,
+        "topologySpreadConstraints": spread(selector),
+        **claims,
     }
+    return pod_spec({**container, "resources": needs}, [*volumes, *_engine_volumes(engine)], fields)
 
 
 def engine_environment(
     deployment: Deployment, engine: EnginePods, own: Mapping[str, str] | None = None
 ) -> list[dict[str, Any]]:
-    """A vLLM's environment, plus the variables `own` of the program that starts it."""
     own = {
         **(own or {}),
         "HOME": "/tmp",
@@ -210,7 +210,7 @@ def _api_key(deployment: Deployment) -> dict[str, SecretKey]:
     return {} if ref is None else {API_KEY: ref}
 
 
-def engine_volumes(engine: EnginePods) -> list[Volume]:
+def _engine_volumes(engine: EnginePods) -> list[Volume]:
     cache: Volume = scratch("cache", CACHE, engine.cache.size)
     if engine.cache.claim is not None:
         claim = {"claimName": engine.cache.claim}

@@ -13,17 +13,15 @@ from forebay.deploy.kubernetes.pods import (
     ENDPOINTS,
     config_files,
     config_hash,
-    container_security,
     environment,
     http_probe,
     mounted,
     placement,
-    pod_security,
+    pod_spec,
     resources,
     role,
     scratch,
     spread,
-    with_volumes,
 )
 from forebay.gateway.spec import DrainSpec
 from forebay.yaml_document import to_yaml as document_yaml
@@ -60,7 +58,6 @@ def _files(deployment: Deployment) -> dict[str, str]:
 
 
 def gateway_document(deployment: Deployment) -> dict[str, Any]:
-    """The user's gateway settings, with the engine of this deployment."""
     document = dict(deployment.gateway_document or {})
     given = document.get("engine")
     kept = {"kv_events", "api_key"}
@@ -84,9 +81,7 @@ def gateway_document(deployment: Deployment) -> dict[str, Any]:
 
 def _deployment(deployment: Deployment, spec: GatewayPods) -> Manifest:
     chosen = deployment.selector(GATEWAY)
-    volumes, mounts = with_volumes(
-        [config_files(deployment.name(GATEWAY)), scratch("tmp", "/tmp", "256Mi"), *mounted(spec)]
-    )
+    volumes = [config_files(deployment.name(GATEWAY)), scratch("tmp", "/tmp", "256Mi"), *mounted(spec)]
     grace_s = (DrainSpec() if deployment.gateway is None else deployment.gateway.drain).grace_s
     container = {
         "name": "gateway",
@@ -101,31 +96,20 @@ def _deployment(deployment: Deployment, spec: GatewayPods) -> Manifest:
         "startupProbe": {"tcpSocket": {"port": "metrics"}, "periodSeconds": 1, "failureThreshold": 120},
         "readinessProbe": http_probe("/health", "metrics", every_s=2, failures=2),
         "livenessProbe": {"tcpSocket": {"port": "metrics"}, "periodSeconds": 10, "failureThreshold": 3},
-        "securityContext": container_security(),
-        "volumeMounts": mounts,
     }
-    pod = {
+    fields = {
         "serviceAccountName": deployment.name(GATEWAY),
         "automountServiceAccountToken": "kubernetes" in deployment.engine_place,
-        "enableServiceLinks": False,
         "terminationGracePeriodSeconds": round(grace_s) + AFTER_DRAIN_S,
         **placement(spec),
         "topologySpreadConstraints": spread(chosen),
-        "securityContext": pod_security(),
-        "containers": [container],
-        "volumes": volumes,
     }
+    metadata = {"labels": deployment.labels(GATEWAY), "annotations": config_hash(_files(deployment))}
     content = {
         "spec": {
             "replicas": spec.replicas,
             "selector": {"matchLabels": chosen},
-            "template": {
-                "metadata": {
-                    "labels": deployment.labels(GATEWAY),
-                    "annotations": config_hash(_files(deployment)),
-                },
-                "spec": pod,
-            },
+            "template": {"metadata": metadata, "spec": pod_spec(container, volumes, fields)},
         }
     }
     return deployment.manifest(

@@ -38,8 +38,7 @@ def load_deployment(
     """Load `config` (default: `deploy.yaml` next to the pipeline file), overridden by `settings` and
     `namespace`.
 
-    Blocks. Raises `SettingError` with one line per mistake, also for what pods lack: a local path, a secret,
-    an engine.
+    Blocks. Raises `SettingError` with one line per mistake, also for what pods lack.
     """
     file = None if pipeline is None else _read_pipeline(pipeline)
     chosen = _settings(Path() if pipeline is None else pipeline.parent, config, settings, namespace)
@@ -96,13 +95,7 @@ def _settings(
             value["namespace"] = namespace
             given.append(("namespace",))
     chosen = check_document(
-        DeploymentSpec,
-        value,
-        what=WHAT,
-        base=path.resolve().parent,
-        name=str(path),
-        lines=lines,
-        given=given,
+        DeploymentSpec, value, what=WHAT, base=path.resolve().parent, name=str(path), lines=lines, given=given
     )
     # A state that is given together with the namespace is for that namespace.
     meant = namespace in (None, own) or ("pipeline", "state") in given
@@ -150,7 +143,6 @@ def _gateway(settings: DeploymentSpec) -> tuple[GatewaySpec | None, dict[str, An
 
 
 def _with_place(engine: Any) -> Any:
-    """With a placeholder for replicas, which the deployment's replace."""
     if engine is None:
         return "http://replicas.invalid"
     if isinstance(engine, dict) and not engine.keys() & set(PLACES):

@@ -17,8 +17,6 @@ COMMENT_WIDTH = 96
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What the API server calls a kind, and what installs it."""
-
     api_version: str
     plural: str
     comes_with: str = "a newer Kubernetes"

@@ -1,7 +1,7 @@
 """NetworkPolicies: who may call whom.
 
-Pods of pipeline and gateway may call their own deployment, and the ports of the addresses that they are
-given: brokers and stores may be anywhere, but nothing else is at their ports.
+Pods of pipeline and gateway may call the ports of the addresses that they are given: brokers and stores may
+be anywhere, but nothing else is at their ports.
 """
 
 from __future__ import annotations

@@ -17,14 +17,12 @@ from forebay.deploy.kubernetes.pods import (
     Rule,
     config_files,
     config_hash,
-    container_security,
     environment,
     mounted,
     placement,
-    pod_security,
+    pod_spec,
     role,
     scratch,
-    with_volumes,
 )
 from forebay.fleet.config import PLACES
 from forebay.flink.thread_mode import FEW_RECORDS
@@ -53,7 +51,6 @@ UNITS: dict[str, int | Fraction] = {
 
 
 def quantity(text: str) -> Fraction:
-    """The number that a quantity such as `500m` or `16Gi` means."""
     number = text.rstrip("".join(UNITS))
     return Fraction(number) * Fraction(UNITS[text[len(number) :]])
 
@@ -110,11 +107,7 @@ def _rules(deployment: Deployment, job: Job) -> list[Rule]:
     # Flink's Deployment is named after the FlinkDeployment.
     own = [deployment.name(PIPELINE)]
     rules: list[Rule] = [
-        {
-            "apiGroups": [""],
-            "resources": ["pods"],
-            "verbs": ["create", "delete", "get", "list", "watch"],
-        },
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "delete", "get", "list", "watch"]},
         {
             "apiGroups": [""],
             "resources": ["configmaps"],
@@ -275,32 +268,17 @@ def _resource(cpu: str, memory: str) -> dict[str, Any]:
 
 def _pod_template(deployment: Deployment, job: Job) -> dict[str, Any]:
     settings = job.pods
-    volumes, mounts = with_volumes(
-        [
-            config_files(deployment.name(PIPELINE)),
-            scratch("tmp", "/tmp", "20Gi"),
-            scratch("log", "/opt/flink/log", "1Gi"),
-            *mounted(settings),
-        ]
-    )
+    volumes = [
+        config_files(deployment.name(PIPELINE)),
+        scratch("tmp", "/tmp", "20Gi"),
+        scratch("log", "/opt/flink/log", "1Gi"),
+        *mounted(settings),
+    ]
     container = {
         "name": MAIN_CONTAINER,
         "env": environment(settings, {"HOME": "/tmp", "FOREBAY_HOME": "/tmp/forebay"}, deployment.ray_token),
         "ports": [{"name": "metrics", "containerPort": FLINK_METRICS_PORT}],
-        "securityContext": container_security(),
-        "volumeMounts": mounts,
     }
-    return {
-        "metadata": {
-            "labels": deployment.labels(PIPELINE),
-            "annotations": config_hash(_files(deployment, job)),
-        },
-        "spec": {
-            "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": STOP_S,
-            **placement(settings),
-            "securityContext": pod_security(),
-            "containers": [container],
-            "volumes": volumes,
-        },
-    }
+    metadata = {"labels": deployment.labels(PIPELINE), "annotations": config_hash(_files(deployment, job))}
+    fields = {"terminationGracePeriodSeconds": STOP_S, **placement(settings)}
+    return {"metadata": metadata, "spec": pod_spec(container, volumes, fields)}

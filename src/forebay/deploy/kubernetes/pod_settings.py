@@ -108,8 +108,7 @@ class PipelinePods(PodSpec):
     )
     egress_ports: EgressPorts = EGRESS_PORTS
     python: MountPath = Field(
-        "/opt/forebay/bin/python",
-        description="Python with Forebay in the image, as in its Dockerfile.",
+        "/opt/forebay/bin/python", description="Python with Forebay in the image, as in its Dockerfile."
     )
 
 
@@ -165,8 +164,7 @@ class EnginePods(PodSpec):
     cpu: Quantity = Field("4", description="Processor cores that each pod requests.")
     model: Text = Field(description="Model to serve: its name on the hub, or a folder in the container.")
     command: Annotated[tuple[Text, ...], Field(min_length=1, max_length=20)] = Field(
-        ("vllm", "serve"),
-        description="Command that starts vLLM; the model and arguments follow.",
+        ("vllm", "serve"), description="Command that starts vLLM; the model and arguments follow."
     )
     args: Annotated[tuple[Text, ...], Field(max_length=MAX_ENTRIES)] = Field(
         (), description="Arguments for vLLM, such as `--max-model-len=8192`."
@@ -200,8 +198,7 @@ class GatewayPods(PodSpec):
     memory: Quantity = Field("1Gi", description="Memory that each pod requests, and may use.")
     replicas: Replicas = Field(2, description="Replicas.")
     config: LocalPath | None = Field(
-        None,
-        description="Settings of the gateway (docs/gateway.md); its engine and monitoring are set here.",
+        None, description="Settings of the gateway (docs/gateway.md); its engine and monitoring are set here."
     )
     egress_ports: EgressPorts = EGRESS_PORTS
     from_namespaces: Annotated[tuple[Label, ...], Field(max_length=MAX_ENTRIES)] = Field(

@@ -19,17 +19,6 @@ CONFIG = "config"
 Volume = tuple[dict[str, Any], dict[str, Any]]
 
 
-def pod_security() -> dict[str, Any]:
-    return {
-        "runAsNonRoot": True,
-        "runAsUser": USER,
-        "runAsGroup": USER,
-        "fsGroup": USER,
-        "fsGroupChangePolicy": "OnRootMismatch",
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-
-
 def container_security() -> dict[str, Any]:
     return {
         "allowPrivilegeEscalation": False,
@@ -39,7 +28,6 @@ def container_security() -> dict[str, Any]:
 
 
 def resources(spec: PodSpec, extra: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Memory and accelerators are never overcommitted; CPU time is shared."""
     fixed = {"memory": spec.memory, **(extra or {})}
     return {"requests": {"cpu": spec.cpu, **fixed}, "limits": fixed}
 
@@ -67,9 +55,9 @@ def scratch(name: str, path: str, size: str, *, memory: bool = False) -> Volume:
     return {"name": name, "emptyDir": {**source, "sizeLimit": size}}, {"name": name, "mountPath": path}
 
 
-def config_files(config_map: str, path: str = CONFIG_PATH) -> Volume:
+def config_files(config_map: str) -> Volume:
     volume = {"name": CONFIG, "configMap": {"name": config_map}}
-    return volume, {"name": CONFIG, "mountPath": path, "readOnly": True}
+    return volume, {"name": CONFIG, "mountPath": CONFIG_PATH, "readOnly": True}
 
 
 def mounted(spec: PodSpec) -> list[Volume]:
@@ -119,8 +107,25 @@ def spread(labels: Mapping[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def with_volumes(volumes: Sequence[Volume]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    return [volume for volume, _ in volumes], [mount for _, mount in volumes]
+def pod_spec(
+    container: Mapping[str, Any], volumes: Sequence[Volume], fields: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A pod of one container, by the `restricted` standard, with the mounts of its volumes."""
+    mounts = [mount for _, mount in volumes]
+    return {
+        **fields,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [{**container, "securityContext": container_security(), "volumeMounts": mounts}],
+        "volumes": [volume for volume, _ in volumes],
+    }
 
 
 def config_hash(data: Mapping[str, str]) -> dict[str, str]:

@@ -1,7 +1,4 @@
-"""The engine as a RayService of KubeRay: the fleet of `forebay deploy ray` on KubeRay's clusters.
-
-Routers find engines through the dashboards and call them directly; there are no Serve proxies.
-"""
+"""The engine as a RayService of KubeRay: the fleet of `forebay deploy ray`, without Serve proxies."""
 
 from __future__ import annotations
 
@@ -10,21 +7,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from forebay.deploy.kubernetes.deployment import DASHBOARD_PORT, ENGINE, RAY, Deployment
-from forebay.deploy.kubernetes.engine import claim_template, engine_environment, engine_volumes
+from forebay.deploy.kubernetes.engine import claim_template, engine_environment, engine_pod
 from forebay.deploy.kubernetes.manifest import Manifest
 from forebay.deploy.kubernetes.pipeline import quantity
 from forebay.deploy.kubernetes.pod_settings import EnginePods
 from forebay.deploy.kubernetes.pods import (
-    Volume,
     config_hash,
     container_security,
     environment,
     placement,
-    pod_security,
+    pod_spec,
     resources,
     scratch,
-    spread,
-    with_volumes,
 )
 from forebay.deploy.kubernetes.settings import RaySpec
 from forebay.deploy.ray.config import RayFleetSpec, whole_config
@@ -142,7 +136,6 @@ def _service(deployment: Deployment, ray: RaySpec, engine: EnginePods) -> Manife
 
 
 def ray_fleet(deployment: Deployment, engine: EnginePods) -> RayFleetSpec:
-    """For `forebay deploy ray` and `forebay autoscale ray`."""
     return RayFleetSpec(
         address=deployment.ray_dashboard,
         name=deployment.instance,
@@ -179,10 +172,7 @@ def _cluster(
     store = {"object-store-memory": str(OBJECT_STORE_BYTES)}
     head = {
         "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0", **store},
-        "template": {
-            "metadata": {"labels": deployment.selector(RAY)},
-            "spec": _head_pod(engine),
-        },
+        "template": {"metadata": {"labels": deployment.selector(RAY)}, "spec": _head_pod(engine)},
     }
     worker = {
         "groupName": ENGINE,
@@ -225,11 +215,7 @@ def _gpus(engine: EnginePods) -> int:
 
 
 def _own_environment() -> dict[str, str]:
-    return {
-        "HOME": "/tmp",
-        "USER": "forebay",
-        "RAY_USAGE_STATS_ENABLED": "0",
-    }
+    return {"HOME": "/tmp", "USER": "forebay", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 def _head_pod(engine: EnginePods) -> dict[str, Any]:
@@ -245,31 +231,17 @@ def _head_pod(engine: EnginePods) -> dict[str, Any]:
     # The autoscaler next to it calls the API server, with the account that KubeRay creates.
     head = size.model_copy(update={"node_selector": {}, "tolerations": ()})
     volumes = [scratch("tmp", "/tmp", "20Gi"), scratch("shm", "/dev/shm", "1Gi", memory=True)]
-    return _pod(container, volumes, {"automountServiceAccountToken": True, **placement(head)})
+    return pod_spec(container, volumes, {"automountServiceAccountToken": True, **placement(head)})
 
 
 def _worker_pod(deployment: Deployment, engine: EnginePods) -> dict[str, Any]:
-    gpu = engine.gpu
-    extra = {gpu.resource: str(gpu.count)} if gpu is not None and gpu.resource is not None else {}
-    claimed = gpu is not None and gpu.device_class is not None
     container = {
         "name": "ray-worker",
         "image": engine.image,
         "env": engine_environment(deployment, engine, _own_environment()),
-        "resources": {**resources(engine, extra), **({"claims": [{"name": "gpu"}]} if claimed else {})},
         **_probes(),
     }
-    claim = {"name": "gpu", "resourceClaimTemplateName": deployment.name(ENGINE)}
-    more = {
-        "serviceAccountName": deployment.name(ENGINE),
-        "automountServiceAccountToken": False,
-        "terminationGracePeriodSeconds": engine.drain_s,
-        **({} if engine.runtime_class is None else {"runtimeClassName": engine.runtime_class}),
-        **placement(engine),
-        "topologySpreadConstraints": spread(deployment.selector(ENGINE)),
-        **({"resourceClaims": [claim]} if claimed else {}),
-    }
-    return _pod(container, engine_volumes(engine), more)
+    return engine_pod(deployment, container, (), deployment.selector(ENGINE), grace_s=engine.drain_s)
 
 
 def _probes() -> dict[str, Any]:
@@ -277,15 +249,4 @@ def _probes() -> dict[str, Any]:
     return {
         "readinessProbe": {**alive, "periodSeconds": 5, "failureThreshold": 2},
         "livenessProbe": {**alive, "initialDelaySeconds": 30, "periodSeconds": 5, "failureThreshold": 120},
-    }
-
-
-def _pod(container: dict[str, Any], volumes: list[Volume], more: dict[str, Any]) -> dict[str, Any]:
-    made, mounts = with_volumes(volumes)
-    return {
-        **more,
-        "enableServiceLinks": False,
-        "securityContext": pod_security(),
-        "containers": [{**container, "securityContext": container_security(), "volumeMounts": mounts}],
-        "volumes": made,
     }

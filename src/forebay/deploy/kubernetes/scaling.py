@@ -70,8 +70,7 @@ def _behavior(pool: Pool, scaling: ReplicaScaling, *, parts: int = 1) -> dict[st
 
 def formula(deployment: Deployment, scaling: ReplicaScaling) -> str:
     """`wanted` includes booting replicas; they are subtracted from requests, but never cause a removal. A
-    trigger that cannot be read is null: none is removed. All numbers are floats: integer division would
-    turn -1/8 into 0."""
+    trigger that cannot be read is null. All numbers are floats: integer division would turn -1/8 into 0."""
     requests = f"{scaling.requests_per_replica}.0"
     lines = ["let there = replicas ?? 1.0;", "let unready = max(there - (ready ?? there), 0.0);"]
     parts, least = [], ["damped"]
@@ -105,7 +104,6 @@ def gateway_query(deployment: Deployment, share: Share) -> str:
 
 
 def total_query(deployment: Deployment, scaling: ReplicaScaling) -> str:
-    """For pipeline and gateway together; empty if one is unknown."""
     requests, parts = scaling.requests_per_replica, []
     if deployment.job is not None:
         wanted, held = f"max({of_pipeline(deployment, WANTED)})", _held(deployment)

@@ -51,8 +51,7 @@ class PrometheusSpec(Model):
 
     pod_monitor: Switch = Field(True, description="Render a PodMonitor, for the Prometheus operator.")
     rules: Literal["config_map", "prometheus_rule", "none"] = Field(
-        "config_map",
-        description="Alert rules as a file in a ConfigMap, as a PrometheusRule, or none.",
+        "config_map", description="Alert rules as a file in a ConfigMap, as a PrometheusRule, or none."
     )
     namespace: Label = Field("monitoring", description="Namespace from which metrics may be read.")
 

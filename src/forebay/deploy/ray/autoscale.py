@@ -1,5 +1,4 @@
-"""Scales a fleet on Ray by the load of pipeline and gateway. A failure changes nothing until the next
-round.
+"""Scales a fleet on Ray by the load of pipeline and gateway.
 
 If the dashboard's name has several addresses, one cluster is replacing another: each has the share of the
 fleet that its `target_capacity` gives.
@@ -13,25 +12,16 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-import aiohttp
-
 from forebay.clients.ray import DEPLOYMENT
 from forebay.clients.ray.instance import DEPLOY_FAILED, ServeApplication, ServeDeployment, fleet_application
 from forebay.clients.ray.rest import ServeRest, each_address
 from forebay.clock import Clock
 from forebay.deploy.controller.decision import Decider, DeploymentState
-from forebay.deploy.controller.scrape import (
-    MAX_CHARS,
-    PARTLY_READ,
-    ObservedLoad,
-    observed_load,
-    shown,
-)
+from forebay.deploy.controller.scrape import PARTLY_READ, ObservedLoad, observed_load
 from forebay.errors import DeployError
 
 log = logging.getLogger(__name__)
 
-TIMEOUT_S = 3.0
 UNHEALTHY, STARTUP_FAILED = "UNHEALTHY", "REPLICA_STARTUP_FAILED"
 WHOLE_PERCENT = 100.0
 Read = Callable[[str], Awaitable[str]]
@@ -166,22 +156,3 @@ def _does_not_start(deployment: ServeDeployment) -> bool:
     """New replicas do not become ready, other than replaced ones."""
     at_start = deployment.status == UNHEALTHY and deployment.trigger == STARTUP_FAILED
     return deployment.status == DEPLOY_FAILED or at_start
-
-
-async def read_text(http: aiohttp.ClientSession, url: str) -> str:
-    """Limited in time and size, without redirects. Raises `DeployError` without the URL's password."""
-    where, timeout = shown(url), aiohttp.ClientTimeout(total=TIMEOUT_S)
-    try:
-        async with http.get(url, timeout=timeout, allow_redirects=False) as answer:
-            if answer.status != 200:
-                raise DeployError(f"{where}: cannot read metrics: expected status 200, found {answer.status}")
-            found = bytearray()
-            async for chunk in answer.content.iter_chunked(1 << 16):
-                found += chunk
-                if len(found) > MAX_CHARS:
-                    raise DeployError(f"{where}: more than {MAX_CHARS >> 20} MiB of metrics")
-            return found.decode("utf-8", "replace")
-    except (aiohttp.ClientError, asyncio.TimeoutError, TimeoutError, OSError, ValueError) as error:
-        # Other parts of the error may quote the URL.
-        said = getattr(error, "strerror", None) or type(error).__name__
-        raise DeployError(f"{where}: cannot read metrics: {said}") from None

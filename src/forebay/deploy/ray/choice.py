@@ -1,8 +1,7 @@
 """Which replica a program on a Ray cluster gets: the gateway's estimate, from a handle's own data. Pure.
 
-A handle sees no answers. So a first token is assumed at its expected time, and the oldest requests are
-assumed to have ended if their replica reports fewer. Code on the cluster needs only the standard library and
-numpy.
+A handle sees no answers: a first token is assumed at its expected time, and the oldest requests are assumed
+to have ended if their replica reports fewer. Needs only the standard library and numpy.
 """
 
 from __future__ import annotations
@@ -83,7 +82,6 @@ class ReplicaChooser:
             fleet.set_available(self._numbers[replica.name], not alive or not replica.away)
 
     def place(self, text: str, given_tokens: int = 0) -> Placement:
-        """`given_tokens` of the prompt are known by number only."""
         tokens = round(len(text) / CHARS_PER_TOKEN) + given_tokens
         return Placement(RoutingRequest(max(1, tokens), text_blocks(text)))
 
@@ -157,8 +155,8 @@ class ReplicaChooser:
 
 
 def asked_text(values: Sequence[object]) -> tuple[str, int]:
-    """The prompt among a call's arguments (an OpenAI body, parsed or not, or a prompt), maybe empty, and
-    its further tokens given as numbers."""
+    """The prompt among a call's arguments (an OpenAI body or a prompt), and its further tokens given as
+    numbers."""
     for value in values:
         found = value
         if isinstance(value, bytes) or (isinstance(value, str) and value.lstrip()[:1] == "{"):

@@ -43,8 +43,7 @@ class RayFleetSpec(Model):
     )
     args: Words = Field((), description="Further arguments, such as `--max-model-len=8192`.")
     env: Annotated[dict[Variable, Text], Field(max_length=MAX_ENTRIES)] = Field(
-        {},
-        description="Environment variables of the replicas. Set secrets on the nodes instead.",
+        {}, description="Environment variables of the replicas. Set secrets on the nodes instead."
     )
     replicas: Annotated[int, Strict(), Field(ge=1, le=1000)] = Field(
         1, description="Initial replicas; an existing fleet keeps its number."
@@ -98,7 +97,7 @@ WHAT = "Ray fleet"
 
 
 def load_fleet(path: Path, settings: Sequence[str] = (), address: str | None = None) -> RayFleetSpec:
-    """Load the fleet file at `path`; `settings` (`key=value`) and `address` override it. Blocks.
+    """`settings` (`key=value`) and `address` override the file. Blocks.
 
     Raises `SettingError` with one line per mistake, also for likely secrets, which everybody with access to
     the cluster could read.
@@ -130,12 +129,7 @@ PORT_KEYS = ("first_port", "ports")
 def serve_application(
     name: str, import_path: str, args: Mapping[str, Any], *, route_prefix: str | None
 ) -> dict[str, Any]:
-    return {
-        "name": name,
-        "route_prefix": route_prefix,
-        "import_path": import_path,
-        "args": dict(args),
-    }
+    return {"name": name, "route_prefix": route_prefix, "import_path": import_path, "args": dict(args)}
 
 
 def fleet_config(spec: RayFleetSpec) -> dict[str, Any]:
@@ -177,8 +171,7 @@ def whole_config(spec: RayFleetSpec) -> dict[str, Any]:
 
 
 def with_fleet(instance: ServeInstance, spec: RayFleetSpec) -> dict[str, Any]:
-    """Add or replace the fleet. Other applications stay as submitted; an existing fleet keeps its number
-    of replicas.
+    """Other applications stay as submitted; an existing fleet keeps its number of replicas.
 
     Raises `DeployError` if another application has the name, the fleet is being removed, or its ports change.
     """

@@ -41,8 +41,8 @@ async def apply_fleet(
 ) -> ServeApplication:
     """Wait until all replicas run. Serve has no conditional write: a simultaneous submission may undo it.
 
-    Raises `DeployError` if another application has the name, or if for `startup_s` or `drain_s` and a minute
-    no replica becomes ready and no old one ends.
+    Raises `DeployError`, also if for `startup_s` or `drain_s` and a minute no replica becomes ready and no
+    old one ends.
     """
     before = await rest.instance()
     await rest.submit(with_fleet(before, spec))
@@ -134,11 +134,8 @@ async def _until(
     clock: Clock,
     sleep: Sleep,
 ) -> ServeApplication | None:
-    """`say` receives changes and failed polls.
-
-    Raises `DeployError` with `late` after `limit_s` without progress: a replica that begins to run, or a
-    running one that ends.
-    """
+    """Raises `DeployError` with `late` after `limit_s` without progress: a replica that begins to run, or
+    a running one that ends."""
     begun_s = moved_s = clock.monotonic_s()
     last_words = ""
     ran: set[str] = set()

@@ -41,10 +41,10 @@ def start_local_cluster(
     address: str, say: Say, *, ray: Callable[[], Path] = find_ray, options: Sequence[str] = ()
 ) -> bool:
     """Start a cluster with its dashboard at `address`, unless something listens there; blocks. Returns
-    whether one was started; `ray stop` ends it.
+    whether one was started.
 
-    Ray's other servers listen on all interfaces, whatever the settings, so callers need Ray's token, which is
-    created if missing. Raises `DeployError`, and `SettingError` if another user has its folder.
+    Ray's other servers listen on all interfaces, so callers need Ray's token, which is created if missing.
+    Raises `DeployError`.
     """
     port = urlsplit(address).port or 80
     if not port_is_free(port):

@@ -1,6 +1,7 @@
-"""Runs on the Ray cluster: a deployment of Ray Serve in which each replica owns one engine.
+"""Runs on the Ray cluster: a deployment of Ray Serve in which each replica owns one engine, which routers
+call.
 
-Needs Ray and the same version of Forebay. Requests do not pass through: routers call the engine.
+Needs Ray and the same version of Forebay.
 """
 
 from __future__ import annotations
@@ -183,8 +184,8 @@ def _placed(word: str, places: Mapping[str, str]) -> str:
 
 
 def _end_with_parent() -> Any:
-    """The kernel ends the engine with its parent thread, even if the replica is killed. That thread runs
-    Serve's user code and lives as long as the replica."""
+    """The kernel ends the engine with its parent thread, which runs Serve's user code and lives as long as
+    the replica."""
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None)

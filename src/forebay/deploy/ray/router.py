@@ -1,7 +1,5 @@
-"""Forebay's router for programs that call a fleet by a handle of Ray Serve.
-
-Serve sends these classes by value to each handle's process, and imports there what they name.
-"""
+"""Forebay's router for programs that call a fleet by a handle of Ray Serve, which sends these classes by
+value."""
 
 from __future__ import annotations
 
@@ -17,11 +15,8 @@ from forebay.deploy.ray.choice import Placement, ReplicaChooser, ReplicaSeen, as
 
 
 class FleetRouter(RequestRouter):  # type: ignore[misc]
-    """Orders replicas: least expected time to first token, next best, others.
-
-    Never blocks or raises: an exception here would hang the request. If it fails, Serve chooses the replica
-    with the fewest requests.
-    """
+    """Never raises: that would hang the request. If it fails, Serve chooses the replica with the fewest
+    requests."""
 
     def initialize_state(self, **kwargs: Any) -> None:
         self._chooser = ReplicaChooser(SystemClock())
