@@ -76,11 +76,8 @@ class Preparation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptSpec(Preparation):
-    """Run job `job_id` from `restore_from`, or from the beginning.
-
-    `state` is the record of earlier runs, ignored by a `fresh` start. A checkpoint `chosen` by hand is used
-    unchanged. All attempts of a run share `run_id`.
-    """
+    """Run job `job_id` from `restore_from`, or from the beginning. `state` is the record of earlier runs.
+    A checkpoint `chosen` by hand is used unchanged. All attempts of a run share `run_id`."""
 
     state: RunState
     job_id: str

@@ -1,9 +1,8 @@
 """A pipeline's state in an object store, available to every machine.
 
 `PREFIX/run.json` is the record of the runs, `PREFIX/lock` the active run's lease; Flink writes to
-`PREFIX/JOB/`. A job whose run did not release the lease may still run on an unreachable machine, so it is
-fenced: objects with the names of its next checkpoints and savepoints make Flink fail to complete them, and so
-to commit.
+`PREFIX/JOB/`. A job whose run did not release the lease is fenced: objects with the names of its next
+checkpoints and savepoints make Flink fail to complete them, and so to commit.
 """
 
 from __future__ import annotations

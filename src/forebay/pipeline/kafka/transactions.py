@@ -2,8 +2,7 @@
 committed.
 
 If Flink cannot commit a transaction, it increments a metric and continues, so only Kafka's own record is
-reliable. Transactions are named after their job, so an earlier job that still runs on an unreachable machine
-cannot abort a new one's.
+reliable. Transactions are named after their job, so that an earlier job cannot abort a new one's.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ class TopicCommits:
     """Decides which transactions of one topic are lost, one look after another.
 
     It is lost if Kafka has aborted it when the checkpoint with its number has completed, or if it was open
-    and is now neither open nor committed. Those found after the restored checkpoint in the `first` look after
-    a restore were given up; Flink reuses their ids.
+    and is now neither open nor committed. After a restore, those found after the restored checkpoint in the
+    `first` look were given up.
     """
 
     def __init__(self, subtasks: int, restored: int) -> None:
@@ -296,8 +295,7 @@ def end_transactions(
 ) -> Recovered:
     """End the transactions of the last job and of the job that wrote `checkpoint`; blocks.
 
-    If Kafka aborted the checkpoint's (downtime beyond `transaction_timeout_s`, or a checkpoint that the
-    earlier job considered failed), the newest checkpoint without later commits is resumed instead, unless
+    If Kafka aborted the checkpoint's, the newest checkpoint without later commits is resumed instead, unless
     `checkpoint` was `chosen` by hand. Raises `SettingError` if there is none, `KafkaAway` and `KafkaRefused`.
     """
     sinks = {key: sink for key, sink in spec.topics().items() if sink.guarantee == "exactly-once"}
