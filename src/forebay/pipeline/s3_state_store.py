@@ -51,17 +51,6 @@ IN_CHECKPOINT = re.compile(r"(chk-(\d+))/.*")
 IN_DRAIN = re.compile(r"(drain-\d+/savepoint-[^/]+)/.*")
 
 
-class NothingKept:
-    """An object in an object store cannot have a second name."""
-
-    def keep(self) -> None: ...
-
-    def drop_before(self, number: int) -> None: ...
-
-    def bring_back(self, number: int) -> None:
-        return None
-
-
 class S3Store:
     remote = True
 
@@ -224,9 +213,6 @@ class S3Store:
     def contents(self, checkpoint: Location) -> Contents:
         found = self._client.entries(s3_path(str(checkpoint)).key)
         return Contents(len(found), sum(entry.size for entry in found))
-
-    def kept(self, job: str) -> NothingKept:
-        return NothingKept()
 
     def delete(self, job: str, *, at_once: bool = True) -> None:
         newest_s = self._clock.wall_ms() / 1000 - FENCE_KEPT_S

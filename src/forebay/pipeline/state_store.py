@@ -25,20 +25,11 @@ from forebay.flink.checkpoints import (
     METADATA,
     Checkpoint,
     Contents,
-    KeptCheckpoints,
     check_readable,
     checkpoints_of,
     contents,
     jobs_in,
 )
-
-
-class CheckpointKeeper(Protocol):
-    def keep(self) -> None: ...
-
-    def drop_before(self, number: int) -> None: ...
-
-    def bring_back(self, number: int) -> Checkpoint[Location] | None: ...
 
 
 class StateStore(Protocol):
@@ -101,8 +92,6 @@ class StateStore(Protocol):
     def checkpoints(self, job: str) -> Sequence[Checkpoint[Location]]: ...
 
     def contents(self, checkpoint: Location) -> Contents: ...
-
-    def kept(self, job: str) -> CheckpointKeeper: ...
 
     def delete(self, job: str, *, at_once: bool = True) -> None:
         """Unless `at_once`, leave what cannot be deleted now."""
@@ -168,9 +157,6 @@ class LocalStore:
 
     def contents(self, checkpoint: Location) -> Contents:
         return contents(Path(str(checkpoint)))
-
-    def kept(self, job: str) -> KeptCheckpoints:
-        return KeptCheckpoints(self.home / job)
 
     def delete(self, job: str, *, at_once: bool = True) -> None:
         shutil.rmtree(self.home / job, ignore_errors=not at_once)

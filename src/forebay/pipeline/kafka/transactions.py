@@ -28,10 +28,10 @@ from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.settings import KafkaSink, transaction_prefix
 from forebay.connectors.kafka.transactions import commit
 from forebay.errors import PipelineFailed, ResultsLost, SettingError
-from forebay.flink.checkpoints import job_of
+from forebay.flink.checkpoints import KeptCheckpoints, job_of
 from forebay.flink.job import Checkpoints
 from forebay.pipeline.spec import PipelineSpec
-from forebay.pipeline.state_store import CheckpointKeeper, RunState, number_of, open_store
+from forebay.pipeline.state_store import RunState, number_of, open_store
 
 NAMES = {"sink": RESULTS, "dead_letters": DEAD_LETTERS}
 ABORTED = frozenset(("PrepareAbort", "CompleteAbort", "PrepareEpochFence"))
@@ -108,7 +108,12 @@ class CommitWatch:
     """Call it about twice a second. Keeps the newest checkpoint before which nothing is lost."""
 
     def __init__(
-        self, topics: Iterable[Topic], start: Start, kept: CheckpointKeeper, *, clock: Clock | None = None
+        self,
+        topics: Iterable[Topic],
+        start: Start,
+        kept: KeptCheckpoints | None,
+        *,
+        clock: Clock | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
         self._start = start
@@ -128,7 +133,8 @@ class CommitWatch:
         if not self._topics or (self._looked_s is not None and now_s - self._looked_s < LOOK_S):
             return
         self._looked_s = now_s
-        self._kept.keep()
+        if self._kept is not None:
+            self._kept.keep()
         done = max(checkpoints.newest_done, self._start.number)
         self._newest = max(self._newest, checkpoints.newest)
         first = checkpoints.restored > self._restored
@@ -144,7 +150,8 @@ class CommitWatch:
             self.close()
             return
         self._restored = max(self._restored, checkpoints.restored)
-        self._kept.drop_before(min(commits.safe(done) for _, commits in self._topics))
+        if self._kept is not None:
+            self._kept.drop_before(min(commits.safe(done) for _, commits in self._topics))
 
     def finished(self) -> None:
         """Check all transactions after the job's end. Raises `ResultsLost`; `PipelineFailed` if Kafka is
@@ -205,7 +212,7 @@ class CommitWatch:
         )
 
     def _fix(self, number: int) -> str:
-        kept = self._kept.bring_back(number)
+        kept = None if self._kept is None else self._kept.bring_back(number)
         older = self._start.checkpoint if kept is None else kept.path
         if older is None:
             return "Start over with --fresh to repeat them; all other results will be duplicated"
