@@ -1,7 +1,5 @@
-"""A file with Flink's 12,000 classes as the JVM holds them in memory, which later JVMs map to start faster.
-
-A JVM uses it only if it matches the class path, including the times of the jars.
-"""
+"""A file with Flink's 12,000 classes as the JVM holds them in memory, which later JVMs of the same class
+path map to start faster."""
 
 from __future__ import annotations
 

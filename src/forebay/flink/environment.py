@@ -44,14 +44,12 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class FlinkConfig:
-    """How a job runs. `cluster`: `HOST:PORT` of its REST service; None: embedded.
+    """How a job runs.
 
-    A cluster's machines need this Python with Forebay at the same path, and opt/flink-python-*.jar in lib/,
-    as a task manager loads a job's copy only once. `options` are Flink's own, and override everything else.
-    With several `task_managers`, open a `standalone_cluster`.
-
-    The first environment of a process decides `log_dir` (made private), `heap_mb` and the class path of its
-    JVM.
+    `cluster`: `HOST:PORT` of its REST service; None: embedded. A cluster's machines need this Python with
+    Forebay at the same path, and opt/flink-python-*.jar in lib/. `options` are Flink's own, and override
+    everything else. With several `task_managers`, open a `standalone_cluster`. The first environment of a
+    process decides `log_dir` (made private), `heap_mb` and the class path of its JVM.
     """
 
     parallelism: int = 1

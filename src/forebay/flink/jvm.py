@@ -196,12 +196,9 @@ def launch_jvm(
     """Start a JVM with `jars` on its class path; returns at once.
 
     It has the table planner only with `jars` or `planner` (event time). `beside` names an additional JVM: the
-    thread that starts it must live as long, and no archive is made of it. Logs and temporary files are under
-    `log_dir`.
-
-    It ends with this process, even if that is killed: at the end of its standard input, and (on Linux, if the
-    main thread starts it, or with `beside`) by a kernel signal; with status 3 when out of memory. Raises
-    `SettingError` if `log_dir` cannot be made private.
+    thread that starts it must live as long. Logs and temporary files are under `log_dir`. It ends with this
+    process, even if that is killed: at the end of its standard input, and on Linux by a kernel signal; with
+    status 3 when out of memory. Raises `SettingError` if `log_dir` cannot be made private.
     """
     log_dir = private_folder(log_dir.absolute())
     remove_unlocked(log_dir, TEMPORARY)

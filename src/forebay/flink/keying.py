@@ -53,8 +53,8 @@ class Keying(FlatMapFunction):
     """Turns stream elements into `(Flink key of the shard, record bytes)`; keeps no state.
 
     Empty ones for every shard come first, so that subtasks without records forward event time. A record that
-    `to_event`, `key` or `id` refuses becomes a `DeadLetter`, whatever they raise. One without a key is spread
-    by its id; with `needs_key`, it is refused.
+    `to_event`, `key` or `id` refuses becomes a `DeadLetter`. One without a key is spread by its id; with
+    `needs_key`, it is refused.
     """
 
     def __init__(

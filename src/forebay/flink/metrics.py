@@ -229,9 +229,8 @@ class OperatorLoad:
 class FlinkMetrics:
     """The counters and gauges of one subtask, passed to Flink every half second: a call crosses into Java.
 
-    Latencies: microseconds over the last 30 to 60 seconds. `oldest_read_ms` may be reported late, but never
-    later than the read time of an event accepted before. `looked_ms`: when the operator's thread last looked,
-    on a machine clock.
+    Latencies: microseconds over the last 30 to 60 seconds. `oldest_read_ms` is never later than the read time
+    of an event accepted before. `looked_ms`: when the operator's thread last looked, on a machine clock.
     """
 
     def __init__(

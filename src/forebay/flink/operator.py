@@ -1,9 +1,9 @@
 """The continuous inference operator: a keyed Flink function that never waits for a call.
 
 A machine per shard decides and keeps the state; the operator makes its calls, emits results, sets timers and
-holds event time. Accepted events stay in keyed state until their result is emitted, so a checkpoint is the
-state as it is, and a restore makes the calls it finds again, under the same ids. Only the state of Flink's
-current key can be accessed, so an answer fires a timer at once, which takes those of all shards.
+holds event time. Accepted events stay in keyed state until their result is emitted, so a restore makes the
+calls it finds again, under the same ids. Only the state of Flink's current key can be accessed, so an answer
+fires a timer at once.
 """
 
 from __future__ import annotations

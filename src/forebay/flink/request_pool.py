@@ -51,8 +51,7 @@ class RequestPool:
 
     `submit`, `take` and the waits belong to the operator's thread, and raise `ForebayError` after an
     unexpected failure of the answerer. `open_answerer` and `on_ready` are called on the loop's thread;
-    `on_ready` not again before `ready` was called. The threads share one interpreter lock, so under load they
-    do not wake each other for each call.
+    `on_ready` not again before `ready` was called.
     """
 
     def __init__(
@@ -352,11 +351,9 @@ LONGEST_S = 3600.0
 
 
 class RoomWait:
-    """The longest wait of an event if the queue is full: 1.5 times the mean time per answer of a busy spell.
-
-    So two events are accepted while three are answered, and the queue shrinks; without answers, it grows with
-    the outage's logarithm. After a restart, the length of the queue shows how long the spell has lasted.
-    """
+    """The longest wait of an event if the queue is full: 1.5 times the mean time per answer of a busy
+    spell. So the queue shrinks while calls are answered; without answers, it grows with the outage's
+    logarithm. After a restart, the length of the queue shows how long the spell has lasted."""
 
     def __init__(self, capacity: int) -> None:
         self._times: deque[float] = deque(maxlen=max(ANSWERS, 4 * capacity))

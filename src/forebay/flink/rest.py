@@ -1,9 +1,5 @@
-"""Flink's REST service: of a cluster over HTTP, of an embedded Flink over TLS with keys that only its client
-has.
-
-It runs code for anyone who reaches it: on a loopback interface, all users of the machine and, by browser, web
-pages.
-"""
+"""Flink's REST service: of a cluster over HTTP, of an embedded Flink over TLS with keys that only its
+client has, as it runs code for anyone who reaches it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A Py4J gateway that nobody else can connect to, and the release of its Java objects.
 
-Py4J (0.10.9) creates a thread for each connection before it checks its token: any user of this machine could
-fill the JVM's heap. So all connections are opened at once; then the JVM stops listening, and closes others'.
+Py4J (0.10.9) creates a thread for each connection before it checks its token. So all connections are opened
+at once; then the JVM stops listening, and closes others'.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shards: the Flink keys of the inference operator, and the operator's uid, which holds their number.
 
 Flink gives access to the state of one key at a time, and wakes the operator by a timer per key. So records
-are spread over a few Flink keys, which are chosen so that they are spread evenly over subtasks.
+are spread over a few Flink keys, evenly over subtasks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A keyed Flink function around state that is too large to be written at each change.
 
-Flink's state holds a snapshot and the inputs since; once those are as large, a new snapshot replaces them. A
-restore applies the inputs again, and drops their outputs. So a stage must be deterministic.
+Flink's state holds a snapshot and the inputs since. A restore applies the inputs again, and drops their
+outputs. So a stage must be deterministic.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
-"""A standalone Flink cluster for one job: tasks run in several JVMs, each with its own Python and interpreter
-lock.
-
-The job manager runs in this process's JVM. A task manager that dies is restarted, then Flink restarts the
-job.
-"""
+"""A standalone Flink cluster for one job: tasks run in several JVMs, each with its own Python and
+interpreter lock. The job manager runs in this process's JVM. A task manager that dies is restarted."""
 
 from __future__ import annotations
 

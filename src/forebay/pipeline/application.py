@@ -37,9 +37,9 @@ LOG = logging.getLogger("forebay")
 def run_application(spec: PipelineSpec, state_id: str, queue_url: str | None = None) -> None:
     """Start the job of `spec` in the Flink that runs this program; return once Flink has accepted it.
 
-    `state_id` must not change while the pipeline's state exists: transactions are named after it. With a
-    `queue_url`, a pipeline that scales and reads Kafka serves its subtasks the backlog there and blocks until
-    the job ends. Raises `SettingError` and `PipelineFailed` before the start, as a run does.
+    `state_id` must not change while the pipeline's state exists. With a `queue_url`, a pipeline that scales
+    and reads Kafka serves its subtasks the backlog there and blocks until the job ends. Raises `SettingError`
+    and `PipelineFailed` before the start.
     """
     say = partial(LOG.info, "%s (%.0f s)")
     port = None

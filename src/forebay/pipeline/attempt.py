@@ -16,6 +16,7 @@ from forebay.connectors.jars import plugins
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
 from forebay.connectors.kafka.settings import transaction_prefix
 from forebay.errors import LaunchError
+from forebay.flink.checkpoints import KeptCheckpoints
 from forebay.flink.environment import (
     FlinkConfig,
     Restart,
@@ -55,7 +56,7 @@ from forebay.pipeline.plan import Plan
 from forebay.pipeline.resume import check_same_kafka, fingerprint
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.spec import PipelineSpec
-from forebay.pipeline.state_store import RunState, number_of, open_store
+from forebay.pipeline.state_store import RunState, number_of
 from forebay.pipeline.watch import CANCEL_S, POLL_S, StopRequests, watch_until_end
 from forebay.ports import free_port
 
@@ -76,11 +77,8 @@ class Preparation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptSpec(Preparation):
-    """Run job `job_id` from `restore_from`, or from the beginning.
-
-    `state` is the record of earlier runs, ignored by a `fresh` start. A checkpoint `chosen` by hand is used
-    unchanged. All attempts of a run share `run_id`.
-    """
+    """Run job `job_id` from `restore_from`, or from the beginning. `state` is the record of earlier runs.
+    A checkpoint `chosen` by hand is used unchanged. All attempts of a run share `run_id`."""
 
     state: RunState
     job_id: str
@@ -279,7 +277,10 @@ def _commit_watch(order: AttemptSpec) -> CommitWatch:
         subtasks=spec.parallelism,
         checkpoint=order.restore_from,
     )
-    return CommitWatch(topics, start, open_store(order.plan.state).kept(order.job_id))
+    state = order.plan.state
+    # An object in an object store cannot have a second name.
+    kept = KeptCheckpoints(state / order.job_id) if isinstance(state, Path) else None
+    return CommitWatch(topics, start, kept)
 
 
 def _config(order: AttemptSpec, port: int, *, replaces_offsets: bool) -> FlinkConfig:

@@ -148,8 +148,8 @@ class CheckpointSchedule:
     """Times are of a monotonic clock. Pure.
 
     By the shortest duration and the median processor time of the last few, checkpoints keep to their shares.
-    (The first one loads classes, and does not count.) After each there is a pause in which sinks commit:
-    before that, the next one would contain the same transactions.
+    After each there is a pause in which sinks commit: before that, the next one would contain the same
+    transactions.
     """
 
     most_s: float

@@ -1,7 +1,5 @@
-"""The process that holds Flink for one attempt at a pipeline's job: its JVM, the job, and its monitoring.
-
-It may be killed and replaced at any moment, leads a process group with its JVM, and ends with its parent.
-"""
+"""The process that holds Flink for one attempt at a pipeline's job. It may be killed and replaced at any
+moment, leads a process group with its JVM, and ends with its parent."""
 
 from __future__ import annotations
 
@@ -92,10 +90,9 @@ class LeaseGuard:
     """Suspends the JVM `pid` and all other children while the lease on the state may have expired: so nothing
     commits.
 
-    The command renews the lease and writes its expiry to `confirmations`. If it passes without a newer one
-    (the command is stopped, the store does not answer, another run took over), they get SIGSTOP; after a
-    renewal, SIGCONT. Times are on `uptime_s`, which includes a machine's suspension. If the guard fails, it
-    kills the JVM.
+    The command writes the lease's expiry to `confirmations`. If it passes without a newer one, they get
+    SIGSTOP; after a renewal, SIGCONT. Times are on `uptime_s`, which includes a machine's suspension. If the
+    guard fails, it kills the JVM.
     """
 
     def __init__(self, confirmations: int, pid: int) -> None:

@@ -1,7 +1,7 @@
 """Which of Flink's options a pipeline file may set.
 
-Rejected are those that control where state is, what is resumed and how the job is monitored, as a run could
-lose its place or its job; and unknown names, which Flink ignores without a message.
+Rejected are those that control where state is, what is resumed and how the job is monitored; and unknown
+names, which Flink ignores without a message.
 """
 
 from __future__ import annotations

@@ -78,8 +78,8 @@ class LocalReplicas:
     """Starts replicas in the places of `shares`, each with its cores, and drains them: the `ReplicaOwner` of
     this machine.
 
-    A surplus one is unlisted, and gets SIGTERM once `drained` confirms that it has and will get no requests;
-    until then it may be taken back. Call `look` about once a second.
+    A surplus one is unlisted, and gets SIGTERM once `drained` confirms it; until then it may be taken back.
+    Call `look` about once a second.
     """
 
     def __init__(
@@ -254,10 +254,8 @@ def is_idle(replica: LocalReplica) -> bool:
 
 
 def has_drained(reports: Reports, now_ms: int, url: str, left: int, idle: Callable[[], bool]) -> bool:
-    """Whether no request is at `url`, and none will come. `left` is the first list version without it.
-
-    Requires reports of every live subtask for that version, and an idle replica: Flink reports nothing while
-    it restarts.
-    """
+    """Whether no request is at `url`, and none will come: every live subtask reports for list version
+    `left` or later, the first without it, and the replica is idle. (Flink reports nothing while it
+    restarts.)"""
     counted = within(reports, now_ms, GONE_S).values()
     return all(one.listing >= left and not one.at_replicas.get(url, 0) for one in counted) and idle()

@@ -28,8 +28,8 @@ REDIRECTS = "decides which files are changed"
 def check(plan: Plan, *, dry_run: bool = False) -> None:
     """Check everything that a run needs before Flink starts, except Kafka; blocks, and creates directories.
 
-    A `dry_run` creates none, and needs no connector installed. Raises `SettingError` for what is missing,
-    cannot be read or written, or contradicts itself; `SetupError` if a client is not installed.
+    A `dry_run` creates none, and needs no connector installed. Raises `SettingError`; `SetupError` if a
+    client is not installed.
     """
     spec, cluster = plan.spec, plan.cluster
     if cluster is not None and isinstance(spec.sink, StdoutSink):
@@ -103,11 +103,9 @@ MAX_CHARS = 300
 
 
 def first_record_warning(spec: PipelineSpec) -> str | None:
-    """Why none of the first hundred records can be used or has the requested `key`; None if one does.
-
-    Of files that are not followed; blocks. Raises `SettingError` if the source cannot be read, or a CSV file
-    lacks a column that a template or an application names.
-    """
+    """Why none of the first hundred records of files that are not followed can be used or has the
+    requested `key`; None if one does. Blocks. Raises `SettingError` if the source cannot be read, or a
+    CSV file lacks a named column."""
     spec.source.check("source")
     look = _Templates(spec)
     found: list[_Doubt] = []

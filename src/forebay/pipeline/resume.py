@@ -73,8 +73,7 @@ def end_orphan(store: StateStore, state: RunState) -> RunState:
     """End everything that the last run left; return its record, updated if its job had finished.
 
     A killed command's job could otherwise commit results that the next run repeats. An embedded cluster ends
-    by itself, with a delay; a job on a cluster does not. Raises `SettingError` if that cluster does not
-    answer.
+    by itself, with a delay. Raises `SettingError` if another cluster does not answer.
     """
     if state.finished:
         return state

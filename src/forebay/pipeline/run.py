@@ -47,12 +47,11 @@ def run_pipeline(
 
     Resumes from the newest complete checkpoint unless `fresh`, and again (at most ten times in ten minutes)
     if Flink dies or the job stalls. Restarts replicas of `engine` that die. Once `enough` returns true for a
-    snapshot, the job commits what it has read and ends. KeyboardInterrupt cancels the job; its checkpoints
-    stay. The caller closes `launcher`, which may have started a process for `plan`.
+    snapshot, the job commits what it has read and ends. KeyboardInterrupt cancels the job. The caller closes
+    `launcher`.
 
     Raises `SettingError` before entering `engine` if a check fails, or the pipeline is running or has
-    finished; `PipelineFailed` if the engine does not answer for `deadline_s` or cannot be restarted, the job
-    failed, or Flink was lost too often.
+    finished; `PipelineFailed` if the job failed, the engine is lost, or Flink was lost too often.
     """
     check(plan)
     preparation = Preparation(plan=plan, file_systems=file_system_options(plan))

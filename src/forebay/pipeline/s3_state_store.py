@@ -1,9 +1,8 @@
 """A pipeline's state in an object store, available to every machine.
 
 `PREFIX/run.json` is the record of the runs, `PREFIX/lock` the active run's lease; Flink writes to
-`PREFIX/JOB/`. A job whose run did not release the lease may still run on an unreachable machine, so it is
-fenced: objects with the names of its next checkpoints and savepoints make Flink fail to complete them, and so
-to commit.
+`PREFIX/JOB/`. A job whose run did not release the lease is fenced: objects with the names of its next
+checkpoints and savepoints make Flink fail to complete them, and so to commit.
 """
 
 from __future__ import annotations
@@ -50,17 +49,6 @@ PATIENCE_S = 120.0
 PAUSE_S = 1.0
 IN_CHECKPOINT = re.compile(r"(chk-(\d+))/.*")
 IN_DRAIN = re.compile(r"(drain-\d+/savepoint-[^/]+)/.*")
-
-
-class NothingKept:
-    """An object in an object store cannot have a second name."""
-
-    def keep(self) -> None: ...
-
-    def drop_before(self, number: int) -> None: ...
-
-    def bring_back(self, number: int) -> None:
-        return None
 
 
 class S3Store:
@@ -225,9 +213,6 @@ class S3Store:
     def contents(self, checkpoint: Location) -> Contents:
         found = self._client.entries(s3_path(str(checkpoint)).key)
         return Contents(len(found), sum(entry.size for entry in found))
-
-    def kept(self, job: str) -> NothingKept:
-        return NothingKept()
 
     def delete(self, job: str, *, at_once: bool = True) -> None:
         newest_s = self._clock.wall_ms() / 1000 - FENCE_KEPT_S

@@ -47,8 +47,7 @@ class ScaledEngine:
     """Local replicas of one run, started and drained with its demand.
 
     Call `check_replicas` several times a second, from one thread; it does not block. Subtasks report their
-    demand in `folder`, which also keeps what was learned for the next run. `asks_each`: each record leads to
-    a call, so a backlog has a cost before any is known.
+    demand in `folder`, which also keeps what was learned. `asks_each`: each record leads to a call.
     """
 
     def __init__(

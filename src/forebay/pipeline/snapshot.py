@@ -60,20 +60,16 @@ FAILED = "FAILED"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A running pipeline at one moment; latencies in seconds over the last 30 s.
+    """A running pipeline at one moment; latencies in seconds over the last 30 s. Counts are the operator's
+    since its last start; `accepted` includes the `restored` events. At the end of a run, they are of its
+    output.
 
-    Counts are the operator's since its last start. `accepted` includes the `restored` events. At the end of a
-    run, counts are of its output, and `accepted` is the number of events that got a result or dead letter in
-    this run.
-
-    - `state`: Flink's, or one of those above (reason in `engine_failure`). `elapsed_s` restarts from 0 with
-      the job.
+    - `state`: Flink's, or one of those above. `elapsed_s` restarts from 0 with the job.
     - `oldest_read_ms`: wall clock, in the year 9999 if nothing is awaited, 0 if unknown.
-    - `failed_commits`: transactions whose results may be lost. `skipped_records`: an upper bound, without
-      recreated topics.
+    - `failed_commits`: transactions whose results may be lost. `skipped_records`: an upper bound.
     - `failed`: dead letters, and calls that an application continued without, by cause. `kv_transfers`: None
       before the first answer. `read_share`: 0 to 1, of a source with an end. `replicas`: that may get
-      requests; None before the first event.
+      requests.
     """
 
     elapsed_s: float

@@ -25,20 +25,11 @@ from forebay.flink.checkpoints import (
     METADATA,
     Checkpoint,
     Contents,
-    KeptCheckpoints,
     check_readable,
     checkpoints_of,
     contents,
     jobs_in,
 )
-
-
-class CheckpointKeeper(Protocol):
-    def keep(self) -> None: ...
-
-    def drop_before(self, number: int) -> None: ...
-
-    def bring_back(self, number: int) -> Checkpoint[Location] | None: ...
 
 
 class StateStore(Protocol):
@@ -101,8 +92,6 @@ class StateStore(Protocol):
     def checkpoints(self, job: str) -> Sequence[Checkpoint[Location]]: ...
 
     def contents(self, checkpoint: Location) -> Contents: ...
-
-    def kept(self, job: str) -> CheckpointKeeper: ...
 
     def delete(self, job: str, *, at_once: bool = True) -> None:
         """Unless `at_once`, leave what cannot be deleted now."""
@@ -169,9 +158,6 @@ class LocalStore:
     def contents(self, checkpoint: Location) -> Contents:
         return contents(Path(str(checkpoint)))
 
-    def kept(self, job: str) -> KeptCheckpoints:
-        return KeptCheckpoints(self.home / job)
-
     def delete(self, job: str, *, at_once: bool = True) -> None:
         shutil.rmtree(self.home / job, ignore_errors=not at_once)
 
@@ -226,16 +212,14 @@ class Completed(BaseModel):
 
 class RunState(BaseModel):
     """A pipeline's last run: `run.json` next to its checkpoints, which determines what the next run resumes.
+    Written before a job is submitted, with each completed checkpoint, and at the end.
 
-    It is written before a job is submitted, with each completed checkpoint, and at the end.
-
-    - `traits`: the settings that must not change when a job resumes; `settings`: all, without secrets.
+    - `traits`: settings that must not change when a job resumes; `settings`: all, without secrets.
     - `restored`: the checkpoint that the last `job` started from, None for the beginning. `restored_at_end`:
-      the job that wrote it had read all its input and only had to commit. `completed`: the last job's newest
-      checkpoint.
+      its job only had to commit. `completed`: the last job's newest checkpoint.
     - `jvm`: process id and start time of an embedded cluster, `jvm_space` the `pid_space` of that id.
-    - `ends`: topics, partitions and their end offsets at the first start. `topics`: all ids of each topic,
-      oldest first; they identify offsets, so a fresh start keeps them.
+    - `ends`: end offsets at the first start. `topics`: all ids of each topic, oldest first; a fresh start
+      keeps them.
     - `writer`: the run that wrote the record to an object store. `lost`: results that the last job lost.
     """
 

@@ -44,9 +44,8 @@ LIMITS_S = {
 class JobStallDetector:
     """Watches one attempt at a job for signs of a stall that it will not recover from. Pure.
 
-    A slow engine or an idle source is not a stall: each call ends within `deadline_s`, and an operator checks
-    its calls several times a second. Only an `embedded` cluster is checked: others recover lost processes
-    themselves.
+    A slow engine or an idle source is not a stall: operators check their calls several times a second. Only
+    an `embedded` cluster is checked: others recover lost processes themselves.
     """
 
     def __init__(

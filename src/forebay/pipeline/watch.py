@@ -70,11 +70,9 @@ def watch_until_end(
     """Look at `job` every half second, or less often while idle, until it ends; return the last snapshot.
 
     The job is drained to `savepoints` on request, at the source's limit, or if `answered` returns true.
-    `committed` receives the checkpoints, and raises if results were lost. `awaits` prevents rests; `at_rest`
-    is called once per idle period.
-
-    An exception ends the job first: `PipelineFailed` if the job failed or a restart would not help, `JobLost`
-    if a new Flink would, `Cancelled` on request.
+    `committed` receives the checkpoints, and raises if results were lost. `awaits` prevents rests. An
+    exception ends the job first: `PipelineFailed`, `JobLost` if a new Flink would help, `Cancelled` on
+    request.
     """
     started_s = time.monotonic()
     last, signs = Snapshot(0.0, "CREATED"), Signs()
@@ -119,11 +117,8 @@ def watch_until_end(
 
 
 class Rests:
-    """Decides which rounds skip the look at an idle job: three of four after ten looks, nine of ten after
-    fifteen.
-
-    A look takes half a dozen REST requests, most of an idle run's CPU time.
-    """
+    """Decides which rounds skip the look at an idle job: a look's REST requests are most of an idle run's
+    CPU time."""
 
     def __init__(self) -> None:
         self._still = self._left = 0
@@ -146,11 +141,9 @@ class Rests:
 
 
 class ReachedLimit:
-    """Decides when to end a job whose feed, which has no end, has reached its limit.
-
-    That takes two consecutive looks without a pending answer, because counts may be older than the last
-    record. A draining job completes only its final savepoint, so an earlier drain would delay all results.
-    """
+    """Decides when to end a job whose feed, which has no end, has reached its limit: after two consecutive
+    looks without a pending answer, as counts may be older than the last record. An earlier drain would
+    delay all results."""
 
     def __init__(self) -> None:
         self._found = 0

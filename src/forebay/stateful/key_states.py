@@ -48,8 +48,8 @@ class Head:
 class Due:
     """The keys of a shard that have timers, by the time at which to look at them.
 
-    Flink wakes a shard at a time and does not name the key. A shard may have very many keys, so nothing is
-    searched, and due keys are taken in chunks, as there is room for their calls.
+    Flink wakes a shard at a time and does not name the key. Nothing is searched, and due keys are taken in
+    chunks, as there is room for their calls.
     """
 
     def __init__(self, work: Store, due: Store) -> None:

@@ -20,8 +20,7 @@ def rise(
     """Evidence in nats that a share of the stream has risen, elementwise; 0 if it has not.
 
     Compares `count` of `exposure` now with `before` of `past` in history: the log-likelihood ratio of two
-    Poisson rates (Dunning 1993; Przyborowski and Wilenski 1940). Stream totals as exposures remove the
-    stream's own rhythm.
+    Poisson rates (Dunning 1993).
     """
     k, n, b, m = (np.maximum(np.asarray(x, np.float64), 0) for x in (count, exposure, before, past))
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -49,13 +49,11 @@ class OffsetSettlement(Generic[Offsets]):
     After a look finds offsets that Flink has committed, it waits for three steps, which a restart takes back:
 
     1. A checkpoint triggered later completes: every record before the offsets is held by an operator,
-    answered, or (checkpoints are unaligned) in flight to an operator that holds older ones. With
-    `many_readers` those may be younger ones of another reader, so there must be no records in flight. Metrics
-    `metrics_s` later include what the operators hold.
+    answered, or in flight to an operator that holds older ones. (With `many_readers`, nothing may be in
+    flight.) Metrics `metrics_s` later include what the operators hold.
     2. By such metrics, nothing read before the look is awaited. Clocks of two machines may differ by
     `skew_ms`.
-    3. A checkpoint triggered after that completes, and contains those answers. One more completes, before
-    which the sinks have committed them.
+    3. A checkpoint triggered after that completes, and one more, before which the sinks have committed.
     """
 
     def __init__(self, metrics_s: float, skew_ms: int = 0, *, many_readers: bool = False) -> None:

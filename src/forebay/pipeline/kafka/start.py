@@ -1,8 +1,7 @@
 """Before a job starts: waits for Kafka, checks its topics, and decides where the pipeline starts in them.
 
 It starts at its checkpoint's or group's offsets, unless Kafka lacks the next records. To skip such a gap
-after a restore (`on_gap`), offsets are committed under the reading group and Flink's source gets a new name:
-Flink then restores everything except the source.
+after a restore (`on_gap`), Flink's source gets a new name, so Flink restores everything except the source.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 committed.
 
 If Flink cannot commit a transaction, it increments a metric and continues, so only Kafka's own record is
-reliable. Transactions are named after their job, so an earlier job that still runs on an unreachable machine
-cannot abort a new one's.
+reliable. Transactions are named after their job, so that an earlier job cannot abort a new one's.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from forebay.connectors.kafka.clients import commit
 from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.settings import KafkaSink, transaction_prefix
 from forebay.errors import PipelineFailed, ResultsLost, SettingError
-from forebay.flink.checkpoints import job_of
+from forebay.flink.checkpoints import KeptCheckpoints, job_of
 from forebay.flink.job import Checkpoints
 from forebay.pipeline.spec import PipelineSpec
-from forebay.pipeline.state_store import CheckpointKeeper, RunState, number_of, open_store
+from forebay.pipeline.state_store import RunState, number_of, open_store
 
 NAMES = {"sink": RESULTS, "dead_letters": DEAD_LETTERS, "assignments": ASSIGNMENTS}
 ABORTED = frozenset(("PrepareAbort", "CompleteAbort", "PrepareEpochFence"))
@@ -51,8 +50,8 @@ class TopicCommits:
     """Decides which transactions of one topic are lost, one look after another.
 
     It is lost if Kafka has aborted it when the checkpoint with its number has completed, or if it was open
-    and is now neither open nor committed. Those found after the restored checkpoint in the `first` look after
-    a restore were given up; Flink reuses their ids.
+    and is now neither open nor committed. After a restore, those found after the restored checkpoint in the
+    `first` look were given up.
     """
 
     def __init__(self, subtasks: int, restored: int) -> None:
@@ -109,7 +108,12 @@ class CommitWatch:
     """Call it about twice a second. Keeps the newest checkpoint before which nothing is lost."""
 
     def __init__(
-        self, topics: Iterable[Topic], start: Start, kept: CheckpointKeeper, *, clock: Clock | None = None
+        self,
+        topics: Iterable[Topic],
+        start: Start,
+        kept: KeptCheckpoints | None,
+        *,
+        clock: Clock | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
         self._start = start
@@ -129,7 +133,8 @@ class CommitWatch:
         if not self._topics or (self._looked_s is not None and now_s - self._looked_s < LOOK_S):
             return
         self._looked_s = now_s
-        self._kept.keep()
+        if self._kept is not None:
+            self._kept.keep()
         done = max(checkpoints.newest_done, self._start.number)
         self._newest = max(self._newest, checkpoints.newest)
         first = checkpoints.restored > self._restored
@@ -145,7 +150,8 @@ class CommitWatch:
             self.close()
             return
         self._restored = max(self._restored, checkpoints.restored)
-        self._kept.drop_before(min(commits.safe(done) for _, commits in self._topics))
+        if self._kept is not None:
+            self._kept.drop_before(min(commits.safe(done) for _, commits in self._topics))
 
     def finished(self) -> None:
         """Check all transactions after the job's end. Raises `ResultsLost`; `PipelineFailed` if Kafka is
@@ -206,7 +212,7 @@ class CommitWatch:
         )
 
     def _fix(self, number: int) -> str:
-        kept = self._kept.bring_back(number)
+        kept = None if self._kept is None else self._kept.bring_back(number)
         older = self._start.checkpoint if kept is None else kept.path
         if older is None:
             return "Start over with --fresh to repeat them; all other results will be duplicated"
@@ -296,8 +302,7 @@ def end_transactions(
 ) -> Recovered:
     """End the transactions of the last job and of the job that wrote `checkpoint`; blocks.
 
-    If Kafka aborted the checkpoint's (downtime beyond `transaction_timeout_s`, or a checkpoint that the
-    earlier job considered failed), the newest checkpoint without later commits is resumed instead, unless
+    If Kafka aborted the checkpoint's, the newest checkpoint without later commits is resumed instead, unless
     `checkpoint` was `chosen` by hand. Raises `SettingError` if there is none, `KafkaAway` and `KafkaRefused`.
     """
     sinks = {key: sink for key, sink in spec.topics().items() if sink.guarantee == "exactly-once"}

@@ -1,8 +1,8 @@
 """Serves the page of a run on the loopback interface, on a thread of its own.
 
-Only who knows the token in the address gets anything, and only under a name of this machine: a web page
-elsewhere can have its own name lead here (DNS rebinding). A browser gets the versions of the page's parts as
-events and fetches what it lacks; one that does not read is dropped.
+Only who knows the token in the address gets anything, and only under a name of this machine (DNS rebinding).
+A browser gets the versions of the page's parts as events and fetches what it lacks; one that does not read is
+dropped.
 """
 
 from __future__ import annotations
