@@ -24,12 +24,10 @@ class Refusals:
     """How many requests a replica takes that refuses some. Times are passed in.
 
     The first refusal sets the limit to the number there. After some rounds of answers one more is tried, and
-    another after each round (additive increase: Chiu and Jain, 1989). If one is refused, the next is tried
-    after twice as many rounds (exponential backoff), so refusals become rare.
-
-    A single refusal below a proven number is ignored. A quarter of refusals lowers the limit, at most to half
-    of the first one: then the replica refuses for another reason, such as a dead server behind a proxy, and
-    for a minute refusals change nothing.
+    another after each round (additive increase: Chiu and Jain, 1989); if it is refused, the next after twice
+    as many rounds. A single refusal below a proven number is ignored. A quarter of refusals lowers the limit,
+    at most to half of the first one: then the replica refuses for another reason, such as a dead server
+    behind a proxy, and for a minute refusals change nothing.
     """
 
     def __init__(self, seen: int = 0, ignored_until_s: float = -math.inf) -> None:

@@ -31,8 +31,7 @@ class DemandReport:
 
     `arrived` and `done` are totals since it began; `by_class` includes restored events. Prompts count whole:
     cache hits are part of the replicas' speed. `at_replicas`: requests in flight by URL, also at leaving
-    replicas; `usable`: replicas that may get requests; `full`: none of them has room. `listing` is the
-    version of its list of replicas.
+    replicas; `usable`: replicas that may get requests; `full`: none has room.
     """
 
     at_ms: int
