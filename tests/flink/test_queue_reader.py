@@ -11,7 +11,7 @@ import pytest
 from tests.harness.clock import ManualClock
 
 from forebay.fleet.autoscale.base import Tokens
-from forebay.fleet.autoscale.topic_queue import COUNTED_S, TopicBacklog, TopicQueue, encode_backlog
+from forebay.fleet.autoscale.meter import COUNTED_S, TopicBacklog, TopicQueue, encode_backlog
 from forebay.flink.queue_reader import PATIENCE_S, QueueReader
 
 BACKLOG = encode_backlog(TopicBacklog(10, 300, 40, 0.0))

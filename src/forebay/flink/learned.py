@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from forebay.fleet.autoscale.memory import saved_ms
+from forebay.fleet.autoscale.learned import saved_ms
 from forebay.stateful.machine import Store
 
 LEARNED = "learned"

@@ -11,7 +11,7 @@ from forebay.clients.http.server import HttpServer
 from forebay.clock import Clock
 from forebay.engine.failures import Redactor
 from forebay.errors import EngineError, SettingError
-from forebay.fleet.autoscale.topic_queue import TopicQueue, decode_backlog
+from forebay.fleet.autoscale.meter import TopicQueue, decode_backlog
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,7 @@ from forebay.files import read_bytes
 from forebay.fleet.autoscale.base import Backlog, Tokens
 from forebay.fleet.autoscale.learned import ClassMix, LearnedSpeed
 from forebay.fleet.autoscale.loop import Demand
-from forebay.fleet.autoscale.meter import DemandReport
-from forebay.fleet.autoscale.topic_queue import StandingRecords
+from forebay.fleet.autoscale.meter import DemandReport, StandingRecords
 
 FRESH_S = 10.0
 """An older report is that of a subtask that hangs or was killed: it is silent."""
