@@ -51,11 +51,10 @@ MAX_LINKS = 40
 
 def check_nobody_else_writes(path: Path, risk: str = RUNS_CODE, *, by: int = OTHERS) -> None:
     """Raise `SettingError` if others may write to `path`, or replace it or a folder above it, or if its owner
-    is neither this user nor root.
+    is neither trusted nor this user nor root.
 
     `risk`: what a malicious content could do. `by`: mode bits that count as writable by others; a group that
-    has only this user does not count. A missing `path` is fine. Owners that `FOREBAY_TRUST_OWNERS` names are
-    trusted like this user.
+    has only this user does not count. A missing `path` is fine.
     """
     try:
         check_ancestors(path, risk, by=by)
@@ -79,9 +78,8 @@ def check_nobody_else_writes(path: Path, risk: str = RUNS_CODE, *, by: int = OTH
 def check_ancestors(path: Path, risk: str, *, by: int = OTHERS) -> None:
     """Raise `SettingError` if another user could replace `path`, or a folder or link on the way to it.
 
-    Folders that others may write are fine if they are sticky, as `/tmp` is, and what `path` needs of them
-    belongs to this user, root or a trusted owner. If this user is root, the owners of other folders are
-    trusted.
+    Sticky folders, such as `/tmp`, are fine if what `path` needs of them belongs to this user, root or a
+    trusted owner. If this user is root, the owners of other folders are trusted.
     """
     me, trusted, left = os.getuid(), trusted_owners(), list(reversed(path.absolute().parts))
     current, links = Path(left.pop()), 0

@@ -1,4 +1,4 @@
-"""Child processes that end with their parent, and safe identification of processes despite reused pids."""
+"""Child processes that end with their parent, identification despite reused pids, and names of threads."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Makes untrusted text safe for a terminal, a page or a prompt.
+"""Makes untrusted text safe for a terminal, a page or a prompt; and counts with nouns.
 
-A terminal obeys escape sequences (ESC or C1) in any text: it could set the window's title, or hide and print
-lines. Direction overrides can show a text in the wrong place. A tokenizer treats `<|im_end|>` in a message as
-its end: a record could end the user's turn and start the system's. Common chat formats (ChatML, Llama,
-Mistral, Gemma, Phi, DeepSeek, Qwen, GPT-OSS) mark turns by names in `<…>` or `[…]`.
+A terminal obeys escape sequences (ESC or C1) in any text: it could hide and print lines. Direction overrides
+can show a text in the wrong place. A tokenizer treats `<|im_end|>` in a message as its end: a record could
+start the system's turn. Common chat formats mark turns by names in `<…>` or `[…]`.
 """
 
 from __future__ import annotations

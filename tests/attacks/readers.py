@@ -40,7 +40,7 @@ from forebay.engine.journal import _decode
 from forebay.engine.load import parse_cache_tokens, parse_load_header, parse_metrics
 from forebay.engine.prompt.template import FieldTemplate, PromptTemplate
 from forebay.engine.protocol import DONE, AnswerReader, SseParser
-from forebay.fleet.autoscale.topic_queue import TopicBacklog, decode_backlog, encode_backlog
+from forebay.fleet.autoscale.meter import TopicBacklog, decode_backlog, encode_backlog
 from forebay.fleet.cache_events import read_message
 from forebay.fleet.discovery import read_replicas
 from forebay.gateway.asked import read_asked

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from forebay.cli.live import GOES_ON_S, OLD_S, PLAIN_EVERY_S, QUIET_S, LiveLine, line_of, report, silence
-from forebay.fleet.autoscale.topic_queue import TopicBacklog
+from forebay.fleet.autoscale.meter import TopicBacklog
 from forebay.pipeline.snapshot import Snapshot, Throughput
 
 NOW = Snapshot(

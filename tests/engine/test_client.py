@@ -317,53 +317,48 @@ async def answer_of(
         await server.wait_closed()
 
 
-async def test_a_stream_that_ends_with_its_connection() -> None:
-    completion = await answer_of(TO_THE_END + CONTENT + STOP + DONE)
-    assert (completion.text, completion.finish_reason) == ("hi", "stop")
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
-async def test_a_finish_reason_is_enough() -> None:
-    assert (await answer_of(TO_THE_END + CONTENT + STOP)).text == "hi"
+def chunk(body: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(body), body)
 
 
-async def test_done_is_enough() -> None:
-    assert (await answer_of(TO_THE_END + CONTENT + DONE)).finish_reason is None
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (TO_THE_END + CONTENT + STOP + DONE, "stop"),
+        (TO_THE_END + CONTENT + STOP, "stop"),
+        (TO_THE_END + CONTENT + DONE, None),
+        (TO_THE_END + b": keep-alive\n\n" + CONTENT + b": x\n\n" + STOP + DONE, "stop"),
+        # Cut after the last token.
+        (CHUNKED + chunk(CONTENT + STOP), "stop"),
+    ],
+)
+async def test_streams_that_are_an_answer(answer: bytes, reason: str | None) -> None:
+    completion = await answer_of(answer)
+    assert (completion.text, completion.finish_reason) == ("hi", reason)
 
 
-async def test_keep_alive_comments_are_skipped() -> None:
-    assert (
-        await answer_of(TO_THE_END + b": keep-alive\n\n" + CONTENT + b": x\n\n" + STOP + DONE)
-    ).text == "hi"
-
-
-async def test_a_cut_after_the_last_token_is_an_answer() -> None:
-    head = OK + b"Transfer-Encoding: chunked\r\n\r\n"
-    body = CONTENT + STOP
-    assert (await answer_of(head + b"%x\r\n%b\r\n" % (len(body), body))).text == "hi"
-
-
-async def test_an_end_without_done_or_finish_reason_is_unreachable() -> None:
-    with pytest.raises(errors.Unreachable, match="before it was complete"):
-        await answer_of(TO_THE_END + CONTENT)
-
-
-async def test_a_cut_in_mid_answer_is_unreachable() -> None:
-    head = OK + b"Transfer-Encoding: chunked\r\n\r\n"
-    with pytest.raises(errors.Unreachable):
-        await answer_of(head + b"%x\r\n%b\r\n" % (len(CONTENT), CONTENT))
-
-
-async def test_done_without_any_answer_is_a_violation() -> None:
-    with pytest.raises(errors.ProtocolViolation, match="without an answer"):
-        await answer_of(TO_THE_END + DONE)
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        (TO_THE_END + CONTENT, errors.Unreachable, "before it was complete"),
+        (CHUNKED + chunk(CONTENT), errors.Unreachable, ""),
+        (TO_THE_END + DONE, errors.ProtocolViolation, "without an answer"),
+        (b"HTTP/1.1 503 X\r\nContent-Length: 100\r\n\r\nhalf", errors.Overloaded, ""),
+    ],
+)
+async def test_answers_that_are_cut(answer: bytes, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        await answer_of(answer)
 
 
 async def test_a_connection_left_open_after_done_does_not_hold_up_the_answer() -> None:
     async def then(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()  # Until the client disconnects.
 
-    head = OK + b"Transfer-Encoding: chunked\r\n\r\n1000\r\n"
-    assert (await answer_of(head + CONTENT + STOP + DONE, then=then)).text == "hi"
+    assert (await answer_of(CHUNKED + b"1000\r\n" + CONTENT + STOP + DONE, then=then)).text == "hi"
 
 
 async def test_a_connection_left_open_after_done_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,11 +417,6 @@ async def test_an_endless_error_body_is_bounded() -> None:
     head = b"HTTP/1.1 500 Internal Server Error\r\nContent-Type: text/plain\r\n\r\n"
     with pytest.raises(errors.ServerFault, match="nonono"):
         await answer_of(head, then=then)
-
-
-async def test_an_error_body_that_is_cut_leaves_its_status() -> None:
-    with pytest.raises(errors.Overloaded):
-        await answer_of(b"HTTP/1.1 503 X\r\nContent-Length: 100\r\n\r\nhalf")
 
 
 async def test_a_retry_after_date_is_read() -> None:

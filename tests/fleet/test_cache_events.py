@@ -185,9 +185,17 @@ class Publisher:
         return heard and self.horizon.read(message, self.now_s)
 
 
-def test_what_was_used_before_the_evicted_blocks_is_gone() -> None:
-    horizon = CacheHorizon()
-    publisher = Publisher(horizon)
+@pytest.fixture
+def horizon() -> CacheHorizon:
+    return CacheHorizon()
+
+
+@pytest.fixture
+def publisher(horizon: CacheHorizon) -> Publisher:
+    return Publisher(horizon)
+
+
+def test_what_was_used_before_the_evicted_blocks_is_gone(horizon: CacheHorizon, publisher: Publisher) -> None:
     for block in range(10):
         publisher.say(Stored((block,)))
     for block in range(3):
@@ -197,9 +205,7 @@ def test_what_was_used_before_the_evicted_blocks_is_gone() -> None:
     assert horizon.horizon_s == 3.0
 
 
-def test_a_single_eviction_out_of_order_has_no_effect() -> None:
-    horizon = CacheHorizon()
-    publisher = Publisher(horizon)
+def test_a_single_eviction_out_of_order_has_no_effect(horizon: CacheHorizon, publisher: Publisher) -> None:
     for block in range(20):
         publisher.say(Stored((block,)))
     publisher.say(Removed(tuple(range(WITNESSES))))
@@ -216,9 +222,7 @@ def test_unknown_blocks_have_no_effect() -> None:
     assert horizon.horizon_s == -math.inf
 
 
-def test_a_sequence_that_begins_again_is_a_restart() -> None:
-    horizon = CacheHorizon()
-    publisher = Publisher(horizon)
+def test_a_sequence_that_begins_again_is_a_restart(horizon: CacheHorizon, publisher: Publisher) -> None:
     publisher.sequence = 5
     assert not publisher.say(Stored((1, 2))), "the first message may have any number"
     assert not publisher.say(Stored((3,)))
@@ -227,18 +231,16 @@ def test_a_sequence_that_begins_again_is_a_restart() -> None:
     assert (horizon.restarts, horizon.missed, len(horizon)) == (1, 0, 1)
 
 
-def test_a_gap_is_counted_and_loses_nothing() -> None:
-    horizon = CacheHorizon()
-    publisher = Publisher(horizon)
+def test_a_gap_is_counted_and_loses_nothing(horizon: CacheHorizon, publisher: Publisher) -> None:
     publisher.say(Stored((1, 2, 3)))
     publisher.sequence += 4
     assert not publisher.say(Removed((1, 2, 3)))
     assert (horizon.missed, horizon.restarts, horizon.horizon_s) == (4, 0, 1.0)
 
 
-def test_all_cleared_forgets_the_blocks_and_not_the_horizon() -> None:
-    horizon = CacheHorizon()
-    publisher = Publisher(horizon)
+def test_all_cleared_forgets_the_blocks_and_not_the_horizon(
+    horizon: CacheHorizon, publisher: Publisher
+) -> None:
     publisher.say(Stored((1, 2, 3)))
     publisher.say(Removed((1, 2, 3)))
     assert publisher.say(Cleared(), Stored((4,)))
@@ -254,9 +256,9 @@ def test_memory_is_bounded_whatever_the_hashes(seeds: list[int]) -> None:
         assert len(horizon) <= MAX_SAMPLED
 
 
-def test_a_large_cache_is_sampled_and_its_horizon_still_known() -> None:
-    horizon = CacheHorizon()
-    publisher = Publisher(horizon)
+def test_a_large_cache_is_sampled_and_its_horizon_still_known(
+    horizon: CacheHorizon, publisher: Publisher
+) -> None:
     hashes = [(number * 0x9E3779B97F4A7C15) % 2**64 for number in range(20_000)]
     for at in range(0, len(hashes), 100):
         publisher.say(Stored(tuple(hashes[at : at + 100])))

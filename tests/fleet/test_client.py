@@ -225,7 +225,7 @@ async def test_a_retry_goes_to_another_replica(fleet_of: Any, ask: Any) -> None:
 
 async def test_a_replica_that_refuses_is_skipped_silently(fleet_of: Any, ask: Any) -> None:
     async with fleet_of(2) as fakes:
-        await fakes.engine.client.start(60.0)
+        await fakes.up()
         fakes.change(0, faults=Faults((("503", 1.0),)))
         answers = await asyncio.gather(
             *(fakes.engine.complete(ask(number), timeout_s=60.0) for number in range(20))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,8 +22,12 @@ def fail(health: Health, times: int, now_s: float = 0.0) -> None:
         judge(health, now_s)
 
 
-def test_failures_shut_it_only_without_a_success_between_them() -> None:
-    health = Health(RULES)
+@pytest.fixture
+def health() -> Health:
+    return Health(RULES)
+
+
+def test_failures_shut_it_only_without_a_success_between_them(health: Health) -> None:
     fail(health, 2)
     health.succeeded(health.epoch, 0.0)
     fail(health, 2)
@@ -32,8 +37,7 @@ def test_failures_shut_it_only_without_a_success_between_them() -> None:
     assert not health.room(0)
 
 
-def test_a_passed_check_after_its_time_lets_one_request_through() -> None:
-    health = Health(RULES)
+def test_a_passed_check_after_its_time_lets_one_request_through(health: Health) -> None:
     fail(health, 3, now_s=10.0)
     health.probe_passed(10.5)
     assert not health.room(0), "it reported good health all the time"
@@ -43,8 +47,7 @@ def test_a_passed_check_after_its_time_lets_one_request_through() -> None:
     assert not health.room(1)
 
 
-def test_each_first_token_lets_one_more_in_until_there_is_no_limit() -> None:
-    health = Health(RULES)
+def test_each_first_token_lets_one_more_in_until_there_is_no_limit(health: Health) -> None:
     fail(health, 3)
     health.probe_passed(1.0)
     limits = []
@@ -56,8 +59,7 @@ def test_each_first_token_lets_one_more_in_until_there_is_no_limit() -> None:
     assert health.why == ""
 
 
-def test_it_is_left_alone_twice_as_long_each_time_it_fails_again() -> None:
-    health = Health(RULES)
+def test_it_is_left_alone_twice_as_long_each_time_it_fails_again(health: Health) -> None:
     now_s, waits = 0.0, []
     fail(health, 3)
     for _ in range(5):
@@ -69,8 +71,7 @@ def test_it_is_left_alone_twice_as_long_each_time_it_fails_again() -> None:
     assert waits == [1, 2, 4, 4, 4]
 
 
-def test_recovered_for_good_it_waits_as_at_first() -> None:
-    health = Health(RULES)
+def test_recovered_for_good_it_waits_as_at_first(health: Health) -> None:
     fail(health, 3)
     health.probe_passed(1.0)
     for _ in range(4):
@@ -79,8 +80,7 @@ def test_recovered_for_good_it_waits_as_at_first() -> None:
     assert health.until_s == 6.0
 
 
-def test_what_was_sent_before_it_was_shut_says_nothing_of_it_now() -> None:
-    health = Health(RULES)
+def test_what_was_sent_before_it_was_shut_says_nothing_of_it_now(health: Health) -> None:
     old = health.epoch
     fail(health, 3)
     health.probe_passed(1.0)
@@ -90,8 +90,7 @@ def test_what_was_sent_before_it_was_shut_says_nothing_of_it_now() -> None:
     assert health.limit == 1
 
 
-def test_missed_checks_shut_one_that_does_not_answer_requests_meanwhile() -> None:
-    health = Health(RULES)
+def test_missed_checks_shut_one_that_does_not_answer_requests_meanwhile(health: Health) -> None:
     health.check_failed("no answer", 0.0, 1.0)
     assert health.room(0)
     health.sign(1.5)
@@ -101,15 +100,13 @@ def test_missed_checks_shut_one_that_does_not_answer_requests_meanwhile() -> Non
     assert health.state == "shut"
 
 
-def test_after_a_failure_one_missed_check_is_enough() -> None:
-    health = Health(RULES)
+def test_after_a_failure_one_missed_check_is_enough(health: Health) -> None:
     fail(health, 1)
     health.check_failed("refused", 0.5, 0.6)
     assert health.state == "shut"
 
 
-def test_a_replica_that_asks_to_be_left_alone_is() -> None:
-    health = Health(RULES)
+def test_a_replica_that_asks_to_be_left_alone_is(health: Health) -> None:
     health.failed(health.epoch, "429", 0.0, at_least_s=3.0)
     judge(health, 0.0)
     assert (health.state, health.until_s) == ("shut", 3.0)
@@ -147,8 +144,7 @@ def test_it_always_comes_back_when_all_is_well_again(steps: list[tuple[str, floa
     assert health.limit == math.inf
 
 
-def test_one_that_joined_is_open_once_a_request_shows_that_it_works() -> None:
-    health = Health(RULES)
+def test_one_that_joined_is_open_once_a_request_shows_that_it_works(health: Health) -> None:
     health.start_slowly()
     assert health.room(0)
     assert not health.room(1)
@@ -156,8 +152,7 @@ def test_one_that_joined_is_open_once_a_request_shows_that_it_works() -> None:
     assert health.limit == math.inf
 
 
-def test_the_requests_of_one_source_never_shut_it() -> None:
-    health = Health(RULES)
+def test_the_requests_of_one_source_never_shut_it(health: Health) -> None:
     for _ in range(1000):
         health.failed(health.epoch, "cut off", 0.0, source="one key")
     assert health.suspicion is not None
@@ -168,8 +163,7 @@ def test_the_requests_of_one_source_never_shut_it() -> None:
     assert health.suspicion is None, "it takes three again"
 
 
-def test_one_that_asks_to_be_left_alone_is_not_shut() -> None:
-    health = Health(RULES)
+def test_one_that_asks_to_be_left_alone_is_not_shut(health: Health) -> None:
     health.refused("429")
     assert health.suspicion is not None
     health.confirm_suspicion(1.0)
@@ -188,8 +182,7 @@ def test_first_tokens_open_it_and_whole_answers_do_not_count_twice() -> None:
     assert health.limit == math.inf
 
 
-def test_one_that_is_alone_is_shut_after_many_more_failures() -> None:
-    health = Health(RULES)
+def test_one_that_is_alone_is_shut_after_many_more_failures(health: Health) -> None:
     for _ in range(RULES.failures_alone - 1):
         health.failed(health.epoch, "500", 0.0, alone=True)
         judge(health, 0.0)
@@ -225,23 +218,25 @@ class Asked:
         return self._progress.overdue(self, begun=self.begun, now_s=now_s, here_since_s=here_since_s)
 
 
-def test_while_the_replica_works_on_those_before_it_none_is_late() -> None:
-    progress = RequestProgress()
+@pytest.fixture
+def progress() -> RequestProgress:
+    return RequestProgress()
+
+
+def test_while_the_replica_works_on_those_before_it_none_is_late(progress: RequestProgress) -> None:
     requests = [Asked(progress) for _ in range(20)]
     for turn, request in enumerate(requests[:-1]):
         request.begin(50.0 * (turn + 1))
     assert requests[-1].overdue(50.0 * 19 + 59.0) == (0.0, False)
 
 
-def test_where_nothing_moves_at_all_the_replica_hangs() -> None:
-    progress = RequestProgress()
+def test_where_nothing_moves_at_all_the_replica_hangs(progress: RequestProgress) -> None:
     request = Asked(progress)
     assert request.overdue(60.0) == (0.0, False)
     assert request.overdue(61.0) == (61.0, True)
 
 
-def test_one_that_was_overtaken_could_have_begun_then() -> None:
-    progress = RequestProgress()
+def test_one_that_was_overtaken_could_have_begun_then(progress: RequestProgress) -> None:
     first, second = Asked(progress), Asked(progress, 1.0)
     second.begin(10.0)
     assert first.aside
@@ -251,8 +246,7 @@ def test_one_that_was_overtaken_could_have_begun_then() -> None:
     assert first.overdue(71.0) == (61.0, False), "it alone, though the replica works"
 
 
-def test_between_tokens_there_may_pass_as_long_again() -> None:
-    progress = RequestProgress()
+def test_between_tokens_there_may_pass_as_long_again(progress: RequestProgress) -> None:
     request = Asked(progress)
     request.begin(59.0)
     assert request.overdue(118.0) == (0.0, False)
@@ -260,8 +254,7 @@ def test_between_tokens_there_may_pass_as_long_again() -> None:
     assert request.overdue(177.0) == (0.0, False), "an answer that continues is never late"
 
 
-def test_limits_follow_what_answers_were_seen_to_take() -> None:
-    progress = RequestProgress()
+def test_limits_follow_what_answers_were_seen_to_take(progress: RequestProgress) -> None:
     slow = Asked(progress)
     slow.begin(50.0)
     progress.ended(slow)
@@ -270,29 +263,25 @@ def test_limits_follow_what_answers_were_seen_to_take() -> None:
     assert other.overdue(51.0 + PATIENCE * 50.0)[1]
 
 
-def test_what_was_given_up_gives_the_next_twice_as_long() -> None:
-    progress = RequestProgress()
+def test_what_was_given_up_gives_the_next_twice_as_long(progress: RequestProgress) -> None:
     assert Asked(progress).overdue(61.0)[0]
     after = Asked(progress, 61.0)
     assert after.overdue(61.0 + 121.0) == (0.0, False)
     assert after.overdue(61.0 + 123.0)[0]
 
 
-def test_time_for_which_this_process_was_held_up_does_not_count() -> None:
-    progress = RequestProgress()
+def test_time_for_which_this_process_was_held_up_does_not_count(progress: RequestProgress) -> None:
     request = Asked(progress)
     assert request.overdue(500.0, here_since_s=450.0) == (0.0, False)
 
 
-def test_silence_without_meaning_is_not_late() -> None:
-    progress = RequestProgress()
+def test_silence_without_meaning_is_not_late(progress: RequestProgress) -> None:
     request = Asked(progress)
     request.ignore_silence = True
     assert request.overdue(1e6) == (0.0, False)
 
 
-def test_those_that_wait_much_longer_than_any_did_do_not_keep_others_out() -> None:
-    progress = RequestProgress()
+def test_those_that_wait_much_longer_than_any_did_do_not_keep_others_out(progress: RequestProgress) -> None:
     quick = Asked(progress)
     quick.begin(0.5)
     progress.ended(quick)

@@ -29,20 +29,22 @@ def answer(refusals: Refusals, there: int, times: int, now_s: float) -> None:
         refusals.answered(there, now_s, now_s)
 
 
-def test_one_that_never_refuses_gets_as_many_as_there_are() -> None:
-    refusals = Refusals()
+@pytest.fixture
+def refusals() -> Refusals:
+    return Refusals()
+
+
+def test_one_that_never_refuses_gets_as_many_as_there_are(refusals: Refusals) -> None:
     answer(refusals, 64, 100, 1.0)
     assert refusals.most == math.inf
 
 
-def test_the_first_one_too_many_tells_how_many_it_takes() -> None:
-    refusals = Refusals()
+def test_the_first_one_too_many_tells_how_many_it_takes(refusals: Refusals) -> None:
     assert refusals.refused(4, 0.0, 0.1, 2.0) == "one too many"
     assert refusals.most == 4
 
 
-def test_simultaneous_refusals_count_as_one_try() -> None:
-    refusals = Refusals()
+def test_simultaneous_refusals_count_as_one_try(refusals: Refusals) -> None:
     for others in (7, 6, 5, 4):
         assert refusals.refused(others, 0.0, 0.1, 0.0) == "one too many"
     assert refusals.most == 4
@@ -58,8 +60,7 @@ def probe(refusals: Refusals, now_s: float) -> int:
     return answers
 
 
-def test_each_refusal_doubles_the_rounds_before_one_more_is_tried() -> None:
-    refusals = Refusals()
+def test_each_refusal_doubles_the_rounds_before_one_more_is_tried(refusals: Refusals) -> None:
     refusals.refused(4, 0.0, 0.1, 0.0)
     rounds = []
     for trial in range(8):
@@ -71,8 +72,7 @@ def test_each_refusal_doubles_the_rounds_before_one_more_is_tried() -> None:
     assert (rounds[0], rounds[-1]) == (2 * ROUNDS, MAX_ROUNDS)
 
 
-def test_where_one_more_is_welcome_another_one_follows_with_each_round() -> None:
-    refusals = Refusals()
+def test_where_one_more_is_welcome_another_one_follows_with_each_round(refusals: Refusals) -> None:
     refusals.refused(4, 0.0, 0.1, 0.0)
     for trial in range(4):
         probe(refusals, 1.0 + trial)
@@ -83,8 +83,7 @@ def test_where_one_more_is_welcome_another_one_follows_with_each_round() -> None
     assert probe(refusals, 10.0) == 2 * ROUNDS * 7, "and it starts again"
 
 
-def test_one_more_is_tried_only_when_full_and_after_retry_after() -> None:
-    refusals = Refusals()
+def test_one_more_is_tried_only_when_full_and_after_retry_after(refusals: Refusals) -> None:
     refusals.refused(4, 0.0, 0.1, 2.0)
     answer(refusals, 4, 1000, 2.0)
     answer(refusals, 3, 1000, 9.0)
@@ -93,8 +92,7 @@ def test_one_more_is_tried_only_when_full_and_after_retry_after() -> None:
     assert refusals.most == 5
 
 
-def test_what_was_sent_before_the_refusal_says_nothing_of_the_new_number() -> None:
-    refusals = Refusals()
+def test_what_was_sent_before_the_refusal_says_nothing_of_the_new_number(refusals: Refusals) -> None:
     refusals.refused(4, 0.0, 0.1, 0.0)
     for _ in range(100):
         refusals.answered(5, 0.0, 1.0)
@@ -164,16 +162,14 @@ def test_one_that_refuses_though_it_has_nothing_is_shut() -> None:
     assert proven(40).refused(0, 2.0, 2.1, 2.0) == "shut"
 
 
-def test_far_past_where_it_refused_it_is_forgotten() -> None:
-    refusals = Refusals()
+def test_far_past_where_it_refused_it_is_forgotten(refusals: Refusals) -> None:
     refusals.refused(4, 0.0, 0.1, 0.0)
     for _ in range(7):
         probe(refusals, 1.0)
     assert refusals.most == math.inf
 
 
-def test_as_many_refusals_of_fewer_have_another_reason() -> None:
-    refusals = Refusals()
+def test_as_many_refusals_of_fewer_have_another_reason(refusals: Refusals) -> None:
     now_s = 0.0
     while True:
         now_s += 1.0
@@ -247,8 +243,7 @@ def test_after_probes_passed_refusals_change_nothing_for_a_while() -> None:
     assert one.refusals.most == 4
 
 
-def test_a_new_limit_is_checked_and_one_that_is_found_again_is_not() -> None:
-    refusals = Refusals()
+def test_a_new_limit_is_checked_and_one_that_is_found_again_is_not(refusals: Refusals) -> None:
     refusals.refused(4, 0.0, 0.1, 0.0)
     assert not refusals.checked
     refusals.checked = True

@@ -26,8 +26,12 @@ def take(fleet: ReplicaTable, replica: int, demand: RoutingRequest, now_s: float
     return fleet.take(replica, demand, fleet.cached(demand), now_s)
 
 
-def test_unseen_first_token_empties_the_queue_and_teaches_nothing() -> None:
-    one = fleet()
+@pytest.fixture
+def one() -> ReplicaTable:
+    return fleet()
+
+
+def test_unseen_first_token_empties_the_queue_and_teaches_nothing(one: ReplicaTable) -> None:
     seen, unseen = take(one, 0, RoutingRequest(500), 0.0), take(one, 0, RoutingRequest(500), 0.0)
     one.first_token(seen, 0.5)
     one.assume_first_token(unseen, 60.0)
@@ -86,8 +90,7 @@ def test_counts_are_those_of_the_requests_in_flight(steps: list[tuple[int, int, 
         assert values.tolist() == pytest.approx([0, 0, 0], abs=1e-9)
 
 
-def test_a_queue_shrinks_while_it_is_worked_on() -> None:
-    one = fleet()
+def test_a_queue_shrinks_while_it_is_worked_on(one: ReplicaTable) -> None:
     first = take(one, 1, RoutingRequest(1000), 10.0)
     take(one, 1, RoutingRequest(500), 10.2)
     assert queue_s(one, 10.0).tolist() == pytest.approx([0, 1.5, 0])
@@ -96,16 +99,14 @@ def test_a_queue_shrinks_while_it_is_worked_on() -> None:
     assert queue_s(one, 11.1)[1] == pytest.approx(0.4)
 
 
-def test_a_replica_that_hangs_looks_worse_and_worse() -> None:
-    one = fleet()
+def test_a_replica_that_hangs_looks_worse_and_worse(one: ReplicaTable) -> None:
     take(one, 0, RoutingRequest(1000), 0.0)
     assert queue_s(one, 1.0)[0] == pytest.approx(0.0)
     assert queue_s(one, 3.0)[0] == pytest.approx(2.0)
     assert queue_s(one, 60.0)[0] == pytest.approx(59.0)
 
 
-def test_cached_tokens_cost_no_prefill() -> None:
-    one = fleet()
+def test_cached_tokens_cost_no_prefill(one: ReplicaTable) -> None:
     blocks = tuple(range(60))
     take(one, 2, RoutingRequest(1000, blocks), 0.0)
     demand = RoutingRequest(1000, (*blocks[:30], 777))
@@ -116,8 +117,7 @@ def test_cached_tokens_cost_no_prefill() -> None:
     assert one.cached(demand).tolist() == [0, 0, 0]
 
 
-def test_a_prompt_that_is_cached_as_a_whole_still_costs_a_token() -> None:
-    one = fleet()
+def test_a_prompt_that_is_cached_as_a_whole_still_costs_a_token(one: ReplicaTable) -> None:
     demand = RoutingRequest(32, (1, 2))
     take(one, 0, demand, 0.0)
     assert take(one, 0, demand, 0.0).uncached == 1.0
@@ -185,8 +185,7 @@ def test_the_length_of_a_step_is_that_of_the_slowest_tokens_lately() -> None:
     assert one.hold_s[0] == pytest.approx(0.02, rel=0.01)
 
 
-def test_reports_add_what_others_send_until_they_are_old() -> None:
-    one = fleet()
+def test_reports_add_what_others_send_until_they_are_old(one: ReplicaTable) -> None:
     mine = take(one, 1, RoutingRequest(100), 0.0)
     one.first_token(mine, 0.5)
     one.report(1, ReplicaLoad(1.0, running=5.0, waiting=3.0, kv_cache_usage=0.5))
@@ -212,8 +211,7 @@ def test_prompts_of_others_that_wait_lengthen_a_queue() -> None:
     )
 
 
-def test_a_report_without_numbers_says_nothing() -> None:
-    one = fleet()
+def test_a_report_without_numbers_says_nothing(one: ReplicaTable) -> None:
     one.report(0, ReplicaLoad(1.0))
     assert not np.concatenate([one.external, one.external_s, one.reported_kv]).any()
 

@@ -19,8 +19,8 @@ from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.errors import SettingError
 from forebay.fleet.autoscale.base import ScalingLimits, ServiceClass, Timings, Tokens
 from forebay.fleet.autoscale.demand import read_reports
+from forebay.fleet.autoscale.meter import COUNTED_S, TopicBacklog, TopicQueue, encode_backlog
 from forebay.fleet.autoscale.settings import ScalingLink, ScalingSettings
-from forebay.fleet.autoscale.topic_queue import COUNTED_S, TopicBacklog, TopicQueue, encode_backlog
 from forebay.fleet.client import FleetClient
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.disaggregated import engine_factory

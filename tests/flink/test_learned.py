@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from forebay.fleet.autoscale.memory import ScalingMemory, saved_ms
+from forebay.fleet.autoscale.learned import ScalingMemory, saved_ms
 from forebay.flink import infer as infer_module
 from forebay.flink.metrics import (
     SCALING_NAME,

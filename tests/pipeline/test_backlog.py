@@ -18,7 +18,7 @@ from tests.harness.clock import ManualClock
 
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused
 from forebay.errors import LaunchError
-from forebay.fleet.autoscale.topic_queue import TopicBacklog, decode_backlog
+from forebay.fleet.autoscale.meter import TopicBacklog, decode_backlog
 from forebay.pipeline import backlog as module
 from forebay.pipeline.backlog import (
     MAX_AT_ONCE,

@@ -14,7 +14,7 @@ from tests.harness.operators import complete_checkpoint
 from forebay.connectors.files.sink import GrowingSinks
 from forebay.engine.replica import ServedModel
 from forebay.errors import LaunchError, PipelineFailed, SettingError
-from forebay.fleet.autoscale.topic_queue import TopicBacklog
+from forebay.fleet.autoscale.meter import TopicBacklog
 from forebay.fleet.discovery import FixedReplicas
 from forebay.flink.job import Checkpoints
 from forebay.flink.metrics import NOTHING_READ_MS

@@ -17,10 +17,9 @@ from forebay.engine.launch import LocalPlaces
 from forebay.fleet.autoscale.base import ScalingLimits, ServiceClass, Timings, Tokens
 from forebay.fleet.autoscale.demand import FRESH_S, GONE_S, SUFFIX, encode_demand, report_name
 from forebay.fleet.autoscale.forecast import SLOTS
-from forebay.fleet.autoscale.memory import KEEP_S
-from forebay.fleet.autoscale.meter import DemandReport, WaitingRecords
+from forebay.fleet.autoscale.learned import KEEP_S
+from forebay.fleet.autoscale.meter import COUNTED_S, DemandReport, TopicBacklog, WaitingRecords
 from forebay.fleet.autoscale.settings import ScalingSettings
-from forebay.fleet.autoscale.topic_queue import COUNTED_S, TopicBacklog
 from forebay.pipeline import scaling_record
 from forebay.pipeline.scaled_engine import SILENT_S, ScaledEngine
 from forebay.pipeline.scaling_record import COURSE, LEARNED, read_course

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.fleet.autoscale.topic_queue import TopicBacklog
+from forebay.fleet.autoscale.meter import TopicBacklog
 from forebay.pipeline.snapshot import OVER_S, Snapshot, Throughput
 
 

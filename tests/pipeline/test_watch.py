@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.harness.clock import ManualClock
 
-from forebay.fleet.autoscale.topic_queue import TopicBacklog
+from forebay.fleet.autoscale.meter import TopicBacklog
 from forebay.flink.job import Checkpoints
 from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.pipeline import watch as module

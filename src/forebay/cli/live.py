@@ -12,7 +12,7 @@ from rich.text import Text
 
 from forebay.cli.output import say, shows_text, write_json
 from forebay.connectors.event_time import SUSPECT_TIMES
-from forebay.fleet.autoscale.topic_queue import TopicBacklog
+from forebay.fleet.autoscale.meter import TopicBacklog
 from forebay.pipeline.snapshot import Scaling, Snapshot, Throughput, span
 from forebay.untrusted_text import counted, replace_controls
 

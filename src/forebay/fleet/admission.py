@@ -122,14 +122,11 @@ class Admission(Generic[Item]):
 
     A replica has room while its queued prefill is shorter than one of its steps (`ReplicaTable.hold_s`), or
     while fewer requests wait for a first token than it works on together (`prefill_slots`); never for more
-    than `window`. Whatever it reports, it has room for one of our requests: a wrong report cannot stop the
-    stream.
+    than `window`. It always has room for one: a wrong report cannot stop the stream.
 
-    Order: due time, priority, arrival. A tenant's requests are due later the more of them wait. Those that
-    cannot be in time wait until nothing else can be sent, unless they keep their place.
-
-    A request whose best replica is full waits for it and counts as queued work there. So only as many wait
-    for a cached prefix as it is worth.
+    Order: due time, priority, arrival. A tenant's requests are due later the more of them wait. Late ones
+    wait until nothing else can be sent, unless they keep their place. A request whose best replica is full
+    waits for it and counts as queued work there, so only as many wait for a cached prefix as it is worth.
     """
 
     def __init__(self, fleet: ReplicaTable) -> None:

@@ -1,8 +1,8 @@
 """The subscription to a replica's KV-cache events: its address, and a subscriber's side of ZeroMQ's wire
-protocol in bounded memory (ZMTP 3.0, https://rfc.zeromq.org/spec/23).
+protocol (ZMTP 3.0, https://rfc.zeromq.org/spec/23).
 
 libzmq collects all frames of a message before it delivers the first one, and bounds only each frame: one
-message without end takes all memory. So it cannot be used with publishers that are not trusted with that.
+message without end takes all memory.
 """
 
 from __future__ import annotations

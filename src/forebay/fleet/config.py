@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -68,43 +69,25 @@ def _by_url(value: Any) -> Any:
     return {"url": value} if isinstance(value, str | list) else value
 
 
-def _policy(name: str) -> str:
-    try:
-        make_policy(name)
-    except SettingError as error:
-        raise wrong(str(error).removeprefix("policy: ")) from None
-    return name
+def _checked(check: Callable[[str], object], prefix: str) -> AfterValidator:
+    """A validator that raises the `SettingError` of `check` without its prefix: the key is named already."""
 
+    def checked(text: str) -> str:
+        try:
+            check(text)
+        except SettingError as error:
+            raise wrong(str(error).removeprefix(prefix)) from None
+        return text
 
-def _kv_events(form: str) -> str:
-    try:
-        return check_form(form)
-    except SettingError as error:
-        raise wrong(str(error).removeprefix("kv_events: ")) from None
-
-
-def _ray(text: str) -> str:
-    try:
-        RayPlace.parse(text)
-    except SettingError as error:
-        raise wrong(str(error).removeprefix("ray: ")) from None
-    return text
-
-
-def _service(text: str) -> str:
-    try:
-        ServiceName.parse(text)
-    except SettingError as error:
-        raise wrong(str(error).removeprefix("kubernetes: ")) from None
-    return text
+    return AfterValidator(checked)
 
 
 Urls = Annotated[tuple[HttpUrl, ...], BeforeValidator(_listed), Field(max_length=MAX_REPLICAS)]
 ByUrl = BeforeValidator(_by_url)
-Routing = Annotated[str, AfterValidator(_policy)]
-KvEvents = Annotated[str, AfterValidator(_kv_events)]
-KubernetesService = Annotated[str, AfterValidator(_service)]
-RayApplication = Annotated[str, AfterValidator(_ray)]
+Routing = Annotated[str, _checked(make_policy, "policy: ")]
+KvEvents = Annotated[str, _checked(check_form, "kv_events: ")]
+KubernetesService = Annotated[str, _checked(ServiceName.parse, "kubernetes: ")]
+RayApplication = Annotated[str, _checked(RayPlace.parse, "ray: ")]
 
 
 PLACES = ("url", "file", "dns", "kubernetes", "ray")

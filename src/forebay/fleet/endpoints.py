@@ -1,9 +1,8 @@
 """The replicas that a cluster reports: behind a Kubernetes Service, or of a fleet on Ray.
 
-The Kubernetes API reports changes at once: a replica joins when its pod is ready and leaves when it begins to
-stop, before DNS shows it. Ray's dashboard is asked twice a second, once per process; while Serve reports only
-some replicas, the last list stays. If the dashboard's name has several addresses, each is a cluster with a
-part of the fleet, for example while a new one replaces an old one.
+The Kubernetes API reports changes at once, before DNS does. Ray's dashboard is asked twice a second, once per
+process; while Serve reports only some replicas, the last list stays. If the dashboard's name has several
+addresses, each is a cluster with a part of the fleet, for example while a new one replaces an old one.
 """
 
 from __future__ import annotations

@@ -141,8 +141,7 @@ class FleetEngine:
 
     `Unreachable`, `Overloaded`, `RateLimited`, `Unauthorized` and `ModelNotFound` are raised once every
     replica has failed this way, other errors at once. Requests wait for room in order of `due_s` or else
-    their deadlines, then `priority`. Their deadline does not count meanwhile, unless no replica works.
-    Requests of one `session` share room fairly with others.
+    their deadlines, then `priority`; their deadline counts meanwhile only if no replica works.
     """
 
     def __init__(

@@ -27,16 +27,14 @@ class Refusals:
     """How many requests a replica takes that refuses some. Times are passed in.
 
     The first refusal sets the limit to the number there. After some rounds of answers one more is tried, and
-    another after each round (additive increase: Chiu and Jain, 1989). If one is refused, the next is tried
-    after twice as many rounds (exponential backoff), so refusals become rare.
-
-    A single refusal below a proven number is ignored. A quarter of refusals lowers the limit, at most to half
-    of the first one: then the replica refuses for another reason, such as a dead server behind a proxy, and
-    for a minute refusals change nothing.
+    another after each round (additive increase: Chiu and Jain, 1989); if it is refused, the next after twice
+    as many rounds. A single refusal below a proven number is ignored. A quarter of refusals lowers the limit,
+    at most to half of the first one: then the replica refuses for another reason, such as a dead server
+    behind a proxy, and for a minute refusals change nothing.
 
     Requests have sources, such as a client of the gateway. What only one source's requests are refused may be
-    their own fault: without a limit, refusals below the number of requests at which other sources got answers
-    are ignored as well, until another source is refused.
+    their own fault: if there is no limit, those below the number at which other sources got answers are
+    ignored, until another source is refused, or none of them has got an answer during `CALLS` refusals.
     """
 
     def __init__(self, seen: int = 0, ignored_until_s: float = -math.inf) -> None:

@@ -15,12 +15,10 @@ from forebay.clock import Clock
 from forebay.engine.failures import Redactor
 from forebay.errors import EngineError, SettingError
 from forebay.fleet.autoscale.demand import StreamDemand, encode_demand, report_name
-from forebay.fleet.autoscale.learned import ClassMix
+from forebay.fleet.autoscale.learned import KEEP_S, ClassMix, ScalingMemory
 from forebay.fleet.autoscale.loop import PublishedReplicas, ScalingLoop, StepLog
-from forebay.fleet.autoscale.memory import KEEP_S, ScalingMemory, holds_for, memory_of
-from forebay.fleet.autoscale.meter import DemandMeter, DemandReport
-from forebay.fleet.autoscale.settings import ScalingLink
-from forebay.fleet.autoscale.topic_queue import TopicQueue, decode_backlog
+from forebay.fleet.autoscale.meter import DemandMeter, DemandReport, TopicQueue, decode_backlog
+from forebay.fleet.autoscale.settings import ScalingLink, holds_for, memory_of
 from forebay.fleet.client import FleetClient
 from forebay.fleet.disaggregated import TwoClients
 from forebay.flink.keying import EventClasses

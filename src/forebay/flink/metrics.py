@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
-from forebay.fleet.autoscale.memory import saved_ms
+from forebay.fleet.autoscale.learned import saved_ms
 from forebay.records import Completion, KvHandover
 from forebay.stateful.machine import Store
 

@@ -16,7 +16,7 @@ from forebay.connectors.kafka.admin import KafkaRefused, Place, kafka_admin
 from forebay.connectors.kafka.lag import LagProbe, is_place
 from forebay.connectors.kafka.settings import KafkaSource
 from forebay.errors import LaunchError
-from forebay.fleet.autoscale.topic_queue import TopicBacklog, encode_backlog
+from forebay.fleet.autoscale.meter import TopicBacklog, encode_backlog
 from forebay.flink.job import RunningJob
 from forebay.pipeline.snapshot import Snapshot, counted
 from forebay.pipeline.spec import PipelineSpec

@@ -26,9 +26,8 @@ from forebay.fleet.autoscale.demand import (
 )
 from forebay.fleet.autoscale.learned import ClassMix
 from forebay.fleet.autoscale.loop import ScalingLoop, ScalingStep
-from forebay.fleet.autoscale.memory import memory_of
-from forebay.fleet.autoscale.settings import ScalingLink, ScalingSettings
-from forebay.fleet.autoscale.topic_queue import TopicBacklog, TopicQueue
+from forebay.fleet.autoscale.meter import TopicBacklog, TopicQueue
+from forebay.fleet.autoscale.settings import ScalingLink, ScalingSettings, memory_of
 from forebay.fleet.discovery import ScaledReplicas
 from forebay.pipeline.inference import Served, context_need
 from forebay.pipeline.local_replicas import LocalReplicas, has_drained, is_idle

@@ -15,8 +15,8 @@ import orjson
 from forebay.errors import SettingError
 from forebay.files import MAX_STATE_BYTES, private_folder, read_bytes, read_stamp, write_atomic, write_stamp
 from forebay.fleet.autoscale.base import Tokens
+from forebay.fleet.autoscale.learned import KEEP_S, ScalingMemory
 from forebay.fleet.autoscale.loop import ScalingStep
-from forebay.fleet.autoscale.memory import KEEP_S, ScalingMemory
 from forebay.pages.charts import Line, time_figure
 from forebay.pages.picture import Picture
 from forebay.processes import birth_s, is_same, pid_space

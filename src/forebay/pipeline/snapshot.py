@@ -9,7 +9,7 @@ from typing import Any
 
 from forebay.clock import Clock, SystemClock
 from forebay.errors import TooLargeForSink
-from forebay.fleet.autoscale.topic_queue import TopicBacklog
+from forebay.fleet.autoscale.meter import TopicBacklog
 from forebay.flink.metrics import FAILED as FAILED_PREFIX
 from forebay.flink.metrics import KV_COUNTERS, READ, READ_PPM, REPLACED_FILES, REPLICAS, TOO_LARGE
 

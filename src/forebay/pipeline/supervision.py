@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from forebay.clock import Clock, SystemClock
 from forebay.engine.launch import LocalReplica
 from forebay.errors import LaunchError, PipelineFailed
-from forebay.fleet.autoscale.topic_queue import TopicBacklog
+from forebay.fleet.autoscale.meter import TopicBacklog
 from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.pipeline.messages import JobStatus
 from forebay.pipeline.snapshot import Scaling, Snapshot

@@ -17,7 +17,7 @@ from forebay.connectors.files.source import ReplaySpeed
 from forebay.connectors.kafka.admin import KafkaAway
 from forebay.connectors.kafka.cluster import KafkaCluster
 from forebay.connectors.kafka.settings import KafkaSink, KafkaSource
-from forebay.fleet.autoscale.topic_queue import TopicBacklog
+from forebay.fleet.autoscale.meter import TopicBacklog
 from forebay.pipeline.snapshot import Snapshot
 from forebay.testing.waiting import wait_until
 

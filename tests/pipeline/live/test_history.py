@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forebay.fleet.autoscale.topic_queue import TopicBacklog
+from forebay.fleet.autoscale.meter import TopicBacklog
 from forebay.pipeline.live.history import MAX_POINTS, History, duration
 from forebay.pipeline.snapshot import Snapshot
 

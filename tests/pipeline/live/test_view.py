@@ -10,7 +10,7 @@ from tests.harness.clock import ManualClock
 from tests.pages.documents import ATTACKS, seen
 from tests.pipeline.live.runs import Run, letter, result, trend
 
-from forebay.fleet.autoscale.topic_queue import TopicBacklog
+from forebay.fleet.autoscale.meter import TopicBacklog
 from forebay.pipeline.live.view import SHOWN_RESULTS, VIEW_SHARE, LivePage
 from forebay.pipeline.snapshot import CheckpointStats, Snapshot
 

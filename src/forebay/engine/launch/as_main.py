@@ -1,11 +1,8 @@
 """Run a module as the main program in the engine's environment, and end its child processes with it.
 
-The workers of a killed server would keep the machine's memory and wait without end. So the kernel kills each
-process that the module forks, or starts with multiprocessing, when its parent dies. (multiprocessing imports
-its parent's main program, this file, first. Its tracker of shared memory starts in another way and stays
-until it has cleaned up.)
-
-Imports the standard library only: the engine's environment has no Forebay.
+The workers of a killed server would keep the machine's memory. So the kernel kills each process that the
+module forks, or starts with multiprocessing (which imports this file, its parent's main program, first), when
+its parent dies. Imports the standard library only: the engine's environment has no Forebay.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """How a replica is started, and its share of the machine: its cores, memory and threads.
 
-Threads that compute one product wait for each other thousands of times a second. If one has lost its core to
-another program, spinning threads take the cores that it needs, and sleeping ones are slow to wake. Measured
-(docs/how-to/engine.md): Intel's OpenMP runtime, whose threads here spin for at most a millisecond and yield
-meanwhile, not bound to cores, is close to the fastest, idle and busy.
+Threads that compute one product wait for each other thousands of times a second. Measured
+(docs/how-to/engine.md): Intel's OpenMP runtime, whose threads here spin for at most a millisecond, not bound
+to cores, is close to the fastest, idle and busy.
 """
 
 from __future__ import annotations

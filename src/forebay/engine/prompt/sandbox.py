@@ -10,7 +10,7 @@ Three checks, each an allow-list:
   a JSON object or a field of `loop`, never a Python attribute. A value is always a JSON value, `loop` or
   undefined.
 - **Work.** Every operator, comparison of lists, literal list, slice and iteration is charged to the
-  rendering's budget (`budget.Budgeted`).
+  rendering's budget (`rendering.Budgeted`).
 """
 
 from __future__ import annotations

@@ -57,22 +57,13 @@ class Backlog:
 class Signals:
     """The state of the stream and its replicas at one moment.
 
-    Attributes:
-        now_s: The moment, on a monotonic clock.
-        ready: Replicas that take requests.
-        starting: Seconds since the start of each booting replica.
-        draining: Replicas that finish their requests and take no new ones.
-        booted_s: Durations of boots that ended since the last signals, in seconds.
-        backlog: Work that waits in Flink, by due time.
-        arrived: Arrivals since the last signals, by class of service.
-        running: Requests that replicas work on.
-        running_tokens: Tokens in the batches of all replicas: their requests' part of the KV cache.
-        kv_usage: Share of the ready replicas' KV cache in use, from 0 to 1.
-        age_s: Age of these signals, in seconds.
-        wall_s: The same moment by the wall clock, in seconds since 1970, which may jump; None: use `now_s`.
-            Gives the time of day: days have 86,400 s and begin at midnight UTC.
-        silent: Subtasks that stopped reporting and may still have work; their last report counts.
-        asked: Number of replicas requested last, if others share them and request more; None: `replicas`.
+    `now_s` is monotonic; `wall_s` is the same moment by the wall clock, which may jump and gives the time of
+    day (None: use `now_s`). `starting`: seconds since the start of each booting replica; `booted_s`:
+    durations of boots that ended since the last signals; `draining` replicas take no new requests. `backlog`
+    waits in Flink; `arrived` since the last signals, by class of service. `running` requests are at replicas,
+    with `running_tokens` in their KV caches, of which the share `kv_usage` is used. `age_s`: age of these
+    signals. `silent`: subtasks that stopped reporting; their last report counts. `asked`: number of replicas
+    requested last, if others share them and request more; None: `replicas`.
     """
 
     now_s: float

@@ -6,8 +6,8 @@ replicas do n · d of work in that time. The decision is the smallest n that is 
 
     n = max over d of (waiting, due within d + arrivals until d - slo_s) / d
 
-So short peaks are spread over the time that the SLO allows. Arrivals are forecast, with a margin by the
-forecast's past errors. An idle replica goes when it was not needed for as long as another start would cost.
+Arrivals are forecast, with a margin by the forecast's past errors. An idle replica goes when it was not
+needed for as long as another start would cost.
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ from forebay.files import read_bytes
 from forebay.fleet.autoscale.base import Backlog, Tokens
 from forebay.fleet.autoscale.learned import ClassMix, LearnedSpeed
 from forebay.fleet.autoscale.loop import Demand
-from forebay.fleet.autoscale.meter import DemandReport
-from forebay.fleet.autoscale.topic_queue import StandingRecords
+from forebay.fleet.autoscale.meter import DemandReport, StandingRecords
 
 FRESH_S = 10.0
 """An older report is that of a subtask that hangs or was killed: it is silent."""
@@ -66,10 +65,10 @@ class StreamDemand:
     Arrivals are the growth of the reports' totals. A silent subtask counts with its last report until that is
     removed or `GONE_S` old. `speed` learns from finished work, given the number of `ready` replicas.
 
-    `queued` returns the requests that wait in front of the subtasks, as in a topic (None: unknown). They are
-    due one SLO from now; `mix` divides them among classes. The first of them came earlier and are not counted
-    as arrivals. A request that leaves the queue arrives in a subtask, and both report it at different
-    moments: what has left is subtracted from arrivals within `GONE_S`, or until the next report.
+    `queued` returns the requests in front of the subtasks, as in a topic (None: unknown). They are due one
+    SLO from now; `mix` divides them among classes. A request that leaves the queue arrives in a subtask, and
+    both report it at different moments: what has left is subtracted from arrivals within `GONE_S`, or until
+    the next report.
     """
 
     def __init__(

@@ -2,8 +2,7 @@
 
 Four simple forecasts run in parallel: the present level continues, the load returns to its mean of 20
 minutes, the trend continues for a while, and the level changes as it did at this time of earlier days. The
-one with the smallest recent error wins; its errors give the margin above it. A library for time series would
-fit longer and smoother series better, but needs SciPy and more.
+one with the smallest recent error wins; its errors give the margin above it.
 """
 
 from __future__ import annotations

@@ -192,10 +192,9 @@ class PublishedReplicas:
     """A `ReplicaOwner` that passes the wanted number to `publish` and sees only how many replicas are
     `ready`.
 
-    Wanted replicas that are not ready count as starting since the decision that requested them. One that
-    takes several times the known boot (at first `boot_s`) does not count until it is ready: the platform may
-    have no room for it. There may be more replicas than were requested here, as for a gateway that shares
-    them.
+    Wanted replicas that are not ready count as starting since the decision that requested them, but not for
+    longer than several known boots (at first `boot_s`): the platform may have no room. There may be more than
+    were requested here, as for a gateway that shares them.
     """
 
     def __init__(self, ready: Callable[[], int], publish: Callable[[int], None], boot_s: float) -> None:

@@ -3,7 +3,7 @@ pools."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -19,7 +19,7 @@ from forebay.fleet.autoscale.base import (
     Timings,
 )
 from forebay.fleet.autoscale.deadline import DeadlinePolicy
-from forebay.fleet.autoscale.learned import LearnedSpeed
+from forebay.fleet.autoscale.learned import LearnedSpeed, ScalingMemory
 from forebay.fleet.autoscale.proportional import BatchedTokens, KvCacheUse, PlannedCapacity, QueueLength
 from forebay.registry import Registry, described
 
@@ -117,6 +117,19 @@ class ScalingLink:
     @property
     def record_tokens(self) -> float:
         return self.settings.answer_tokens if self.asks_each else 0.0
+
+
+def memory_of(
+    settings: ScalingSettings, model: str, parts: Mapping[str, object], policy: ScalingPolicy, speed: Speed
+) -> ScalingMemory:
+    return ScalingMemory(
+        holds_for(settings, model), {"speed": speed, f"policy {settings.policy}": policy, **parts}
+    )
+
+
+def holds_for(settings: ScalingSettings, model: str) -> dict[str, str | float]:
+    """Learned numbers are valid for replicas of this model, relative to the assumed speed."""
+    return {"model": model, "prompt_s": settings.speed.prompt_s, "output_s": settings.speed.output_s}
 
 
 @dataclass(frozen=True, slots=True)

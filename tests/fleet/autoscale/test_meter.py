@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from forebay.errors import SettingError
 from forebay.fleet.autoscale.base import Tokens
-from forebay.fleet.autoscale.topic_queue import (
+from forebay.fleet.autoscale.meter import (
     COUNTED_S,
     STANDS_S,
     RecordCost,
