@@ -44,7 +44,7 @@ def test_settings_reach_the_detectors() -> None:
         ({"type": "trends"}, {"assignments": {"type": "jsonl", "path": "a"}}, "assignments: expected none"),
         (
             {"type": "topics"},
-            {"assignments": {"type": "jsonl", "path": "out"}},
+            {"assignments": {"type": "jsonl", "path": "/out"}},
             "assignments.path: expected a directory apart from sink.path",
         ),
         ({"type": "topics", "embeddings": "bert"}, {}, "expected 'minilm' or 'words'"),
