@@ -11,7 +11,7 @@ import orjson
 
 from benchmarks.tally import NUMBER, Tally
 from forebay.apps.sessions import Sessions
-from forebay.apps.summaries.settings import Summaries
+from forebay.apps.summaries.settings import SummarySpec
 from forebay.records import Message, Request, Usage
 from forebay.testing.answers import answer_to, request_text, tokens
 from forebay.testing.stateful import Machine
@@ -79,7 +79,7 @@ def chatter(count: int, seed: int, *, size_s: float) -> Iterator[dict[str, Any]]
         }
 
 
-def expected_summaries(events: Sequence[dict[str, Any]], settings: Summaries) -> dict[Window, Any]:
+def expected_summaries(events: Sequence[dict[str, Any]], settings: SummarySpec) -> dict[Window, Any]:
     """The summary of each window from a scripted replica in a run without kills."""
     machine = Machine(settings.program(event_time=True), wall_ms=BEGIN_MS + 10**9)
     for event in events:

@@ -111,7 +111,7 @@ class TrendsJob:
 class TopicsJob:
     """A new subject every forty texts; texts are compared by their words."""
 
-    settings: topics.Topics = field(default_factory=lambda: topics.Topics(embeddings="words"))
+    settings: topics.TopicsSpec = field(default_factory=lambda: topics.TopicsSpec(embeddings="words"))
     in_order = True
     events_a_call = 1
     events_per_kill = 3000

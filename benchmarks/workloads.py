@@ -18,10 +18,10 @@ from benchmarks.expected_events import TopicsJob, TrendsJob
 from benchmarks.killable import PROMPT, KillableEngine
 from benchmarks.tally import NUMBER, Tally, compare
 from forebay.apps.sessions import Sessions
-from forebay.apps.summaries.settings import Summaries
+from forebay.apps.summaries.settings import SummarySpec
 
 SubjectKind = Literal["main", "sessions", "summary", "topics", "trends"]
-RECOVERY_SUMMARIES = Summaries(
+RECOVERY_SUMMARIES = SummarySpec(
     author="who",
     size_s=60.0,
     lead_s=5.0,
@@ -144,7 +144,7 @@ class SummaryJob:
     Windows are counted: each must have the summary of a run without kills.
     """
 
-    settings: Summaries = field(default_factory=lambda: RECOVERY_SUMMARIES)
+    settings: SummarySpec = field(default_factory=lambda: RECOVERY_SUMMARIES)
     in_order = False
     events_a_call = 3
     events_per_kill = None
@@ -155,8 +155,8 @@ class SummaryJob:
     def document(self) -> dict[str, Any]:
         changed = {
             name: getattr(self.settings, name)
-            for name in self.settings.__dataclass_fields__
-            if getattr(self.settings, name) != getattr(Summaries(), name)
+            for name in SummarySpec.model_fields
+            if getattr(self.settings, name) != getattr(SummarySpec(), name)
         }
         return {
             "application": {"type": "summary", **changed},

@@ -33,7 +33,7 @@ TREND = {
     "kind": "born", "trend": 0, "name": "storm", "terms": ["storm"], "time_ms": 1, "onset_ms": 1,
     "peak_ms": 1, "rate_per_s": 2.5, "base_per_s": 0.1, "into": None, "texts": [],
 }  # fmt: skip
-TOPIC = {"kind": "label", "topic": "0", "of": "born", "label": "l", "about": "a", "time_ms": 1}
+TOPIC = {"kind": "born", "topic": "0", "size": 8, "into": None, "score": 0.0, "texts": [], "time_ms": 1}
 READERS: dict[str, Callable[[], object]] = {
     "summaries": lambda: "Reinstalling helped." in summaries_page([line(SUMMARY.to_json())]),
     "trends": lambda: read_trends([line(TREND)]),

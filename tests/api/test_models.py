@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 import forebay as fb
 from forebay.api import inference
 from forebay.api.models import AnswerModel, ReadResult
-from forebay.apps.summaries.settings import Summaries
+from forebay.apps.summaries.settings import SummarySpec
 from forebay.codec import encode
 from forebay.errors import InvalidAnswer, PipelineFailed, SettingError
 from forebay.flink.metrics import InferenceCounters
@@ -203,6 +203,6 @@ def test_a_context_that_is_too_short_stops_the_start() -> None:
             ask = fb.Inference(replica.url, model=model, sampling=fb.Sampling(max_tokens=2048))
             with pytest.raises(SettingError, match=r"^sampling\.max_tokens: the answer with its prompt"):
                 ask.served_model()
-            need = Summaries().context_need(128)
+            need = SummarySpec().context_need(128)
             with pytest.raises(SettingError, match="takes up to 6,550 tokens of context, and the model"):
                 fb.Inference(replica.url, model=model).served_model(need)

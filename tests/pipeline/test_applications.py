@@ -28,7 +28,7 @@ def test_settings_reach_the_detectors() -> None:
         {"type": "trends", "late_s": 9.0, "least_ratio": 3.0, "labels": False}
     ).application.settings()
     assert (found.late_s, found.find.least_ratio, found.labels) == (9.0, 3.0, False)
-    found = spec({"type": "topics", "birth_texts": 3, "embeddings": "words"}).application.settings()
+    found = spec({"type": "topics", "birth_texts": 3, "embeddings": "words"}).application
     assert (found.find.birth_texts, found.embeddings) == (3, "words")
 
 
@@ -44,7 +44,7 @@ def test_settings_reach_the_detectors() -> None:
         ({"type": "trends"}, {"assignments": {"type": "jsonl", "path": "a"}}, "assignments: expected none"),
         (
             {"type": "topics"},
-            {"assignments": {"type": "jsonl", "path": "out"}},
+            {"assignments": {"type": "jsonl", "path": "/out"}},
             "assignments.path: expected a directory apart from sink.path",
         ),
         ({"type": "topics", "embeddings": "bert"}, {}, "expected 'minilm' or 'words'"),
@@ -89,5 +89,5 @@ def test_ready_pipelines(name: str, tmp_path: Path) -> None:
     found = preset_spec(name, options, ["application.labels=false"])
     assert found.application is not None
     assert found.application.type == name
-    assert found.application.settings().labels is False  # type: ignore[union-attr]
+    assert found.application.labels is False  # type: ignore[attr-defined]
     assert found.directories()["sink.path"] == str(tmp_path / "out" / "results")

@@ -84,8 +84,10 @@ def test_the_graph_has_parallelism_shards_and_capacity() -> None:
 def test_the_graph_of_an_application_without_a_model_has_none() -> None:
     application = {"type": "topics", "labels": False, "embeddings": "words"}
     found = names(prompt=None, application=application, event_time={})
-    assert [name for name, *_ in found] == ["source", "topics", "sink", "dead_letters"]
-    assert found[-1] == ("dead_letters", 1, None, None, "topics")
+    assert [name for name, *_ in found] == ["source", "topics", "sink", "dead_letters", "assignments"]
+    assert found[-2] == ("dead_letters", 1, None, None, "topics")
+    asked = names(prompt=None, application={**application, "labels": True})
+    assert asked[-1] == ("assignments", 1, None, None, "topics")
 
 
 SETTINGS = Settings(home=Path("/home"), python=Path())

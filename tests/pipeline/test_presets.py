@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from forebay.apps.sessions import Sessions
-from forebay.apps.summaries.settings import Summaries
+from forebay.apps.summaries.settings import SummarySpec
 from forebay.cli import application
 from forebay.errors import SettingError
 from forebay.pipeline.load import ApplicationOptions, preset_spec
@@ -137,7 +137,7 @@ def test_summaries_need_a_key_and_event_time(file: Path, tmp_path: Path) -> None
         "summary", ApplicationOptions(str(file), tmp_path, time="at"), ["application.window=session"]
     )
     assert spec.application is not None
-    assert spec.application.settings() == Summaries(window="session")
+    assert spec.application == SummarySpec(window="session")
     assert (spec.key, spec.event_time is not None) == ("{{ channel }}", True)
     for wrong, said in (
         ("event_time=null", "event_time"),

@@ -181,7 +181,7 @@ def topics(
     chosen = _settings(TopicsSpec, "topics", settings)
     parts = _options(inference, key=key, id=id, shards=shards, parallelism=parallelism, name=name)
     records = encoded_events(stream, to_event, "topics")
-    given = topics_graph.topics(chosen.settings(), records, parts, embedder)
+    given = topics_graph.topics(chosen, records, parts, embedder)
     assert given.assignments is not None
     plain = outputs(given, None)
     return TopicOutputs(plain.results, plain.dead_letters, ObjectStream(given.assignments, Result))
@@ -221,7 +221,7 @@ def summaries(
     ...     sorted({result.key for result in results})
     ['chat', 'email', 'phone']
     """
-    chosen = _settings(SummarySpec, "summaries", settings).settings()
+    chosen = _settings(SummarySpec, "summaries", settings)
     return _stateful(
         stream,
         inference,

@@ -132,8 +132,10 @@ def stages_of(spec: PipelineSpec, engine: Sequence[str] = ()) -> list[JobStep]:
             what = f"{application.type}, asks {what}"
         stages.append(JobStep("infer", what, spec.parallelism, spec.shards, spec.capacity, stages[-1].name))
         written = "infer", spec.parallelism
-    after, many = written
     for name, sink in spec.sinks().items():
+        after, many = written
+        if name == "assignments" and application is not None:
+            after, many = application.type, min(spec.parallelism, application.finding_shards(spec.shards))
         stages.append(JobStep(name, sink.summary(), sink.subtasks or many, after=after))
     return stages
 

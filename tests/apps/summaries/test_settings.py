@@ -10,15 +10,16 @@ import pytest
 from benchmarks.conversations import BEGIN_MS, chatter, expected_summaries, summary_tally
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from forebay.apps.summaries.settings import MAX_CHAIN, Summaries
+from forebay.apps.summaries.settings import MAX_CHAIN, SummarySpec
 from forebay.errors import SettingError
 from forebay.records import Request, Usage
 from forebay.stateful.key_states import KeyLimits
 from forebay.testing.answers import answer_to, request_text, tokens
 from forebay.testing.stateful import Machine
 
-SMALL = Summaries(
+SMALL = SummarySpec(
     author="who", size_s=60.0, lead_s=5.0, chunk_tokens=200, partial_tokens=60, summary_tokens=120, fan_in=2
 )
 EVENTS = list(chatter(300, 1, size_s=60.0))
@@ -67,7 +68,7 @@ def test_kills_and_answer_times_do_not_change_the_summaries(seed: int, pace: flo
 
 def test_an_event_that_no_summary_has_is_a_dead_letter() -> None:
     machine = Machine(
-        Summaries(late="side", size_s=60.0, ahead_s=3600.0).program(event_time=True), wall_ms=10**6
+        SummarySpec(late="side", size_s=60.0, ahead_s=3600.0).program(event_time=True), wall_ms=10**6
     )
     machine.event("k", 1, time_ms=1_000, text="in time")
     machine.pass_time(watermark_ms=61_000)
@@ -83,7 +84,7 @@ def test_an_event_that_no_summary_has_is_a_dead_letter() -> None:
 
 
 def test_a_call_that_is_given_up_leaves_its_events_counted_as_failed() -> None:
-    machine = Machine(Summaries(size_s=60.0).program(event_time=True))
+    machine = Machine(SummarySpec(size_s=60.0).program(event_time=True))
     machine.event("k", 1, time_ms=1_000, text="one")
     machine.pass_time(watermark_ms=61_000)
     while machine.calls:
@@ -96,7 +97,7 @@ def test_a_call_that_is_given_up_leaves_its_events_counted_as_failed() -> None:
 
 
 def test_a_window_that_cannot_keep_statements_still_has_its_summary() -> None:
-    program = Summaries(window="sliding", size_s=120.0, step_s=60.0).program(event_time=True)
+    program = SummarySpec(window="sliding", size_s=120.0, step_s=60.0).program(event_time=True)
     machine = Machine(program, KeyLimits(max_state_bytes=400))
     machine.event("k", 1, time_ms=1_000, text="one")
     machine.pass_time(watermark_ms=60_000)
@@ -108,7 +109,7 @@ def test_a_window_that_cannot_keep_statements_still_has_its_summary() -> None:
 
 def test_very_many_windows_that_close_at_once_take_several_turns() -> None:
     """A turn has a limited number of calls; later turns do the rest, and nothing is lost."""
-    machine = Machine(Summaries(size_s=60.0, ahead_s=10**6).program(event_time=True))
+    machine = Machine(SummarySpec(size_s=60.0, ahead_s=10**6).program(event_time=True))
     for n in range(2 * MAX_CHAIN - 4):
         machine.event("k", n, time_ms=n * 60_000, text=f"window {n}")
     machine.pass_time(watermark_ms=2**63 - 1)
@@ -118,7 +119,7 @@ def test_very_many_windows_that_close_at_once_take_several_turns() -> None:
 
 
 def test_a_key_that_is_quiet_is_closed_by_the_clock() -> None:
-    machine = Machine(Summaries(size_s=60.0, idle_s=30.0, late="side").program(event_time=True))
+    machine = Machine(SummarySpec(size_s=60.0, idle_s=30.0, late="side").program(event_time=True))
     machine.event("k", 1, time_ms=1_000, text="one")
     machine.pass_time(wall_ms=60_000, watermark_ms=900)
     while machine.calls:
@@ -133,7 +134,7 @@ def test_a_key_that_is_quiet_is_closed_by_the_clock() -> None:
 
 
 def test_a_running_summary_updated_by_the_clock_continues_as_before() -> None:
-    machine = Machine(Summaries(window="rolling", idle_s=60.0).program(event_time=True))
+    machine = Machine(SummarySpec(window="rolling", idle_s=60.0).program(event_time=True))
     machine.event("k", 0, time_ms=0, text="one")
     machine.pass_time(wall_ms=61_000, watermark_ms=1_000)
     while machine.calls:
@@ -152,7 +153,7 @@ def test_a_running_summary_updated_by_the_clock_continues_as_before() -> None:
 
 
 def test_nothing_is_kept_of_a_key_whose_windows_are_done() -> None:
-    machine = Machine(Summaries(size_s=60.0).program(event_time=True))
+    machine = Machine(SummarySpec(size_s=60.0).program(event_time=True))
     machine.event("k", 1, time_ms=1_000, text="one")
     machine.pass_time(watermark_ms=61_000)
     while machine.calls:
@@ -161,10 +162,10 @@ def test_nothing_is_kept_of_a_key_whose_windows_are_done() -> None:
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(SettingError, match="step_ms"):
-        Summaries(window="sliding", size_s=60, step_s=50).program(event_time=True)
+    with pytest.raises(ValidationError, match="step_ms"):
+        SummarySpec(window="sliding", size_s=60, step_s=50)
     with pytest.raises(SettingError, match="event time"):
-        Summaries().program(event_time=False)
+        SummarySpec().program(event_time=False)
 
 
 @pytest.mark.parametrize(

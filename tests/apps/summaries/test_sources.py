@@ -5,20 +5,19 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from dataclasses import replace
 
 import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay.apps.summaries.settings import MAX_STATE_BYTES, Summaries
+from forebay.apps.summaries.settings import MAX_STATE_BYTES, SummarySpec
 from forebay.records import Request, Usage
 from forebay.stateful.key_states import KeyLimits
 from forebay.testing.answers import answer_to, request_text, tokens
 from forebay.testing.stateful import Machine
 
 BEGIN_MS = 1_600_000_000_000
-SMALL = Summaries(
+SMALL = SummarySpec(
     size_s=60.0,
     step_s=15.0,
     gap_s=20.0,
@@ -64,7 +63,7 @@ def test_each_event_is_in_one_call_or_a_dead_letter(
     window, late = kind
     failing, eager, idle_s = pace
     rng = random.Random(seed)
-    told = replace(SMALL, window=window, late=late, idle_s=idle_s)  # type: ignore[arg-type]
+    told = SMALL.model_copy(update={"window": window, "late": late, "idle_s": idle_s})
     machine = Machine(told.program(event_time=True), KeyLimits(max_state_bytes=MAX_STATE_BYTES), BEGIN_MS)
     now_ms = newest_ms = BEGIN_MS
     for n in range(count):

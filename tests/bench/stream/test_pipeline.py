@@ -48,6 +48,14 @@ def test_source_and_sinks_are_the_measurements_own_and_all_else_stays(tmp_path: 
     assert made.journal.path.startswith(str(tmp_path))
 
 
+def test_assignments_of_the_users_get_no_made_up_texts(tmp_path: Path) -> None:
+    document = {key: DOCUMENT[key] for key in ("name", "source", "sink")}
+    spec = read_pipeline({**document, "application": {"type": "topics"}}, [])
+    assert spec.assignments is not None
+    made = parse_spec(measured_document(spec, Places("http://127.0.0.1:1/events", tmp_path)))
+    assert made.assignments is None
+
+
 def test_settings_do_not_change_the_mapping_that_was_given() -> None:
     read_pipeline(DOCUMENT, ["checkpoint.interval_s=9"])
     assert DOCUMENT["checkpoint"]["interval_s"] == 2

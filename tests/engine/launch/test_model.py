@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from forebay.apps.sessions import Sessions
-from forebay.apps.summaries.settings import Summaries
+from forebay.apps.summaries.settings import SummarySpec
 from forebay.engine.launch import Silent, environment
 from forebay.engine.launch.environment import (
     STAMP,
@@ -138,7 +138,7 @@ def test_the_default_context_is_never_longer_than_the_models(
 
 
 def test_the_default_context_is_enough_for_the_defaults_of_applications() -> None:
-    for settings in (Summaries(), Sessions()):
+    for settings in (SummarySpec(), Sessions()):
         assert settings.context_need(Sampling().max_tokens).tokens <= CONTEXT_TOKENS
 
 

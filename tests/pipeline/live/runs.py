@@ -57,4 +57,4 @@ def trend(number: int = 0, name: str = "storm", texts: tuple[str, ...] = ("big s
         "onset_ms": 50_000, "peak_ms": 65_000, "rate_per_s": 2.5, "now_per_s": 2.5, "peak_per_s": 2.5,
         "base_per_s": 0.1, "score": 20.0 - number, "rises": 1, "into": None, "texts": list(texts),
     }  # fmt: skip
-    return {"id": f"trend-{number}", "key": str(number), "answer": answer, "usage": {}}
+    return {"id": f"trend-{number}-born", "key": str(number), "answer": answer, "usage": {}}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -11,12 +10,12 @@ from pydantic import Field, model_validator
 
 from forebay.apps.base import ApplicationSettings, Page, Preset
 from forebay.apps.summaries.intake import Arrival
-from forebay.apps.summaries.plan import DAY_MS, MIN_CHUNK_TOKENS, Late, SummaryPlan, Windows
+from forebay.apps.summaries.plan import DAY_MS, MIN_CHUNK_TOKENS, SummaryPlan, Windows
 from forebay.apps.summaries.program import Output as Outcome
 from forebay.apps.summaries.program import SummaryProgram
 from forebay.apps.summaries.prompt import largest_call_tokens
 from forebay.apps.summaries.state import KeyState
-from forebay.apps.summaries.values import Refused, Summary, WindowKind
+from forebay.apps.summaries.values import Refused, Summary
 from forebay.engine.replica import ContextNeed
 from forebay.errors import SettingError
 from forebay.fields import AnyInt, FieldPath, NotNegativeFloat, PositiveFloat, PositiveInt, wrong
@@ -46,88 +45,12 @@ WHY: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Summaries:
-    """Settings of the application `summary`, as in `SummaryPlan` but in seconds.
-
-    `text` and `author` name fields. `idle_s`: a key's windows close after this much wall-clock time without
-    an event, even if event time stands still; later events for them are late.
-    """
-
-    text: str = "text"
-    author: str | None = None
-    window: WindowKind = "tumbling"
-    size_s: float = 3600.0
-    step_s: float = 900.0
-    gap_s: float = 1800.0
-    every_s: float = 300.0
-    late: Late = "next"
-    allowed_s: float = 3600.0
-    correct_s: float = 60.0
-    work_tokens: int = 100_000
-    summary_tokens: int = 400
-    chunk_tokens: int = 2400
-    partial_tokens: int = 200
-    fan_in: int = 4
-    lead_s: float = 60.0
-    ahead_s: float = DAY_MS / 1000
-    idle_s: float | None = None
-    seed: int = 0
-
-    @property
-    def max_state_bytes(self) -> int:
-        return MAX_STATE_BYTES
-
-    def plan(self) -> SummaryPlan:
-        """Raises `SettingError` if settings contradict each other."""
-        return SummaryPlan(
-            self._windows(),
-            late=self.late,
-            allowed_ms=_ms(self.allowed_s),
-            correct_ms=_ms(self.correct_s),
-            work_tokens=self.work_tokens,
-            summary_tokens=self.summary_tokens,
-            chunk_tokens=self.chunk_tokens,
-            partial_tokens=self.partial_tokens,
-            fan_in=self.fan_in,
-            lead_ms=_ms(self.lead_s),
-            ahead_ms=_ms(self.ahead_s),
-            seed=self.seed,
-        )
-
-    def context_need(self, max_tokens: int) -> ContextNeed:
-        """For the largest call. The schema bounds the answer, whatever `max_tokens` is."""
-        return ContextNeed(
-            largest_call_tokens(self.plan()),
-            "application.chunk_tokens",
-            "the largest call of a summary",
-            self.chunk_tokens,
-            MIN_CHUNK_TOKENS,
-        )
-
-    def program(self, *, event_time: bool) -> SummaryOfKey:
-        """Raises `SettingError` without event time."""
-        if not event_time:
-            raise SettingError("summaries need event time: set event_time and name the field with the time")
-        return SummaryOfKey(self)
-
-    def _windows(self) -> Windows:
-        kind: Literal["tumbling", "sliding", "session", "rolling"] = self.window
-        if kind == "sliding":
-            return Windows.sliding(_ms(self.size_s), _ms(self.step_s))
-        if kind == "session":
-            return Windows.session(_ms(self.gap_s), max(DAY_MS, _ms(self.gap_s)))
-        if kind == "rolling":
-            return Windows.rolling(_ms(self.every_s))
-        return Windows.tumbling(_ms(self.size_s))
-
-
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
 class SummaryOfKey(Program[KeyState]):
-    def __init__(self, settings: Summaries) -> None:
+    def __init__(self, settings: SummarySpec) -> None:
         self._settings = settings
         settings.plan()
 
@@ -217,9 +140,6 @@ def _field(fields: Mapping[str, JSON], path: str) -> str:
     return dump_json(value).decode()
 
 
-SUMMARIES = Summaries()
-
-
 class SummarySpec(ApplicationSettings):
     """Summaries per key and window. Needs `event_time`."""
 
@@ -228,7 +148,7 @@ class SummarySpec(ApplicationSettings):
     bound: ClassVar[frozenset[str] | None] = frozenset()
     preset: ClassVar[Preset] = Preset({"key": "{{ channel }}", "event_time": {}, "timeout_s": 120.0})
 
-    type: Literal["summary"]
+    type: Literal["summary"] = "summary"
     text: FieldPath = Field("text", description="Field with the text; dots for nesting.")
     author: FieldPath | None = Field(
         None, description="Field with the author's name; null: authors are not named."
@@ -238,13 +158,13 @@ class SummarySpec(ApplicationSettings):
         description="`tumbling`: one after another; `sliding`: overlapping; `session`: until a pause; "
         "`rolling`: one running summary, emitted after each chunk.",
     )
-    size_s: PositiveFloat = Field(SUMMARIES.size_s, description="Length of tumbling and sliding windows.")
+    size_s: PositiveFloat = Field(3600.0, description="Length of tumbling and sliding windows.")
     step_s: PositiveFloat = Field(
-        SUMMARIES.step_s, description="Time from one sliding window to the next; must divide `size_s`."
+        900.0, description="Time from one sliding window to the next; must divide `size_s`."
     )
-    gap_s: PositiveFloat = Field(SUMMARIES.gap_s, description="Pause that ends a session.")
+    gap_s: PositiveFloat = Field(1800.0, description="Pause that ends a session.")
     every_s: PositiveFloat = Field(
-        SUMMARIES.every_s, description="Maximum time from an event to a rolling summary that includes it."
+        300.0, description="Maximum time from an event to a rolling summary that includes it."
     )
     late: Literal["next", "side", "correct"] = Field(
         "next",
@@ -252,31 +172,25 @@ class SummarySpec(ApplicationSettings):
         "`side`: to the dead letters; `correct`: the window's summary is emitted again with it.",
     )
     allowed_s: NotNegativeFloat = Field(
-        SUMMARIES.allowed_s, description="How long a closed window can still be corrected."
+        3600.0, description="How long a closed window can still be corrected."
     )
     correct_s: NotNegativeFloat = Field(
-        SUMMARIES.correct_s, description="Time from a late event to the correction, in event time."
+        60.0, description="Time from a late event to the correction, in event time."
     )
     work_tokens: PositiveInt = Field(
-        SUMMARIES.work_tokens,
+        100_000,
         description="Token budget of all calls for one key and window; beyond it, events are sampled.",
     )
-    summary_tokens: PositiveInt = Field(
-        SUMMARIES.summary_tokens, description="Maximum length of a summary, in tokens."
-    )
-    chunk_tokens: PositiveInt = Field(SUMMARIES.chunk_tokens, description="Tokens of events in one call.")
-    partial_tokens: PositiveInt = Field(
-        SUMMARIES.partial_tokens, description="Maximum length of a partial summary, in tokens."
-    )
-    fan_in: PositiveInt = Field(
-        SUMMARIES.fan_in, description="How many partial summaries are merged in one call."
-    )
+    summary_tokens: PositiveInt = Field(400, description="Maximum length of a summary, in tokens.")
+    chunk_tokens: PositiveInt = Field(2400, description="Tokens of events in one call.")
+    partial_tokens: PositiveInt = Field(200, description="Maximum length of a partial summary, in tokens.")
+    fan_in: PositiveInt = Field(4, description="How many partial summaries are merged in one call.")
     lead_s: NotNegativeFloat = Field(
-        SUMMARIES.lead_s,
+        60.0,
         description="Start summarising this long before the window closes; at least the time of one call.",
     )
     ahead_s: NotNegativeFloat = Field(
-        SUMMARIES.ahead_s, description="An event further ahead of the stream's clock becomes a dead letter."
+        DAY_MS / 1000, description="An event further ahead of the stream's clock becomes a dead letter."
     )
     idle_s: PositiveFloat | None = Field(
         None,
@@ -288,7 +202,7 @@ class SummarySpec(ApplicationSettings):
     @model_validator(mode="after")
     def _fits_together(self) -> SummarySpec:
         try:
-            self.settings().plan()
+            self.plan()
         except SettingError as error:
             raise wrong(f"expected settings that agree; {error}") from None
         return self
@@ -297,16 +211,57 @@ class SummarySpec(ApplicationSettings):
     def text_field(self) -> str:
         return self.text
 
-    def context_need(self, max_tokens: int) -> ContextNeed:
-        return self.settings().context_need(max_tokens)
+    @property
+    def max_state_bytes(self) -> int:
+        return MAX_STATE_BYTES
 
-    def settings(self) -> Summaries:
-        return Summaries(**{name: value for name, value in self if name != "type"})
+    def plan(self) -> SummaryPlan:
+        """Raises `SettingError` if settings contradict each other."""
+        return SummaryPlan(
+            self._windows(),
+            late=self.late,
+            allowed_ms=_ms(self.allowed_s),
+            correct_ms=_ms(self.correct_s),
+            work_tokens=self.work_tokens,
+            summary_tokens=self.summary_tokens,
+            chunk_tokens=self.chunk_tokens,
+            partial_tokens=self.partial_tokens,
+            fan_in=self.fan_in,
+            lead_ms=_ms(self.lead_s),
+            ahead_ms=_ms(self.ahead_s),
+            seed=self.seed,
+        )
+
+    def context_need(self, max_tokens: int) -> ContextNeed:
+        """For the largest call. The schema bounds the answer, whatever `max_tokens` is."""
+        return ContextNeed(
+            largest_call_tokens(self.plan()),
+            "application.chunk_tokens",
+            "the largest call of a summary",
+            self.chunk_tokens,
+            MIN_CHUNK_TOKENS,
+        )
+
+    def program(self, *, event_time: bool) -> SummaryOfKey:
+        """Raises `SettingError` without event time."""
+        if not event_time:
+            raise SettingError("summaries need event time: set event_time and name the field with the time")
+        return SummaryOfKey(self)
+
+    def _windows(self) -> Windows:
+        kind: Literal["tumbling", "sliding", "session", "rolling"] = self.window
+        if kind == "sliding":
+            return Windows.sliding(_ms(self.size_s), _ms(self.step_s))
+        if kind == "session":
+            return Windows.session(_ms(self.gap_s), max(DAY_MS, _ms(self.gap_s)))
+        if kind == "rolling":
+            return Windows.rolling(_ms(self.every_s))
+        return Windows.tumbling(_ms(self.size_s))
 
     def build(self, records: DataStream, options: InferenceOptions) -> InferenceStreams:
         from forebay.apps.graph import stateful
 
-        return stateful(self.settings(), records, options)
+        return stateful(self, records, options)
 
     def news(self, answer: Any) -> str | None:
         if answer["type"] != "summary":

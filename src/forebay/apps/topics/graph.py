@@ -14,7 +14,7 @@ from forebay.apps.topics.finder import ASSIGNED, TopicStage, assignments_of, sha
 from forebay.apps.topics.settings import (
     PROMPT,
     SCHEMA,
-    Topics,
+    TopicsSpec,
     assigned,
     labelled,
     to_prompt_event,
@@ -137,7 +137,7 @@ def topic_events(
 
 
 def topics(
-    settings: Topics, stream: DataStream, parts: InferenceOptions, embedder: OpenEmbedder | None = None
+    settings: TopicsSpec, stream: DataStream, parts: InferenceOptions, embedder: OpenEmbedder | None = None
 ) -> InferenceStreams:
     """Run `topics` on encoded records in the order of a source.
 
@@ -172,7 +172,7 @@ def topics(
     return replace(answered, assignments=assignments)
 
 
-def embedder_of(settings: Topics) -> OpenEmbedder:
+def embedder_of(settings: TopicsSpec) -> OpenEmbedder:
     """Raises `SetupError` if the embedding model is not installed."""
     if settings.embeddings == "words":
         return NoEmbedding

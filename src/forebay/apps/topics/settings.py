@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import orjson
@@ -56,22 +56,6 @@ PROMPT = PromptTemplate(
     # The question contains its own markup; quoted text inside it is escaped.
     escape=False,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Topics:
-    """`embeddings`: `minilm` is the local model; `words` compares texts by their words alone.
-
-    A text waits at most `wait_s` for its batch to fill. Each topic lives in one of `topic_shards`.
-    """
-
-    text: str = "text"
-    embeddings: Embeddings = "minilm"
-    threads: int = 2
-    wait_s: float = 1.0
-    topic_shards: int = 1
-    labels: bool = True
-    find: TopicSettings = field(default_factory=TopicSettings)
 
 
 def to_result(found: ShardEvent) -> Result:
@@ -137,7 +121,7 @@ def _id(found: ShardEvent) -> str:
     return f"topic-{found.name}-{event.kind}-{event.size}-{event.time_ms}"
 
 
-TOPICS, CLUSTERS = Topics(), TopicSettings()
+CLUSTERS = TopicSettings()
 
 
 class TopicsSpec(ApplicationSettings):
@@ -148,24 +132,22 @@ class TopicsSpec(ApplicationSettings):
     bound: ClassVar[frozenset[str] | None] = frozenset(("embeddings", "topic_shards"))
     preset: ClassVar[Preset] = Preset({"timeout_s": 120.0})
 
-    type: Literal["topics"]
-    text: FieldPath = Field(TOPICS.text, description="Field with the text; dots for nesting.")
+    type: Literal["topics"] = "topics"
+    text: FieldPath = Field("text", description="Field with the text; dots for nesting.")
     embeddings: Embeddings = Field(
-        TOPICS.embeddings,
+        "minilm",
         description="`minilm`: the model of `forebay setup --embeddings`; `words`: no model, texts are "
         "compared by their words.",
     )
-    threads: PositiveInt = Field(TOPICS.threads, description="Threads for the embedding model.")
-    wait_s: PositiveFloat = Field(
-        TOPICS.wait_s, description="Maximum time a text waits for its batch of 64 to fill."
-    )
+    threads: PositiveInt = Field(2, description="Threads for the embedding model.")
+    wait_s: PositiveFloat = Field(1.0, description="Maximum time a text waits for its batch of 64 to fill.")
     topic_shards: PositiveInt = Field(
-        TOPICS.topic_shards,
+        1,
         le=MAX_PARALLELISM,
         description="Number of shards, by the hash of `key`. Each has its own topics; shards run in "
         "parallel.",
     )
-    labels: Switch = Field(TOPICS.labels, description="Ask the model for a label of each topic.")
+    labels: Switch = Field(True, description="Ask the model for a label of each topic.")
     birth_texts: PositiveInt = Field(CLUSTERS.birth_texts, description="Minimum number of texts in a topic.")
     idle_s: PositiveFloat = Field(
         CLUSTERS.idle_s, description="End a topic after this long without a new text."
@@ -175,11 +157,9 @@ class TopicsSpec(ApplicationSettings):
     def text_field(self) -> str:
         return self.text
 
-    def settings(self) -> Topics:
-        find = TopicSettings(birth_texts=self.birth_texts, idle_s=self.idle_s)
-        return Topics(
-            self.text, self.embeddings, self.threads, self.wait_s, self.topic_shards, self.labels, find
-        )
+    @property
+    def find(self) -> TopicSettings:
+        return TopicSettings(birth_texts=self.birth_texts, idle_s=self.idle_s)
 
     @property
     def asks_model(self) -> bool:
@@ -196,7 +176,7 @@ class TopicsSpec(ApplicationSettings):
     def build(self, records: DataStream, options: InferenceOptions) -> InferenceStreams:
         from forebay.apps.topics.graph import topics
 
-        return topics(self.settings(), records, options)
+        return topics(self, records, options)
 
     def news(self, answer: Any) -> str | None:
         match answer["kind"]:

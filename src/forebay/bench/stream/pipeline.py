@@ -94,6 +94,7 @@ def measured_document(spec: PipelineSpec, places: Places) -> dict[str, Any]:
         "timeline": True,
         "sink": {"type": "jsonl", "path": str(places.results)},
         "dead_letters": {"type": "jsonl", "path": str(places.letters)},
+        "assignments": None,
         "checkpoint": {**document["checkpoint"], "dir": str(places.state)},
     }
     if document.get("journal") is not None:
@@ -117,7 +118,7 @@ def asked_of(spec: PipelineSpec) -> dict[str, Any]:
 
 
 def _window_of(application: SummarySpec) -> dict[str, Any]:
-    plan = application.settings().plan()
+    plan = application.plan()
     found = {name: getattr(plan.windows, f"{name}_ms") / 1000 for name in SPANS[plan.windows.kind]}
     return {"window": plan.windows.kind, **{f"window_{name}_s": value for name, value in found.items()}}
 

@@ -54,7 +54,7 @@ class ManyToOne:
         """None if each result belongs to one event."""
         application = spec.application
         if isinstance(application, SummarySpec):
-            plan, late = application.settings().plan(), spec.event_time
+            plan, late = application.plan(), spec.event_time
             # With processing time, an event may be late for a window that has not ended.
             known = plan.windows.kind != "rolling" and application.idle_s is None
             return cls(plan.windows if known else None, 0.0 if late is None else late.out_of_orderness_s)
