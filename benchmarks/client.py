@@ -54,7 +54,7 @@ class ClientOptions:
 
 
 def measure_client(options: ClientOptions, note: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """A document with one run per rate; blocks. Raises `SetupError` with fewer than two cores."""
+    """A document with one run per rate; blocks."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise SetupError("the client and its server need a core each: this process may use only one")

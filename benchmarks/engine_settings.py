@@ -33,8 +33,7 @@ BUSY = (sys.executable, "-c", "while True: pass")
 
 @dataclass(frozen=True, slots=True)
 class EngineSetting:
-    """A difference from the local engine's defaults. `environment`: variables to set, or None to unset;
-    `threads`: added threads; `nice`: niceness of its processes."""
+    """A difference from the local engine's defaults."""
 
     about: str
     dtype: str | None = None

@@ -61,7 +61,6 @@ def body_of(index: int, order: Order) -> bytes:
 
 
 async def drive(order: Order) -> list[Answer]:
-    """Send all on schedule, whether or not answers arrive; returns answers in the order of their ends."""
     connector = aiohttp.TCPConnector(limit=0)
     seen: list[Answer] = []
     async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as session:
@@ -141,7 +140,6 @@ def order_of(options: GatewayOptions, urls: tuple[str, ...], turn: int) -> Order
 
 
 def report(options: GatewayOptions, seen: dict[str, list[Answer]]) -> dict[str, Any]:
-    """The figures of all rounds. Raises `LaunchError` if an answer was wrong or missing."""
     document: dict[str, Any] = asdict(options)
     for way, answers in seen.items():
         wrong = [answer for answer in answers if answer.status != 200]
@@ -166,7 +164,6 @@ def report(options: GatewayOptions, seen: dict[str, list[Answer]]) -> dict[str, 
 
 
 def run_round(order: Order) -> list[Answer]:
-    """Run one client process. Raises `LaunchError` with the end of its log."""
     order_text = json.dumps(asdict(order))
     found = run_module("benchmarks.gateway", order_text, timeout_s=ROUND_TIMEOUT_S)
     return [Answer(*fields) for fields in json.loads(found)]
@@ -228,7 +225,7 @@ class UsersOptions:
 
 
 def measure_users(options: UsersOptions, note: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """First tokens each way, and their ratio; blocks. Raises `LaunchError` if a process fails."""
+    """First tokens each way, and their ratio; blocks."""
     seen: dict[str, list[Answer]] = {way: [] for way in WAYS}
     with ExitStack() as stack:
         url = options.url or stack.enter_context(ReplicaProcess(_users_script(options))).url

@@ -211,7 +211,6 @@ def _figures(rounds: Rounds) -> dict[str, Any]:
 
 @contextmanager
 def hostile(gateway: str, way: str) -> Iterator[None]:
-    """Run a hostile client of `gateway` during the block."""
     command = [sys.executable, "-m", "benchmarks.hostile", str(URL(gateway).port), way]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None

@@ -89,7 +89,7 @@ class VllmEngine:
 def killable_engine(
     kind: EngineKind, settings: Settings, progress: Progress
 ) -> AbstractContextManager[KillableEngine]:
-    """An engine that runs during the block. Raises `LaunchError` or `SetupError`."""
+    """An engine that runs during the block."""
     return _fake() if kind == "fake" else _vllm(settings, progress)
 
 

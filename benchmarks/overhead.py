@@ -170,7 +170,6 @@ def memory_growth(samples: list[dict[str, float]]) -> Report:
 
 
 def run_worker(system: System, load: Workload) -> Report:
-    """Run one system on one workload in its own process. Raises `LaunchError` with the end of its log."""
     order = json.dumps({"system": system, "load": asdict(load)})
     report: Report = json.loads(run_module("benchmarks.worker", order, timeout_s=WORKER_TIMEOUT_S))
     if report["answered"] != load.events:

@@ -139,8 +139,6 @@ class Recovery:
 
 
 def next_result_s(killed: Sequence[Killed]) -> dict[str, Any]:
-    """Median and maximum seconds to the next result, over all kills and by kind."""
-
     def spread(kills: Sequence[Killed]) -> dict[str, float]:
         values = [kill.next_result_s for kill in kills]
         return {"p50": round(statistics.median(values), 2), "max": round(max(values), 2)} if values else {}

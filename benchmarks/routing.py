@@ -106,7 +106,7 @@ class RoutingReport:
 def measure_routing(
     scenario: Scenario, loads: Sequence[float], policies: Sequence[str], note: Note = lambda _: None
 ) -> RoutingReport:
-    """Serve the trace once per policy and load. Raises `SettingError` for an unknown policy or a bad load."""
+    """Serve the trace once per policy and load."""
     for name in policies:
         if name not in NAMES:
             raise SettingError(f"--policy: expected one of {', '.join(NAMES)}; found {name!r}")

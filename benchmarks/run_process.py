@@ -87,7 +87,6 @@ class RunProcess:
 
     @property
     def log(self) -> Path:
-        """Log of the latest start."""
         return self._logs / f"run-{self.starts}.log"
 
     def said(self) -> str:
@@ -141,7 +140,7 @@ class RunProcess:
         return self.processes()
 
     def stop(self) -> None:
-        """SIGTERM the command and wait. Raises `PipelineFailed` if it does not end."""
+        """SIGTERM the command and wait."""
         assert self._process is not None
         with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
@@ -183,8 +182,8 @@ class PipelineProcess(RunProcess):
             go_on(self.processes(part))
 
     def kill_part(self, part: Part) -> None:
-        """Kill the JVM, or the process that holds it, with which it must end; the command starts others.
-        Raises `PipelineFailed` if it does not run."""
+        """Kill the JVM, or the process that holds it, with which it must end; the command starts
+        others."""
         found, jvm = self.processes(part), self.processes("jvm")
         if not found:
             raise PipelineFailed(f"the process to kill does not run; the run's output: {self.said()}")

@@ -48,7 +48,6 @@ class BurstOptions:
     longest_s: float = 540.0
 
     def due_s(self) -> list[float]:
-        """When each event is due, in seconds."""
         begin = self.trickle + self.quiet_s
         return [
             *(float(number) for number in range(self.trickle)),

@@ -39,7 +39,6 @@ VLLM_BENCH = (
     "add_cli_args(parser)\n"
     "main(parser.parse_args())\n"
 )
-"""`vllm bench serve` without the command `vllm`, which fails if vLLM's package has another name."""
 ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "VLLM_NO_USAGE_STATS": "1"}
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
 """Not for AIPerf, which then accepts no folder for a tokenizer."""
@@ -69,8 +68,7 @@ class Server:
 
 
 def server_at(url: str, tokenizer: Path) -> Server:
-    """The engine at `url`, which serves one model. Raises `SettingError` if it does not answer or the folder
-    is missing."""
+    """The engine at `url`, which serves one model."""
     if not tokenizer.is_dir():
         raise SettingError(f"--tokenizer: {tokenizer} is not a folder")
     try:
@@ -122,7 +120,7 @@ class Comparison:
 
 
 def forebay_bench(shape: Shape, server: Server, seed: int, folder: Path) -> ToolFigures:
-    """Our own client. Raises `LaunchError` if its run is not VALID."""
+    """Our own client."""
     workload = RandomTokens(Exactly(shape.prompt_tokens), Exactly(shape.output_tokens))
     load = make_load(ClosedLoop(shape.concurrency), workload, shape.requests, seed=seed)
     target = OpenAiTarget(server.url, OpenAiOptions(model=server.model, extensions=True))

@@ -72,7 +72,6 @@ def produce(
 
 
 def delete_before(bootstrap: str, topic: str, offset: int, *, partition: int = 0) -> None:
-    """Delete the records of a partition before `offset`, like retention; blocks until they are gone."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     at = TopicPartition(topic, partition, offset)
     admin.delete_records([at])[at].result(WAIT_S)
@@ -135,7 +134,7 @@ class TopicReader:
         return _timed(self.messages(timeout_s=5.0))
 
     def to_the_end(self) -> list[tuple[float, bytes]]:
-        """The same for all remaining records. Raises as `rest`."""
+        """The same for all remaining records."""
         return _timed(self.rest())
 
     def rest(self) -> list[Message]:
@@ -170,7 +169,6 @@ class TopicReader:
 
 @contextmanager
 def member(bootstrap: str, group: str, topic: str) -> Iterator[None]:
-    """A consumer of `topic` that has joined `group`, during the block."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
     try:
         consumer.subscribe([topic])

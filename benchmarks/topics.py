@@ -38,7 +38,7 @@ class Labelled:
 
 
 def read_labelled(path: Path) -> Labelled:
-    """Read JSON lines with `textCleaned` and `clusterNo`. Raises `SettingError` for other files."""
+    """Read JSON lines with `textCleaned` and `clusterNo`."""
     texts: list[str] = []
     gold: list[int | str] = []
     try:

@@ -61,7 +61,6 @@ class TrendFinder:
         return self.close() + self._book.finish()
 
     def to_bytes(self) -> bytes:
-        """The whole state, for `from_bytes`."""
         packed: bytes = msgpack.packb(
             [settings_state(self.settings), self._rising.state(), self._book.state()],
             unicode_errors="surrogatepass",
@@ -70,7 +69,6 @@ class TrendFinder:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TrendFinder:
-        """The inverse of `to_bytes`. Raises `MalformedRecord` for other bytes."""
         document: Any
         try:
             document = msgpack.unpackb(data, unicode_errors="surrogatepass", strict_map_key=False)

@@ -78,7 +78,6 @@ def prompt_of(index: int) -> str:
 
 
 def event_of(index: int, sent_s: float) -> Event:
-    """Event `index` with the monotonic time at which its source emitted it."""
     return Event(raw=b"", fields={"i": index, "sent_s": sent_s, "text": prompt_of(index)})
 
 

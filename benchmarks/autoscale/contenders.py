@@ -36,7 +36,6 @@ CLASS = "default"
 
 
 def speed_of(case: Case) -> ReplicaSpeed:
-    """A replica's speed on this load, as the planner computes it."""
     model = case.model
     return ReplicaSpeed(model.prompt_s, model.output_s, max(1, int(model.batch)))
 

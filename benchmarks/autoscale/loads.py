@@ -43,7 +43,6 @@ def stretched(
     replicas: float,
     seed: int = 0,
 ) -> Case:
-    """A recorded trace, `stretch` times as long, that keeps `replicas` busy on average."""
     return Case(name, load_of(trace, model, stretch=stretch, replicas=replicas, seed=seed), model)
 
 

@@ -88,7 +88,7 @@ class Systems:
             yield worker
 
     def model_directory(self) -> tuple[str, str]:
-        """What transformers loads, and the model's name. Raises `SettingError`."""
+        """What transformers loads, and the model's name."""
         return resolve_model(self.model, self.settings)
 
     def used_cores(self) -> tuple[int, ...]:
@@ -118,7 +118,6 @@ def engine_versions(settings: Settings) -> dict[str, str]:
 
 
 def environment_versions(python: Path) -> dict[str, str]:
-    """The same for the environment around `python`, read from its files."""
     found = {}
     for folder in sorted(python.parent.parent.glob("lib/python3*/site-packages")):
         for distribution in metadata.distributions(path=[str(folder)]):

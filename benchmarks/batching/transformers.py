@@ -71,8 +71,7 @@ class BatchAnswer:
 
 
 class TransformersWorker:
-    """The process that computes, one batch at a time. It ends with the block, and with the thread that
-    entered it. Not thread-safe, except `close`."""
+    """The process that computes, one batch at a time."""
 
     def __init__(self, options: WorkerOptions, settings: Settings) -> None:
         self.options = options
@@ -167,8 +166,7 @@ class TransformersWorker:
         return answer
 
     def close(self) -> None:
-        """Kill the process, even during a batch; blocks until it is gone. Callable from any thread, and
-        repeatedly."""
+        """Kill the process, even during a batch; blocks until it is gone."""
         process = self._process
         if process is None:
             return
@@ -344,7 +342,7 @@ def batch_cost(worker: TransformersWorker, batch_size: int, prompt_tokens: int) 
 
 
 def fastest(costs: Sequence[BatchCost], lengths: Sequence[int]) -> BatchCost:
-    """The cost with the shortest predicted time. Raises `SettingError` without any."""
+    """The cost with the shortest predicted time."""
     if not costs:
         raise SettingError("static batching: no batch size could be measured; name a smaller --batch-size")
     return min(costs, key=lambda cost: cost.load_s(lengths))

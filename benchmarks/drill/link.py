@@ -186,7 +186,6 @@ class Shim:
         self._set()
 
     def slow(self, slow_ms: int) -> None:
-        """Delay every write and sync by `slow_ms`."""
         self._slow_ms = slow_ms
         self._set()
 

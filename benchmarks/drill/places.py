@@ -127,8 +127,6 @@ class Places(AbstractContextManager["Places"]):
             self._deleted |= {place for place in self._places if place[1] == partition and place[2] < end}
 
     def names(self, places: Iterable[Place]) -> frozenset[str]:
-        """Names of the events at these places in the input topic; a place without an event is its own
-        name."""
         return frozenset(self._places.get(place, f"{place[0]}/{place[1]}@{place[2]}") for place in places)
 
     @property

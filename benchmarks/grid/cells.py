@@ -101,7 +101,6 @@ class Parallelism:
         return f"{self.replicas}" if self.cores_each is None else f"{self.replicas}x{self.cores_each}"
 
     def on(self, cores: Sequence[int]) -> Parallelism:
-        """The same with its number of cores, out of `cores`. Raises `SettingError` if they are too few."""
         each = self.cores_each or len(cores) // self.replicas
         if not 1 <= each * self.replicas <= len(cores):
             raise SettingError(
@@ -112,7 +111,7 @@ class Parallelism:
 
 
 def read_parallelism(text: str) -> Parallelism:
-    """`2`: two replicas that share all cores; `2x1`: two with one core each. Raises `SettingError`."""
+    """`2`: two replicas that share all cores; `2x1`: two with one core each."""
     found = PARALLELISM.fullmatch(text)
     if found is None or not 1 <= int(found[1]) <= MAX_REPLICAS or found[2] == "0":
         raise SettingError(
@@ -178,7 +177,6 @@ class GridOptions:
         return product(self.models, self.parallelisms)
 
     def cells(self, model: str, parallelism: Parallelism) -> list[CellSpec]:
-        """The cells of one engine, in order."""
         varied = product(self.subtasks, self.arrivals, self.tails, range(self.repeats))
         return [CellSpec(model, parallelism, *each) for each in varied]
 
@@ -219,7 +217,6 @@ def cell_load(options: GridOptions, spec: CellSpec, rate_per_s: float) -> Reques
 
 
 def burst_load(options: GridOptions, tail: str) -> RequestLoad:
-    """As many requests, all at once: what the engine can do."""
     return _load(options, Bursts(), tail, options.seed)
 
 

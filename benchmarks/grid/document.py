@@ -199,7 +199,6 @@ def cell_rows(document: Mapping[str, Any]) -> Rows:
 
 
 def side_valid(cell: Mapping[str, Any], side: str) -> bool:
-    """Whether a side of a cell, `serving` (the engine alone) or `stream`, is valid."""
     named = {"serving": "engine:", "stream": "stream:"}[side]
     return cell["error"] is None and not any(reason.startswith(named) for reason in cell["reasons"])
 

@@ -191,7 +191,6 @@ class InterplayOptions:
 def point_pipeline(
     url: str, model: str | None, options: InterplayOptions, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The pipeline file's value, with `settings` over those of the base point."""
     document: dict[str, Any] = {
         "name": "interplay",
         "source": {"type": "generator"},
@@ -226,7 +225,6 @@ def sized(options: InterplayOptions, settings: Mapping[str, Any], rate_per_s: fl
 def open_pipeline(
     url: str, model: str | None, options: InterplayOptions, settings: Mapping[str, Any]
 ) -> Iterator[Session]:
-    """The warm pipeline of a point. Raises as `StreamSession` does."""
     with_windows = f"{APPLICATION}.type" in settings
     with TemporaryDirectory(prefix="forebay-interplay-") as folder:
         warm = write_events(Path(folder) / "warm.jsonl", options, Events())

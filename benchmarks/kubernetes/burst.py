@@ -225,7 +225,6 @@ class BurstRun:
         self._began_s = self._clock()
 
     async def run(self) -> BurstReport:
-        """Blocks for minutes. Raises `PipelineFailed` if it does not finish."""
         import httpx2
 
         with FeedProcess(self._folder) as feed:

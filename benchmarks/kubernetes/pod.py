@@ -55,7 +55,6 @@ class PodProcess:
         self.stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Run until `stopping` is set and the process has ended; then delete the pod."""
         with self._log.open("ab") as log:
             while not self.stopping.is_set():
                 process = await self._start(self._command.words, log)

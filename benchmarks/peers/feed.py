@@ -46,7 +46,6 @@ class Feed:
         self._producer = Producer({"bootstrap.servers": topics.bootstrap, "linger.ms": 0, "log_level": 0})
 
     def send(self, id: str) -> None:
-        """Send one event now."""
         self._producer.produce(self._topic, orjson.dumps(event_of(id)))
         self._producer.poll(0)
 

@@ -31,7 +31,7 @@ LOOK_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`rate_per_s` events for `seconds`. `kill_at_s`: when the peer is killed, None: never."""
+    """`rate_per_s` events for `seconds`."""
 
     rate_per_s: float
     seconds: float

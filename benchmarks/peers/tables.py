@@ -256,7 +256,6 @@ def table_of(part: str, document: Document) -> TableOf:
 
 
 def markdown(table: TableOf) -> str:
-    """The table, followed by its reasons."""
     lines = [f"**{table.title}**", "", _row(table.heads), _row(["---"] * len(table.heads))]
     lines += [_row(row) for row in table.rows]
     if table.reasons:

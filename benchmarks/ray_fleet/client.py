@@ -75,7 +75,6 @@ class PrefixLoad:
         }
 
     def request(self, index: int) -> Request:
-        """The request as a pipeline sends it."""
         system, user = self.texts(index)
         return Request(
             id=self.id(index),

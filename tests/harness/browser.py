@@ -42,8 +42,6 @@ SMALL_TEXTS = """
 
 
 class Tab:
-    """A page in the browser. `errors`: of its console, and exceptions of its scripts."""
-
     def __init__(self, socket: aiohttp.ClientWebSocketResponse[bool]) -> None:
         self._socket = socket
         self._numbers = itertools.count(1)
@@ -130,7 +128,6 @@ class Tab:
 
 @contextmanager
 def _chromium() -> Iterator[Callable[[], int]]:
-    """Start a browser; yields a function that blocks until it listens, and returns the port."""
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
         pytest.skip("no Chromium: apt install chromium")

@@ -85,7 +85,6 @@ class InsideReplica:
         return Completion(text, reason, usage, Timing(sent_s, done_s, done_s, done_s, (done_s,)))
 
     def _refuse(self, request: Request) -> str | None:
-        """Raise the scripted fault of this call, or return one that takes effect later."""
         script, id = self.script, request.id
         fault = script.faults.pick(id, request_text(request), self.calls[id])
         if fault in ERRORS:

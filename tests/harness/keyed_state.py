@@ -57,8 +57,6 @@ class KeyedState:
         return KeyedState(values, list(self.event), list(self.wall))
 
     def part(self, subtask: int, parallelism: int) -> KeyedState:
-        """The share of one subtask."""
-
         def mine(key: int) -> bool:
             return subtask_of(key, parallelism) == subtask
 
@@ -233,8 +231,6 @@ class ChosenCalls(RequestPool):
 
 
 class _NoLoop:
-    """Runs `call_soon` and `call_later` callbacks at once; its time advances by a second per reading."""
-
     def __init__(self) -> None:
         self._now_s = 0.0
 
@@ -252,8 +248,6 @@ class _NoLoop:
 
 
 class OneKeyContext:
-    """Runtime context and call context in one. `states` outlives a run, like in a checkpoint."""
-
     def __init__(self, states: dict[str, bytes] | None = None) -> None:
         self.states = {} if states is None else dict(states)
         self.event_timers: set[int] = set()

@@ -48,7 +48,6 @@ from forebay.testing.waiting import POLL_S, wait_until
 
 
 def complete_checkpoint(job: Path, number: int, *, name: str | None = None) -> Path:
-    """A complete checkpoint without state in the folder of a job, named `chk-N` or `name`."""
     checkpoint = job / (name or f"chk-{number}")
     checkpoint.mkdir(parents=True, exist_ok=True)
     # Like Flink: a file with its final name is complete.
@@ -196,7 +195,7 @@ class Pipeline:
 
 
 class Runs:
-    """Runs of one pipeline in one folder. Methods wait for conditions, and fail after `WAIT_S`."""
+    """Runs of one pipeline in one folder."""
 
     WAIT_S = 180.0
 
@@ -229,18 +228,15 @@ class Runs:
         (self.folder / "gates" / gate).touch()
 
     def change(self, **settings: Any) -> None:
-        """Change settings of the pipeline for later runs."""
         self.pipeline = replace(self.pipeline, **settings)
 
     def configured(self, *, restore: bool = False, **flink: Any) -> Pipeline:
-        """The pipeline with other Flink settings; `restore`: from the newest checkpoint."""
         if restore:
             flink["restore_from"] = newest_checkpoint(self.checkpoints)
             assert flink["restore_from"] is not None, "there is no complete checkpoint"
         return replace(self.pipeline, flink=replace(self.pipeline.flink, **flink))
 
     def start(self, *, restore: bool = False, **flink: Any) -> RunningJob:
-        """Start a run on a cluster in this process."""
         self.jobs.append(self.configured(restore=restore, **flink).submit())
         return self.jobs[-1]
 
@@ -284,7 +280,6 @@ class Runs:
         return [orjson.loads(line) for part in parts for line in part.lines()]
 
     def dead_letters(self) -> list[dict[str, Any]]:
-        """Committed dead letters."""
         return [orjson.loads(line) for line in read_jsonl_sink(self.folder / "dead-letters")]
 
     def seen(self) -> list[str]:

@@ -61,7 +61,6 @@ def main(order: Mapping[str, str]) -> None:
 
 
 def _print(line: str) -> None:
-    """Print from the JVM if one runs: output of jobs goes through the same pipe."""
     from pyflink import java_gateway
 
     sys.stdout.flush()

@@ -23,7 +23,6 @@ NAMES = (
 
 
 def event(index: int, due_s: float, stages_s: Sequence[float] = STAGES_S, **changes: Any) -> EventRecord:
-    """A committed event with these durations of its stages."""
     at_s, moments = due_s, {}
     for name, took_s in zip(NAMES, stages_s, strict=True):
         at_s += took_s

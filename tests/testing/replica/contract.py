@@ -128,7 +128,6 @@ def ask(url: str, model: str, name: str) -> Any:
 
 
 def _stream(text: str) -> dict[str, Any]:
-    """Shapes of the events of each choice, without equal neighbours, and of all other events."""
     *events, done, rest = text.split("\n\n")
     documents = [json.loads(event.removeprefix("data: ")) for event in events]
     exact = _is_exact([one for document in documents for one in document["choices"] if one["finish_reason"]])
@@ -143,7 +142,6 @@ def _stream(text: str) -> dict[str, Any]:
 
 
 def _is_exact(choices: list[Any]) -> bool:
-    """Whether all answers have their maximum length, so that it can be compared."""
     return all(choice["finish_reason"] == "length" for choice in choices)
 
 
