@@ -115,12 +115,7 @@ Note = Callable[[str], None]
 
 
 def measure_cost(options: CostOptions, note: Note = lambda _: None) -> Cost:
-    """Measure a run under one load after the other; blocks for minutes.
-
-    The run is warmed up first: what is compiled and loaded at the start does not count. If this machine's
-    JVMs have no class archive yet, an extra run makes it. Raises `SetupError` on a system without /proc,
-    `LaunchError` if the run does not start or ends.
-    """
+    """Measure a run under one load after the other; blocks for minutes."""
     check_proc()
     with ExitStack() as opened:
         folder = Path(opened.enter_context(TemporaryDirectory(prefix="forebay-cost-")))

@@ -115,10 +115,7 @@ class GatewayOptions:
 
 
 def measure_gateway(options: GatewayOptions, note: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """TTFT each way and the gateway's share; blocks. Raises `LaunchError` if a process fails.
-
-    The added time is the difference of the quantiles of all rounds.
-    """
+    """TTFT each way and the gateway's share; blocks."""
     script = ReplicaScript(delay=Fixed(options.first_token_s), token_s=options.token_s, chunks=options.chunks)
     seen: dict[str, list[Answer]] = {way: [] for way in WAYS}
     with ExitStack() as stack:
@@ -207,11 +204,7 @@ USERS_TARGET = 1.3
 
 @dataclass(frozen=True, slots=True)
 class UsersOptions:
-    """`rounds` of `users` each way.
-
-    Without `url`, a scripted engine begins after `first_token_s`, streams for `decode_s`, and reports a KV
-    cache of `kv_tokens`; `model` and `max_tokens` are for a real one.
-    """
+    """`rounds` of `users` each way."""
 
     users: int = 32
     rounds: int = 3

@@ -31,11 +31,9 @@ READ_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A hostile behaviour: opens `per_s` connections per second and sends one of `requests` on each.
-
-    A connection is closed after `patience_s`, or when the gateway closes it. `trickle_s`: send another byte
-    at this interval. Without `reads`, the answer is never read.
-    """
+    """A hostile behaviour: opens `per_s` connections per second and sends one of `requests` on
+    each. `trickle_s`: send another byte at this interval. Without `reads`, the answer is never
+    read."""
 
     requests: tuple[bytes, ...]
     per_s: float = 20.0
@@ -167,10 +165,6 @@ def measure_hostile(
     *,
     ways: Sequence[str] = tuple(WAYS),
 ) -> dict[str, Any]:
-    """Measure the latency of the others with and without each of `ways`; blocks.
-
-    Raises `LaunchError` if a process fails.
-    """
     script = ReplicaScript(delay=Fixed(options.first_token_s), token_s=options.token_s, chunks=options.chunks)
     seen: dict[str, Rounds] = {way: {turn: [] for turn in TURNS} for way in ways}
     with ExitStack() as stack:

@@ -153,12 +153,7 @@ def next_result_s(killed: Sequence[Killed]) -> dict[str, Any]:
 def measure_recovery(
     config: RecoveryConfig, settings: Settings, *, progress: Progress | None = None, say: Say = lambda _: None
 ) -> Recovery:
-    """Run a pipeline, make the kills, and compare; blocks for minutes.
-
-    `say` receives one line per kill. Ends early if the input is used up. Raises `PipelineFailed` if the
-    pipeline fails, does not resume within five minutes, or leaves processes behind. All processes end with
-    the call.
-    """
+    """Run a pipeline, make the kills, and compare; blocks for minutes."""
     if config.sink == "kafka" and SUBJECTS[config.app].in_order:
         raise SettingError(
             f"--app {config.app} --sink kafka: what comes out depends on the order over all partitions, "

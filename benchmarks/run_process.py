@@ -26,10 +26,6 @@ Part = Literal["all", "command", "flink", "jvm", "all but jvm"]
 
 
 def run_module(module: str, order: str, *, timeout_s: float) -> str:
-    """Run a module with `order` as its input; blocks, and returns the last line of its output.
-
-    Raises `LaunchError` with the end of its log.
-    """
     command = [sys.executable, "-m", module]
     try:
         done = subprocess.run(
@@ -43,11 +39,7 @@ def run_module(module: str, order: str, *, timeout_s: float) -> str:
 
 
 class RunProcess:
-    """Starts one command, once or again; a context manager that ends all its processes.
-
-    The output of start N goes to `logs/run-N.log`. Methods that kill block until the processes are gone; they
-    raise `PipelineFailed` if they stay.
-    """
+    """Starts one command, once or again; a context manager that ends all its processes."""
 
     def __init__(
         self,

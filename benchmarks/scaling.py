@@ -33,11 +33,8 @@ ID = "forebay_event"
 
 @dataclass(frozen=True, slots=True)
 class BurstOptions:
-    """The stream: `trickle` events, one per second, from the start of the job; after `quiet_s` without
-    events, `burst` events within `burst_s`. Answers have `answer_tokens` tokens.
-
-    The run ends when no replica is left, and fails after `longest_s`.
-    """
+    """The stream: `trickle` events, one per second, from the start of the job; after `quiet_s`
+    without events, `burst` events within `burst_s`."""
 
     trickle: int = 10
     quiet_s: float = 50.0

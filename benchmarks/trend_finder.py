@@ -44,10 +44,6 @@ class TrendFinder:
         return self._rising.late
 
     def add(self, counts: Counts) -> list[TrendEvent]:
-        """Add counts of a tick. Counts of a later tick close the current one and return its events.
-
-        Counts of a closed tick are dropped and counted in `late`.
-        """
         events = self.close() if self._rising.is_later(counts.tick) else []
         self._rising.add(counts)
         return events

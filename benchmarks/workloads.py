@@ -137,10 +137,7 @@ class SessionsJob(OnePerEvent):
 
 @dataclass(frozen=True)
 class SummaryJob:
-    """Summaries of channels, six messages per window: chunks, merges and closes.
-
-    Windows are counted: each must have the summary of a run without kills.
-    """
+    """Summaries of channels, six messages per window: chunks, merges and closes."""
 
     settings: Summaries = field(default_factory=lambda: RECOVERY_SUMMARIES)
     in_order = False

@@ -133,11 +133,6 @@ class TransformersWorker:
         return self._process is not None and self._process.poll() is None
 
     def answer(self, prompts: Sequence[str | Sequence[int]], steps: int) -> BatchAnswer:
-        """Compute `steps` tokens for each prompt as one batch; blocks.
-
-        Raises `ServerFault` if the batch failed, for example without enough memory, and `Unreachable` if the
-        process ended.
-        """
         listed = [prompt.tolist() if isinstance(prompt, array) else prompt for prompt in prompts]
         process = self._process
         if process is None or process.stdin is None:
@@ -228,13 +223,6 @@ class _Waiting:
 
 
 class StaticBatchTarget:
-    """A `Target` that answers in batches of up to `batch_size`.
-
-    When a batch is complete, the next consists of the requests that wait by then, in order of arrival; it
-    does not wait for more. It runs for as many steps as its longest answer has, at least `least_steps`: the
-    longest of all, for the study's form. A cancelled request leaves the queue, but not a batch.
-    """
-
     def __init__(self, worker: TransformersWorker, batch_size: int, *, least_steps: int = 0) -> None:
         check_batch_size(batch_size)
         self._worker = worker

@@ -151,10 +151,7 @@ def compiler() -> str | None:
 
 
 class Shim:
-    """A preloaded library, and the shared page that controls it. Files under `disk` are on the failing disk.
-
-    Raises `SettingError` if it cannot be built. Changes take effect at once, in every process.
-    """
+    """A preloaded library, and the shared page that controls it."""
 
     def __init__(self, folder: Path, disk: Path) -> None:
         cc = compiler()

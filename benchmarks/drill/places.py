@@ -311,10 +311,7 @@ class State:
         return None if found is None else decode_lock(found.content).holder
 
     def hide_processes(self) -> None:
-        """Remove the process of the last run's JVM from the record in an object store.
-
-        A run ends that process if it is on the same machine, as all machines of the drill are.
-        """
+        """Remove the process of the last run's JVM from the record in an object store."""
         assert isinstance(self.home, S3Path)
         client, key = S3Client(self.home.bucket), (self.home / RUN_FILE).key
         found = client.get(key)

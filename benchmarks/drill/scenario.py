@@ -302,10 +302,6 @@ def smaller(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def shrink(scenario: Scenario, fails: Callable[[Scenario], bool], tries: int) -> Scenario:
-    """The smallest failing scenario found with at most `tries` calls of `fails`.
-
-    Rare failures may be missed, so the result may be larger than necessary, but it was seen to fail.
-    """
     found, left = scenario, tries
     while left > 0:
         for candidate in smaller(found):

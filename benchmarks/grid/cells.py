@@ -48,12 +48,6 @@ QUANTILES: Mapping[str, Callable[[float, float, int], float]] = {EXPONENTIAL: _e
 
 
 def tail_lengths(tail: str, count: int, mean: float, limit: int, seed: int = 0) -> list[int]:
-    """`count` lengths from 1 to `limit`, with mean `mean` as closely as whole tokens allow.
-
-    `exact`: all the same. `exponential`, `heavy`: quantiles at (i + 1/2) / count of an exponential and of a
-    log-normal distribution, cut at `limit` and scaled to this mean. The seed decides their order. Raises
-    `SettingError` for another tail, and if the limit leaves no room for the mean.
-    """
     check_tokens("length limit", limit)
     if tail not in TAILS:
         raise SettingError(f"tail: expected {', '.join(TAILS)}, found {tail[:80]!r}")
@@ -122,13 +116,9 @@ def read_parallelism(text: str) -> Parallelism:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridOptions:
-    """The factors, and the sizes of each cell.
-
-    Prompts have exactly `prompt_tokens` random tokens, answers `mean_tokens` on average and `limit_tokens` at
-    most, for any tail. `load`: the arrival rate as a share of the engine's own throughput, unless
-    `rate_per_s` is given. `trace_s`: the arrivals of the trace, stretched to that rate. `serving`, `stream`:
-    measure the engine alone, and a pipeline in front of it.
-    """
+    """The factors, and the sizes of each cell. `load`: the arrival rate as a share of the engine's
+    own throughput, unless `rate_per_s` is given. `trace_s`: the arrivals of the trace, stretched to
+    that rate. `serving`, `stream`: measure the engine alone, and a pipeline in front of it."""
 
     models: tuple[str, ...]
     parallelisms: tuple[Parallelism, ...] = (Parallelism(),)

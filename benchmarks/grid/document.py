@@ -21,11 +21,7 @@ FORMAT = "forebay-bench-grid/1"
 def grid_document(
     options: GridOptions, found: Sequence[Found], *, complete: bool, provenance: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """`engines`: the throughput of each, all requests at once; `cells`: the figures of each.
-
-    Times are in seconds; percentiles of too few samples are absent. `valid`: whether everything requested is.
-    `repeats`: mean and 95 % interval of the main figures over the repeats of a cell.
-    """
+    """`engines`: the throughput of each, all requests at once; `cells`: the figures of each."""
     engines = [_capacity(each) for each in found if isinstance(each, Capacity)]
     cells = [_cell(each) for each in found if isinstance(each, Cell)]
     expected = len(list(options.engines())) * len(options.cells(options.models[0], options.parallelisms[0]))

@@ -136,11 +136,7 @@ def stream_each(
     open_session: Callable[[], AbstractContextManager[Session]],
     load_one: Callable[[Session, Item], Streamed],
 ) -> Iterator[tuple[Item, Streamed | None, str | None]]:
-    """Measure `items` in order over one pipeline: each with its figures, or what failed, or both.
-
-    If the pipeline fails under an item, the next gets another pipeline. If one does not start, all items that
-    are left have failed: it would not start for them either. Ends after an interrupted load.
-    """
+    """Measure `items` in order over one pipeline: each with its figures, or what failed, or both."""
     waiting = list(items)
     while waiting:
         current: list[Item] = []

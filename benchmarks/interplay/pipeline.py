@@ -123,11 +123,8 @@ FACTORS: Mapping[str, Sequence[Point]] = {
 
 
 def points(factors: Sequence[str]) -> list[Point]:
-    """The base point, those of the factors, and the base point again: the difference of both is the noise.
-
-    Points that need the same engine, and then the same pipeline, are adjacent. Raises `SettingError` for an
-    unknown factor.
-    """
+    """The base point, those of the factors, and the base point again: the difference of both is the
+    noise."""
     if unknown := [name for name in factors if name not in FACTORS]:
         raise SettingError(f"--factor: expected {', '.join(FACTORS)}, found {unknown[0][:80]!r}")
     varied = [point for name in FACTORS if name in factors for point in FACTORS[name]]

@@ -122,10 +122,7 @@ def _all_established(plane: ControlPlane) -> bool:
 
 @contextmanager
 def control_plane_in(folder: Path, home: Path, *, fake_pods: bool = True) -> Iterator[ControlPlane]:
-    """A control plane during the block, with the resources of Flink's operator, KEDA and others.
-
-    `fake_pods`: every pod on a node counts as running and ready.
-    """
+    """A control plane during the block, with the resources of Flink's operator, KEDA and others."""
     plane = ControlPlane(home, folder)
     plane.run("up", *(() if fake_pods else ("--no-fake-pods",)))
     try:

@@ -27,11 +27,7 @@ def timestamp() -> str:
 
 
 class PodProcess:
-    """Runs a pod until it must stop, with a subset of a kubelet's features.
-
-    These are start-up and readiness probes by HTTP, restarts with back-off, the pre-stop hook, the grace
-    period, container and pod status.
-    """
+    """Runs a pod until it must stop, with a subset of a kubelet's features."""
 
     def __init__(
         self,

@@ -128,10 +128,8 @@ def requirements_of(peer: Peer) -> Path:
 
 
 def ensure_environment(peer: Peer, settings: Settings, progress: Progress) -> Path:
-    """The Python for the peer's program; creates its environment unless it exists with these versions.
-
-    Blocks for minutes then. Raises `SetupError` with the end of pip's log.
-    """
+    """The Python for the peer's program; creates its environment unless it exists with these
+    versions."""
     if peer.requirements is None:
         return Path(sys.executable)
     folder = settings.home / "peers" / Path(peer.requirements).stem

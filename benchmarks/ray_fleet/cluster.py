@@ -48,11 +48,7 @@ def find_ray() -> Path | None:
 
 
 class RayCluster:
-    """A cluster started by `ray`, a program in an environment with Ray Serve: a context manager.
-
-    It requires a token, which this process's environment has meanwhile. Its head has `cpus` cores for
-    replicas; all nodes have the variables of `environment`.
-    """
+    """A cluster started by `ray`, a program in an environment with Ray Serve: a context manager."""
 
     def __init__(self, ray: Path, cpus: int = 8, environment: Mapping[str, str] | None = None) -> None:
         self._ray = ray

@@ -99,7 +99,6 @@ def test_intervals_are_right_as_often_as_they_say() -> None:
 
 
 def draws(mean: float, count: int, seed: int, alike: float = 0.0) -> list[float]:
-    """Normal samples around a mean, with autocorrelation `alike`."""
     chance, found, last = random.Random(seed), [], 0.0
     for _ in range(count):
         last = alike * last + (1 - alike**2) ** 0.5 * chance.gauss(0, 1)
@@ -115,8 +114,7 @@ def test_a_difference_is_within_its_interval(percent: float | None) -> None:
 
 @pytest.mark.parametrize("alike", [0.0, 0.7])
 def test_as_many_intervals_hold_the_truth_as_are_claimed(alike: float) -> None:
-    """For equal runs, 95 of 100 intervals contain 0; slightly fewer with correlated neighbours. Drawing
-    single requests instead of blocks would give about 60 of 100 there."""
+    """For equal runs, 95 of 100 intervals contain 0; slightly fewer with correlated neighbours."""
     rounds = 200
     held = 0
     for seed in range(rounds):

@@ -230,10 +230,8 @@ def burst(count: int, each_s: float, took_s: float, *, at_s: float = 0.0) -> lis
 
 
 def test_a_burst_may_take_its_own_time_to_be_sent() -> None:
-    """500 requests, sent within 50 ms: little if they are answered within 9 s, much within half a second.
-
-    Only the burst's own answers count.
-    """
+    """500 requests, sent within 50 ms: little if they are answered within 9 s, much within half a
+    second."""
     schedule = {"kind": "burst", "size": 500}
     assert judge(run_of(burst(500, 0.0001, 9.0), schedule)).reasons == ()
     (late,) = judge(run_of(burst(500, 0.0001, 0.5), schedule)).reasons

@@ -77,7 +77,6 @@ class Tab:
         return found["result"].get("value")
 
     async def until(self, expression: str) -> Any:
-        """Wait until an expression is true; return its value."""
         look = (
             f"const look = () => {{ const found = {expression}; found ? done(found) : setTimeout(look, 50) }}"
         )

@@ -75,12 +75,9 @@ class _Subtask:
 
 
 class Chain:
-    """A run of `operators`, one behind the other, over `elements`, each with a watermark behind it or None.
-
-    `restored`: what an earlier run left. `parallelism`: of each operator. Outputs that are pairs of an
-    `OutputTag` and a value leave the chain where they arise; those of the last operator, all of them.
-    `while_firing` is called between two processing-time timers: other things happen meanwhile.
-    """
+    """A run of `operators`, one behind the other, over `elements`, each with a watermark behind it
+    or None. `restored`: what an earlier run left. `parallelism`: of each operator. `while_firing`
+    is called between two processing-time timers: other things happen meanwhile."""
 
     def __init__(
         self,
@@ -129,7 +126,6 @@ class Chain:
         return subtask
 
     def close(self) -> None:
-        """Close all functions, which a crash does not."""
         for subtask in self._subtasks():
             subtask.function.close()
 

@@ -18,10 +18,8 @@ from forebay.testing.script import ReplicaScript
 
 
 class InsideReplica:
-    """Does what `FakeReplica` does with the same script; a `ReplicaConnection` of the running event loop.
-
-    It has no prefix cache, and of faults only statuses, `refuse` and `hang`. `down`: it refuses all.
-    """
+    """Does what `FakeReplica` does with the same script; a `ReplicaConnection` of the running event
+    loop. `down`: it refuses all."""
 
     def __init__(self, script: ReplicaScript) -> None:
         self.script = script

@@ -180,11 +180,8 @@ AnswerTo = Callable[[KeyedEvent], Answer]
 
 
 class ChosenCalls(RequestPool):
-    """`RequestPool` without its thread: slots, room and release are the real ones.
-
-    `out` are the calls in flight, in the order of their starts; `answer` answers one. If the operator
-    waits, time passes and the oldest is answered: nothing else could end its wait.
-    """
+    """`RequestPool` without its thread: slots, room and release are the real ones. `out` are the
+    calls in flight, in the order of their starts; `answer` answers one."""
 
     def __init__(
         self,

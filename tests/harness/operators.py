@@ -66,12 +66,9 @@ FRESH = {"web.refresh-interval": "100", "metrics.fetcher.update-interval": "100"
 
 @dataclass(frozen=True, slots=True)
 class GatedEngineFactory:
-    """An engine that holds each prompt with `((hold:NAME))` until the file `gates/NAME` exists, then returns
-    the inner engine's answer. Picklable.
-
-    `((defect))` raises an error that no engine should, `((defect:NAME))` until `gates/NAME` exists. Writes a
-    line per call to `calls`: id, calls in flight, engine.
-    """
+    """An engine that holds each prompt with `((hold:NAME))` until the file `gates/NAME` exists,
+    then returns the inner engine's answer. Picklable. `((defect))` raises an error that no engine
+    should, `((defect:NAME))` until `gates/NAME` exists."""
 
     folder: Path
     inner: EngineFactory
@@ -123,14 +120,10 @@ class FieldText:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Files of JSON lines in, scripted answers, exactly-once files out. Picklable.
-
-    Each line has `text`, the prompt; if `keyed`, `key`; if `event_time`, `at` in milliseconds. `follow`: the
-    input never ends and includes later files. With `window_ms`, which needs `event_time`, the output is one
-    line per window with its start and number of results. `program`: runs instead of one question per event;
-    at most `queue` events of a key wait for its call. `engine`: replaces the scripted one with `delay`.
-    `clock` and `pace`: the operator's.
-    """
+    """Files of JSON lines in, scripted answers, exactly-once files out. Picklable. `follow`: the
+    input never ends and includes later files. `program`: runs instead of one question per event; at
+    most `queue` events of a key wait for its call. `engine`: replaces the scripted one with
+    `delay`. `clock` and `pace`: the operator's."""
 
     folder: Path
     capacity: int = 8
@@ -241,7 +234,6 @@ class Runs:
         return self.jobs[-1]
 
     def run(self, **flink: Any) -> None:
-        """Run to the end of the input."""
         self.finish(self.start(**flink))
 
     def finish(self, job: RunningJob) -> None:
@@ -263,7 +255,6 @@ class Runs:
         )
 
     def await_checkpoint_files(self, more: int = 1) -> None:
-        """The same for a run in its own process, by the files in its folder."""
         seen: set[Path] = set()
 
         def came() -> bool:
@@ -299,7 +290,6 @@ class Runs:
 
 
 def until_answered(ask: Callable[[], T], timeout_s: float = Runs.WAIT_S) -> T:
-    """The result of `ask`, a call of Flink's REST service, retried on a busy machine."""
     answers: list[T] = []
 
     def answered() -> bool:
@@ -326,7 +316,6 @@ def kill_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 def append(path: Path, line: str) -> None:
-    """Append a line to a file that several processes write."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         os.write(file, (line + "\n").encode())

@@ -25,7 +25,6 @@ class Ran:
 
 
 def run_programs(files: Mapping[str, Path], home: Path) -> dict[str, Ran]:
-    """Run each of the `files`, by name, in the parent of its folder; blocks."""
     done = subprocess.run(
         [sys.executable, __file__, json.dumps({name: str(file) for name, file in files.items()})],
         env={**os.environ, "FOREBAY_HOME": str(home)},

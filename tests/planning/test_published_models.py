@@ -112,8 +112,6 @@ def test_a_model_in_32_bits_is_loaded_with_16() -> None:
 
 
 def test_states_take_whole_blocks_of_attention() -> None:
-    """Qwen3-Next in 16 bits: a state has 1,097,728 bytes, a token of attention 2,048, so a block
-    has 544 tokens."""
     shape = shape_of(models.QWEN_3_NEXT_80B, "qwen")
     assert [(one.layers, one.token_bytes, one.state_bytes) for one in shape.caches] == [
         (12, 2048, 0),

@@ -42,5 +42,4 @@ def stream_run(events: Sequence[EventRecord], **changes: Any) -> StreamRun:
 
 
 def even(count: int, rate_per_s: float = 10.0, **changes: Any) -> list[EventRecord]:
-    """`count` events, evenly spaced, with equal latencies."""
     return [event(index, index / rate_per_s, **changes) for index in range(count)]

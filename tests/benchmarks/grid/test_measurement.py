@@ -32,7 +32,6 @@ SMALL: dict[str, Any] = {
 
 @contextmanager
 def scripted(model: str, parallelism: Parallelism) -> Iterator[RunningEngine]:
-    """Scripted replicas; none for a model named `broken`."""
     if model == "broken":
         raise LaunchError("no room for the model\nand its log")
     script = ReplicaScript(delay=Fixed(0.001))

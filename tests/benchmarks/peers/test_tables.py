@@ -99,8 +99,6 @@ START_S = 1000.0
 def seen(
     added_s: float = 0.5, committed_s: float = 1.5, *, without: tuple[int, ...] = (), load: Load = LOAD
 ) -> Observed:
-    """Every event except `without` has its result `added_s` after it was due."""
-
     def results(after_s: float) -> tuple[Seen, ...]:
         return tuple(
             Seen(index, START_S + index / load.rate_per_s + after_s, True)

@@ -1,11 +1,6 @@
-"""What vLLM and the scripted replica must both answer.
-
-`contract.json` holds what vLLM answered to each case. To record it again, from a running vLLM:
-
-    python -m tests.testing.replica.contract http://127.0.0.1:8100
-
-which needs `--enable-auto-tool-choice --tool-call-parser hermes` and the packaged model.
-"""
+"""What vLLM and the scripted replica must both answer. To record it again, from a running vLLM:
+python -m tests.testing.replica.contract http://127.0.0.1:8100 which needs
+`--enable-auto-tool-choice --tool-call-parser hermes` and the packaged model."""
 
 from __future__ import annotations
 
