@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from benchmarks.gateway import Answer, GatewayOptions, UsersOptions, measure_gateway, measure_users, report
 from benchmarks.hostile import Rounds, measure_hostile
+from benchmarks.hostile import report as hostile_report
 
 from forebay.errors import LaunchError
 
@@ -61,5 +62,5 @@ def test_both_turns_in_one_run(way: str) -> None:
 def test_an_answer_that_others_lose_decides() -> None:
     seen = rounds(1.0)
     seen["cut"]["attacked"][2][7] = Answer(503, 1.0, 1.0)
-    found = report(GatewayOptions(), seen)
+    found = hostile_report(GatewayOptions(), seen)
     assert (found["ways"]["cut"]["lost"], found["passed"]) == (1, False)
