@@ -41,10 +41,8 @@ class ApplicationsOptions:
 def measure_applications(
     options: ApplicationsOptions, settings: Settings, progress: Progress, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """One document with a part per application; `skipped` has the reason for each part that was not measured.
-
-    Takes minutes. Raises `SettingError` if a named file cannot be read.
-    """
+    """One document with a part per application; `skipped` has the reason for each part that was not
+    measured."""
     skipped: dict[str, str] = {}
     report: dict[str, Any] = {"seed": options.seed}
     if "topics" in options.apps:

@@ -32,12 +32,6 @@ class BurstPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlantedBurst:
-    """A planted burst. The rate of `terms[0]` rises; the other terms appear with it.
-
-    From `onset_s` its posts come at `factor` times the base rate at the top of the shape (`base_per_s` 0: at
-    `extra_per_s`), in addition to the background.
-    """
-
     terms: tuple[str, ...]
     onset_s: float
     end_s: float
@@ -171,10 +165,6 @@ class Interval:
 
 
 def kleinberg_bursts(counts: Doubles, totals: Doubles) -> list[list[Interval]]:
-    """The bursts of each term. `counts`: terms by batches; `totals`: posts per batch, at least the counts.
-
-    The cheapest sequence of the two states, by dynamic programming over the whole stream.
-    """
     terms, batches = counts.shape
     usual = np.clip(counts.sum(axis=1) / max(totals.sum(), 1), 1e-12, MAX_SHARE)
     raised = np.minimum(usual * SCALING, MAX_SHARE)

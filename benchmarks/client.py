@@ -54,7 +54,7 @@ class ClientOptions:
 
 
 def measure_client(options: ClientOptions, note: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """A document with one run per rate; blocks. Raises `SetupError` with fewer than two cores."""
+    """A document with one run per rate; blocks."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise SetupError("the client and its server need a core each: this process may use only one")
@@ -275,10 +275,7 @@ async def _ms_per_call(name: str, url: str, per_s: float, seconds: float) -> flo
 def measure_http_calls(
     options: HttpCallsOptions, note: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
-    """A document with the milliseconds of processor per call, by load and client; blocks.
-
-    Raises `SetupError` with fewer than two cores.
-    """
+    """A document with the milliseconds of processor per call, by load and client; blocks."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise SetupError("the client and its server need a core each: this process may use only one")

@@ -25,11 +25,8 @@ def _table(gold: Sequence[Hashable], found: Sequence[Hashable]) -> npt.NDArray[n
 
 
 def mutual_information(gold: Sequence[Hashable], found: Sequence[Hashable]) -> float:
-    """Normalised mutual information: divided by the arithmetic mean of the two entropies (Strehl and Ghosh
-    2002).
-
-    1 for equal clusterings up to names, including empty and single ones.
-    """
+    """Normalised mutual information: divided by the arithmetic mean of the two entropies (Strehl
+    and Ghosh 2002)."""
     table = _table(gold, found)
     if table.shape in ((0, 0), (1, 1)):
         return 1.0
@@ -78,11 +75,8 @@ def river_baselines(
     *,
     limit_s: float = LIMIT_S,
 ) -> dict[str, Any]:
-    """TextClust (Assenmacher and Trautmann 2022) over words, and DBSTREAM (Hahsler and Bolaños 2016) over
-    embeddings, in stream order, each for at most `limit_s`.
-
-    `texts`: number processed. `same_texts`: the score of our topics, `ours`, on those.
-    """
+    """TextClust (Assenmacher and Trautmann 2022) over words, and DBSTREAM (Hahsler and Bolaños
+    2016) over embeddings, in stream order, each for at most `limit_s`."""
     found = {}
     for name, predict in (("river_textclust", _textclust(texts)), ("river_dbstream", _dbstream(vectors))):
         say(f"topics: {name}")

@@ -33,8 +33,6 @@ def messages(count: int, sessions: int, seed: int, *, words: int = 30) -> Iterat
 
 
 def expected_answers(events: list[dict[str, Any]], settings: Sessions) -> list[Any]:
-    """The answer of a correct session to each event, with a scripted replica, whose answers depend on every
-    word of the prompt."""
     machine = Machine(settings.program(event_time=False))
     for event in events:
         key = event["user"]

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any
+from typing import Any
 
 import orjson
 import psutil
 
 from forebay.bench.resources import ProcessUse, check_proc, process_use, used_between
+from forebay.bench.stream.process import RunProcess
 from forebay.errors import LaunchError
-from forebay.flink.class_archive import LISTS_CLASSES
 from forebay.pipeline.job_graph import OPERATOR
-from forebay.processes import module_command, parent_death_signal
 from forebay.testing.replica import ReplicaProcess, ReplicaScript, fetch_work
 from forebay.testing.script import Fixed
 
@@ -30,9 +28,6 @@ WARM_PER_S = 100.0
 CALL_S = 0.05
 CAPACITY = 256
 START_TIMEOUT_S = 300.0
-ARCHIVE_S = 180.0
-"""The longest wait for the class archive that a machine's first run makes."""
-STOP_S = 60.0
 REST_S = 3.0
 """A run without answers for this long is idle."""
 POLL_S = 0.05
@@ -120,12 +115,7 @@ Note = Callable[[str], None]
 
 
 def measure_cost(options: CostOptions, note: Note = lambda _: None) -> Cost:
-    """Measure a run under one load after the other; blocks for minutes.
-
-    The run is warmed up first: what is compiled and loaded at the start does not count. If this machine's
-    JVMs have no class archive yet, an extra run makes it. Raises `SetupError` on a system without /proc,
-    `LaunchError` if the run does not start or ends.
-    """
+    """Measure a run under one load after the other; blocks for minutes."""
     check_proc()
     with ExitStack() as opened:
         folder = Path(opened.enter_context(TemporaryDirectory(prefix="forebay-cost-")))
@@ -133,10 +123,9 @@ def measure_cost(options: CostOptions, note: Note = lambda _: None) -> Cost:
         feed = opened.enter_context(started_feed())
         note("starting the run")
         with _run(folder / "first", replica.url, feed) as run:
-            if not run.makes_archive:
+            if not run.await_archive():
                 return _measure(run, feed, replica, options, note)
-            note("first run on this machine: making the JVM's class archive")
-            run.await_archive()
+            note("this machine's first run made an archive of the JVM's classes; starting another")
         with _run(folder / "second", replica.url, feed) as run:
             return _measure(run, feed, replica, options, note)
 
@@ -254,49 +243,24 @@ def started_feed() -> Iterator[Feed]:
 class Run:
     """A `forebay run` that has sent its first request."""
 
-    def __init__(self, process: subprocess.Popen[bytes], errors: Path, replica_url: str) -> None:
+    def __init__(self, process: RunProcess, replica_url: str) -> None:
         self._process = process
-        self._errors = errors
         before, began_s = fetch_work(replica_url).calls, time.monotonic()
         while fetch_work(replica_url).calls == before:
-            self.check()
+            process.check()
             if time.monotonic() - began_s > START_TIMEOUT_S:
-                raise LaunchError(f"the run made no request within {START_TIMEOUT_S:.0f} s: {self._said()}")
+                said = process.said()
+                raise LaunchError(f"the run made no request within {START_TIMEOUT_S:.0f} s: {said}")
             time.sleep(POLL_S)
         self.first_request_s = round(time.monotonic() - began_s, 2)
-        # The one that is measured; another Java process may be making an archive.
-        java = next(
-            child for child in psutil.Process(process.pid).children(recursive=True) if _is_java(child)
-        )
-        self._jvm, self._client = java, java.parent()
-        self.makes_archive = any(LISTS_CLASSES in word for word in java.cmdline())
+        self.check = process.check
+        self.await_archive = process.await_archive
 
     def processes(self) -> dict[str, int]:
-        assert self._client is not None
-        return {JVM: self._jvm.pid, CLIENT: self._client.pid, COMMAND: self._process.pid}
-
-    def check(self) -> None:
-        if self._process.poll() is not None:
-            raise LaunchError(f"the run that was measured ended: {self._said()}")
-
-    def await_archive(self) -> None:
-        """Block until the class archive is made, or for `ARCHIVE_S`."""
-        assert self._client is not None
-        until_s, seen = time.monotonic() + ARCHIVE_S, False
-        while time.monotonic() < until_s:
-            self.check()
-            making = sum(map(_is_java, self._client.children())) > 1
-            if seen and not making:
-                return
-            seen = seen or making
-            time.sleep(POLL_S)
-
-    def _said(self) -> str:
-        return self._errors.read_text(errors="replace").strip()[-2000:]
-
-
-def _is_java(process: psutil.Process) -> bool:
-    return process.name() == "java"
+        jvm = self._process.jvm()
+        if jvm is None:
+            raise LaunchError(f"the run that is measured has no JVM: {self._process.said()}")
+        return {JVM: jvm, CLIENT: psutil.Process(jvm).ppid(), COMMAND: self._process.pid}
 
 
 @contextmanager
@@ -310,35 +274,12 @@ def _run(folder: Path, replica_url: str, feed: Feed) -> Iterator[Run]:
         "sink": {"type": "jsonl", "path": str(folder / "out")},
         "checkpoint": {"dir": str(folder / "state")},
     }
-    pipeline, errors = folder / "cost.yaml", folder / "errors.txt"
+    pipeline = folder / "cost.yaml"
     pipeline.write_bytes(orjson.dumps(document))
     feed.pace(1)
-    with (
-        errors.open("wb") as file,
-        _started(("run", str(pipeline), "--engine", replica_url), file) as process,
-    ):
-        yield Run(process, errors, replica_url)
-
-
-@contextmanager
-def _started(words: Sequence[str], errors: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        module_command("forebay", *words),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=errors,
-        start_new_session=True,
-        preexec_fn=parent_death_signal(signal.SIGKILL),  # noqa: PLW1509
-    )
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    with RunProcess(pipeline, (replica_url,), folder) as process:
+        process.start()
+        yield Run(process, replica_url)
 
 
 def cost_document(found: Cost) -> dict[str, Any]:

@@ -24,10 +24,6 @@ CODE, CONVERSATION = "azure_llm_2023_code.csv", "mooncake_conversation.jsonl"
 
 
 def workloads(data: Path, requests: int) -> dict[str, list[TraceRequest]]:
-    """Four workloads of `requests` requests at one per second, with random arrivals.
-
-    Two have the first recorded lengths of a trace each.
-    """
     made = {
         "code": read_trace(data / CODE)[:requests],
         "long conversation": read_trace(data / CONVERSATION)[:requests],
@@ -87,10 +83,7 @@ def _measure_one(
 
 
 def most_rate(goodput: Callable[[float], float], rate: float, goal: float) -> float:
-    """The highest rate with `goodput(rate)` of at least `goal`, within 0.5 %; 0 if there is none.
-
-    The search starts at `rate`. Assumes that goodput falls as the rate grows.
-    """
+    """The highest rate, within 0.5 %, that reaches `goal`; assumes that goodput falls as it grows."""
     low, high = 0.0, rate
     for _ in range(MAX_DOUBLINGS):
         if goodput(high) < goal:

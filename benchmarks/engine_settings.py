@@ -33,8 +33,7 @@ BUSY = (sys.executable, "-c", "while True: pass")
 
 @dataclass(frozen=True, slots=True)
 class EngineSetting:
-    """A difference from the local engine's defaults. `environment`: variables to set, or None to unset;
-    `threads`: added threads; `nice`: niceness of its processes."""
+    """A difference from the local engine's defaults."""
 
     about: str
     dtype: str | None = None
@@ -98,10 +97,6 @@ def launch_of(setting: EngineSetting, base: EngineLaunch) -> EngineLaunch:
 def measure_settings(
     names: Sequence[str], settings: Settings, *, seconds: float, progress: Progress
 ) -> Iterator[SettingFigures]:
-    """Measure the named settings one after the other; each takes the start of an engine and twice `seconds`.
-
-    Raises `SettingError` for unknown names, and what starting an engine raises.
-    """
     if unknown := sorted(set(names) - SETTINGS.keys()):
         raise SettingError(f"--setting: expected some of {', '.join(SETTINGS)}; found {', '.join(unknown)}")
     for name in names:

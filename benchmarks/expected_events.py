@@ -189,10 +189,8 @@ def held_against(
     letters: Iterable[bytes],
     engine: KillableEngine,
 ) -> Tally:
-    """Compare the lines of a sink with the expected output: every result once, with exactly its answer.
-
-    Of results of kind `by_model`, a real engine's words are unknown: there must be some.
-    """
+    """Compare the lines of a sink with the expected output: every result once, with exactly its
+    answer."""
     scripted = engine.calls() is not None
     seen: Counter[str] = Counter()
     lines = wrong = restored = 0

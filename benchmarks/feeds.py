@@ -44,15 +44,8 @@ class Drops:
 
 @dataclass
 class FeedServer:
-    """Serves `records` (JSON objects) by both protocols from any cursor; `drops` cuts connections (None:
-    never).
-
-    After the last record, connections stay open. `cursors` and `authorizations` record what clients sent.
-
-    Server-sent events have `id: [{"topic":…,"partition":0,"offset":N}]`; `inclusive` repeats the event with
-    the given id. WebSocket messages get `time_us`, from `first_us` in steps of one second, which is their
-    cursor.
-    """
+    """Serves `records` (JSON objects) by both protocols from any cursor; `drops` cuts connections
+    (None: never). `cursors` and `authorizations` record what clients sent."""
 
     records: Sequence[dict[str, object]]
     drops: Drops | None = None

@@ -61,7 +61,6 @@ def body_of(index: int, order: Order) -> bytes:
 
 
 async def drive(order: Order) -> list[Answer]:
-    """Send all on schedule, whether or not answers arrive; returns answers in the order of their ends."""
     connector = aiohttp.TCPConnector(limit=0)
     seen: list[Answer] = []
     async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as session:
@@ -116,10 +115,7 @@ class GatewayOptions:
 
 
 def measure_gateway(options: GatewayOptions, note: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """TTFT each way and the gateway's share; blocks. Raises `LaunchError` if a process fails.
-
-    The added time is the difference of the quantiles of all rounds.
-    """
+    """TTFT each way and the gateway's share; blocks."""
     script = ReplicaScript(delay=Fixed(options.first_token_s), token_s=options.token_s, chunks=options.chunks)
     seen: dict[str, list[Answer]] = {way: [] for way in WAYS}
     with ExitStack() as stack:
@@ -141,7 +137,6 @@ def order_of(options: GatewayOptions, urls: tuple[str, ...], turn: int) -> Order
 
 
 def report(options: GatewayOptions, seen: dict[str, list[Answer]]) -> dict[str, Any]:
-    """The figures of all rounds. Raises `LaunchError` if an answer was wrong or missing."""
     document: dict[str, Any] = asdict(options)
     for way, answers in seen.items():
         wrong = [answer for answer in answers if answer.status != 200]
@@ -166,7 +161,6 @@ def report(options: GatewayOptions, seen: dict[str, list[Answer]]) -> dict[str, 
 
 
 def run_round(order: Order) -> list[Answer]:
-    """Run one client process. Raises `LaunchError` with the end of its log."""
     order_text = json.dumps(asdict(order))
     found = run_module("benchmarks.gateway", order_text, timeout_s=ROUND_TIMEOUT_S)
     return [Answer(*fields) for fields in json.loads(found)]
@@ -210,11 +204,7 @@ USERS_TARGET = 1.3
 
 @dataclass(frozen=True, slots=True)
 class UsersOptions:
-    """`rounds` of `users` each way.
-
-    Without `url`, a scripted engine begins after `first_token_s`, streams for `decode_s`, and reports a KV
-    cache of `kv_tokens`; `model` and `max_tokens` are for a real one.
-    """
+    """`rounds` of `users` each way."""
 
     users: int = 32
     rounds: int = 3
@@ -228,7 +218,7 @@ class UsersOptions:
 
 
 def measure_users(options: UsersOptions, note: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """First tokens each way, and their ratio; blocks. Raises `LaunchError` if a process fails."""
+    """First tokens each way, and their ratio; blocks."""
     seen: dict[str, list[Answer]] = {way: [] for way in WAYS}
     with ExitStack() as stack:
         url = options.url or stack.enter_context(ReplicaProcess(_users_script(options))).url

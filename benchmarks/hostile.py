@@ -33,11 +33,9 @@ ADDRESS = "127.0.0.2"
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A hostile behaviour: opens `per_s` connections per second and sends one of `requests` on each.
-
-    A connection is closed after `patience_s`, or when the gateway closes it. `trickle_s`: send another byte
-    at this interval. Without `reads`, the answer is never read.
-    """
+    """A hostile behaviour: opens `per_s` connections per second and sends one of `requests` on
+    each. `trickle_s`: send another byte at this interval. Without `reads`, the answer is never
+    read."""
 
     requests: tuple[bytes, ...]
     per_s: float = 20.0
@@ -169,10 +167,6 @@ def measure_hostile(
     *,
     ways: Sequence[str] = tuple(WAYS),
 ) -> dict[str, Any]:
-    """Measure the latency of the others with and without each of `ways`; blocks.
-
-    Raises `LaunchError` if a process fails.
-    """
     script = ReplicaScript(delay=Fixed(options.first_token_s), token_s=options.token_s, chunks=options.chunks)
     seen: dict[str, Rounds] = {way: {turn: [] for turn in TURNS} for way in ways}
     with ExitStack() as stack:
@@ -213,7 +207,6 @@ def _figures(rounds: Rounds) -> dict[str, Any]:
 
 @contextmanager
 def hostile(gateway: str, way: str) -> Iterator[None]:
-    """Run a hostile client of `gateway` during the block."""
     command = [sys.executable, "-m", "benchmarks.hostile", str(URL(gateway).port), way]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None

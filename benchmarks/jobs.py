@@ -84,10 +84,7 @@ def answered(events: DataStream, load: Workload) -> DataStream:
 
 
 def async_function_job(env: StreamExecutionEnvironment, load: Workload, out: Path) -> None:
-    """Like `forebay_job`, with `AsyncDataStream.unordered_wait` around the same client.
-
-    `env` must have no operator yet: `AsyncFunction` only runs in Python worker processes.
-    """
+    """Like `forebay_job`, with `AsyncDataStream.unordered_wait` around the same client."""
     env.configure(
         Configuration()
         .set_string(MODE, "process")

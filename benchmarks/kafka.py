@@ -158,10 +158,7 @@ class KafkaOptions:
 
 
 def measure_kafka(options: KafkaOptions, settings: Settings, note: Note = lambda _: None) -> Report:
-    """Measure both parts on a local Kafka; blocks for minutes.
-
-    Raises `SettingError` if Kafka or the connector is missing, `LaunchError` if a job fails.
-    """
+    """Measure both parts on a local Kafka; blocks for minutes."""
     home = kafka_to_start(settings)
     jar = installed_jar(KAFKA, settings.connectors)
     with (

@@ -89,7 +89,7 @@ class VllmEngine:
 def killable_engine(
     kind: EngineKind, settings: Settings, progress: Progress
 ) -> AbstractContextManager[KillableEngine]:
-    """An engine that runs during the block. Raises `LaunchError` or `SetupError`."""
+    """An engine that runs during the block."""
     return _fake() if kind == "fake" else _vllm(settings, progress)
 
 
@@ -145,11 +145,6 @@ def plan(
     only: KillKind | None = None,
     outages: int = 0,
 ) -> tuple[Kill, ...]:
-    """`count` kills in turn, with the `broker` if there is one, or of one kind `only`; then `outages` of an
-    object store. Deterministic.
-
-    The restart nearest to the middle restores at parallelism `rescale_to`, unless that is None.
-    """
     if count < 1:
         raise SettingError(f"kills must be at least 1, found {count}")
     draw = random.Random(seed)

@@ -26,9 +26,6 @@ RATE_PER_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Answers of one kind. `output_tokens`: number requested; `reasons`: a word of each reason that the
-    verdict must have."""
-
     about: str
     answer: TimedAnswer
     output_tokens: int = 20
@@ -122,7 +119,6 @@ def measure_cases(
 
 
 def measure_case(name: str, requests: int) -> CaseFound:
-    """Measure one case against a server in its own process."""
     case = CASES[name]
     with timed_process([case.answer] * requests) as url:
         run = run_case(case, url, requests)
@@ -146,7 +142,6 @@ def run_case(case: Case, url: str, requests: int) -> LoadRun:
 
 
 def compare(name: str, case: Case, run: LoadRun, sent: Sequence[SentAnswer]) -> CaseFound:
-    """Compare the figures of `run` with the server's, request by request in the order sent."""
     pairs = list(zip(sorted(run.records, key=lambda record: record.sent_s or 0.0), sent, strict=True))
     errors: dict[str, list[tuple[float, float]]] = {}
     wrong: list[str] = []

@@ -93,10 +93,7 @@ class ObjectStore:
 
 @contextmanager
 def object_store(work: Path) -> Iterator[ObjectStore]:
-    """A server with an empty bucket `BUCKET` during the block; its log goes to `work`.
-
-    Raises `SettingError` if moto is not installed, and `LaunchError` if it does not start.
-    """
+    """A server with an empty bucket `BUCKET` during the block; its log goes to `work`."""
     try:
         import moto.server  # noqa: F401
     except ModuleNotFoundError:

@@ -44,10 +44,7 @@ class OverheadOptions:
 
 
 def measure_overhead(options: OverheadOptions, note: Note = lambda _: None) -> Report:
-    """Measure all parts that suit the engine; blocks for minutes. Raises `LaunchError` if a system fails.
-
-    A real engine must serve a model, else `SettingError`; the first one is used.
-    """
+    """Measure all parts that suit the engine; blocks for minutes."""
     if options.engine == "fake":
         return _scripted(options, note)
     served = asyncio.run(list_models(options.engine))
@@ -150,10 +147,7 @@ def _share(part: float, whole: float) -> float:
 
 
 def memory_growth(samples: list[dict[str, float]]) -> Report:
-    """Growth of the resident size from the first 20,000 results to the end, as a share of it.
-
-    Both sizes are means of five samples.
-    """
+    """Growth of the resident size from the first 20,000 results to the end, as a share of it."""
     warm = [sample for sample in samples if sample["results"] >= WARM_RESULTS]
     if len(warm) < 10:
         return {"samples": len(warm)}
@@ -170,7 +164,6 @@ def memory_growth(samples: list[dict[str, float]]) -> Report:
 
 
 def run_worker(system: System, load: Workload) -> Report:
-    """Run one system on one workload in its own process. Raises `LaunchError` with the end of its log."""
     order = json.dumps({"system": system, "load": asdict(load)})
     report: Report = json.loads(run_module("benchmarks.worker", order, timeout_s=WORKER_TIMEOUT_S))
     if report["answered"] != load.events:

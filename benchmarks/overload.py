@@ -29,14 +29,11 @@ QUEUE_DEPTH, KV_USAGE = 5, 0.8
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """Figures of one method.
-
-    `goodput_of_capacity`: answers within the SLO to requests of the overload, per second, over the capacity.
-    `tokens_of_capacity`: the same in prompt tokens, because a method that drops requests can keep more of the
-    short ones. `cleared_s`: from the end of the overload until its last waiting request was gone;
-    `arithmetic_s`: the minimum of that. Waiting is counted at the engines, in requests per replica.
-    `longest_wait_s`: from arrival to first token, of answered requests.
-    """
+    """Figures of one method. `goodput_of_capacity`: answers within the SLO to requests of the
+    overload, per second, over the capacity. `tokens_of_capacity`: the same in prompt tokens,
+    because a method that drops requests can keep more of the short ones. `cleared_s`: from the end
+    of the overload until its last waiting request was gone; `arithmetic_s`: the minimum of that.
+    `longest_wait_s`: from arrival to first token, of answered requests."""
 
     goodput_of_capacity: float
     tokens_of_capacity: float
@@ -109,10 +106,7 @@ class FixedLimit(InOrder):
 
 
 class Aimd(InOrder):
-    """Additive increase, multiplicative decrease of each replica's limit (Chiu and Jain, 1989).
-
-    One more per window of first tokens in time; half after a late one, once for all requests sent before.
-    """
+    """Additive increase, multiplicative decrease of each replica's limit (Chiu and Jain, 1989)."""
 
     def __init__(self, fleet: ReplicaTable) -> None:
         super().__init__(fleet)
@@ -156,10 +150,7 @@ def overload_arrivals(trace: Sequence[TraceRequest], capacity_per_s: float, seed
 
 
 def measure_overload(scenario: Scenario) -> dict[str, Any]:
-    """Compare admission with the other methods on the same arrivals.
-
-    Requests are dropped when their first token is overdue; `patient` is admission without that.
-    """
+    """Compare admission with the other methods on the same arrivals."""
     capacity_per_s = scenario.capacity_per_s()
     arrivals = overload_arrivals(scenario.trace, capacity_per_s, scenario.seed)
     ways: dict[str, MakeDispatcher] = {"admission": Admission, "patient": Admission}

@@ -33,10 +33,7 @@ LOOK_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class PipelineStartOptions:
-    """`rounds` of `events` each way, `capacity` of them at a time.
-
-    An answer begins after `first_token_s` and is streamed for `decode_s`.
-    """
+    """`rounds` of `events` each way, `capacity` of them at a time."""
 
     events: int = 256
     capacity: int = 64
@@ -72,10 +69,7 @@ def measure_pipeline_start(
     settings: Settings,
     note: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Measure both ways in turn; blocks. Files are written below `work`.
-
-    Raises `LaunchError` if an event got no answer, and as `run_pipeline`.
-    """
+    """Measure both ways in turn; blocks."""
     took_s: dict[str, list[float]] = {way: [] for way in WAYS}
     for number in range(1, options.rounds + 1):
         for way in WAYS:

@@ -40,9 +40,7 @@ class Place(Protocol):
 
     def results(self) -> Iterator[bytes]: ...
 
-    def letters(self) -> Iterator[bytes]:
-        """The committed dead letters."""
-        ...
+    def letters(self) -> Iterator[bytes]: ...
 
     def ahead(self) -> int:
         """Maximum number of offsets committed before the results of their events."""
@@ -224,7 +222,6 @@ class Behind:
             self._answered[number % len(self._answered)].add(number // len(self._answered))
 
     def committed(self, offsets: Sequence[int]) -> None:
-        """Add offsets that were committed before the last results were read."""
         missing = 0
         for partition, (offset, answered) in enumerate(zip(offsets, self._answered, strict=True)):
             while self._all_before[partition] in answered:
@@ -234,7 +231,7 @@ class Behind:
 
 
 def place(kind: PlaceKind, folder: Path, settings: Settings) -> AbstractContextManager[Place]:
-    """The place of a run, during the block. Raises `SettingError` if there is no Kafka to start."""
+    """The place of a run, during the block."""
     return _files(folder) if kind == "files" else _topics(folder, settings)
 
 
@@ -253,8 +250,6 @@ def _topics(folder: Path, settings: Settings) -> Iterator[Place]:
 
 
 def kafka_to_start(settings: Settings) -> Path:
-    """The Kafka distribution for measurements. Raises `SettingError` if it, or the Kafka client, is
-    missing."""
     if settings.kafka_home is None:
         raise SettingError("Kafka is missing: set FOREBAY_KAFKA_HOME to an unpacked distribution")
     if find_spec("confluent_kafka") is None:

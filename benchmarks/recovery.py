@@ -139,8 +139,6 @@ class Recovery:
 
 
 def next_result_s(killed: Sequence[Killed]) -> dict[str, Any]:
-    """Median and maximum seconds to the next result, over all kills and by kind."""
-
     def spread(kills: Sequence[Killed]) -> dict[str, float]:
         values = [kill.next_result_s for kill in kills]
         return {"p50": round(statistics.median(values), 2), "max": round(max(values), 2)} if values else {}
@@ -155,12 +153,7 @@ def next_result_s(killed: Sequence[Killed]) -> dict[str, Any]:
 def measure_recovery(
     config: RecoveryConfig, settings: Settings, *, progress: Progress | None = None, say: Say = lambda _: None
 ) -> Recovery:
-    """Run a pipeline, make the kills, and compare; blocks for minutes.
-
-    `say` receives one line per kill. Ends early if the input is used up. Raises `PipelineFailed` if the
-    pipeline fails, does not resume within five minutes, or leaves processes behind. All processes end with
-    the call.
-    """
+    """Run a pipeline, make the kills, and compare; blocks for minutes."""
     if config.sink == "kafka" and SUBJECTS[config.app].in_order:
         raise SettingError(
             f"--app {config.app} --sink kafka: what comes out depends on the order over all partitions, "

@@ -106,7 +106,7 @@ class RoutingReport:
 def measure_routing(
     scenario: Scenario, loads: Sequence[float], policies: Sequence[str], note: Note = lambda _: None
 ) -> RoutingReport:
-    """Serve the trace once per policy and load. Raises `SettingError` for an unknown policy or a bad load."""
+    """Serve the trace once per policy and load."""
     for name in policies:
         if name not in NAMES:
             raise SettingError(f"--policy: expected one of {', '.join(NAMES)}; found {name!r}")
@@ -126,10 +126,7 @@ def measure_routing(
 
 
 def decision_us(replicas: int, *, block_tokens: int = 512, decisions: int = DECISIONS) -> float:
-    """Median microseconds of one decision by the default policy.
-
-    It looks up a prompt of 4,000 tokens, half of it cached by some replicas, chooses, and records the choice.
-    """
+    """Median microseconds of one decision by the default policy."""
     fleet = ReplicaTable(
         [ReplicaLimits(str(number), 500_000) for number in range(replicas)], block_tokens=block_tokens
     )
@@ -214,12 +211,7 @@ class _Seen:
 async def measure_engines(
     urls: Sequence[str], options: EnginesOptions, note: Note = lambda _: None
 ) -> dict[str, Any]:
-    """Figures of every policy, and the default compared with the others.
-
-    Policies take turns, in rotated order from round to round, each time with new prefixes. Raises
-    `LaunchError` if a request fails or the engines count fewer than 1,000 prompt tokens, and what opening a
-    fleet raises.
-    """
+    """Figures of every policy, and the default compared with the others."""
     seen = {policy: _Seen() for policy in options.policies}
     for number in range(options.rounds):
         turn = options.policies if number % 2 == 0 else options.policies[::-1]

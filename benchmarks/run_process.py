@@ -26,10 +26,6 @@ Part = Literal["all", "command", "flink", "jvm", "all but jvm"]
 
 
 def run_module(module: str, order: str, *, timeout_s: float) -> str:
-    """Run a module with `order` as its input; blocks, and returns the last line of its output.
-
-    Raises `LaunchError` with the end of its log.
-    """
     command = [sys.executable, "-m", module]
     try:
         done = subprocess.run(
@@ -43,11 +39,7 @@ def run_module(module: str, order: str, *, timeout_s: float) -> str:
 
 
 class RunProcess:
-    """Starts one command, once or again; a context manager that ends all its processes.
-
-    The output of start N goes to `logs/run-N.log`. Methods that kill block until the processes are gone; they
-    raise `PipelineFailed` if they stay.
-    """
+    """Starts one command, once or again; a context manager that ends all its processes."""
 
     def __init__(
         self,
@@ -87,7 +79,6 @@ class RunProcess:
 
     @property
     def log(self) -> Path:
-        """Log of the latest start."""
         return self._logs / f"run-{self.starts}.log"
 
     def said(self) -> str:
@@ -141,7 +132,7 @@ class RunProcess:
         return self.processes()
 
     def stop(self) -> None:
-        """SIGTERM the command and wait. Raises `PipelineFailed` if it does not end."""
+        """SIGTERM the command and wait."""
         assert self._process is not None
         with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
@@ -183,8 +174,8 @@ class PipelineProcess(RunProcess):
             go_on(self.processes(part))
 
     def kill_part(self, part: Part) -> None:
-        """Kill the JVM, or the process that holds it, with which it must end; the command starts others.
-        Raises `PipelineFailed` if it does not run."""
+        """Kill the JVM, or the process that holds it, with which it must end; the command starts
+        others."""
         found, jvm = self.processes(part), self.processes("jvm")
         if not found:
             raise PipelineFailed(f"the process to kill does not run; the run's output: {self.said()}")

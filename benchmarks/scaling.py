@@ -33,11 +33,8 @@ ID = "forebay_event"
 
 @dataclass(frozen=True, slots=True)
 class BurstOptions:
-    """The stream: `trickle` events, one per second, from the start of the job; after `quiet_s` without
-    events, `burst` events within `burst_s`. Answers have `answer_tokens` tokens.
-
-    The run ends when no replica is left, and fails after `longest_s`.
-    """
+    """The stream: `trickle` events, one per second, from the start of the job; after `quiet_s`
+    without events, `burst` events within `burst_s`."""
 
     trickle: int = 10
     quiet_s: float = 50.0
@@ -48,7 +45,6 @@ class BurstOptions:
     longest_s: float = 540.0
 
     def due_s(self) -> list[float]:
-        """When each event is due, in seconds."""
         begin = self.trickle + self.quiet_s
         return [
             *(float(number) for number in range(self.trickle)),

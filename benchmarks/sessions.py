@@ -44,11 +44,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class SessionsPlan:
-    """Load for the scripted replica and for a real engine.
-
-    Budgets are small, so that turns are folded. On a processor vLLM caches blocks of 128 tokens, so prompts
-    must be longer to hit.
-    """
+    """Load for the scripted replica and for a real engine."""
 
     scripted: Load = Load(200, 384, 30)
     real: Load = Load(8, 1024, 45)
@@ -59,12 +55,7 @@ def measure_sessions(
     plan: SessionsPlan, engine: str | None, skipped: dict[str, str], say: Say = lambda _: None
 ) -> dict[str, Any]:
     """Figures on a scripted replica, on two of them (`two_replicas`), and on the engine at that URL
-    (`engine`).
-
-    `hit_share`: share of repeated tokens that came from the prefix cache. A token is repeated if its session
-    sent it before: all of a prompt except the new message; first turns do not count. Takes a minute. Raises
-    `PipelineFailed` if the run fails.
-    """
+    (`engine`)."""
     # Cached in blocks of 16 tokens of 4 characters, as vLLM does.
     script = ReplicaScript(delay=Fixed(0.05), block_chars=64, cache_blocks=200_000)
     with ReplicaProcess(script) as replica:
@@ -144,11 +135,6 @@ def _run(
 def judged(
     events: list[dict[str, Any]], rows: Iterable[dict[str, Any]], expected: list[Any] | None
 ) -> dict[str, Any]:
-    """Compare the rows with the events.
-
-    `wrong`: turns whose answer is not the `expected` one, which depends on the whole history. `disorder`:
-    turns counted in the wrong order.
-    """
     of_event: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         of_event[row["fields"]["n"]].append(row)
@@ -181,12 +167,6 @@ def _turn(row: dict[str, Any]) -> tuple[str, Usage]:
 
 
 def hit_share(sessions: Iterable[list[tuple[str, Usage]]]) -> float | None:
-    """Share of repeated tokens that were cached; each session is its messages and their usage. None if
-    nothing repeats.
-
-    The tokens of a new message are estimated from its characters, by the ratio in the session's first prompt:
-    that message and words that are the same for all.
-    """
     cached = repeated = 0.0
     for turns in sessions:
         text, usage = turns[0]

@@ -81,12 +81,8 @@ def measure_summaries(
     plan: SummaryPlan,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """`close_ratio` and `token_ratio` over the faster baseline, and whether each event was sent exactly once.
-
-    The windows of `plan` tumble. Baselines: `one_call` sends the whole window once it has closed;
-    `map_reduce` sends all its chunks at once and then their statements. They have the plan's limits, the same
-    prompts and engine, and no limit on concurrent calls.
-    """
+    """`close_ratio` and `token_ratio` over the faster baseline, and whether each event was sent
+    exactly once."""
     ours = _streamed(channels, open_stage(), plan)
     say(f"summaries while windows are open: {ours.figures()}")
     baselines = {
@@ -123,10 +119,7 @@ def measure_summaries(
 
 
 def told_once(channels: Channels, tally: Tally, plan: SummaryPlan) -> tuple[int, int]:
-    """Number of events in no call of their window, and in more than one.
-
-    Counted from the prompts. A line that stands for copies counts as that many events.
-    """
+    """Number of events in no call of their window, and in more than one."""
     wanted: Counter[Window] = Counter()
     for channel, arrivals in channels.items():
         for arrival in arrivals:
@@ -296,11 +289,6 @@ TIMEOUT_S = 120.0
 def measure_chats(
     folder: Path, engine: str | None, skipped: dict[str, str], say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Figures of hourly summaries of each chat in `folder`, each on its own engine.
-
-    Without `engine` in simulated time, which takes seconds; with one about ten minutes. Raises `SettingError`
-    if the engine does not answer or serves several models.
-    """
     channels: Channels = read_channels(folder)
     windows = Windows.tumbling(HOUR_MS)
     if engine is None:
@@ -342,11 +330,7 @@ DAY_BEGIN_MS = 1_600_041_600_000
 
 
 def read_channels(folder: Path) -> dict[str, list[Arrival]]:
-    """The messages of each log, by its name, in order of time. Raises `SettingError` if there is no log.
-
-    Logs have a resolution of minutes: messages of a minute are spread evenly over it. Joins and leaves are
-    skipped. All logs start on one day, at their recorded minute of the hour.
-    """
+    """The messages of each log, by its name, in order of time."""
     channels = {}
     for path in sorted(folder.glob("*.raw.txt")):
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -118,22 +118,13 @@ class SinkWatch:
         return sum(seen.lines for seen in self._seen)
 
     def written_after(self, moment_s: float, *, retried: bool = False) -> bool:
-        """Whether a committed result was written after `moment_s`; with `retried`, after more than one
-        attempt.
-
-        Results that a restore commits were written before the kill, and do not count.
-        """
         return any(
             part.written_s > moment_s and (part.retried if retried else part.lines) for part in self._seen
         )
 
 
 class StoreWatch:
-    """The same for a sink in an object store, which has times in whole seconds.
-
-    Whether a result was written after a moment is determined by the job that wrote it, which changes with a
-    restart, and by when it was first seen.
-    """
+    """The same for a sink in an object store, which has times in whole seconds."""
 
     def __init__(self, path: Location) -> None:
         self._path = path

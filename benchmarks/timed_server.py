@@ -23,10 +23,8 @@ STOP_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A chunk: seconds after the previous one (the first: after the request), and its number of tokens.
-
-    Without tokens it has no text. `role`: it only has the role, like the first chunk of a chat.
-    """
+    """A chunk: seconds after the previous one (the first: after the request), and its number of
+    tokens. `role`: it only has the role, like the first chunk of a chat."""
 
     after_s: float
     tokens: int = 1
@@ -57,10 +55,7 @@ class SentAnswer:
 
 
 class TimedServer:
-    """Serves `answers` on the running event loop; an async context manager.
-
-    Uses no web framework: its time before it passes a request on would be missing in the truth.
-    """
+    """Serves `answers` on the running event loop; an async context manager."""
 
     def __init__(self, answers: Sequence[TimedAnswer]) -> None:
         self._answers = answers

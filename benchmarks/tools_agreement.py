@@ -39,7 +39,6 @@ VLLM_BENCH = (
     "add_cli_args(parser)\n"
     "main(parser.parse_args())\n"
 )
-"""`vllm bench serve` without the command `vllm`, which fails if vLLM's package has another name."""
 ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "VLLM_NO_USAGE_STATS": "1"}
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
 """Not for AIPerf, which then accepts no folder for a tokenizer."""
@@ -47,11 +46,7 @@ OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What each tool requests in each turn.
-
-    A tool's own overhead, some milliseconds per request, is in its TTFT: prompts are long enough to make that
-    negligible.
-    """
+    """What each tool requests in each turn."""
 
     requests: int = 12
     concurrency: int = 1
@@ -69,8 +64,7 @@ class Server:
 
 
 def server_at(url: str, tokenizer: Path) -> Server:
-    """The engine at `url`, which serves one model. Raises `SettingError` if it does not answer or the folder
-    is missing."""
+    """The engine at `url`, which serves one model."""
     if not tokenizer.is_dir():
         raise SettingError(f"--tokenizer: {tokenizer} is not a folder")
     try:
@@ -100,13 +94,9 @@ Tool = Callable[[Shape, Server, int, Path], ToolFigures]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One figure of another tool against ours. `ours` and `theirs`: medians over all turns. `difference`:
-    theirs over ours in the same turn, minus 1; the median over all turns, with minimum and maximum.
-
-    Tools of one turn run within a minute or two, so slow changes affect both, and one disturbed turn does not
-    move a median. With five turns, the true median lies between minimum and maximum with a confidence of 94 %
-    (1 - 2 / 2^5).
-    """
+    """One figure of another tool against ours. `ours` and `theirs`: medians over all turns.
+    `difference`: theirs over ours in the same turn, minus 1; the median over all turns, with
+    minimum and maximum."""
 
     tool: str
     figure: str
@@ -122,7 +112,7 @@ class Comparison:
 
 
 def forebay_bench(shape: Shape, server: Server, seed: int, folder: Path) -> ToolFigures:
-    """Our own client. Raises `LaunchError` if its run is not VALID."""
+    """Our own client."""
     workload = RandomTokens(Exactly(shape.prompt_tokens), Exactly(shape.output_tokens))
     load = make_load(ClosedLoop(shape.concurrency), workload, shape.requests, seed=seed)
     target = OpenAiTarget(server.url, OpenAiOptions(model=server.model, extensions=True))
@@ -276,11 +266,6 @@ def measure_agreement(
     seed: int = 0,
     note: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Run all tools and ours in turns; each turn starts with another tool and has its own seed. Blocks.
-
-    A first turn of ours is not counted. Raises `LaunchError` if a tool fails, or sends other requests than
-    the others.
-    """
     everyone: dict[str, Tool] = {OURS: forebay_bench, **tools}
     names = list(everyone)
     found: dict[str, list[ToolFigures]] = {name: [] for name in names}
@@ -300,11 +285,7 @@ def measure_agreement(
 
 
 def check(name: str, found: ToolFigures, shape: Shape) -> None:
-    """Raise `LaunchError` if a tool did not send the requested load.
-
-    Token counts must match, with a small tolerance for prompts made as text. A tool may leave out an answer
-    at the end of its run; the report has the number of answers.
-    """
+    """Raise `LaunchError` if a tool did not send the requested load."""
     prompts, outputs = found.requests * shape.prompt_tokens, found.requests * shape.output_tokens
     if (
         not MIN_ANSWERED * shape.requests <= found.requests <= shape.requests

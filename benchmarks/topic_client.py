@@ -45,11 +45,8 @@ def produce(
     transaction: str | None = None,
     commit: bool = True,
 ) -> None:
-    """Write records: `value`, and optionally `key`, `headers`, `partition`, `timestamp`; blocks until all are
-    acknowledged.
-
-    With `transaction`, all in one transaction of that id; without `commit`, it is aborted.
-    """
+    """Write records: `value`, and optionally `key`, `headers`, `partition`, `timestamp`; blocks
+    until all are acknowledged."""
     config: dict[str, Any] = {"bootstrap.servers": bootstrap, "message.max.bytes": MAX_RECORD_BYTES}
     producer = Producer(config if transaction is None else {**config, "transactional.id": transaction})
     if transaction is not None:
@@ -72,17 +69,14 @@ def produce(
 
 
 def delete_before(bootstrap: str, topic: str, offset: int, *, partition: int = 0) -> None:
-    """Delete the records of a partition before `offset`, like retention; blocks until they are gone."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     at = TopicPartition(topic, partition, offset)
     admin.delete_records([at])[at].result(WAIT_S)
 
 
 class TopicReader:
-    """Reads the committed records of a topic from its beginning, incrementally. A missing topic is empty.
-
-    `fetch_wait_ms`: how long the broker waits for more before it reports the end.
-    """
+    """Reads the committed records of a topic from its beginning, incrementally. `fetch_wait_ms`:
+    how long the broker waits for more before it reports the end."""
 
     def __init__(self, bootstrap: str, topic: str, *, fetch_wait_ms: int = 500) -> None:
         self._topic = topic
@@ -103,11 +97,7 @@ class TopicReader:
         )
 
     def messages(self, timeout_s: float = WAIT_S) -> list[Message]:
-        """The records committed since the last call, by partition, in order.
-
-        Blocks until the end of each partition, or for `timeout_s` without any answer, for example while the
-        broker is down: then it returns what has arrived, `complete` is False, and the next call continues.
-        """
+        """The records committed since the last call, by partition, in order."""
         self.complete = False
         try:
             there = self._consumer.list_topics(self._topic, timeout_s).topics[self._topic].partitions
@@ -135,16 +125,11 @@ class TopicReader:
         return _timed(self.messages(timeout_s=5.0))
 
     def to_the_end(self) -> list[tuple[float, bytes]]:
-        """The same for all remaining records. Raises as `rest`."""
+        """The same for all remaining records."""
         return _timed(self.rest())
 
     def rest(self) -> list[Message]:
-        """All remaining records, once no transaction is open.
-
-        Nothing after an open transaction can be read; one whose commit was acknowledged stays open until
-        Kafka has marked its partitions. Raises `TimeoutError` if the broker does not return the records or a
-        transaction stays open.
-        """
+        """All remaining records, once no transaction is open."""
         found = []
         until_s = time.monotonic() + WAIT_S
         while True:
@@ -170,7 +155,6 @@ class TopicReader:
 
 @contextmanager
 def member(bootstrap: str, group: str, topic: str) -> Iterator[None]:
-    """A consumer of `topic` that has joined `group`, during the block."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
     try:
         consumer.subscribe([topic])
@@ -196,10 +180,7 @@ def committed_offsets(bootstrap: str, group: str, topic: str, partitions: int) -
 
 
 def consume(bootstrap: str, topic: str) -> list[Message]:
-    """All records of a topic without writers; those of a partition in order.
-
-    Raises `TimeoutError` if a transaction stays open.
-    """
+    """All records of a topic without writers; those of a partition in order."""
     return TopicReader(bootstrap, topic, fetch_wait_ms=FETCH_WAIT_MS).rest()
 
 

@@ -38,7 +38,7 @@ class Labelled:
 
 
 def read_labelled(path: Path) -> Labelled:
-    """Read JSON lines with `textCleaned` and `clusterNo`. Raises `SettingError` for other files."""
+    """Read JSON lines with `textCleaned` and `clusterNo`."""
     texts: list[str] = []
     gold: list[int | str] = []
     try:
@@ -71,12 +71,8 @@ def measure_topics(
     *,
     river: bool = False,
 ) -> dict[str, Any]:
-    """Quality and speed of the topics of a labelled stream, and of the baselines on the same embeddings.
-
-    A text's cluster is its topic at the end of the stream, after merges and folds; `at_arrival` is without
-    these. `texts_per_s`: per second of processor time without embedding, so per core; `texts_per_s_embedded`:
-    per second of wall-clock time with it, on all cores. `river`: its clusterers, if it is installed.
-    """
+    """Quality and speed of the topics of a labelled stream, and of the baselines on the same
+    embeddings."""
     began = time.monotonic()
     parts = []
     for start in range(0, len(data.texts), BATCH):

@@ -44,10 +44,6 @@ class TrendFinder:
         return self._rising.late
 
     def add(self, counts: Counts) -> list[TrendEvent]:
-        """Add counts of a tick. Counts of a later tick close the current one and return its events.
-
-        Counts of a closed tick are dropped and counted in `late`.
-        """
         events = self.close() if self._rising.is_later(counts.tick) else []
         self._rising.add(counts)
         return events
@@ -61,7 +57,6 @@ class TrendFinder:
         return self.close() + self._book.finish()
 
     def to_bytes(self) -> bytes:
-        """The whole state, for `from_bytes`."""
         packed: bytes = msgpack.packb(
             [settings_state(self.settings), self._rising.state(), self._book.state()],
             unicode_errors="surrogatepass",
@@ -70,7 +65,6 @@ class TrendFinder:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TrendFinder:
-        """The inverse of `to_bytes`. Raises `MalformedRecord` for other bytes."""
         document: Any
         try:
             document = msgpack.unpackb(data, unicode_errors="surrogatepass", strict_map_key=False)

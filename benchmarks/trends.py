@@ -56,12 +56,7 @@ class Sighting:
 def measure_trends(
     plan: BurstPlan, settings: TrendSettings | None = None, say: Callable[[str], None] = lambda line: None
 ) -> dict[str, Any]:
-    """Precision, recall, delay, speed and memory on one stream.
-
-    A trend is right if it has a term of a planted burst, was reported during it or within a minute after, and
-    is the first: a second trend for one burst counts as wrong. `events_per_s`: per second of processor time,
-    including the extraction of terms.
-    """
+    """Precision, recall, delay, speed and memory on one stream."""
     stream = BurstStream(plan)
     settings = settings or TrendSettings()
     say(f"trends: {plan.hours:g} hours of posts")
@@ -180,11 +175,8 @@ def matched(
 
 
 def kleinberg_sightings(posts: Sequence[tuple[int, str]], least_nats: float) -> list[Sighting]:
-    """Bursts of single terms (no phrases), of at least the given evidence, with the whole stream in view.
-
-    Reported when the interval begins: offline there is no delay. Bursts that begin together in the same
-    batches count once, so that a hashtag and its word are one.
-    """
+    """Bursts of single terms (no phrases), of at least the given evidence, with the whole stream in
+    view."""
     often, counts, totals = _batches(posts, MIN_KLEINBERG_POSTS)
     found: list[tuple[int, int, str]] = []
     for start in range(0, len(often), 512):
@@ -196,10 +188,7 @@ def kleinberg_sightings(posts: Sequence[tuple[int, str]], least_nats: float) -> 
 
 
 def zscore_sightings(posts: Sequence[tuple[int, str]]) -> list[Sighting]:
-    """Terms whose count in a batch exceeds their mean of the last hour by six standard deviations.
-
-    The deviation is that of a Poisson count; at least five posts. Reported at the batch's end.
-    """
+    """Terms whose count in a batch exceeds their mean of the last hour by six standard deviations."""
     often, counts, totals = _batches(posts, int(MIN_ZSCORE_POSTS))
     found: list[tuple[int, int, str]] = []
     for start in range(0, len(often), 512):

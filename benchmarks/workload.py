@@ -78,7 +78,6 @@ def prompt_of(index: int) -> str:
 
 
 def event_of(index: int, sent_s: float) -> Event:
-    """Event `index` with the monotonic time at which its source emitted it."""
     return Event(raw=b"", fields={"i": index, "sent_s": sent_s, "text": prompt_of(index)})
 
 
@@ -143,12 +142,6 @@ class Checkpoint:
 
 
 def figures(load: Workload, seen: Iterable[Seen], checkpoints: Sequence[Checkpoint] = ()) -> Figures:
-    """Figures of the events and checkpoints inside the workload's margins.
-
-    Added time: from when an event was due to its answer, less the call, so a system that blocks its own
-    source is charged for it. Rates count arrivals between those of the first and the last counted event; the
-    mean number in flight is the time spent in calls over that span (Little's law).
-    """
     everything = list(seen)
     counted = sorted((one for one in everything if load.counted(one.index)), key=lambda one: one.arrived_s)
     if len(counted) < 2:
@@ -178,10 +171,8 @@ def figures(load: Workload, seen: Iterable[Seen], checkpoints: Sequence[Checkpoi
 
 
 def schedule(load: Workload, seen: Sequence[Seen]) -> Callable[[Seen], float]:
-    """When each event was due: at the workload's rate, from the earliest start that fits the observations.
-
-    Without a rate, an event is due when its source emits it.
-    """
+    """When each event was due: at the workload's rate, from the earliest start that fits the
+    observations."""
     rate_per_s = load.rate_per_s
     if rate_per_s is None:
         return lambda one: one.sent_s

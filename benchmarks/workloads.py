@@ -45,9 +45,7 @@ class Subject(Protocol):
     def events_a_call(self) -> int: ...
 
     @property
-    def events_per_kill(self) -> int | None:
-        """Number of events per kill; None: as many as make a suitable number of calls."""
-        ...
+    def events_per_kill(self) -> int | None: ...
 
     def events(self, count: int, seed: int) -> Sequence[dict[str, Any]]:
         """The events; the field `n` is the number."""
@@ -139,10 +137,7 @@ class SessionsJob(OnePerEvent):
 
 @dataclass(frozen=True)
 class SummaryJob:
-    """Summaries of channels, six messages per window: chunks, merges and closes.
-
-    Windows are counted: each must have the summary of a run without kills.
-    """
+    """Summaries of channels, six messages per window: chunks, merges and closes."""
 
     settings: SummarySpec = field(default_factory=lambda: RECOVERY_SUMMARIES)
     in_order = False

@@ -35,7 +35,6 @@ CLASS = "default"
 
 
 def speed_of(case: Case) -> ReplicaSpeed:
-    """A replica's speed on this load, as the planner computes it."""
     model = case.model
     return ReplicaSpeed(model.prompt_s, model.output_s, max(1, int(model.batch)))
 
@@ -45,11 +44,6 @@ def timings_of(case: Case, boot_s: float) -> Timings:
 
 
 def drive(policy: ScalingPolicy, case: Case, *, slo_s: float, boot_s: float, start: int) -> FleetRun:
-    """Let the policy scale the fleet for the whole load.
-
-    It sees what it would see of a real fleet: the prompts' tokens, and the expected tokens of answers. Raises
-    `ForebayError` if the policy fails: the figures would be those of an unscaled fleet.
-    """
     scaler = Scaler(policy, speed_of(case), ScalingLimits(most=MAX_REPLICAS))
     load, model = case.load, case.model
     if case.history is not None and isinstance(policy, DeadlinePolicy):

@@ -22,11 +22,8 @@ SPREAD_S = 60
 
 @dataclass(frozen=True, slots=True)
 class WorkModel:
-    """Seconds of a busy replica's time per request, and the requests in its batch.
-
-    The shares of prefill and decoding are those of the engine's steps; a full batch shares the fixed time of
-    each step. `scale` makes the sum equal to what the step-by-step simulator needs for the trace.
-    """
+    """Seconds of a busy replica's time per request, and the requests in its batch. `scale` makes
+    the sum equal to what the step-by-step simulator needs for the trace."""
 
     engine: EngineModel
     batch: float
@@ -66,11 +63,8 @@ class WorkModel:
         return self.scale * _work_s(prompts, outputs, self.engine, self.batch)
 
     def running(self, use: float) -> float:
-        """Requests in the batch of a replica that is busy for this share of its capacity, 0 to 1.
-
-        Little's law: a step of t seconds gives each request a token, so as many run as tokens are needed in
-        t. The time without prefill is divided among the decode steps.
-        """
+        """Requests in the batch of a replica that is busy for this share of its capacity, 0 to 1
+        (Little's law)."""
         time = self.engine.step_time
         share = min(max(use, 0.0), 1.0)
         tokens_per_s = share * self.mean_output / self.mean_work_s
@@ -129,11 +123,7 @@ def load_of(
     replicas: float | None = None,
     seed: int = 0,
 ) -> Load:
-    """A trace by the second, with its arrivals `stretch` times as far apart.
-
-    With `replicas`, multiplied so that it keeps that many replicas busy on average. Each request then stands
-    for many like it, which come at random within `SPREAD_S` seconds around it.
-    """
+    """A trace by the second, with its arrivals `stretch` times as far apart."""
     at = np.array([int(one.arrived_s * stretch) for one in trace])
     prompts = np.array([one.prompt_tokens for one in trace], float)
     outputs = np.array([one.output_tokens for one in trace], float)
@@ -210,11 +200,7 @@ def run_fleet(
     interval_s: int = 5,
     most_s: int = 6 * 3600,
 ) -> FleetRun:
-    """Serve the load, and its last backlog, with the replicas that `decide` asks for every `interval_s`.
-
-    A replica is paid from its start to the end of its drain, and serves after `boot_s`. Booting replicas are
-    stopped first: nothing is lost by it. The last backlog has `most_s` to be served.
-    """
+    """Serve the load with the replicas that `decide` asks for; a replica is paid until its drain ends."""
     found = FleetRun()
     drain_s, slo, boot = max(1, round(model.stay_s)), round(slo_s), round(boot_s)
     requests, prompt, work = load.requests.tolist(), load.prompt.tolist(), load.work_s.tolist()

@@ -43,15 +43,12 @@ def stretched(
     replicas: float,
     seed: int = 0,
 ) -> Case:
-    """A recorded trace, `stretch` times as long, that keeps `replicas` busy on average."""
     return Case(name, load_of(trace, model, stretch=stretch, replicas=replicas, seed=seed), model)
 
 
 def days(trace: Sequence[TraceRequest], model: WorkModel, *, replicas: float, seed: int = 0) -> Case:
-    """A working day with surges in the morning and at noon and a quiet night, after a week of history.
-
-    Requests have the lengths of the trace. It is a Monday; the history is the week before it.
-    """
+    """A working day with surges in the morning and at noon and a quiet night, after a week of
+    history."""
     random = np.random.default_rng(seed)
     rates = np.concatenate([_day(day % 7, random) for day in range(8)])
     rates *= replicas / float(rates[WEEK_S:].mean())
@@ -68,10 +65,8 @@ def bursts(
     count: int = 8,
     seed: int = 0,
 ) -> Case:
-    """Steps to `times` the rate for ten minutes each, after random quiet times of 25 minutes on average.
-
-    `replicas` are busy between them.
-    """
+    """Steps to `times` the rate for ten minutes each, after random quiet times of 25 minutes on
+    average."""
     random = np.random.default_rng(seed)
     parts = []
     for _ in range(count):

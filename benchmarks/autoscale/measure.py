@@ -52,7 +52,6 @@ class Comparison:
         )
 
     def cheapest(self, *, of_fixed: bool) -> Point | None:
-        """The cheapest setting that reaches the goal, of fixed fleets or of the other policies, or None."""
         found = (each for each in self.others if (each.policy == FIXED) is of_fixed and each.goodput >= GOAL)
         return min(found, key=lambda each: each.replica_seconds, default=None)
 

@@ -33,10 +33,9 @@ class OraclePlan:
 def oracle(load: Load, *, slo_s: float, boot_s: float, drain_s: float, goal: float = 0.99) -> OraclePlan:
     """The cheapest plan that serves at least `goal` of the work in time.
 
-    Dynamic programming over steps, ready replicas and backlog. Dropped work has a price, which is searched
-    for so that the share comes out. A replica can be ready at any step, since the load is known, and each
-    start costs `boot_s + drain_s` replica-seconds in addition to its ready time. Optimal except for the steps
-    (5 to 15 s), work in units of half a replica's step, and the share, which counts work instead of requests.
+    Dynamic programming over steps, ready replicas and backlog; dropped work has a price, which is
+    searched for. Optimal except for steps of 5 to 15 s, work in half a replica's steps, and a share
+    of work instead of requests.
     """
     step_s = int(min(max(slo_s // 4, FINEST_S), COARSEST_S))
     units = _in_units(load.work_s, step_s)

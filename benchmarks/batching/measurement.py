@@ -159,11 +159,6 @@ Tell = Callable[[str], None]
 
 
 def quantile_lengths(count: int, mean: float, limit: int, seed: int) -> list[int]:
-    """`count` quantiles, at (i + 1/2) / count, of the exponential distribution cut at `limit`, rounded up, in
-    random order.
-
-    F(x) = (1 - e^(-x/mean)) / (1 - e^(-limit/mean)) for x up to the limit.
-    """
     whole = -math.expm1(-limit / mean)
     lengths = [
         min(limit, max(1, math.ceil(-mean * math.log1p(-whole * (index + 0.5) / count))))

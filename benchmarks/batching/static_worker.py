@@ -50,7 +50,6 @@ class Model:
         self.versions = {"torch": torch.__version__, "transformers": transformers.__version__}
 
     def answer(self, prompts: list[Any], steps: int) -> dict[str, Any]:
-        """Generate `steps` tokens for each of `prompts`, texts or lists of tokens, as one batch."""
         torch = self._torch
         rows = [self._ids(prompt) for prompt in prompts]
         longest = max(map(len, rows))

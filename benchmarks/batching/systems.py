@@ -43,10 +43,7 @@ class Systems:
     max_model_len: int = 2048
 
     def number_type(self) -> str:
-        """The number type of both; blocks for seconds if it was not measured yet.
-
-        With `url`, the default is bfloat16: the server does not report its own.
-        """
+        """The number type of both; blocks for seconds if it was not measured yet."""
         if self.dtype is not None:
             return self.dtype
         if self.url is not None:
@@ -88,7 +85,7 @@ class Systems:
             yield worker
 
     def model_directory(self) -> tuple[str, str]:
-        """What transformers loads, and the model's name. Raises `SettingError`."""
+        """What transformers loads, and the model's name."""
         return resolve_model(self.model, self.settings)
 
     def used_cores(self) -> tuple[int, ...]:
@@ -118,7 +115,6 @@ def engine_versions(settings: Settings) -> dict[str, str]:
 
 
 def environment_versions(python: Path) -> dict[str, str]:
-    """The same for the environment around `python`, read from its files."""
     found = {}
     for folder in sorted(python.parent.parent.glob("lib/python3*/site-packages")):
         for distribution in metadata.distributions(path=[str(folder)]):

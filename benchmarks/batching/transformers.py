@@ -71,8 +71,7 @@ class BatchAnswer:
 
 
 class TransformersWorker:
-    """The process that computes, one batch at a time. It ends with the block, and with the thread that
-    entered it. Not thread-safe, except `close`."""
+    """The process that computes, one batch at a time."""
 
     def __init__(self, options: WorkerOptions, settings: Settings) -> None:
         self.options = options
@@ -134,11 +133,6 @@ class TransformersWorker:
         return self._process is not None and self._process.poll() is None
 
     def answer(self, prompts: Sequence[str | Sequence[int]], steps: int) -> BatchAnswer:
-        """Compute `steps` tokens for each prompt as one batch; blocks.
-
-        Raises `ServerFault` if the batch failed, for example without enough memory, and `Unreachable` if the
-        process ended.
-        """
         listed = [prompt.tolist() if isinstance(prompt, array) else prompt for prompt in prompts]
         process = self._process
         if process is None or process.stdin is None:
@@ -167,8 +161,7 @@ class TransformersWorker:
         return answer
 
     def close(self) -> None:
-        """Kill the process, even during a batch; blocks until it is gone. Callable from any thread, and
-        repeatedly."""
+        """Kill the process, even during a batch; blocks until it is gone."""
         process = self._process
         if process is None:
             return
@@ -230,13 +223,6 @@ class _Waiting:
 
 
 class StaticBatchTarget:
-    """A `Target` that answers in batches of up to `batch_size`.
-
-    When a batch is complete, the next consists of the requests that wait by then, in order of arrival; it
-    does not wait for more. It runs for as many steps as its longest answer has, at least `least_steps`: the
-    longest of all, for the study's form. A cancelled request leaves the queue, but not a batch.
-    """
-
     def __init__(self, worker: TransformersWorker, batch_size: int, *, least_steps: int = 0) -> None:
         check_batch_size(batch_size)
         self._worker = worker
@@ -344,7 +330,7 @@ def batch_cost(worker: TransformersWorker, batch_size: int, prompt_tokens: int) 
 
 
 def fastest(costs: Sequence[BatchCost], lengths: Sequence[int]) -> BatchCost:
-    """The cost with the shortest predicted time. Raises `SettingError` without any."""
+    """The cost with the shortest predicted time."""
     if not costs:
         raise SettingError("static batching: no batch size could be measured; name a smaller --batch-size")
     return min(costs, key=lambda cost: cost.load_s(lengths))

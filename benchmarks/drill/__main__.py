@@ -118,7 +118,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def range_of(options: argparse.Namespace, *, kafka: bool, s3: bool) -> Range:
-    """The scenarios that the options allow."""
     everything = Range(kafka=kafka, shim=compiler() is not None, s3=s3)
     kinds = tuple(options.kind or everything.faults)
     return replace(

@@ -24,11 +24,8 @@ Place = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Found:
-    """The output of a scenario. Results are in order of commit, at least within a key.
-
-    `skipped`: names of events that the command reported as deleted; `deleted`: of those that were deleted
-    before they were read, or may have been.
-    """
+    """The output of a scenario. `skipped`: names of events that the command reported as deleted;
+    `deleted`: of those that were deleted before they were read, or may have been."""
 
     results: Iterable[bytes]
     letters: Iterable[bytes]

@@ -99,7 +99,6 @@ class Engine(AbstractContextManager["Engine"]):
         self._calls = 0
 
     def requests(self) -> int:
-        """Number of requests that have reached it."""
         with suppress(OSError):
             self._calls = sum(self._replica.report().calls.values())
         return self._before + self._calls
@@ -164,7 +163,7 @@ class Scene:
 
 @contextmanager
 def lasting(fault: Fault, scene: Scene) -> Iterator[None]:
-    """Make a fault during the block. Raises `PipelineFailed` if the scenario cannot have it."""
+    """Make a fault during the block."""
     begin, end = _beginning_and_end(fault, scene)
     begin()
     try:

@@ -151,10 +151,7 @@ def compiler() -> str | None:
 
 
 class Shim:
-    """A preloaded library, and the shared page that controls it. Files under `disk` are on the failing disk.
-
-    Raises `SettingError` if it cannot be built. Changes take effect at once, in every process.
-    """
+    """A preloaded library, and the shared page that controls it."""
 
     def __init__(self, folder: Path, disk: Path) -> None:
         cc = compiler()
@@ -186,7 +183,6 @@ class Shim:
         self._set()
 
     def slow(self, slow_ms: int) -> None:
-        """Delay every write and sync by `slow_ms`."""
         self._slow_ms = slow_ms
         self._set()
 

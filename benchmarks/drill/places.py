@@ -127,8 +127,6 @@ class Places(AbstractContextManager["Places"]):
             self._deleted |= {place for place in self._places if place[1] == partition and place[2] < end}
 
     def names(self, places: Iterable[Place]) -> frozenset[str]:
-        """Names of the events at these places in the input topic; a place without an event is its own
-        name."""
         return frozenset(self._places.get(place, f"{place[0]}/{place[1]}@{place[2]}") for place in places)
 
     @property
@@ -313,10 +311,7 @@ class State:
         return None if found is None else decode_lock(found.content).holder
 
     def hide_processes(self) -> None:
-        """Remove the process of the last run's JVM from the record in an object store.
-
-        A run ends that process if it is on the same machine, as all machines of the drill are.
-        """
+        """Remove the process of the last run's JVM from the record in an object store."""
         assert isinstance(self.home, S3Path)
         client, key = S3Client(self.home.bucket), (self.home / RUN_FILE).key
         found = client.get(key)

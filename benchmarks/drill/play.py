@@ -35,10 +35,6 @@ gave up before."""
 
 
 def play(scenario: Scenario, folder: Path, around: Surroundings) -> Outcome:
-    """Play a scenario in an empty `folder`; blocks.
-
-    Mistakes of the pipeline are in the outcome and never raised. All processes end with the call.
-    """
     begin_s = time.monotonic()
     with ExitStack() as stack:
         player = _Player(scenario, folder, around, stack)

@@ -46,9 +46,7 @@ FaultKind = Literal[
     "busy store",
     "delete records",
 ]
-"""`kill all`: every process of the run at once. `take over`: the run stands still (see
-`Standstill`), the command is started on another machine and continues there, and then the first run
-wakes up and must end."""
+"""`kill all`: every process of the run at once."""
 Measure = Literal["requests", "checkpoints", "last request", "last commit"]
 Standstill = Literal["command", "all but jvm", "all", "cut", "dead"]
 """What is paused: these processes, the connection to the object store (`cut`), or all is killed (`dead`)."""
@@ -304,10 +302,6 @@ def smaller(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def shrink(scenario: Scenario, fails: Callable[[Scenario], bool], tries: int) -> Scenario:
-    """The smallest failing scenario found with at most `tries` calls of `fails`.
-
-    Rare failures may be missed, so the result may be larger than necessary, but it was seen to fail.
-    """
     found, left = scenario, tries
     while left > 0:
         for candidate in smaller(found):

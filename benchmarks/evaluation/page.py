@@ -43,12 +43,8 @@ class Page:
 
 
 def evaluation(folder: Path, pages: Sequence[Page]) -> dict[Path, bytes]:
-    """Each page and plot in `folder` as the records there give it, the front page with all findings among
-    them; writes nothing.
-
-    Raises `SettingError` if a file is missing or damaged, or if a page has a marker without a table
-    or a table without a marker.
-    """
+    """Each page and plot in `folder` as the records there give it, the front page with all findings
+    among them; writes nothing."""
     found: dict[Path, bytes] = {}
     tables: dict[Path, dict[str, str]] = {}
     rows = []

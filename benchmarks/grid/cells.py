@@ -48,12 +48,6 @@ QUANTILES: Mapping[str, Callable[[float, float, int], float]] = {EXPONENTIAL: _e
 
 
 def tail_lengths(tail: str, count: int, mean: float, limit: int, seed: int = 0) -> list[int]:
-    """`count` lengths from 1 to `limit`, with mean `mean` as closely as whole tokens allow.
-
-    `exact`: all the same. `exponential`, `heavy`: quantiles at (i + 1/2) / count of an exponential and of a
-    log-normal distribution, cut at `limit` and scaled to this mean. The seed decides their order. Raises
-    `SettingError` for another tail, and if the limit leaves no room for the mean.
-    """
     check_tokens("length limit", limit)
     if tail not in TAILS:
         raise SettingError(f"tail: expected {', '.join(TAILS)}, found {tail[:80]!r}")
@@ -101,7 +95,6 @@ class Parallelism:
         return f"{self.replicas}" if self.cores_each is None else f"{self.replicas}x{self.cores_each}"
 
     def on(self, cores: Sequence[int]) -> Parallelism:
-        """The same with its number of cores, out of `cores`. Raises `SettingError` if they are too few."""
         each = self.cores_each or len(cores) // self.replicas
         if not 1 <= each * self.replicas <= len(cores):
             raise SettingError(
@@ -112,7 +105,7 @@ class Parallelism:
 
 
 def read_parallelism(text: str) -> Parallelism:
-    """`2`: two replicas that share all cores; `2x1`: two with one core each. Raises `SettingError`."""
+    """`2`: two replicas that share all cores; `2x1`: two with one core each."""
     found = PARALLELISM.fullmatch(text)
     if found is None or not 1 <= int(found[1]) <= MAX_REPLICAS or found[2] == "0":
         raise SettingError(
@@ -123,13 +116,9 @@ def read_parallelism(text: str) -> Parallelism:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridOptions:
-    """The factors, and the sizes of each cell.
-
-    Prompts have exactly `prompt_tokens` random tokens, answers `mean_tokens` on average and `limit_tokens` at
-    most, for any tail. `load`: the arrival rate as a share of the engine's own throughput, unless
-    `rate_per_s` is given. `trace_s`: the arrivals of the trace, stretched to that rate. `serving`, `stream`:
-    measure the engine alone, and a pipeline in front of it.
-    """
+    """The factors, and the sizes of each cell. `load`: the arrival rate as a share of the engine's
+    own throughput, unless `rate_per_s` is given. `trace_s`: the arrivals of the trace, stretched to
+    that rate. `serving`, `stream`: measure the engine alone, and a pipeline in front of it."""
 
     models: tuple[str, ...]
     parallelisms: tuple[Parallelism, ...] = (Parallelism(),)
@@ -178,7 +167,6 @@ class GridOptions:
         return product(self.models, self.parallelisms)
 
     def cells(self, model: str, parallelism: Parallelism) -> list[CellSpec]:
-        """The cells of one engine, in order."""
         varied = product(self.subtasks, self.arrivals, self.tails, range(self.repeats))
         return [CellSpec(model, parallelism, *each) for each in varied]
 
@@ -219,7 +207,6 @@ def cell_load(options: GridOptions, spec: CellSpec, rate_per_s: float) -> Reques
 
 
 def burst_load(options: GridOptions, tail: str) -> RequestLoad:
-    """As many requests, all at once: what the engine can do."""
     return _load(options, Bursts(), tail, options.seed)
 
 

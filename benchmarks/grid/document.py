@@ -21,11 +21,7 @@ FORMAT = "forebay-bench-grid/1"
 def grid_document(
     options: GridOptions, found: Sequence[Found], *, complete: bool, provenance: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """`engines`: the throughput of each, all requests at once; `cells`: the figures of each.
-
-    Times are in seconds; percentiles of too few samples are absent. `valid`: whether everything requested is.
-    `repeats`: mean and 95 % interval of the main figures over the repeats of a cell.
-    """
+    """`engines`: the throughput of each, all requests at once; `cells`: the figures of each."""
     engines = [_capacity(each) for each in found if isinstance(each, Capacity)]
     cells = [_cell(each) for each in found if isinstance(each, Cell)]
     expected = len(list(options.engines())) * len(options.cells(options.models[0], options.parallelisms[0]))
@@ -199,7 +195,6 @@ def cell_rows(document: Mapping[str, Any]) -> Rows:
 
 
 def side_valid(cell: Mapping[str, Any], side: str) -> bool:
-    """Whether a side of a cell, `serving` (the engine alone) or `stream`, is valid."""
     named = {"serving": "engine:", "stream": "stream:"}[side]
     return cell["error"] is None and not any(reason.startswith(named) for reason in cell["reasons"])
 

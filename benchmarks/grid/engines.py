@@ -34,7 +34,6 @@ class SpreadTarget:
     async def open(
         self, connections: int = 1, trials: Sequence[LoadRequest] = (TRIAL,)
     ) -> AsyncIterator[None]:
-        """Opens all of them, each with its share of `connections`; raises the first failure."""
         share = -(-connections // len(self._targets))
         async with AsyncExitStack() as opened:
             for target in self._targets:
@@ -76,12 +75,12 @@ class LocalEngines:
             resolve_model(model, self.settings)
 
     def sized(self, parallelisms: Sequence[Parallelism]) -> tuple[Parallelism, ...]:
-        """The same, with the cores of each replica. Raises `SettingError` if they are too few."""
+        """The same, with the cores of each replica."""
         return tuple(parallelism.on(self.cores or usable_cores()) for parallelism in parallelisms)
 
     @contextmanager
     def start(self, model: str, parallelism: Parallelism) -> Iterator[RunningEngine]:
-        """Run the replicas during the block. Raises as `local_replicas` does."""
+        """Run the replicas during the block."""
         cores = self.cores or usable_cores()
         sized = parallelism.on(cores)
         options = EngineOptions(
@@ -113,7 +112,6 @@ class GivenEngines:
             raise SettingError("--url: its servers have one model; expected at most one --model")
 
     def sized(self, parallelisms: Sequence[Parallelism]) -> tuple[Parallelism, ...]:
-        """The same. Raises `SettingError` if there are fewer servers than replicas."""
         for parallelism in parallelisms:
             if parallelism.replicas > len(self.urls) or parallelism.cores_each is not None:
                 raise SettingError(

@@ -98,8 +98,7 @@ Found = Capacity | Cell
 
 @dataclass(slots=True)
 class Measurement:
-    """Measures one cell after the other. `complete`: False after an interruption; nothing more is
-    measured then."""
+    """Measures one cell after the other."""
 
     options: GridOptions
     start: StartEngine

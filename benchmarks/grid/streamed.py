@@ -124,7 +124,6 @@ class Session(Protocol):
 
 
 def stream_load(session: Session, load: EventLoad) -> Streamed:
-    """Process a load; blocks."""
     run = session.measure(load)
     return Streamed(run, stream_figures(run))
 
@@ -137,11 +136,7 @@ def stream_each(
     open_session: Callable[[], AbstractContextManager[Session]],
     load_one: Callable[[Session, Item], Streamed],
 ) -> Iterator[tuple[Item, Streamed | None, str | None]]:
-    """Measure `items` in order over one pipeline: each with its figures, or what failed, or both.
-
-    If the pipeline fails under an item, the next gets another pipeline. If one does not start, all items that
-    are left have failed: it would not start for them either. Ends after an interrupted load.
-    """
+    """Measure `items` in order over one pipeline: each with its figures, or what failed, or both."""
     waiting = list(items)
     while waiting:
         current: list[Item] = []
@@ -251,7 +246,6 @@ def grid_pipeline(
 def open_session(
     urls: tuple[str, ...], model: str | None, options: GridOptions, subtasks: int
 ) -> Iterator[Session]:
-    """The warm pipeline. Raises as `StreamSession` does."""
     with TemporaryDirectory(prefix="forebay-grid-") as folder:
         warm = write_events(Path(folder) / "warm.jsonl", options, options.tails[0], seed=options.seed)
         stream = StreamOptions(
@@ -266,7 +260,6 @@ def open_session(
 
 
 def stream_cell(session: Session, options: GridOptions, spec: CellSpec, rate_per_s: float) -> Streamed:
-    """Process the events of a cell."""
     seed = options.seed + spec.repeat
     with TemporaryDirectory(prefix="forebay-grid-") as folder:
         load = EventLoad(

@@ -64,8 +64,7 @@ class PointRun:
 
 @dataclass(slots=True)
 class InterplayMeasurement:
-    """`rate_per_s`: the rate of events, known once the first engine runs. `complete`: False after an
-    interruption; nothing more is measured then."""
+    """`rate_per_s`: the rate of events, known once the first engine runs."""
 
     options: InterplayOptions
     start: StartEngine
@@ -74,7 +73,6 @@ class InterplayMeasurement:
     rate_per_s: float | None = None
 
     def found(self, points: Sequence[Point]) -> Iterator[PointRun]:
-        """Measure the points in order."""
         for kv_cache_gib, group in by_engine(points):
             if not self.complete:
                 return
@@ -155,8 +153,6 @@ def interplay_document(
     complete: bool,
     provenance: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """`cells`: each point with its differences from the base point, and its figures as in
-    `streamed_document`. `valid`: whether all `expected` points were measured and are valid."""
     cells = [_cell(each) for each in found]
     return {
         "format": FORMAT,

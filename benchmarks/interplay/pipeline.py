@@ -123,11 +123,8 @@ FACTORS: Mapping[str, Sequence[Point]] = {
 
 
 def points(factors: Sequence[str]) -> list[Point]:
-    """The base point, those of the factors, and the base point again: the difference of both is the noise.
-
-    Points that need the same engine, and then the same pipeline, are adjacent. Raises `SettingError` for an
-    unknown factor.
-    """
+    """The base point, those of the factors, and the base point again: the difference of both is the
+    noise."""
     if unknown := [name for name in factors if name not in FACTORS]:
         raise SettingError(f"--factor: expected {', '.join(FACTORS)}, found {unknown[0][:80]!r}")
     varied = [point for name in FACTORS if name in factors for point in FACTORS[name]]
@@ -191,7 +188,6 @@ class InterplayOptions:
 def point_pipeline(
     url: str, model: str | None, options: InterplayOptions, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The pipeline file's value, with `settings` over those of the base point."""
     document: dict[str, Any] = {
         "name": "interplay",
         "source": {"type": "generator"},
@@ -226,7 +222,6 @@ def sized(options: InterplayOptions, settings: Mapping[str, Any], rate_per_s: fl
 def open_pipeline(
     url: str, model: str | None, options: InterplayOptions, settings: Mapping[str, Any]
 ) -> Iterator[Session]:
-    """The warm pipeline of a point. Raises as `StreamSession` does."""
     with_windows = f"{APPLICATION}.type" in settings
     with TemporaryDirectory(prefix="forebay-interplay-") as folder:
         warm = write_events(Path(folder) / "warm.jsonl", options, Events())

@@ -43,12 +43,9 @@ EVENTS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class BurstOptions:
-    """The stream: `rate` events per second all the time, and after `quiet_s` another `burst` events within
-    `burst_s`.
-
-    It ends when one replica is left and the other's pod is gone; the run fails after `longest_s`. `engine`,
-    `scaling`, `pipeline`: more keys for these parts of the deployment and pipeline files.
-    """
+    """The stream: `rate` events per second all the time, and after `quiet_s` another `burst` events
+    within `burst_s`. `engine`, `scaling`, `pipeline`: more keys for these parts of the deployment
+    and pipeline files."""
 
     rate: float
     burst: int
@@ -110,10 +107,7 @@ def deployment_of(options: BurstOptions, url: str, folder: Path) -> Deployment:
 
 
 def job_pod(deployment: Deployment, folder: Path) -> dict[str, Any]:
-    """The pod of the job: `forebay run` with the FlinkDeployment's file, labels and rights.
-
-    Flink's operator is missing here, so this adds what it adds: checkpoints and metrics.
-    """
+    """The pod of the job: `forebay run` with the FlinkDeployment's file, labels and rights."""
     reporter = {
         "metrics.reporters": "prometheus",
         "metrics.reporter.prometheus.factory.class": (
@@ -224,7 +218,6 @@ class BurstRun:
         self._began_s = self._clock()
 
     async def run(self) -> BurstReport:
-        """Blocks for minutes. Raises `PipelineFailed` if it does not finish."""
         import httpx2
 
         with FeedProcess(self._folder) as feed:

@@ -84,10 +84,7 @@ def command_of(
     base: Mapping[str, str],
     mounted: Mapping[str, Path],
 ) -> Command:
-    """The process of a pod's first container. `fields`: the downward API; `base`: the node's environment.
-
-    Raises `SettingError` for what the node does not support.
-    """
+    """The process of a pod's first container."""
     container = spec["containers"][0]
     environment = dict(base)
     if image.programs is not None:
@@ -123,10 +120,7 @@ REAL_ANSWER_TOKENS = 96
 
 
 def scripted_burst() -> BurstOptions:
-    """Answers take half a second, four at a time; takes minutes.
-
-    The burst is long enough for a second replica that starts slowly.
-    """
+    """Answers take half a second, four at a time; takes minutes."""
     return BurstOptions(
         rate=3.0,
         burst=500,

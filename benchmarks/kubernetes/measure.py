@@ -50,12 +50,7 @@ def measure_kubernetes(
     slo_s: float | None = None,
     say: Callable[[str], None] = lambda words: None,
 ) -> dict[str, Any]:
-    """The document; blocks for minutes. `folder` is empty, and keeps the logs of all programs.
-
-    `rate_per_s`: events of the stream without its burst; `slo_s`: maximum wait of each; None: as suits the
-    replicas. `say` receives progress. Raises `SetupError` if this machine lacks something, and `LaunchError`
-    if a part does not finish.
-    """
+    """The document; blocks for minutes."""
     way = isolated()
     if way is None:
         raise SetupError(MISSING)
@@ -97,11 +92,8 @@ WAYS = ((*COMMON, "--map-root-user"), COMMON)
 
 @cache
 def isolated() -> tuple[str, ...] | None:
-    """Prefix for a command that gives it its own network and process numbers; None if this machine does not
-    allow it.
-
-    When that command is killed, all its processes are.
-    """
+    """Prefix for a command that gives it its own network and process numbers; None if this machine
+    does not allow it."""
     if any(shutil.which(name) is None for name in ("unshare", "nsenter", "ip")):
         return None
     probe = ("sh", "-c", "ip link add probe type veth peer name eborp")

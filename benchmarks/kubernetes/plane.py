@@ -28,7 +28,7 @@ TIMEOUT_S = 5.0
 
 
 class Api:
-    """Retries calls while the server is down. Raises `DeployError` if it refuses one."""
+    """Retries calls while the server is down."""
 
     def __init__(self, http: httpx2.AsyncClient) -> None:
         self.http = http
@@ -98,7 +98,7 @@ class ControlPlane:
         self.kubeconfig = folder / "kubeconfig"
 
     def run(self, verb: str, *words: str) -> str:
-        """Run one of its commands; blocks and returns the output. Raises `LaunchError`."""
+        """Run one of its commands; blocks and returns the output."""
         command = [*self._program, verb, str(self._folder), *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         if done.returncode:
@@ -106,7 +106,6 @@ class ControlPlane:
         return done.stdout
 
     def kubectl(self, *words: str) -> str:
-        """Run kubectl as administrator."""
         return self.run("ctl", *words)
 
     def create(self, name: str, body: object) -> None:
@@ -123,10 +122,7 @@ def _all_established(plane: ControlPlane) -> bool:
 
 @contextmanager
 def control_plane_in(folder: Path, home: Path, *, fake_pods: bool = True) -> Iterator[ControlPlane]:
-    """A control plane during the block, with the resources of Flink's operator, KEDA and others.
-
-    `fake_pods`: every pod on a node counts as running and ready.
-    """
+    """A control plane during the block, with the resources of Flink's operator, KEDA and others."""
     plane = ControlPlane(home, folder)
     plane.run("up", *(() if fake_pods else ("--no-fake-pods",)))
     try:
@@ -168,7 +164,7 @@ async def network_up() -> None:
 
 
 class PodNetwork:
-    """Allocates places on a network that is up. Call it on one event loop in the main thread."""
+    """Allocates places on a network that is up."""
 
     def __init__(self) -> None:
         self._next = FIRST_POD

@@ -27,11 +27,7 @@ def timestamp() -> str:
 
 
 class PodProcess:
-    """Runs a pod until it must stop, with a subset of a kubelet's features.
-
-    These are start-up and readiness probes by HTTP, restarts with back-off, the pre-stop hook, the grace
-    period, container and pod status.
-    """
+    """Runs a pod until it must stop, with a subset of a kubelet's features."""
 
     def __init__(
         self,
@@ -55,7 +51,6 @@ class PodProcess:
         self.stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Run until `stopping` is set and the process has ended; then delete the pod."""
         with self._log.open("ab") as log:
             while not self.stopping.is_set():
                 process = await self._start(self._command.words, log)

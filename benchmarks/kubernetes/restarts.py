@@ -173,10 +173,7 @@ class Restarts:
         )
 
     async def run(self, times: int) -> RestartReport:
-        """Restart the server `times` times, or more until every situation has occurred; blocks.
-
-        Raises `LaunchError` if an expected number is not reached.
-        """
+        """Restart the server `times` times, or more until every situation has occurred; blocks."""
         self._prepare()
         async with open_async_client(find_cluster()) as http:
             self._api = Api(http)

@@ -21,11 +21,8 @@ ignores it."""
 
 @dataclass(slots=True)
 class ReplicaSeen:
-    """One pod of the engine. Times are seconds from the start; None: it did not happen.
-
-    `asked_s`: its first request ran. `at_stop`: requests in it at its SIGTERM. `taken`: total requests
-    accepted by a time, in order.
-    """
+    """One pod of the engine. `asked_s`: its first request ran. `at_stop`: requests in it at its
+    SIGTERM. `taken`: total requests accepted by a time, in order."""
 
     name: str
     address: str = ""
@@ -153,10 +150,7 @@ class Seen:
         return line
 
     def scaled_up_s(self) -> list[float]:
-        """Seconds from each rise of the pipeline's metric until the Deployment's scale followed.
-
-        0 if the scale was seen first: the controller had read the metric earlier.
-        """
+        """Seconds from each rise of the pipeline's metric until the Deployment's scale followed."""
         found = []
         before_s = 0.0
         ends_s = [*(at_s for at_s, _ in self.scale.found[2:]), math.inf]

@@ -95,7 +95,6 @@ class Named:
 
 
 def read_result(value: bytes) -> Named | None:
-    """The event that a record names; None if it names none or is not a JSON object."""
     found = ID.search(value)
     if found is None:
         return None
@@ -129,10 +128,8 @@ def requirements_of(peer: Peer) -> Path:
 
 
 def ensure_environment(peer: Peer, settings: Settings, progress: Progress) -> Path:
-    """The Python for the peer's program; creates its environment unless it exists with these versions.
-
-    Blocks for minutes then. Raises `SetupError` with the end of pip's log.
-    """
+    """The Python for the peer's program; creates its environment unless it exists with these
+    versions."""
     if peer.requirements is None:
         return Path(sys.executable)
     folder = settings.home / "peers" / Path(peer.requirements).stem
@@ -168,7 +165,6 @@ def environment_of(peer: Peer, settings: Settings) -> dict[str, str]:
 
 
 def versions(python: Path, packages: Sequence[str]) -> dict[str, str]:
-    """Versions of Python and of `packages` in its environment. Raises `SetupError` if it does not run."""
     done = subprocess.run(
         [python, "-c", VERSIONS, *packages], capture_output=True, check=False, env=dict(os.environ)
     )

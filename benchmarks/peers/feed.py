@@ -46,15 +46,10 @@ class Feed:
         self._producer = Producer({"bootstrap.servers": topics.bootstrap, "linger.ms": 0, "log_level": 0})
 
     def send(self, id: str) -> None:
-        """Send one event now."""
         self._producer.produce(self._topic, orjson.dumps(event_of(id)))
         self._producer.poll(0)
 
     def send_paced(self, count: int, rate_per_s: float, start_s: float) -> float:
-        """Send events 0, 1, …: event i at `start_s` + i / `rate_per_s` on the monotonic clock.
-
-        Blocks until all are sent; returns the largest delay in seconds.
-        """
         late_s = 0.0
         for index in range(count):
             due_s = start_s + index / rate_per_s

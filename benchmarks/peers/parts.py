@@ -71,11 +71,6 @@ def measure_peers(
     progress: Progress,
     note: Note = lambda _: None,
 ) -> Document:
-    """Each part with each peer, one after another; blocks for minutes.
-
-    The document has the reason for a peer that cannot be installed or gives no result. Raises `SettingError`
-    if Kafka or Flink's connector for it is missing.
-    """
     home = kafka_to_start(settings)
     installed_jar(KAFKA, settings.connectors)
     document: Document = {"quick": quick, "peers": {}, "parts": {}}
@@ -207,11 +202,8 @@ Engines = Callable[[], Any]
 
 @contextmanager
 def _engines(part: PartName, settings: Settings, progress: Progress, *, quick: bool) -> Iterator[Engines]:
-    """An engine per peer, as a context manager of its URL and model: a scripted one each, or one vLLM for
-    all.
-
-    The vLLM has answered every event before: otherwise only the first peer would find its prefix cache empty.
-    """
+    """An engine per peer, as a context manager of its URL and model: a scripted one each, or one
+    vLLM for all."""
     if part != "vllm":
         yield _scripted
         return
@@ -237,10 +229,8 @@ TIMEOUT_S = 60.0
 
 
 def ask_all(url: str, model: str, load: Load) -> None:
-    """Send each event of `load` to the engine once, like the peers will; blocks until all are answered.
-
-    Raises the first `EngineError`.
-    """
+    """Send each event of `load` to the engine once, like the peers will; blocks until all are
+    answered."""
     asyncio.run(_ask_all(url, model, load))
 
 

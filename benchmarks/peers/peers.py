@@ -129,8 +129,6 @@ PEERS = (
 
 
 def peers_named(names: list[str] | None) -> tuple[Peer, ...]:
-    """Peers with these names, in the order of the tables; all if no name is given. Raises `SettingError` for
-    an unknown name."""
     known = {peer.name for peer in PEERS}
     for name in names or ():
         if name not in known:

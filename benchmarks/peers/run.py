@@ -30,7 +30,7 @@ LOOK_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`rate_per_s` events for `seconds`. `kill_at_s`: when the peer is killed, None: never."""
+    """`rate_per_s` events for `seconds`."""
 
     rate_per_s: float
     seconds: float
@@ -82,11 +82,6 @@ def observe(
     began: Callable[[float], None] = lambda _: None,
     note: Callable[[str], None] = lambda _: None,
 ) -> Observed:
-    """Run the peer under the load; blocks for the load's length and some.
-
-    `began` receives the time of the first event and must not block. Raises `LaunchError` if the peer gives no
-    first result within three minutes. A peer that ends by itself later is not restarted: its events are lost.
-    """
     topics = Topics(place.bootstrap)
     order_file = place.work / "order.json"
     order = _order(peer, load, place, topics)

@@ -33,14 +33,7 @@ def common(load: Load, seen: Observed) -> Found:
 
 
 def latency(load: Load, seen: Observed, engine_s: Callable[[int], float]) -> Found:
-    """Rate, added latency, checkpoints and resources, without the warm-up.
-
-    `added_ms`: from when an event was due until its result was seen, less the engine's time for it
-    (`engine_s`), with the 99th percentile only for 1,000 events or more; `_committed`: seen by a consumer
-    that reads committed records. An event without a result counts as if it arrived at the end of the
-    observation: `unanswered` of them are in the quantiles, which are then lower bounds. `rate_per_s`: results
-    per second in which events were due.
-    """
+    """Rate, added latency, checkpoints and resources, without the warm-up."""
     first = round(load.warm_s * load.rate_per_s)
     warm_s = seen.start_s + load.warm_s
     offered_s = load.seconds - load.warm_s
@@ -86,10 +79,7 @@ def checkpoints(took_ms: Sequence[int] | None) -> Found:
 
 
 def use(seen: Observed, begin_s: float, results: int) -> Found:
-    """Processor milliseconds per result, and maximum memory, from `begin_s` to the last due event.
-
-    Of all processes of the peer, without the engine, the broker and the measurement.
-    """
+    """Processor milliseconds per result, and maximum memory, from `begin_s` to the last due event."""
     inside = [one for one in seen.use if begin_s <= one.at_s <= seen.end_s]
     if len(inside) < 2:
         return {}
@@ -256,7 +246,6 @@ def table_of(part: str, document: Document) -> TableOf:
 
 
 def markdown(table: TableOf) -> str:
-    """The table, followed by its reasons."""
     lines = [f"**{table.title}**", "", _row(table.heads), _row(["---"] * len(table.heads))]
     lines += [_row(row) for row in table.rows]
     if table.reasons:
@@ -275,10 +264,6 @@ def added_lines(document: Document) -> dict[str, Sequence[float]]:
 
 
 def merged(documents: Iterable[Document], peers: Mapping[str, str]) -> Document:
-    """Merge documents; later ones win. All of `peers` (titles by name) are included, in their order.
-
-    Raises `SettingError` if two documents measured the same part with different loads, or one has no parts.
-    """
     found: Document = {"peers": {}, "parts": {}, "runs": []}
     for document in documents:
         try:

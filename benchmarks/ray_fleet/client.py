@@ -28,12 +28,8 @@ WORDS = "all talk of the harbour today, and of the ships that wait for the tide 
 
 @dataclass(frozen=True)
 class PrefixLoad:
-    """`requests` at `rate_per_s` on average, with exponential gaps; the first `warm_up` fill the caches and
-    do not count.
-
-    Each belongs to one of `groups`, has `prefix_chars` of that group and `own_chars` of its own, and an
-    answer of `max_tokens`. Another `nonce` gives other texts in the same groups at the same times.
-    """
+    """`requests` at `rate_per_s` on average, with exponential gaps; the first `warm_up` fill the
+    caches and do not count."""
 
     requests: int = 360
     rate_per_s: float = 30.0
@@ -75,7 +71,6 @@ class PrefixLoad:
         }
 
     def request(self, index: int) -> Request:
-        """The request as a pipeline sends it."""
         system, user = self.texts(index)
         return Request(
             id=self.id(index),
@@ -96,12 +91,9 @@ DONE = b"data: [DONE]"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """`load` to `urls`: to each in turn, or each group to one of them (`by_group`). `ray` instead of `urls`:
-    with the pipeline's own client, which discovers the replicas there.
-
-    Failed requests are repeated until `deadline_s` after they were due; 0: never. `hang_up`: close each
-    connection at the first token.
-    """
+    """`load` to `urls`: to each in turn, or each group to one of them (`by_group`). `ray` instead
+    of `urls`: with the pipeline's own client, which discovers the replicas there. `hang_up`: close
+    each connection at the first token."""
 
     load: PrefixLoad
     urls: tuple[str, ...] = ()

@@ -48,11 +48,7 @@ def find_ray() -> Path | None:
 
 
 class RayCluster:
-    """A cluster started by `ray`, a program in an environment with Ray Serve: a context manager.
-
-    It requires a token, which this process's environment has meanwhile. Its head has `cpus` cores for
-    replicas; all nodes have the variables of `environment`.
-    """
+    """A cluster started by `ray`, a program in an environment with Ray Serve: a context manager."""
 
     def __init__(self, ray: Path, cpus: int = 8, environment: Mapping[str, str] | None = None) -> None:
         self._ray = ray
@@ -84,7 +80,6 @@ class RayCluster:
 
     @contextlib.contextmanager
     def program(self, *words: str) -> Iterator[subprocess.Popen[str]]:
-        """Run a Python program in Ray's environment, which connects by `ray.init()`."""
         python = self._ray.parent / "python"
         environment = self._environment() | {"RAY_ADDRESS": f"{LOOPBACK}:{self._gcs_port}"}
         with (self._folder / "program").open("ab") as log:
@@ -160,7 +155,6 @@ class RayCluster:
         self._kill(LOOPBACK)
 
     def start_node(self, cpus: int) -> None:
-        """Start a second node with `cpus` cores for replicas; it joins in the background."""
         gcs = f"{LOOPBACK}:{self._gcs_port}"
         agent = f"--dashboard-agent-listen-port={free_port()}"
         self._start(OTHER_LOOPBACK, [f"--address={gcs}", f"--num-cpus={cpus}", agent])
@@ -176,7 +170,6 @@ class RayCluster:
                 each.suspend()
 
     def kill_node(self) -> None:
-        """Kill all processes of the second node, including its replicas."""
         self._kill(OTHER_LOOPBACK)
 
     def _start(self, address: str, words: Sequence[str]) -> None:

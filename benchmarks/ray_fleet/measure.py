@@ -143,7 +143,6 @@ SCRIPT = {
     "block-chars": "512",
     "cache-blocks": "64",
 }
-"""An uncached prompt takes 0.24 s to the first token, one with a cached prefix 0.04 s."""
 CLIENT_TIMEOUT_S = 200.0
 SETTLE_S = 3.0
 REPLACE_TIMEOUT_S = 120.0
@@ -168,7 +167,6 @@ class RayOptions:
 
 
 def measure_ray(options: RayOptions, ray: Path, note: Note = lambda _: None) -> dict[str, Any]:
-    """The report; blocks. Raises `LaunchError` and `DeployError` if something does not start."""
     words = [word for name, value in SCRIPT.items() for word in (f"--{name}", value)]
     script = script_of(parse([*words, "--model", MODEL]), "")
     with ExitStack() as stack:
@@ -249,7 +247,6 @@ class FleetOnRay:
 
 @contextmanager
 def fleet_on(cluster: RayCluster, words: list[str], place: Path, note: Note) -> Iterator[FleetOnRay]:
-    """The fleet that `forebay deploy ray` creates from a fleet file, during the block."""
     document = cluster.fleet(NAME) | {"model": MODEL, "replicas": REPLICAS, "args": words}
     path = place / "fleet.yaml"
     path.write_bytes(orjson.dumps(document))
@@ -341,7 +338,6 @@ def _hung_up(options: RayOptions, gateway: str, fleet: FleetOnRay) -> dict[str, 
 
 
 def run_client(order: Order) -> list[Answer]:
-    """Run one client process. Raises `LaunchError` with the end of its log."""
     found = run_module("benchmarks.ray_fleet.client", order.to_json(), timeout_s=CLIENT_TIMEOUT_S)
     return [Answer(*fields) for fields in json.loads(found)]
 

@@ -197,41 +197,12 @@ async def test_a_stop_keeps_what_was_measured() -> None:
     assert target.running == 0, "what was in flight is aborted"
 
 
-async def test_a_stop_before_the_first_answer_gives_an_empty_run() -> None:
-    stop = asyncio.Event()
-    stop.set()
-    run = await run_load(Scripted(), make_load(Constant(1), SHORT, 3), stop=stop)
-    assert (run.complete, run.records, run.duration_s) == (False, (), 0.0)
-
-
 async def test_a_defect_of_a_target_is_no_measurement() -> None:
     async def broken(request: LoadRequest) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         await run_load(Scripted(broken), make_load(Bursts(), SHORT, 3))
-
-
-async def test_progress_is_reported() -> None:
-    seen: list[LoadProgress] = []
-    told = [asyncio.Event(), asyncio.Event()]
-
-    async def wait(request: LoadRequest) -> None:
-        await told[0].wait()
-        if request.index == 0:
-            raise Overloaded("full")
-        if request.index == 1:
-            await told[1].wait()
-
-    def tell(progress: LoadProgress) -> None:
-        seen.append(progress)
-        told[len(seen) > 1].set()
-
-    await run_load(Scripted(wait), make_load(Bursts(), SHORT, 3), on_progress=tell)
-    assert [(one.requests, one.sent, one.ended, one.failed) for one in seen[:2]] == [
-        (3, 3, 0, 0),
-        (3, 3, 2, 1),
-    ]
 
 
 def test_a_whole_run_against_a_server() -> None:

@@ -14,7 +14,6 @@ from forebay.bench.metrics import (
     distribution,
     is_good,
     output_tokens,
-    prompt_tokens,
     request_figures,
     run_figures,
     token_times,
@@ -116,17 +115,6 @@ def test_an_answer_without_content_lasts_until_its_end() -> None:
     assert (found.e2el_s, found.service_e2el_s) == (3.5, 3.25)
 
 
-def test_what_was_not_answered_has_no_figures() -> None:
-    assert request_figures(replace(ONE, error="it broke")) is None
-    assert request_figures(replace(ONE, sent_s=None)) is None
-
-
-def test_prompt_tokens_are_the_servers_or_those_sent() -> None:
-    assert prompt_tokens(replace(ONE, prompt_tokens=15)) == 15
-    assert prompt_tokens(replace(ONE, prompt_tokens=None)) == 12
-    assert prompt_tokens(replace(ONE, prompt_tokens=0)) == 0
-
-
 def test_a_run_with_known_times() -> None:
     other = replace(ONE, index=1, due_s=1.5, sent_s=1.5, output_tokens=7, prompt_tokens=8)
     broken = RequestRecord(index=2, due_s=2.0, sent_s=3.0, ended_s=4.0, output_tokens=99, error="503")
@@ -177,12 +165,6 @@ def test_token_rates_are_not_reported_where_a_count_is_missing() -> None:
     assert (found.output_tokens_per_s, found.total_tokens_per_s) == (0.6, None)
 
 
-def test_a_run_of_nothing() -> None:
-    found = run_figures(run_of(duration_s=0.0), RequestSlo(ttft_s=1.0))
-    assert (found.offered, found.requests_per_s, found.goodput) == (0, 0.0, None)
-    assert found.distributions == {}
-
-
 def test_goodput_counts_failures_against_it() -> None:
     slow = replace(ONE, index=1, due_s=0.5)
     broken = replace(ONE, index=2, error="it broke")
@@ -205,23 +187,6 @@ def test_goodput_counts_failures_against_it() -> None:
 )
 def test_each_objective_counts_from_when_a_request_was_due(slo: RequestSlo, good: bool) -> None:
     assert is_good(ONE, slo) == good
-
-
-def test_an_unknown_figure_was_not_kept() -> None:
-    assert not is_good(replace(ONE, chunks=()), RequestSlo(ttft_s=100))
-    assert not is_good(record_of(Chunk(2.0), Chunk(3.0)), RequestSlo(tpot_s=100))
-    assert is_good(record_of(Chunk(2.0, 1), output_tokens=1), RequestSlo(tpot_s=0.0))
-
-
-def test_percentiles_need_enough_samples() -> None:
-    few = distribution([float(i) for i in range(99)])
-    enough = distribution([float(i) for i in range(1000)])
-    assert few is not None
-    assert enough is not None
-    assert set(few.percentiles) == {25, 50, 75}
-    assert set(enough.percentiles) == {1, 5, 10, 25, 50, 75, 90, 95, 99}
-    assert enough.percentiles[99] == pytest.approx(989.01)
-    assert distribution([]) is None
 
 
 MS = st.integers(0, 5_000).map(lambda ms: ms / 1024)

@@ -14,22 +14,11 @@ from hypothesis import strategies as st
 
 from forebay.bench.provenance import (
     command_of,
-    file_hash,
     hidden,
     hidden_command,
-    machine,
     provenance,
-    widest,
 )
-from forebay.engine.launch.dtype import read_processor
 from forebay.testing.waiting import wait_until
-
-
-def test_of_a_processor_the_widest_instructions_are_reported() -> None:
-    assert widest(frozenset({"sse2", "avx2", "avx512f", "avx512_bf16"})) == "avx512_bf16"
-    assert widest(frozenset({"sse2", "avx2"})) == "avx2"
-    assert widest(frozenset({"sse2"})) is None
-    assert machine()["instructions"] == widest(read_processor().features)
 
 
 def test_it_reports_machine_versions_and_what_it_is_given(tmp_path: Path) -> None:
@@ -65,11 +54,6 @@ def test_the_flags_of_an_engine_are_reported_by_its_process() -> None:
         process.communicate(b"\n")
     assert found["processes"]["engine"].endswith("--max-model-len 2048 --api-key '[hidden]'")
     assert "processes" not in provenance(command=[], processes={"engine": process.pid})
-
-
-def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="none"):
-        file_hash(tmp_path / "none")
 
 
 @pytest.mark.parametrize(

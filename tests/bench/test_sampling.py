@@ -2,12 +2,83 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Mapping
 
+import pytest
+
 from forebay.bench.records import EngineSample
-from forebay.bench.sampling import Sampler
-from forebay.errors import LaunchError
+from forebay.bench.sampling import EngineSignals, Sampler
+from forebay.engine.client import HttpEngine
+from forebay.errors import LaunchError, SettingError
+from forebay.records import Request
+from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.script import Fixed
+
+FULL = """
+vllm:num_requests_running{engine="0"} 3
+vllm:num_requests_waiting{engine="0"} 2
+vllm:kv_cache_usage_perc{engine="0"} 0.25
+vllm:prompt_tokens_total{engine="0"} %d
+vllm:generation_tokens_total{engine="0"} 50
+vllm:num_preemptions_total{engine="0"} 4
+vllm:prefix_cache_queries_total{engine="0"} %d
+vllm:prefix_cache_hits_total{engine="0"} %d
+"""
+
+
+def test_counters_begin_with_the_first_reading_and_gauges_do_not() -> None:
+    texts = iter(
+        [FULL % (100, 100, 10), FULL % (300, 300, 60), FULL % (300, 300, 60), FULL % (340, 340, 100)]
+    )
+    signals = EngineSignals(lambda: next(texts))
+    gauges = {"running": 3.0, "waiting": 2.0, "kv_cache_usage": 0.25}
+    still = {"generation_tokens": 0.0, "preemptions": 0.0}
+    grown = {"prompt_tokens": 200.0, "prefix_cache_queries": 200.0, "prefix_cache_hits": 50.0}
+    assert signals() == {
+        **gauges,
+        **still,
+        "prompt_tokens": 0.0,
+        "prefix_cache_queries": 0.0,
+        "prefix_cache_hits": 0.0,
+    }
+    assert signals() == {**gauges, **still, **grown, "prefix_cache_hit_share": 0.25}
+    # Nothing came since: no share of nothing.
+    assert signals() == {**gauges, **still, **grown}
+    assert signals()["prefix_cache_hit_share"] == 1.0
+
+
+def test_what_an_engine_does_not_show_is_left_out() -> None:
+    texts = iter(["", "vllm:gpu_cache_usage_perc 0.5\n", "no metrics <at> all"])
+    signals = EngineSignals(lambda: next(texts))
+    assert [signals(), signals(), signals()] == [{}, {"kv_cache_usage": 0.5}, {}]
+
+
+async def test_a_servers_metrics_are_read_over_http() -> None:
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.0), cache_blocks=100, block_chars=4)) as replica:
+        signals = EngineSignals.at(replica.url + "/")
+        assert signals()["generation_tokens"] == 0.0
+        engine = HttpEngine(replica.url)
+        for index in range(2):
+            await engine.complete(Request(id=f"r{index}", model="fake", prompt="word " * 8), timeout_s=10)
+        await engine.close()
+        found = signals()
+    assert found["generation_tokens"] > 0
+    assert found["prefix_cache_hits"] > 0
+    assert 0 < found["prefix_cache_hit_share"] < 1
+    assert found["running"] == 0
+
+
+def test_a_missing_server_or_one_without_metrics_raises_os_error() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        with pytest.raises(OSError, match="refused"):
+            EngineSignals.at(f"http://127.0.0.1:{free.getsockname()[1]}")()
+    with ReplicaThread(ReplicaScript(absent=("/metrics",))) as replica, pytest.raises(OSError, match="404"):
+        EngineSignals.at(replica.url)()
+    with pytest.raises(SettingError):
+        EngineSignals.at("http://user:password@host:8000")
 
 
 class Ticks:

@@ -16,15 +16,14 @@ from forebay.bench.load.workloads import (
     SessionWorkload,
     TracePrompts,
 )
-from forebay.bench.serve import LoadOptions, TargetOptions
-from forebay.bench.targets.openai import OpenAiTarget
-from forebay.bench.targets.others import TgiTarget, TritonTarget
+from forebay.bench.serve import LoadOptions, TargetOptions, run_provenance, run_sources, serve_runs
 from forebay.errors import SettingError
+from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.script import Fixed
 
 TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
     f"2023-11-16 18:17:0{at}.0,{50 + at},{5 + at}\n" for at in range(4)
 )
-URL = "http://127.0.0.1:8100"
 
 
 @pytest.fixture
@@ -139,16 +138,32 @@ def test_a_server_of_texts_takes_no_workload_of_tokens() -> None:
         LoadOptions(turns=2).plan(texts=True)
 
 
-def test_targets() -> None:
-    assert isinstance(TargetOptions(url=URL).target(), OpenAiTarget)
-    chat = TargetOptions(url=URL, protocol="chat").target()
-    assert chat.name == f"{URL}/v1/chat/completions"
-    assert isinstance(TargetOptions(url=URL, protocol="tgi").target(), TgiTarget)
-    triton = TargetOptions(url=URL, protocol="triton-trtllm", model="ensemble").target()
-    assert isinstance(triton, TritonTarget)
-    assert triton.model == "ensemble"
-    with pytest.raises(SettingError, match="name the model"):
-        TargetOptions(url=URL, protocol="triton").target()
-    with pytest.raises(SettingError, match="takes no further fields"):
-        TargetOptions(url=URL, protocol="tgi", extra={"a": 1}).target()
-    assert "sk-" not in repr(TargetOptions(url=URL, api_key="sk-secret"))
+def test_samples_and_provenance_of_a_run(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("sys.argv", ["forebay", "bench", "serve", "--header", "Authorization: a-secret"])
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.01), api_key="the-key")) as replica:
+        target = TargetOptions(url=replica.url, api_key="the-key", protocol="chat").target()
+        plans = LoadOptions(requests=3, concurrencies=[1, 2], prompt_tokens="8", output_tokens="4").plan(
+            texts=True
+        )
+        runs = list(
+            serve_runs(
+                target,
+                plans,
+                origin=run_provenance(replica.url, "the-key", data=None),
+                sources=lambda: run_sources(replica.url, "the-key", {}),
+            )
+        )
+    assert len(runs) == 2
+    for measured in runs:
+        run = measured.run
+        assert len(run.samples) >= 2
+        # Counters start at 0 for each run.
+        assert run.samples[0].values["generation_tokens"] == 0
+        assert (
+            run.samples[-1].values["generation_tokens"] >= sum(r.output_tokens or 0 for r in run.records) > 0
+        )
+        assert run.samples[0].at_s <= 0 < run.samples[-1].at_s
+        assert run.provenance["engine_version"] == "0.0.0+fake"
+        assert run.provenance["model"] == "fake"
+        assert run.provenance["command"] == "forebay bench serve --header '[hidden]'"
+        assert "the-key" not in str(run)

@@ -15,7 +15,6 @@ from forebay.settings import Settings
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Records what was measured, without measuring."""
     found: list[Any] = []
 
     class Model:

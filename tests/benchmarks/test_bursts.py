@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
+import numpy as np
 import pytest
-from benchmarks.bursts import MAX_BASE_PER_S, MIN_BASE_PER_S, SHAPES, BurstPlan, BurstStream, shape_at
+from benchmarks.bursts import (
+    GAMMA,
+    MAX_BASE_PER_S,
+    MAX_SHARE,
+    MIN_BASE_PER_S,
+    SCALING,
+    SHAPES,
+    BurstPlan,
+    BurstStream,
+    kleinberg_bursts,
+    shape_at,
+)
+from hypothesis import given
+from hypothesis import strategies as st
 
 from forebay.apps.trends.terms import terms_of
 
@@ -20,24 +35,6 @@ def stream() -> BurstStream:
 @pytest.fixture(scope="module")
 def posts(stream: BurstStream) -> list[tuple[int, str]]:
     return list(stream.posts())
-
-
-def test_the_same_plan_gives_the_same_posts(posts: list[tuple[int, str]]) -> None:
-    again = BurstStream(PLAN)
-    assert list(again.posts()) == posts
-    other = BurstStream(BurstPlan(seed=4, bursts=20, hours=0.8, warm_up_s=300, vocabulary=20_000))
-    assert [burst.onset_s for burst in other.bursts] != [burst.onset_s for burst in again.bursts]
-
-
-def test_posts_come_in_order_at_the_days_rate(stream: BurstStream, posts: list[tuple[int, str]]) -> None:
-    times = [time_ms for time_ms, _ in posts]
-    assert times == sorted(times)
-    assert 0 <= times[0] < times[-1] < PLAN.hours * 3_600_000
-    background = float(stream.rate_per_s(range(int(PLAN.hours * 3600))).sum())
-    assert 1 < len(posts) / background < 1.5
-    # Trough at 4 o'clock: 6 o'clock is two hours after it, 16 o'clock the top.
-    assert stream.rate_per_s(-2 * 3600) == pytest.approx(0.4 * PLAN.rate_per_s)
-    assert stream.rate_per_s(10 * 3600) == pytest.approx(1.6 * PLAN.rate_per_s)
 
 
 def test_bursts_are_of_all_sizes_and_shapes(stream: BurstStream) -> None:
@@ -67,8 +64,45 @@ def test_what_is_planted_is_there(stream: BurstStream, posts: list[tuple[int, st
         assert during - before * length == pytest.approx(planned, rel=0.6, abs=40)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_shapes_have_height_1_and_no_more(shape: str) -> None:
-    heights = [shape_at(shape, index / 1000) for index in range(-100, 1100)]
-    assert max(heights) == pytest.approx(1, abs=0.01)
-    assert min(heights) == heights[0] == heights[-1] == 0
+def cheapest(counts: list[int], totals: list[int]) -> float:
+    """The cost of the best sequence of states, by brute force."""
+    usual = min(max(sum(counts) / max(sum(totals), 1), 1e-12), MAX_SHARE)
+    shares = (usual, min(usual * SCALING, MAX_SHARE))
+    enter = GAMMA * np.log(max(len(counts), 2))
+    return min(
+        cost(states, counts, totals, shares, enter)
+        for states in itertools.product((0, 1), repeat=len(counts))
+    )
+
+
+def cost(
+    states: tuple[int, ...], counts: list[int], totals: list[int], shares: tuple[float, float], enter: float
+) -> float:
+    total, before = 0.0, 0
+    for state, count, whole in zip(states, counts, totals, strict=True):
+        total += enter if state > before else 0
+        total -= count * np.log(shares[state]) + (whole - count) * np.log1p(-shares[state])
+        before = state
+    return total
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(20, 60)), min_size=1, max_size=8))
+def test_the_sequence_is_the_cheapest(batches: list[tuple[int, int]]) -> None:
+    counts, totals = [count for count, _ in batches], [total for _, total in batches]
+    (found,) = kleinberg_bursts(np.array([counts], float), np.array(totals, float))
+    states = [0] * len(counts)
+    for each in found:
+        states[each.first : each.end] = [1] * (each.end - each.first)
+    usual = min(max(sum(counts) / sum(totals), 1e-12), MAX_SHARE)
+    shares = (usual, min(usual * SCALING, MAX_SHARE))
+    mine = cost(tuple(states), counts, totals, shares, GAMMA * np.log(max(len(counts), 2)))
+    assert mine == pytest.approx(cheapest(counts, totals), rel=1e-9, abs=1e-6)
+
+
+def test_a_burst_is_found_where_it_is() -> None:
+    counts = np.ones((2, 100))
+    counts[0, 40:50] = 20
+    found, none = kleinberg_bursts(counts, np.full(100, 1000.0))
+    assert [(each.first, each.end) for each in found] == [(40, 50)]
+    assert found[0].weight > 50
+    assert none == []

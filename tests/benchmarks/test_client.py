@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 import orjson
 import pytest
 from benchmarks.__main__ import application
-from benchmarks.client import ClientOptions, measure_client
+from benchmarks.client import ClientOptions, HttpCallsOptions, installed, measure_client, measure_http_calls
 from typer.testing import CliRunner
 
 two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
@@ -40,3 +41,11 @@ def test_a_client_that_is_too_late_is_invalid(monkeypatch: pytest.MonkeyPatch) -
     assert result.exit_code == 1
     assert "INVALID" in result.output
     assert "could not keep its schedule" in result.output
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_every_client_gets_its_answers() -> None:
+    found = measure_http_calls(HttpCallsOptions(rounds=1, seconds=0.2, loads=(50.0, math.inf)))
+    for load in found["loads"]:
+        assert load["median"].keys() == set(installed())
+        assert all(ms > 0 for ms in load["median"].values())

@@ -46,38 +46,3 @@ def test_the_figures_are_shown_written_and_drawn(tmp_path: Path, monkeypatch: py
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "a.json").read_text()) == measured
     assert "<svg" in (tmp_path / "a.svg").read_text()
-
-
-def test_applications_are_shown_with_what_was_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scores = {"nmi": 0.93, "ari": 0.85, "clusters": 3, "gold": 2, "texts_per_s": 5000.0}
-    topics = {**scores, "texts_per_s_embedded": 400.0, "baselines": {"published": {"nmi": 0.84}}}
-    hits = {"precision": 0.9, "recall": 0.8, "delay_s_p50": 12.3}
-    trends = {**hits, "events_per_s": 2e4, "state_mib": 12.0, "baselines": {"offline": hits}}
-    report = {"topics": {"f.jsonl": topics}, "trends": trends, "skipped": {"g.jsonl": "not there"}}
-    asked = []
-
-    def measure(options: Any, *arguments: Any) -> Any:
-        asked.append((tuple(options.apps), options.seed, [file.name for file in options.files]))
-        return report
-
-    monkeypatch.setattr("benchmarks.applications.measure_applications", measure)
-    out = tmp_path / "out.json"
-    shown = CliRunner().invoke(application(), ["applications", "--json", str(out), "--seed", "4"])
-    assert shown.exit_code == 0
-    assert json.loads(out.read_text()) == report
-    for text in (
-        "f.jsonl",
-        "0.930",
-        "published",
-        "5000",
-        "400",
-        "0.90",
-        "delay p50, s",
-        "state, MiB",
-        "g.jsonl: not there",
-    ):
-        assert text in shown.stdout
-    CliRunner().invoke(application(), ["applications", "--file", "mine.jsonl"])
-    assert asked == [(("topics", "trends", "summary", "sessions"), 4, []), (("topics",), 1, ["mine.jsonl"])]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 from benchmarks.gateway import Answer, GatewayOptions, UsersOptions, measure_gateway, measure_users, report
+from benchmarks.hostile import Rounds, measure_hostile
+from benchmarks.hostile import report as hostile_report
 
 from forebay.errors import LaunchError
 
@@ -38,3 +40,27 @@ def test_users_who_ask_at_once_of_a_fresh_gateway() -> None:
     found = measure_users(options)
     assert (found["direct_answers"], found["gateway_answers"], found["gateway_refused"]) == (6, 6, 0)
     assert found["ratio"] == found["gateway_first_ms_p50"] / found["direct_first_ms_p50"]
+
+
+ALONE = [[Answer(200, 1.0, float(ms)) for ms in range(1, 101)] for _ in range(3)]
+
+
+def rounds(times: float, *, status: int = 200) -> dict[str, Rounds]:
+    attacked = [[Answer(status, 1.0, answer.whole_ms * times) for answer in answers] for answers in ALONE]
+    return {"cut": {"alone": ALONE, "attacked": attacked}}
+
+
+@pytest.mark.parametrize("way", ["refused", "malformed"])
+def test_both_turns_in_one_run(way: str) -> None:
+    options = GatewayOptions(rate_per_s=20, rounds=1, seconds=1, first_token_s=0.01, token_s=0.0)
+    found = measure_hostile(options, ways=[way])["ways"][way]
+    assert (found["requests"], found["lost"]) == (20, 0)
+    assert found["alone_ms_p50"] > 10.0
+    assert found["p99_ratio"] == found["attacked_ms_p99"] / found["alone_ms_p99"]
+
+
+def test_an_answer_that_others_lose_decides() -> None:
+    seen = rounds(1.0)
+    seen["cut"]["attacked"][2][7] = Answer(503, 1.0, 1.0)
+    found = hostile_report(GatewayOptions(), seen)
+    assert (found["ways"]["cut"]["lost"], found["passed"]) == (1, False)

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import json
-import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from benchmarks.overhead import OverheadOptions, measure_overhead, memory_growth, run_worker
+from benchmarks.engine_settings import (
+    IN_FLIGHT,
+    measure_settings,
+    written_per_second,
+)
+from benchmarks.overhead import OverheadOptions, measure_overhead
+from benchmarks.pipeline_start import PipelineStartOptions, measure_pipeline_start
 from benchmarks.workload import Workload
 
+from benchmarks import engine_settings
 from benchmarks import overhead as module
-
-LOAD = Workload(events=3, rate_per_s=None, capacity=2, url="http://engine")
-
-
-def worker(monkeypatch: pytest.MonkeyPatch, *, stdout: str = "", stderr: str = "", status: int = 0) -> None:
-    done = SimpleNamespace(returncode=status, stdout=stdout, stderr=stderr)
-    monkeypatch.setattr(subprocess, "run", lambda *arguments, **more: done)
-
-
-def test_a_worker_reports_in_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker(monkeypatch, stdout='a log line\n{"answered": 3}\n')
-    assert run_worker("forebay", LOAD) == {"answered": 3}
+from forebay.engine.launch.progress import Silent
+from forebay.settings import load_settings
+from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.script import Fixed
 
 
 def engine(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[tuple[str, Workload]]:
-    """An engine that serves `names`, and the runs against it."""
     runs: list[tuple[str, Workload]] = []
 
     async def list_models(url: str) -> Any:
@@ -56,12 +54,26 @@ def test_a_real_engine_is_warmed_up_and_compared(monkeypatch: pytest.MonkeyPatch
     assert json.dumps(report)
 
 
-def test_growth_is_counted_from_the_warm_up() -> None:
-    samples = [
-        {"results": 1000.0 * i, "jvm_mb": 900.0 if i < 20 else 500.0 + i, "python_mb": 0.0} for i in range(41)
-    ]
-    report = memory_growth(samples)
-    assert report["samples"] == 21
-    assert report["jvm_mb"] == {"before": 522.0, "after": 538.0, "growth": round(538 / 522 - 1, 4)}
-    assert report["python_mb"]["growth"] == 0.0
-    assert memory_growth(samples[:25]) == {"samples": 5}
+@pytest.mark.flink
+def test_both_ways_in_one_run(tmp_path: Path) -> None:
+    options = PipelineStartOptions(events=12, capacity=4, first_token_s=0.05, decode_s=0.3, chunks=2)
+    found = measure_pipeline_start(options, tmp_path, load_settings())
+    assert (found["events"], found["ratio"] > 0.0) == (12, True)
+
+
+def test_what_was_begun_is_counted_whole_and_what_is_not_answered_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.05))) as replica:
+        assert written_per_second(replica.url, "fake", 0.01) > IN_FLIGHT
+    monkeypatch.setattr(engine_settings, "MAX_S", 0.2)
+    with ReplicaThread(ReplicaScript(delay=Fixed(60.0))) as replica:
+        assert written_per_second(replica.url, "fake", 0.1) == 0
+
+
+@pytest.mark.long
+@pytest.mark.vllm
+def test_the_local_engine_is_measured() -> None:
+    (found,) = measure_settings(["local"], load_settings(), seconds=1.0, progress=Silent())
+    assert found.name == "local"
+    assert min(found.idle_tokens_per_s, found.busy_tokens_per_s) > 0

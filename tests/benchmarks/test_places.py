@@ -2,27 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import orjson
-import pytest
-from benchmarks.places import Behind, place, write_events
+from benchmarks.places import Behind
 from hypothesis import given
 from hypothesis import strategies as st
-
-from forebay.errors import SettingError
-from forebay.settings import Settings
-
-
-def test_events_are_numbered_lines(tmp_path: Path) -> None:
-    write_events(tmp_path / "events.jsonl", [{"n": n} for n in range(3)])
-    assert (tmp_path / "events.jsonl").read_bytes() == b'{"n":0}\n{"n":1}\n{"n":2}\n'
-
-
-def test_a_kafka_to_kill_must_be_named(tmp_path: Path) -> None:
-    settings = Settings(home=tmp_path, python=Path())
-    with pytest.raises(SettingError, match="FOREBAY_KAFKA_HOME"), place("kafka", tmp_path, settings):
-        pass
 
 
 def line(number: int) -> bytes:

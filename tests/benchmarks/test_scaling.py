@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.scaling import BurstOptions, BurstReport, levels_of, measure_scaling
+from benchmarks.scaling import BurstOptions, BurstReport, measure_scaling
 
 from forebay.engine.launch import LocalPlaces, ReplicaRegistry, Replicas
 from forebay.engine.launch.spec import EngineLaunch
@@ -33,11 +33,6 @@ def report(**changes: Any) -> BurstReport:
         ),
         **changes,
     )  # fmt: skip
-
-
-def test_levels_are_reported_as_often_as_they_are_come_to() -> None:
-    assert levels_of(course(0, 0, 1, 1, 2, 2, 1, 0, 0)) == [0, 1, 2, 1, 0]
-    assert levels_of([]) == []
 
 
 @pytest.mark.parametrize(

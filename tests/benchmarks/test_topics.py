@@ -8,12 +8,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchmarks.clusterings import adjusted_rand, mutual_information
 from benchmarks.topics import Labelled, followed, leader_clusters, measure_topics, read_labelled
 
 from forebay.apps.topics.embedding import find_embedding_model
 from forebay.apps.topics.minilm import MiniLM
 from forebay.apps.topics.values import TopicEvent, TopicSettings
 from forebay.settings import load_settings
+
+
+def test_known_values() -> None:
+    # Values of scikit-learn 1.9 for the same labels.
+    gold, found = [0, 0, 1, 1, 2, 2, 2], ["a", "b", "b", "b", "c", "c", "a"]
+    assert mutual_information(gold, found) == pytest.approx(0.5636355530993447, abs=1e-9)
+    assert adjusted_rand(gold, found) == pytest.approx(0.2125, abs=1e-9)
+
 
 SUBJECTS = ("storm lisbon flood rain", "goal final penalty referee", "album song concert tour")
 DATA = Path(__file__).parents[3] / "shared" / "data"

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
+from pathlib import Path
 
 import pytest
 from benchmarks.bursts import BurstPlan, PlantedBurst
-from benchmarks.trends import Sighting, hits, measure_trends, memory, sightings, zscore_sightings
+from benchmarks.trends import (
+    Sighting,
+    hits,
+    measure_fight,
+    measure_trends,
+    zscore_sightings,
+)
 
 from benchmarks import trends as module
-from forebay.apps.trends.values import TrendEvent, TrendSettings
+from forebay.apps.trends.values import TrendSettings
 
 STORM = PlantedBurst(("storm", "#storm1"), 100.0, 300.0, "step", 5.0, 1.0, 4.0)
 GOAL = PlantedBurst(("goal", "goal keeper"), 150.0, 250.0, "hill", 8.0, 1.0, 7.0)
@@ -41,31 +47,6 @@ def test_a_sighting_at_another_time_is_wrong(at: float) -> None:
     }
 
 
-def test_nothing_seen_is_nothing_right() -> None:
-    assert hits([STORM], [])["precision"] == 0
-
-
-def event(kind: str, trend: int, term: str, at: float, into: int | None = None) -> TrendEvent:
-    return TrendEvent(kind, trend, term, (term,), int(at * 1000), 0, 0, 1.0, 0.1, 20.0, into)  # type: ignore[arg-type]
-
-
-def test_merged_trends_are_one_sighting() -> None:
-    events = [
-        event("born", 0, "a", 10),
-        event("born", 1, "b", 8),
-        event("merged", 1, "b", 20, 0),
-        event("ended", 0, "a", 60),
-    ]
-    (one,) = sightings(events)
-    assert (one.terms, one.said_s) == ({"a", "b"}, 8)
-
-
-def test_a_return_is_a_sighting_of_its_own() -> None:
-    again = event("returned", 0, "a", 90)
-    events = [event("born", 0, "a", 10), event("ended", 0, "a", 60), dataclasses.replace(again, rises=2)]
-    assert [one.said_s for one in sightings(events)] == [10, 90]
-
-
 def test_a_plain_zscore_reports_a_rise_once_at_its_batchs_end() -> None:
     posts = [(second * 1000, "tea and cake") for second in range(0, 1200, 5)]
     posts += [(600_000 + 100 * n, "storm") for n in range(200)]
@@ -84,7 +65,21 @@ def test_a_small_stream_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None
     assert {"delay_s_p50", "state_mib", "distinct_terms"} <= report.keys()
 
 
-def test_memory_is_that_of_the_sketch() -> None:
-    found = memory(TrendSettings(width_bits=15), 200_000)
-    assert found["distinct_terms"] == 200_000
-    assert 1.5 < found["state_mib"] < 64
+FIGHT = Path(__file__).parents[2].parent / "shared" / "data" / "tweets_fight_2017.jsonl"
+
+
+def needs_data() -> None:
+    if not FIGHT.is_file():
+        pytest.skip(f"{FIGHT} is missing")
+
+
+def test_the_fight_is_found_better_than_by_the_baselines() -> None:
+    needs_data()
+    found = measure_fight(FIGHT)
+    assert found["precision"] >= 0.45
+    assert found["recall"] >= 0.6
+    for baseline in found["baselines"].values():
+        assert found["recall"] > baseline["recall"] + 0.2
+        assert found["precision"] > baseline["precision"] + 0.1
+    names = {trend["name"] for trend in found["trends"]}
+    assert {"50-0", "round 9", "hammer fist", "octagon"} <= names

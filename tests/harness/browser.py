@@ -42,8 +42,6 @@ SMALL_TEXTS = """
 
 
 class Tab:
-    """A page in the browser. `errors`: of its console, and exceptions of its scripts."""
-
     def __init__(self, socket: aiohttp.ClientWebSocketResponse[bool]) -> None:
         self._socket = socket
         self._numbers = itertools.count(1)
@@ -79,7 +77,6 @@ class Tab:
         return found["result"].get("value")
 
     async def until(self, expression: str) -> Any:
-        """Wait until an expression is true; return its value."""
         look = (
             f"const look = () => {{ const found = {expression}; found ? done(found) : setTimeout(look, 50) }}"
         )
@@ -130,7 +127,6 @@ class Tab:
 
 @contextmanager
 def _chromium() -> Iterator[Callable[[], int]]:
-    """Start a browser; yields a function that blocks until it listens, and returns the port."""
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
         pytest.skip("no Chromium: apt install chromium")

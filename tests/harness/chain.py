@@ -1,9 +1,5 @@
-"""Keyed functions without Flink, in chains: state and timers by key, barriers, checkpoints, crashes.
-
-What Flink promises, and no more: nothing runs but by a call of a method here, so a test chooses every moment.
-One element, one timer or one barrier at a time, at any subtask that has one; a checkpoint counts once every
-subtask has had its barrier; a crash leaves what the newest one holds, at whatever parallelism comes next.
-"""
+"""Keyed functions without Flink, in chains: state and timers by key, barriers, checkpoints,
+crashes."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ MAX_FIRINGS = 20_000
 
 @dataclass(frozen=True)
 class Operator:
-    """One keyed function of a chain. `make` is called per subtask and run, `key` per element."""
+    """One keyed function of a chain."""
 
     make: Callable[[], KeyedProcessFunction]
     key: Callable[[Any], int]
@@ -61,8 +57,6 @@ class _Barrier:
 
 @dataclass(eq=False)
 class _Subtask:
-    """One function with its inputs: a queue per upstream subtask."""
-
     operator: Operator
     function: KeyedProcessFunction
     state: KeyedState
@@ -81,12 +75,9 @@ class _Subtask:
 
 
 class Chain:
-    """A run of `operators`, one behind the other, over `elements`, each with a watermark behind it or None.
-
-    `restored`: what an earlier run left. `parallelism`: of each operator. Outputs that are pairs of an
-    `OutputTag` and a value leave the chain where they arise; those of the last operator, all of them.
-    `while_firing` is called between two processing-time timers: other things happen meanwhile.
-    """
+    """A run of `operators`, one behind the other, over `elements`, each with a watermark behind it
+    or None. `restored`: what an earlier run left. `parallelism`: of each operator. `while_firing`
+    is called between two processing-time timers: other things happen meanwhile."""
 
     def __init__(
         self,
@@ -135,7 +126,6 @@ class Chain:
         return subtask
 
     def close(self) -> None:
-        """Close all functions, which a crash does not."""
         for subtask in self._subtasks():
             subtask.function.close()
 
@@ -199,7 +189,7 @@ class Chain:
             subtask.inputs[0].append(_Barrier(self._barriers))
 
     def checkpoint_at_once(self) -> None:
-        """An unaligned checkpoint, with elements in flight. Aborts a checkpoint in progress."""
+        """An unaligned checkpoint, with elements in flight."""
         self._give_up_barriers()
         states = []
         for subtasks in self._stages:
@@ -282,7 +272,6 @@ class Chain:
             self._mark(stage + 1, number, to_ms)
 
     def _fire_wall(self, stage: int, number: int) -> None:
-        """Like Flink's timer service: set for one time, it fires all timers up to that."""
         subtask = self._stages[stage][number]
         until_ms = subtask.wakes_for_ms
         assert until_ms is not None
@@ -300,7 +289,6 @@ class Chain:
         self._set_wake(subtask)
 
     def _set_later(self, subtask: _Subtask) -> None:
-        """Set timers that wait for the end of a round and are due."""
         while subtask.later and subtask.later[0][0] <= self._clock.monotonic_s():
             _, time_ms, subtask.key = subtask.later.pop(0)
             Context(subtask, self._clock).timer_service().register_processing_time_timer(time_ms)
@@ -347,8 +335,6 @@ class Chain:
 
 @dataclass
 class _Snapshot:
-    """A checkpoint in progress. `outputs`: number of outputs of each subtask before its barrier."""
-
     read: int
     states: list[KeyedState]
     outputs: dict[tuple[int, int], int] = field(default_factory=dict)

@@ -16,8 +16,6 @@ from forebay.clock import SystemClock
 
 
 class ManualClock:
-    """A `Clock` for tests. `sleep` advances it instead of waiting, and records the durations."""
-
     def __init__(self, monotonic_s: float = 1000.0, wall_ms: int = 1_700_000_000_000) -> None:
         self._monotonic_s = monotonic_s
         self._wall_ms = float(wall_ms)
@@ -89,8 +87,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _NoWait(selectors.DefaultSelector):
-    """Passes time instead of waiting."""
-
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
         self._loop = loop

@@ -16,8 +16,6 @@ MAX_BODY_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Canned:
-    """One answer. Parts of `events` are streamed one by one; `breaks` ends the stream early."""
-
     body: bytes = b"{}"
     status: int = 200
     content_type: str = "application/json"
@@ -27,8 +25,6 @@ class Canned:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One received request."""
-
     path: str
     headers: Mapping[str, str]
     body: bytes
@@ -63,7 +59,6 @@ def card(name: str, **more: Any) -> dict[str, Any]:
 
 
 def answer_of(name: str) -> Canned:
-    """A chat answer of the engine with this name."""
     usage = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
     message = {"role": "assistant", "content": name}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}

@@ -13,8 +13,8 @@ from aiohttp.test_utils import TestServer
 
 @dataclass
 class ScriptedGateway:
-    """Refuses the first `refused` calls with 503, like a picker whose pool is full; forwards the others to
-    `replica`. `calls`: headers of each call; `asked`: every path."""
+    """Refuses the first `refused` calls with 503, like a picker whose pool is full; forwards the
+    others to `replica`."""
 
     replica: str
     refused: int = 0

@@ -18,10 +18,8 @@ from forebay.testing.script import ReplicaScript
 
 
 class InsideReplica:
-    """Does what `FakeReplica` does with the same script; a `ReplicaConnection` of the running event loop.
-
-    It has no prefix cache, and of faults only statuses, `refuse` and `hang`. `down`: it refuses all.
-    """
+    """Does what `FakeReplica` does with the same script; a `ReplicaConnection` of the running event
+    loop. `down`: it refuses all."""
 
     def __init__(self, script: ReplicaScript) -> None:
         self.script = script
@@ -85,7 +83,6 @@ class InsideReplica:
         return Completion(text, reason, usage, Timing(sent_s, done_s, done_s, done_s, (done_s,)))
 
     def _refuse(self, request: Request) -> str | None:
-        """Raise the scripted fault of this call, or return one that takes effect later."""
         script, id = self.script, request.id
         fault = script.faults.pick(id, request_text(request), self.calls[id])
         if fault in ERRORS:

@@ -57,8 +57,6 @@ class KeyedState:
         return KeyedState(values, list(self.event), list(self.wall))
 
     def part(self, subtask: int, parallelism: int) -> KeyedState:
-        """The share of one subtask."""
-
         def mine(key: int) -> bool:
             return subtask_of(key, parallelism) == subtask
 
@@ -182,11 +180,8 @@ AnswerTo = Callable[[KeyedEvent], Answer]
 
 
 class ChosenCalls(RequestPool):
-    """`RequestPool` without its thread: slots, room and release are the real ones.
-
-    `out` are the calls in flight, in the order of their starts; `answer` answers one. If the operator
-    waits, time passes and the oldest is answered: nothing else could end its wait.
-    """
+    """`RequestPool` without its thread: slots, room and release are the real ones. `out` are the
+    calls in flight, in the order of their starts; `answer` answers one."""
 
     def __init__(
         self,
@@ -233,8 +228,6 @@ class ChosenCalls(RequestPool):
 
 
 class _NoLoop:
-    """Runs `call_soon` and `call_later` callbacks at once; its time advances by a second per reading."""
-
     def __init__(self) -> None:
         self._now_s = 0.0
 
@@ -252,8 +245,6 @@ class _NoLoop:
 
 
 class OneKeyContext:
-    """Runtime context and call context in one. `states` outlives a run, like in a checkpoint."""
-
     def __init__(self, states: dict[str, bytes] | None = None) -> None:
         self.states = {} if states is None else dict(states)
         self.event_timers: set[int] = set()

@@ -47,7 +47,6 @@ from forebay.testing.waiting import POLL_S, wait_until
 
 
 def complete_checkpoint(job: Path, number: int, *, name: str | None = None) -> Path:
-    """A complete checkpoint without state in the folder of a job, named `chk-N` or `name`."""
     checkpoint = job / (name or f"chk-{number}")
     checkpoint.mkdir(parents=True, exist_ok=True)
     # Like Flink: a file with its final name is complete.
@@ -66,12 +65,9 @@ FRESH = {"web.refresh-interval": "100", "metrics.fetcher.update-interval": "100"
 
 @dataclass(frozen=True, slots=True)
 class GatedEngineFactory:
-    """An engine that holds each prompt with `((hold:NAME))` until the file `gates/NAME` exists, then returns
-    the inner engine's answer. Picklable.
-
-    `((defect))` raises an error that no engine should, `((defect:NAME))` until `gates/NAME` exists. Writes a
-    line per call to `calls`: id, calls in flight, engine.
-    """
+    """An engine that holds each prompt with `((hold:NAME))` until the file `gates/NAME` exists,
+    then returns the inner engine's answer. Picklable. `((defect))` raises an error that no engine
+    should, `((defect:NAME))` until `gates/NAME` exists."""
 
     folder: Path
     inner: EngineFactory
@@ -123,14 +119,10 @@ class FieldText:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Files of JSON lines in, scripted answers, exactly-once files out. Picklable.
-
-    Each line has `text`, the prompt; if `keyed`, `key`; if `event_time`, `at` in milliseconds. `follow`: the
-    input never ends and includes later files. With `window_ms`, which needs `event_time`, the output is one
-    line per window with its start and number of results. `program`: runs instead of one question per event;
-    at most `queue` events of a key wait for its call. `engine`: replaces the scripted one with `delay`.
-    `clock` and `pace`: the operator's.
-    """
+    """Files of JSON lines in, scripted answers, exactly-once files out. Picklable. `follow`: the
+    input never ends and includes later files. `program`: runs instead of one question per event; at
+    most `queue` events of a key wait for its call. `engine`: replaces the scripted one with
+    `delay`. `clock` and `pace`: the operator's."""
 
     folder: Path
     capacity: int = 8
@@ -195,7 +187,7 @@ class Pipeline:
 
 
 class Runs:
-    """Runs of one pipeline in one folder. Methods wait for conditions, and fail after `WAIT_S`."""
+    """Runs of one pipeline in one folder."""
 
     WAIT_S = 180.0
 
@@ -228,23 +220,19 @@ class Runs:
         (self.folder / "gates" / gate).touch()
 
     def change(self, **settings: Any) -> None:
-        """Change settings of the pipeline for later runs."""
         self.pipeline = replace(self.pipeline, **settings)
 
     def configured(self, *, restore: bool = False, **flink: Any) -> Pipeline:
-        """The pipeline with other Flink settings; `restore`: from the newest checkpoint."""
         if restore:
             flink["restore_from"] = newest_checkpoint(self.checkpoints)
             assert flink["restore_from"] is not None, "there is no complete checkpoint"
         return replace(self.pipeline, flink=replace(self.pipeline.flink, **flink))
 
     def start(self, *, restore: bool = False, **flink: Any) -> RunningJob:
-        """Start a run on a cluster in this process."""
         self.jobs.append(self.configured(restore=restore, **flink).submit())
         return self.jobs[-1]
 
     def run(self, **flink: Any) -> None:
-        """Run to the end of the input."""
         self.finish(self.start(**flink))
 
     def finish(self, job: RunningJob) -> None:
@@ -266,7 +254,6 @@ class Runs:
         )
 
     def await_checkpoint_files(self, more: int = 1) -> None:
-        """The same for a run in its own process, by the files in its folder."""
         seen: set[Path] = set()
 
         def came() -> bool:
@@ -283,7 +270,6 @@ class Runs:
         return [orjson.loads(line) for part in parts for line in part.lines()]
 
     def dead_letters(self) -> list[dict[str, Any]]:
-        """Committed dead letters."""
         return [orjson.loads(line) for line in read_jsonl_sink(self.folder / "dead-letters")]
 
     def seen(self) -> list[str]:
@@ -303,7 +289,6 @@ class Runs:
 
 
 def until_answered(ask: Callable[[], T], timeout_s: float = Runs.WAIT_S) -> T:
-    """The result of `ask`, a call of Flink's REST service, retried on a busy machine."""
     answers: list[T] = []
 
     def answered() -> bool:
@@ -330,7 +315,6 @@ def kill_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 def append(path: Path, line: str) -> None:
-    """Append a line to a file that several processes write."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         os.write(file, (line + "\n").encode())

@@ -26,13 +26,11 @@ class Pipelines:
         self._connector = connector
 
     def in_folder(self, name: str) -> Pipelines:
-        """Pipelines with their files in a folder of this name."""
         folder = self.folder / name
         folder.mkdir()
         return Pipelines(folder, self._connector)
 
     def spec(self, **document: Any) -> Any:
-        """A pipeline from `in.jsonl` to `out`, changed by `document`."""
         usual = {
             "name": "p",
             "source": {"type": "jsonl", "path": "in.jsonl"},
@@ -56,7 +54,6 @@ class Pipelines:
         enough: Any = lambda _: False,
         **options: Any,
     ) -> Any:
-        """Run `spec` to its end; `options` are those of a plan."""
         home = self.folder / "home"
         if self._connector is not None and not home.exists():
             home.mkdir(mode=0o700)
@@ -83,11 +80,9 @@ class Pipelines:
         return seen[-1]
 
     def _keep_jvm(self, checkpoints: Path) -> None:
-        """A run ends the JVM of an interrupted run; here it is shared by all tests."""
         state = read_state(checkpoints)
         if state is not None:
             write_state(checkpoints, state.model_copy(update={"jvm": None}))
 
     def lines(self, sink: str = "out") -> list[dict[str, Any]]:
-        """Committed lines of a sink."""
         return [orjson.loads(line) for line in read_jsonl_sink(self.folder / sink)]

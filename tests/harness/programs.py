@@ -11,9 +11,8 @@ from forebay.stateful.program import Answer, Ask, Moment, Output, Program, Step,
 
 @dataclass(frozen=True)
 class Remember(Program[list[int]]):
-    """Asks about every event with the numbers (`n`) of those that were answered before, and its `text`; emits
-    the answer, and all the numbers. With `idle_ms`, emits `ended` after this much event time;
-    with `woken_ms`, emits `woken` this long after an answer."""
+    """Asks about every event with the numbers (`n`) of those that were answered before, and its
+    `text`; emits the answer, and all the numbers."""
 
     idle_ms: int | None = None
     woken_ms: int | None = None

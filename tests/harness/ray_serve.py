@@ -30,11 +30,6 @@ def application(
     submitted: int | None = None,
     built: bool = True,
 ) -> dict[str, Any]:
-    """An application as the interface returns it; without an import path it was started by a program.
-
-    `health` and `trigger`: of its deployment. `submitted`: number of replicas in its config. If it is not
-    `built`, it has no deployments. While it is deleted, it has no config either.
-    """
     replicas = [
         {"replica_id": f"r{at}", "state": state, "node_ip": "127.0.0.2", "pid": FIRST_PID + at}
         for at, state in enumerate(states)
@@ -65,7 +60,6 @@ def application(
 
 
 def body(*applications: dict[str, Any]) -> dict[str, Any]:
-    """The answer with these applications."""
     return {"applications": {each["name"]: each for each in applications}, "target_capacity": None}
 
 

@@ -25,7 +25,6 @@ class Ran:
 
 
 def run_programs(files: Mapping[str, Path], home: Path) -> dict[str, Ran]:
-    """Run each of the `files`, by name, in the parent of its folder; blocks."""
     done = subprocess.run(
         [sys.executable, __file__, json.dumps({name: str(file) for name, file in files.items()})],
         env={**os.environ, "FOREBAY_HOME": str(home)},
@@ -61,7 +60,6 @@ def main(order: Mapping[str, str]) -> None:
 
 
 def _print(line: str) -> None:
-    """Print from the JVM if one runs: output of jobs goes through the same pipe."""
     from pyflink import java_gateway
 
     sys.stdout.flush()

@@ -16,15 +16,12 @@ import orjson
 
 
 class ScriptedRegistry:
-    """Serves `schemas` by id on a free port of this machine; a context manager.
-
-    `status`: if not 200, the status of every answer; `failures`: number of requests that get 503 first;
-    `auth`, `USER:PASSWORD`: other requests get 401. `padding`: number of blanks after each answer; `gzip`:
-    answers are always compressed. `asked`: paths of all requests, in order. `subjects`: schemas that others
-    refer to, by subject; `references`: those of an id or a subject. `types`: types of schemas that are not
-    Avro, by id or subject; `descriptors`: serialised ones of Protobuf. If `serializes` is false, it returns
-    text instead, like a registry without that format.
-    """
+    """Serves `schemas` by id on a free port of this machine; a context manager. `status`: if not
+    200, the status of every answer; `failures`: number of requests that get 503 first; `auth`,
+    `USER:PASSWORD`: other requests get 401. `padding`: number of blanks after each answer; `gzip`:
+    answers are always compressed. `asked`: paths of all requests, in order. `subjects`: schemas
+    that others refer to, by subject; `references`: those of an id or a subject. `types`: types of
+    schemas that are not Avro, by id or subject; `descriptors`: serialised ones of Protobuf."""
 
     def __init__(self, schemas: Mapping[int, Any], *, auth: str | None = None, port: int = 0) -> None:
         self.schemas = dict(schemas)

@@ -112,7 +112,6 @@ print(json.dumps(found))
 
 @pytest.mark.slow
 def test_layers_without_a_list_of_types_are_those_of_transformers(python: Path) -> None:
-    """For each type with layers of several kinds, and numbers of layers that patterns do not divide."""
     kinds = sorted(kind for kind, special in KINDS.items() if special is not KINDS["llama"])
     # These have no list of types in transformers: all layers have a window or none has.
     kinds = [kind for kind in kinds if kind not in ALIKE and kind not in MAMBA_2]

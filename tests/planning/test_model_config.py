@@ -309,7 +309,7 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=5,
 )
-PUBLISHED = [value for name, value in sorted(vars(model_configs).items()) if name.isupper()]
+PUBLISHED = [config for _, config in sorted(model_configs.CONFIGS.items())]
 FIELDS = sorted(
     {
         *LLAMA,

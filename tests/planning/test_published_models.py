@@ -112,8 +112,6 @@ def test_a_model_in_32_bits_is_loaded_with_16() -> None:
 
 
 def test_states_take_whole_blocks_of_attention() -> None:
-    """Qwen3-Next in 16 bits: a state has 1,097,728 bytes, a token of attention 2,048, so a block has 544
-    tokens. A request of 8,192 tokens has 16 blocks in one group of 12 layers, and 2 states in three."""
     shape = shape_of(models.QWEN_3_NEXT_80B, "qwen")
     assert [(one.layers, one.token_bytes, one.state_bytes) for one in shape.caches] == [
         (12, 2048, 0),
@@ -126,9 +124,7 @@ def test_states_take_whole_blocks_of_attention() -> None:
 
 
 def test_mamba_states() -> None:
-    """Nemotron 3 Nano: 23 layers of Mamba-2, whose state is in 32 bits, and 6 of attention. A block of
-    attention has 2,096 tokens, so a request of 8,192 tokens has 4 blocks, and 3 states in each of 4 groups.
-    """
+    """Nemotron 3 Nano: 23 layers of Mamba-2, whose state is in 32 bits, and 6 of attention."""
     nano = shape_of(models.NEMOTRON_3_NANO, "nemotron")
     state = 3 * (4096 + 2 * 8 * 128) * 2 + 4096 * 128 * 4
     assert nano.caches == (CachedLayers(6, 1024, 2), CachedLayers(23, state_bytes=state, states=3))

@@ -1,8 +1,4 @@
-"""Prints how vLLM itself sizes models; runs in the engine's Python.
-
-Reads `[{"config": ..., "context": ..., "step_tokens": ...}]` from standard input. Each model is built without
-memory for its weights, so that its own layers report their caches.
-"""
+"""Prints how vLLM itself sizes models; runs in the engine's Python."""
 
 from __future__ import annotations
 

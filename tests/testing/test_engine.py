@@ -94,13 +94,6 @@ async def test_what_chooses_the_answers_may_refuse_and_can_be_sent_to_a_cluster(
         await factory().complete(ask("a text that is long"), timeout_s=30)
 
 
-async def test_it_counts_what_happens() -> None:
-    engine = ScriptedEngine(Fixed(0.01))
-    await asyncio.gather(*(engine.complete(ask("x", f"r{i % 3}"), timeout_s=30) for i in range(9)))
-    assert engine.calls == {"r0": 3, "r1": 3, "r2": 3}
-    assert (engine.in_flight, engine.max_in_flight, engine.completed, engine.aborted) == (0, 9, 9, 0)
-
-
 async def test_cancelling_and_closing_abort_a_call() -> None:
     engine = ScriptedEngine(Fixed(0.0))
     calls = [asyncio.ensure_future(engine.complete(ask("((fault:hang))"), timeout_s=60)) for _ in range(2)]
@@ -115,14 +108,6 @@ async def test_cancelling_and_closing_abort_a_call() -> None:
     with pytest.raises(errors.Unreachable, match="closed"):
         await engine.complete(ask("x"), timeout_s=30)
     assert (engine.in_flight, engine.aborted) == (0, 2)
-
-
-async def test_a_fault_for_the_first_tries_only() -> None:
-    engine = ScriptedEngine(Fixed(0.0))
-    with pytest.raises(errors.ServerFault):
-        await engine.complete(ask("((fault:500x1))"), timeout_s=30)
-    await engine.complete(ask("((fault:500x1))"), timeout_s=30)
-    await engine.close()
 
 
 def test_the_factory_is_picklable() -> None:

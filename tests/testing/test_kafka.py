@@ -50,7 +50,7 @@ class Committing:
         self._thread.start()
 
     def end(self) -> None:
-        """Leave the transaction: its commit may or may not complete. Raises errors of the producer."""
+        """Leave the transaction: its commit may or may not complete."""
         self._ended.set()
         self._thread.join()
         if self.failed is not None:

@@ -69,7 +69,6 @@ def read_events(env: StreamExecutionEnvironment, order: dict[str, Any]) -> DataS
 
 
 def write_results(results: DataStream, order: dict[str, Any]) -> None:
-    """Write texts to the results' topic, exactly once."""
     schema = (
         KafkaRecordSerializationSchema.builder()
         .set_topic(order["results"])

@@ -1,1 +1,4 @@
-"""How many replicas a workload needs, computed or simulated before any is started."""
+"""How many replicas a workload needs, computed or simulated before any is started.
+
+May import `fleet` and below.
+"""

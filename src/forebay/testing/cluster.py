@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -23,12 +21,12 @@ from pyflink.pyflink_gateway_server import KEY_ENV_JAVA_OPTS, read_from_config
 from forebay.errors import LaunchError
 from forebay.flink.jvm import NATIVE_ACCESS, QUIET
 from forebay.ports import free_ports
+from forebay.processes import parent_death_signal
 
 JOB_MANAGER = "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint"
 TASK_MANAGER = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 10.0
-PR_SET_PDEATHSIG = 1
 
 
 @contextmanager
@@ -169,15 +167,8 @@ def start_process(
             stderr=subprocess.STDOUT,
             env={**{k: v for k, v in os.environ.items() if k != "PYTHONPATH"}, **environment},
             start_new_session=True,
-            preexec_fn=_die_with_parent(),  # noqa: PLW1509 - calls into libc and nothing else
+            preexec_fn=parent_death_signal(signal.SIGTERM),  # noqa: PLW1509 - calls one C function
         )
-
-
-def _die_with_parent() -> Callable[[], None] | None:
-    if sys.platform != "linux":
-        return None
-    libc = ctypes.CDLL(None)
-    return lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM) and None
 
 
 def _await_slots(folder: Path, processes: list[subprocess.Popen[bytes]], url: str, slots: int) -> None:

@@ -46,12 +46,6 @@ def test_lines_are_taken_in_their_order(tmp_path: Path) -> None:
         found.requests(3, seed=1, nonce="n")
 
 
-def test_lengths_that_a_file_does_not_tell_are_drawn(tmp_path: Path) -> None:
-    path = write(tmp_path, {"prompt": "a"}, {"prompt": "b", "output_tokens": 2})
-    made = read_prompts(path, Exactly(9), exact=False).requests(2, seed=0, nonce="")
-    assert [(one.output_tokens, one.exact) for one in made] == [(9, False), (2, False)]
-
-
 @pytest.mark.parametrize("whole", [True, False])
 def test_conversations_give_their_first_question(tmp_path: Path, *, whole: bool) -> None:
     entries = [TALK, ONE_SIDED, CHAT, {"conversations": []}]

@@ -52,10 +52,6 @@ def test_random_schedules_meet_their_rate_exactly(rate: float, requests: int, bu
         assert schedule.due_s(requests, Random(1))[-1] == pytest.approx(requests / rate)
 
 
-def test_a_constant_rate_has_even_gaps_from_the_start() -> None:
-    assert Constant(4).due_s(4, Random()) == [0.0, 0.25, 0.5, 0.75]
-
-
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [
@@ -70,11 +66,6 @@ def test_the_gaps_vary_as_asked_for(schedule: Schedule, expected: float) -> None
     gaps_s = [b - a for a, b in pairwise(schedule.due_s(40_000, Random(7)))]
     assert mean(gaps_s) == pytest.approx(0.02, rel=0.01)
     assert pstdev(gaps_s) / mean(gaps_s) == pytest.approx(expected, rel=0.05)
-
-
-def test_bursts_come_together() -> None:
-    assert Bursts().due_s(3, Random()) == [0, 0, 0]
-    assert Bursts(2, 5).due_s(5, Random()) == [0, 0, 5, 5, 10]
 
 
 def test_a_ramp_reaches_its_last_rate_and_stays_there() -> None:
@@ -94,13 +85,6 @@ def test_a_replay_keeps_the_gaps_at_its_speed() -> None:
     assert TraceReplay([0.0, 1.0, 4.0], speed=2).due_s(3, Random()) == [0.0, 0.5, 2.0]
     with pytest.raises(SettingError, match="mine holds 3 requests, and 4 were asked for"):
         TraceReplay([0.0, 1.0, 4.0], source="mine").due_s(4, Random())
-
-
-@pytest.mark.parametrize("rate", [0, -1, math.nan, math.inf, 1e9])
-def test_a_rate_that_is_none_is_refused(rate: float) -> None:
-    for build in (Constant, Poisson, Gamma, lambda r: Ramp(r, 1, 1), lambda r: Ramp(1, r, 1)):
-        with pytest.raises(SettingError, match="expected requests per second"):
-            build(rate)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from forebay.bench.load.workloads import (
     Lengths,
     PrefixGroups,
     RandomTokens,
-    RandomWords,
     SessionWorkload,
     TracePrompts,
     Uniform,
@@ -59,12 +58,6 @@ def test_prompts_have_their_length_and_depend_only_on_seed_and_nonce(
     ]
 
 
-def test_another_nonce_shares_no_prefix() -> None:
-    workload = RandomTokens(Exactly(64), Exactly(1))
-    seen = {tuple(one.prompt[:3]) for nonce in "abc" for one in workload.requests(50, seed=0, nonce=nonce)}
-    assert len(seen) == 150
-
-
 def test_the_capped_exponential_is_cut_by_rejection() -> None:
     draws = [CappedExponential(128, 512).draw(random) for random in [Random(1)] for _ in range(40_000)]
     assert min(draws) == 1
@@ -73,13 +66,6 @@ def test_the_capped_exponential_is_cut_by_rejection() -> None:
     # the limit.
     assert mean(draws) == pytest.approx(128 - 512 / (2.718281828**4 - 1) + 0.5, rel=0.01)
     assert sum(drawn == 512 for drawn in draws) < 50
-
-
-def test_groups_share_their_prefix_and_nothing_else() -> None:
-    made = PrefixGroups(3, 20, Exactly(4), Exactly(1)).requests(9, seed=0, nonce="n")
-    assert [one.group for one in made] == ["0", "1", "2"] * 3
-    assert made[0].prompt[:20] == made[3].prompt[:20] != made[1].prompt[:20]
-    assert len({tuple(one.prompt[20:]) for one in made}) == 9
 
 
 def test_turns_continue_their_session() -> None:
@@ -109,13 +95,6 @@ def test_a_trace_shares_blocks_as_its_hashes_do() -> None:
         TracePrompts(TRACE).requests(4, seed=0, nonce="n")
 
 
-def test_words_make_a_text() -> None:
-    made = RandomWords(Exactly(12), Exactly(3)).requests(2, seed=0, nonce="n")
-    assert all(len(str(one.prompt).split()) == 12 for one in made)
-    assert made[0].prompt != made[1].prompt
-    assert made[0].prompt_tokens is None
-
-
 def test_a_load_has_times_by_its_seed_and_a_nonce_of_its_own() -> None:
     workload = RandomTokens(Uniform(1, 50), Uniform(1, 50))
     one, other = (make_load(Poisson(10), workload, 20, seed=3) for _ in range(2))
@@ -130,12 +109,6 @@ def test_a_load_has_times_by_its_seed_and_a_nonce_of_its_own() -> None:
     assert all(a.due_s is None for a in closed.requests)
     with pytest.raises(SettingError, match="requests: expected 1 to"):
         make_load(Poisson(1), workload, 0)
-
-
-def test_lengths_are_read_from_words() -> None:
-    assert read_lengths("512") == Exactly(512)
-    assert read_lengths("10-20") == Uniform(10, 20)
-    assert read_lengths("exp:128:1536") == CappedExponential(128, 1536)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,6 @@ def made_run(
     failing: float = 0.05,
     **changes: Any,
 ) -> LoadRun:
-    """A run of a fake engine that slows down with more requests; deterministic by seed."""
     chance = random.Random(seed)
     records: list[RequestRecord] = []
     due_s, ends = 0.0, []

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.bench.report.made_runs import answered, failed, made_run
+from tests.bench.report.made_runs import failed, made_run
 
-from forebay.bench.records import Chunk, EngineSample, RequestRecord
+from forebay.bench.records import Chunk, RequestRecord
 from forebay.bench.report.curves import (
     CURVE_POINTS,
     MAX_ROWS,
@@ -15,18 +15,10 @@ from forebay.bench.report.curves import (
     courses,
     cumulative,
     knee,
-    response_and_service,
-    share_within,
-    signals,
     waterfall,
 )
 
 TIMES = st.lists(st.floats(0, 1e4), min_size=1, max_size=1000)
-
-
-def test_the_distribution_of_few_has_a_step_at_each() -> None:
-    assert cumulative([3.0, 1.0, 2.0, 2.0]) == [(1.0, 0.0), (1.0, 0.25), (2.0, 0.5), (2.0, 0.75), (3.0, 1.0)]
-    assert cumulative([]) == []
 
 
 @given(TIMES)
@@ -40,12 +32,6 @@ def test_a_distribution_rises_from_the_smallest_to_the_largest(values: list[floa
     for value, share in found[1:]:
         below = sum(one < value for one in values) / len(values)
         assert below < share <= sum(one <= value for one in values) / len(values) + 1e-12
-
-
-def test_service_times_count_from_when_it_was_sent() -> None:
-    run = made_run(records=(answered(0, 1.0, 1.25, 1.5, 2.5), failed(1, 1.0)))
-    assert response_and_service(run, "ttft") == ([0.5], [0.25])
-    assert response_and_service(run, "e2el") == ([1.5], [1.25])
 
 
 def test_a_run_over_time() -> None:
@@ -66,11 +52,6 @@ def test_a_run_over_time() -> None:
     assert [value for _, value in found.tokens_per_s] == [0, 0, 7, 3, 0, 0, 0, 0, 0, 0, 0]
     assert [value for _, value in found.in_flight] == pytest.approx([0, 1, 1.5, 0.5, 0, 0, 0, 0, 0, 0.1, 0.1])
     assert [at_s for at_s, _ in found.in_flight] == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
-
-
-def test_nothing_has_no_course() -> None:
-    assert courses(made_run(records=())) is None
-    assert courses(made_run(duration_s=0.0)) is None
 
 
 @given(st.integers(1, 300), st.integers(0, 5))
@@ -96,14 +77,6 @@ def test_every_request_and_token_of_a_run_is_in_its_course(requests: int, seed: 
     assert total["in_flight"] == pytest.approx(busy_s, abs=0.11)
 
 
-def test_signals_that_came_and_went() -> None:
-    samples = (EngineSample(0.0, {"running": 1.0}), EngineSample(1.0, {"running": 2.0, "waiting": 3.0}))
-    assert signals(made_run(samples=samples)) == {
-        "running": [(0.0, 1.0), (1.0, 2.0)],
-        "waiting": [(1.0, 3.0)],
-    }
-
-
 def test_of_many_requests_those_around_the_slowest_are_shown() -> None:
     few = made_run(requests=MAX_ROWS)
     assert [record.index for record in waterfall(few)] == list(range(MAX_ROWS))
@@ -126,8 +99,3 @@ def test_a_straight_line_a_falling_one_and_three_points_have_none() -> None:
     assert knee([(float(x), 8.0 - x) for x in range(8)]) is None
     assert knee([(1.0, 1.0), (2.0, 1.0), (3.0, 9.0)]) is None
     assert knee([(1.0, 1.0)] * 5) is None
-
-
-def test_the_share_within_a_bound() -> None:
-    assert share_within([1.0, 2.0, 3.0, 4.0], 2.0) == 0.5
-    assert share_within([], 2.0) == 0.0

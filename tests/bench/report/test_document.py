@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.bench.report.made_runs import VALID, invalid, made_run, measured
 
-from forebay.bench.records import Chunk, EngineSample, LoadRun, RequestRecord
+from forebay.bench.records import Chunk, LoadRun, RequestRecord
 from forebay.bench.report.document import (
     DIGITS,
     Report,
     document,
     read_report,
-    request_document,
     requests_path,
     write_report,
 )
@@ -50,8 +49,6 @@ RECORDS = st.builds(
 
 
 def rounded(run: LoadRun) -> LoadRun:
-    """The run with times rounded like in a document."""
-
     def micros(value: Any) -> Any:
         return round(value, DIGITS) if isinstance(value, float) else value
 
@@ -92,19 +89,6 @@ def test_without_its_requests_a_document_still_has_its_figures(tmp_path: Path) -
     found = read_report(tmp_path / "run.json").runs[0]
     assert found.run.records == ()
     assert found.figures == report.runs[0].figures
-
-
-def test_a_sample_that_is_no_number_is_left_out(tmp_path: Path) -> None:
-    values = {"running": 1.0, "hit_share": float("nan"), "rate": float("inf")}
-    run = replace(made_run(requests=1), samples=(EngineSample(1.0, values),))
-    write_report(tmp_path / "run.json", Report("serve", (measured(run),)))
-    assert read_report(tmp_path / "run.json").runs[0].run.samples == (EngineSample(1.0, {"running": 1.0}),)
-
-
-def test_a_chunk_takes_little_room() -> None:
-    record = RequestRecord(0, 0.0, 0.0, 1.0, chunks=(Chunk(0.12345678, 1), Chunk(0.5)))
-    assert request_document(record)["chunks"] == [[0.123457, 1], [0.5]]
-    assert "error" not in request_document(record)
 
 
 def damaged(change: Any) -> bytes:

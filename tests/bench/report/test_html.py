@@ -5,16 +5,21 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from html import unescape
+from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from tests.bench.report.made_runs import SLO, VALID, answered, failed, invalid, made_run, measured
+from tests.bench.report.made_runs import VALID, answered, failed, invalid, made_run, measured
+from tests.bench.stream.stream_runs import even, lost, stream_run
 from tests.pages.documents import ATTACKS, seen
 
-from forebay.bench.metrics import RequestSlo
 from forebay.bench.records import Chunk, EngineSample, LoadRun, RequestRecord
 from forebay.bench.report.document import MeasuredRun, Report
 from forebay.bench.report.html import MAX_DETAILED, report_page
+from forebay.bench.report.html_stream import stream_page
+from forebay.bench.stream.document import measured_stream
+from forebay.bench.stream.events import EventSlo
+from forebay.bench.stream.records import Killed, MeasuredCheckpoint, StreamRun
 
 ONE = measured(made_run(requests=300), verdict=VALID)
 MAX_BYTES = 2_000_000
@@ -61,47 +66,11 @@ def test_a_run_has_all_its_parts() -> None:
     ]
 
 
-def test_the_figures_are_those_of_the_run() -> None:
-    run = made_run(records=(answered(0, 1.0, 1.25, 1.5, 1.75, 2.25), failed(1, 2.0)), duration_s=4.0)
-    found = words(page(measured(run, RequestSlo(e2el_s=1.0))))
-    for said in (
-        "1 of 2 requests answered",
-        "0.25 requests/s answered",
-        "0.75 output tokens/s",
-        "500 ms TTFT median",
-        "375 ms TPOT median",
-        "1,250 ms E2EL median",
-        "0.0% goodput",
-        "1 503: overloaded",
-        "TTFT, service, ms 1 250 0 250 250 – – – 250",
-    ):
-        assert said in found, said
-
-
-@pytest.mark.parametrize(
-    ("requests", "told"),
-    [
-        (40, ("p25", "p50", "p75")),
-        (150, ("p10", "p25", "p50", "p75", "p90")),
-        (1000, ("p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99")),
-    ],
-)
-def test_percentiles_of_few_samples_are_in_no_table(requests: int, told: tuple[str, ...]) -> None:
-    found = page(measured(made_run(requests=requests, failing=0.0), verdict=VALID))
-    (table,) = re.findall(r"<table[^>]*>(?:(?!<table).)*", found.split("TTFT in numbers", 1)[1], re.S)[:1]
-    assert tuple(re.findall(r">(p[\d.]+)<", table.split("</table>")[0])) == told
-
-
 def test_the_verdict_comes_first_with_its_reasons() -> None:
     found = words(page(replace(ONE, verdict=invalid("the client was late", "12 requests failed"))))
     assert found.index("✕ INVALID the client was late 12 requests failed") < found.index("requests answered")
     assert "✓ VALID schedule delay: at most 2.1 ms" in words(page(ONE))
     assert "not judged" in words(page(replace(ONE, verdict=None)))
-
-
-def test_an_interrupted_run_says_so() -> None:
-    assert "interrupted" in words(page(replace(ONE, run=replace(ONE.run, complete=False))))
-    assert "interrupted" not in words(page(ONE))
 
 
 @pytest.mark.parametrize(
@@ -151,23 +120,6 @@ def test_nothing_from_outside_becomes_markup(attack: str) -> None:
     assert attack.split(maxsplit=1)[0] in " ".join(found.words)
 
 
-def test_the_page_loads_nothing_and_runs_nothing() -> None:
-    found = page(ONE, ONE)
-    assert "default-src 'none'" in unescape(found)
-    assert "script-src 'none'" in unescape(found)
-    assert "<script" not in found
-    assert not re.search(r"""(?:src|href)=|url\(|@import|https?://(?!127\.0\.0\.1)""", found)
-
-
-def test_every_drawing_says_what_it_shows() -> None:
-    found = page(ONE)
-    drawings = re.findall(r'<div class="plot [a-z]+">(<svg[^>]*>)', found)
-    assert len(drawings) > 8
-    assert all(re.search(r'role="img" aria-label="[^"]{10,}"', drawing) for drawing in drawings)
-    # Numbers are available without sight, except those of single requests.
-    assert found.count("<summary>the numbers</summary>") == len(drawings) - 1
-
-
 def test_a_sweep_has_its_curves_its_table_and_some_runs_in_full() -> None:
     runs = [
         measured(made_run(requests=150, rate_per_s=rate, seed=seed), verdict=VALID)
@@ -211,30 +163,6 @@ def test_a_long_run_and_a_long_sweep_give_a_page_of_bounded_size() -> None:
     assert len(page(*many).encode()) < MAX_BYTES
 
 
-def test_response_and_service_are_one_line_where_they_are_the_same() -> None:
-    assert "from when sent the same" in words(page(ONE))
-    records = tuple(answered(n, n * 1.0, n + 0.5, n + 0.75, n + 1.0) for n in range(20))
-    late = words(page(measured(made_run(records=records))))
-    assert "from when sent the same" not in late
-    assert "from when it was sent" in late
-
-
-def test_an_objective_is_told_with_its_share_and_drawn_where_it_is_near() -> None:
-    near, far = (
-        page(measured(ONE.run, RequestSlo(ttft_s=0.1))),
-        page(measured(ONE.run, RequestSlo(ttft_s=60.0))),
-    )
-    assert re.search(r"objective: [\d.]+% within 100 ms", words(near))
-    assert "objective: 100.0% within 60,000 ms" in words(far)
-    assert near.count('class="red dash"/>') == far.count('class="red dash"/>') + 1
-
-
-def test_without_the_requests_the_figures_stand() -> None:
-    found = page(MeasuredRun(replace(ONE.run, records=(), samples=()), ONE.figures, SLO, VALID))
-    assert "The file with the requests is missing." in words(found)
-    assert "Figures" in titles(found)
-
-
 def test_only_loads_that_differ_in_their_rate_are_points_of_one_curve() -> None:
     bursts = [measured(made_run(asked={"schedule": {"kind": "burst"}, "requests": n})) for n in (1, 2, 3)]
     assert not [title for title in titles(page(*bursts)) if "throughput" in title]
@@ -254,3 +182,46 @@ def test_chunks_that_were_read_together_do_not_make_an_axis_logarithmic() -> Non
     assert "logarithmic" not in page(measured(made_run(records=records)))
     spread = tuple(answered(n, n * 1.0, n * 1.0, n + 1.2**n / 100, n + 90.0) for n in range(50))
     assert "logarithmic" in page(measured(made_run(records=spread)))
+
+
+def made(**changes: object) -> StreamRun:
+    return stream_run(
+        [*even(200), lost(200, 20.0)],
+        checkpoints=(
+            MeasuredCheckpoint(1, 1.0, 0.02, 10, 10),
+            MeasuredCheckpoint(2, 2.0, 9.0, 0, 0, completed=False),
+        ),
+        samples=(EngineSample(1.0, {"running": 2.0, "waiting": 0.0, "kv_cache_usage": 0.5}),),
+        kills=(Killed("jvm", 5.0, 5.0),),
+        provenance={"command": "forebay bench <script>"},
+        **changes,
+    )
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.seen.append(tag)
+
+
+@pytest.mark.parametrize("runs", [1, 3, 30])
+def test_the_page_has_all_parts_and_loads_nothing(runs: int) -> None:
+    found = [measured_stream(made(), EventSlo(within_s=1.0)) for _ in range(runs)]
+    page = stream_page(found, "goodput", ["7 events/s are sustained"])
+    tags = Tags()
+    tags.feed(page)
+    assert "script" not in tags.seen
+    assert "src=" not in page
+    assert "http:" not in page.replace("http://www.w3.org", "")
+    for words in (
+        "✕ INVALID",
+        "jvm killed",
+        "committed within 1 s",
+        "queue and prefill",
+        "7 events/s",
+    ):
+        assert words in page, words
+    assert len(page) < 3_000_000

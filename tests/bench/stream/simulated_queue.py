@@ -13,8 +13,8 @@ from forebay.bench.stream.records import EventRecord, StreamRun
 
 
 class SimulatedQueue:
-    """First come, first served, with `slots` servers; a service takes one second on average, so the capacity
-    is `slots` events per second. Replaces a `StreamSession`."""
+    """First come, first served, with `slots` servers; a service takes one second on average, so the
+    capacity is `slots` events per second."""
 
     def __init__(self, slots: int, dice: Random) -> None:
         self.slots = slots
@@ -22,7 +22,6 @@ class SimulatedQueue:
         self._dice = dice
 
     def done_s(self, due_s: list[float]) -> list[float]:
-        """When each event is answered."""
         free_s = [0.0] * self.slots
         heapify(free_s)
         done = []
@@ -32,7 +31,6 @@ class SimulatedQueue:
         return done
 
     def load(self, rate_per_s: float, number: int = 0, times: float = 1.0) -> EventLoad:
-        """A load of 20 service times, multiplied by `times`."""
         events = max(100, round(20 * times * rate_per_s))
         return EventLoad(schedule=Poisson(rate_per_s), events=events, seed=self._dice.getrandbits(32))
 

@@ -23,7 +23,6 @@ NAMES = (
 
 
 def event(index: int, due_s: float, stages_s: Sequence[float] = STAGES_S, **changes: Any) -> EventRecord:
-    """A committed event with these durations of its stages."""
     at_s, moments = due_s, {}
     for name, took_s in zip(NAMES, stages_s, strict=True):
         at_s += took_s
@@ -43,5 +42,4 @@ def stream_run(events: Sequence[EventRecord], **changes: Any) -> StreamRun:
 
 
 def even(count: int, rate_per_s: float = 10.0, **changes: Any) -> list[EventRecord]:
-    """`count` events, evenly spaced, with equal latencies."""
     return [event(index, index / rate_per_s, **changes) for index in range(count)]

@@ -88,7 +88,6 @@ def test_a_client_continues_behind_the_last_event_it_names(head: bytes, number: 
 
 
 def read_events(url: str, events: int, *, after: int | None = None) -> bytes:
-    """What a client receives until it has `events` events."""
     host, port = url.removeprefix("http://").removesuffix("/events").split(":")
     last = "" if after is None else f"Last-Event-ID: {after}\r\n"
     found = b""

@@ -27,11 +27,6 @@ from forebay.bench.stream.records import Killed
 from forebay.errors import SettingError
 
 
-def test_a_kill_of_the_command_line() -> None:
-    assert read_kill("jvm:20") == Kill("jvm", 20.0)
-    assert read_kill("engine:0.5") == Kill("engine", 0.5)
-
-
 @pytest.mark.parametrize("words", ["jvm", "jvm:", "broker:5", "jvm:-1", "jvm:nan", "command:1e9", "", ":3"])
 def test_what_is_no_kill(words: str) -> None:
     with pytest.raises(SettingError, match="--kill: expected PART:SECONDS, such as jvm:20"):
@@ -54,23 +49,6 @@ def test_a_recovery_ends_with_a_result_that_was_answered_after_the_kill() -> Non
     events = [event(0, 9.5), event(1, 9.6, stages), lost(2, 9.7)]
     assert next_result_s(Killed("jvm", 10.0, 10.0), events) == pytest.approx(9.6 + 5.817 - 10.0)
     assert next_result_s(Killed("jvm", 20.0, 20.0), events) is None
-
-
-def test_goodput_without_and_with_kills_side_by_side() -> None:
-    slo = EventSlo(within_s=1.0)
-    killed = (Killed("jvm", 5.0, 5.0),)
-    with_kills = [*even(199), event(199, 19.9, results=2, committed_s=25.0)]
-    found = [
-        measured_stream(stream_run(even(200)), slo),
-        measured_stream(stream_run(with_kills, kills=killed, planned_kills=1), slo),
-    ]
-    document = goodput_document(found)
-    assert document["without_kills"]["goodput"] == [1.0]
-    assert document["with_kills"]["goodput"] == [0.995]
-    assert document["with_kills"]["doubled"] == 1
-    (kill,) = document["with_kills"]["kills"]
-    assert kill["next_result_s"] == pytest.approx(4.8 + 0.817 - 5.0)
-    assert goodput_document(found[:1])["with_kills"] is None
 
 
 def test_a_lag_that_grows_while_parts_are_away_makes_no_run_invalid() -> None:

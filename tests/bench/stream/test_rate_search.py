@@ -58,33 +58,6 @@ def test_any_outcomes_end_the_search_with_a_confirmed_rate(first: float, seed: i
         assert told[found] in ([True] * 3, [False] + [True] * 3)
 
 
-def test_no_rate_is_sustained() -> None:
-    search = RateSearch(1.0, least_per_s=0.3)
-    seen = []
-    while (rate := search.next_per_s) is not None:
-        seen.append(rate)
-        search.tell(False)
-    assert seen == [1.0, 1.0, 0.5, 0.5, 0.3, 0.3]
-    assert search.found_per_s is None
-
-
-def test_the_highest_rate_that_may_be_tried_is_sustained() -> None:
-    search = RateSearch(3.0, most_per_s=10.0, confirmations=1)
-    seen = []
-    while (rate := search.next_per_s) is not None:
-        seen.append(rate)
-        search.tell(True)
-    assert seen == [3.0, 6.0, 10.0, 10.0]
-    assert search.found_per_s == 10.0
-
-
-def test_a_rate_that_is_not_sustained_again_is_too_high() -> None:
-    search = RateSearch(10.0, resolution=2.0, confirmations=1)
-    for outcome in (True, False, False, False):
-        search.tell(outcome)
-    assert (search.low_per_s, search.high_per_s, search.next_per_s) == (None, 10.0, 5.0)
-
-
 def test_a_new_rate_that_fails_is_tried_once_more() -> None:
     search = RateSearch(10.0, most_per_s=10.0)
     search.tell(False)

@@ -181,12 +181,6 @@ def test_of_a_detector_doubles_and_unanswered_questions_are_reported(tmp_path: P
     assert any("the expected results are unknown" in note for note in judge_stream(run_of(book)).notes)
 
 
-def test_a_run_without_any_result_shows_nothing(tmp_path: Path) -> None:
-    book = ResultBook(Places("http://feed", tmp_path), ManyToOne(None, 5.0))
-    book.expect(sent(9))
-    assert "no results, so" in reasons(book)
-
-
 @pytest.mark.parametrize(
     ("application", "windows", "late_s"),
     [

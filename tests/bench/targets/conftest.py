@@ -15,8 +15,7 @@ Ask = Callable[..., list[Piece]]
 
 @pytest.fixture
 def ask() -> Ask:
-    """Opens a target, sends one request and returns the pieces of its answer. On an error, the pieces so far
-    are in `seen`."""
+    """Opens a target, sends one request and returns the pieces of its answer."""
 
     def run(target: Target, request: LoadRequest, seen: list[Piece] | None = None) -> list[Piece]:
         pieces: list[Piece] = [] if seen is None else seen

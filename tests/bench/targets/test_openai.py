@@ -18,7 +18,6 @@ from forebay.bench.records import LoadRequest
 from forebay.bench.targets.base import TRIAL, Piece, trial_requests
 from forebay.bench.targets.openai import OpenAiOptions, OpenAiTarget
 from forebay.errors import (
-    BadRequest,
     EngineError,
     ModelNotFound,
     ProtocolViolation,
@@ -146,14 +145,6 @@ def test_a_server_that_reports_no_counts(ask: Ask) -> None:
         pieces = ask(OpenAiTarget(server.url, TOLD), REQUEST)
     assert contents(pieces) == [None, None]
     assert last(pieces, "output_tokens") is None
-
-
-def test_a_total_with_the_last_piece_is_not_that_pieces(ask: Ask) -> None:
-    answer = at_once(completion("a"), completion("b"), completion("", "length", usage=used(2)), DONE)
-    with StreamServer(answers(answer)) as server:
-        pieces = ask(OpenAiTarget(server.url, TOLD), REQUEST)
-    assert contents(pieces) == [None, None]
-    assert last(pieces, "output_tokens") == 2
 
 
 @pytest.mark.parametrize("tokens", [-1, 1 << 31, 1 << 63])
@@ -300,15 +291,6 @@ def test_a_server_that_is_overloaded_at_first_is_measured_all_the_same(ask: Ask)
         with pytest.raises(Unauthorized):
             ask(OpenAiTarget(server.url), REQUEST)
         assert [asked.method for asked in server.asked] == ["GET", "POST"], "it does not begin"
-
-
-def test_chat_takes_no_tokens(ask: Ask) -> None:
-    options = OpenAiOptions(model="m", chat=True, extensions=True)
-    with (
-        StreamServer(answers(at_once(DONE))) as server,
-        pytest.raises(BadRequest, match="takes no prompts of tokens"),
-    ):
-        ask(OpenAiTarget(server.url, options), REQUEST)
 
 
 def test_connections_are_used_again_and_an_abort_closes_one() -> None:

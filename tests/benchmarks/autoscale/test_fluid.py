@@ -87,19 +87,6 @@ def test_what_is_late_waits_for_what_can_be_in_time() -> None:
     assert steady(even(1000, 0.9), 1).goodput == pytest.approx(1)
 
 
-def test_no_replica_and_nothing_is_served() -> None:
-    found = run_fleet(even(50, 1.0), fitted(), lambda _: 0, slo_s=10, boot_s=60, start=0, most_s=100)
-    assert found.goodput == 0
-    assert found.replica_seconds == 0
-
-
-def test_a_trace_many_times_over_keeps_its_shape() -> None:
-    load = load_of(TRACE, fitted(), stretch=2.0, replicas=6.0, seed=3)
-    assert float(load.work_s.mean()) == pytest.approx(6.0, rel=0.1)
-    again = load_of(TRACE, fitted(), stretch=2.0, replicas=6.0, seed=3)
-    assert np.array_equal(load.work_s, again.work_s)
-
-
 def test_for_an_even_load_the_oracle_pays_for_the_work_and_one_start() -> None:
     load = even(600, 3.0)
     found = oracle(load, slo_s=60, boot_s=60, drain_s=5, goal=0.999)

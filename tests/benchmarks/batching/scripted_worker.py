@@ -1,7 +1,4 @@
-"""A worker without a model: answers like the real one, or as requested in its first prompt.
-
-Run by path, as the real one is. Each batch is noted in the file that the setting `model` names.
-"""
+"""A worker without a model: answers like the real one, or as requested in its first prompt."""
 
 import json
 import os

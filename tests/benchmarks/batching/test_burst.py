@@ -6,6 +6,9 @@ from dataclasses import replace
 
 import pytest
 from benchmarks.batching.burst import BurstOptions, burst_document, latencies_s, measure_burst
+from benchmarks.batching.transformers import BatchCost
+from hypothesis import given
+from hypothesis import strategies as st
 
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
@@ -41,3 +44,21 @@ def test_a_batch_that_is_not_answered_in_full_is_not_valid() -> None:
     short = replace(found.batch, run=replace(found.batch.run, records=(replace(record, output_tokens=2),)))
     reasons = burst_document(replace(found, batch=short), provenance={})["reasons"]
     assert any("have 2 tokens, and 14 were asked for" in reason for reason in reasons)
+
+
+def cost(batch_size: int, prefill_s: float, step_s: float) -> BatchCost:
+    return BatchCost("sdpa", batch_size, prefill_s, step_s)
+
+
+@given(
+    st.lists(st.integers(1, 2000), min_size=1, max_size=40),
+    st.integers(1, 16),
+    st.floats(0, 10),
+    st.floats(0, 1),
+)
+def test_batches_never_take_less_than_the_longest_answer_alone(
+    lengths: list[int], batch_size: int, prefill_s: float, step_s: float
+) -> None:
+    batched = cost(batch_size, prefill_s, step_s)
+    assert batched.load_s(lengths) >= (max(lengths) - 1) * step_s
+    assert batched.load_s([max(lengths)] * len(lengths)) >= batched.load_s(lengths)

@@ -62,8 +62,6 @@ class ScriptedSession:
 
 
 class ScriptedPipelines:
-    """Opens sessions."""
-
     def __init__(self) -> None:
         self.opened: list[tuple[Any, ...]] = []
         self.sessions: list[ScriptedSession] = []

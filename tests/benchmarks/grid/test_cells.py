@@ -1,3 +1,5 @@
+"""None"""
+
 from __future__ import annotations
 
 from statistics import fmean
@@ -11,14 +13,32 @@ from benchmarks.grid.cells import (
     CellSpec,
     GridOptions,
     Parallelism,
-    burst_load,
     cell_load,
-    read_parallelism,
+    tail_lengths,
 )
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.errors import SettingError
+
+@given(
+    tail=st.sampled_from(TAILS),
+    count=st.integers(8, 300),
+    mean=st.integers(2, 300),
+    room=st.floats(4, 20),
+    seed=st.integers(0, 9),
+)
+def test_every_tail_has_the_same_mean_within_its_limit(
+    tail: str, count: int, mean: int, room: float, seed: int
+) -> None:
+    limit = int(mean * room)
+    lengths = tail_lengths(tail, count, mean, limit, seed)
+    assert len(lengths) == count
+    assert all(1 <= length <= limit for length in lengths)
+    # Whole tokens: of several equal lengths all grow at once.
+    assert fmean(lengths) == pytest.approx(mean, rel=0.08, abs=1)
+    assert tail_lengths(tail, count, mean, limit, seed) == lengths
+    assert sorted(tail_lengths(tail, count, mean, limit, seed + 1)) == sorted(lengths)
+
 
 TRACE_S = tuple(float(at * at) for at in range(12))
 
@@ -42,23 +62,6 @@ def test_every_engine_has_every_cell_and_its_cells_are_measured_together() -> No
     # Repeats of a cell follow one another.
     assert [cell.repeat for cell in cells[:4]] == [0, 1, 0, 1]
     assert len({cell.name for cell in cells}) == len(cells)
-
-
-@pytest.mark.parametrize(
-    ("text", "found"), [("1", Parallelism(1)), ("2x4", Parallelism(2, 4)), ("64x1024", Parallelism(64, 1024))]
-)
-def test_parallelism_is_replicas_and_cores(text: str, found: Parallelism) -> None:
-    assert read_parallelism(text) == found
-    assert read_parallelism(text).name == text
-
-
-def test_replicas_share_the_cores_out() -> None:
-    assert Parallelism(1).on((0, 1, 2, 3, 4)) == Parallelism(1, 5)
-    assert Parallelism(2).on((0, 1, 2, 3, 4)) == Parallelism(2, 2)
-    assert Parallelism(2, 1).on((0, 1, 2)) == Parallelism(2, 1)
-    for asked in (Parallelism(2, 2), Parallelism(4)):
-        with pytest.raises(SettingError, match=f"--replicas {asked.name}: there are 3 cores"):
-            asked.on((0, 1, 2))
 
 
 @given(
@@ -94,7 +97,3 @@ def test_repeats_have_other_times_and_fresh_prompts() -> None:
     assert sorted(one.output_tokens for one in first.requests) == sorted(
         one.output_tokens for one in second.requests
     )
-
-
-def test_what_an_engine_can_do_is_measured_all_at_once() -> None:
-    assert {request.due_s for request in burst_load(options(), "heavy").requests} == {0.0}

@@ -32,7 +32,6 @@ SMALL: dict[str, Any] = {
 
 @contextmanager
 def scripted(model: str, parallelism: Parallelism) -> Iterator[RunningEngine]:
-    """Scripted replicas; none for a model named `broken`."""
     if model == "broken":
         raise LaunchError("no room for the model\nand its log")
     script = ReplicaScript(delay=Fixed(0.001))
@@ -62,20 +61,6 @@ def test_a_grid_has_what_each_engine_can_do_and_all_its_cells() -> None:
     assert cell["serving"]["e2el_s"]["p50"] > 0
     assert cell["serving"]["e2el_s"]["p99"] is None
     assert document["provenance"] == {"command": "here"}
-
-
-def test_repeats_have_an_interval() -> None:
-    measurement, found = measured(
-        models=("default",),
-        parallelisms=(Parallelism(1),),
-        arrivals=("constant",),
-        tails=("exact",),
-        repeats=3,
-    )
-    (repeats,) = grid_document(measurement.options, found, complete=True, provenance={})["repeats"]
-    interval = repeats["serving_e2el_p50_s"]
-    assert interval["count"] == 3
-    assert interval["low"] <= interval["mean"] <= interval["high"]
 
 
 def test_two_replicas_get_half_of_the_requests_each() -> None:

@@ -22,7 +22,6 @@ from benchmarks.interplay.pipeline import (
     by_pipeline,
     point_pipeline,
     points,
-    sized,
     write_events,
 )
 from tests.benchmarks.grid.scripted_session import ScriptedPipelines
@@ -90,15 +89,6 @@ def test_the_pipeline_of_each_point_is_one_that_forebay_runs(point: Any) -> None
     assert spec.ordering == point.settings.get("ordering", "unordered")
     assert spec.task_managers == point.settings.get("task_managers", 1)
     assert (spec.application is not None) == (point.factor == "windows")
-
-
-def test_a_point_with_windows_is_as_long_as_some_of_them() -> None:
-    by_name = {point.value: point for point in FACTORS["windows"]}
-    six = sized(options(), by_name["tumbling, 6 s, 2 keys"].settings, 2.5)
-    assert (six.rate_per_s, six.events) == (2.5, 90)
-    assert sized(options(), {"capacity": 4}, 2.5).events == SMALL["events"]
-    # The engine holds its longer calls, except with the small KV cache, which they do not use.
-    assert (options().max_model_len(1.0), options().max_model_len(SMALL_KV_CACHE_GIB)) == (2048, 50)
 
 
 def test_events_share_the_given_parts(tmp_path: Path) -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-import orjson
 import pytest
-from benchmarks.peers.peers import PEERS
+from benchmarks.peers.feed import Seen
+from benchmarks.peers.run import Load, Observed, Use
 from benchmarks.peers.tables import merged, table_of
 
+from benchmarks.peers import tables
 from forebay.errors import SettingError
-
-RESULTS = Path(__file__).parents[3] / "docs" / "results"
 
 DOCUMENT: dict[str, Any] = {
     "provenance": {"command": "first"},
@@ -66,17 +65,6 @@ def test_a_table_has_every_peer_with_its_figures_or_the_reason() -> None:
     assert table.reasons == {"Broken": "gave no result", "Absent": "no wheel\nfor this | Python"}
 
 
-def test_figures_of_events_without_an_engine_call_are_in_brackets() -> None:
-    document = deepcopy(DOCUMENT)
-    found = document["parts"]["latency"]["peers"]["forebay"]
-    found |= {"calls": 2006, "called_again": 1218, "answered": 2000}
-    table = table_of("latency", document)
-    assert table.rows[0][:3] == ("Forebay", "(100.0)", "(1 ms)")
-    assert table.reasons["Forebay"] == "INVALID: 2,000 events have an answer, the engine was asked about 788"
-    found["called_again"] = 6
-    assert "Forebay" not in table_of("latency", document).reasons
-
-
 def test_of_two_documents_the_later_counts_and_nothing_is_dropped() -> None:
     later = deepcopy(DOCUMENT)
     later["provenance"] = {"command": "second"}
@@ -104,6 +92,55 @@ def test_different_loads_are_not_put_into_one_table() -> None:
         merged([{"parts": {}}], {})
 
 
-def test_every_peer_is_in_the_recorded_document() -> None:
-    document = orjson.loads((RESULTS / "peers.json").read_bytes())
-    assert set(document["peers"]) == {peer.name for peer in PEERS}
+LOAD = Load(10, 10, warm_s=2)
+START_S = 1000.0
+
+
+def seen(
+    added_s: float = 0.5, committed_s: float = 1.5, *, without: tuple[int, ...] = (), load: Load = LOAD
+) -> Observed:
+    def results(after_s: float) -> tuple[Seen, ...]:
+        return tuple(
+            Seen(index, START_S + index / load.rate_per_s + after_s, True)
+            for index in range(load.events)
+            if index not in without
+        )
+
+    return Observed(
+        start_s=START_S,
+        end_s=START_S + 10,
+        late_s=0.001,
+        written=results(added_s),
+        committed=results(committed_s),
+        use=tuple(Use(START_S + second, 5 + second * 0.2, 100 + second) for second in range(11)),
+        checkpoints_ms=(30, 10, 20),
+        ready_s=3.0,
+    )
+
+
+def test_what_is_added_is_without_the_engines_time_and_the_warm_up() -> None:
+    found = tables.latency(LOAD, seen(), lambda index: 0.1 if index else 99.0)
+    assert (found["added_ms_p50"], found["added_ms_p90"]) == (pytest.approx(400), pytest.approx(400))
+    assert found["added_ms_committed_p50"] == pytest.approx(1400)
+    assert found["rate_per_s"] == pytest.approx(10, abs=0.1)
+    assert (found["checkpoint_ms_p50"], found["checkpoints"], found["unanswered"]) == (20, 3, 0)
+    # 1.6 s of the processor for 80 events, from the second to the tenth second.
+    assert found["processor_ms_per_event"] == pytest.approx(20, abs=0.3)
+    assert found["memory_mb"] == 110
+
+
+def test_an_event_without_a_result_counts_as_long_as_it_was_waited_for() -> None:
+    late = tuple(range(20, 100, 2))
+    found = tables.latency(LOAD, seen(without=late), lambda _: 0.0)
+    assert found["unanswered"] == 40
+    # Event 20 was due in the second second, and the last look was in the tenth.
+    assert found["added_ms"][99] == pytest.approx((8.4) * 1000, abs=201)
+    assert found["rate_per_s"] == pytest.approx(5, abs=0.3)
+
+
+def test_lost_given_up_and_doubled() -> None:
+    once = seen(without=(3, 4))
+    twice = (*once.committed, once.committed[0], replace(once.committed[-1], index=4, answered=False))
+    found = tables.common(LOAD, replace(once, committed=twice, ended="ended with status 1"))
+    assert (found["lost"], found["given_up"], found["doubled"], found["answered"]) == (1, 1, 1, 98)
+    assert found["ended"] == "ended with status 1"

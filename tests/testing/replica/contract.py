@@ -1,11 +1,6 @@
-"""What vLLM and the scripted replica must both answer.
-
-`contract.json` holds what vLLM answered to each case. To record it again, from a running vLLM:
-
-    python -m tests.testing.replica.contract http://127.0.0.1:8100
-
-which needs `--enable-auto-tool-choice --tool-call-parser hermes` and the packaged model.
-"""
+"""What vLLM and the scripted replica must both answer. To record it again, from a running vLLM:
+python -m tests.testing.replica.contract http://127.0.0.1:8100 which needs
+`--enable-auto-tool-choice --tool-call-parser hermes` and the packaged model."""
 
 from __future__ import annotations
 
@@ -128,7 +123,6 @@ def ask(url: str, model: str, name: str) -> Any:
 
 
 def _stream(text: str) -> dict[str, Any]:
-    """Shapes of the events of each choice, without equal neighbours, and of all other events."""
     *events, done, rest = text.split("\n\n")
     documents = [json.loads(event.removeprefix("data: ")) for event in events]
     exact = _is_exact([one for document in documents for one in document["choices"] if one["finish_reason"]])
@@ -143,7 +137,6 @@ def _stream(text: str) -> dict[str, Any]:
 
 
 def _is_exact(choices: list[Any]) -> bool:
-    """Whether all answers have their maximum length, so that it can be compared."""
     return all(choice["finish_reason"] == "length" for choice in choices)
 
 

@@ -12,7 +12,6 @@ import orjson
 import pytest
 
 from forebay.engine.client import HttpEngine
-from forebay.engine.load import parse_cache_tokens
 from forebay.errors import Overloaded
 from forebay.records import Request
 from forebay.testing.replica import FakeReplica, ReplicaScript
@@ -90,12 +89,6 @@ async def test_a_streamed_chat_as_vllm_sends_it() -> None:
     }
 
 
-async def test_without_include_usage_there_is_none() -> None:
-    body = CHAT | {"stream": True}
-    async with session() as (client, _), client.post("/v1/chat/completions", json=body) as response:
-        assert "usage" not in await response.text()
-
-
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"{}", b'{"model": "fake"}', b'{"model": "fake", "messages": 3}']
 )
@@ -160,12 +153,6 @@ async def test_a_cached_prefix_is_reported_and_counted() -> None:
             text = await response.text()
     assert [usage.cached_tokens for usage in usages] == [0, 100]
     assert 'vllm:prefix_cache_hits_total{engine="0",model_name="fake"} 100.0' in text
-
-
-async def test_shares_of_faults_hit_calls() -> None:
-    script = ReplicaScript(delay=Fixed(0.0), faults=Faults((("500", 1.0),)))
-    async with session(script) as (client, _), client.post("/v1/chat/completions", json=CHAT) as response:
-        assert response.status == 500
 
 
 @pytest.mark.parametrize(
@@ -260,10 +247,3 @@ async def test_what_is_absent_is_a_404_and_a_stream_may_come_whole() -> None:
             assert response.content_type == "application/json"
             assert "endpoint-load-metrics" not in response.headers
             assert (await response.json())["choices"][0]["message"]["content"].startswith("echo:")
-
-
-@pytest.mark.parametrize(("kv_tokens", "found"), [(0, None), (48_000, 48_000)])
-async def test_metrics_report_the_size_of_the_kv_cache(kv_tokens: int, found: float | None) -> None:
-    script = ReplicaScript(kv_tokens=kv_tokens)
-    async with session(script) as (client, _), client.get("/metrics") as response:
-        assert parse_cache_tokens(await response.text()) == found

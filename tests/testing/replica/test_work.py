@@ -4,10 +4,67 @@ from __future__ import annotations
 
 import asyncio
 
+import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.harness.clock import run_virtual
 
-from forebay.testing.replica.work import ReplicaWork
+from forebay.engine.protocol import KV_TRANSFER
+from forebay.fleet.disaggregated import PREFILL_PARAMS
+from forebay.testing.replica.asked import ParsedRequest, read_body
+from forebay.testing.replica.work import KvCaches, ReplicaWork, ScriptedPrefixCache
+
+
+def asked(prompt: str, params: object) -> ParsedRequest:
+    return read_body(orjson.dumps({"model": "m", "prompt": prompt, KV_TRANSFER: params}), chat=False)
+
+
+def test_what_is_given_is_read_in_time_and_for_the_same_prompt() -> None:
+    caches = KvCaches()
+    place = caches.give(asked("Why?", PREFILL_PARAMS), "http://p:1", until_s=5.0)
+    assert not caches.read(asked("Why?", place), now_s=5.0)
+    assert caches.read(asked("Why?", place), now_s=5.1)
+    assert caches.read(asked("How?", place), now_s=1.0)
+    assert list(caches.reads.values()) == [3]
+
+
+def test_leading_blocks_seen_before_are_cached() -> None:
+    cache = ScriptedPrefixCache(block_chars=4, max_blocks=100)
+    assert cache.take("aaaabbbbcc") == 0
+    assert cache.take("aaaabbbbcc") == 8
+    assert cache.take("aaaabbbbdddd") == 8
+    assert cache.take("aaaabbbxcccc") == 4
+    assert cache.take("xaaabbbbcccc") == 0
+    assert cache.take("aaa") == 0
+
+
+def test_the_same_block_after_another_text_is_another_block() -> None:
+    cache = ScriptedPrefixCache(block_chars=4, max_blocks=100)
+    cache.take("aaaabbbb")
+    assert cache.take("bbbb") == 0
+
+
+def test_the_least_recently_used_block_goes_first() -> None:
+    cache = ScriptedPrefixCache(block_chars=4, max_blocks=2)
+    cache.take("aaaa")
+    cache.take("bbbb")
+    cache.take("aaaa")
+    cache.take("cccc")
+    assert cache.take("aaaa") == 4
+    assert cache.take("bbbb") == 0
+
+
+@given(st.lists(st.text(alphabet="ab", max_size=30), max_size=30), st.integers(1, 5), st.integers(1, 8))
+def test_a_hit_is_whole_blocks_of_the_text_and_memory_is_bounded(
+    texts: list[str], block_chars: int, max_blocks: int
+) -> None:
+    cache = ScriptedPrefixCache(block_chars, max_blocks)
+    for text in texts:
+        hit = cache.take(text)
+        assert hit % block_chars == 0
+        assert hit <= len(text)
+        assert len(cache._blocks) <= max_blocks
 
 
 def test_work_continues_at_a_new_speed() -> None:

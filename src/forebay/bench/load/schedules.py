@@ -10,7 +10,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any, Protocol
 
-from forebay.bench.load.workloads import Workload
+from forebay.bench.load.workloads import Described, Workload
 from forebay.bench.records import LoadRequest
 from forebay.errors import SettingError
 
@@ -29,7 +29,7 @@ class Schedule(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(Described, kind="constant"):
     rate_per_s: float
 
     def __post_init__(self) -> None:
@@ -38,12 +38,9 @@ class Constant:
     def due_s(self, requests: int, random: Random) -> list[float]:
         return [index / self.rate_per_s for index in range(check_requests(requests))]
 
-    def asked(self) -> dict[str, Any]:
-        return {"kind": "constant", "rate_per_s": self.rate_per_s}
-
 
 @dataclass(frozen=True, slots=True)
-class Gamma:
+class Gamma(Described, kind="gamma"):
     """Gaps of a gamma distribution with shape `burstiness` and mean 1 / rate; 1 is Poisson, lower
     burstier.
 
@@ -62,12 +59,9 @@ class Gamma:
         gaps = (random.gammavariate(self.burstiness, 1.0) for _ in range(check_requests(requests)))
         return scaled(list(accumulate(gaps)), requests / self.rate_per_s)
 
-    def asked(self) -> dict[str, Any]:
-        return {"kind": "gamma", "rate_per_s": self.rate_per_s, "burstiness": self.burstiness}
-
 
 @dataclass(frozen=True, slots=True)
-class Poisson:
+class Poisson(Described, kind="poisson"):
     """Exponential gaps: `Gamma` with a burstiness of 1."""
 
     rate_per_s: float
@@ -78,9 +72,6 @@ class Poisson:
     def due_s(self, requests: int, random: Random) -> list[float]:
         gaps = (random.expovariate(1.0) for _ in range(check_requests(requests)))
         return scaled(list(accumulate(gaps)), requests / self.rate_per_s)
-
-    def asked(self) -> dict[str, Any]:
-        return {"kind": "poisson", "rate_per_s": self.rate_per_s}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +98,7 @@ class Bursts:
 
 
 @dataclass(frozen=True, slots=True)
-class Ramp:
+class Ramp(Described, kind="ramp"):
     """A rate that changes linearly over `over_s` seconds and then stays; gaps are exponential at each
     moment's rate, or even with `even`."""
 
@@ -136,10 +127,6 @@ class Ramp:
         # The stable form of the root, valid for a slope of 0 as well.
         return 2 * count / (self.from_per_s + math.sqrt(max(0.0, self.from_per_s**2 + 2 * slope * count)))
 
-    def asked(self) -> dict[str, Any]:
-        rates = {"from_per_s": self.from_per_s, "to_per_s": self.to_per_s}
-        return {"kind": "ramp", **rates, "over_s": self.over_s, "even": self.even}
-
 
 @dataclass(frozen=True, slots=True)
 class TraceReplay:
@@ -165,7 +152,7 @@ class TraceReplay:
 
 
 @dataclass(frozen=True, slots=True)
-class ClosedLoop:
+class ClosedLoop(Described, kind="closed"):
     """A fixed number of requests in flight: the next is sent when one has ended."""
 
     concurrency: int
@@ -173,9 +160,6 @@ class ClosedLoop:
     def __post_init__(self) -> None:
         if not 1 <= self.concurrency <= MAX_CONCURRENCY:
             raise SettingError(f"concurrency: expected 1 to {MAX_CONCURRENCY}, found {self.concurrency}")
-
-    def asked(self) -> dict[str, Any]:
-        return {"kind": "closed", "concurrency": self.concurrency}
 
 
 def scaled(times_s: list[float], last_s: float) -> list[float]:

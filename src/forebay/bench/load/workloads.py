@@ -4,15 +4,31 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from random import Random
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from forebay.bench.records import LoadRequest
 from forebay.errors import SettingError
 from forebay.planning.simulate.traces import MOONCAKE_BLOCK_TOKENS, TraceRequest
 
 MAX_TOKENS = 10_000_000
+
+
+class Described:
+    """A dataclass whose `asked` has its kind and all of its fields, for the report."""
+
+    __slots__ = ()
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls, kind: str = "") -> None:
+        # `dataclass(slots=True)` makes the class a second time, without `kind`.
+        cls.kind = kind or cls.kind
+
+    def asked(self) -> dict[str, Any]:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+        own = {name: each.asked() if isinstance(each, Described) else each for name, each in values.items()}
+        return {"kind": self.kind, **own}
 
 
 class Lengths(Protocol):
@@ -24,7 +40,7 @@ class Lengths(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Exactly:
+class Exactly(Described, kind="exactly"):
     tokens: int
 
     def __post_init__(self) -> None:
@@ -33,12 +49,9 @@ class Exactly:
     def draw(self, random: Random) -> int:
         return self.tokens
 
-    def asked(self) -> dict[str, Any]:
-        return {"kind": "exactly", "tokens": self.tokens}
-
 
 @dataclass(frozen=True, slots=True)
-class Uniform:
+class Uniform(Described, kind="uniform"):
     """Every length from `low` to `high` is equally likely, both included."""
 
     low: int
@@ -53,12 +66,9 @@ class Uniform:
     def draw(self, random: Random) -> int:
         return random.randint(self.low, self.high)
 
-    def asked(self) -> dict[str, Any]:
-        return {"kind": "uniform", "low": self.low, "high": self.high}
-
 
 @dataclass(frozen=True, slots=True)
-class CappedExponential:
+class CappedExponential(Described, kind="capped_exponential"):
     """Exponential with this mean before the cut; draws above `limit` are repeated, and rounded up.
 
     The lengths of the continuous-batching study: mean 128, limits 32, 128, 512 and 1536.
@@ -82,9 +92,6 @@ class CappedExponential:
             drawn = max(1, -int(-random.expovariate(1 / self.mean) // 1))
             if drawn <= self.limit:
                 return drawn
-
-    def asked(self) -> dict[str, Any]:
-        return {"kind": "capped_exponential", "mean": self.mean, "limit": self.limit}
 
 
 def check_tokens(name: str, tokens: int) -> None:
@@ -132,7 +139,7 @@ class Workload(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class RandomTokens:
+class RandomTokens(Described, kind="random_tokens"):
     """Prompts of random tokens that share nothing."""
 
     prompt: Lengths
@@ -148,13 +155,9 @@ class RandomTokens:
             made.append(LoadRequest(index, None, ids, output_tokens, self.exact, prompt_tokens))
         return made
 
-    def asked(self) -> dict[str, Any]:
-        lengths = {"prompt": self.prompt.asked(), "output": self.output.asked()}
-        return {"kind": "random_tokens", **lengths, "exact": self.exact}
-
 
 @dataclass(frozen=True, slots=True)
-class RandomWords:
+class RandomWords(Described, kind="random_words"):
     """Prompts of common English words, for servers that take no tokens."""
 
     prompt: Lengths
@@ -170,13 +173,9 @@ class RandomWords:
             made.append(LoadRequest(index, None, text, output_tokens, self.exact))
         return made
 
-    def asked(self) -> dict[str, Any]:
-        lengths = {"prompt": self.prompt.asked(), "output": self.output.asked()}
-        return {"kind": "random_words", **lengths, "exact": self.exact}
-
 
 @dataclass(frozen=True, slots=True)
-class PrefixGroups:
+class PrefixGroups(Described, kind="prefix_groups"):
     """Prompts that begin, in turn, with one of `groups` prefixes of `prefix_tokens` tokens and end
     differently."""
 
@@ -204,14 +203,9 @@ class PrefixGroups:
             made.append(LoadRequest(index, None, ids, output_tokens, self.exact, len(ids), group))
         return made
 
-    def asked(self) -> dict[str, Any]:
-        prefix = {"groups": self.groups, "prefix_tokens": self.prefix_tokens}
-        lengths = {"suffix": self.suffix.asked(), "output": self.output.asked()}
-        return {"kind": "prefix_groups", **prefix, **lengths, "exact": self.exact}
-
 
 @dataclass(frozen=True, slots=True)
-class SessionWorkload:
+class SessionWorkload(Described, kind="sessions"):
     """Conversations: each prompt is the previous one, a made-up answer of the requested length, and
     new tokens. All first turns come first."""
 
@@ -239,11 +233,6 @@ class SessionWorkload:
             name = str(session)
             made.append(LoadRequest(index, None, ids, output_tokens, self.exact, len(ids), name, name))
         return made
-
-    def asked(self) -> dict[str, Any]:
-        lengths = {"first": self.first.asked(), "following": self.following.asked()}
-        output = self.output.asked()
-        return {"kind": "sessions", "turns": self.turns, **lengths, "output": output, "exact": self.exact}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
@@ -95,7 +95,7 @@ def read_report(path: Path) -> Report:
     requests = requests_path(path)
     if requests.exists():
         records: list[list[RequestRecord]] = [[] for _ in runs]
-        for number, record in _read_requests(requests, len(runs)):
+        for number, record in read_records(requests, len(runs), "a request", _record_of):
             records[number].append(record)
         runs = [
             replace(measured, run=replace(measured.run, records=tuple(own)))
@@ -149,7 +149,7 @@ def _run_document(measured: MeasuredRun) -> dict[str, Any]:
         "asked": dict(run.asked),
         "slo": None if measured.slo is None else asdict(measured.slo),
         "figures": _figures_document(measured.figures),
-        "samples": [_sample_document(sample) for sample in run.samples],
+        "samples": [sample_document(sample) for sample in run.samples],
         "provenance": dict(run.provenance),
     }
 
@@ -158,7 +158,7 @@ def verdict_document(verdict: Verdict | None) -> dict[str, Any] | None:
     return None if verdict is None else {"word": verdict.word, **asdict(verdict)}
 
 
-def _sample_document(sample: EngineSample) -> dict[str, Any]:
+def sample_document(sample: EngineSample) -> dict[str, Any]:
     values = {name: value for name, value in sample.values.items() if math.isfinite(value)}
     return {"at_s": round(sample.at_s, DIGITS), "values": values}
 
@@ -184,6 +184,7 @@ class _RunDocument:
     verdict: Verdict | None = None
 
 
+Record = TypeVar("Record")
 _RUN = TypeAdapter(_RunDocument)
 _REQUEST = TypeAdapter(RequestRecord)
 
@@ -198,19 +199,21 @@ def _read_run(path: Path, number: int, found: object) -> MeasuredRun:
             if can_tell(distribution.count, percent) and percent not in distribution.percentiles:
                 place = f"runs[{number}].figures.distributions.{name}.percentiles"
                 raise SettingError(f"{path}: {place}: {percent:g} is missing: was the file changed?")
-    run = LoadRun(
-        began_at=one.began_at,
-        duration_s=one.duration_s,
-        asked=one.asked,
-        records=(),
-        complete=one.complete,
-        samples=one.samples,
-        provenance=one.provenance,
-    )
+    known = {name: getattr(one, name) for name in one.__slots__ if name not in ("figures", "slo", "verdict")}
+    run = LoadRun(records=(), **known)
     return MeasuredRun(run, one.figures, one.slo, one.verdict)
 
 
-def _read_requests(path: Path, runs: int) -> Iterator[tuple[int, RequestRecord]]:
+def _record_of(found: dict[str, Any]) -> RequestRecord:
+    found.setdefault("sent_s")
+    found["chunks"] = [dict(zip(("at_s", "tokens"), each, strict=False)) for each in found.get("chunks", ())]
+    return _REQUEST.validate_python(found)
+
+
+def read_records(
+    path: Path, runs: int, noun: str, record_of: Callable[[dict[str, Any]], Record]
+) -> Iterator[tuple[int, Record]]:
+    """The records of a file, each with the number of its run. Raises `SettingError` with the line."""
     data = read_bytes(path, MAX_REQUEST_BYTES, str(path))
     for number, line in enumerate(data.splitlines(), start=1):
         try:
@@ -218,17 +221,13 @@ def _read_requests(path: Path, runs: int) -> Iterator[tuple[int, RequestRecord]]
             run = found.pop("run")
             if not isinstance(run, int) or not 0 <= run < runs:
                 raise SettingError(f"{path}: line {number}: there is no run {run!r} in the document")
-            found.setdefault("sent_s")
-            found["chunks"] = [
-                dict(zip(("at_s", "tokens"), each, strict=False)) for each in found.get("chunks", ())
-            ]
-            yield run, _REQUEST.validate_python(found)
+            yield run, record_of(found)
         except orjson.JSONDecodeError as error:
             raise SettingError(f"{path}: line {number}: not JSON: {error}") from None
         except ValidationError as error:
             raise SettingError(f"{path}: line {number}{first_fault(error)}") from None
         except (AttributeError, KeyError, TypeError):
-            raise SettingError(f"{path}: line {number}: not a request of a run") from None
+            raise SettingError(f"{path}: line {number}: not {noun} of a run") from None
 
 
 def first_fault(error: ValidationError) -> str:

@@ -3,7 +3,6 @@ line."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -15,10 +14,11 @@ from pydantic import TypeAdapter, ValidationError
 from forebay.bench.records import EngineSample
 from forebay.bench.report.document import (
     DIGITS,
-    MAX_REQUEST_BYTES,
     first_fault,
     listed_runs,
     read_object,
+    read_records,
+    sample_document,
     verdict_document,
 )
 from forebay.bench.stream.events import EventSlo
@@ -27,7 +27,7 @@ from forebay.bench.stream.records import EventRecord, Killed, MeasuredCheckpoint
 from forebay.bench.stream.verdict import judge_stream
 from forebay.bench.verdict import Verdict
 from forebay.errors import SettingError
-from forebay.files import read_bytes, write_atomic
+from forebay.files import write_atomic
 
 FORMAT = "forebay-bench-stream/1"
 
@@ -65,13 +65,7 @@ def run_document(measured: MeasuredStream) -> dict[str, Any]:
         "slo": None if measured.slo is None else asdict(measured.slo),
         "figures": _with_texts(asdict(measured.figures)),
         "checkpoints": [asdict(each) for each in run.checkpoints],
-        "samples": [
-            {
-                "at_s": round(sample.at_s, DIGITS),
-                "values": {name: value for name, value in sample.values.items() if math.isfinite(value)},
-            }
-            for sample in run.samples
-        ],
+        "samples": [sample_document(sample) for sample in run.samples],
         "resolution_s": run.resolution_s,
         "others_cores": run.others_cores,
         "cores": run.cores,
@@ -180,7 +174,7 @@ def read_streams(path: Path) -> RecordedStreams:
     if events_path(path).exists():
         events: list[list[EventRecord]] = [[] for _ in runs]
         results: list[list[ResultRecord]] = [[] for _ in runs]
-        for number, record in _read_events(events_path(path), len(runs)):
+        for number, record in read_records(events_path(path), len(runs), "an event", _record_of):
             if isinstance(record, ResultRecord):
                 results[number].append(record)
             else:
@@ -210,18 +204,6 @@ def _read_run(path: Path, number: int, found: object) -> MeasuredStream:
     return MeasuredStream(run, one.figures, one.verdict, one.slo)
 
 
-def _read_events(path: Path, runs: int) -> Iterator[tuple[int, EventRecord]]:
-    data = read_bytes(path, MAX_REQUEST_BYTES, str(path))
-    for number, line in enumerate(data.splitlines(), start=1):
-        try:
-            found = orjson.loads(line)
-            run, of = found.pop("run"), found.pop("of", "event")
-            if not isinstance(run, int) or not 0 <= run < runs:
-                raise SettingError(f"{path}: line {number}: there is no run {run!r} in the document")
-            yield run, _RESULT.validate_python(found) if of == "result" else _EVENT.validate_python(found)
-        except orjson.JSONDecodeError as error:
-            raise SettingError(f"{path}: line {number}: not JSON: {error}") from None
-        except ValidationError as error:
-            raise SettingError(f"{path}: line {number}{first_fault(error)}") from None
-        except (AttributeError, KeyError, TypeError):
-            raise SettingError(f"{path}: line {number}: not an event of a run") from None
+def _record_of(found: dict[str, Any]) -> EventRecord:
+    kind = _RESULT if found.pop("of", "event") == "result" else _EVENT
+    return kind.validate_python(found)

@@ -1,9 +1,18 @@
+"""None"""
+
 from __future__ import annotations
 
 import pytest
+from benchmarks.grid.engines import SpreadTarget
 from benchmarks.grid.streamed import sample_figures
 
+from forebay.bench.client import measure
+from forebay.bench.load.schedules import ClosedLoop, make_load
+from forebay.bench.load.workloads import Exactly, RandomTokens
 from forebay.bench.records import EngineSample
+from forebay.bench.targets.openai import OpenAiTarget
+from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.script import Fixed
 
 
 def test_means_and_largest_values_are_those_of_the_run() -> None:
@@ -48,10 +57,14 @@ def test_of_several_engines_it_is_all_of_them_together() -> None:
     assert found["run_cores_mean"] == 0.3
 
 
-def test_the_share_of_the_prefix_cache_is_that_of_the_whole_run() -> None:
-    def sample(at_s: float, queries: float, hits: float) -> EngineSample:
-        return EngineSample(at_s, {"prefix_cache_queries": queries, "prefix_cache_hits": hits})
-
-    found = sample_figures([sample(0, 100, 0), sample(1, 300, 50), sample(2, 500, 300)], 2.0)
-    assert found == {"prefix_hit_share": 300 / 400}
-    assert sample_figures([], 1.0) == {}
+def test_requests_go_to_the_replicas_by_turns() -> None:
+    script = ReplicaScript(delay=Fixed(0.001))
+    with ReplicaThread(script) as first, ReplicaThread(script) as second:
+        target = SpreadTarget([OpenAiTarget(first.url), OpenAiTarget(second.url)])
+        probes = first.report().completed
+        run = measure(target, make_load(ClosedLoop(2), RandomTokens(Exactly(8), Exactly(4)), 9))
+        seen = [first.report().completed - probes, second.report().completed - probes]
+    assert all(record.answered for record in run.records)
+    # Each was probed once.
+    assert seen == [5 + 1, 4 + 1]
+    assert target.name == f"{first.url}/v1/completions, {second.url}/v1/completions"

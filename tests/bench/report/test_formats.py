@@ -1,4 +1,4 @@
-"""A run with the keys of `vllm bench serve`: hand-computed, and against vLLM's own arithmetic."""
+"""Requests in AIPerf's format, with hand-computed values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,90 @@ from tests.bench.report.made_runs import SLO, answered, failed, made_run
 
 from forebay.bench.metrics import RequestSlo
 from forebay.bench.records import Chunk, RequestRecord
-from forebay.bench.report.formats import vllm_result
+from forebay.bench.report.formats import aiperf_records, vllm_result
+
+BEGAN_NS = 1_795_446_000_250_000_000
+
+
+def records(*given: RequestRecord) -> list[dict[str, Any]]:
+    return list(aiperf_records(made_run(records=given)))
+
+
+def test_an_answered_request() -> None:
+    (found,) = records(answered(3, 1.0, 1.25, 1.5, 1.75, 2.25, cached_tokens=4))
+    assert found == {
+        "metadata": {
+            "session_num": 3,
+            "turn_index": 0,
+            "credit_issued_ns": BEGAN_NS + 1_000_000_000,
+            "request_start_ns": BEGAN_NS + 1_250_000_000,
+            "request_end_ns": BEGAN_NS + 2_260_000_000,
+            "worker_id": "forebay",
+            "record_processor_id": "forebay",
+            "benchmark_phase": "profiling",
+            "was_cancelled": False,
+        },
+        "metrics": {
+            "input_sequence_length": {"value": 7, "unit": "tokens"},
+            "output_sequence_length": {"value": 3, "unit": "tokens"},
+            "output_token_count": {"value": 3, "unit": "tokens"},
+            "usage_prompt_tokens": {"value": 7, "unit": "tokens"},
+            "usage_completion_tokens": {"value": 3, "unit": "tokens"},
+            "usage_total_tokens": {"value": 10, "unit": "tokens"},
+            "usage_prompt_cache_read_tokens": {"value": 4, "unit": "tokens"},
+            "time_to_first_token": {"value": 250.0, "unit": "ms"},
+            "time_to_second_token": {"value": 250.0, "unit": "ms"},
+            "request_latency": {"value": 1000.0, "unit": "ms"},
+            "decode_duration": {"value": 750.0, "unit": "ms"},
+            "inter_chunk_latency": {"value": [250.0, 500.0], "unit": "ms"},
+            "inter_token_latency": {"value": 375.0, "unit": "ms"},
+            "prefill_throughput_per_user": {"value": 28.0, "unit": "tokens/sec/user"},
+            "e2e_output_token_throughput": {"value": 3.0, "unit": "tokens/sec/user"},
+            "output_token_throughput_per_user": {
+                "value": pytest.approx(1 / 0.375),
+                "unit": "tokens/sec/user",
+            },
+        },
+    }
+
+
+def test_a_failed_request_and_one_never_sent() -> None:
+    refused, unsent = records(
+        failed(0, 2.0, "503: overloaded"), failed(1, 3.0, "interrupted", sent_s=None, status=None)
+    )
+    assert refused["metrics"] == {"error_isl": {"value": 7, "unit": "tokens"}}
+    assert refused["error"] == {"code": 503, "type": "RequestFailed", "message": "503: overloaded"}
+    assert refused["metadata"]["was_cancelled"] is False
+    assert unsent["error"] == {"type": "NotSent", "message": "interrupted"}
+    assert unsent["metadata"]["was_cancelled"] is True
+    assert unsent["metadata"]["request_start_ns"] == unsent["metadata"]["request_end_ns"]
+
+
+def test_what_a_server_does_not_tell_is_left_out() -> None:
+    chunks = (Chunk(1.5), Chunk(2.0))
+    (found,) = records(RequestRecord(0, 1.0, 1.25, 2.0, chunks=chunks))
+    assert set(found["metrics"]) == {
+        "time_to_first_token",
+        "time_to_second_token",
+        "request_latency",
+        "decode_duration",
+        "inter_chunk_latency",
+    }
+
+
+def test_a_first_chunk_of_several_tokens_is_no_token_that_was_waited_for() -> None:
+    record = RequestRecord(0, 0.0, 0.0, 2.0, chunks=(Chunk(1.0, 3), Chunk(2.0, 2)), output_tokens=5)
+    (found,) = records(record)
+    assert found["metrics"]["inter_token_latency"]["value"] == 500.0
+
+
+def test_sessions_are_counted_in_the_order_in_which_they_began() -> None:
+    found = records(*(answered(index, session=name) for index, name in enumerate("babb")))
+    assert [
+        (one["metadata"]["session_num"], one["metadata"]["conversation_id"], one["metadata"]["turn_index"])
+        for one in found
+    ] == [(0, "b", 0), (1, "a", 0), (0, "b", 1), (0, "b", 2)]
+
 
 SETTINGS = {
     "date",
@@ -117,25 +200,10 @@ def test_every_key_by_hand() -> None:
     }
 
 
-def test_a_percentile_of_too_few_samples_is_null() -> None:
-    few, many = (
-        vllm_result(made_run(requests=100, failing=0)),
-        vllm_result(made_run(requests=1000, failing=0)),
-    )
-    assert few["p90_ttft_ms"] > 0
-    assert few["p99_ttft_ms"] is None
-    assert many["p99_ttft_ms"] > many["p90_ttft_ms"]
-
-
 def test_without_an_answer_there_is_no_figure() -> None:
     found = vllm_result(made_run(records=(failed(0, 1.0),)), SLO)
     assert (found["completed"], found["failed"], found["request_goodput"]) == (0, 1, 0.0)
     assert {found[name] for name in FIGURES} == {None}
-
-
-def test_a_burst_and_a_closed_loop_have_no_rate() -> None:
-    found = vllm_result(made_run(asked={"schedule": {"kind": "closed", "concurrency": 4}}))
-    assert (found["request_rate"], found["max_concurrency"], found["request_goodput"]) == ("inf", 4, None)
 
 
 def test_chunks_are_counted_where_the_server_counts_nothing() -> None:

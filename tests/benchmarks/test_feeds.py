@@ -39,23 +39,6 @@ def test_as_many_are_due_as_the_time_has_brought(rate_per_s: float, steps: list[
         assert 0 <= wait_s <= 1 / rate_per_s + 1e-9
 
 
-def test_a_new_rate_begins_again() -> None:
-    time = Time()
-    pace = Pace(time)
-    pace.set(100.0)
-    assert pace.take() == 1
-    time.now_s += 10
-    assert pace.wait_s() == 0.0
-    pace.set(1.0)
-    assert pace.take() == 1, "what was due before is forgotten"
-    assert pace.wait_s() == 1.0
-    pace.set(math.inf)
-    assert pace.take() > 1
-    assert pace.wait_s() == 0.0
-    pace.set(0.0)
-    assert (pace.take(), pace.wait_s()) == (0, None)
-
-
 async def _read(url: str, cursor: str | None, count: int) -> list[tuple[str, bytes]]:
     found = []
     async for received in SseFeed(url).read(cursor):

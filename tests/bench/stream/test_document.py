@@ -36,7 +36,6 @@ def asked(rate_per_s: float = 10.0, **pipeline: Any) -> dict[str, Any]:
 
 
 def run(slower: float = 1.0, seed: int = 0, **changes: Any) -> StreamRun:
-    """A run with an engine that is `slower` times as slow."""
     events = []
     for index in range(400):
         stages_s = list(STAGES_S)
@@ -85,13 +84,6 @@ def test_a_document_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert replace(after.run, events=()) == replace(whole, events=())
 
 
-def test_without_its_events_a_document_still_shows_its_figures(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.json", run())
-    (tmp_path / "a.events.jsonl").unlink()
-    (found,) = read_streams(path).runs
-    assert (found.run.events, found.figures.offered) == ((), 400)
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -125,11 +117,6 @@ def test_a_faster_engine_is_found_over_the_events_and_over_repeats() -> None:
     repeats = [run(seed=seed) for seed in range(3)], [run(0.5, seed=seed) for seed in range(3, 6)]
     both = compare_runs(made(*repeats[0]), made(*repeats[1]), STREAMS)
     assert (one(both, "to answered p50").method, one(both, "to answered p50").better) == (WELCH, True)
-
-
-def test_two_of_the_same_are_within_noise() -> None:
-    found = compare_runs(made(run()), made(run(seed=1)), STREAMS)
-    assert one(found, "to committed mean").better is None
 
 
 def test_another_pipeline_is_a_change_and_another_load_is_an_obstacle() -> None:
@@ -170,14 +157,6 @@ def test_report_and_compare_take_such_documents(tmp_path: Path) -> None:
     assert "to answered mean" in compared.stdout
     assert "better" in compared.stdout
     assert "Share of events by event time to answered" in (tmp_path / "ab.html").read_text()
-
-
-def test_a_search_and_its_answer_are_shown_again(tmp_path: Path) -> None:
-    found = {"sustained_per_s": 2.5, "not_sustained_per_s": 3.0, "invalid": []}
-    path = write(tmp_path / "a.json", run(), command="find-rate", **found)
-    assert bench("report", str(path)).stdout.splitlines()[-1] == "2.5 events/s is sustained; 3 is not"
-    # As they were written: the search's own words are not lost.
-    assert orjson.loads(bench("report", str(path), "--json", "-").stdout)["sustained_per_s"] == 2.5
 
 
 def test_kinds_are_not_mixed(tmp_path: Path) -> None:
