@@ -108,7 +108,7 @@ def test_moments_and_counts_of_each_event(tmp_path: Path) -> None:
     book.look()
     book.look()
     assert book.progress(1_000_010) == StreamProgress(total=3, due=2, done=2, failed=1)
-    assert not book.over(())
+    assert not book.over((), 1_000_010)
     assert book.failures() == ["too_long: a b"]
     assert book.strangers == 1
     first, second, third = book.records({"e0": (1_000_000, 1_000_050)}, 1_000_000, 1_000_020)

@@ -75,10 +75,13 @@ def test_each_window_that_ended_has_its_result_and_its_moments(tmp_path: Path) -
     assert [each.due_s for each in run_of(book).results or ()] == [2.0, 4.0]
     assert book.left_open == 5
     at_us = commit(Places("", tmp_path).results, "part-abc-0.jsonl", summary(0, 4), summary(2, 4))
-    assert not book.over(LATER), "nobody looked yet"
+    assert not book.over(LATER, LATER[-1]), "nobody looked yet"
     book.look()
-    assert book.over(LATER)
-    assert not book.over(LATER[:1]), "what came before one checkpoint may be committed after it"
+    assert book.over(LATER, LATER[-1])
+    assert not book.over(LATER[:1], LATER[0]), "what came before one checkpoint may be committed after it"
+    quiet_us = LATER[0] + 10_000_000
+    assert not book.over(LATER[:1], quiet_us)
+    assert book.over(LATER[:1], quiet_us + 1), "while nothing happens, there are no checkpoints"
     first = (run_of(book).results or ())[0]
     assert (first.emitted_s, first.accepted_s, first.answered_s) == (2.6, 2.7, 3.0)
     assert first.committed_s == pytest.approx((at_us - BEGAN_US) / 1e6)
@@ -92,7 +95,7 @@ def test_a_window_without_a_result_is_lost_and_two_of_one_are_a_double(tmp_path:
     results = Places("", tmp_path).results
     commit(results, "part-abc-0.jsonl", summary(0, 4), summary(0, 4))
     book.look()
-    assert not book.over(LATER)
+    assert not book.over(LATER, LATER[-1])
     doubled, lost = run_of(book).results or ()
     assert (doubled.doubled, doubled.lost, lost.doubled, lost.lost) == (True, False, False, True)
     assert "1 of 2 expected results are missing" in reasons(book)
@@ -119,7 +122,7 @@ def test_an_event_that_became_a_dead_letter_is_in_no_window(tmp_path: Path) -> N
     run = run_of(book)
     # Of the second window all are.
     assert [(each.expected, each.miscounted) for each in run.results or ()] == [(3, False)]
-    assert book.over(LATER)
+    assert book.over(LATER, LATER[-1])
     assert sum(each.error is not None for each in run.events) == 5
     assert any("5 of 13 events became dead letters" in note for note in judge_stream(run).notes)
 
@@ -164,7 +167,7 @@ def test_of_a_detector_doubles_and_unanswered_questions_are_reported(tmp_path: P
         trend("t-1", "peaked", -5.0),
     )
     book.look()
-    assert not book.over(LATER), "both questions are open"
+    assert not book.over(LATER, LATER[-1]), "both questions are open"
     commit(results, "part-abc-1.jsonl", trend("t-1-why", "why", 5.0, position="t-1", timeline=LINE))
     book.look()
     found: dict[str, ResultRecord] = {each.id: each for each in run_of(book).results or ()}
@@ -177,7 +180,7 @@ def test_of_a_detector_doubles_and_unanswered_questions_are_reported(tmp_path: P
     letter = DeadLetter(b"{}", cause="timeout", detail="", id="t-2")
     commit(Places("", tmp_path).letters, "part-abc-0.jsonl", dead_letter_json(letter))
     book.look()
-    assert book.over(LATER)
+    assert book.over(LATER, LATER[-1])
     assert any("the expected results are unknown" in note for note in judge_stream(run_of(book)).notes)
 
 

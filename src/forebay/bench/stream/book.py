@@ -215,7 +215,7 @@ class EventBook:
         ids = {*self._times, *self._letters_of}
         return sum(self._times.get(id, 0) + self._letters_of.get(id, 0) - 1 for id in ids)
 
-    def over(self, checkpoints_us: Sequence[int]) -> bool:
+    def over(self, checkpoints_us: Sequence[int], now_us: int) -> bool:
         """Whether the load is complete."""
         return not self._open
 

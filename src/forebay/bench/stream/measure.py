@@ -318,7 +318,7 @@ class StreamSession:
             self._book.look()
             now = now_us()
             self._on_progress((now - began_us) / 1e6, self._book.progress(now))
-            over = self._book.over(self._checkpoints_us())
+            over = self._book.over(self._checkpoints_us(), now)
             if over or now >= until_us:
                 return over
             self.run.check()

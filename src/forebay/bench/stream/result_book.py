@@ -43,25 +43,27 @@ ANSWERED = ("why", "label")
 class ManyToOne:
     """An application's results, as known beforehand. `windows`: each has one result; None if
     unknown. `late_s`: event time behind the newest event. `asked`: kinds of results about which the
-    model is asked."""
+    model is asked. `interval_s`: what was read or answered is committed within this time."""
 
     windows: Windows | None = None
     late_s: float = 0.0
     asked: tuple[str, ...] = ()
+    interval_s: float = 5.0
 
     @classmethod
     def of(cls, spec: PipelineSpec) -> ManyToOne | None:
         """None if each result belongs to one event."""
-        application = spec.application
+        application, interval_s = spec.application, spec.checkpoint.interval_s
         if isinstance(application, SummarySpec):
             plan, late = application.plan(), spec.event_time
             # With processing time, an event may be late for a window that has not ended.
             known = plan.windows.kind != "rolling" and application.idle_s is None
-            return cls(plan.windows if known else None, 0.0 if late is None else late.out_of_orderness_s)
+            late_s = 0.0 if late is None else late.out_of_orderness_s
+            return cls(plan.windows if known else None, late_s, (), interval_s)
         if isinstance(application, TrendsSpec):
-            return cls(None, application.late_s, ASKED_TRENDS if application.labels else ())
+            return cls(None, application.late_s, ASKED_TRENDS if application.labels else (), interval_s)
         if isinstance(application, TopicsSpec):
-            return cls(None, application.wait_s, ASKED_TOPICS if application.labels else ())
+            return cls(None, application.wait_s, ASKED_TOPICS if application.labels else (), interval_s)
         return None
 
 
@@ -163,11 +165,15 @@ class ResultBook(EventBook):
         if result.asks is not None:
             self._answers[result.asks] = result.due_us
 
-    def over(self, checkpoints_us: Sequence[int]) -> bool:
-        """Whether nothing is missing, and nothing caused by the last event can still be in
-        flight."""
+    def over(self, checkpoints_us: Sequence[int], now_us: int) -> bool:
+        """Whether nothing is missing, and nothing caused by the last event can still be in flight: if nothing
+        happens, there are no checkpoints."""
         after_us = self._due_us[-1] + round((self._kind.late_s + SETTLE_S) * 1e6)
-        settled = sum(at_us > after_us for at_us in checkpoints_us) >= SETTLED_CHECKPOINTS
+        quiet_us = now_us - max(after_us, *checkpoints_us, 0)
+        settled = (
+            sum(at_us > after_us for at_us in checkpoints_us) >= SETTLED_CHECKPOINTS
+            or quiet_us > SETTLED_CHECKPOINTS * self._kind.interval_s * 1e6
+        )
         return settled and all(name in self._by_name for name in (*self._awaited(), *self._answers))
 
     def _awaited(self) -> dict[str, int]:
