@@ -151,6 +151,27 @@ def test_refusals_of_one_source_count_if_no_other_is_answered() -> None:
     assert kinds == ["passing"] * CALLS + ["one too many"]
 
 
+def test_refusals_of_requests_sent_together_count_once() -> None:
+    refusals = known_to_take(8, "honest")
+    kinds = {refusals.refused(0, 1.0, 1.1, 0.0, "hostile") for _ in range(3 * CALLS)}
+    assert kinds == {"passing"}
+
+
+def test_two_sources_that_are_refused_in_turn_with_answers_count() -> None:
+    refusals = known_to_take(8, "honest")
+    assert refusals.refused(0, 1.0, 1.1, 0.0, "one") == "passing"
+    refusals.answered(1, 1.2, 1.3, "honest")
+    assert refusals.refused(0, 2.0, 2.1, 0.0, "two") == "shut"
+
+
+def test_fewer_places_are_found_though_one_of_two_sources_is_answered() -> None:
+    refusals = known_to_take(40, "light")
+    for number in range(CALLS + PROOF):
+        refusals.refused(4, number, number + 0.1, 0.0, "heavy")
+        refusals.answered(4, number + 0.2, number + 0.3, "light")
+    assert refusals.most == 4
+
+
 def test_one_source_that_sends_more_than_others_did_is_limited() -> None:
     refusals = known_to_take(8, "honest")
     assert refusals.refused(8, 1.0, 1.1, 0.0, "busy") == "one too many"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
@@ -15,7 +16,7 @@ import pytest
 from tests.harness.clock import run_virtual
 
 from forebay.gateway.asked import Asked, read_asked
-from forebay.gateway.body_reader import LARGE_BYTES, MAX_REST_S, BodyReader, rest_after
+from forebay.gateway.body_reader import LARGE_BYTES, MAX_PAUSE_S, BodyReader, pause_after
 from forebay.gateway.refusal import Refusal
 
 from .conftest import CHAT, before, until
@@ -112,51 +113,79 @@ async def test_a_source_waits_for_one_body_of_each_other() -> None:
         await asyncio.gather(*many)
 
 
-def test_only_bodies_that_are_slow_to_read_need_a_pause() -> None:
-    assert rest_after(0.004, 2_000_000) == 0
-    assert rest_after(0.014, 2_000_000) == pytest.approx(0.99)
-    assert rest_after(3.0, 2_000_000) == MAX_REST_S
+def test_a_pause_is_as_long_as_a_body_has_values() -> None:
+    assert pause_after(orjson.dumps(LONG)) < 0.001
+    assert pause_after(orjson.dumps({"input": [1] * 100_000})) == pytest.approx(0.6, rel=0.01)
+    assert pause_after(b"," * 50_000_000) == MAX_PAUSE_S
 
 
-async def test_a_body_that_is_slow_to_read_is_not_read_again_for_a_prefill(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    body = orjson.dumps(CHAT | {"metadata": {"texts": ["a"] * LARGE_BYTES}})
-    assert read_asked(PATH, body, max_depth=64).transferable
-    monkeypatch.setattr("forebay.gateway.body_reader.USUAL_S", -1.0)
+async def test_a_body_with_many_values_is_not_read_again_for_a_prefill() -> None:
+    few, many = (
+        orjson.dumps(CHAT | {"metadata": {"texts": ["long" * 8] * count}}) for count in (99_000, 101_000)
+    )
+    assert read_asked(PATH, many, max_depth=64).transferable
     async with reading() as reader:
-        assert not (await reader.read("a", PATH, body, max_depth=64)).transferable
+        assert (await reader.read("a", PATH, few, max_depth=64)).transferable
+        assert not (await reader.read("a", PATH, many, max_depth=64)).transferable
 
 
-def test_pause_holds_up_no_other_source() -> None:
-    body, took_s, rest_s = orjson.dumps(LONG), 0.02, 0.5
-    asked = read_asked(PATH, body, max_depth=64)
+TOOK_S = 0.02
+MANY = orjson.dumps(CHAT | {"metadata": {"numbers": [1] * 1_000_000}})
+
+
+def ended_at(*order: tuple[str, bytes, float], drains_s: float = math.inf) -> list[tuple[str, float]]:
+    """When the body of each source, sent at this time, was read or refused (with the seconds to wait)."""
+    asked = read_asked(PATH, orjson.dumps(CHAT), max_depth=64)
     ended: list[tuple[str, float]] = []
 
-    async def there(path: str, body: bytes, options: Mapping[str, Any]) -> tuple[Asked | Refusal, float]:
-        await asyncio.sleep(took_s)
-        return asked if len(ended) != 2 else Refusal(400, "invalid_json", "no"), rest_s
+    async def there(path: str, body: bytes, options: Mapping[str, Any]) -> Asked:
+        await asyncio.sleep(TOOK_S)
+        return asked
 
     async def main() -> None:
-        reader = BodyReader()
+        loop, reader = asyncio.get_running_loop(), BodyReader()
         reader._read_there = there  # type: ignore[method-assign]
+        begin_s = loop.time()
+        if drains_s < math.inf:
+            loop.call_later(drains_s, reader.drain)
 
-        async def read(source: str) -> None:
-            with suppress(Refusal):
+        async def read(source: str, body: bytes, at_s: float) -> None:
+            await asyncio.sleep(at_s)
+            try:
                 await reader.read(source, PATH, body, max_depth=64)
-            ended.append((source, asyncio.get_running_loop().time()))
+            except Refusal as refusal:
+                source = f"{source} {refusal.status} {refusal.retry_after_s:g}"
+            ended.append((source, round(loop.time() - begin_s, 6)))
 
-        await asyncio.gather(read("a"), read("a"), read("a"), read("b"))
+        await asyncio.gather(*(read(*each) for each in order))
         await reader.close()
 
     run_virtual(main())
-    begin_s = ended[0][1] - took_s
-    assert [(source, round(at_s - begin_s, 6)) for source, at_s in ended] == [
-        ("a", 0.02),
-        ("b", 0.04),
-        ("a", 0.54),
-        ("a", 1.06),
-    ]
+    return ended
+
+
+SMALL = orjson.dumps(CHAT)
+
+
+def test_a_pause_holds_up_no_other_source() -> None:
+    found = ended_at(("b", SMALL, 0.0), ("a", MANY, 0.0), ("a", MANY, 0.0), ("b", MANY, 1.0))
+    assert found == [("b", 0.0), ("a", 0.02), ("b", 1.02), ("a", pytest.approx(6.04, abs=0.01))]
+
+
+def test_a_source_without_others_does_not_pause() -> None:
+    assert ended_at(*[("a", MANY, 0.0)] * 3) == [("a", 0.02), ("a", 0.04), ("a", 0.06)]
+    assert ended_at(("b", SMALL, 0.0), *[("a", MANY, 6.0)] * 2)[1:] == [("a", 6.02), ("a", 6.04)]
+
+
+def test_a_line_that_is_too_long_is_refused() -> None:
+    found = ended_at(("b", SMALL, 0.0), *[("a", MANY, 0.0)] * 6)
+    assert [source for source, _ in found].count("a 429 13") == 4
+
+
+def test_draining_ends_the_pauses() -> None:
+    found = ended_at(("b", SMALL, 0.0), *[("a", MANY, at_s) for at_s in (0.0, 0.0, 3.0)], drains_s=1.0)
+    times = [at_s for _, at_s in found[1:]]
+    assert times == [pytest.approx(at_s, abs=0.01) for at_s in (0.02, 6.04, 6.06)]
 
 
 KINDS = {

@@ -17,7 +17,7 @@ ROUNDS, MAX_ROUNDS = 2, 64
 
 PROOF = 3
 """This many answers with all places taken and no refusal show that it takes as many."""
-SEEN = 64
+SEEN = 16
 """This many of the last answers are remembered."""
 
 Refusal = Literal["one too many", "passing", "shut"]
@@ -33,8 +33,9 @@ class Refusals:
     behind a proxy, and for a minute refusals change nothing.
 
     Requests have sources, such as a client of the gateway. What only one source's requests are refused may be
-    their own fault: if there is no limit, those below the number at which other sources got answers are
-    ignored, until another source is refused, or none of them has got an answer during `CALLS` refusals.
+    their own fault: if there is no limit, those below the number at which other sources got their last
+    answers are ignored, unless another source is refused within `CALLS` answers, or none of them gets an
+    answer during `CALLS` refusals.
     """
 
     def __init__(self, seen: int = 0, ignored_until_s: float = -math.inf) -> None:
@@ -42,7 +43,7 @@ class Refusals:
         self._most = math.inf
         self._proven = 0.0
         self._answers: deque[tuple[str | None, int]] = deque(maxlen=SEEN)
-        self._refused_source: str | None = None
+        self._answered_since: dict[str | None, int] = {}
         self._in_a_row = 0
         self._full = 0
         self._rounds = self._due = ROUNDS
@@ -73,7 +74,7 @@ class Refusals:
             self._count(1.0)
             self._refused_s = now_s
         often = self._share >= ANYHOW
-        known = self._known_by_others(source)
+        known = self._known_by_others(source, together=together)
         if known and math.isinf(self._most):
             kind: Refusal = "one too many" if others >= known else "passing"
         elif not others:
@@ -112,12 +113,15 @@ class Refusals:
             self._most, self._ignored_until_s = math.inf, now_s + IGNORE_S
         return kind
 
-    def _known_by_others(self, source: str | None) -> int:
-        """How many requests it takes by the answers to other sources; 0 if that is not known."""
-        if self._in_a_row and (source != self._refused_source or self._in_a_row >= CALLS):
+    def _known_by_others(self, source: str | None, *, together: bool) -> int:
+        """How many requests it takes by recent answers to other sources; 0 if that is not known."""
+        self._answered_since.pop(source, None)
+        if any(answers < CALLS for answers in self._answered_since.values()) or self._in_a_row >= CALLS:
             self._answers.clear()
-        self._refused_source = source
-        self._in_a_row += 1
+        self._answered_since[source] = 0
+        if len(self._answered_since) > SEEN:
+            del self._answered_since[next(iter(self._answered_since))]
+        self._in_a_row += not together
         found = sorted(there for by, there in self._answers if by != source)
         return found[-PROOF] if len(found) >= PROOF else 0
 
@@ -125,8 +129,10 @@ class Refusals:
         """Count a request that was sent as the last of `there` and not refused."""
         self._count(0.0)
         self._answers.append((source, there))
-        if source != self._refused_source:
-            self._in_a_row = 0
+        if self._answered_since:
+            if source not in self._answered_since:
+                self._in_a_row = 0
+            self._answered_since = {by: n + 1 for by, n in self._answered_since.items() if n < CALLS}
         if there < self._most or sent_s < self._changed_s:
             return
         self._full += 1

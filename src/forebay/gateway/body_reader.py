@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
 import os
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -17,38 +17,40 @@ from typing import IO, Any
 import msgpack
 
 from forebay.gateway.asked import Asked, read_asked
-from forebay.gateway.refusal import Refusal, own_mistake
+from forebay.gateway.refusal import Refusal, many_values, own_mistake
 
 LOG = logging.getLogger("forebay.gateway")
 LARGE_BYTES = 1 << 18
 LARGE_CONTAINERS = 2000
 """Bodies above either are read in the other process: below, reading takes a few milliseconds."""
 LENGTH_BYTES = 8
-USUAL_S = 2e-9
-"""Processor seconds a byte to read long texts and images; lists of numbers and short texts take ten times as
-long, in the engine, too."""
-REST, MAX_REST_S = 99.0, 5.0
-"""So what a source's bodies take beyond that is at most a hundredth of the time."""
-SLOW_S = 0.01
-"""A body that takes this much longer is not read again for a prefill elsewhere."""
+PAUSE_S = 6e-6
+"""Two hundred times what an engine needs for each value of a body, on its event loop: about 30 ns."""
+MAX_PAUSE_S, MAX_LINE_S = 60.0, 10.0
+"""The longest pause, and how long the bodies of one source may have to wait in line."""
+ACTIVE_S = 5.0
+"""Another source counts as active for this long after its last request."""
+MAX_VALUES_TWICE = 100_000
+"""A body with more values is not read again for a prefill elsewhere."""
 NICENESS = 10
 """The event loop goes first if there is one core for both."""
 
 
 @dataclass(slots=True)
 class SourceLine:
-    """The bodies of one source, of which one is read at a time."""
+    """The bodies of one source, of which one is read at a time. `pause_s`: all pauses of those in line."""
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
+    pause_s: float = 0.0
 
 
 class BodyReader:
     """Reads bodies, small ones at once. The process for large ones starts with the first of them.
 
     One body is read at a time. Each source has at most one of its bodies in line, so that none waits for
-    more than one of each other source. After one that is slow to read it pauses: the engine will parse it on
-    its event loop. `environment`: of the process; it needs no secrets.
+    more than one of each other source. While other sources are active, a source pauses after a body with many
+    values: the engine will parse it on its event loop. `environment`: of the process; it needs no secrets.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
@@ -56,13 +58,27 @@ class BodyReader:
         self._process: asyncio.subprocess.Process | None = None
         self._free = asyncio.Lock()
         self._lines: dict[str, SourceLine] = {}
+        self._newest = self._other = ("", -math.inf)
+        self._draining = False
+
+    def drain(self) -> None:
+        """Pause no longer."""
+        self._draining = True
 
     async def read(self, source: str, path: str, body: bytes, **options: Any) -> Asked:
-        """As `read_asked`."""
+        """As `read_asked`; raises `Refusal` (429), too, if the source's bodies wait for too long."""
+        now_s = asyncio.get_running_loop().time()
+        if source != self._newest[0]:
+            self._other = self._newest
+        self._newest = source, now_s
         if len(body) <= LARGE_BYTES and body.count(b"[") + body.count(b"{") <= LARGE_CONTAINERS:
             return read_asked(path, body, **options)
+        pause_s = pause_after(body)
         line = self._lines.setdefault(source, SourceLine())
+        if line.pause_s > MAX_LINE_S and self._pauses(source):
+            raise many_values(line.pause_s)
         line.waiting += 1
+        line.pause_s += pause_s
         try:
             await line.turn.acquire()
             try:
@@ -71,31 +87,34 @@ class BodyReader:
                 line.turn.release()
                 raise
         except BaseException:
-            self._leave(source, line)
+            self._leave(source, line, pause_s)
             raise
         reading = asyncio.ensure_future(self._read_there(path, body, options))
-        reading.add_done_callback(partial(self._done, source, line))
+        reading.add_done_callback(partial(self._done, source, line, pause_s))
         # If the client hangs up, what has begun ends: another process would take longer to start.
-        found, _ = await asyncio.shield(reading)
-        if isinstance(found, Refusal):
-            raise found
-        return found
+        return await asyncio.shield(reading)
 
-    def _done(
-        self, source: str, line: SourceLine, reading: asyncio.Future[tuple[Asked | Refusal, float]]
-    ) -> None:
+    def _pauses(self, source: str) -> bool:
+        newest, seen_s = self._other if source == self._newest[0] else self._newest
+        active = newest != "" and asyncio.get_running_loop().time() - seen_s < ACTIVE_S
+        return active and not self._draining
+
+    def _done(self, source: str, line: SourceLine, pause_s: float, reading: asyncio.Future[Asked]) -> None:
         self._free.release()
-        # An error is reported by the request, if it still waits.
-        failed = reading.cancelled() or reading.exception() is not None
-        rest_s = 0.0 if failed else reading.result()[1]
-        asyncio.get_running_loop().call_later(rest_s, self._rested, source, line)
+        if not reading.cancelled():
+            reading.exception()  # Reported by the request, if it still waits.
+        if pause_s and self._pauses(source):
+            asyncio.get_running_loop().call_later(pause_s, self._rested, source, line, pause_s)
+        else:
+            self._rested(source, line, pause_s)
 
-    def _rested(self, source: str, line: SourceLine) -> None:
+    def _rested(self, source: str, line: SourceLine, pause_s: float) -> None:
         line.turn.release()
-        self._leave(source, line)
+        self._leave(source, line, pause_s)
 
-    def _leave(self, source: str, line: SourceLine) -> None:
+    def _leave(self, source: str, line: SourceLine, pause_s: float) -> None:
         line.waiting -= 1
+        line.pause_s -= pause_s
         if not line.waiting:
             del self._lines[source]
 
@@ -112,10 +131,7 @@ class BodyReader:
             with suppress(ConnectionError):
                 await process.communicate()
 
-    async def _read_there(
-        self, path: str, body: bytes, options: Mapping[str, Any]
-    ) -> tuple[Asked | Refusal, float]:
-        """The request or why it is refused, and for how many seconds its source pauses."""
+    async def _read_there(self, path: str, body: bytes, options: Mapping[str, Any]) -> Asked:
         done = False
         try:
             if self._process is None:
@@ -144,33 +160,30 @@ class BodyReader:
             if not done:
                 # Cancelled in between: what it would answer next belongs to this body.
                 await asyncio.shield(self._end())
-        refused, values, took_s = msgpack.unpackb(head)
-        rest_s = rest_after(took_s, len(body))
+        refused, values = msgpack.unpackb(head)
         if refused:
-            return Refusal(400, values[0], values[1], param=values[2]), rest_s
-        if rest_s > REST * SLOW_S:
+            raise Refusal(400, values[0], values[1], param=values[2])
+        if body.count(b",") > MAX_VALUES_TWICE:
             values["transferable"] = False
-        return Asked(**values, body=found), rest_s
+        return Asked(**values, body=found)
 
 
 async def _piece(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big"))
 
 
-def rest_after(took_s: float, size: int) -> float:
-    """Seconds until the next body of a source, after one of `size` bytes took `took_s` of a processor."""
-    return min(REST * max(0.0, took_s - USUAL_S * size), MAX_REST_S)
+def pause_after(body: bytes) -> float:
+    """Seconds until the next large body of a source. Commas in texts count as values; few texts have many."""
+    return min(PAUSE_S * body.count(b","), MAX_PAUSE_S)
 
 
 def _answer(path: str, options: Mapping[str, Any], body: bytes) -> tuple[Any, bytes]:
-    began_s = time.process_time()
     try:
         asked = read_asked(path, body, **options)
     except Refusal as refusal:
-        return [True, [refusal.code, str(refusal), refusal.param], time.process_time() - began_s], b""
-    took_s = time.process_time() - began_s
+        return [True, [refusal.code, str(refusal), refusal.param]], b""
     names = [one.name for one in fields(asked) if one.name != "body"]
-    return [False, {name: getattr(asked, name) for name in names}, took_s], asked.body
+    return [False, {name: getattr(asked, name) for name in names}], asked.body
 
 
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:

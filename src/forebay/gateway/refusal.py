@@ -109,6 +109,14 @@ def no_room() -> Refusal:
     return Refusal(503, "gateway_full", message, kind=SERVER, retry_after_s=1, close=True)
 
 
+def many_values(wait_s: float) -> Refusal:
+    message = (
+        "large bodies with many values wait for their turn while other clients are active; send fewer at a "
+        "time, or smaller ones"
+    )
+    return Refusal(429, "too_many_values", message, retry_after_s=math.ceil(wait_s))
+
+
 def slow_body(seconds: float) -> Refusal:
     return Refusal(408, "request_timeout", f"the body did not arrive within {seconds:g} s", close=True)
 

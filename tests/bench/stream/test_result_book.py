@@ -82,6 +82,7 @@ def test_each_window_that_ended_has_its_result_and_its_moments(tmp_path: Path) -
     quiet_us = LATER[0] + 10_000_000
     assert not book.over(LATER[:1], quiet_us)
     assert book.over(LATER[:1], quiet_us + 1), "while nothing happens, there are no checkpoints"
+    assert not book.over((), quiet_us * 2), "the last event was not read yet"
     first = (run_of(book).results or ())[0]
     assert (first.emitted_s, first.accepted_s, first.answered_s) == (2.6, 2.7, 3.0)
     assert first.committed_s == pytest.approx((at_us - BEGAN_US) / 1e6)

@@ -318,7 +318,9 @@ class StreamSession:
             self._book.look()
             now = now_us()
             self._on_progress((now - began_us) / 1e6, self._book.progress(now))
-            over = self._book.over(self._checkpoints_us(), now)
+            killed = killer.killed if killer is not None else ()
+            again_us = began_us + round(max((one.back_s for one in killed), default=0.0) * 1e6)
+            over = self._book.over([at_us for at_us in self._checkpoints_us() if at_us >= again_us], now)
             if over or now >= until_us:
                 return over
             self.run.check()

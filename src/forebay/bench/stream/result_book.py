@@ -166,10 +166,15 @@ class ResultBook(EventBook):
             self._answers[result.asks] = result.due_us
 
     def over(self, checkpoints_us: Sequence[int], now_us: int) -> bool:
-        """Whether nothing is missing, and nothing caused by the last event can still be in flight: if nothing
-        happens, there are no checkpoints."""
-        after_us = self._due_us[-1] + round((self._kind.late_s + SETTLE_S) * 1e6)
-        quiet_us = now_us - max(after_us, *checkpoints_us, 0)
+        """Whether nothing is missing, and nothing caused by the last event can still be in flight.
+
+        What was read is committed within the interval. If nothing happens after that, there are no
+        checkpoints.
+        """
+        last_us = self._due_us[-1]
+        after_us = last_us + round((self._kind.late_s + SETTLE_S) * 1e6)
+        newest_us = max(checkpoints_us, default=0)
+        quiet_us = 0 if newest_us <= last_us else now_us - max(after_us, newest_us)
         settled = (
             sum(at_us > after_us for at_us in checkpoints_us) >= SETTLED_CHECKPOINTS
             or quiet_us > SETTLED_CHECKPOINTS * self._kind.interval_s * 1e6
