@@ -57,7 +57,7 @@ def test_help_needs_no_flink(tmp_path: Path, words: list[str]) -> None:
 
 def test_ask_needs_no_flink(tmp_path: Path) -> None:
     with ReplicaThread(ReplicaScript(delay=Fixed(0.01))) as replica:
-        done = without_flink(tmp_path, "ask", "Say {{ text }}", "--engine", replica.url, stdin="a\n")
+        done = without_flink(tmp_path, "ask", "{{ text }}", "--engine", replica.url, stdin="a\n")
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 1), done.stderr
 
 
