@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from forebay.connectors.generator.source import TOPICS, post, topic_of
+from forebay.connectors.generator.posts import TOPICS, post, topic_of
 from forebay.engine.client import HttpEngine
 from forebay.engine.launch.dtype import LONG, SHORT
 from forebay.engine.launch.local import best_type, ensure_engine, machine_registry, resolve_model, threads_on

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import orjson
 from aiohttp import WSMsgType, web
 
-from forebay.connectors.generator.source import post, topic_of
+from forebay.connectors.generator.posts import post, topic_of
 
 EVENTS_PATH = "/stream"
 SUBSCRIBE_PATH = "/subscribe"

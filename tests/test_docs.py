@@ -127,6 +127,13 @@ def completed(base: dict[str, Any], shown: Any) -> Any:
     return base | {key: completed(base.get(key, {}), value) for key, value in shown.items()}
 
 
+def test_there_is_something_to_check() -> None:
+    assert len(PAGES) > 10
+    assert len(COMMANDS) > 20
+    assert len(YAML) > 10
+    assert len(WITH_PYTHON) > 3
+
+
 @pytest.mark.parametrize(("place", "words"), COMMANDS, ids=[f"{p} {' '.join(w)[:40]}" for p, w in COMMANDS])
 def test_commands_exist(place: str, words: list[str]) -> None:
     name = Path(words[0]).name
@@ -273,11 +280,27 @@ def test_every_cause_of_a_dead_letter_is_explained() -> None:
 
 
 def test_every_metric_is_explained() -> None:
-    from forebay.flink.metrics import COUNTERS, FAILED, GAUGES, REPLICAS, SCALING_GAUGES, TOO_LARGE
+    from forebay.flink.metrics import (
+        COUNTERS,
+        FAILED,
+        GAUGES,
+        REPLICAS,
+        SCALING_GAUGES,
+        TOO_LARGE,
+        TOO_LARGE_ASSIGNMENTS,
+    )
 
     text = (ROOT / "docs" / "how-to" / "metrics.md").read_text(encoding="utf-8")
     told = {name for row in re.findall(r"^\| (`.*?) \|", text, re.M) for name in re.findall(r"`(\w+)`", row)}
-    assert told == {*COUNTERS, f"{FAILED}CAUSE", *GAUGES, REPLICAS, *SCALING_GAUGES, TOO_LARGE}
+    assert told == {
+        *COUNTERS,
+        f"{FAILED}CAUSE",
+        *GAUGES,
+        REPLICAS,
+        *SCALING_GAUGES,
+        TOO_LARGE,
+        TOO_LARGE_ASSIGNMENTS,
+    }
 
 
 @pytest.mark.parametrize("words", [["--help"], ["doctor", "--json"], ["bench", "--help"]], ids=" ".join)

@@ -38,7 +38,7 @@ FOREBAY = {
     "Files and Kafka": ["read_jsonl", "read_text", "read_csv", "write_jsonl", "read_kafka", "write_kafka"],
     "Applications": ["sessions", "summaries", "topics", "trends"],
     "Stateful programs": ["Program", "Step", "Ask", "Answer", "Failure", "Output", "Timer", "Moment"],
-    "What you are given": ["Outputs", "ObjectStream", "Usage"],
+    "What you are given": ["Outputs", "TopicOutputs", "ObjectStream", "Usage"],
     "Errors": ["ForebayError"],
 }
 TESTING = {
@@ -50,7 +50,7 @@ TESTING = {
 }
 STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
-GIVEN = {"Program", "ForebayError", "Outputs", "ObjectStream", "Usage", "CallReport"}
+GIVEN = {"Program", "ForebayError", "Outputs", "TopicOutputs", "ObjectStream", "Usage", "CallReport"}
 """Classes that a program does not call, so that their signatures are of no use."""
 METHODS = {
     "Program": ["initial", "on_event", "on_answer", "on_failure", "on_timer", "save", "load"],

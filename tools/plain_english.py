@@ -52,7 +52,7 @@ ALLOWED = {
     ("src/forebay/apps/trends/names.py", "told"): WORDS_OF_POSTS,
     ("src/forebay/apps/trends/names.py", "wants"): WORDS_OF_POSTS,
     ("src/forebay/apps/trends/reason.py", "say"): PROMPT,
-    ("src/forebay/connectors/generator/source.py", "so much"): "a generated post",
+    ("src/forebay/connectors/generator/posts.py", "so much"): "a generated post",
     ("src/forebay/untrusted_text.py", "say"): PROMPT,
     ("tests/apps/test_questions.py", "say"): PROMPT,
     ("tests/apps/test_sessions.py", "tell"): PROMPT,

@@ -15,6 +15,7 @@ from forebay.lazy_names import lazy_names
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from forebay.api.apps import TopicOutputs as TopicOutputs
     from forebay.api.apps import sessions as sessions
     from forebay.api.apps import summaries as summaries
     from forebay.api.apps import topics as topics
@@ -70,6 +71,7 @@ _HOMES = {
     "Sampling": "records",
     "Step": "stateful.program",
     "Timer": "stateful.program",
+    "TopicOutputs": "api.apps",
     "Usage": "records",
     "environment": "api.environment",
     "infer": "api.streams",

@@ -203,6 +203,13 @@ class TestStreams:
         with pytest.raises(SettingError, match="needs the time of each event"):
             fb.read_jsonl(env, tmp_path / "a.csv", out_of_orderness_s=3)
 
+    def test_templates_of_topics_are_checked(self, env: Any) -> None:
+        from pyflink.common import Types
+
+        stream = env.from_collection(["a"], Types.STRING())
+        with pytest.raises(SettingError, match=r"topics: id names the field 'typo', .* they have text"):
+            fb.topics(stream, fb.Inference(URL, model="m"), id="{{ typo }}", embeddings="words")
+
     def test_wrong_settings_of_applications_are_all_reported(self, env: Any) -> None:
         ask = fb.Inference(URL, model="m")
         with pytest.raises(SettingError) as caught:

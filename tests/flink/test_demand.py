@@ -28,9 +28,9 @@ from forebay.fleet.discovery import FixedReplicas, ScaledReplicas, ScaledReplica
 from forebay.fleet.engine import FleetEngineFactory
 from forebay.flink import demand
 from forebay.flink.demand import PATIENCE_S, QueueReader
-from forebay.flink.keying import EventClasses
 from forebay.flink.metrics import NOTHING_DUE_S, InferenceCounters, ScalingGauges
 from forebay.flink.request_handler import InferenceSpec, OpenRequestHandler
+from forebay.flink.service_class import EventClasses
 from forebay.pipeline.backlog import page_served
 from forebay.ports import free_port
 from forebay.records import Event, KeyedEvent, Result, Usage

@@ -1,4 +1,4 @@
-"""Keys, ids, shards and service classes of events; an event without them becomes a dead letter."""
+"""Keys, ids and shards of events; an event without them becomes a dead letter."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from tests.harness.clock import ManualClock
 from forebay.codec import decode, encode
 from forebay.engine.prompt import FieldTemplate
 from forebay.errors import MAX_DETAIL_CHARS, TemplateFailed
-from forebay.fleet.autoscale.base import ServiceClass
-from forebay.flink.keying import Keying, due_s
+from forebay.flink.keying import Keying
 from forebay.flink.shards import flink_keys, shard_of
 from forebay.records import DeadLetter, Event, KeyedEvent, Timeline
 
@@ -193,14 +192,3 @@ def test_non_event_is_a_dead_letter(
 def test_job_survives_any_bytes(data: bytes) -> None:
     _, record = keyed(data)
     assert isinstance(record, KeyedEvent | DeadLetter)
-
-
-ALARM = ServiceClass("alarm", 5.0)
-
-
-@pytest.mark.parametrize(("age_ms", "due"), [(0, 1005), (1, 1004), (999, 1004), (1001, 1003), (60_000, 945)])
-def test_deadline_is_read_time_plus_slo_in_whole_seconds(age_ms: int, due: int) -> None:
-    """Priority decides among requests due in the same second: exact times would all differ."""
-    clock = ManualClock(monotonic_s=1000.0, wall_ms=1_700_000_000_000)
-    alarm_event = KeyedEvent("r", "", Event(b"", {}), read_ms=clock.wall_ms() - age_ms)
-    assert due_s(alarm_event, ALARM, clock) == due

@@ -113,6 +113,16 @@ def test_counts_reach_the_forebay_group_once() -> None:
     assert group.groups["forebay"].values()["results"] == 4
 
 
+def test_unchanged_counters_are_not_touched() -> None:
+    group, counts = Group(), InferenceCounters()
+    metrics = FlinkMetrics(group, counts, Load())
+    counts.results = 1
+    for now_s in (1.0, 2.0):
+        metrics.flush(now_s)
+    updates = {name: number.updates for name, number in group.groups["forebay"].counters.items()}
+    assert updates == dict.fromkeys(COUNTERS, 0) | {"results": 1}
+
+
 def test_metrics_use_no_callbacks() -> None:
     # Flink would do so on a thread of its own.
     group = Group()

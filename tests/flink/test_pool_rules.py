@@ -75,6 +75,10 @@ def test_old_queue_blocks_only_briefly() -> None:
     assert RoomWait(4).most_s(0, 0, 10**9) == pytest.approx(LONGEST_S * FACTOR / ANSWERS)
 
 
+def test_interval_for_calls_of_known_length() -> None:
+    assert [PollInterval().step_ms(s) for s in (0.0, 0.05, 0.5, 2.0)] == [1, 1, 10, 25]
+
+
 @given(st.floats(0, 1e6))
 def test_interval_is_a_bounded_share_of_a_call(call_s: float) -> None:
     pace = PollInterval(share=0.02, least_ms=1, most_ms=25)

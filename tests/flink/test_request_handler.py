@@ -21,13 +21,13 @@ from forebay.fleet.autoscale.base import ServiceClass
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.disaggregated import engine_factory
 from forebay.fleet.discovery import FixedReplicas
-from forebay.flink.keying import EventClasses
 from forebay.flink.metrics import InferenceCounters
 from forebay.flink.request_handler import (
     InferenceSpec,
     ProgramRequestHandler,
     RequestHandler,
 )
+from forebay.flink.service_class import EventClasses
 from forebay.records import (
     Completion,
     DeadLetter,

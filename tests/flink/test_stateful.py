@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.harness.programs import Remember
+from tests.harness.programs import AskLater, Remember
 
+from forebay.stateful.key_states import PER_CHUNK
 from forebay.testing.answers import echo
 from forebay.testing.script import Fixed, Mixture
 from forebay.testing.waiting import wait_until
@@ -153,3 +154,26 @@ def test_windows_downstream_count_every_answer(make_runs: Callable[..., Runs]) -
     assert windows[0] >= 50
     assert windows[1000] >= 50
     assert windows[2000] >= 20
+
+
+@pytest.mark.long
+def test_many_timers_due_at_once_fire_with_room_across_restore(make_runs: Callable[..., Runs]) -> None:
+    keys, capacity = 600, 4
+    runs = make_runs(
+        program=AskLater(), keyed=True, event_time=True, follow=True, capacity=capacity, shards=1
+    )
+    fed = [{"n": n, "text": "((hold:a))", "key": f"k{n}", "at": 0} for n in range(keys)]
+    runs.feed([*fed, {"n": keys, "text": "", "key": "last", "at": 60_000}])
+    job = runs.start()
+    wait_until(lambda: len(runs.calls()) == capacity)
+    runs.await_checkpoint(job)
+    wait_until(lambda: job.counts().get("in_flight") == capacity)
+    assert job.counts()["pending"] <= capacity + PER_CHUNK
+    runs.stop(job)
+    # The rest is in the checkpoint, and no later event advances event time.
+    job = runs.start(restore=True)
+    wait_until(lambda: len(runs.calls()) >= 2 * capacity)
+    runs.release("a")
+    wait_until(lambda: len(runs.results()) >= keys)
+    runs.stop(job)
+    assert sorted(result["answer"]["n"] for result in runs.results()) == list(range(keys))

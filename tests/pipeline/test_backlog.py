@@ -291,6 +291,10 @@ def spec(folder: Path, **changes: Any) -> Any:
     return parse_spec({**document, **changes}, base=folder)
 
 
+def counting() -> bool:
+    return any(thread.name == "counting the backlog" for thread in threading.enumerate())
+
+
 def test_failed_count_keeps_the_last_one_and_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -328,15 +332,16 @@ def test_failed_count_keeps_the_last_one_and_is_repeated(
     with lag_watched(spec(tmp_path), job, restored=False, clock=ManualClock()) as last:
         begun.set()
         wait_until(lambda: last.backlog(NOW) == TopicBacklog(3, 150, 30, 0.0))
+        assert counting()
         over.set()
     assert [backlog for _, backlog in seen] == [TopicBacklog(5, 250, 50, 0.0)] * 3
     assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == [str(unforeseen)]
-    assert not any(thread.name == "lag" for thread in threading.enumerate())
+    assert not counting()
 
 
 def test_other_sources_have_no_backlog(tmp_path: Path) -> None:
     job: Any = None
     files = spec(tmp_path, source={"type": "jsonl", "path": "in.jsonl"})
     with lag_watched(files, job, restored=False) as last:
-        assert not any(thread.name == "lag" for thread in threading.enumerate())
+        assert not counting()
         assert last.backlog(NOW) is None

@@ -262,6 +262,10 @@ def test_secrets_are_refused_and_not_shown(changes: dict[str, Any], tmp_path: Pa
     assert SECRET not in "\n".join(mistakes(changed(**changes)))
 
 
+def test_a_literal_key_gets_a_message_with_its_place() -> None:
+    assert "use an environment variable" in mistakes(changed(engine__api_key=SECRET))[0]
+
+
 def test_headers_are_not_in_the_repr() -> None:
     data = changed(source={"type": "sse", "url": "http://h", "headers": {"User-Agent": SECRET}})
     assert SECRET not in repr(parse_spec(data))
@@ -282,6 +286,11 @@ def test_files_that_are_no_pipeline(tmp_path: Path, content: bytes, words: str) 
     with pytest.raises(SettingError) as caught:
         load_spec(file)
     assert words in str(caught.value)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"none.yaml cannot be read: No such file"):
+        load_spec(tmp_path / "none.yaml")
 
 
 anything = st.recursive(

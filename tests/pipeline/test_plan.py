@@ -81,6 +81,14 @@ def test_the_graph_has_parallelism_shards_and_capacity() -> None:
     assert [parallelism for _, parallelism, *_ in partitions] == [2, 2, 2, 2, 2]
 
 
+def test_the_graph_as_text() -> None:
+    lines = graph_text(stages_of(parse_spec(PIPELINE, base=Path("/x")))).splitlines()
+    assert (
+        lines[2]
+        == "→ infer         the model at http://a:1, http://b:1  (parallelism 2, shards 16, capacity 9)"
+    )
+
+
 def test_the_graph_of_an_application_without_a_model_has_none() -> None:
     application = {"type": "topics", "labels": False, "embeddings": "words"}
     found = names(prompt=None, application=application, event_time={})

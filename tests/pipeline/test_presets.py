@@ -88,6 +88,7 @@ def test_the_generator_takes_no_field_with_the_time(tmp_path: Path) -> None:
 def test_a_folder_of_files_is_read_by_their_kind(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.csv").write_text("user,text\n")
+    (tmp_path / "in" / "_meta.json").write_text("{}")
     assert (
         preset_spec("sessions", ApplicationOptions(str(tmp_path / "in"), tmp_path / "out")).source.type
         == "csv"
@@ -118,6 +119,11 @@ def test_wrong_settings_are_reported(setting: str, said: str, file: Path, tmp_pa
 def test_a_source_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"there is no nowhere\.jsonl"):
         preset_spec("sessions", ApplicationOptions("nowhere.jsonl", tmp_path))
+
+
+def test_a_source_that_is_almost_one_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="did you mean 'wikimedia'"):
+        preset_spec("trends", ApplicationOptions("wikimeda", tmp_path))
 
 
 def said(*words: str) -> str:

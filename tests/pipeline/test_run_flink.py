@@ -11,6 +11,7 @@ import pytest
 
 from forebay.engine.launch import ReplicaRegistry, Replicas
 from forebay.engine.launch.spec import EngineLaunch
+from forebay.errors import PipelineFailed, SettingError
 from forebay.ports import free_port
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
@@ -88,3 +89,26 @@ def test_results_are_committed_long_before_the_interval(pipelines: Any) -> None:
     assert sorted(texts) == [f"event {n}" for n in range(5)]
     # A job has one file, however often it commits.
     assert len(list((pipelines.folder / "out").glob("part-*.jsonl"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("flink", "kind", "says"),
+    [
+        # At the environment, when the job is translated, and when it is submitted.
+        (
+            {"restart-strategy.exponential-delay.attempts-before-reset-backoff": "x"},
+            SettingError,
+            "found 'x'",
+        ),
+        ({"python.fn-execution.bundle.size": "many"}, SettingError, "bundle.size, found 'many'"),
+        ({"taskmanager.memory.network.min": "soon"}, SettingError, "network.min, found 'soon'"),
+        ({"taskmanager.numberOfTaskSlots": 0}, PipelineFailed, "Flink refused the job: .*slots"),
+    ],
+)
+def test_rejected_flink_options_are_one_sentence(
+    pipelines: Any, flink: dict[str, Any], kind: type[Exception], says: str
+) -> None:
+    pipelines.write({"text": "a"})
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.0))) as replica, pytest.raises(kind, match=says) as caught:
+        pipelines.run(pipelines.spec(flink=flink), replica.url)
+    assert "\n" not in str(caught.value)

@@ -7,8 +7,8 @@ from typing import Any, get_args
 import pytest
 
 from forebay.connectors.base import Written
+from forebay.connectors.generator.posts import TOPICS
 from forebay.connectors.generator.settings import BurstSpec
-from forebay.connectors.generator.source import TOPICS
 from forebay.connectors.kafka.settings import KafkaSink
 from forebay.errors import SettingError
 from forebay.fleet.disaggregated import DisaggregatedEngineFactory
@@ -196,3 +196,8 @@ def test_the_priority_is_a_template_and_its_sending_a_switch() -> None:
     assert call.send_priority
     assert call.priority is not None
     assert call.priority.render({"level": 3}) == "3"
+
+
+def test_a_specification_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        parse_spec(DATA).capacity = 3  # type: ignore[misc]

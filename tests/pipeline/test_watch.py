@@ -33,6 +33,12 @@ def test_results_rejected_by_the_sink_are_dead_letters() -> None:
     assert counted(NOW, counts | {"results": 0.0}, one_each=True).results == 0
 
 
+def test_rejected_assignments_are_dead_letters_but_no_missing_results() -> None:
+    counts = {"results": 7.0, "dead_letters": 2.0, "too_large": 3.0, "too_large_assignments": 2.0}
+    now = counted(NOW, counts, one_each=False)
+    assert (now.results, now.dead_letters, now.failed) == (6, 5, {"too_large_for_sink": 3})
+
+
 def test_what_was_read_and_who_answers_is_counted() -> None:
     now = counted(NOW, {"read": 200.0, "read_ppm": 250_000.0, "replicas": 2.0}, one_each=False)
     assert (now.read, now.read_share, now.replicas) == (200, 0.25, 2)

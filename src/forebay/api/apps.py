@@ -62,7 +62,15 @@ class TopicsSettings(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class TopicOutputs(Outputs):
-    """`Outputs` of `topics`, with a result for each text: its topic when it arrived."""
+    """The three output streams of `topics`.
+
+    Attributes:
+        results, dead_letters: As in `Outputs`.
+        assignments: A result for each text: its topic when it arrived.
+
+    >>> def found(posts: fb.ObjectStream[fb.Event]) -> fb.TopicOutputs:
+    ...     return fb.topics(posts, fb.Inference("http://127.0.0.1:8100"), embeddings="words")
+    """
 
     assignments: ObjectStream[Result]
 
@@ -180,7 +188,7 @@ def topics(
     """
     chosen = _settings(TopicsSpec, "topics", settings)
     parts = _options(inference, key=key, id=id, shards=shards, parallelism=parallelism, name=name)
-    records = encoded_events(stream, to_event, "topics")
+    records = encoded_events(stream, to_event, "topics", templates=key_templates(key, id))
     given = topics_graph.topics(chosen, records, parts, embedder)
     assert given.assignments is not None
     plain = outputs(given, None)

@@ -257,9 +257,11 @@ def source_of(
     return stream, ReadEvent(to_event)
 
 
-def encoded_events(stream: Any, to_event: ToEvent | None, where: str) -> DataStream:
+def encoded_events(
+    stream: Any, to_event: ToEvent | None, where: str, *, templates: Templates = ()
+) -> DataStream:
     """Keeps the order. Raises as `source_of`."""
-    source, read = source_of(stream, to_event, where)
+    source, read = source_of(stream, to_event, where, templates=templates)
     if read is None:
         return source
     encoded = source.map(EncodeEvent(read), BYTES).name("events")

@@ -60,8 +60,8 @@ class WrittenCounts:
 
 @dataclass(frozen=True, slots=True)
 class EndNote:
-    """Counts of one of a sink's `subtasks` in a run, recorded when the job ends. `what`: `RESULTS` or
-    `DEAD_LETTERS`."""
+    """Counts of one of a sink's `subtasks` in a run, recorded when the job ends. `what`: `RESULTS`,
+    `DEAD_LETTERS` or `ASSIGNMENTS`."""
 
     what: str
     subtasks: int

@@ -21,7 +21,15 @@ from forebay.clock import Clock, SystemClock
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.flink import metrics
 from forebay.flink.checkpoints import MAX_DRAINS, drain_folder
-from forebay.flink.metrics import COUNTERS, FAILED, READ, READ_METRIC, REPLACED_FILES, TOO_LARGE
+from forebay.flink.metrics import (
+    COUNTERS,
+    FAILED,
+    READ,
+    READ_METRIC,
+    REPLACED_FILES,
+    TOO_LARGE,
+    TOO_LARGE_ASSIGNMENTS,
+)
 from forebay.flink.rest import FlinkRest, NotFound
 
 MAX_CAUSE_CHARS = 500
@@ -39,7 +47,7 @@ YOUNG_S = 20.0
 MANAGERS_S = 2.0
 LIMIT_REACHED = "limit_reached"
 FAILED_COMMITS = "failedCommittables"
-SINKS = (FAILED_COMMITS, TOO_LARGE)
+SINKS = (FAILED_COMMITS, TOO_LARGE, TOO_LARGE_ASSIGNMENTS)
 HELD_BACK = "accumulateBackPressuredTimeMs"
 """Flink's gauge of a task: time for which later tasks have blocked it."""
 ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending", LIMIT_REACHED, REPLACED_FILES, TOO_LARGE))
@@ -110,7 +118,8 @@ class RunningJob:
         return "" if error is None else root_cause(str(error))
 
     def await_end(self) -> str:
-        """Block until the job has ended or its JVM is gone; return as `ended`."""
+        """Block until the job has ended or its JVM is gone; return "" if it finished, else why not, in one
+        line."""
         try:
             self._result.result()
         except Py4JJavaError as error:

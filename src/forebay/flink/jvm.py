@@ -197,8 +197,9 @@ def launch_jvm(
 
     It has the table planner only with `jars` or `planner` (event time). `beside` names an additional JVM: the
     thread that starts it must live as long. Logs and temporary files are under `log_dir`. It ends with this
-    process, even if that is killed: at the end of its standard input, and on Linux by a kernel signal; with
-    status 3 when out of memory. Raises `SettingError` if `log_dir` cannot be made private.
+    process, even if that is killed: at the end of its standard input and, on Linux, by a kernel signal if the
+    main thread starts it, or with `beside`; with status 3 when out of memory. Raises `SettingError` if
+    `log_dir` cannot be made private.
     """
     log_dir = private_folder(log_dir.absolute())
     remove_unlocked(log_dir, TEMPORARY)

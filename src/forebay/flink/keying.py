@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -11,9 +10,8 @@ from pyflink.datastream import FlatMapFunction, RuntimeContext
 
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode
-from forebay.engine.prompt import FieldMissing, FieldTemplate, request_id
-from forebay.errors import MalformedRecord, NoKey, RecordError, TemplateFailed, detail_text
-from forebay.fleet.autoscale.base import ServiceClass
+from forebay.engine.prompt import FieldMissing, request_id
+from forebay.errors import MalformedRecord, NoKey, RecordError, detail_text
 from forebay.flink.shards import flink_keys, shard_of
 from forebay.records import JSON, DeadLetter, Event, KeyedEvent, Timeline
 from forebay.stateful.turns import letter_of_event
@@ -166,26 +164,3 @@ def _cause(error: Exception) -> str:
 def _detail(error: Exception) -> str:
     text = str(error) if isinstance(error, RecordError) else f"{type(error).__name__}: {error}"
     return detail_text(text)
-
-
-@dataclass(frozen=True)
-class EventClasses:
-    """`template` renders the name of an event's service class; if it fails, or names no other, it is the
-    `default`."""
-
-    template: FieldTemplate
-    default: ServiceClass
-    others: tuple[ServiceClass, ...]
-
-    def of(self, item: KeyedEvent) -> ServiceClass:
-        try:
-            name = self.template.render(item.event.fields, time_ms=item.event.time_ms)
-        except TemplateFailed:
-            return self.default
-        return next((each for each in self.others if each.name == name), self.default)
-
-
-def due_s(item: KeyedEvent, service: ServiceClass, clock: Clock) -> float:
-    """On the monotonic clock, in whole seconds: among those due in the same second, priority decides."""
-    left_s = service.slo_s + (item.read_ms - clock.wall_ms()) / 1000
-    return float(math.floor(clock.monotonic_s() + left_s))

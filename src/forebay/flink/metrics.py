@@ -198,6 +198,8 @@ COUNTERS = tuple(each.name for each in fields(InferenceCounters) if each.type ==
 REPLACED_FILES = "replaced_files"
 TOO_LARGE = "too_large"
 """Results that a sink refuses, which become dead letters."""
+TOO_LARGE_ASSIGNMENTS = "too_large_assignments"
+"""Those of them that the sink of `assignments` refuses."""
 READ = "read"
 """Since the job's last start: Flink's count for the operator `READER`."""
 READER = "records read"

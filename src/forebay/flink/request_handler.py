@@ -22,9 +22,9 @@ from forebay.fleet.autoscale.settings import ScalingLink
 from forebay.fleet.disaggregated import DisaggregatedEngine
 from forebay.fleet.engine import FleetEngine
 from forebay.flink.demand import Clients, MeteredHandler
-from forebay.flink.keying import EventClasses, due_s
 from forebay.flink.metrics import InferenceCounters, ScalingGauges
 from forebay.flink.request_pool import Answer, Handler
+from forebay.flink.service_class import EventClasses, due_s
 from forebay.records import (
     JSON,
     Completion,

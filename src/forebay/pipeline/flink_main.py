@@ -44,41 +44,6 @@ class ChildArgs:
         return ChildArgs(**orjson.loads(text))
 
 
-def main() -> None:
-    # Imported here, because the command imports this module for `ChildArgs`.
-    from forebay.flink.jvm import HEAP_MB, launch_jvm
-    from forebay.pipeline.flink_main import LeaseGuard
-    from forebay.processes import parent_death_signal
-
-    os.setpgid(0, 0)
-    parent_death_signal(signal.SIGKILL)()
-    args = ChildArgs.decode(sys.argv[1])
-    if os.getppid() != args.parent:
-        os._exit(1)
-    log_dir = Path(args.log_dir)
-    jars = [Path(jar) for jar in args.jars]
-    jvm = launch_jvm(
-        log_dir,
-        heap_mb=HEAP_MB,
-        jars=jars,
-        planner=args.planner,
-        archive_dir=Path(args.archive_dir),
-        plugins=None if args.plugins is None else Path(args.plugins),
-    )
-    LeaseGuard(args.confirmations, jvm.process.pid).start()
-    # Imported late: it takes half a second, during which the JVM starts.
-    from forebay.flink.sealed_gateway import release_in_background
-    from forebay.pipeline.flink_client import FlinkClient
-
-    # The guard's thread must not wait for a JVM that it has suspended.
-    release_in_background()
-    FlinkClient(jvm, os.fdopen(args.reports, "wb", buffering=0), sys.stdin.buffer, log_dir).serve()
-
-
-if __name__ == "__main__":
-    main()
-
-
 log = logging.getLogger(__name__)
 
 MOMENT = struct.Struct("d")
@@ -161,3 +126,37 @@ class _Alarm:
         interval_and_value = (ctypes.c_long * 4)(0, 0, int(seconds), int(fraction * 1e9))
         if self._libc.timerfd_settime(self.fd, ABSOLUTE, interval_and_value, None) < 0:
             raise OSError(ctypes.get_errno(), "timerfd_settime")
+
+
+def main() -> None:
+    # Imported here, because the command imports this module for `ChildArgs`.
+    from forebay.flink.jvm import HEAP_MB, launch_jvm
+    from forebay.processes import parent_death_signal
+
+    os.setpgid(0, 0)
+    parent_death_signal(signal.SIGKILL)()
+    args = ChildArgs.decode(sys.argv[1])
+    if os.getppid() != args.parent:
+        os._exit(1)
+    log_dir = Path(args.log_dir)
+    jars = [Path(jar) for jar in args.jars]
+    jvm = launch_jvm(
+        log_dir,
+        heap_mb=HEAP_MB,
+        jars=jars,
+        planner=args.planner,
+        archive_dir=Path(args.archive_dir),
+        plugins=None if args.plugins is None else Path(args.plugins),
+    )
+    LeaseGuard(args.confirmations, jvm.process.pid).start()
+    # Imported late: it takes half a second, during which the JVM starts.
+    from forebay.flink.sealed_gateway import release_in_background
+    from forebay.pipeline.flink_client import FlinkClient
+
+    # The guard's thread must not wait for a JVM that it has suspended.
+    release_in_background()
+    FlinkClient(jvm, os.fdopen(args.reports, "wb", buffering=0), sys.stdin.buffer, log_dir).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -15,8 +15,8 @@ from forebay.fleet.autoscale.settings import ScalingLink
 from forebay.fleet.config import FleetConfig, stall_s_for
 from forebay.fleet.disaggregated import check_prefill, engine_factory
 from forebay.fleet.discovery import FixedReplicas, ReplicaList, Say, discover_model
-from forebay.flink.keying import EventClasses
 from forebay.flink.request_handler import InferenceSpec
+from forebay.flink.service_class import EventClasses
 from forebay.pipeline.spec import PipelineSpec
 
 NO_ENGINE = "http://none.invalid"

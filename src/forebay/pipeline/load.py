@@ -24,7 +24,7 @@ DOTTED = frozenset(("flink", "properties"))
 
 @dataclass(frozen=True, slots=True)
 class ApplicationOptions:
-    """`source`: a file or folder, or one of `SOURCES`; `out`: None: `out/NAME`."""
+    """`source`: a file or folder, one of `SOURCES`, or `TOPIC_FORM`; `out`: None: `out/NAME`."""
 
     source: str | None = None
     out: Path | None = None
@@ -195,12 +195,9 @@ def preset_spec(name: str, options: ApplicationOptions, settings: Sequence[str] 
     return parse_spec(document, base=options.folder(name).resolve(), name=f"run {name}", given=given)
 
 
-def _is_files(source: object) -> bool:
-    return isinstance(source, dict) and source.get("type") in KINDS.values()
-
-
 def source_settings(source: str) -> dict[str, Any]:
     """The settings of what `--source` names. Blocks on the file system; raises `SettingError`."""
+    from forebay.connectors.files.lines import data_files
     from forebay.connectors.files.unpack import data_suffix
 
     if source in SOURCES:
@@ -214,7 +211,7 @@ def source_settings(source: str) -> dict[str, Any]:
             f"--source: there is no {path}; expected a file or folder, one of {', '.join(SOURCES)}, or "
             f"{TOPIC_FORM}{suggestion(source, SOURCES)}"
         )
-    suffixes = map(data_suffix, [path] if path.is_file() else sorted(path.iterdir()))
+    suffixes = map(data_suffix, data_files(path))
     kinds = {KINDS[suffix] for suffix in suffixes if suffix in KINDS}
     if len(kinds) != 1:
         raise SettingError(

@@ -11,7 +11,15 @@ from forebay.clock import Clock, SystemClock
 from forebay.errors import TooLargeForSink
 from forebay.fleet.autoscale.meter import TopicBacklog
 from forebay.flink.metrics import FAILED as FAILED_PREFIX
-from forebay.flink.metrics import KV_COUNTERS, READ, READ_PPM, REPLACED_FILES, REPLICAS, TOO_LARGE
+from forebay.flink.metrics import (
+    KV_COUNTERS,
+    READ,
+    READ_PPM,
+    REPLACED_FILES,
+    REPLICAS,
+    TOO_LARGE,
+    TOO_LARGE_ASSIGNMENTS,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +154,7 @@ def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Sn
         now,
         **same,
         accepted=came_in,
-        results=max(0, whole("results") - refused),
+        results=max(0, whole("results") - refused + whole(TOO_LARGE_ASSIGNMENTS)),
         dead_letters=whole("dead_letters") + refused,
         replaced_files=whole(REPLACED_FILES),
         in_flight=max(0, min(whole("in_flight"), left)),

@@ -33,16 +33,17 @@ LIMITS_S = {
     TOO_FEW: 60.0,
     # Flink pauses up to 30 s between restarts.
     HALTED: 120.0,
-    # Only without backpressure; a Kafka that does not answer blocks a later task for two minutes.
+    # A Kafka that does not answer blocks a later task for two minutes.
     STILL: 300.0,
-    # In addition to a record's deadline, under the same condition.
     UNANSWERED: 300.0,
 }
-"""How long each sign of trouble may last without a break before a job is restarted."""
+"""How long each sign of trouble may last without a break before a job is restarted. `UNANSWERED` may last a
+record's deadline longer; it and `STILL` are signs only without backpressure."""
 
 
 class JobStallDetector:
-    """Watches one attempt at a job for signs of a stall that it will not recover from. Pure.
+    """Watches one attempt at a job for signs of a stall that it will not recover from. Gets the time
+    passed in; reads no clock.
 
     A slow engine or an idle source is not a stall: operators check their calls several times a second. Only
     an `embedded` cluster is checked: others recover lost processes themselves.

@@ -13,8 +13,8 @@ import pytest
 from forebay.cli.demo.plan import GENERAL_TOPICS, Demo, DemoOptions, Right, plan_demo, summarize, summary_of
 from forebay.cli.demo.topics import SLICES
 from forebay.connectors.files.settings import CsvSource, JsonlSource
+from forebay.connectors.generator.posts import TOPICS
 from forebay.connectors.generator.settings import GeneratorSource
-from forebay.connectors.generator.source import TOPICS
 from forebay.errors import SettingError
 from forebay.settings import SecretRef
 

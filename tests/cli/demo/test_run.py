@@ -25,7 +25,7 @@ from forebay.cli.demo.run import (
     fit,
     measure,
 )
-from forebay.connectors.generator.source import post, topic_of
+from forebay.connectors.generator.posts import post, topic_of
 from forebay.engine import Deadline
 from forebay.errors import AttemptTimeout, EngineError, Unreachable
 from forebay.records import Completion, Request, Timing, Usage

@@ -11,7 +11,7 @@ import pytest
 
 from forebay.cli.demo.plan import DemoOptions, demo_of
 from forebay.cli.demo.topics import WORDS, answered_topic, answered_words, weighs_topics
-from forebay.connectors.generator.source import TOPICS
+from forebay.connectors.generator.posts import TOPICS
 from forebay.engine.client import HttpEngine
 from forebay.records import JSON, Request
 

@@ -11,16 +11,14 @@ from tests.harness.keyed_state import OneKeyContext, PlannedCalls, Room
 
 from forebay.codec import decode
 from forebay.connectors.generator import source as generator
+from forebay.connectors.generator.posts import EVERYDAY, TOPICS, post
 from forebay.connectors.generator.source import (
-    EVERYDAY,
     START_MS,
-    TOPICS,
     Burst,
     Generator,
     GiveDue,
     PostSchedule,
     generator_source,
-    post,
 )
 from forebay.connectors.python_source import WAIT_S
 from forebay.errors import SettingError

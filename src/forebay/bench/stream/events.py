@@ -14,7 +14,7 @@ import orjson
 from forebay.bench.load.schedules import MAX_SECONDS, Constant, Schedule, check_requests
 from forebay.clients.s3.location import S3Path
 from forebay.connectors.formats import MAX_RECORD_BYTES
-from forebay.connectors.generator.source import post, topic_of
+from forebay.connectors.generator.posts import post, topic_of
 from forebay.errors import SettingError
 
 Until = Literal["answered", "committed"]

@@ -27,7 +27,7 @@ from forebay.connectors.files.settings import JsonlSink
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.connectors.files.unpack import data_suffix
 from forebay.connectors.formats import Format
-from forebay.connectors.generator.source import TOPICS
+from forebay.connectors.generator.posts import TOPICS
 from forebay.errors import MalformedRecord, SettingError
 from forebay.json_numbers import read_json
 from forebay.pipeline.load import parse_spec

@@ -13,7 +13,7 @@ from forebay.cli.demo.kafka import DemoTopics, demo_kafka, run_between_topics
 from forebay.cli.demo.plan import Demo, DemoOptions, DemoSummary, demo_of, summarize
 from forebay.cli.demo.topics import weighs_topics
 from forebay.clock import Clock, SystemClock
-from forebay.connectors.generator.source import TOPICS, post, topic_of
+from forebay.connectors.generator.posts import TOPICS, post, topic_of
 from forebay.engine import Engine
 from forebay.engine.client import HttpEngine
 from forebay.engine.launch import Replicas

@@ -324,7 +324,7 @@ class KafkaSink(SinkSettings, KafkaAccess):
     def attach(self, records: DataStream, written: Written) -> DataStream | None:
         from forebay.connectors.kafka.sink import CountedAs, kafka_sink, refused_by
 
-        counted = CountedAs(written.what, written.run) if written.run else None
+        counted = CountedAs(written.what, written.run)
         rows = kafka_sink(records, self.topic_of(written), counted=counted)
         return refused_by(rows) if written.what != DEAD_LETTERS else None
 

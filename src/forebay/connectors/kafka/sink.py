@@ -11,12 +11,13 @@ from pyflink.datastream import DataStream, OutputTag, ProcessFunction, RuntimeCo
 from pyflink.table import DataTypes, Schema, StreamTableEnvironment
 
 from forebay.codec import decode, encode
+from forebay.connectors.base import ASSIGNMENTS
 from forebay.connectors.kafka.cluster import HEADERS, KEY, VALUE, KafkaCluster, raw_columns, raw_table
 from forebay.connectors.kafka.written import Record, RecordLimit, fitting_record, record_bytes, record_of
 from forebay.connectors.written_counts import EndNote, WrittenCounts
 from forebay.errors import SettingError, TooLargeForSink, detail_text
 from forebay.flink.job_marks import KeptCounts
-from forebay.flink.metrics import TOO_LARGE
+from forebay.flink.metrics import TOO_LARGE, TOO_LARGE_ASSIGNMENTS
 from forebay.flink.types import BYTES, side_output
 from forebay.records import DeadLetter, Result
 
@@ -58,6 +59,8 @@ class TopicSink:
 
 @dataclass(frozen=True, slots=True)
 class CountedAs:
+    """Without a `run`, no end notes are written."""
+
     what: str
     run: str
 
@@ -130,7 +133,8 @@ class WriteRecord(ProcessFunction):
         self._limit = config.limit
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self._too_large = runtime_context.get_metrics_group().add_group("forebay").counter(TOO_LARGE)
+        group = runtime_context.get_metrics_group().add_group("forebay")
+        self._too_large = [group.counter(name) for name in self._counters()]
 
     def process_element(self, element: Any, ctx: ProcessFunction.Context) -> Iterator[Any]:
         key, value, headers = self._writer(element)
@@ -140,10 +144,14 @@ class WriteRecord(ProcessFunction):
             yield Row(**{KEY: key, VALUE: value, HEADERS: headers})
             return
         letter = self._writer.refused(element, self._limit.exceeded(self._topic, size))
-        self._too_large.inc()
+        for counter in self._too_large:
+            counter.inc()
         yield REFUSED, encode(letter)
 
     def _wrote(self, element: Any) -> None: ...
+
+    def _counters(self) -> tuple[str, ...]:
+        return (TOO_LARGE,)
 
 
 class WriteOutput(WriteRecord):
@@ -154,7 +162,7 @@ class WriteOutput(WriteRecord):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         super().open(runtime_context)
-        if self._counted is not None:
+        if self._counted is not None and self._counted.run:
             self._kept = KeptCounts(runtime_context, self._counted.run)
             restored = (EndNote.decode(text) for text in self._kept.restored)
             self._counts = WrittenCounts.sum(note.counts for note in restored)
@@ -166,6 +174,10 @@ class WriteOutput(WriteRecord):
         if self._kept is not None:
             self._counts.add(element)
             self._kept.keep(self._note())
+
+    def _counters(self) -> tuple[str, ...]:
+        own = self._counted is not None and self._counted.what == ASSIGNMENTS
+        return (TOO_LARGE, TOO_LARGE_ASSIGNMENTS) if own else (TOO_LARGE,)
 
     def close(self) -> None:
         # Flink also closes a function whose `open` failed.
