@@ -13,6 +13,7 @@ from tests.harness.deployments import PIPELINE, VARIANTS
 from typer.testing import CliRunner, Result
 
 from forebay.cli import application
+from forebay.errors import SettingError
 
 
 @pytest.fixture(autouse=True)
@@ -100,3 +101,14 @@ def test_on_a_cluster(control_plane: ControlPlane, folder: Path, monkeypatch: py
     assert {each["action"] for each in report["done"]} == {"created"}
     assert "FlinkDeployment triage: removed" in run("--remove", "-n", "cli").stderr
     assert "found nothing of triage in the namespace cli" in run("--remove", "-n", "cli").stderr
+
+
+def test_one_thing_at_a_time() -> None:
+    done = run("--apply", "--remove")
+    assert isinstance(done.exception, SettingError)
+
+
+def test_as_a_document() -> None:
+    document = json.loads(run("--json").stdout)
+    assert document["instance"] == "triage"
+    assert any(each["kind"] == "ScaledObject" for each in document["manifests"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from forebay.apps.sessions import Sessions
 from forebay.apps.summaries.settings import SummarySpec
 from forebay.cli import application
 from forebay.errors import SettingError
-from forebay.pipeline.load import ApplicationOptions, preset_spec
+from forebay.pipeline.load import ApplicationOptions, preset_spec, source_settings
 
 
 @pytest.fixture
@@ -118,6 +119,21 @@ def test_wrong_settings_are_reported(setting: str, said: str, file: Path, tmp_pa
 def test_a_source_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"there is no nowhere\.jsonl"):
         preset_spec("sessions", ApplicationOptions("nowhere.jsonl", tmp_path))
+
+
+@pytest.mark.parametrize("source", ["/dev/null", "fifo"])
+def test_a_source_that_is_neither_file_nor_folder_is_reported(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("fifo")
+    with pytest.raises(SettingError, match=f"--source: expected a file or a folder, found {source}"):
+        source_settings(source)
+
+
+def test_a_source_that_cannot_be_read_is_reported() -> None:
+    with pytest.raises(SettingError, match="cannot be read: File name too long"):
+        source_settings("x" * 5000)
 
 
 def said(*words: str) -> str:
