@@ -99,16 +99,6 @@ def test_a_demo_with_one_of_two_models_and_a_key(home: Path, tmp_path: Path) -> 
     assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 
 
-def test_the_summary_for_a_person() -> None:
-    text = shown(SUMMARY)
-    assert "11 events, 10 answers, 1 dead letter in 4 s; calls took 0.25 s (p50) and 1.00 s (p99)" in text
-    assert "2.5 answers/s, 35 tokens/s read and written" in text
-    assert "results as JSON lines: /out/demo" in text
-    rows = [line.replace("│", " ").split() for line in text.splitlines() if "█" in line]
-    assert [row[0] for row in rows if row[0] in ("negative", "neutral")] == ["negative", "neutral"]
-    assert any(row[0] == "00:01:00" and row[-1] == "outage" for row in rows)
-
-
 def test_rows_of_less_than_a_second_are_distinguished() -> None:
     first, *_ = SUMMARY.slices
     quick = replace(SUMMARY, slices=tuple(replace(first, start_ms=n * 300) for n in range(4)))

@@ -219,7 +219,7 @@ def source_settings(source: str) -> dict[str, Any]:
             raise SettingError(f"--source: expected a file or a folder, found {path}, which is neither")
         suffixes = list(map(data_suffix, [path] if path.is_file() else sorted(path.iterdir())))
     except OSError as error:
-        raise SettingError(f"--source: {path} cannot be read: {error.strerror}") from error
+        raise SettingError(f"--source: {source:.200} cannot be read: {error.strerror}") from error
     kinds = {KINDS[suffix] for suffix in suffixes if suffix in KINDS}
     if len(kinds) != 1:
         raise SettingError(
