@@ -123,6 +123,7 @@ def measure_cost(options: CostOptions, note: Note = lambda _: None) -> Cost:
         feed = opened.enter_context(started_feed())
         note("starting the run")
         with _run(folder / "first", replica.url, feed) as run:
+            note("waiting for the archive of the JVM's classes, if this is the machine's first run")
             if not run.await_archive():
                 return _measure(run, feed, replica, options, note)
             note("this machine's first run made an archive of the JVM's classes; starting another")

@@ -1,4 +1,4 @@
-"""A TCP proxy in this process that a drill can cut and stall."""
+"""What a drill does to its processes: a TCP proxy that can be cut and stalled, a full disk, another clock."""
 
 from __future__ import annotations
 

@@ -318,3 +318,32 @@ def test_a_defect_of_a_target_ends_the_run_at_once() -> None:
     with pytest.raises(RuntimeError, match="a defect"):
         measure(target, make_load(ClosedLoop(1), SHORT, 50, seed=1))
     assert target.sent == 1
+
+
+async def test_a_stop_before_the_first_answer_gives_an_empty_run() -> None:
+    stop = asyncio.Event()
+    stop.set()
+    run = await run_load(Scripted(), make_load(Constant(1), SHORT, 3), stop=stop)
+    assert (run.complete, run.records, run.duration_s) == (False, (), 0.0)
+
+
+async def test_progress_is_reported() -> None:
+    seen: list[LoadProgress] = []
+    told = [asyncio.Event(), asyncio.Event()]
+
+    async def wait(request: LoadRequest) -> None:
+        await told[0].wait()
+        if request.index == 0:
+            raise Overloaded("full")
+        if request.index == 1:
+            await told[1].wait()
+
+    def tell(progress: LoadProgress) -> None:
+        seen.append(progress)
+        told[len(seen) > 1].set()
+
+    await run_load(Scripted(wait), make_load(Bursts(), SHORT, 3), on_progress=tell)
+    assert [(one.requests, one.sent, one.ended, one.failed) for one in seen[:2]] == [
+        (3, 3, 0, 0),
+        (3, 3, 2, 1),
+    ]

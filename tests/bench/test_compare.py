@@ -10,14 +10,17 @@ from tests.bench.report.made_runs import SLO, VALID, invalid, made_run, measured
 
 from forebay.bench.compare import (
     BOOTSTRAP,
+    FIGURES,
     WELCH,
     Comparison,
     Difference,
     compare,
+    comparison_document,
 )
 from forebay.bench.metrics import RequestSlo
+from forebay.bench.records import LoadRun
 from forebay.bench.report.document import Report
-from forebay.bench.report.html_compare import difference_row
+from forebay.bench.report.html_compare import comparison_page, difference_row, request_curves
 from forebay.errors import SettingError
 
 
@@ -158,3 +161,46 @@ def test_without_the_requests_the_figures_are_compared_without_intervals() -> No
     found = compare(report(0), bare)
     assert named(found, "TTFT mean").low is None
     assert difference_row(named(found, "TTFT mean"))[4:] == ("–", "")
+
+
+def test_more_is_better_only_where_it_is() -> None:
+    more = Difference("goodput", "share", True, 0.5, 0.9, 0.3, 0.5, BOOTSTRAP)
+    assert more.better
+    assert replace(more, higher_is_better=False).better is False
+    assert replace(more, before=0.0).relative is None
+    assert difference_row(more)[1:4] == ("50 %", "90 %", "+80.0%")
+    assert difference_row(replace(more, before=0.0))[3:5] == ("–", "–")
+
+
+def test_seed_and_nonce_may_differ_and_so_may_the_engine() -> None:
+    found = compare(report(0), report(7, changes=other(engine_version="0.32.0")))
+    assert found.obstacles == ()
+    assert found.changes == (("engine version", "–", "0.32.0"),)
+
+
+def test_what_only_one_has_is_left_out() -> None:
+    found = compare(report(0), report(1, slo=None))
+    assert "goodput" not in [one.name for one in found.loads[0].differences]
+    assert len({figure.name for figure in FIGURES}) == len(FIGURES)
+
+
+def test_the_document_is_complete() -> None:
+    found = compare(report(0), report(1, slower=0.8, changes=other(engine_version="2")))
+    written = comparison_document(found)
+    (load,) = written["loads"]
+    assert (load["load"], load["runs"]) == ("10 requests/s", [1, 1])
+    (ttft,) = (one for one in load["differences"] if one["name"] == "TTFT mean")
+    assert set(ttft) >= {"before", "after", "low", "high", "method", "relative", "beyond_noise", "better"}
+    assert written["changes"] == [{"setting": "engine version", "before": "–", "after": "2"}]
+
+
+def test_the_page_of_a_comparison() -> None:
+    found = comparison_page(compare(report(0), report(1, slower=0.8)), "a.json", "<b>.json", request_curves)
+    assert "A is a.json, B is &lt;b&gt;.json" in found
+    assert found.count('role="img"') == 4
+    assert "circular block bootstrap" in found
+    assert "<script" not in found
+    refused: LoadRun = made_run(requests=300, seed=1)
+    bad = Report("serve", (measured(refused, verdict=invalid("<i>late</i>")),))
+    found = comparison_page(compare(report(0), bad, anyway=True), "a", "b", request_curves)
+    assert "&lt;i&gt;late&lt;/i&gt;" in found

@@ -14,6 +14,7 @@ from forebay.bench.metrics import (
     distribution,
     is_good,
     output_tokens,
+    prompt_tokens,
     request_figures,
     run_figures,
     token_times,
@@ -302,3 +303,37 @@ def test_a_distribution_stays_within_its_samples(values: list[float]) -> None:
     assert found.std <= found.maximum - found.minimum
     told = [found.percentiles[percent] for percent in sorted(found.percentiles)]
     assert told == sorted(told)
+
+
+def test_what_was_not_answered_has_no_figures() -> None:
+    assert request_figures(replace(ONE, error="it broke")) is None
+    assert request_figures(replace(ONE, sent_s=None)) is None
+
+
+def test_prompt_tokens_are_the_servers_or_those_sent() -> None:
+    assert prompt_tokens(replace(ONE, prompt_tokens=15)) == 15
+    assert prompt_tokens(replace(ONE, prompt_tokens=None)) == 12
+    assert prompt_tokens(replace(ONE, prompt_tokens=0)) == 0
+
+
+def test_a_run_of_nothing() -> None:
+    found = run_figures(run_of(duration_s=0.0), RequestSlo(ttft_s=1.0))
+    assert (found.offered, found.requests_per_s, found.goodput) == (0, 0.0, None)
+    assert found.distributions == {}
+
+
+def test_an_unknown_figure_was_not_kept() -> None:
+    assert not is_good(replace(ONE, chunks=()), RequestSlo(ttft_s=100))
+    assert not is_good(record_of(Chunk(2.0), Chunk(3.0)), RequestSlo(tpot_s=100))
+    assert is_good(record_of(Chunk(2.0, 1), output_tokens=1), RequestSlo(tpot_s=0.0))
+
+
+def test_percentiles_need_enough_samples() -> None:
+    few = distribution([float(i) for i in range(99)])
+    enough = distribution([float(i) for i in range(1000)])
+    assert few is not None
+    assert enough is not None
+    assert set(few.percentiles) == {25, 50, 75}
+    assert set(enough.percentiles) == {1, 5, 10, 25, 50, 75, 90, 95, 99}
+    assert enough.percentiles[99] == pytest.approx(989.01)
+    assert distribution([]) is None

@@ -14,10 +14,14 @@ from hypothesis import strategies as st
 
 from forebay.bench.provenance import (
     command_of,
+    file_hash,
     hidden,
     hidden_command,
+    machine,
     provenance,
+    widest,
 )
+from forebay.engine.launch.dtype import read_processor
 from forebay.testing.waiting import wait_until
 
 
@@ -107,3 +111,15 @@ def test_a_word_without_end_is_cut(piece: str) -> None:
 def test_nothing_of_the_environment_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "a-secret-value")
     assert b"a-secret-value" not in orjson.dumps(provenance(command=["run"]))
+
+
+def test_of_a_processor_the_widest_instructions_are_reported() -> None:
+    assert widest(frozenset({"sse2", "avx2", "avx512f", "avx512_bf16"})) == "avx512_bf16"
+    assert widest(frozenset({"sse2", "avx2"})) == "avx2"
+    assert widest(frozenset({"sse2"})) is None
+    assert machine()["instructions"] == widest(read_processor().features)
+
+
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="none"):
+        file_hash(tmp_path / "none")

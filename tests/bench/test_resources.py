@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from forebay.bench import resources
 from forebay.bench.resources import (
     ENDED,
     Gpu,
@@ -20,6 +22,7 @@ from forebay.bench.resources import (
     ProcessResources,
     ProcessUse,
     check_proc,
+    disturbed,
     process_use,
     processor_use,
     used_between,
@@ -198,3 +201,28 @@ def test_what_a_gpu_does_not_tell_is_left_out() -> None:
     gpu = NvmlGpu(Nvml(), object(), "580")
     assert (gpu.name, gpu.driver) == ("NVIDIA H100", "580")
     assert gpu.read() == {"busy": 0.25, "memory_mb": 2.0}
+
+
+def test_the_time_of_the_machine_continues() -> None:
+    before = processor_use()
+    begin_s = time.process_time()
+    while time.process_time() - begin_s < WORK_S:
+        pass
+    wait_until(lambda: processor_use().all_s - before.all_s >= WORK_S * 0.5)
+
+
+def test_cores_that_may_not_be_used_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "usable_cores", lambda: ())
+    assert processor_use().all_s == 0
+
+
+def test_a_tenth_is_allowed() -> None:
+    assert disturbed(0.1 * 4, 4) is None
+    assert disturbed(0.1 * 4 + 0.01, 4) is not None
+
+
+@linux
+def test_a_process_that_has_ended_is_left_out() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert ProcessResources({"gone": process.pid})() == {}

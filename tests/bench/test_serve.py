@@ -16,7 +16,10 @@ from forebay.bench.load.workloads import (
     SessionWorkload,
     TracePrompts,
 )
+from forebay.bench.sampling import fetch_version
 from forebay.bench.serve import LoadOptions, TargetOptions, run_provenance, run_sources, serve_runs
+from forebay.bench.targets.openai import OpenAiTarget
+from forebay.bench.targets.others import TgiTarget, TritonTarget
 from forebay.errors import SettingError
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
@@ -167,3 +170,27 @@ def test_samples_and_provenance_of_a_run(monkeypatch) -> None:  # type: ignore[n
         assert run.provenance["model"] == "fake"
         assert run.provenance["command"] == "forebay bench serve --header '[hidden]'"
         assert "the-key" not in str(run)
+
+
+URL = "http://127.0.0.1:8100"
+
+
+def test_targets() -> None:
+    assert isinstance(TargetOptions(url=URL).target(), OpenAiTarget)
+    chat = TargetOptions(url=URL, protocol="chat").target()
+    assert chat.name == f"{URL}/v1/chat/completions"
+    assert isinstance(TargetOptions(url=URL, protocol="tgi").target(), TgiTarget)
+    triton = TargetOptions(url=URL, protocol="triton-trtllm", model="ensemble").target()
+    assert isinstance(triton, TritonTarget)
+    assert triton.model == "ensemble"
+    with pytest.raises(SettingError, match="name the model"):
+        TargetOptions(url=URL, protocol="triton").target()
+    with pytest.raises(SettingError, match="takes no further fields"):
+        TargetOptions(url=URL, protocol="tgi", extra={"a": 1}).target()
+    assert "sk-" not in repr(TargetOptions(url=URL, api_key="sk-secret"))
+
+
+def test_an_engine_that_reports_no_version() -> None:
+    with ReplicaThread(ReplicaScript(absent=("/version",))) as replica:
+        assert fetch_version(replica.url) is None
+    assert fetch_version("http://127.0.0.1:9") is None

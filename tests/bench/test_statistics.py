@@ -129,3 +129,33 @@ def test_as_many_intervals_hold_the_truth_as_are_claimed(alike: float) -> None:
 def test_many_samples_are_drawn_in_parts() -> None:
     low, high = bootstrap_difference(draws(0, 30_000, 0), draws(0.5, 30_000, 1), 99)
     assert 0.3 < low < 0.5 < high < 0.7
+
+
+@pytest.mark.parametrize(("confidence", "freedom"), [(0, 3), (1, 3), (1.5, 3), (0.95, 0)])
+def test_there_is_no_t_of_nothing(confidence: float, freedom: int) -> None:
+    with pytest.raises(ValueError, match="degrees of freedom"):
+        student_t(confidence, freedom)
+
+
+def test_one_repeat_shows_nothing_of_the_next() -> None:
+    assert mean_interval([3.0]) is None
+    assert difference_interval([3.0], [1.0, 2.0]) is None
+    assert difference_interval([1.0, 2.0], [3.0]) is None
+
+
+def test_repeats_that_are_all_the_same_leave_no_doubt() -> None:
+    found = difference_interval([2.0, 2.0], [3.0, 3.0])
+    assert found is not None
+    assert (found.low, found.mean, found.high) == (1.0, 1.0, 1.0)
+
+
+def test_the_same_seed_gives_the_same_interval() -> None:
+    a, b = draws(10, 200, 0), draws(11, 200, 1)
+    assert bootstrap_difference(a, b, None) == bootstrap_difference(a, b, None)
+    assert bootstrap_difference(a, b, None) != bootstrap_difference(a, b, None, seed=1)
+
+
+def test_of_the_same_there_is_none() -> None:
+    low, high = bootstrap_difference([3.0] * 50, [3.0] * 20, 50)
+    assert (low, high) == (0.0, 0.0)
+    assert bootstrap_difference([1.0], [4.0], None) == (3.0, 3.0)

@@ -360,3 +360,22 @@ def test_a_server_that_falls_behind_is_found(seed: int) -> None:
 def test_a_queue_that_fills_is_not_one_that_grows() -> None:
     # All in flight at once for the whole run: too short to judge.
     assert judge(run_of([record_at(i, i / 10, service_s=30.0) for i in range(100)])).valid
+
+
+def test_an_error_is_reported_in_few_words() -> None:
+    (reason,) = judge(run_of(changed(constant(), lambda i: i < 3, error="x" * 5000))).reasons
+    assert len(reason) < 300
+
+
+def test_the_schedule_delay_is_always_reported() -> None:
+    few, many = judge(run_of(constant(40))), judge(GOOD["poisson"])
+    assert (few.schedule_delay_p99_s, few.schedule_delay_max_s) == (None, pytest.approx(0.0005))
+    assert few.notes == ("schedule delay: at most 0.5 ms; a p99 needs 1,000 requests, and 40 were sent",)
+    assert many.schedule_delay_p99_s == pytest.approx(0.0005)
+    assert many.notes == ("schedule delay: p99 0.5 ms, at most 0.5 ms",)
+
+
+def test_turns_of_a_session_come_when_they_can() -> None:
+    # Each turn waits for the answer before it, so the rate is that of the answers.
+    turns = [replace(record_at(i, i * 1.2), session="a") for i in range(100)]
+    assert judge(run_of(turns)).valid

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
-from benchmarks.cost import PARTS, CostOptions, LoadCost, measure_cost, part_of
+from benchmarks.cli.overhead import show_cost
+from benchmarks.cost import PARTS, Cost, CostOptions, LoadCost, cost_document, measure_cost, part_of
+from rich.console import Console
 
 from benchmarks import cost
 from forebay.bench.resources import ProcessUse
@@ -107,3 +112,21 @@ def test_a_run_is_measured(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert min(busy.memory_mb.values()) > 10
     assert "forebay-calls" in busy.threads["jvm"]
     assert said[0] == "starting the run"
+
+
+def test_the_document_and_the_table_show_the_same() -> None:
+    whole = Cost("A processor", 2, 5.25, (found(0.0, 0), found(), found(math.inf, 20_000)))
+    document = cost_document(whole)
+    json.dumps(document, allow_nan=False)
+    assert [load["rate_per_s"] for load in document["loads"]] == [0.0, 100.0, None]
+    assert [load["ms_per_event"] for load in document["loads"]] == [None, 3.75, 0.1875]
+    assert [load["events_per_s"] for load in document["loads"]] == [0.0, 100.0, 2000.0]
+    assert [load["cores"] for load in document["loads"]] == [0.375] * 3
+    shown = StringIO()
+    show_cost(whole, Console(file=shown, width=120))
+    lines = {line.split("  ")[0].strip(): line.split() for line in shown.getvalue().splitlines()}
+    assert lines["all of Forebay"][-5:] == ["37.50%", "3.75", "ms", "0.19", "ms"]
+    assert lines["operator"][-5:] == ["20.00%", "2.00", "ms", "0.10", "ms"]
+    assert lines["outside: scripted engine"][-3:-1] == ["ms", "0.20"]
+    assert lines["memory: all"][-2:] == ["250", "MB"]
+    assert "5.2 s" in shown.getvalue()

@@ -88,3 +88,20 @@ async def rest() -> None:
     """Run other tasks until all are idle."""
     for _ in range(50):
         await asyncio.sleep(0)
+
+
+def test_a_new_rate_begins_again() -> None:
+    time = Time()
+    pace = Pace(time)
+    pace.set(100.0)
+    assert pace.take() == 1
+    time.now_s += 10
+    assert pace.wait_s() == 0.0
+    pace.set(1.0)
+    assert pace.take() == 1, "what was due before is forgotten"
+    assert pace.wait_s() == 1.0
+    pace.set(math.inf)
+    assert pace.take() > 1
+    assert pace.wait_s() == 0.0
+    pace.set(0.0)
+    assert (pace.take(), pace.wait_s()) == (0, None)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 from benchmarks.gateway import Answer, GatewayOptions, UsersOptions, measure_gateway, measure_users, report
-from benchmarks.hostile import Rounds, measure_hostile
+from benchmarks.hostile import WAYS, Rounds, measure_hostile
 from benchmarks.hostile import report as hostile_report
 
 from forebay.errors import LaunchError
+from forebay.testing.script import FAULTS
 
 
 def test_both_ways_in_one_run() -> None:
@@ -64,3 +65,21 @@ def test_an_answer_that_others_lose_decides() -> None:
     seen["cut"]["attacked"][2][7] = Answer(503, 1.0, 1.0)
     found = hostile_report(GatewayOptions(), seen)
     assert (found["ways"]["cut"]["lost"], found["passed"]) == (1, False)
+
+
+def test_the_ratio_decides() -> None:
+    found = hostile_report(GatewayOptions(), rounds(1.05))
+    assert found["ways"]["cut"]["p99_ratio"] == pytest.approx(1.05)
+    assert found["passed"]
+    assert not hostile_report(GatewayOptions(), rounds(1.2))["passed"]
+
+
+def test_one_disturbed_round_does_not_decide() -> None:
+    seen = rounds(1.0)
+    seen["cut"]["attacked"][1] = [Answer(200, 1.0, 5000.0)] * 100
+    assert hostile_report(GatewayOptions(), seen)["ways"]["cut"]["p99_ratio"] == 1.0
+
+
+def test_every_fault_of_a_prompt_is_a_way_to_be_hostile() -> None:
+    sent = b"".join(request for way in WAYS.values() for request in way.requests).decode("latin-1")
+    assert [fault for fault in FAULTS if f"((fault:{fault}))" not in sent] == []

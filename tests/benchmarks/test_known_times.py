@@ -8,7 +8,9 @@ from benchmarks.known_times import (
     PROMPT_TOKENS,
     Case,
     CaseFound,
+    Measure,
     compare,
+    is_right,
     load_of,
     run_case,
     target_of,
@@ -91,3 +93,13 @@ def test_what_is_right_and_what_is_not() -> None:
     assert not late.right
     wrong = {each.name for each in late.measures if not each.right}
     assert wrong == {"service_ttft", "tpot", "itl_mean", "chunk_gap", "token_gap"}
+
+
+@pytest.mark.parametrize(
+    ("found", "true", "right"),
+    [(0.1009, 0.1, True), (0.1011, 0.1, False), (2.019, 2.0, True), (2.03, 2.0, False), (0.0, 0.0, True)],
+)
+def test_a_hundredth_or_a_millisecond(found: float, true: float, right: bool) -> None:
+    assert is_right(found, true) == right
+    assert Measure("ttft", found, true, true, true, 0.0).right == right
+    assert Measure("ttft", true, true, found, true, 0.0).right == right

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from benchmarks.kubernetes.burst import BurstReport
+from benchmarks.kubernetes.container import Image, Probe, command_of, mapped, mounts, scripted_burst
 from benchmarks.kubernetes.measure import MISSING, isolated, measure_kubernetes
 from benchmarks.kubernetes.plane import MISSING as NO_PLANE
 from benchmarks.kubernetes.plane import kubernetes_home
@@ -15,6 +16,7 @@ from benchmarks.kubernetes.restarts import RestartReport
 from benchmarks.kubernetes.seen import ReplicaSeen, Seen, levels, summary
 
 from forebay.deploy.kubernetes.deployment import IN_FLIGHT, PENDING, REPLICAS, WANTED
+from forebay.errors import SettingError
 
 
 def vllm(running: float, done: float) -> str:
@@ -146,3 +148,42 @@ def test_a_burst_takes_a_deployment_of_scripted_replicas_up_and_down(tmp_path: P
     assert restarts["restarts"] >= 2
     assert restarts["expired"]
     assert restarts["held"]
+
+
+def test_the_stream_is_steady_and_has_one_burst() -> None:
+    options = replace(scripted_burst(), rate=2.0, burst=10, quiet_s=3.0, burst_s=1.0)
+    whole = options.due_s(0.0, 10.0)
+    assert len(whole) == 30
+    assert whole == sorted(whole)
+    assert [*options.due_s(0.0, 3.3), *options.due_s(3.3, 7.0), *options.due_s(7.0, 10.0)] == whole
+
+
+CONTAINER = {
+    "image": "x",
+    "args": ["serve", "--dir=/data", "/database", "$(POD)", "$(NONE)"],
+    "env": [
+        {"name": "HOME", "value": "/data/home"},
+        {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+    ],
+    "ports": [{"name": "http", "containerPort": 8000}],
+    "readinessProbe": {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 5},
+    "lifecycle": {"preStop": {"exec": {"command": ["python3", "/data/drain.py"]}}},
+    "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+}
+
+
+def test_a_container_becomes_a_process() -> None:
+    spec = {"containers": [CONTAINER]}
+    mounted = mounts(spec, Path("/pods/a"))
+    # A program of this machine, which is outside of the volumes.
+    image = Image(entrypoint=("/data/program",), programs=Path("/programs"))
+    command = command_of(spec, image, {"metadata.name": "a"}, {"PATH": "/bin"}, mounted)
+    assert command.words == ("/data/program", "serve", "--dir=/pods/a/data", "/database", "a", "$(NONE)")
+    assert command.environment == {"PATH": "/programs:/bin", "HOME": "/pods/a/data/home", "POD": "a"}
+    assert command.before_stop == ("python3", "/pods/a/data/drain.py")
+    assert Probe.parse(CONTAINER, "readinessProbe") == Probe(8000, "/health", 5, 3, 1)
+    assert Probe.parse(CONTAINER, "startupProbe") is None
+    assert mapped("file:///data", mounted) == "file:///data"
+    secret = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+    with pytest.raises(SettingError, match="KEY: this node has no"):
+        command_of({"containers": [{**CONTAINER, "env": [secret]}]}, image, {}, {"PATH": ""}, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,16 +11,19 @@ from typing import Any
 import pytest
 from benchmarks.engine_settings import (
     IN_FLIGHT,
+    SETTINGS,
+    launch_of,
     measure_settings,
     written_per_second,
 )
-from benchmarks.overhead import OverheadOptions, measure_overhead
+from benchmarks.overhead import OverheadOptions, measure_overhead, memory_growth, run_worker
 from benchmarks.pipeline_start import PipelineStartOptions, measure_pipeline_start
 from benchmarks.workload import Workload
 
 from benchmarks import engine_settings
 from benchmarks import overhead as module
 from forebay.engine.launch.progress import Silent
+from forebay.engine.launch.spec import ReplicaSpec, vllm_launch
 from forebay.settings import load_settings
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
@@ -77,3 +81,39 @@ def test_the_local_engine_is_measured() -> None:
     (found,) = measure_settings(["local"], load_settings(), seconds=1.0, progress=Silent())
     assert found.name == "local"
     assert min(found.idle_tokens_per_s, found.busy_tokens_per_s) > 0
+
+
+def test_a_setting_changes_what_it_says_and_nothing_else() -> None:
+    base = vllm_launch(Path("python"), ReplicaSpec("m", "m"), port=1, cores=(0, 1), threads=2)
+    assert launch_of(SETTINGS["local"], base) == base
+    vllm = launch_of(SETTINGS["vllm"], base)
+    assert vllm.environment["VLLM_CPU_OMP_THREADS_BIND"] == "0,1"
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in vllm.environment
+    assert base.environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert launch_of(SETTINGS["passive"], base).environment["OMP_WAIT_POLICY"] == "passive"
+    assert launch_of(SETTINGS["spin-200"], base).environment["KMP_BLOCKTIME"] == "200"
+    assert launch_of(SETTINGS["nice-10"], base).command == ("nice", "-n", "10", *base.command)
+
+
+LOAD = Workload(events=3, rate_per_s=None, capacity=2, url="http://engine")
+
+
+def worker(monkeypatch: pytest.MonkeyPatch, *, stdout: str = "", stderr: str = "", status: int = 0) -> None:
+    done = SimpleNamespace(returncode=status, stdout=stdout, stderr=stderr)
+    monkeypatch.setattr(subprocess, "run", lambda *arguments, **more: done)
+
+
+def test_a_worker_reports_in_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker(monkeypatch, stdout='a log line\n{"answered": 3}\n')
+    assert run_worker("forebay", LOAD) == {"answered": 3}
+
+
+def test_growth_is_counted_from_the_warm_up() -> None:
+    samples = [
+        {"results": 1000.0 * i, "jvm_mb": 900.0 if i < 20 else 500.0 + i, "python_mb": 0.0} for i in range(41)
+    ]
+    report = memory_growth(samples)
+    assert report["samples"] == 21
+    assert report["jvm_mb"] == {"before": 522.0, "after": 538.0, "growth": round(538 / 522 - 1, 4)}
+    assert report["python_mb"]["growth"] == 0.0
+    assert memory_growth(samples[:25]) == {"samples": 5}

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import orjson
-from benchmarks.places import Behind
+import pytest
+from benchmarks.places import Behind, place, write_events
 from hypothesis import given
 from hypothesis import strategies as st
+
+from forebay.errors import SettingError
+from forebay.settings import Settings
 
 
 def line(number: int) -> bytes:
@@ -45,3 +51,14 @@ def test_it_counts_like_one_who_counts_all(script: list[int | tuple[int, ...]]) 
             missing = sum(p + 3 * at not in answered for p, offset in enumerate(step) for at in range(offset))
             worst = max(worst, missing)
     assert behind.worst == worst
+
+
+def test_events_are_numbered_lines(tmp_path: Path) -> None:
+    write_events(tmp_path / "events.jsonl", [{"n": n} for n in range(3)])
+    assert (tmp_path / "events.jsonl").read_bytes() == b'{"n":0}\n{"n":1}\n{"n":2}\n'
+
+
+def test_a_kafka_to_kill_must_be_named(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, python=Path())
+    with pytest.raises(SettingError, match="FOREBAY_KAFKA_HOME"), place("kafka", tmp_path, settings):
+        pass

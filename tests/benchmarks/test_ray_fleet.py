@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from benchmarks.evaluation import routing as page
 from benchmarks.ray_fleet.client import MODEL, Answer, Order, PrefixLoad, over_fleet, over_http
 from benchmarks.ray_fleet.measure import (
     DIRECT,
@@ -121,3 +122,40 @@ def test_a_report_shows_which_targets_are_missed(given: dict[str, Any], missed: 
         {"hit_share": given.get("cached", 80) / 100, "goodput": 1.0, "ttft_ms_p50": 45.0}
     ]
     assert json.loads(json.dumps(found)) == found
+
+
+def test_a_load_follows_from_its_seed_and_a_nonce_changes_its_texts_alone() -> None:
+    same, other = replace(LOAD), replace(LOAD, nonce="b")
+    assert [same.texts(index) for index in range(12)] == [LOAD.texts(index) for index in range(12)]
+    assert (other.due_s, other.group_of) == (LOAD.due_s, LOAD.group_of)
+    first = LOAD.group_of[0]
+    (shared, own), others = LOAD.texts(0), [n for n in range(1, 12) if LOAD.group_of[n] == first]
+    assert (len(shared), len(own)) == (4096, 512)
+    assert {LOAD.texts(index)[0] for index in others} == {shared}
+    assert own not in {LOAD.texts(index)[1] for index in others}
+    assert other.texts(0)[0][:20] != shared[:20]
+    assert Order.from_json(Order(LOAD, ("http://a",), True).to_json()) == Order(LOAD, ("http://a",), True)
+
+
+def test_a_group_that_keeps_its_replica_is_cached_after_one_request() -> None:
+    with ReplicaThread(SCRIPT) as one, ReplicaThread(SCRIPT) as other:
+        seen = drive(Order(LOAD, (one.url, other.url), by_group=True))
+        reports = [one.report(), other.report()]
+    assert all(answer.whole and answer.calls == 1 for answer in seen)
+    hits = [answer.cached_tokens * 4 // 4096 for answer in seen]
+    assert hits.count(0) == 2, "each group's first request"
+    assert set(hits) == {0, 1}
+    by_group = [{f"a-{n}" for n, group in enumerate(LOAD.group_of) if group == each} for each in (0, 1)]
+    assert [set(found.calls) for found in reports] == by_group
+
+
+def test_the_page_marks_what_is_missed_and_leaves_out_what_is_not_known() -> None:
+    found = document(cached=77)
+    kept = [line.split("|")[-2].strip() for line in page.targets_table(found).splitlines()[2:]]
+    assert kept == ["**no**", "yes", "yes", "yes", "yes"]
+    assert "| hit share, compared with our gateway's | at least −3% | −3.7% |" in page.targets_table(found)
+    assert page.rounds_table(found).count("\n") == 2, "one round differs from none"
+    assert "| 10 | 0 | 77.0% | 100.0% | 45.0 ms | – |" in page.ways_table(found)
+    assert "hit share −3.7%, goodput +0.0%. 5.0 ms more" in page.finding(found)
+    found["killed"]["pipeline"] = {**found["killed"]["gateway"], "broken": None}
+    assert "| a pipeline's client | 10 | 4 | – | 0 | 0.1 s | 4 s |" in page.kills_table(found)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from benchmarks.killable import TURNS, plan
+from benchmarks.killable import AFTER_S, DOWN_S, MAX_RESULTS, TURNS, WITH_BROKER, plan
 from benchmarks.recovery import Killed, Recovery, Run, await_archive
 from benchmarks.tally import SinkWatch, Tally, compare
 from hypothesis import given
@@ -213,3 +213,25 @@ def test_what_was_written_before_a_kill_is_no_result_after_it(tmp_path: Path) ->
     assert not watch.written_after(1000, retried=True)
     commit("part-a-3.jsonl", result(2, attempts=2) + b"\n", 1001)
     assert watch.written_after(1000, retried=True)
+
+
+def test_no_kill_gives_no_times() -> None:
+    found = recovery(Run(1, (), EXACT, starts=1, seconds=6.0))
+    assert found.document()["next_result_s"] == {"by_kind": {}}
+
+
+def test_the_same_seed_gives_the_same_kills_and_another_seed_others() -> None:
+    assert plan(20, 1) == plan(20, 1)
+    assert plan(20, 1) != plan(20, 2)
+
+
+def test_kinds_come_by_turns() -> None:
+    assert [kill.kind for kill in plan(7, 3)] == list(TURNS * 2)[:7]
+    assert {kill.kind for kill in plan(20, 3, broker=True)} == {*WITH_BROKER} == {*TURNS, "broker"}
+
+
+def test_moments_are_within_their_bounds() -> None:
+    for kill in plan(200, 7):
+        assert 1 <= kill.after_results <= MAX_RESULTS
+        assert AFTER_S[0] <= kill.after_s <= AFTER_S[1]
+        assert DOWN_S[0] <= kill.down_s <= DOWN_S[1]

@@ -6,13 +6,17 @@ import asyncio
 from contextlib import ExitStack
 from dataclasses import replace
 
+import orjson
 import pytest
 from benchmarks.overload import CONSTANTS, measure_overload, overload_arrivals
 from benchmarks.routing import (
+    SIZES,
     EnginesOptions,
     RoutingReport,
     measure_engines,
     measure_routing,
+    passed,
+    requests_of,
 )
 
 from forebay.planning.simulate import Scenario
@@ -89,3 +93,36 @@ def test_policies_are_measured_side_by_side() -> None:
     assert 0 < mine["hit_share"] <= 0.8
     assert 0 < mine["ttft_p50_s"] <= mine["ttft_p99_s"]
     assert report["comparison"].keys() == {"round_robin"}
+
+
+def test_groups_share_a_prefix_that_no_other_run_has() -> None:
+    options = replace(QUICK, prefix_words=100)
+    first, again, other = (requests_of(name, "m", options) for name in ("a", "a", "b"))
+    assert first == again
+    prompts = [request.prompt or "" for request in first]
+    assert len(set(prompts)) == 20
+    assert len({prompt[:500] for prompt in prompts}) == 4
+    assert not {prompt[:500] for prompt in prompts} & {(request.prompt or "")[:500] for request in other}
+
+
+@pytest.mark.parametrize(
+    ("ttft", "throughput", "is_passed"), [(0.5, 1.3, True), (0.51, 2.0, False), (0.1, 1.29, False)]
+)
+def test_what_is_promised(ttft: float, throughput: float, is_passed: bool) -> None:
+    beside = {"ttft_p50_ratio": ttft, "throughput_ratio": throughput}
+    assert passed({"comparison": {"round_robin": beside}}) is is_passed
+    assert passed({"comparison": {"random": beside}})
+
+
+def test_a_report_has_every_figure_per_policy_and_load() -> None:
+    document = orjson.loads(orjson.dumps(report().document()))
+    assert document["loads"] == [0.5, 0.9]
+    assert list(document["policies"]) == ["round_robin", "expected_ttft"]
+    for found in document["policies"].values():
+        assert [one["load"] for one in found] == [0.5, 0.9]
+        for one in found:
+            assert {"goodput", "ttft_mean_s", "ttft_p99_s", "hit_share", "imbalance"} <= one.keys()
+            assert 0 <= one["goodput"] <= 1
+            assert 0 <= one["hit_share"] < 1
+    assert set(document["decision_us"]) == {str(size) for size in SIZES}
+    assert [entry["load"] for entry in document["comparison"]] == [0.5, 0.9]

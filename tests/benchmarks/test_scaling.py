@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.scaling import BurstOptions, BurstReport, measure_scaling
+from benchmarks.scaling import BurstOptions, BurstReport, levels_of, measure_scaling
 
 from forebay.engine.launch import LocalPlaces, ReplicaRegistry, Replicas
 from forebay.engine.launch.spec import EngineLaunch
@@ -79,3 +79,8 @@ def test_a_burst_on_scripted_replicas_is_answered_and_leaves_none(tmp_path: Path
     assert found.levels[0] == found.levels[-1] == 0
     assert max(found.levels) >= 1
     assert max(line["waiting"] for line in found.course) > 0
+
+
+def test_levels_are_reported_as_often_as_they_are_come_to() -> None:
+    assert levels_of(course(0, 0, 1, 1, 2, 2, 1, 0, 0)) == [0, 1, 2, 1, 0]
+    assert levels_of([]) == []

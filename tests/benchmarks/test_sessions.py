@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.conversations import expected_answers, messages
+from benchmarks.conversations import expected_answers, messages, rendered_again
 from benchmarks.killable import KillableEngine
 from benchmarks.sessions import hit_share, judged
 from benchmarks.workloads import SUBJECTS, SessionsJob
@@ -77,3 +77,21 @@ def test_a_recovery_run_of_sessions_folds_and_reports_a_misplaced_turn() -> None
     assert not right(41, answers[81])
     # Topics deal events out by their number modulo 4; those of a key stay together.
     assert all(len({e["n"] % 4 for e in events if e["user"] == user}) == 1 for user in ("user-0", "user-39"))
+
+
+def test_same_seed_same_conversations() -> None:
+    assert list(messages(12, 3, seed=4)) == EVENTS
+    assert list(messages(12, 3, seed=5)) != EVENTS
+    assert [event["user"] for event in EVENTS[:4]] == ["user-0", "user-1", "user-2", "user-0"]
+
+
+def test_right_rows_are_right_in_any_order() -> None:
+    figures = judged(EVENTS, reversed(rows()), expected_answers(EVENTS, SETTINGS))
+    assert [figures[name] for name in ("lost", "doubled", "disorder", "wrong")] == [0, 0, 0, 0]
+    assert figures["prompt_tokens"] == 1200
+
+
+def test_the_baseline_changes_its_beginning_each_time() -> None:
+    first, second = (rendered_again(f"It is {n}.", [("q", "a")], "r")[0].content for n in (1, 2))
+    assert first[:7] != second[:7]
+    assert first.endswith("User: q\nAssistant: a\nUser: r\nAssistant:")

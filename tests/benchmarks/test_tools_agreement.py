@@ -16,6 +16,7 @@ from benchmarks.tools_agreement import (
     compare,
     document,
     forebay_bench,
+    measure_agreement,
     read_aiperf,
     read_guidellm,
     read_vllm,
@@ -105,3 +106,25 @@ def test_our_own_turn_is_measured_and_must_be_valid(tmp_path: Path) -> None:
         assert found.ttft_ms >= 2
         with pytest.raises(LaunchError, match="our own run is INVALID"):
             forebay_bench(SHAPE, server, 0, tmp_path)
+
+
+def test_each_turn_begins_with_another_tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    order: list[tuple[str, int]] = []
+
+    def tool(name: str):  # type: ignore[no-untyped-def]
+        def run(shape: Shape, server: Server, seed: int, folder: Path) -> ToolFigures:
+            order.append((name, seed))
+            return SAME
+
+        return run
+
+    monkeypatch.setattr("benchmarks.tools_agreement.forebay_bench", tool(OURS))
+    server = Server("http://127.0.0.1:9", MODEL, tmp_path)
+    found = measure_agreement({"a": tool("a"), "b": tool("b")}, server, SHAPE, turns=3, seed=7)
+    assert order == [
+        (OURS, 10),
+        *[(OURS, 7), ("a", 7), ("b", 7)],
+        *[("a", 8), ("b", 8), (OURS, 8)],
+        *[("b", 9), (OURS, 9), ("a", 9)],
+    ]
+    assert found["passed"]

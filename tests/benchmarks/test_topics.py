@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from benchmarks.clusterings import adjusted_rand, mutual_information
 from benchmarks.topics import Labelled, followed, leader_clusters, measure_topics, read_labelled
+from hypothesis import given
+from hypothesis import strategies as st
 
 from forebay.apps.topics.embedding import find_embedding_model
 from forebay.apps.topics.minilm import MiniLM
@@ -100,3 +102,22 @@ def test_real_news_are_clustered_better_than_by_leaders() -> None:
     assert report["nmi"] > leader["nmi"] + 0.01
     assert report["ari"] > leader["ari"] + 0.02
     assert report["clusters"] <= 1.5 * report["gold"]
+
+
+pairs = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=40)
+
+
+@given(pairs)
+def test_names_do_not_matter_and_nothing_is_above_1(both: list[tuple[int, int]]) -> None:
+    gold, found = [a for a, _ in both], [b for _, b in both]
+    for measure in (mutual_information, adjusted_rand):
+        value = measure(gold, found)
+        assert value <= 1 + 1e-9
+        assert measure(found, gold) == pytest.approx(value)
+        assert measure([5 - a for a in gold], found) == pytest.approx(value)
+        assert measure(gold, gold) == pytest.approx(1)
+
+
+def test_one_cluster_has_no_agreement() -> None:
+    assert mutual_information([0, 0, 1, 1], [0, 0, 0, 0]) == 0
+    assert adjusted_rand([0, 0, 1, 1], [0, 0, 0, 0]) == 0

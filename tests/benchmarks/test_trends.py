@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 from benchmarks.bursts import BurstPlan, PlantedBurst
 from benchmarks.trends import (
+    FightEvent,
     Sighting,
+    Span,
     hits,
     measure_fight,
     measure_trends,
+    memory,
+    read_posts,
+    scored,
+    sightings,
     zscore_sightings,
 )
 
 from benchmarks import trends as module
-from forebay.apps.trends.values import TrendSettings
+from forebay.apps.trends.values import TrendEvent, TrendSettings
+from forebay.errors import SettingError
 
 STORM = PlantedBurst(("storm", "#storm1"), 100.0, 300.0, "step", 5.0, 1.0, 4.0)
 GOAL = PlantedBurst(("goal", "goal keeper"), 150.0, 250.0, "hill", 8.0, 1.0, 7.0)
@@ -83,3 +91,47 @@ def test_the_fight_is_found_better_than_by_the_baselines() -> None:
         assert found["precision"] > baseline["precision"] + 0.1
     names = {trend["name"] for trend in found["trends"]}
     assert {"50-0", "round 9", "hammer fist", "octagon"} <= names
+
+
+def test_a_second_trend_of_an_event_is_wrong() -> None:
+    events = [FightEvent("a storm", Span(frozenset({"storm"}), 100.0, 200.0))]
+    seen = [Sighting(frozenset({"storm"}), at, at) for at in (80.0, 110.0, 150.0)]
+    found = scored(events, seen)
+    assert (found["precision"], found["recall"], found["delay_s_p50"]) == (1 / 3, 1.0, 10.0)
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"text": "no time"}\n')
+    with pytest.raises(SettingError, match="expected JSON lines with created_at and text"):
+        read_posts(tmp_path / "x.jsonl")
+
+
+def test_nothing_seen_is_nothing_right() -> None:
+    assert hits([STORM], [])["precision"] == 0
+
+
+def event(kind: str, trend: int, term: str, at: float, into: int | None = None) -> TrendEvent:
+    return TrendEvent(kind, trend, term, (term,), int(at * 1000), 0, 0, 1.0, 0.1, 20.0, into)  # type: ignore[arg-type]
+
+
+def test_merged_trends_are_one_sighting() -> None:
+    events = [
+        event("born", 0, "a", 10),
+        event("born", 1, "b", 8),
+        event("merged", 1, "b", 20, 0),
+        event("ended", 0, "a", 60),
+    ]
+    (one,) = sightings(events)
+    assert (one.terms, one.said_s) == ({"a", "b"}, 8)
+
+
+def test_a_return_is_a_sighting_of_its_own() -> None:
+    again = event("returned", 0, "a", 90)
+    events = [event("born", 0, "a", 10), event("ended", 0, "a", 60), dataclasses.replace(again, rises=2)]
+    assert [one.said_s for one in sightings(events)] == [10, 90]
+
+
+def test_memory_is_that_of_the_sketch() -> None:
+    found = memory(TrendSettings(width_bits=15), 200_000)
+    assert found["distinct_terms"] == 200_000
+    assert 1.5 < found["state_mib"] < 64

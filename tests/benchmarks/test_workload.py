@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.workload import Checkpoint, Seen, Workload, figures, quantile
+from benchmarks.workload import Checkpoint, Seen, Workload, figures, quantile, schedule
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,3 +67,29 @@ def test_a_quantile_is_the_smallest_value_that_the_share_does_not_exceed(
     assert below * 100 >= share * len(ordered)
     smaller = [value for value in ordered if value < found]
     assert not smaller or len(smaller) * 100 < share * len(ordered) + 1
+
+
+@given(st.integers(0, 10**9), st.floats(0, 1e9), st.floats(0, 1e9), st.floats(0, 1e3), st.integers(0, 10**6))
+def test_a_line_holds_what_was_seen(
+    index: int, sent: float, arrived: float, called: float, tokens: int
+) -> None:
+    seen = Seen(index, sent, arrived, called, tokens)
+    assert Seen.parse(seen.line()) == seen
+
+
+def test_the_margins_are_not_counted() -> None:
+    slow_ends = [at_rate(i, added_s=9.0 if i < 15 or i >= 85 else 0.001) for i in range(100)]
+    assert figures(load(100, 10.0, margin=0.15), slow_ends).added_ms_p99 == pytest.approx(1.0, abs=1e-6)
+    assert figures(load(100, 10.0), slow_ends).added_ms_p99 == pytest.approx(9000.0, abs=1e-6)
+
+
+def test_too_few_events_give_no_figures() -> None:
+    found = figures(load(100, 10.0), [at_rate(1)])
+    assert (found.events_per_s, found.answered, found.added_ms) == (0.0, 1, ())
+
+
+def test_the_schedule_starts_where_it_fits_the_earliest_event() -> None:
+    seen = [at_rate(3, late_s=2.0), at_rate(4), at_rate(5, late_s=1.0)]
+    due_s = schedule(load(6, 10.0), seen)
+    assert due_s(seen[0]) == pytest.approx(100.3)
+    assert due_s(seen[1]) == pytest.approx(seen[1].sent_s)

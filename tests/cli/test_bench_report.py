@@ -10,7 +10,7 @@ import pytest
 from tests.bench.report.made_runs import VALID, invalid, made_run, measured
 from typer.testing import CliRunner, Result
 
-from forebay.bench.report.document import Report, write_report
+from forebay.bench.report.document import Report, requests_path, write_report
 from forebay.cli import application
 from forebay.errors import SettingError
 
@@ -124,3 +124,20 @@ def test_a_comparison_as_document_and_page(forebay: Forebay) -> None:
     assert ok(forebay("compare", "a.json", "b.json", "--html", "c.html", "--json", "c.json")).stdout != ""
     assert orjson.loads(Path("c.json").read_bytes()) == found
     assert "Comparison" in Path("c.html").read_text()
+
+
+def test_a_form_needs_the_requests(forebay: Forebay) -> None:
+    requests_path(Path("a.json")).unlink()
+    assert "the file with the requests of a.json is missing" in str(
+        forebay("report", "a.json", "--format", "br").exception
+    )
+
+
+def test_what_is_compared_all_the_same_is_reported(forebay: Forebay) -> None:
+    result = ok(forebay("compare", "a.json", "bad.json", "--anyway"))
+    assert "not comparable: 10 requests/s, B: INVALID: late" in result.stderr
+
+
+def test_a_page(forebay: Forebay) -> None:
+    assert ok(forebay("report", "a.json", "--html", "a.html")).stdout == ""
+    assert Path("a.html").read_text().startswith("<!DOCTYPE html>")

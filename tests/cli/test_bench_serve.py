@@ -244,3 +244,19 @@ def test_the_report_has_samples_and_where_figures_come_from(
     assert run["provenance"]["machine"]["cores"] >= 1
     names = {name for sample in run["samples"] for name in sample["values"]}
     assert {"running", "waiting", "generation_tokens", "client_memory_mb"} <= names
+
+
+def test_standard_output_may_have_the_document() -> None:
+    with StreamServer(completion(4, 0.0, 0.0)) as server:
+        output = run(server.url, *SMALL, "--prompt-tokens", "16", "--json", "-")
+    (found,) = orjson.loads(output)["runs"]
+    assert found["figures"]["answered"] == 20
+
+
+def test_each_failure_is_counted_under_its_own_message() -> None:
+    refusing = ReplicaScript(delay=Fixed(0.0), faults=Faults((("500", 0.5), ("cut", 0.5))))
+    with ReplicaThread(refusing) as replica:
+        output = run(replica.url, *SMALL, status=1)
+    told = [line for line in output.splitlines() if " × " in line]
+    assert len(told) >= 2
+    assert sum(int(line.split()[0]) for line in told) == 20

@@ -168,3 +168,11 @@ def test_the_answer_of_a_search_is_the_last_line(tmp_path: Path, capsys: pytest.
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "4.472 events/s is sustained; 5 is not"
     assert "topics: 200 events, poisson rate_per_s 4.472" in lines
+
+
+def test_a_pipeline_that_there_is_not(tmp_path: Path) -> None:
+    assert "missing.yaml" in refusal("bench", "stream", str(tmp_path / "missing.yaml"))
+
+
+def test_nothing_that_is_read_is_written_over(pipeline: Path) -> None:
+    assert "--json" in refusal("bench", "stream", str(pipeline), "--json", str(pipeline))

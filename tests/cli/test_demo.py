@@ -97,3 +97,21 @@ def test_a_demo_with_one_of_two_models_and_a_key(home: Path, tmp_path: Path) -> 
     assert re.search(r"40 posts, at most [0-9]+ at a time: about", done.stderr), done.stderr
     assert KEY not in done.stdout + done.stderr
     assert not any(KEY.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_rows_of_less_than_a_second_are_distinguished() -> None:
+    first, *_ = SUMMARY.slices
+    quick = replace(SUMMARY, slices=tuple(replace(first, start_ms=n * 300) for n in range(4)))
+    rows = [line.replace("│", " ").split() for line in shown(quick).splitlines() if "█" in line]
+    assert [row[0] for row in rows if row[0].startswith("00:00:0")] == [
+        "00:00:00.0",
+        "00:00:00.3",
+        "00:00:00.6",
+        "00:00:00.9",
+    ]
+
+
+def test_nothing_is_a_summary_too() -> None:
+    nothing = DemoSummary(0, 0, 0, 0.0, 0.0, {}, {}, {}, (), ())
+    assert "0 answers" in shown(nothing)
+    assert "sentiment" not in shown(nothing)

@@ -9,6 +9,7 @@ import orjson
 import pytest
 from benchmarks.kubernetes.plane import ControlPlane
 from ruamel.yaml import YAML
+from tests.cli.commands import refusal
 from tests.harness.deployments import PIPELINE, VARIANTS
 from typer.testing import CliRunner, Result
 
@@ -100,3 +101,13 @@ def test_on_a_cluster(control_plane: ControlPlane, folder: Path, monkeypatch: py
     assert {each["action"] for each in report["done"]} == {"created"}
     assert "FlinkDeployment triage: removed" in run("--remove", "-n", "cli").stderr
     assert "found nothing of triage in the namespace cli" in run("--remove", "-n", "cli").stderr
+
+
+def test_one_thing_at_a_time() -> None:
+    assert "--apply" in refusal("deploy", "kubernetes", "p.yaml", "--apply", "--remove")
+
+
+def test_as_a_document() -> None:
+    document = json.loads(run("--json").stdout)
+    assert document["instance"] == "triage"
+    assert any(each["kind"] == "ScaledObject" for each in document["manifests"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +75,8 @@ def test_a_cluster_is_started_where_none_is_named(
     done = run(*words)
     assert isinstance(done.exception, DeployError) or not starts
     assert asked == (["http://127.0.0.1:8265"] if starts else [])
+
+
+def test_as_a_document() -> None:
+    document = json.loads(run("--json").stdout)
+    assert document["config"]["applications"][0]["name"] == document["name"] == "fleet"

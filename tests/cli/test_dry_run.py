@@ -95,3 +95,14 @@ def test_the_engines_key_is_named_by_its_variable(monkeypatch: pytest.MonkeyPatc
 )
 def test_what_would_end_a_run_at_once_ends_it(words: list[str], said: str) -> None:
     assert re.search(said, refusal("run", *words, "--dry-run"))
+
+
+def test_it_needs_no_connector() -> None:
+    letters = {"type": "kafka", "bootstrap": "h:1", "topic": "t"}
+    assert run("p.yaml", "--dry-run", "--set", f"dead_letters={json.dumps(letters)}").exit_code == 0
+
+
+def test_an_application_too(folder: Path) -> None:
+    done = run("sessions", "--source", "in.jsonl", "--dry-run", "--set", "application.idle_s=60")
+    assert "idle_s: 60.0" in done.stdout
+    assert not (folder / "out").exists()

@@ -2,14 +2,19 @@ from __future__ import annotations
 
 import inspect
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from forebay import cli
-from forebay.cli.engine import up
+from forebay.cli.engine import taken_ports, up
+from forebay.cli.setup import announce_install
 from forebay.engine.launch import EngineOptions, LocalReplica, machine_registry
+from forebay.engine.launch.environment import engine_python, recipe
+from forebay.files import write_stamp
 from forebay.settings import load_settings
 
 
@@ -74,3 +79,38 @@ def test_the_defaults_that_are_shown_are_those_of_the_engine() -> None:
     options = EngineOptions()
     for name in ("model", "port_base", "max_model_len", "max_num_seqs", "eager", "timeout_s"):
         assert shown[name] == getattr(options, name), name
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ([8100, 8101], ""),
+        ([8101], "in use: 8100; using the next free ports: 8101"),
+        ([8100, 8103], "in use: 8101, 8102; using the next free ports: 8100, 8103"),
+    ],
+)
+def test_ports_that_were_taken_are_named(found: list[int], said: str) -> None:
+    assert taken_ports(found, 8100) == said
+
+
+def test_a_wrong_option_is_one_sentence_and_status_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["forebay", "engine", "up", "--cores", "x"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == ("forebay: cores are 'x'; expected numbers and ranges such as 0-3,6\n")
+
+
+def test_an_installation_is_announced_before_it_begins(home: Path) -> None:
+    out = StringIO()
+    announce_install(load_settings(), Console(file=out))
+    assert "some minutes" in out.getvalue()
+    settings = load_settings()
+    engine_python(settings).parent.mkdir(parents=True)
+    engine_python(settings).touch()
+    write_stamp(settings.engine_env / "forebay-ready.json", {"recipe": recipe()})
+    ready = StringIO()
+    announce_install(settings, Console(file=ready))
+    assert ready.getvalue() == ""

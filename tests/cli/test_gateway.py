@@ -38,6 +38,11 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
 
 
+def test_without_replicas() -> None:
+    done = run()
+    assert (done.returncode, "--engine URL" in done.stderr) == (2, True)
+
+
 def test_a_wrong_file(tmp_path: Path) -> None:
     (tmp_path / "g.yaml").write_text("engine: http://127.0.0.1:9\nlimit: {}\n")
     done = run("--config", str(tmp_path / "g.yaml"))

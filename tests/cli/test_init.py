@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.cli.commands import forebay, refusal
 from typer.testing import Result
 
-from forebay.cli.starter import Starter, fields_of, pipeline_text
+from forebay.cli.starter import Starter, fields_of, name_of, pipeline_text
 from forebay.errors import SettingError
 from forebay.pipeline.load import load_spec, parse_spec
 from forebay.yaml_document import parse_yaml
@@ -177,3 +177,18 @@ def test_a_packed_file_is_looked_at_as_it_will_be_read(folder: Path) -> None:
     assert fields_of("rows.csv.gz") == ["user", "text"]
     (folder / "posts.JSONL.gz").write_bytes(gzip.compress(b'{"body": "a"}\n'))
     assert fields_of("posts.JSONL.gz") == ["body"]
+
+
+def test_an_empty_file_is_reported_as_empty(folder: Path) -> None:
+    (folder / "empty.jsonl").write_text("")
+    done = init("--source", "empty.jsonl", "--yes")
+    assert done.exit_code == 0, done.output
+    assert "warning: empty.jsonl is empty, so its fields are unknown" in done.stderr
+
+
+def test_names() -> None:
+    assert [name_of(text) for text in ("My Posts.jsonl", "kafka://h:1/a_b", "…")] == [
+        "my-posts",
+        "a-b",
+        "first",
+    ]

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from forebay.cli.live import GOES_ON_S, OLD_S, PLAIN_EVERY_S, QUIET_S, LiveLine, line_of, report, silence
 from forebay.fleet.autoscale.meter import TopicBacklog
-from forebay.pipeline.snapshot import Snapshot, Throughput
+from forebay.pipeline.snapshot import KvTransfers, Snapshot, Throughput
 
 NOW = Snapshot(
     elapsed_s=12.0, state="RUNNING", accepted=20, results=15, dead_letters=1, in_flight=4, prompt_tokens=60,
@@ -249,3 +249,54 @@ def test_after_a_wait_for_the_engine_time_starts_again() -> None:
     assert rows[1].startswith("   40 s waiting for the engine · ")
     assert rows[2].startswith("    0 s running · ")
     assert len(rows) == 3
+
+
+def test_a_terminal_that_cannot_redraw_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    shown = console(terminal=True)
+    with LiveLine(shown) as line:
+        line.show(NOW)
+    assert "12 s running" in text(shown)
+
+
+def test_the_line_shows_how_many_prompts_fell_back() -> None:
+    now = replace(NOW, kv_transfers=KvTransfers(transferred=7))
+    assert "prefilled" not in line_of(now, Throughput())
+    fell_back = replace(now, kv_transfers=KvTransfers(7, no_server=2, no_kv_cache=1))
+    assert " · prefill fallbacks 3" in line_of(fell_back, Throughput())
+
+
+def test_the_line_says_what_is_not_as_usual_only_where_it_is() -> None:
+    odd = line_of(replace(NOW, retries=2, restarts=1, engine_restarts=3, event_p50_s=0.0), Throughput())
+    assert "retries 2 · restarts 1 · engine restarts 3" in odd
+    assert "p50 – " in odd
+
+
+def test_on_a_terminal_one_line_is_drawn_over() -> None:
+    shown = console(terminal=True)
+    with LiveLine(shown) as line:
+        line.show(NOW)
+        line.show(replace(NOW, elapsed_s=13.0))
+    assert "13 s running" in text(shown)
+    assert text(shown).count("\n") <= 1
+
+
+def test_without_one_result_per_event_the_end_does_not_count_events(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plain = console()
+    report(replace(NOW, state="FINISHED"), one_each=False, json=None, console=plain)
+    assert text(plain) == "finished after 12 s: 15 results, 1 dead letter, 100 tokens\n"
+    report(NOW, one_each=False, json="-", console=plain)
+    assert json.loads(capsys.readouterr().out)["accepted"] is None
+
+
+def test_failures_are_shown_by_cause_and_cut_answers_counted() -> None:
+    failed = {"timeout": 1, "prompt_too_long": 7, "a": 2, "b": 1}
+    now = replace(NOW, failed=failed, cut_answers=3)
+    assert " · failed: prompt_too_long 7, a 2, timeout 1, … · cut 3" in line_of(now, Throughput())
+    shown = console()
+    report(replace(now, state="FINISHED"), one_each=False, json=None, console=shown)
+    said = text(shown)
+    assert "failed, by cause: prompt_too_long 7, a 2, timeout 1, b 1" in said
+    assert "3 answers were cut at max_tokens (finish_reason length): raise sampling.max_tokens if" in said

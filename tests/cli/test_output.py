@@ -182,3 +182,11 @@ def test_a_pipeline_is_never_taken_for_the_report(tmp_path: Path) -> None:
 def test_a_page_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"--html: .* cannot be written: Is a directory"):
         write_file("--html", tmp_path, b"")
+
+
+def test_a_bar_is_whole() -> None:
+    out = StringIO()
+    console = Console(file=out, width=300, force_terminal=True, color_system=None)
+    with ConsoleProgress(console).step(TEXT) as detail:
+        detail(TEXT)
+    assert out.getvalue().count(TEXT) >= 2

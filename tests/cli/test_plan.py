@@ -95,3 +95,8 @@ def test_windows_reserve_two_steps_with_asynchronous_scheduling(tmp_path: Path) 
 )
 def test_wrong_options_are_named(model: Path, words: list[str], expected: str) -> None:
     assert expected in refusal("plan", str(model), *words)
+
+
+def test_the_kv_cache_may_be_given(model: Path) -> None:
+    found = planned(str(model), "--kv-cache-gib", "2", "--context", "8192")
+    assert found["memory"]["requests"] == 2

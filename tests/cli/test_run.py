@@ -316,3 +316,21 @@ def test_a_run_that_is_stopped_as_it_starts_shows_one_line(endless: Run) -> None
         assert document["state"] == "INTERRUPTED"
         assert "Traceback" not in said
     assert not wait_gone({flink}, 60)
+
+
+def test_a_run_that_only_gave_dead_letters_to_a_topic_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, lambda _spec, _watch: Snapshot(12.0, "FINISHED", accepted=19, dead_letters=19))
+    letters = {"type": "kafka", "bootstrap": "broker:9092", "topic": "letters"}
+    said = run(pipeline(tmp_path, dead_letters=letters)).stderr
+    assert "warning: no results, only dead letters (19), causes in topic letters" in said
+
+
+def test_first_records_that_lack_a_field_are_a_warning_before_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, stopped)
+    (tmp_path / "in.jsonl").write_text('{"txt": "a"}\n')
+    said = run(pipeline(tmp_path, source={"type": "jsonl", "path": "in.jsonl"})).stderr
+    assert said.startswith("warning: source: not even the first record can be used: prompt: field 'text' is")

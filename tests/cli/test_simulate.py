@@ -75,3 +75,10 @@ def test_a_measured_engine_is_calibrated(tmp_path: Path) -> None:
     document = orjson.loads(out.read_bytes())
     assert document["worst_error"] < 0.1
     assert document["step_time"]["step_s"] > 0
+
+
+def test_a_trace_is_served_at_a_share_of_capacity(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(TRACE)
+    output = run("simulate", "--trace", str(trace), "--replicas", "1", "--load", "0.5")
+    assert "expected_ttft" in output

@@ -180,3 +180,27 @@ def test_a_folder_without_a_page_is_refused(tmp_path: Path) -> None:
 def test_a_wrong_port_is_refused(port: str) -> None:
     with pytest.raises(SettingError, match="--ui: expected a port"):
         port_of(port)
+
+
+def test_an_application_of_a_file_says_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(spec: PipelineSpec, watch: Callable[[Snapshot], None]) -> Snapshot:
+        commit(spec, 0, trend(0, "storm"))
+        return DONE
+
+    scripted(monkeypatch, find)
+    file = tmp_path / "p.yaml"
+    document = {
+        "name": "p",
+        "source": {"type": "generator"},
+        "application": {"type": "trends"},
+        "sink": {"type": "jsonl", "path": "out"},
+    }
+    file.write_bytes(orjson.dumps(document))
+    said = run(str(file)).stderr
+    assert "1. storm: 2.50 posts/s" in said
+    assert "page" not in said
+
+
+def test_without_ui_a_pipeline_writes_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, lambda spec, watch: DONE)
+    assert "page" not in run(str(pipeline(tmp_path, sink={"type": "jsonl", "path": "out"}))).stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from forebay.apps.sessions import Sessions
 from forebay.apps.summaries.settings import SummarySpec
 from forebay.cli import application
 from forebay.errors import SettingError
-from forebay.pipeline.load import ApplicationOptions, preset_spec
+from forebay.pipeline.load import ApplicationOptions, preset_spec, source_settings
 
 
 @pytest.fixture
@@ -124,6 +125,21 @@ def test_a_source_that_is_not_there_is_reported(tmp_path: Path) -> None:
 def test_a_source_that_is_almost_one_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="did you mean 'wikimedia'"):
         preset_spec("trends", ApplicationOptions("wikimeda", tmp_path))
+
+
+@pytest.mark.parametrize("source", ["/dev/null", "fifo"])
+def test_a_source_that_is_neither_file_nor_folder_is_reported(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("fifo")
+    with pytest.raises(SettingError, match=f"--source: expected a file or a folder, found {source}"):
+        source_settings(source)
+
+
+def test_a_source_that_cannot_be_read_is_reported() -> None:
+    with pytest.raises(SettingError, match="cannot be read: File name too long"):
+        source_settings("x" * 5000)
 
 
 def said(*words: str) -> str:

@@ -122,3 +122,20 @@ def test_a_workload_needs_a_speed() -> None:
     card = find_accelerator("40GB")
     with pytest.raises(SettingError, match="--tflops"):
         engine_of(SHAPE, card, plan_memory(SHAPE, card, 1000))
+
+
+def test_one_replica_cannot_be_split() -> None:
+    with pytest.raises(SettingError, match="at least 2 replicas, found 1"):
+        split_of(1, PhaseWork(1.0, 1.0))
+
+
+def test_one_mixed_replica_is_never_beaten() -> None:
+    found = plan_split(
+        PoissonArrivals(50, 0.2, 300, 50).make(), LLAMA_8B, Slo(), Transfer(), mixed=1, goal=0.9
+    )
+    assert (found.prefill, found.decode, found.replicas, found.pays) == (0, 0, 2, False)
+
+
+def test_an_slo_out_of_reach_is_reported() -> None:
+    with pytest.raises(SettingError, match="out of reach"):
+        plan_workload(load(5.0), engine(), Slo(2.0, 1.0, 1e-4))

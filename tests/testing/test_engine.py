@@ -114,3 +114,18 @@ def test_the_factory_is_picklable() -> None:
     factory = ScriptedEngineFactory(Fixed(0.5))
     assert pickle.loads(pickle.dumps(factory)) == factory
     assert isinstance(factory(), ScriptedEngine)
+
+
+async def test_it_counts_what_happens() -> None:
+    engine = ScriptedEngine(Fixed(0.01))
+    await asyncio.gather(*(engine.complete(ask("x", f"r{i % 3}"), timeout_s=30) for i in range(9)))
+    assert engine.calls == {"r0": 3, "r1": 3, "r2": 3}
+    assert (engine.in_flight, engine.max_in_flight, engine.completed, engine.aborted) == (0, 9, 9, 0)
+
+
+async def test_a_fault_for_the_first_tries_only() -> None:
+    engine = ScriptedEngine(Fixed(0.0))
+    with pytest.raises(errors.ServerFault):
+        await engine.complete(ask("((fault:500x1))"), timeout_s=30)
+    await engine.complete(ask("((fault:500x1))"), timeout_s=30)
+    await engine.close()

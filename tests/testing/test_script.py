@@ -46,3 +46,13 @@ def test_shares_are_kept_and_drawn_again_for_each_try() -> None:
 def test_wrong_shares_are_refused(shares: tuple[tuple[str, float], ...]) -> None:
     with pytest.raises(ValueError, match="expected"):
         Faults(shares)
+
+
+def test_shares_are_relative_to_their_sum() -> None:
+    draws = [Mixture(((3, 1.0), (1, 2.0)))(f"r{i}") for i in range(4000)]
+    assert 0.7 < draws.count(1.0) / len(draws) < 0.8
+
+
+@pytest.mark.parametrize("text", ["", "((fault:))", "((fault:nonsense))", "((fault:500", "((fault:500x))"])
+def test_what_is_no_marker_is_no_fault(text: str) -> None:
+    assert Faults().pick("r", text, 1) is None

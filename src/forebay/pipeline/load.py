@@ -206,12 +206,17 @@ def source_settings(source: str) -> dict[str, Any]:
     if topic is not None:
         return {"type": "kafka", "bootstrap": topic["bootstrap"], "topics": [topic["topic"]]}
     path = Path(source)
-    if not path.exists():
-        raise SettingError(
-            f"--source: there is no {path}; expected a file or folder, one of {', '.join(SOURCES)}, or "
-            f"{TOPIC_FORM}{suggestion(source, SOURCES)}"
-        )
-    suffixes = map(data_suffix, data_files(path))
+    try:
+        if not path.exists():
+            raise SettingError(
+                f"--source: there is no {path}; expected a file or folder, one of {', '.join(SOURCES)}, or "
+                f"{TOPIC_FORM}{suggestion(source, SOURCES)}"
+            )
+        if not (path.is_file() or path.is_dir()):
+            raise SettingError(f"--source: expected a file or a folder, found {path}, which is neither")
+        suffixes = list(map(data_suffix, data_files(path)))
+    except OSError as error:
+        raise SettingError(f"--source: {source:.200} cannot be read: {error.strerror}") from error
     kinds = {KINDS[suffix] for suffix in suffixes if suffix in KINDS}
     if len(kinds) != 1:
         raise SettingError(

@@ -156,3 +156,9 @@ def test_whatever_a_file_holds_it_is_read_or_refused(
     for read in (read_prompts, read_conversations):
         with suppress(SettingError):
             assert read(path).found
+
+
+def test_lengths_that_a_file_does_not_tell_are_drawn(tmp_path: Path) -> None:
+    path = write(tmp_path, {"prompt": "a"}, {"prompt": "b", "output_tokens": 2})
+    made = read_prompts(path, Exactly(9), exact=False).requests(2, seed=0, nonce="")
+    assert [(one.output_tokens, one.exact) for one in made] == [(9, False), (2, False)]

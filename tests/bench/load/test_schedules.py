@@ -81,6 +81,12 @@ def test_a_ramp_reaches_its_last_rate_and_stays_there() -> None:
     assert sum(at_s < 5 for at_s in drawn_s) == pytest.approx(75, abs=30)
 
 
+def test_times_that_are_not_drawn() -> None:
+    assert Constant(4).due_s(4, Random()) == [0.0, 0.25, 0.5, 0.75]
+    assert Bursts().due_s(3, Random()) == [0, 0, 0]
+    assert Bursts(2, 5).due_s(5, Random()) == [0, 0, 5, 5, 10]
+
+
 def test_a_replay_keeps_the_gaps_at_its_speed() -> None:
     assert TraceReplay([0.0, 1.0, 4.0], speed=2).due_s(3, Random()) == [0.0, 0.5, 2.0]
     with pytest.raises(SettingError, match="mine holds 3 requests, and 4 were asked for"):
@@ -107,3 +113,10 @@ def test_a_replay_keeps_the_gaps_at_its_speed() -> None:
 def test_nonsense_is_refused(build: object) -> None:
     with pytest.raises(SettingError):
         build()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("rate", [0, -1, math.nan, math.inf, 1e9])
+def test_a_rate_that_is_none_is_refused(rate: float) -> None:
+    for build in (Constant, Poisson, Gamma, lambda r: Ramp(r, 1, 1), lambda r: Ramp(1, r, 1)):
+        with pytest.raises(SettingError, match="expected requests per second"):
+            build(rate)

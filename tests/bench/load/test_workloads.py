@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 from statistics import mean
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from forebay.bench.load.workloads import (
     Lengths,
     PrefixGroups,
     RandomTokens,
+    RandomWords,
     SessionWorkload,
     TracePrompts,
     Uniform,
@@ -117,3 +119,40 @@ def test_a_load_has_times_by_its_seed_and_a_nonce_of_its_own() -> None:
 def test_lengths_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(SettingError):
         read_lengths(text)
+
+
+def test_another_nonce_shares_no_prefix() -> None:
+    workload = RandomTokens(Exactly(64), Exactly(1))
+    seen = {tuple(one.prompt[:3]) for nonce in "abc" for one in workload.requests(50, seed=0, nonce=nonce)}
+    assert len(seen) == 150
+
+
+def test_groups_share_their_prefix_and_nothing_else() -> None:
+    made = PrefixGroups(3, 20, Exactly(4), Exactly(1)).requests(9, seed=0, nonce="n")
+    assert [one.group for one in made] == ["0", "1", "2"] * 3
+    assert made[0].prompt[:20] == made[3].prompt[:20] != made[1].prompt[:20]
+    assert len({tuple(one.prompt[20:]) for one in made}) == 9
+
+
+def test_words_make_a_text() -> None:
+    made = RandomWords(Exactly(12), Exactly(3)).requests(2, seed=0, nonce="n")
+    assert all(len(str(one.prompt).split()) == 12 for one in made)
+    assert made[0].prompt != made[1].prompt
+    assert made[0].prompt_tokens is None
+
+
+def test_lengths_are_read_from_words() -> None:
+    assert read_lengths("512") == Exactly(512)
+    assert read_lengths("10-20") == Uniform(10, 20)
+    assert read_lengths("exp:128:1536") == CappedExponential(128, 1536)
+
+
+def test_lengths_of_another_class_describe_themselves() -> None:
+    class Mine:
+        def draw(self, random: Random) -> int:
+            return 1
+
+        def asked(self) -> dict[str, Any]:
+            return {"kind": "mine"}
+
+    assert RandomTokens(Mine(), Exactly(1)).asked()["prompt"] == {"kind": "mine"}

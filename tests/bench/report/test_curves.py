@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.bench.report.made_runs import failed, made_run
+from tests.bench.report.made_runs import answered, failed, made_run
 
-from forebay.bench.records import Chunk, RequestRecord
+from forebay.bench.records import Chunk, EngineSample, RequestRecord
 from forebay.bench.report.curves import (
     CURVE_POINTS,
     MAX_ROWS,
@@ -15,6 +15,9 @@ from forebay.bench.report.curves import (
     courses,
     cumulative,
     knee,
+    response_and_service,
+    share_within,
+    signals,
     waterfall,
 )
 
@@ -99,3 +102,22 @@ def test_a_straight_line_a_falling_one_and_three_points_have_none() -> None:
     assert knee([(float(x), 8.0 - x) for x in range(8)]) is None
     assert knee([(1.0, 1.0), (2.0, 1.0), (3.0, 9.0)]) is None
     assert knee([(1.0, 1.0)] * 5) is None
+
+
+def test_service_times_count_from_when_it_was_sent() -> None:
+    run = made_run(records=(answered(0, 1.0, 1.25, 1.5, 2.5), failed(1, 1.0)))
+    assert response_and_service(run, "ttft") == ([0.5], [0.25])
+    assert response_and_service(run, "e2el") == ([1.5], [1.25])
+
+
+def test_signals_that_came_and_went() -> None:
+    samples = (EngineSample(0.0, {"running": 1.0}), EngineSample(1.0, {"running": 2.0, "waiting": 3.0}))
+    assert signals(made_run(samples=samples)) == {
+        "running": [(0.0, 1.0), (1.0, 2.0)],
+        "waiting": [(1.0, 3.0)],
+    }
+
+
+def test_the_share_within_a_bound() -> None:
+    assert share_within([1.0, 2.0, 3.0, 4.0], 2.0) == 0.5
+    assert share_within([], 2.0) == 0.0

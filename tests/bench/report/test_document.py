@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.bench.report.made_runs import VALID, invalid, made_run, measured
 
-from forebay.bench.records import Chunk, LoadRun, RequestRecord
+from forebay.bench.records import Chunk, EngineSample, LoadRun, RequestRecord
 from forebay.bench.report.document import (
     DIGITS,
     Report,
@@ -155,3 +155,10 @@ def test_a_missing_document_and_a_missing_folder_are_named(tmp_path: Path) -> No
     (tmp_path / "file").touch()
     with pytest.raises(SettingError, match=r"run\.json cannot be written"):
         write_report(tmp_path / "file" / "run.json", Report("serve", ()))
+
+
+def test_a_sample_that_is_no_number_is_left_out(tmp_path: Path) -> None:
+    values = {"running": 1.0, "hit_share": float("nan"), "rate": float("inf")}
+    run = replace(made_run(requests=1), samples=(EngineSample(1.0, values),))
+    write_report(tmp_path / "run.json", Report("serve", (measured(run),)))
+    assert read_report(tmp_path / "run.json").runs[0].run.samples == (EngineSample(1.0, {"running": 1.0}),)

@@ -11,7 +11,7 @@ from tests.bench.report.made_runs import SLO, answered, failed, made_run
 
 from forebay.bench.metrics import RequestSlo
 from forebay.bench.records import Chunk, RequestRecord
-from forebay.bench.report.formats import aiperf_records, vllm_result
+from forebay.bench.report.formats import aiperf_records, vllm_result, wall_clock_ns
 
 BEGAN_NS = 1_795_446_000_250_000_000
 
@@ -277,3 +277,24 @@ def test_the_figures_are_those_of_vllm_itself() -> None:
     for name, value in theirs["values"].items():
         assert found[NAMES.get(name, name)] == pytest.approx(value, rel=1e-9), name
     assert 0 < found["request_goodput"] < found["request_throughput"]
+
+
+@pytest.mark.parametrize("began_at", ["2026-11-23T15:00:00.25Z", "2026-11-23T16:00:00.250000+01:00"])
+def test_times_are_those_of_the_wall_clock(began_at: str) -> None:
+    assert wall_clock_ns(began_at) == BEGAN_NS
+    assert wall_clock_ns("2026-11-23T15:00:00.250000") == BEGAN_NS
+
+
+def test_a_percentile_of_too_few_samples_is_null() -> None:
+    few, many = (
+        vllm_result(made_run(requests=100, failing=0)),
+        vllm_result(made_run(requests=1000, failing=0)),
+    )
+    assert few["p90_ttft_ms"] > 0
+    assert few["p99_ttft_ms"] is None
+    assert many["p99_ttft_ms"] > many["p90_ttft_ms"]
+
+
+def test_a_burst_and_a_closed_loop_have_no_rate() -> None:
+    found = vllm_result(made_run(asked={"schedule": {"kind": "closed", "concurrency": 4}}))
+    assert (found["request_rate"], found["max_concurrency"], found["request_goodput"]) == ("inf", 4, None)

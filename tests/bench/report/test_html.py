@@ -9,14 +9,15 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from tests.bench.report.made_runs import VALID, answered, failed, invalid, made_run, measured
-from tests.bench.stream.stream_runs import even, lost, stream_run
+from tests.bench.report.made_runs import SLO, VALID, answered, failed, invalid, made_run, measured
+from tests.bench.stream.stream_runs import even, event, lost, stream_run
 from tests.pages.documents import ATTACKS, seen
 
+from forebay.bench.metrics import RequestSlo
 from forebay.bench.records import Chunk, EngineSample, LoadRun, RequestRecord
 from forebay.bench.report.document import MeasuredRun, Report
 from forebay.bench.report.html import MAX_DETAILED, report_page
-from forebay.bench.report.html_stream import stream_page
+from forebay.bench.report.html_stream import slow_and_usual, stream_page
 from forebay.bench.stream.document import measured_stream
 from forebay.bench.stream.events import EventSlo
 from forebay.bench.stream.records import Killed, MeasuredCheckpoint, StreamRun
@@ -225,3 +226,92 @@ def test_the_page_has_all_parts_and_loads_nothing(runs: int) -> None:
     ):
         assert words in page, words
     assert len(page) < 3_000_000
+
+
+def test_the_figures_are_those_of_the_run() -> None:
+    run = made_run(records=(answered(0, 1.0, 1.25, 1.5, 1.75, 2.25), failed(1, 2.0)), duration_s=4.0)
+    found = words(page(measured(run, RequestSlo(e2el_s=1.0))))
+    for said in (
+        "1 of 2 requests answered",
+        "0.25 requests/s answered",
+        "0.75 output tokens/s",
+        "500 ms TTFT median",
+        "375 ms TPOT median",
+        "1,250 ms E2EL median",
+        "0.0% goodput",
+        "1 503: overloaded",
+        "TTFT, service, ms 1 250 0 250 250 – – – 250",
+    ):
+        assert said in found, said
+
+
+@pytest.mark.parametrize(
+    ("requests", "told"),
+    [
+        (40, ("p25", "p50", "p75")),
+        (150, ("p10", "p25", "p50", "p75", "p90")),
+        (1000, ("p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99")),
+    ],
+)
+def test_percentiles_of_few_samples_are_in_no_table(requests: int, told: tuple[str, ...]) -> None:
+    found = page(measured(made_run(requests=requests, failing=0.0), verdict=VALID))
+    (table,) = re.findall(r"<table[^>]*>(?:(?!<table).)*", found.split("TTFT in numbers", 1)[1], re.S)[:1]
+    assert tuple(re.findall(r">(p[\d.]+)<", table.split("</table>")[0])) == told
+
+
+def test_an_interrupted_run_says_so() -> None:
+    assert "interrupted" in words(page(replace(ONE, run=replace(ONE.run, complete=False))))
+    assert "interrupted" not in words(page(ONE))
+
+
+def test_the_page_loads_nothing_and_runs_nothing() -> None:
+    found = page(ONE, ONE)
+    assert "default-src 'none'" in unescape(found)
+    assert "script-src 'none'" in unescape(found)
+    assert "<script" not in found
+    assert not re.search(r"""(?:src|href)=|url\(|@import|https?://(?!127\.0\.0\.1)""", found)
+
+
+def test_every_drawing_says_what_it_shows() -> None:
+    found = page(ONE)
+    drawings = re.findall(r'<div class="plot [a-z]+">(<svg[^>]*>)', found)
+    assert len(drawings) > 8
+    assert all(re.search(r'role="img" aria-label="[^"]{10,}"', drawing) for drawing in drawings)
+    # Numbers are available without sight, except those of single requests.
+    assert found.count("<summary>the numbers</summary>") == len(drawings) - 1
+
+
+def test_response_and_service_are_one_line_where_they_are_the_same() -> None:
+    assert "from when sent the same" in words(page(ONE))
+    records = tuple(answered(n, n * 1.0, n + 0.5, n + 0.75, n + 1.0) for n in range(20))
+    late = words(page(measured(made_run(records=records))))
+    assert "from when sent the same" not in late
+    assert "from when it was sent" in late
+
+
+def test_an_objective_is_told_with_its_share_and_drawn_where_it_is_near() -> None:
+    near, far = (
+        page(measured(ONE.run, RequestSlo(ttft_s=0.1))),
+        page(measured(ONE.run, RequestSlo(ttft_s=60.0))),
+    )
+    assert re.search(r"objective: [\d.]+% within 100 ms", words(near))
+    assert "objective: 100.0% within 60,000 ms" in words(far)
+    assert near.count('class="red dash"/>') == far.count('class="red dash"/>') + 1
+
+
+def test_without_the_requests_the_figures_stand() -> None:
+    found = page(MeasuredRun(replace(ONE.run, records=(), samples=()), ONE.figures, SLO, VALID))
+    assert "The file with the requests is missing." in words(found)
+    assert "Figures" in titles(found)
+
+
+def test_a_run_without_events_has_a_page() -> None:
+    assert "0 of 0" in stream_page([measured_stream(stream_run([]))], "stream")
+
+
+def test_the_slowest_are_distinguished_from_the_usual() -> None:
+    slow = (0.001, 0.002, 0.003, 0.01, 9.0, 0.2, 0.001, 0.5)
+    run = stream_run([*even(90), *(event(n, n / 10, slow) for n in range(90, 100))])
+    (_, usual), (_, slowest) = slow_and_usual(run)
+    assert all(each.index < 90 for each in usual)
+    assert sorted(each.index for each in slowest) == list(range(90, 100))

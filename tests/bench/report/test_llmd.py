@@ -10,7 +10,7 @@ import pytest
 from tests.bench.report.made_runs import SLO, VALID, answered, failed, invalid, made_run, measured
 
 from forebay.bench.records import EngineSample, LoadRun
-from forebay.bench.report.llmd import benchmark_report
+from forebay.bench.report.llmd import MAX_POINTS, benchmark_report
 
 
 def report(run: LoadRun, **values: Any) -> dict[str, Any]:
@@ -108,3 +108,15 @@ def test_it_keeps_the_schema_of_llm_d(run: LoadRun, values: dict[str, Any]) -> N
     }
     with pytest.raises(ValueError, match="unheard_of"):
         load_benchmark_report(given)
+
+
+def test_the_same_run_has_the_same_id_and_another_a_different_one() -> None:
+    one = report(made_run())
+    assert report(made_run())["run"]["uid"] == one["run"]["uid"]
+    assert report(made_run(seed=1))["run"]["uid"] != one["run"]["uid"]
+
+
+def test_a_long_run_has_no_more_points_than_can_be_looked_at() -> None:
+    samples = tuple(EngineSample(float(at), {"running": 1.0}) for at in range(3 * MAX_POINTS + 1))
+    (engine,) = report(made_run(samples=samples))["results"]["observability"]["components"]
+    assert MAX_POINTS / 2 < len(engine["time_series"]["num_requests_running"]["series"]) <= MAX_POINTS

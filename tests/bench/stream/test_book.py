@@ -23,6 +23,7 @@ from forebay.bench.stream.book import (
     StreamProgress,
     file_clock_s,
     key_windows,
+    least_span_s,
     window_name,
 )
 from forebay.bench.stream.pipeline import Places
@@ -183,3 +184,11 @@ def test_a_file_system_that_dates_no_renaming_gives_the_time_of_the_look(tmp_pat
     now_us = os.stat(tmp_path / "part-abc-0.jsonl").st_ctime_ns // 1000 + 60_000_000
     ((at_us, _),) = CommittedFiles(tmp_path, now=lambda: now_us).look()
     assert at_us == now_us - round(file_clock_s() * 1e6)
+
+
+def test_of_running_summaries_no_window_is_known() -> None:
+    assert key_windows(Windows.rolling(1000), [Sent("e0", 0, "a")]) == []
+
+
+def test_how_long_events_have_to_come() -> None:
+    assert [least_span_s(each, 0.5) for each in KINDS] == [1.5, 1.5, None]

@@ -172,3 +172,33 @@ def test_kinds_are_not_mixed(tmp_path: Path) -> None:
     assert "that format is for requests, not events" in str(error)
     refused = bench("report", str(stream), "--run", "2").exception
     assert "--run 2: " in str(refused)
+
+
+def test_without_its_events_a_document_still_shows_its_figures(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", run())
+    (tmp_path / "a.events.jsonl").unlink()
+    (found,) = read_streams(path).runs
+    assert (found.run.events, found.figures.offered) == ((), 400)
+
+
+def test_a_search_and_its_answer_are_shown_again(tmp_path: Path) -> None:
+    found = {"sustained_per_s": 2.5, "not_sustained_per_s": 3.0, "invalid": []}
+    path = write(tmp_path / "a.json", run(), command="find-rate", **found)
+    assert bench("report", str(path)).stdout.splitlines()[-1] == "2.5 events/s is sustained; 3 is not"
+    # As they were written: the search's own words are not lost.
+    assert orjson.loads(bench("report", str(path), "--json", "-").stdout)["sustained_per_s"] == 2.5
+
+
+def test_what_a_document_leaves_out_is_as_usual(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", run())
+    document = orjson.loads(path.read_bytes())
+    for key in ("kills", "followed", "countable", "left_open"):
+        del document["runs"][0][key]
+    path.write_bytes(orjson.dumps(document))
+    (found,) = read_streams(path).runs
+    assert (found.run.kills, found.run.noun, found.run.countable, found.run.left_open) == (
+        (),
+        "event",
+        True,
+        0,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from random import Random
 
 import pytest
@@ -10,15 +11,18 @@ from hypothesis import strategies as st
 from tests.bench.stream.simulated_queue import SimulatedQueue
 from tests.bench.stream.stream_runs import STAGES_S, even, event, lost, stream_run
 
+from forebay.bench.records import EngineSample
 from forebay.bench.stream.events import EventSlo, due_offsets
 from forebay.bench.stream.figures import (
+    PARTS,
     STAGES,
     lag_curve,
     lag_slope,
+    mean_lag,
     stage_s,
     stream_figures,
 )
-from forebay.bench.stream.records import MOMENTS
+from forebay.bench.stream.records import MOMENTS, MeasuredCheckpoint
 
 moments = st.lists(st.floats(0, 1000), min_size=1, max_size=60).map(sorted)
 
@@ -122,3 +126,63 @@ def test_failures_count_against_goodput() -> None:
     assert figures.good_per_s == pytest.approx(1 / 5.0)
     answered = stream_figures(stream_run(events), EventSlo(within_s=1.0, until="answered"))
     assert answered.goodput == 0.5
+
+
+def test_each_stage_has_its_known_time() -> None:
+    figures = stream_figures(stream_run(even(1000)))
+    for (name, _), took_s in zip(STAGES.items(), STAGES_S, strict=True):
+        found = figures.stages[name]
+        assert (found.mean, found.percentiles[99]) == pytest.approx((took_s, took_s), abs=1e-9), name
+    assert figures.latency["committed"].percentiles[50] == pytest.approx(sum(STAGES_S))
+    assert figures.latency["answered"].percentiles[50] == pytest.approx(sum(STAGES_S[:6]))
+
+
+def test_a_p99_needs_a_thousand_events() -> None:
+    assert 99 not in stream_figures(stream_run(even(999))).latency["committed"].percentiles
+    assert 99 in stream_figures(stream_run(even(1000))).latency["committed"].percentiles
+
+
+def test_what_was_answered_and_not_committed_is_not_good() -> None:
+    events = [event(0, 0.0), event(1, 0.1, committed_s=None, results=0)]
+    assert stream_figures(stream_run(events), EventSlo(within_s=9.0, until="answered")).goodput == 0.5
+
+
+def test_doubled_results_are_counted() -> None:
+    assert stream_figures(stream_run([event(0, 0.0, results=2), event(1, 1.0)])).doubled == 1
+
+
+def test_checkpoints_and_samples_have_distributions() -> None:
+    done = [MeasuredCheckpoint(n, n * 1.0, 0.02 * n, 1000 * n, 10) for n in (1, 2, 3)]
+    samples = (EngineSample(0.0, {"running": 2.0, "watermark_delay_s": 5.5}), EngineSample(1.0, {}))
+    failed = MeasuredCheckpoint(4, 4.0, 600.0, 0, 0, completed=False)
+    figures = stream_figures(stream_run(even(3), checkpoints=(*done, failed), samples=samples))
+    assert (figures.checkpoints, figures.failed_checkpoints) == (3, 1)
+    assert figures.checkpoint["duration_s"].mean == pytest.approx(0.04)
+    assert figures.checkpoint["state_bytes"].maximum == 3000
+    assert figures.samples["running"].mean == 2.0
+    assert figures.watermark_delay is not None
+    assert figures.watermark_delay.mean == 5.5
+
+
+def test_a_run_without_events_has_figures() -> None:
+    figures = stream_figures(stream_run([]), EventSlo(within_s=1.0))
+    assert (figures.offered, figures.goodput, figures.latency) == (0, None, {})
+
+
+@given(moments, moments)
+def test_the_curve_shows_the_lag_of_each_moment(due_s: list[float], done_s: list[float]) -> None:
+    curve = lag_curve(due_s, done_s)
+    for at_s, lag in curve:
+        assert lag == bisect_right(due_s, at_s) - bisect_right(done_s, at_s)
+    assert curve[-1][1] == len(due_s) - len(done_s)
+
+
+def test_the_mean_is_the_area_below_the_curve() -> None:
+    # 0 until 1, 1 until 3, 2 until 4, 1 until 10.
+    assert mean_lag([1.0, 3.0], [4.0], 0.0, 10.0) == pytest.approx((0 + 2 + 2 + 6) / 10)
+    assert mean_lag([1.0, 3.0], [4.0], 2.0, 4.0) == pytest.approx((1 + 2) / 2)
+
+
+@pytest.mark.parametrize("due_s", [[0.1] * 100, [float(n) for n in range(PARTS)]])
+def test_too_few_events_or_all_at_once_tell_nothing(due_s: list[float]) -> None:
+    assert lag_slope(due_s, due_s) is None

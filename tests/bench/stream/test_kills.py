@@ -88,3 +88,25 @@ def test_what_a_killed_process_had_used_is_known() -> None:
     killer = Killer(Busy(), None, [Kill("jvm", 0.0)], 0, lambda _: None)  # type: ignore[arg-type]
     killer.look()
     assert killer.used_s >= 0.29
+
+
+def test_a_kill_of_the_command_line() -> None:
+    assert read_kill("jvm:20") == Kill("jvm", 20.0)
+    assert read_kill("engine:0.5") == Kill("engine", 0.5)
+
+
+def test_goodput_without_and_with_kills_side_by_side() -> None:
+    slo = EventSlo(within_s=1.0)
+    killed = (Killed("jvm", 5.0, 5.0),)
+    with_kills = [*even(199), event(199, 19.9, results=2, committed_s=25.0)]
+    found = [
+        measured_stream(stream_run(even(200)), slo),
+        measured_stream(stream_run(with_kills, kills=killed, planned_kills=1), slo),
+    ]
+    document = goodput_document(found)
+    assert document["without_kills"]["goodput"] == [1.0]
+    assert document["with_kills"]["goodput"] == [0.995]
+    assert document["with_kills"]["doubled"] == 1
+    (kill,) = document["with_kills"]["kills"]
+    assert kill["next_result_s"] == pytest.approx(4.8 + 0.817 - 5.0)
+    assert goodput_document(found[:1])["with_kills"] is None

@@ -12,11 +12,12 @@ from forebay.bench.stream.events import (
     EventSlo,
     StreamOptions,
     due_offsets,
+    event_lines,
     fields_of,
     read_data,
 )
 from forebay.bench.stream.loads import EventLoadOptions
-from forebay.bench.stream.pipeline import Places, measured_document, read_pipeline
+from forebay.bench.stream.pipeline import Places, asked_of, measured_document, read_pipeline
 from forebay.errors import SettingError
 from forebay.pipeline.load import parse_spec
 
@@ -119,3 +120,44 @@ def test_options_that_are_wrong(make: Any, words: str) -> None:
 def test_no_two_loads_of_made_up_posts_ask_the_same() -> None:
     texts = [each["text"] for nonce in ("a", "b") for each in fields_of(None, 300, 0, nonce)]
     assert len(set(texts)) == 600
+
+
+def test_a_report_names_the_windows() -> None:
+    document = {key: DOCUMENT[key] for key in ("name", "key", "source", "sink")} | {
+        "application": {"type": "summary", "window": "sliding", "size_s": 4, "step_s": 1},
+        "source": {**DOCUMENT["source"], "time": "t"},
+        "event_time": {},
+    }
+    asked = asked_of(read_pipeline(document, ["application.size_s=8"]))
+    assert {name: asked[name] for name in asked if name.startswith("window")} == {
+        "window": "sliding",
+        "window_size_s": 8.0,
+        "window_step_s": 1.0,
+    }
+
+
+def test_the_lines_of_a_load_carry_id_and_time() -> None:
+    (line,) = event_lines(["e7"], [123], iter([{"text": "hi"}]))
+    assert line == b'123 e7 {"text":"hi","forebay_event":"e7","forebay_due_us":123}\n'
+
+
+def test_data_comes_over_and_over(tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").write_text('{"a": 1}\n\n{"a": 2}\n')
+    data = read_data(tmp_path / "data.jsonl")
+    assert [each["a"] for each in fields_of(data, 5, 0, "n")] == [1, 2, 1, 2, 1]
+    assert [each["id"] for each in fields_of(None, 2, 0, "n")] == ["post-0000000", "post-0000001"]
+
+
+def test_a_load_without_options() -> None:
+    load = EventLoadOptions().load()
+    assert (load.events, load.schedule.asked()) == (300, {"kind": "poisson", "rate_per_s": 10.0})
+
+
+def test_all_of_a_trace(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2024-05-10 00:00:00.000000,10,5\n2024-05-10 00:00:02.000000,10,5\n"
+    )
+    load = EventLoadOptions(trace=path, speed=2).load()
+    assert (load.events, due_offsets(load)) == (2, [0.0, 1.0])

@@ -177,3 +177,30 @@ def test_a_trial_that_is_too_short_lasts_longer_the_next_time(enough: int, told:
     assert [trial.sustained for trial in made] == told
     assert lengths == [1, 2, *([4] * 3 if enough == 4 else [4, 8])]
     assert search.found_per_s == (4.0 if enough == 4 else None)
+
+
+def test_no_rate_is_sustained() -> None:
+    search = RateSearch(1.0, least_per_s=0.3)
+    seen = []
+    while (rate := search.next_per_s) is not None:
+        seen.append(rate)
+        search.tell(False)
+    assert seen == [1.0, 1.0, 0.5, 0.5, 0.3, 0.3]
+    assert search.found_per_s is None
+
+
+def test_the_highest_rate_that_may_be_tried_is_sustained() -> None:
+    search = RateSearch(3.0, most_per_s=10.0, confirmations=1)
+    seen = []
+    while (rate := search.next_per_s) is not None:
+        seen.append(rate)
+        search.tell(True)
+    assert seen == [3.0, 6.0, 10.0, 10.0]
+    assert search.found_per_s == 10.0
+
+
+def test_a_rate_that_is_not_sustained_again_is_too_high() -> None:
+    search = RateSearch(10.0, resolution=2.0, confirmations=1)
+    for outcome in (True, False, False, False):
+        search.tell(outcome)
+    assert (search.low_per_s, search.high_per_s, search.next_per_s) == (None, 10.0, 5.0)

@@ -213,3 +213,9 @@ def test_what_is_known_of_each_application(
     assert kind is not None
     assert (kind.windows, kind.late_s) == (windows, late_s)
     assert isinstance(spec.application, SummarySpec) or kind.asked[0] == "born"
+
+
+def test_a_run_without_any_result_shows_nothing(tmp_path: Path) -> None:
+    book = ResultBook(Places("http://feed", tmp_path), ManyToOne(None, 5.0))
+    book.expect(sent(9))
+    assert "no results, so" in reasons(book)

@@ -121,3 +121,24 @@ def test_what_no_checkpoint_committed_is_distinguished_from_what_is_lost() -> No
         (reason,) = judge_stream(stream_run(events, checkpoints=checkpoints)).reasons
         assert reason.startswith("1 of 200 events have neither a result nor a dead letter")
         assert ("answered but not committed" in reason) == told
+
+
+def test_few_events_give_no_p99() -> None:
+    verdict = judge_stream(stream_run(even(200)))
+    assert verdict.schedule_delay_p99_s is None
+    assert "a p99 needs 1,000 events, and 200 came" in verdict.notes[0]
+
+
+def _notes(**changes: Any) -> tuple[str, ...]:
+    return judge_stream(stream_run(even(200), **changes)).notes
+
+
+def test_events_that_were_sent_before_are_reported() -> None:
+    assert any("20 of 200 events were sent before" in note for note in _notes(resent=20))
+    assert not any("sent before" in note for note in _notes())
+
+
+def test_a_ramp_may_grow() -> None:
+    events = tuple(event(n, n / 10, slower(n)) for n in range(400))
+    asked = {"schedule": {"kind": "ramp"}}
+    assert judge_stream(stream_run(events, asked=asked)).valid

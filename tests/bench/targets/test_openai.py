@@ -18,6 +18,7 @@ from forebay.bench.records import LoadRequest
 from forebay.bench.targets.base import TRIAL, Piece, trial_requests
 from forebay.bench.targets.openai import OpenAiOptions, OpenAiTarget
 from forebay.errors import (
+    BadRequest,
     EngineError,
     ModelNotFound,
     ProtocolViolation,
@@ -318,3 +319,20 @@ def test_connections_are_used_again_and_an_abort_closes_one() -> None:
 def test_a_server_that_misbehaves(ask: Ask, fault: str) -> None:
     with ReplicaThread(ReplicaScript(delay=Fixed(0.0))) as replica, pytest.raises(EngineError):
         ask(OpenAiTarget(replica.url), LoadRequest(0, 0.0, f"((fault:{fault}))", 4))
+
+
+def test_a_total_with_the_last_piece_is_not_that_pieces(ask: Ask) -> None:
+    answer = at_once(completion("a"), completion("b"), completion("", "length", usage=used(2)), DONE)
+    with StreamServer(answers(answer)) as server:
+        pieces = ask(OpenAiTarget(server.url, TOLD), REQUEST)
+    assert contents(pieces) == [None, None]
+    assert last(pieces, "output_tokens") == 2
+
+
+def test_chat_takes_no_tokens(ask: Ask) -> None:
+    options = OpenAiOptions(model="m", chat=True, extensions=True)
+    with (
+        StreamServer(answers(at_once(DONE))) as server,
+        pytest.raises(BadRequest, match="takes no prompts of tokens"),
+    ):
+        ask(OpenAiTarget(server.url, options), REQUEST)

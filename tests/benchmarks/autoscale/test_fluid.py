@@ -111,3 +111,16 @@ def test_the_simulator_confirms_the_oracle_and_no_fixed_fleet_is_cheaper() -> No
     enough = [n for n in range(1, 9) if steady(load, n).goodput >= 0.99]
     assert found.replica_seconds < steady(load, enough[0]).replica_seconds
     assert found.replica_seconds >= 0.98 * float(load.work_s.sum())
+
+
+def test_no_replica_and_nothing_is_served() -> None:
+    found = run_fleet(even(50, 1.0), fitted(), lambda _: 0, slo_s=10, boot_s=60, start=0, most_s=100)
+    assert found.goodput == 0
+    assert found.replica_seconds == 0
+
+
+def test_a_trace_many_times_over_keeps_its_shape() -> None:
+    load = load_of(TRACE, fitted(), stretch=2.0, replicas=6.0, seed=3)
+    assert float(load.work_s.mean()) == pytest.approx(6.0, rel=0.1)
+    again = load_of(TRACE, fitted(), stretch=2.0, replicas=6.0, seed=3)
+    assert np.array_equal(load.work_s, again.work_s)

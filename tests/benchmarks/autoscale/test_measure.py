@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from benchmarks.autoscale.contenders import OTHERS, Point
 from benchmarks.autoscale.fluid import Load, WorkModel
-from benchmarks.autoscale.loads import Case
+from benchmarks.autoscale.loads import Case, bursts, days, stretched
 from benchmarks.autoscale.measure import Comparison, compare_policies, frontiers_picture
 
 from benchmarks.autoscale import contenders
@@ -65,3 +65,29 @@ def test_what_is_cheaper_and_what_is_better_at_equal_cost() -> None:
     assert steady.replica_seconds == 300
     assert found.document()["cost_over_best_other"] == 0.8
     assert found.best("batch").goodput == 0.95
+
+
+def test_the_frontier_leaves_out_what_another_setting_beats() -> None:
+    def point(setting: str, goodput: float, cost: float) -> Point:
+        return Point("queue", setting, goodput, cost, 0, 0.0)
+
+    others = (
+        point("beaten", 0.9, 200), point("most", 0.99, 300), point("least", 0.8, 50), point("good", 0.9, 150),
+        point("same for more", 0.99, 400), Point("fixed", "alone", 0.1, 900, 0, 0.0),
+    )  # fmt: skip
+    found = Comparison("x", False, 60, 10, 80.0, point("", 0.99, 160), others, 100.0)
+    assert [each.setting for each in found.frontier("queue")] == ["least", "good", "most"]
+    assert [each.setting for each in found.frontier("fixed")] == ["alone"]
+    assert found.frontier("batch") == []
+
+
+def test_loads_have_the_shape_that_they_promise() -> None:
+    day = days(TRACE, MODEL, replicas=1.0, seed=1)
+    assert day.history is not None
+    assert len(day.history) == 7 * 86_400
+    hours = day.load.work_s.reshape(24, 3600).mean(axis=1)
+    assert hours[9] > 4 * hours[3]
+    assert float(day.load.work_s.mean()) == pytest.approx(1.0, rel=0.1)
+    burst = bursts(TRACE, MODEL, times=10, replicas=1.0, count=2)
+    assert float(burst.load.work_s.max()) > 5
+    assert len(stretched("x", TRACE, MODEL, stretch=2, replicas=3).load) >= 2 * int(TRACE[-1].arrived_s)

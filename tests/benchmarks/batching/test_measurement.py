@@ -3,6 +3,7 @@ figures."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +19,12 @@ from benchmarks.batching.measurement import (
     Batching,
     BatchingOptions,
     Measurement,
+    quantile_lengths,
 )
 from benchmarks.batching.systems import Systems
 from benchmarks.batching.transformers import BatchCost, TransformersWorker, WorkerOptions
+from hypothesis import given
+from hypothesis import strategies as st
 
 from forebay.bench.targets.openai import OpenAiTarget
 from forebay.engine.launch import Silent
@@ -142,3 +146,22 @@ def test_both_systems_are_measured(tmp_path: Path) -> None:
     assert document["ratio"]["16"] > 0
     assert set(document["latency"]["4"]) == {STATIC, CONTINUOUS}
     assert set(systems.provenance(seed=0)["engine_versions"]) >= {"torch", "transformers"}
+
+
+def test_a_machine_that_others_use_makes_a_cell_invalid(found: Batching) -> None:
+    cell = found.cells[0]
+    assert not [reason for reason in cell.reasons if "other programs" in reason]
+    assert not [reason for reason in replace(cell, others_cores=0.0).reasons if "other programs" in reason]
+    (reason,) = [one for one in replace(cell, others_cores=999.0).reasons if "other programs" in one]
+    assert "999.00 of" in reason
+
+
+@given(st.integers(1, 300), st.sampled_from([32, 128, 512, 1536]), st.integers(0, 9))
+def test_quantiles_stand_for_the_whole_distribution(count: int, limit: int, seed: int) -> None:
+    lengths = quantile_lengths(count, 128.0, limit, seed)
+    assert len(lengths) == count
+    assert all(1 <= length <= limit for length in lengths)
+    assert sorted(lengths) == sorted(quantile_lengths(count, 128.0, limit, seed + 1))
+    # Half of them lie below the median, as of the distribution.
+    median = -128 * math.log1p(-0.5 * -math.expm1(-limit / 128))
+    assert abs(sum(length <= median for length in lengths) - count / 2) <= 1 + count * 0.03

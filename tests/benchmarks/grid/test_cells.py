@@ -9,15 +9,22 @@ import pytest
 from benchmarks.grid.cells import (
     ARRIVALS,
     CONSTANT,
+    EXACT,
+    EXPONENTIAL,
+    HEAVY,
     TAILS,
     CellSpec,
     GridOptions,
     Parallelism,
+    burst_load,
     cell_load,
+    read_parallelism,
     tail_lengths,
 )
 from hypothesis import given
 from hypothesis import strategies as st
+
+from forebay.errors import SettingError
 
 
 @given(
@@ -97,3 +104,33 @@ def test_repeats_have_other_times_and_fresh_prompts() -> None:
     assert sorted(one.output_tokens for one in first.requests) == sorted(
         one.output_tokens for one in second.requests
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("1", Parallelism(1)), ("2x4", Parallelism(2, 4)), ("64x1024", Parallelism(64, 1024))]
+)
+def test_parallelism_is_replicas_and_cores(text: str, found: Parallelism) -> None:
+    assert read_parallelism(text) == found
+    assert read_parallelism(text).name == text
+
+
+def test_replicas_share_the_cores_out() -> None:
+    assert Parallelism(1).on((0, 1, 2, 3, 4)) == Parallelism(1, 5)
+    assert Parallelism(2).on((0, 1, 2, 3, 4)) == Parallelism(2, 2)
+    assert Parallelism(2, 1).on((0, 1, 2)) == Parallelism(2, 1)
+    for asked in (Parallelism(2, 2), Parallelism(4)):
+        with pytest.raises(SettingError, match=f"--replicas {asked.name}: there are 3 cores"):
+            asked.on((0, 1, 2))
+
+
+def test_what_an_engine_can_do_is_measured_all_at_once() -> None:
+    assert {request.due_s for request in burst_load(options(), "heavy").requests} == {0.0}
+
+
+def test_the_tails_are_longer_one_by_one() -> None:
+    lengths = {tail: sorted(tail_lengths(tail, 100, 32, 512)) for tail in TAILS}
+    assert lengths[EXACT][0] == lengths[EXACT][-1] == 32
+    assert lengths[EXACT][-1] < lengths[EXPONENTIAL][-1] < lengths[HEAVY][-1] <= 512
+    assert lengths[EXACT][50] > lengths[EXPONENTIAL][50] > lengths[HEAVY][50]
+    # The median of an exponential distribution is ln 2 of its mean.
+    assert lengths[EXPONENTIAL][50] == pytest.approx(32 * 0.693, abs=1.5)

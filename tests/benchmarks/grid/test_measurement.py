@@ -120,3 +120,17 @@ def test_the_pipeline_of_a_grid_is_one_that_forebay_runs() -> None:
     spec = parse_spec(grid_pipeline(("http://127.0.0.1:9", "http://127.0.0.1:10"), "m", options, 2))
     assert (spec.parallelism, spec.engine.model, len(spec.engine.url)) == (2, "m", 2)
     assert spec.answer_tokens_template() is not None
+
+
+def test_repeats_have_an_interval() -> None:
+    measurement, found = measured(
+        models=("default",),
+        parallelisms=(Parallelism(1),),
+        arrivals=("constant",),
+        tails=("exact",),
+        repeats=3,
+    )
+    (repeats,) = grid_document(measurement.options, found, complete=True, provenance={})["repeats"]
+    interval = repeats["serving_e2el_p50_s"]
+    assert interval["count"] == 3
+    assert interval["low"] <= interval["mean"] <= interval["high"]

@@ -68,3 +68,12 @@ def test_requests_go_to_the_replicas_by_turns() -> None:
     # Each was probed once.
     assert seen == [5 + 1, 4 + 1]
     assert target.name == f"{first.url}/v1/completions, {second.url}/v1/completions"
+
+
+def test_the_share_of_the_prefix_cache_is_that_of_the_whole_run() -> None:
+    def sample(at_s: float, queries: float, hits: float) -> EngineSample:
+        return EngineSample(at_s, {"prefix_cache_queries": queries, "prefix_cache_hits": hits})
+
+    found = sample_figures([sample(0, 100, 0), sample(1, 300, 50), sample(2, 500, 300)], 2.0)
+    assert found == {"prefix_hit_share": 300 / 400}
+    assert sample_figures([], 1.0) == {}

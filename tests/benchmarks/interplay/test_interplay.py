@@ -22,6 +22,7 @@ from benchmarks.interplay.pipeline import (
     by_pipeline,
     point_pipeline,
     points,
+    sized,
     write_events,
 )
 from tests.benchmarks.grid.scripted_session import ScriptedPipelines
@@ -126,3 +127,12 @@ def test_every_point_is_measured_and_reported() -> None:
     assert heads[:3] == ["", "running, mean", "preemptions"]
     assert "KV cache, most" not in heads, "it was not measured"
     assert rows[1][:2] == ["prefix: a third of each prompt shared", "3.0"]
+
+
+def test_a_point_with_windows_is_as_long_as_some_of_them() -> None:
+    by_name = {point.value: point for point in FACTORS["windows"]}
+    six = sized(options(), by_name["tumbling, 6 s, 2 keys"].settings, 2.5)
+    assert (six.rate_per_s, six.events) == (2.5, 90)
+    assert sized(options(), {"capacity": 4}, 2.5).events == SMALL["events"]
+    # The engine holds its longer calls, except with the small KV cache, which they do not use.
+    assert (options().max_model_len(1.0), options().max_model_len(SMALL_KV_CACHE_GIB)) == (2048, 50)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+import orjson
 import pytest
-from benchmarks.peers.base import PROGRAMS, Named, read_result, requirements_of
+from benchmarks.peers.base import ID_IN_PROMPT, PROGRAMS, Named, Order, event_of, read_result, requirements_of
 from benchmarks.peers.peers import PEERS
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 @pytest.mark.parametrize(
@@ -46,3 +50,23 @@ def test_every_peer_has_its_program_and_what_its_environment_holds() -> None:
             lines = requirements_of(peer).read_text().splitlines()
             assert lines, peer.name
             assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[^=\s]+", line) for line in lines), peer.name
+
+
+@given(st.binary(max_size=60))
+def test_no_record_stops_the_measurement(value: bytes) -> None:
+    read_result(b"event-1 " + value)
+
+
+@given(st.integers(min_value=0))
+def test_the_engine_finds_an_event_in_its_prompt(index: int) -> None:
+    found = re.findall(ID_IN_PROMPT, event_of(f"event-{index}")["prompt"])
+    assert found == [f"event-{index}"]
+
+
+def test_an_order_is_read_as_it_was_written(tmp_path: Path) -> None:
+    told = ("b", "e", "r", "l", "http://e", "m", "Be short.", 16, 8, "/state", 81)
+    order = Order(*told, jars=("a.jar",), options={"n": 1})
+    order.write(tmp_path / "order.json")
+    found = orjson.loads((tmp_path / "order.json").read_bytes())
+    assert found["restore_from"] is None
+    assert (found["jars"], found["options"], found["capacity"]) == (["a.jar"], {"n": 1}, 8)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from benchmarks.peers.feed import Seen
+from benchmarks.peers.peers import PEERS
 from benchmarks.peers.run import Load, Observed, Use
 from benchmarks.peers.tables import merged, table_of
 
 from benchmarks.peers import tables
 from forebay.errors import SettingError
+from forebay.testing.script import CallReport
 
 DOCUMENT: dict[str, Any] = {
     "provenance": {"command": "first"},
@@ -144,3 +148,60 @@ def test_lost_given_up_and_doubled() -> None:
     found = tables.common(LOAD, replace(once, committed=twice, ended="ended with status 1"))
     assert (found["lost"], found["given_up"], found["doubled"], found["answered"]) == (1, 1, 1, 98)
     assert found["ended"] == "ended with status 1"
+
+
+LONG = Load(125, 10, warm_s=2)
+
+
+def test_fewer_than_a_thousand_events_have_no_99th_percentile() -> None:
+    found = tables.latency(LONG, seen(load=LONG), lambda _: 0.0)
+    assert (found["added_ms_p99"], found["added_ms_committed_p99"]) == (
+        pytest.approx(500),
+        pytest.approx(1500),
+    )
+    shorter = replace(LONG, seconds=9.99)
+    assert "added_ms_p99" not in tables.latency(shorter, seen(load=shorter), lambda _: 0.0)
+
+
+def test_an_event_that_was_given_up_and_then_answered_is_answered() -> None:
+    once = seen()
+    found = tables.common(LOAD, replace(once, committed=(Seen(0, START_S, False), *once.committed)))
+    assert (found["answered"], found["given_up"], found["doubled"]) == (100, 0, 1)
+
+
+def test_calls_count_tries_of_events_alone() -> None:
+    report = CallReport({"event-0": 3, "event-1": 1, "warm-0": 7}, 0, 9, 4, 0)
+    assert tables.calls(report) == {"calls": 4, "called_again": 2, "max_in_flight": 9}
+
+
+def test_when_all_that_was_due_had_its_result() -> None:
+    assert tables.caught_up_s(LOAD, seen(), 5.0) == pytest.approx(0.4)
+    assert tables.caught_up_s(LOAD, seen(added_s=0.0), 5.0) == 0.0
+    assert tables.caught_up_s(LOAD, seen(without=(7,)), 5.0) is None
+
+
+def test_nothing_seen_is_no_error() -> None:
+    none = replace(seen(without=tuple(range(100))), use=(), checkpoints_ms=None)
+    found = {**tables.common(LOAD, none), **tables.latency(LOAD, none, lambda _: 0.0)}
+    assert (found["lost"], found["rate_per_s"], found["unanswered"]) == (100, 0.0, 80)
+    assert "memory_mb" not in found
+    assert "checkpoint_ms_p50" not in found
+
+
+def test_figures_of_events_without_an_engine_call_are_in_brackets() -> None:
+    document = deepcopy(DOCUMENT)
+    found = document["parts"]["latency"]["peers"]["forebay"]
+    found |= {"calls": 2006, "called_again": 1218, "answered": 2000}
+    table = table_of("latency", document)
+    assert table.rows[0][:3] == ("Forebay", "(100.0)", "(1 ms)")
+    assert table.reasons["Forebay"] == "INVALID: 2,000 events have an answer, the engine was asked about 788"
+    found["called_again"] = 6
+    assert "Forebay" not in table_of("latency", document).reasons
+
+
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
+
+
+def test_every_peer_is_in_the_recorded_document() -> None:
+    document = orjson.loads((RESULTS / "peers.json").read_bytes())
+    assert set(document["peers"]) == {peer.name for peer in PEERS}

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from tests.harness.clock import ManualClock
 
@@ -136,3 +137,11 @@ def test_a_replay_is_cut_off_with_its_demo(monkeypatch: pytest.MonkeyPatch) -> N
     feeding.close()
     assert writer.values == [b"a"]
     assert not feeding.enough(snapshot(0))
+
+
+def test_made_up_posts_are_the_generators(tmp_path: Path) -> None:
+    found = list(posts(plan(tmp_path, events=20)))
+    assert len(found) == 20
+    assert all({"text", "time"} <= orjson.loads(value).keys() for value, _ in found)
+    assert found == list(posts(plan(tmp_path, events=20)))
+    assert found != list(posts(plan(tmp_path, events=20, seed=2)))

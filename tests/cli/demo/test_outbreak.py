@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from forebay.cli.demo.plan import DemoOptions, demo_of
 from forebay.cli.demo.topics import SLICES, Outbreak, find_outbreak, planted_outbreak
 from forebay.connectors.generator.settings import GeneratorSource
+from forebay.connectors.generator.source import START_MS
 
 EVERYDAY = ("food", "music", "pets", "school")
 
@@ -56,3 +57,10 @@ def test_outbreaks_agree_by_topic_and_time() -> None:
     assert not Outbreak("food", 1000, 2000).overlaps(planted)
     assert not Outbreak("outage", 1600, 2600).overlaps(planted)
     assert not Outbreak("outage", 0, 10_000).overlaps(planted)
+
+
+def test_what_was_planted_is_read_from_the_source(tmp_path: Path) -> None:
+    spec = demo_of(DemoOptions(out=tmp_path, events=300)).spec
+    assert planted_outbreak(spec.source) == Outbreak("outage", START_MS + 4000, START_MS + 6000)
+    plain = spec.source.model_copy(update={"burst": None})
+    assert planted_outbreak(plain) is None

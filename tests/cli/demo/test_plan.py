@@ -10,7 +10,16 @@ from typing import Any
 import orjson
 import pytest
 
-from forebay.cli.demo.plan import GENERAL_TOPICS, Demo, DemoOptions, Right, plan_demo, summarize, summary_of
+from forebay.cli.demo.plan import (
+    GENERAL_TOPICS,
+    Demo,
+    DemoOptions,
+    Right,
+    demo_of,
+    plan_demo,
+    summarize,
+    summary_of,
+)
 from forebay.cli.demo.topics import SLICES
 from forebay.connectors.files.settings import CsvSource, JsonlSource
 from forebay.connectors.generator.posts import TOPICS
@@ -187,3 +196,24 @@ def test_a_packed_input_is_looked_at_as_it_will_be_read(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n', encoding="utf-16")
     with pytest.raises(SettingError, match=r"no line is a JSON object: .* set `encoding: utf-16`"):
         plan(tmp_path, input=tmp_path / "in.jsonl")
+
+
+def test_a_replay_needs_times(tmp_path: Path) -> None:
+    source = plan(tmp_path, '{"text": "a", "date": "2026-01-01"}', speed=60.0).spec.source
+    assert isinstance(source, JsonlSource)
+    assert source.replay is not None
+    assert source.replay.speed == 60.0
+
+
+def test_of_a_file_of_ones_own_nothing_is_known_to_be_right(tmp_path: Path) -> None:
+    demo = plan(tmp_path, '{"text": "a"}\n')
+    found = summary_of(demo, [result(1, "food", 1000)], [])
+    assert (found.right, found.by_topic, found.planted) == (None, {}, None)
+
+
+def test_a_demo_is_made_again_where_its_folder_is_in_use(tmp_path: Path) -> None:
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "kafka").mkdir()
+    source = demo_of(DemoOptions(out=tmp_path / "demo", events=30)).spec.source
+    assert isinstance(source, GeneratorSource)
+    assert source.count == 30

@@ -21,6 +21,7 @@ from forebay.cli.demo.run import (
     WAIT_S,
     DemoFit,
     DemoMeasurement,
+    _FirstAnswer,
     expectation,
     fit,
     measure,
@@ -28,6 +29,7 @@ from forebay.cli.demo.run import (
 from forebay.connectors.generator.posts import post, topic_of
 from forebay.engine import Deadline
 from forebay.errors import AttemptTimeout, EngineError, Unreachable
+from forebay.pipeline.snapshot import Snapshot
 from forebay.records import Completion, Request, Timing, Usage
 
 
@@ -118,3 +120,35 @@ def test_what_an_engine_says_cannot_touch_the_terminal() -> None:
     said = expectation(hostile, DemoFit(300, 32, 14.2), replayed=False, slow=WHY)
     assert "\x1b" not in said
     assert len(said) < 300
+
+
+async def test_a_chat_is_measured_with_its_schema(tmp_path: Path) -> None:
+    engine = Paced(0.5)
+    assert await measured(engine, tmp_path, by_likelihood=False) is not None
+    assert engine.requests[0].messages[1].content.startswith("Post: ")
+    assert engine.requests[0].schema is not None
+
+
+def test_what_the_user_gave_stays_and_an_unknown_engine_gets_little() -> None:
+    given_ = fit(DemoMeasurement(1, 0.1, ("", "")), events=5000, capacity=64)
+    assert (given_.events, given_.capacity) == (5000, 64)
+    assert given_.seconds > 50_000
+    unknown = fit(None)
+    assert (unknown.events, unknown.capacity) == (MIN_EVENTS, MIN_CAPACITY)
+
+
+def test_an_engine_that_answered_nothing_is_said_to() -> None:
+    said = expectation(None, DemoFit(60, 8, 900.0), replayed=False, slow=WHY)
+    assert f"answered no question in time ({WHY})" in said
+    assert "60 posts" in said
+
+
+def test_the_first_answer_is_noted_once_and_all_is_passed_on() -> None:
+    told: list[Snapshot] = []
+    times = iter((12.0, 20.0))
+    watch = _FirstAnswer(told.append, 10.0, lambda: next(times))
+    snapshots = [Snapshot(float(n), "RUNNING", results=n) for n in range(3)]
+    for snapshot in snapshots:
+        watch(snapshot)
+    assert watch.after_s == 2.0
+    assert told == snapshots

@@ -107,3 +107,20 @@ def test_a_single_prompt_takes_the_simulated_time(prompt: int) -> None:
     Simulation(models, fleet, ImmediateDispatcher(fleet, make_policy("round_robin"))).run([request])
     assert request.first_token_s == pytest.approx(LLAMA_8B.alone_s(prompt))
     assert not math.isnan(request.finished_s)
+
+
+def test_another_seed_gives_another_result() -> None:
+    runs = {Scenario(BUSY, LLAMA_8B, 4, seed=seed).run("random").ttft_mean_s for seed in range(3)}
+    assert len(runs) == 3
+    assert PoissonArrivals(50, seed=1).make() != PoissonArrivals(50, seed=2).make()
+
+
+def test_load_stretches_arrivals_to_a_share_of_capacity() -> None:
+    scenario = Scenario(PoissonArrivals(400, 40.0, 1500.0, 20.0, seed=5).make(), LLAMA_8B, 2)
+    capacity_per_s = scenario.capacity_per_s()
+    low = scenario.run("least_requests", scenario.time_scale(0.3, capacity_per_s))
+    high = scenario.run("least_requests", scenario.time_scale(2.0, capacity_per_s))
+    assert low.requests_per_s == pytest.approx(0.3 * capacity_per_s, rel=0.1)
+    assert high.requests_per_s < 1.5 * capacity_per_s
+    assert low.goodput > high.goodput
+    assert 1.0 <= low.imbalance < 2

@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from forebay.engine.client import HttpEngine
+from forebay.engine.load import parse_cache_tokens
 from forebay.errors import Overloaded
 from forebay.records import Request
 from forebay.testing.replica import FakeReplica, ReplicaScript
@@ -247,3 +248,16 @@ async def test_what_is_absent_is_a_404_and_a_stream_may_come_whole() -> None:
             assert response.content_type == "application/json"
             assert "endpoint-load-metrics" not in response.headers
             assert (await response.json())["choices"][0]["message"]["content"].startswith("echo:")
+
+
+async def test_without_include_usage_there_is_none() -> None:
+    body = CHAT | {"stream": True}
+    async with session() as (client, _), client.post("/v1/chat/completions", json=body) as response:
+        assert "usage" not in await response.text()
+
+
+@pytest.mark.parametrize(("kv_tokens", "found"), [(0, None), (48_000, 48_000)])
+async def test_metrics_report_the_size_of_the_kv_cache(kv_tokens: int, found: float | None) -> None:
+    script = ReplicaScript(kv_tokens=kv_tokens)
+    async with session(script) as (client, _), client.get("/metrics") as response:
+        assert parse_cache_tokens(await response.text()) == found

@@ -145,3 +145,9 @@ def test_what_nobody_waits_for_any_more_holds_nothing_up() -> None:
         return asyncio.get_running_loop().time()
 
     assert run_virtual(main()) == pytest.approx(2.0)
+
+
+def test_without_blocks_nothing_is_cached() -> None:
+    cache = ScriptedPrefixCache(block_chars=4, max_blocks=0)
+    cache.take("aaaa")
+    assert cache.take("aaaa") == 0

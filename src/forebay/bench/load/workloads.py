@@ -27,7 +27,7 @@ class Described:
 
     def asked(self) -> dict[str, Any]:
         values = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
-        own = {name: each.asked() if isinstance(each, Described) else each for name, each in values.items()}
+        own = {name: each.asked() if hasattr(each, "asked") else each for name, each in values.items()}
         return {"kind": self.kind, **own}
 
 

@@ -147,10 +147,10 @@ class _StreamRunDocument:
     earlier_doubled: int
     resent: int
     strangers: int
-    kills: tuple[Killed, ...]
-    followed: str
-    countable: bool
-    left_open: int
+    kills: tuple[Killed, ...] = ()
+    followed: str = "event"
+    countable: bool = True
+    left_open: int = 0
 
 
 NOT_OF_RUN = ("figures", "verdict", "slo", "followed")
