@@ -14,7 +14,7 @@ from benchmarks.killable import KillableEngine
 from benchmarks.tally import NUMBER, Tally
 from forebay.apps.topics import settings as topics
 from forebay.apps.topics.embedding import NoEmbedding
-from forebay.apps.topics.finder import FOUND, TopicStage, shard_event_of, text_bytes
+from forebay.apps.topics.finder import FOUND, TopicStage, assignments_of, shard_event_of, text_bytes
 from forebay.apps.trends import reason
 from forebay.apps.trends import settings as trends
 from forebay.apps.trends.stages import BookStage, CountStage, RateStage, event_of, post_bytes
@@ -146,11 +146,19 @@ class TopicsJob:
 
     def foretold(self, events: Sequence[dict[str, Any]]) -> Foretold:
         """The output of an uninterrupted run."""
-        stage = TopicStage(self.settings.find, 0, NoEmbedding().embed, NoEmbedding.width)
-        outputs = [each for event in events for each in stage.take(text_bytes(event["at"], event["text"]))]
-        found = [shard_event_of(data) for kind, data in (*outputs, *stage.finish()) if kind == FOUND]
+        found = [shard_event_of(data) for kind, data in self._outputs(events) if kind == FOUND]
         asked = ((topics.to_prompt_event(event), topics.labelled) for event in found)
         return _foretold(map(topics.to_result, found), asked, topics.PROMPT, topics.SCHEMA)
+
+    def assigned(self, events: Sequence[dict[str, Any]]) -> dict[str, str | None]:
+        """The topic of each event, by its number."""
+        batches = [assignments_of(data) for kind, data in self._outputs(events) if kind != FOUND]
+        return {each.id: each.topic for batch in batches for each in batch}
+
+    def _outputs(self, events: Sequence[dict[str, Any]]) -> list[tuple[int, bytes]]:
+        stage = TopicStage(self.settings.find, 0, NoEmbedding().embed, NoEmbedding.width)
+        texts = (text_bytes(event["at"], event["text"], id=str(event[NUMBER])) for event in events)
+        return [*(each for text in texts for each in stage.take(text)), *stage.finish()]
 
 
 def _foretold(

@@ -29,6 +29,7 @@ class Found:
 
     results: Iterable[bytes]
     letters: Iterable[bytes]
+    assignments: Iterable[bytes] = ()
     skipped: Collection[str] = ()
     deleted: Collection[str] = ()
 
@@ -73,7 +74,24 @@ def _problems(
     yield from _told("dead letters with a wrong cause", causes)
     yield from _told("named as deleted, and there", sorted(skipped & (set(seen) | set(refused))))
     yield from _told("named as deleted, and were not", sorted(skipped - set(found.deleted)))
+    yield from _misplaced(expected, [_object(line) for line in found.assignments])
     yield from _told("out of order", list(_disorder(expected, [name for name in names if name is not None])))
+
+
+def _misplaced(expected: Expected, lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    seen = Counter(str(line.get("id")) for line in lines)
+    yield from _told("texts without a topic", [id for id in expected.assignments if id not in seen])
+    yield from _told("texts with several topics", [id for id, n in seen.items() if n > 1])
+    wrong = [
+        f"{line.get('id')}: {str(line.get('answer'))[:80]}"
+        for line in lines
+        if (line.get("id"), _topic(line.get("answer"))) not in expected.assignments.items()
+    ]
+    yield from _told("texts with a wrong topic", wrong)
+
+
+def _topic(answer: Any) -> Any:
+    return answer.get("topic", answer) if isinstance(answer, dict) else answer
 
 
 def skipped_places(texts: Iterable[str]) -> frozenset[Place]:

@@ -79,7 +79,7 @@ class Places(AbstractContextManager["Places"]):
         self._disk.mkdir(parents=True)
         self.source = {**self._source(), **self._work.source}
         if self._scenario.sink == "kafka":
-            for name in ("results", "letters"):
+            for name in self._outputs().values():
                 self._make_topic(name, 1)
         return self
 
@@ -87,16 +87,15 @@ class Places(AbstractContextManager["Places"]):
         self._stack.close()
 
     def sinks(self) -> dict[str, Any]:
+        outputs = self._outputs().items()
         if self._scenario.sink == "files":
-            return {
-                "sink": {"type": "jsonl", "path": str(self._out / "results")},
-                "dead_letters": {"type": "jsonl", "path": str(self._out / "dead-letters")},
-            }
+            return {key: {"type": "jsonl", "path": str(self._out / name)} for key, name in outputs}
         access = {"type": "kafka", "bootstrap": self._node.bootstrap}
-        return {
-            "sink": {**access, "topic": f"{self._stem}-results"},
-            "dead_letters": {**access, "topic": f"{self._stem}-letters"},
-        }
+        return {key: {**access, "topic": f"{self._stem}-{name}"} for key, name in outputs}
+
+    def _outputs(self) -> dict[str, str]:
+        found = {"sink": "results", "dead_letters": "dead-letters"}
+        return {**found, "assignments": "assignments"} if self._work.expected.assignments else found
 
     @property
     def endless(self) -> bool:
@@ -154,7 +153,10 @@ class Places(AbstractContextManager["Places"]):
         return self._read("results")
 
     def letters(self) -> Iterator[bytes]:
-        return self._read("letters" if self._scenario.sink == "kafka" else "dead-letters")
+        return self._read("dead-letters")
+
+    def assignments(self) -> Iterator[bytes]:
+        return self._read("assignments")
 
     def _read(self, name: str) -> Iterator[bytes]:
         if self._scenario.sink == "files":

@@ -103,8 +103,10 @@ class _Player:
             return
         self._check_report()
         yield from self._problems
-        found = Found(self._places.results(), self._places.letters(), self._skipped(), self._places.deleted)
-        yield from check(self._work.expected, found, partial(name_of, self._scenario))
+        places, expected = self._places, self._work.expected
+        assignments = places.assignments() if expected.assignments else ()
+        found = Found(places.results(), places.letters(), assignments, self._skipped(), places.deleted)
+        yield from check(expected, found, partial(name_of, self._scenario))
 
     def _new_machine(self) -> None:
         around = self._around

@@ -112,11 +112,12 @@ Line = Mapping[str, Any]
 @dataclass(frozen=True)
 class Expected:
     """`results`: answers by name of result; `letters`: causes by name of dead letter; `queues`: names whose
-    results must be in this order, by key."""
+    results must be in this order, by key; `assignments`: the topic of each text, by its number."""
 
     results: Mapping[str, Any]
     letters: Mapping[str, str] = field(default_factory=dict)
     queues: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    assignments: Mapping[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,8 @@ def _found(scenario: Scenario) -> Workload:
     if scenario.application == "topics":
         topics = TopicsJob()
         events = topics.events(scenario.events, scenario.seed)
-        return Workload(events, topics.document(), source, Expected(topics.foretold(events)))
+        expected = Expected(topics.foretold(events), assignments=topics.assigned(events))
+        return Workload(events, {**topics.document(), "id": "{{ " + NUMBER + " }}"}, source, expected)
     trends = TrendsJob()
     events = trends.events(scenario.events, scenario.seed)
     expected = Expected(trends.foretold(events, partial(_position, scenario.source, len(events))))

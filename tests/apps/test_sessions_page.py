@@ -5,15 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
+import pytest
 
 from forebay.apps.sessions_page import read_sessions, sessions_page, top_sessions
 
 ATTACK = "</p><script>alert(1)</script>"
 
 
-def turn(key: str, number: int, said: str, text: str = "Yes.") -> bytes:
+def turn(key: str, number: int, said: str, text: str = "Yes.", **more: Any) -> bytes:
     answer = {"turn": number, "text": text, "cut": False, "folds": 0}
-    return orjson.dumps({"key": key, "fields": {"m": {"text": said}}, "answer": answer})
+    return orjson.dumps({"key": key, "fields": {"m": {"text": said}}, "answer": answer, **more})
+
+
+def unanswered(key: str | None, said: str, **more: Any) -> bytes:
+    record = orjson.dumps({"m": {"text": said}}).decode()
+    return orjson.dumps({"key": key, "cause": "answer_refused", "detail": "no", "input": record, **more})
 
 
 def ended(key: str, turns: int, **more: Any) -> bytes:
@@ -27,15 +33,13 @@ LINES = [
     turn("ann", 2, "Are you there?"),
     ended("ann", 2, summary="Ann greets."),
     turn("ann", 1, "Me again."),
-    orjson.dumps(
-        {"key": "bob", "cause": "answer_refused", "detail": "no", "input": '{"m": {"text": "Do it"}}'}
-    ),
+    unanswered("bob", "Do it"),
     b"junk",
 ]
 
 
 def test_each_session_is_a_conversation() -> None:
-    first, second, bob = read_sessions(LINES, "m.text")
+    first, bob, second = read_sessions(LINES, "m.text")
     assert [said for _, said, _ in first.turns] == ["Hello?", "Are you there?"]
     assert (first.answered, first.ended, first.summary) == (2, "idle", "Ann greets.")
     assert [(second.key, *second.turns)] == [("ann", (1, "Me again.", "Yes."))]
@@ -46,7 +50,7 @@ def test_the_page_shows_messages_and_answers_as_text() -> None:
     document = sessions_page(LINES, "m.text")
     assert "3 sessions; 2 of them have not ended" in document
     assert ATTACK not in document
-    assert document.index("Do it") < document.index("Me again.") < document.index("Hello?")
+    assert document.index("Me again.") < document.index("Do it") < document.index("Hello?")
     assert "0 sessions" in sessions_page([])
 
 
@@ -57,3 +61,27 @@ def test_a_long_session_is_the_first_and_is_shown_in_part() -> None:
     assert "Not shown: 10 older turns." in document
     assert "message 30" in document
     assert "message 9<" not in document
+
+
+def test_what_failed_in_a_session_that_has_ended_is_shown_there() -> None:
+    lines = [turn("ann", 1, "one"), turn("ann", 2, "two"), ended("ann", 2), unanswered("ann", "three")]
+    (talk,) = read_sessions(lines, "m.text")
+    assert [number for number, *_ in talk.turns] == [1, 2, 0]
+    assert (talk.answered, talk.ended) == (2, "idle")
+    assert "1 session<" in sessions_page(lines, "m.text")
+
+
+@pytest.mark.parametrize("clock", ["position", "time_ms"])
+def test_what_failed_is_shown_where_it_came(clock: str) -> None:
+    def at(place: int) -> dict[str, Any]:
+        return {clock: f"in/a.jsonl@{place}" if clock == "position" else place}
+
+    lines = [turn("ann", 1, "2", **at(2)), turn("ann", 2, "10", **at(10)), ended("ann", 2)]
+    lines += [turn("ann", 1, "20", **at(20))]
+    lines += [unanswered("ann", str(place), **at(place)) for place in (30, 15, 9, 1)]
+    found = [[said for _, said, _ in talk.turns] for talk in read_sessions(lines, "m.text")]
+    assert found == [["1", "2", "9", "10", "15"], ["20", "30"]]
+
+
+def test_what_failed_alone_is_no_session() -> None:
+    assert read_sessions([unanswered("ann", "hi"), unanswered(None, "hi")], "m.text") == []

@@ -80,6 +80,9 @@ def test_state_is_bound_to_what_makes_it() -> None:
         spec({"type": "topics", "embeddings": "words"})
     )
     assert fingerprint(spec({"type": "topics"})) != fingerprint(spec({"type": "trends"}))
+    kafka = {"type": "kafka", "bootstrap": "localhost:9092", "topic": "t"}
+    for other in ({"assignments": None}, {"assignments": kafka}, {"dead_letters": kafka}):
+        assert fingerprint(spec({"type": "topics"})) != fingerprint(spec({"type": "topics"}, **other))
 
 
 @pytest.mark.parametrize("name", ["trends", "topics"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from typing import Any, TypeVar
@@ -30,16 +31,17 @@ def read_results(
     *,
     prefix: str = "",
     answered: Callable[[Card, Any], object] | None = None,
-    failed: Callable[[Card, str], object] | None = None,
+    failed: Callable[[Card, float, str], object] | None = None,
 ) -> None:
     """Hand the answer of each result to `add`, which returns its card.
 
     If the application asks the model about its results, the questions' positions begin with `prefix` and are
-    the results' ids, and the lines may be in any order. `answered` receives the card and the model's answer,
-    `failed` the card and why there is none. Lines that are something else are skipped, and so are those for
-    which a function raises what a missing or odd field raises.
+    the results' ids, and the lines may be in any order. The n-th run from the beginning has the same ids
+    again: the n-th answer is for the n-th card. `answered` receives the card and the model's answer, `failed`
+    the card, the question's time and why there is no answer. Lines that are something else are skipped, and
+    so are those for which a function raises what a missing or odd field raises.
     """
-    cards: dict[Any, Card] = {}
+    cards: defaultdict[Any, list[Card]] = defaultdict(list)
     questions = []
     for line in lines:
         try:
@@ -47,16 +49,19 @@ def read_results(
             if answered is not None and str(value.get("position")).startswith(prefix):
                 questions.append(value)
             else:
-                cards[value.get("id")] = add(value["answer"])
+                cards[value.get("id")].append(add(value["answer"]))
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
+    asked: Counter[str] = Counter()
     for value in questions:
         try:
+            of_id = cards.get(value["position"], [])[: asked[value["position"]] + 1]
+            asked[value["position"]] += 1
             if "cause" not in value and answered is not None:
-                answered(cards[value["position"]], value["answer"])
+                answered(of_id[-1], value["answer"])
             elif failed is not None:
-                failed(cards[value["position"]], why(value["cause"], value["detail"]))
-        except (KeyError, TypeError, AttributeError):
+                failed(of_id[-1], value.get("time_ms") or 0, why(value["cause"], value["detail"]))
+        except (LookupError, TypeError, AttributeError):
             continue
 
 

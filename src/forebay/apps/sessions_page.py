@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,8 @@ from forebay.untrusted_text import counted
 
 MAX_SESSIONS = 200
 MAX_TURNS = 20
+Place = tuple[str, int, int | None]
+"""Of a message: its source and its number there, and its time."""
 
 
 @dataclass(slots=True)
@@ -21,13 +24,14 @@ class Talk:
 
     key: str
     turns: list[tuple[int, str, str]] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
     answered: int = 0
     ended: str = ""
     summary: str = ""
 
 
 def sessions_page(lines: Iterable[bytes], text: str = "text") -> str:
-    """Build the page from JSON lines: results, then dead letters. Other lines are skipped."""
+    """Build the page from JSON lines: results and dead letters. Other lines are skipped."""
     found = read_sessions(lines, text)
     shown = found[::-1][:MAX_SESSIONS]
     lead = counted(len(found), "session")
@@ -48,34 +52,74 @@ def top_sessions(lines: Iterable[bytes], text: str = "text") -> list[str]:
 
 
 def read_sessions(lines: Iterable[bytes], text: str = "text") -> list[Talk]:
-    """In the order of their last turns. `text`: the field with the message, with dots for nesting."""
+    """In the order of their last answers. `text`: the field with the message, with dots for nesting.
+
+    A message without an answer is shown in the session of its key in which it came, if there is one.
+    """
     now: dict[str, Talk] = {}
     ended: list[Talk] = []
+    of_key: defaultdict[str, list[Talk]] = defaultdict(list)
+    unanswered: list[tuple[str, Place, str, str]] = []
+
+    def new(key: str) -> Talk:
+        of_key[key].append(talk := Talk(key))
+        return talk
+
     for line in lines:
         try:
             value = read_json(line)
             key = str(value["key"] or "")
-            number, turn = 0, None
             if "cause" in value:
+                said = _field(read_json(value["input"].encode()), text)
                 reason = f"no answer: {why(value['cause'], value['detail'])}"
-                turn = _field(read_json(value["input"].encode()), text), reason
-            elif "ended" not in (answer := value["answer"]):
+                unanswered.append((key, _place(value), said, reason))
+            elif "ended" in (answer := value["answer"]):
+                end = answer["turns"], answer["ended"], answer["summary"]
+                talk = now.pop(key) if key in now else new(key)
+                talk.answered, talk.ended, talk.summary = end
+                ended.append(talk)
+            else:
                 number, turn = answer["turn"], (_field(value["fields"], text), answer["text"])
-            talk = now.pop(key, Talk(key))
-            if turn is not None:
+                talk = now.pop(key) if key in now else new(key)
                 if 0 < number <= talk.answered:
                     ended.append(talk)
-                    talk = Talk(key)
-                talk.answered = number or talk.answered
+                    talk = new(key)
+                talk.answered = number
                 talk.turns.append((number, *turn))
+                talk.places.append(_place(value))
                 # Behind the others: it has the newest turn.
                 now[key] = talk
-            else:
-                talk.answered, talk.ended, talk.summary = answer["turns"], answer["ended"], answer["summary"]
-                ended.append(talk)
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
+    for key, place, said, reason in unanswered:
+        if talks := of_key.get(key):
+            _insert(talks, place, (0, said, reason))
     return [*ended, *now.values()]
+
+
+def _insert(talks: list[Talk], place: Place, turn: tuple[int, str, str]) -> None:
+    """Behind the last turn that is not known to be later."""
+    for talk in reversed(talks):
+        at = len(talk.places)
+        while at and _is_later(talk.places[at - 1], place):
+            at -= 1
+        if at or talk is talks[0] or not talk.places:
+            talk.turns.insert(at, turn)
+            talk.places.insert(at, place)
+            return
+
+
+def _is_later(one: Place, other: Place) -> bool:
+    if one[0] and one[0] == other[0]:
+        return one[1] > other[1]
+    return one[2] is not None and other[2] is not None and one[2] > other[2]
+
+
+def _place(value: Any) -> Place:
+    source, _, number = str(value.get("position") or "").rpartition("@")
+    time_ms = value.get("time_ms")
+    known = (source, int(number)) if number.isdecimal() else ("", 0)
+    return *known, time_ms if isinstance(time_ms, int) else None
 
 
 def _field(value: Any, path: str) -> str:

@@ -79,7 +79,8 @@ def run(
         Path | None, option("For an application: folder for its results; default: out/NAME.")
     ] = None,
     key: Annotated[
-        str | None, option("For an application: the key field; default: user, or channel for summary.")
+        str | None,
+        option("For an application: the key field; default: user for sessions, channel for summary."),
     ] = None,
     time: Annotated[str | None, option("For an application: the time field.")] = None,
     set: Annotated[

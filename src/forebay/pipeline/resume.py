@@ -225,6 +225,8 @@ def fingerprint(spec: PipelineSpec) -> dict[str, Any]:
         "source.replay": "set" if getattr(spec.source, "replay", None) else "null",
         **_below("source", spec.source.fingerprint()),
         **_below("sink", spec.sink.fingerprint()),
+        "dead_letters.type": spec.dead_letters.type,
+        "assignments.type": "null" if spec.assignments is None else spec.assignments.type,
         **_below("application", application),
         "application.type": "null" if spec.application is None else spec.application.type,
     }

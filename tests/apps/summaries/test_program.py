@@ -12,7 +12,7 @@ from tests.harness.summaries import END_MS, Driven
 
 from forebay.apps.summaries.intake import Arrival
 from forebay.apps.summaries.plan import SummaryPlan, Windows
-from forebay.apps.summaries.program import SummaryProgram
+from forebay.apps.summaries.program import TOO_LONG, SummaryProgram
 from forebay.apps.summaries.state import KeyState
 from forebay.apps.summaries.values import Statement, Summary
 from forebay.errors import SettingError
@@ -250,6 +250,26 @@ def test_statements_that_a_partial_summary_has_no_room_for_are_counted() -> None
     (summary,) = program.on_watermark("k", state, 60 * SECOND)
     assert isinstance(summary, Summary)
     assert (len(summary.statements), summary.cut) == (1, 1)
+
+
+def test_a_window_whose_statements_do_not_fit_names_that_as_the_cause() -> None:
+    program, state = SummaryProgram(plan_of(WINDOWS[0])), KeyState()
+    program.on_event("k", state, Arrival("a", 0, "hello"), None)
+    program.on_watermark("k", state, 56 * SECOND)
+    long = {"text": " ".join(f"word{n}" for n in range(35)), "sources": [1]}
+    program.on_answer("k", state, {"statements": [long]}, Usage())
+    (summary,) = program.on_watermark("k", state, 60 * SECOND)
+    assert isinstance(summary, Summary)
+    assert (summary.statements, summary.summarised, summary.cut) == ((), 1, 1)
+    assert (summary.failure, summary.faithful) == (TOO_LONG, None)
+
+
+def test_of_a_failed_call_no_event_is_read_in_part() -> None:
+    long = Arrival("a", 0, " ".join(f"word{n}" for n in range(1000)))
+    found = [
+        Driven(SummaryProgram(plan_of(WINDOWS[0])), failing=failing).run([long]) for failing in (0.0, 1.0)
+    ]
+    assert [(one.failed, one.clipped) for driven in found for one in driven.summaries] == [(0, 1), (1, 0)]
 
 
 def test_late_events_of_a_running_summary_share_a_call() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgpack
+import pytest
 
 from forebay.apps.topics.graph import Texts
 from forebay.codec import decode, encode
@@ -26,8 +27,18 @@ def test_a_text_goes_with_its_time_its_partition_and_its_id() -> None:
     assert given[2][3] == request_id(Event(b"{}", {}), "", None)
 
 
-def test_a_text_whose_id_cannot_be_made_is_refused() -> None:
-    texts: Any = Texts(TextField("text"), key=None, id=lambda event: event.fields["id"], shards=1)
+@pytest.mark.parametrize(
+    ("id", "says"),
+    [
+        (lambda event: event.fields["id"], "KeyError"),
+        (lambda event: "a\ud800", "lone surrogate"),
+        (lambda event: "x" * 1025, "longer than 1024 characters"),
+    ],
+)
+def test_a_text_with_no_usable_id_is_refused(id: Any, says: str) -> None:
+    texts: Any = Texts(TextField("text"), key=None, id=id, shards=1)
     texts.open(None)
     ((tag, data),) = texts.process_element(encode(Event(b"{}", {"text": "hello"})), None)
-    assert (tag, decode(data).cause) == (REFUSED, "bad_record")
+    letter = decode(data)
+    assert (tag, letter.cause) == (REFUSED, "bad_record")
+    assert says in letter.detail

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import orjson
@@ -69,6 +70,15 @@ def test_a_topic_has_its_life_and_its_labels() -> None:
         assert expected in document
 
 
+def test_a_clock_that_goes_back_leaves_the_map_whole() -> None:
+    lines = [line("born", time_ms=60_000), line("grown", time_ms=90_000, size=32)]
+    lines += [line("grown", time_ms=80_000, size=64), line("grown", time_ms=120_000, size=65)]
+    document = topics_page(lines)
+    assert "j" not in "".join(re.findall(r' d="([^"]*)"', document))
+    (topic,) = read_topics(lines)
+    assert list(topic.sizes_at([80_000, 90_000])) == [64, 64]
+
+
 def test_texts_without_times_are_shown_by_their_numbers() -> None:
     lines = [
         line("born", time=None, time_ms=11_000),
@@ -108,6 +118,13 @@ def test_topics_of_a_second_run_are_cards_of_their_own() -> None:
     storm, streets, goal = sorted(found, key=lambda topic: (topic.run, topic.name))
     assert [storm.label, streets.label, goal.label] == ["Floods after the storm", "Flooded streets", "Goal"]
     assert (goal.id, streets.end_ms) == ("topic-0-1", 150_000)
+
+
+def test_the_answers_of_two_equal_runs_go_to_their_own_cards() -> None:
+    run = [line("born"), label("Storm")]
+    assert [topic.label for topic in read_topics([*run, *run])] == ["Storm", "Storm"]
+    cut = [line("born"), label("Storm"), label("Storm again")]
+    assert [len(topic.labels) for topic in read_topics(cut)] == [2]
 
 
 @pytest.mark.parametrize(
@@ -165,3 +182,13 @@ def test_a_label_that_was_given_up_names_its_cause() -> None:
         given_up = orjson.dumps({"cause": cause, "detail": "why", "position": "topic-0-born-60000"})
         assert f"The model gave no label: {words}" in topics_page([given_up, line("born")])
         assert "gave no label" not in topics_page([given_up.replace(b"60000", b"60001"), line("born")])
+
+
+def test_a_failure_is_shown_until_there_is_a_later_label() -> None:
+    lines = [line("born"), line("moved", time_ms=90_000)]
+    given_up = {"cause": "timeout", "detail": "why", "time_ms": 60_000, "position": "topic-0-born-60000"}
+    later = label("Goal", time_ms=90_000, of="moved")
+    assert "gave no label" in topics_page([*lines, orjson.dumps(given_up)])
+    assert "gave no" not in topics_page([*lines, later, orjson.dumps(given_up)])
+    newer = {**given_up, "time_ms": 90_000, "position": "topic-0-moved-90000"}
+    assert "gave no newer label" in topics_page([*lines, label("Storm"), orjson.dumps(newer)])

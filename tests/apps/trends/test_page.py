@@ -173,3 +173,14 @@ def test_the_strongest_trend_is_the_first_card() -> None:
     words = Tags(trends_page([line("born"), line("born", 1, score=99.0, onset_ms=70_000)])).words
     cards = words.partition("the strongest first")[2]
     assert cards.index("storm1") < cards.index("storm0")
+
+
+def test_the_answers_of_two_equal_runs_go_to_their_own_cards() -> None:
+    run = [line("born"), why("A storm.")]
+    assert [trend.whys for trend in read_trends([*run, *run])] == [[(60_000, "A storm.")]] * 2
+
+
+def test_a_failure_is_shown_until_there_is_a_later_reason() -> None:
+    lines = [line("born"), line("changed", time_ms=90_000), given_up("trend-0-born-60000")]
+    assert "gave no reason" in trends_page(lines)
+    assert "gave no" not in trends_page([*lines, why("A flood.", time_ms=90_000, of="changed")])

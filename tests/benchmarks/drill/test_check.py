@@ -25,7 +25,7 @@ def problems(
     deleted: Collection[str] = (),
 ) -> tuple[str, ...]:
     lines = [orjson.dumps({"name": name, "answer": answer}) for name, answer in results]
-    return check(EXPECTED, Found(lines, letters, skipped, deleted), lambda line: line.get("name"))
+    return check(EXPECTED, Found(lines, letters, (), skipped, deleted), lambda line: line.get("name"))
 
 
 def test_right_is_right() -> None:
@@ -65,6 +65,22 @@ def test_each_mistake_is_found(
 ) -> None:
     (problem,) = problems(results, letters)
     assert word in problem
+
+
+@pytest.mark.parametrize(
+    ("topics", "problem"),
+    [
+        ([("0", "7"), ("1", None)], ()),
+        ([("0", "7")], ("1 texts without a topic: 1",)),
+        ([("0", "7"), ("1", None), ("1", None)], ("1 texts with several topics: 1",)),
+        ([("0", "7"), ("1", "7")], ("1 texts with a wrong topic: 1: {'topic': '7'}",)),
+        ([("0", "7"), ("1", None), ("9", None)], ("1 texts with a wrong topic: 9: {'topic': None}",)),
+    ],
+)
+def test_the_topic_of_each_text_is_compared(topics: list[Any], problem: tuple[str, ...]) -> None:
+    lines = [orjson.dumps({"id": id, "answer": {"topic": topic}}) for id, topic in topics]
+    expected = Expected({}, assignments={"0": "7", "1": None})
+    assert check(expected, Found([], [], lines), lambda line: None) == problem
 
 
 def test_a_deleted_event_is_right_only_if_it_is_named() -> None:

@@ -30,7 +30,8 @@ from forebay.stateful.program import Failure
 
 Output = Summary | Refused
 COUNTED = ("left_out", "failed", "late", "unsourced", "broken", "clipped")
-NOTHING = "left_out: none of the events was read by the model"
+UNREAD = "left_out: none of the events was read by the model"
+TOO_LONG = "cut: no statement fits into the token budget"
 
 
 class SummaryProgram:
@@ -230,7 +231,8 @@ class SummaryProgram:
             pane.completion_tokens += usage.completion_tokens
         pane.unsourced += read.unsourced
         pane.broken += read.broken
-        pane.clipped += events_of([item for item in ask.items if is_clipped(item.text)])
+        if failure is None:
+            pane.clipped += events_of([item for item in ask.items if is_clipped(item.text)])
         if work.kind != "close":
             pane.cut += read.cut
         pane.waiting = [chunk for chunk in pane.waiting if chunk.id not in work.ids]
@@ -304,7 +306,7 @@ class SummaryProgram:
             prompt_tokens=total("prompt_tokens") + (own.prompt_tokens if own else 0),
             completion_tokens=total("completion_tokens") + (own.completion_tokens if own else 0),
             failures=dict(failures),
-            failure=failure or ("" if statements else NOTHING),
+            failure=failure or ("" if statements else TOO_LONG if summarised else UNREAD),
             **{name: total(name) for name in COUNTED},
         )
         newest.revision += 1

@@ -200,9 +200,9 @@ class Summary:
     clipped: int = 0
 
     @property
-    def faithful(self) -> bool:
-        """Whether all names, numbers and quotes of its statements are in the texts."""
-        return not any(each.unsupported for each in self.statements)
+    def faithful(self) -> bool | None:
+        """Whether all names, numbers and quotes of its statements are in the texts; None without any."""
+        return not any(each.unsupported for each in self.statements) if self.statements else None
 
     def to_json(self) -> dict[str, Any]:
         return {

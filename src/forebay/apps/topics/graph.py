@@ -22,7 +22,8 @@ from forebay.apps.topics.settings import (
 )
 from forebay.apps.topics.values import TopicSettings
 from forebay.codec import decode, encode
-from forebay.errors import SetupError
+from forebay.engine.prompt.template import MAX_FIELD_CHARS
+from forebay.errors import RecordError, SetupError
 from forebay.flink.event_time import REFUSED, Clocked, partition_of
 from forebay.flink.infer import InferenceStreams
 from forebay.flink.job_marks import ActivityMarks
@@ -66,6 +67,8 @@ class Texts(ProcessFunction):
             key = key_of(self._key, record)
             text = self._text(record)
             id = id_of(self._id, record, key)
+            if self._id is not None:
+                _check_id(id)
         except Exception as error:  # of a function of the user's
             self._marks.answered()
             yield REFUSED, encode(refused(record, error))
@@ -73,6 +76,16 @@ class Texts(ProcessFunction):
         shard = shard_of(key, self._shards)
         partition = partition_of(record.position)
         yield message(self._keys[shard], text_bytes(record.time_ms, text, partition, id))
+
+
+def _check_id(id: str) -> None:
+    """As templates are checked. Raises `RecordError`."""
+    if len(id) > MAX_FIELD_CHARS:
+        raise RecordError(f"the id is longer than {MAX_FIELD_CHARS} characters for this record")
+    try:
+        id.encode()
+    except UnicodeEncodeError:
+        raise RecordError("the id holds half a character (a lone surrogate) and is not valid text") from None
 
 
 class Assignments(ProcessFunction):

@@ -45,7 +45,12 @@ class TopicRow:
     texts: list[str] = field(default_factory=list)
     labels: list[tuple[float, str, str]] = field(default_factory=list)
     """Time, label, and what the topic is about; the newest last."""
-    failure: str = ""
+    failed: tuple[float, str] = (0, "")
+    """The last question without an answer: its time, and why."""
+
+    @property
+    def failure(self) -> str:
+        return "" if self.labels and self.labels[-1][0] > self.failed[0] else self.failed[1]
 
     @property
     def id(self) -> str:
@@ -78,7 +83,9 @@ class TopicRow:
 
     def sizes_at(self, times_ms: Any) -> Any:
         found = sorted(self.points)
-        return np.interp(times_ms, [at_ms for at_ms, _ in found], [size for _, size in found], left=0)
+        # Times can go back while the topic grows.
+        sizes = np.maximum.accumulate([size for _, size in found])
+        return np.interp(times_ms, [at_ms for at_ms, _ in found], sizes, left=0)
 
     def add(self, answer: dict[str, Any]) -> None:
         at_ms, kind = answer["time_ms"], answer["kind"]
@@ -151,8 +158,8 @@ def read_topics(lines: Iterable[bytes]) -> list[TopicRow]:
         topic.labels.append((answer["time_ms"] or 0, answer["label"], answer["about"]))
         topic.labels.sort()
 
-    def failed(topic: TopicRow, cause: str) -> None:
-        topic.failure = cause
+    def failed(topic: TopicRow, time_ms: float, cause: str) -> None:
+        topic.failed = max(topic.failed, (time_ms, cause))
 
     read_results(lines, add, prefix="topic-", answered=answered, failed=failed)
     return [*earlier, *found.values()]
@@ -182,7 +189,7 @@ def _row(topic: TopicRow, axis: Axis, times_ms: Any, shares: Any) -> Row:
     """`shares`: texts that came until each time, of the most that came to any topic in such a step."""
     end_ms, step_ms = topic.end_ms or times_ms[-1], times_ms[1] - times_ms[0]
     upper = [
-        (axis.at(at_ms), -0.5 - (BAR / 2 - 1) * float(share) ** 0.5)
+        (axis.at(at_ms), -0.5 - (BAR / 2 - 1) * max(float(share), 0.0) ** 0.5)
         for at_ms, share in zip(times_ms, shares, strict=True)
         if (topic.born_ms or 0) - step_ms < at_ms <= end_ms
     ] or [(axis.at(end_ms), -1.0)]

@@ -40,7 +40,12 @@ class Trend:
     whys: list[tuple[float, str]] = field(default_factory=list)
     merged: list[str] = field(default_factory=list)
     into: int | None = None
-    failure: str = ""
+    failed: tuple[float, str] = (0, "")
+    """The last question without an answer: its time, and why."""
+
+    @property
+    def failure(self) -> str:
+        return "" if self.whys and max(self.whys)[0] > self.failed[0] else self.failed[1]
 
     @property
     def id(self) -> str:
@@ -121,8 +126,8 @@ def read_trends(lines: Iterable[bytes]) -> list[Trend]:
     def answered(trend: Trend, answer: Any) -> None:
         trend.whys.append((answer["time_ms"] or 0, answer["why"]))
 
-    def failed(trend: Trend, cause: str) -> None:
-        trend.failure = cause
+    def failed(trend: Trend, time_ms: float, cause: str) -> None:
+        trend.failed = max(trend.failed, (time_ms, cause))
 
     read_results(lines, add, prefix="trend-", answered=answered, failed=failed)
     return [*earlier, *found.values()]
