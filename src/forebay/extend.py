@@ -126,9 +126,10 @@ class SourceConnector(_Checked, SourceSettings):
 class SinkConnector(_Checked, SinkSettings):
     """A sink for the results of a pipeline file.
 
-    With `takes_dead_letters`, also for its dead letters. Subclass it and declare settings as fields. The
-    guarantee depends on what `write` adds to the job: exactly once with a Flink sink that commits with
-    checkpoints, such as `FileSink`. Give it a `uid`. The folder in `directory` is created before the start.
+    With `takes_dead_letters`, also for its dead letters and assignments. Subclass it and declare settings as
+    fields. The guarantee depends on what `write` adds to the job: exactly once with a Flink sink that commits
+    with checkpoints, such as `FileSink`. Give it a `uid`. The folder in `directory` is created before the
+    start.
 
     >>> class Shout(extend.SinkConnector):
     ...     def write(self, stream):

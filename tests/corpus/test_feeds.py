@@ -47,6 +47,9 @@ STREAMS = (
         "id is inherited", b"id: 7\ndata: a\n\ndata: b\n\n", [("a", "message", "7"), ("b", "message", "7")]
     ),
     Stream(
+        "the same again under an inherited id", b"id: 7\ndata: a\n\ndata: a\n\n", [("a", "message", "7")] * 2
+    ),
+    Stream(
         "id is taken back",
         b"id: 7\ndata: a\n\nid\ndata: b\n\n",
         [("a", "message", "7"), ("b", "message", None)],

@@ -123,6 +123,7 @@ WRONG = (
     letter("base64 with line ends", {"input_base64": "eyJh\nIjogMn0="}, NO_LETTER, "input"),
     letter("time of text", {"time_ms": "5"}, NO_LETTER),
     letter("time of 2**63", {"time_ms": 2**63}, NO_LETTER),
+    letter("time of 2**63 - 1", {"time_ms": 2**63 - 1}, NO_LETTER),
     letter("time with a fraction", {"time_ms": 5.5}, NO_LETTER),
     letter("attempts of text", {"attempts": "many"}, NO_LETTER),
     letter("record of text", {"record": "x"}, NO_LETTER),
@@ -134,6 +135,11 @@ WRONG = (
     letter("position is a list", {"position": ["in@7"]}, NO_LETTER),
     letter("record time of text", {"record": {**KAFKA, "time_ms": "5"}, "position": "in/0@7"}, NO_LETTER),
     letter("key is a list", {"record": {**KAFKA, "key": {}}, "position": "in/0@7"}, NO_LETTER),
+    letter(
+        "key is not base64",
+        {"record": {**KAFKA, "key": {"base64": "*"}}, "position": "in/0@7"},
+        NO_LETTER,
+    ),
 )
 
 

@@ -198,6 +198,7 @@ FRAMED = (
     message("second message", b"", Refused("the schema has no such message"), b"\x02\x02"),
     message("minus first message", b"", Refused("the schema has no such message"), b"\x02\x01"),
     message("indexes without an end", b"", Refused("have no end"), b"\xff" * 6),
+    message("minus one indexes", b"", Refused("-1 message indexes, the limit is 100"), b"\x01"),
     message("a thousand indexes", b"", Refused("1000 message indexes, the limit is 100"), zigzag(1000)),
     Framed("no value", b"", Refused("the value names no schema: expected")),
     Framed("JSON without a schema", b'{"a": 1}', Refused("found 7b2261223a20317d")),

@@ -91,10 +91,11 @@ def test_the_graph_as_text() -> None:
 
 def test_the_graph_of_an_application_without_a_model_has_none() -> None:
     application = {"type": "topics", "labels": False, "embeddings": "words"}
-    found = names(prompt=None, application=application, event_time={})
+    sink = {"type": "jsonl", "path": "out"}
+    found = names(prompt=None, application=application, event_time={}, sink=sink)
     assert [name for name, *_ in found] == ["source", "topics", "sink", "dead_letters", "assignments"]
     assert found[-2] == ("dead_letters", 1, None, None, "topics")
-    asked = names(prompt=None, application={**application, "labels": True})
+    asked = names(prompt=None, application={**application, "labels": True}, sink=sink)
     assert asked[-1] == ("assignments", 1, None, None, "topics")
 
 

@@ -185,7 +185,7 @@ class PipelineSpec(Model):
         None,
         description="Where the topic of each text goes, of an application that assigns texts (`topics`); "
         "null: nowhere. Without the key, such an application writes JSON lines to "
-        "`<sink.path>-assignments`.",
+        "`<sink.path>-assignments` if the sink has a path.",
     )
     event_time: EventTimeSpec | None = Field(
         None, description="Watermarks; null: no event time. Needs a source with times."
@@ -229,7 +229,7 @@ class PipelineSpec(Model):
         stem = (place.rstrip("/") if isinstance(place, str) else "") or name
         if data.get("dead_letters") is None:
             data["dead_letters"] = {"type": "jsonl", "path": f"{stem}-dead-letters"}
-        if _assigns(data.get("application")):
+        if isinstance(place, str) and _assigns(data.get("application")):
             data.setdefault("assignments", {"type": "jsonl", "path": f"{stem}-assignments"})
         return data
 

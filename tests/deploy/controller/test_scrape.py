@@ -97,7 +97,7 @@ async def pod(answer: Answer) -> AsyncIterator[str]:
 
 
 async def told_by(answer: Answer, pod_s: float = LONG_S) -> str | DeployError:
-    async with pod(answer) as url, aiohttp.ClientSession() as http:
+    async with pod(answer) as url, aiohttp.ClientSession(auto_decompress=False) as http:
         (told,) = await read_all([url], lambda url: read_metrics(http, url), pod_s=pod_s, round_s=LONG_S)
         return told
 
@@ -114,20 +114,34 @@ def test_one_that_drips_is_left_when_its_time_is_over(head: bytes) -> None:
     assert "reading metrics timed out after" in words(asyncio.run(told_by(drip, pod_s=SHORT_S * 4)))
 
 
-def test_of_a_long_text_our_own_lines_are_kept_and_of_too_long_a_one_none() -> None:
-    def answers(text: bytes) -> Answer:
-        async def answer(writer: asyncio.StreamWriter) -> None:
-            writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + text)
-            await writer.drain()
+def answers(text: bytes, header: bytes = b"") -> Answer:
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n" + header + b"\r\n" + text)
+        await writer.drain()
 
-        return answer
+    return answer
 
+
+def test_of_a_long_text_only_our_own_lines_are_kept() -> None:
     own = [f'{WANTED}{{host="a"}} 3.0', f"{IN_FLIGHT} 2.0"]
     text = "\n".join(["# HELP x", "flink_jobmanager_Status 1", *own, "jvm 4", ""]).encode()
     assert asyncio.run(told_by(answers(text))) == "\n".join(own)
     huge = b"x\n" * (MAX_CHARS // 2 + 1)
     assert "more than 16 MiB of metrics" in words(asyncio.run(told_by(answers(huge))))
-    assert "a line of more than 64 KiB" in words(asyncio.run(told_by(answers(b"x" * 70_000))))
+    long = b"x" * 1_000_000 + b"\n"
+    assert asyncio.run(told_by(answers(long + text + long))) == "\n".join(own)
+    wide = WANTED.encode() + long
+    assert "a line of more than 64 KiB" in words(asyncio.run(told_by(answers(wide))))
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "Identity"])
+def test_compressed_metrics_are_an_error_that_names_the_encoding(encoding: str) -> None:
+    own = f"{WANTED} 3.0"
+    told = asyncio.run(told_by(answers(own.encode(), f"Content-Encoding: {encoding}\r\n".encode())))
+    if encoding == "gzip":
+        assert "expected no Content-Encoding, found 'gzip'" in words(told)
+    else:
+        assert told == own
 
 
 def test_it_is_read_over_http() -> None:

@@ -142,6 +142,13 @@ def test_a_mistake_is_named(settings: dict[str, Any], pipeline: dict[str, Any], 
     assert said in str(caught.value)
 
 
+def test_topics_without_a_place_for_assignments_need_no_mount() -> None:
+    topics = {**PIPELINE, "prompt": None, "application": {"type": "topics"}}
+    made = deployment_of(SMALL, topics)
+    assert made.job is not None
+    assert made.job.spec.assignments is None
+
+
 WIKI = {"type": "sse", "url": "https://feed.example/v1?access_token=abcdef"}
 
 

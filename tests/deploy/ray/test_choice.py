@@ -8,15 +8,8 @@ from typing import Any
 import pytest
 from tests.harness.clock import ManualClock
 
-from forebay.deploy.ray.choice import (
-    MAX_S,
-    SEEN_S,
-    ReplicaChooser,
-    ReplicaSeen,
-    asked_text,
-    replica_metadata,
-    routing_stats,
-)
+from forebay.deploy.ray.choice import MAX_S, SEEN_S, ReplicaChooser, asked_text
+from forebay.deploy.ray.stats import ReplicaSeen, replica_metadata, routing_stats
 from forebay.fleet.routing_request import prompt_text
 from forebay.records import Message, Request
 

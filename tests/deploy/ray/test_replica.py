@@ -67,13 +67,14 @@ def test_an_engine_without_metrics_is_there(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[1].endswith("} {}"), done.stderr
 
 
-def test_what_runs_on_the_cluster_needs_numpy_only() -> None:
-    names = ("forebay.deploy.ray.replica", "forebay.deploy.ray.choice", "forebay.deploy.ray.choice")
-    code = f"import sys, {', '.join(names)}\nprint(*sys.modules)"
+@pytest.mark.parametrize(("names", "expected"), [(("replica", "stats"), "ray"), (("choice",), "numpy")])
+def test_a_replica_needs_only_ray_and_its_router_numpy(names: tuple[str, ...], expected: str) -> None:
+    modules = ", ".join(f"forebay.deploy.ray.{name}" for name in names)
+    code = f"import sys, {modules}\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     imported = {name.partition(".")[0] for name in done.stdout.split()}
     needed = {re.split(r"[^\w-]", line)[0].replace("-", "_") for line in requires("forebay") or ()}
-    assert imported & needed == {"numpy", "ray"}
+    assert imported & needed == {expected}
 
 
 def test_an_engine_of_somebody_else_is_not_its_own(tmp_path: Path) -> None:

@@ -127,11 +127,14 @@ def test_copied_checkpoint_keeps_its_transactions(kafka: FakeKafka, tmp_path: Pa
     assert kafka.results() == {"0-17": "Ongoing", "0-18": "CompleteAbort"}
 
 
-def test_uncommitted_newest_checkpoint_falls_back_to_the_previous(kafka: FakeKafka, tmp_path: Path) -> None:
+@pytest.mark.parametrize("changes", [{}, {"prompt": None, "application": {"type": "topics"}}])
+def test_uncommitted_newest_checkpoint_falls_back_to_the_previous(
+    kafka: FakeKafka, tmp_path: Path, changes: dict[str, Any]
+) -> None:
     """Its upload succeeded, the answer was lost, and the earlier job restarted from the previous one."""
     older, newest = (complete_checkpoint(tmp_path / OLD, number) for number in (14, 15))
     kafka.states |= results({"0-14": "Ongoing", "0-15": "CompleteAbort"})
-    recovered = end_transactions(spec(tmp_path), RunState(job=OLD), newest)
+    recovered = end_transactions(spec(tmp_path, **changes), RunState(job=OLD), newest)
     assert recovered.checkpoint == older
     assert recovered.reason == (
         f"Kafka has aborted forebay-p-{OLD}-results-0-15 with results of checkpoint 15, "

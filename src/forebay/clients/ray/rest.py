@@ -131,8 +131,11 @@ def _reason(error: Exception) -> str:
 
 
 async def each_address(url: str) -> tuple[str, ...]:
-    """`url` once for each address of its host, sorted. Unchanged for `https`, whose certificate has no
-    address, and for anything that is not a URL. Raises `DeployError` if the name has no address."""
+    """`url` once for each address of its host, sorted; IPv4 addresses if there are any.
+
+    Unchanged if there is one address, for `https`, whose certificate has no address, and for anything that is
+    not a URL. Raises `DeployError` if the name has no address.
+    """
     try:
         parsed = URL(url)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Settings of file sources (JSON lines, CSV, dead letters) and of the JSON lines sink."""
+"""Settings of file sources (JSON lines, CSV, dead letters), the JSON lines sink and standard output."""
 
 from __future__ import annotations
 

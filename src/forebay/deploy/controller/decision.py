@@ -93,7 +93,7 @@ class Decider:
     adds none while pods are rejected or do not become ready.
 
     Existing replicas count as needed at first, and while the load is unknown, unless the fleet
-    `begins_with_most` and none of them is ready.
+    `begins_with_most` and has `limits.most` replicas, none of them ready.
     """
 
     limits: ScalingLimits

@@ -165,6 +165,11 @@ async def read_metrics(http: aiohttp.ClientSession, url: str) -> str:
         async with http.get(url, headers=headers, allow_redirects=False) as answer:
             if answer.status != 200:
                 raise DeployError(f"{where}: cannot read metrics: expected status 200, found {answer.status}")
+            encoding = answer.headers.get("content-encoding", "identity")
+            if encoding.strip().lower() != "identity":
+                raise DeployError(
+                    f"{where}: cannot read metrics: expected no Content-Encoding, found {encoding[:40]!r}"
+                )
             own: list[bytes] = []
             size, rest = 0, b""
             async for chunk in answer.content.iter_any():
@@ -173,7 +178,11 @@ async def read_metrics(http: aiohttp.ClientSession, url: str) -> str:
                     raise DeployError(f"{where}: more than {MAX_CHARS >> 20} MiB of metrics")
                 *lines, rest = (rest + chunk).split(b"\n")
                 if len(rest) > MAX_LINE:
-                    raise DeployError(f"{where}: a line of more than {MAX_LINE >> 10} KiB among the metrics")
+                    if rest.startswith(OWN):
+                        raise DeployError(
+                            f"{where}: a line of more than {MAX_LINE >> 10} KiB among the metrics"
+                        )
+                    rest = rest[:MAX_LINE]
                 own += [line for line in lines if line.startswith(OWN)]
             own += [rest] if rest.startswith(OWN) else []
     except (aiohttp.ClientError, asyncio.TimeoutError, TimeoutError, OSError, ValueError) as error:

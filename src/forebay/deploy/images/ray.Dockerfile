@@ -4,7 +4,7 @@ FROM vllm/vllm-openai:v0.32.0
 
 COPY forebay-*.whl /tmp/
 # Ray has an environment of its own, so engines keep the packages of their image. What runs on the cluster
-# needs nothing of what Forebay needs elsewhere.
+# needs only Ray and, for the router, numpy.
 RUN python3 -m venv /opt/ray \
  && /opt/ray/bin/python -m zipfile -e /tmp/forebay-*.whl /tmp/wheel \
  && locked='/opt/ray/bin/pip install --no-cache-dir --no-deps --require-hashes' \

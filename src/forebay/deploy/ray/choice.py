@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forebay.clock import Clock
-from forebay.engine.load import parse_cache_tokens, parse_metrics
+from forebay.deploy.ray.stats import STATS_PERIOD_S, ReplicaSeen
 from forebay.fleet.estimate import ExpectedTtft
 from forebay.fleet.replica_table import ReplicaLimits, ReplicaTable
 from forebay.fleet.routing_request import (
@@ -28,7 +28,6 @@ from forebay.fleet.routing_request import (
 )
 from forebay.records import ReplicaLoad
 
-STATS_PERIOD_S = 1.0
 SEEN_S = 2 * STATS_PERIOD_S
 """Age from which a request is in its replica's report."""
 MAX_S = 60.0
@@ -183,41 +182,3 @@ def _body_text(body: Mapping[str, Any]) -> tuple[str, int] | None:
             return "", len(prompt)
         return "\0".join(one for one in prompt if isinstance(one, str)), 0
     return None
-
-
-def replica_metadata(url: str, metrics: str | None) -> dict[str, Any]:
-    tokens = parse_cache_tokens(metrics or "")
-    return {"url": url} | ({} if tokens is None else {"kv_tokens": tokens})
-
-
-def routing_stats(metrics: str | None) -> dict[str, Any]:
-    if metrics is None:
-        return {"away": True}
-    load, _ = parse_metrics(metrics, observed_s=0.0)
-    return {} if load.running is None else {"running": load.running, "waiting": load.waiting or 0.0}
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaSeen:
-    """`running`, `waiting`: requests, None if unknown. `kv_tokens`: size of its KV cache. `away`: it does
-    not answer."""
-
-    name: str
-    running: float | None = None
-    waiting: float | None = None
-    kv_tokens: float = math.inf
-    away: bool = False
-
-    @classmethod
-    def parse(cls, name: str, metadata: Mapping[str, Any], stats: Mapping[str, Any]) -> ReplicaSeen:
-        return cls(
-            name,
-            _number(stats.get("running")),
-            _number(stats.get("waiting")),
-            _number(metadata.get("kv_tokens")) or math.inf,
-            stats.get("away") is True,
-        )
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and 0 <= value < math.inf else None

@@ -11,7 +11,7 @@ from pydantic import Field, Strict
 from forebay.clients.ray import DEPLOYMENT, IMPORT_PATH, MAX_PORTS
 from forebay.clients.ray.instance import DECLARATIVE, is_fleet
 from forebay.deploy.fields import Label, ResourceName, Seconds, Text, Variable
-from forebay.deploy.ray.choice import STATS_PERIOD_S
+from forebay.deploy.ray.stats import STATS_PERIOD_S
 from forebay.documents import Where, check_document, known_paths, read_document
 from forebay.errors import DeployError, SettingError
 from forebay.fields import HttpUrl, Model, NotNegativeFloat, wrong

@@ -1,7 +1,7 @@
 """Runs on the Ray cluster: a deployment of Ray Serve in which each replica owns one engine, which routers
 call.
 
-Needs Ray and the same version of Forebay.
+Needs only Ray and the same version of Forebay.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ray import serve
 
 from forebay.clients.ray import DEPLOYMENT, Ports
 from forebay.deploy.drain import DIRECT, drain
-from forebay.deploy.ray.choice import replica_metadata, routing_stats
+from forebay.deploy.ray.stats import replica_metadata, routing_stats
 
 PR_SET_PDEATHSIG = 1
 NOTICE_S = 3.0

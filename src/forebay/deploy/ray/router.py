@@ -11,7 +11,8 @@ from weakref import WeakKeyDictionary
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
 from forebay.clock import SystemClock
-from forebay.deploy.ray.choice import Placement, ReplicaChooser, ReplicaSeen, asked_text
+from forebay.deploy.ray.choice import Placement, ReplicaChooser, asked_text
+from forebay.deploy.ray.stats import ReplicaSeen
 
 
 class FleetRouter(RequestRouter):  # type: ignore[misc]
