@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import repeat
 from typing import Any
 
 import pytest
@@ -57,6 +58,21 @@ def test_objects_are_listed_read_and_deleted(store: S3Path) -> None:
     s3.delete(f"{store.key}/a")
     s3.delete(f"{store.key}/a")
     assert [entry.name for entry in s3.entries(store.key)] == ["ab", "lines"]
+
+
+def test_a_listing_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Endless:
+        def get_paginator(self, call: str) -> Endless:
+            return self
+
+        def paginate(self, **_: Any) -> Iterator[dict[str, Any]]:
+            return repeat({})
+
+    s3 = S3Client("bucket")
+    monkeypatch.setattr(s3, "_s3", Endless())
+    for listing in (s3.names, s3.folders, s3.abort_uploads):
+        with pytest.raises(StoreRefused, match="the listing did not end after 1000 pages"):
+            listing("prefix")
 
 
 def test_an_upload_that_was_aborted_cannot_be_completed(store: S3Path) -> None:

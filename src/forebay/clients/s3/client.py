@@ -23,6 +23,8 @@ REFUSED_STATUS = frozenset((400, 401, 403))
 SKEWED = frozenset(("RequestTimeTooSkewed", "RequestExpired"))
 UNFETCHED = frozenset(("CredentialRetrievalError", "TokenRetrievalError", "UnauthorizedSSOTokenError"))
 DELETED_AT_ONCE = 1000
+MAX_PAGES = 1000
+"""Of a listing, with up to a thousand objects each: a run keeps some thousands at most."""
 
 R = TypeVar("R")
 
@@ -179,8 +181,15 @@ class S3Client:
 
     def _pages(self, call: str, prefix: str, **more: str) -> Iterator[Any]:
         pages = iter(self._s3.get_paginator(call).paginate(Bucket=self.bucket, Prefix=prefix, **more))
+        read = 0
         while (page := self._ask(lambda _: next(pages, None))) is not None:
             yield page
+            read += 1
+            if read == MAX_PAGES:
+                raise StoreRefused(
+                    f"{S3Path(self.bucket, prefix)}: the listing did not end after {MAX_PAGES} pages; use a "
+                    "prefix with fewer objects"
+                )
 
     @cached_property
     def _s3(self) -> Any:
