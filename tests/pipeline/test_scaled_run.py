@@ -83,9 +83,11 @@ def engine_of(
     assert registry.read() == []
 
 
-def run(pipelines: Any, spec: Any, engine: Any, watch: Any, **options: Any) -> Snapshot:
+def run(
+    pipelines: Any, spec: Any, engine: Any, watch: Any, *, cluster: str | None = None, **options: Any
+) -> Snapshot:
     settings = Settings(home=pipelines.folder / "home", python=Path())
-    plan = Plan(spec, settings, in_process=True)
+    plan = Plan(spec, settings, cluster=cluster, in_process=cluster is None)
     try:
         return run_pipeline(plan, engine, watch, **options)
     finally:
