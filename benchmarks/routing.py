@@ -229,9 +229,9 @@ async def measure_engines(
 
 def passed(report: dict[str, Any]) -> bool:
     """Whether the default's TTFT and throughput meet their targets against round robin."""
-    beside = report["comparison"].get("round_robin")
-    return beside is None or (
-        beside["ttft_p50_ratio"] <= LARGEST_TTFT and beside["throughput_ratio"] >= MIN_THROUGHPUT
+    round_robin = report["comparison"].get("round_robin")
+    return round_robin is None or (
+        round_robin["ttft_p50_ratio"] <= LARGEST_TTFT and round_robin["throughput_ratio"] >= MIN_THROUGHPUT
     )
 
 

@@ -285,7 +285,7 @@ def interplay(
     plot: Plot = None,
     json: JsonFile = None,
 ) -> None:
-    """Vary one setting of a stream at a time, and measure what it does to the engine and to events."""
+    """Vary one setting of a stream at a time, and measure its effect on the engine and on events."""
     from benchmarks.batching.systems import engine_versions
     from benchmarks.interplay.measurement import InterplayMeasurement, interplay_document, interplay_picture
     from benchmarks.interplay.pipeline import FACTORS, KV_CACHE_GIB, InterplayOptions, points

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from forebay.apps.sessions import BOUNDS, FOLDING, RULE, Session, Sessions
 from forebay.records import Message, Usage
-from forebay.stateful.key_states import KeyLimits
+from forebay.stateful.key_states import StateLimits
 from forebay.stateful.program import Ask
 from forebay.testing.answers import tokens
 from forebay.testing.stateful import Machine
@@ -194,7 +194,9 @@ def test_a_message_with_more_tokens_than_expected_is_shortened_again() -> None:
 def test_a_session_never_keeps_more_than_it_may(per_byte: float) -> None:
     """Even with a large budget, and if very many characters are one token."""
     settings = Sessions(budget_tokens=20_000, idle_s=None)
-    machine = Machine(settings.program(event_time=False), KeyLimits(max_state_bytes=settings.max_state_bytes))
+    machine = Machine(
+        settings.program(event_time=False), StateLimits(max_state_bytes=settings.max_state_bytes)
+    )
     for number in range(60):
         machine.event("a", number, text="=" * 100_000)
         while machine.calls:

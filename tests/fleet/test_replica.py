@@ -7,6 +7,7 @@ from tests.harness.clock import ManualClock
 
 from forebay.engine.load import ReplicaCounters
 from forebay.engine.replica import HttpReplica
+from forebay.errors import Overloaded
 from forebay.fleet.concurrency import FIRST
 from forebay.fleet.health import RULES, UNPROVEN_S, ReportCheck
 from forebay.fleet.lease import ReplicaLease
@@ -107,16 +108,29 @@ def test_a_load_header_counts_like_a_report(fleet: ReplicaTable) -> None:
     assert fleet.external_s[0] == pytest.approx(5.0)
 
 
+def leased(
+    replica: Replica, fleet: ReplicaTable, clock: ManualClock, source: str | None = None
+) -> ReplicaLease:
+    demand, now_s = RoutingRequest(10), clock.monotonic_s()
+    charge = fleet.take(0, demand, fleet.cached(demand), now_s)
+    return ReplicaLease(replica, charge, fleet, clock, lambda _: None, source=source)
+
+
+@pytest.mark.parametrize(("refused", "limit"), [("hostile", math.inf), ("honest", 1)])
+def test_what_one_source_is_refused_limits_no_others(fleet: ReplicaTable, refused: str, limit: float) -> None:
+    replica, clock = replica_of(fleet), ManualClock()
+    for lease in [leased(replica, fleet, clock, "honest") for _ in range(4)]:
+        lease.first_token()
+        lease.done()
+    leased(replica, fleet, clock, refused).failed(Overloaded("503"))
+    assert replica.refusals.most == limit
+
+
 def test_requests_that_others_overtake_do_not_make_a_replica_look_full(fleet: ReplicaTable) -> None:
     replica, clock = replica_of(fleet), ManualClock()
 
-    def send() -> ReplicaLease:
-        demand, now_s = RoutingRequest(10), clock.monotonic_s()
-        charge = fleet.take(0, demand, fleet.cached(demand), now_s)
-        return ReplicaLease(replica, charge, fleet, clock, lambda _: None)
-
-    hanging = [send() for _ in range(FIRST - 1)]
-    lease = send()
+    hanging = [leased(replica, fleet, clock) for _ in range(FIRST - 1)]
+    lease = leased(replica, fleet, clock)
     for _ in range(2):
         clock.advance(0.05)
         lease.progress()

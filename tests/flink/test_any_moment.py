@@ -36,7 +36,7 @@ from forebay.flink.operator import InferenceOperator
 from forebay.flink.shards import flink_keys
 from forebay.flink.stages import Stage, StageFunction, message, message_key, payload
 from forebay.records import DeadLetter, Event, KeyedEvent, Request, Result, Usage
-from forebay.stateful.key_states import KeyLimits
+from forebay.stateful.key_states import StateLimits
 from forebay.stateful.machine import stateless
 from forebay.stateful.program import Program
 from forebay.stateful.shard_executor import ProgramMachines
@@ -95,7 +95,7 @@ def asked(item: KeyedEvent, text: str | None = None) -> Result:
 def stateful(program: Program[Any], capacity: int, key: str, *, event_time: bool = False) -> Any:
     def operators(runs: Runs) -> list[Operator]:
         def make() -> InferenceOperator:
-            limits = KeyLimits(queue=4, shard_queue=QUEUES * capacity)
+            limits = StateLimits(queue=4, shard_queue=QUEUES * capacity)
             machines = ProgramMachines(program, limits)
             return InferenceOperator(
                 nobody, machines, capacity=capacity, clock=runs.clock, event_time=event_time

@@ -20,7 +20,7 @@ from forebay.flink.operator import END_ROUNDS, MAX_SHARE, InferenceOperator
 from forebay.flink.request_pool import ANSWERS, FACTOR, PoolLoad
 from forebay.flink.types import END_OF_INPUT_MS
 from forebay.records import DeadLetter, Event, KeyedEvent
-from forebay.stateful.key_states import PER_CHUNK, KeyLimits
+from forebay.stateful.key_states import PER_CHUNK, StateLimits
 from forebay.stateful.program import Failure, Moment, Output, Program, Step, Timer
 from forebay.stateful.shard_executor import ProgramMachines
 
@@ -115,7 +115,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(operator, "RequestPool", lambda *_, **__: calls)
         monkeypatch.setattr(operator, "held_keys", held_keys)
         monkeypatch.setattr(operator, "is_cancelled", lambda: False)
-        machines = ProgramMachines(program, KeyLimits(shard_queue=QUEUES * CAPACITY, **limits))
+        machines = ProgramMachines(program, StateLimits(shard_queue=QUEUES * CAPACITY, **limits))
         function = InferenceOperator(nobody, machines, capacity=CAPACITY, clock=clock)
         made = Run(function, calls, clock)
         function.open(made.context())

@@ -15,7 +15,7 @@ from forebay.flink.operator import InferenceOperator
 from forebay.flink.shards import flink_keys
 from forebay.flink.stages import StageFunction, message, message_key
 from forebay.records import DeadLetter, Event, KeyedEvent
-from forebay.stateful.key_states import KeyLimits
+from forebay.stateful.key_states import StateLimits
 from forebay.stateful.machine import stateless
 from forebay.stateful.program import Moment, Output, Program, Step, Timer
 from forebay.stateful.shard_executor import ProgramMachines
@@ -102,7 +102,7 @@ def test_calls_in_flight_are_polled_as_often_as_before(calls: list[ChosenCalls],
 
 def test_repeated_program_timer_fires_when_due(calls: list[ChosenCalls], clock: WallClock) -> None:
     def make() -> InferenceOperator:
-        return InferenceOperator(nobody, ProgramMachines(Ticks(), KeyLimits()), capacity=8, clock=clock)
+        return InferenceOperator(nobody, ProgramMachines(Ticks(), StateLimits()), capacity=8, clock=clock)
 
     run = chain(clock, make, 1)
     read_all(run, 1)

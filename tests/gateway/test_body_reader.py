@@ -147,7 +147,7 @@ def ended_at(*order: tuple[str, bytes, float], drains_s: float = math.inf) -> li
         reader._read_there = there  # type: ignore[method-assign]
         begin_s = loop.time()
         if drains_s < math.inf:
-            loop.call_later(drains_s, reader.drain)
+            loop.call_later(drains_s, setattr, reader, "draining", True)
 
         async def read(source: str, body: bytes, at_s: float) -> None:
             await asyncio.sleep(at_s)

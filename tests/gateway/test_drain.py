@@ -23,7 +23,9 @@ async def test_an_answer_in_flight_is_finished_and_new_ones_are_refused() -> Non
         url = served.url + "/v1/chat/completions"
         async with served.session.post(url, json=CHAT | {"stream": True}) as response:
             first = await response.content.readany()
+            assert not served.gateway._reader.draining
             served.server.begin_drain()
+            assert served.gateway._reader.draining
             async with served.session.get(served.url + "/health") as health:
                 assert (health.status, (await health.json())["status"]) == (503, "draining")
             async with served.session.post(url, json=CHAT) as refused:

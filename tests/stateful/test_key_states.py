@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from forebay.codec import pack_state
 from forebay.errors import ForebayError
 from forebay.records import Event
-from forebay.stateful.key_states import FARTHEST_MS, PER_CHUNK, Due, KeyLimits
+from forebay.stateful.key_states import FARTHEST_MS, PER_CHUNK, Due, StateLimits
 from forebay.stateful.machine import DictStore
 from forebay.stateful.program import Moment, Output, Program, Step, TimeDomain, Timer
 from forebay.testing.stateful import Machine
@@ -53,7 +53,7 @@ def test_a_key_that_is_forgotten_and_comes_again_is_noted_once() -> None:
     def remember_or_forget(state: Any, event: Event, now: Moment) -> Step[Any]:
         return Step({"seen": True} if not state else None)
 
-    machine = Machine(Stepping(remember_or_forget), KeyLimits(ttl_s=86_400.0))
+    machine = Machine(Stepping(remember_or_forget), StateLimits(ttl_s=86_400.0))
     for number in range(1000):
         machine.wall_ms += 1000
         machine.event("a", number)
@@ -104,7 +104,7 @@ def test_timers_count_against_the_limit_of_a_key() -> None:
     def another(state: Any, event: Event, now: Moment) -> Step[Any]:
         return Step(state, timers={f"t{event.fields['n']}": Timer(1000, "wall")})
 
-    machine = Machine(Stepping(another), KeyLimits(max_state_bytes=1000))
+    machine = Machine(Stepping(another), StateLimits(max_state_bytes=1000))
     for number in range(200):
         machine.event("a", number)
     assert max(len(data) for _, data in machine.stores.keys.items()) < 1100

@@ -15,7 +15,7 @@ from tests.harness.programs import AskLater, Remember
 
 from forebay.errors import ForebayError, RecordError
 from forebay.records import Event, Message, Usage
-from forebay.stateful.key_states import PER_CHUNK, KeyLimits, Stores
+from forebay.stateful.key_states import PER_CHUNK, StateLimits, Stores
 from forebay.stateful.machine import DictStore, Times
 from forebay.stateful.program import Answer, Ask, Failure, Moment, Output, Program, StateVersion, Step, Timer
 from forebay.stateful.shard_executor import MAX_CALLS, WAITING
@@ -325,7 +325,7 @@ def test_what_a_program_cannot_do_spoils_one_event_and_no_job(
     def on_answer(state: Any, tag: str, answer: Answer, now: Moment) -> Step[Any]:
         return step() if state["n"] == 1 else Step(state, outputs=(Output(state["n"]),))
 
-    machine = Machine(Scripted(on_event, on_answer, step), KeyLimits(max_state_bytes=500))
+    machine = Machine(Scripted(on_event, on_answer, step), StateLimits(max_state_bytes=500))
     for number in range(3):
         machine.event("a", number)
         while machine.calls:
@@ -351,7 +351,7 @@ def test_an_answer_that_cannot_be_kept_is_a_call_that_gave_nothing() -> None:
             lambda state, event, now: Step({"n": event.fields["n"]}, ask(tag="q")),
             lambda state, tag, answer, now: Step({"text": "x" * 1000}),
         ),
-        KeyLimits(max_state_bytes=500),
+        StateLimits(max_state_bytes=500),
     )
     machine.event("a", 1)
     machine.answer("a")
@@ -370,7 +370,7 @@ def test_a_program_that_never_stops_asking_is_stopped() -> None:
 
 
 def test_an_idle_key_is_forgotten_and_a_busy_one_is_not() -> None:
-    machine = Machine(Remember(), KeyLimits(ttl_s=10.0))
+    machine = Machine(Remember(), StateLimits(ttl_s=10.0))
     machine.event("a", 0)
     machine.answer("a")
     machine.pass_time(wall_ms=9_000)
@@ -406,7 +406,7 @@ def test_at_the_end_all_timers_fire_but_none_forever() -> None:
         return Step(state, outputs=(Output(name),), timers={"tick": Timer(time_ms + 1000, "wall")})
 
     first = {"later": Timer(9000), "sooner": Timer(5000, "wall")}
-    machine = Machine(Scripted(lambda s, e, n: Step(s, timers=first), on_timer=again), KeyLimits(ttl_s=1.0))
+    machine = Machine(Scripted(lambda s, e, n: Step(s, timers=first), on_timer=again), StateLimits(ttl_s=1.0))
     machine.event("a", 0)
     machine.end(rounds=3)
     assert [r.answer for r in machine.results] == ["sooner", "later", "tick", "tick"]

@@ -20,7 +20,7 @@ Place = tuple[str, int, int | None]
 
 @dataclass(slots=True)
 class Talk:
-    """One session of a key. `turns`: number (0 if unanswered), message, and answer or why there is none."""
+    """One session of a key. `turns`: number (0 if unanswered), message, and answer or failure."""
 
     key: str
     turns: list[tuple[int, str, str]] = field(default_factory=list)

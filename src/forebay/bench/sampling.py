@@ -26,7 +26,7 @@ TIMEOUT_S = 5.0
 MAX_BYTES = 8 << 20
 
 Fetch = Callable[[], str]
-"""Returns the text of `/metrics`. Raises `OSError` if there is none."""
+"""Returns the text of `/metrics`. Raises `OSError` if it cannot be read."""
 
 
 class EngineSignals:

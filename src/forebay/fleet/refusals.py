@@ -34,8 +34,8 @@ class Refusals:
 
     Requests have sources, such as a client of the gateway. What only one source's requests are refused may be
     their own fault: if there is no limit, those below the number at which other sources got their last
-    answers are ignored, unless another source is refused within `CALLS` answers, or none of them gets an
-    answer during `CALLS` refusals.
+    answers are ignored, unless another source is refused within `CALLS` answers, or nothing is answered
+    during `CALLS` refusals.
     """
 
     def __init__(self, seen: int = 0, ignored_until_s: float = -math.inf) -> None:
@@ -129,10 +129,8 @@ class Refusals:
         """Count a request that was sent as the last of `there` and not refused."""
         self._count(0.0)
         self._answers.append((source, there))
-        if self._answered_since:
-            if source not in self._answered_since:
-                self._in_a_row = 0
-            self._answered_since = {by: n + 1 for by, n in self._answered_since.items() if n < CALLS}
+        self._in_a_row = 0
+        self._answered_since = {by: n + 1 for by, n in self._answered_since.items() if n < CALLS}
         if there < self._most or sent_s < self._changed_s:
             return
         self._full += 1

@@ -18,7 +18,7 @@ from forebay.flink.request_pool import Ordering, PollInterval
 from forebay.flink.shards import MAX_PARALLELISM, shards_uid
 from forebay.flink.thread_mode import check_environment
 from forebay.flink.types import BYTES, check_uid_free, side_output
-from forebay.stateful.key_states import KeyLimits
+from forebay.stateful.key_states import StateLimits
 from forebay.stateful.machine import stateless
 from forebay.stateful.program import Program
 from forebay.stateful.shard_executor import ProgramMachines
@@ -119,7 +119,7 @@ def infer_stateful(
     operator = InferenceOperator(
         OpenRequestHandler(call, ProgramRequestHandler),
         ProgramMachines(
-            program, KeyLimits(ttl_s, max_state_bytes, queue, QUEUES * capacity), timeline=timeline
+            program, StateLimits(ttl_s, max_state_bytes, queue, QUEUES * capacity), timeline=timeline
         ),
         capacity=capacity,
         pace=pace,

@@ -131,8 +131,7 @@ class Gateway:
 
     def drain(self) -> None:
         """Report draining on `/health` and answer new requests with 503. Those in flight continue."""
-        self.draining = True
-        self._reader.drain()
+        self.draining = self._reader.draining = True
 
     async def open(self, wait_s: float = START_S) -> None:
         """Return when a replica takes requests, or after `wait_s` with a warning in the log.

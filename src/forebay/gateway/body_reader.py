@@ -59,11 +59,8 @@ class BodyReader:
         self._free = asyncio.Lock()
         self._lines: dict[str, SourceLine] = {}
         self._newest = self._other = ("", -math.inf)
-        self._draining = False
-
-    def drain(self) -> None:
-        """Pause no longer."""
-        self._draining = True
+        self.draining = False
+        """If set, no source pauses."""
 
     async def read(self, source: str, path: str, body: bytes, **options: Any) -> Asked:
         """As `read_asked`; raises `Refusal` (429), too, if the source's bodies wait for too long."""
@@ -97,7 +94,7 @@ class BodyReader:
     def _pauses(self, source: str) -> bool:
         newest, seen_s = self._other if source == self._newest[0] else self._newest
         active = newest != "" and asyncio.get_running_loop().time() - seen_s < ACTIVE_S
-        return active and not self._draining
+        return active and not self.draining
 
     def _done(self, source: str, line: SourceLine, pause_s: float, reading: asyncio.Future[Asked]) -> None:
         self._free.release()

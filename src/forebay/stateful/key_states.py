@@ -151,7 +151,7 @@ class Stores:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyLimits:
+class StateLimits:
     """`ttl_s`: a key is forgotten this long after its last step (wall clock; None: never).
     `max_state_bytes`: of a key's saved state and timers. `queue`: events of a key that may wait for its
     call; `shard_queue`: of all."""
@@ -168,7 +168,7 @@ class KeyStateStore(Generic[S]):
     A forgotten key keeps its noted times until they are due, so that it is not noted again when it returns.
     """
 
-    def __init__(self, program: Program[S], limits: KeyLimits, stores: Stores, due: Due) -> None:
+    def __init__(self, program: Program[S], limits: StateLimits, stores: Stores, due: Due) -> None:
         self._program = program
         self._limits = limits
         self._keys = stores.keys

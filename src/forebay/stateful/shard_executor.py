@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from forebay.codec import encode
 from forebay.errors import ProgramFailed, RecordError
 from forebay.records import DeadLetter, KeyedEvent, Message, Result, Usage
-from forebay.stateful.key_states import Due, KeyLimits, KeyStateStore, Stores, head, head_name
+from forebay.stateful.key_states import Due, KeyStateStore, StateLimits, Stores, head, head_name
 from forebay.stateful.machine import (
     IN_FLIGHT,
     Clocks,
@@ -46,7 +46,7 @@ class ProgramMachines(Generic[S]):
     """The `OpenMachines` of a program. With `timeline`, results of timers have a timeline, too."""
 
     program: Program[S]
-    limits: KeyLimits
+    limits: StateLimits
     timeline: bool = False
 
     def __call__(self, open_store: Callable[[str], Store]) -> Callable[[], ShardMachine]:
@@ -56,7 +56,7 @@ class ProgramMachines(Generic[S]):
 
 class ShardExecutor(ShardMachine, Generic[S]):
     def __init__(
-        self, program: Program[S], limits: KeyLimits, stores: Stores, *, timeline: bool = False
+        self, program: Program[S], limits: StateLimits, stores: Stores, *, timeline: bool = False
     ) -> None:
         self._program = program
         self._timeline = timeline

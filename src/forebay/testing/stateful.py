@@ -7,7 +7,7 @@ from typing import Any
 
 from forebay.codec import encode
 from forebay.records import DeadLetter, Event, KeyedEvent, Result, Usage
-from forebay.stateful.key_states import KeyLimits, Stores
+from forebay.stateful.key_states import StateLimits, Stores
 from forebay.stateful.machine import (
     DictStore,
     Effect,
@@ -60,13 +60,13 @@ class Machine:
     def __init__(
         self,
         program: Program[Any],
-        limits: KeyLimits | None = None,
+        limits: StateLimits | None = None,
         wall_ms: int = 0,
         *,
         room: int | None = None,
     ) -> None:
         self.program = program
-        self.limits = limits or KeyLimits()
+        self.limits = limits or StateLimits()
         self.room = room
         self.stores = Stores(DictStore(), DictStore(), DictStore())
         self.wall_ms = wall_ms

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from forebay.apps.summaries.settings import MAX_CHAIN, SummarySpec
 from forebay.errors import SettingError
 from forebay.records import Request, Usage
-from forebay.stateful.key_states import KeyLimits
+from forebay.stateful.key_states import StateLimits
 from forebay.testing.answers import answer_to, request_text, tokens
 from forebay.testing.stateful import Machine
 
@@ -98,7 +98,7 @@ def test_a_call_that_is_given_up_leaves_its_events_counted_as_failed() -> None:
 
 def test_a_window_that_cannot_keep_statements_still_has_its_summary() -> None:
     program = SummarySpec(window="sliding", size_s=120.0, step_s=60.0).program(event_time=True)
-    machine = Machine(program, KeyLimits(max_state_bytes=400))
+    machine = Machine(program, StateLimits(max_state_bytes=400))
     machine.event("k", 1, time_ms=1_000, text="one")
     machine.pass_time(watermark_ms=60_000)
     machine.answer("k", {"statements": [{"text": "x" * 400, "sources": [1]}]})

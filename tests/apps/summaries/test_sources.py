@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from forebay.apps.summaries.settings import MAX_STATE_BYTES, SummarySpec
 from forebay.records import Request, Usage
-from forebay.stateful.key_states import KeyLimits
+from forebay.stateful.key_states import StateLimits
 from forebay.testing.answers import answer_to, request_text, tokens
 from forebay.testing.stateful import Machine
 
@@ -64,7 +64,7 @@ def test_each_event_is_in_one_call_or_a_dead_letter(
     failing, eager, idle_s = pace
     rng = random.Random(seed)
     told = SMALL.model_copy(update={"window": window, "late": late, "idle_s": idle_s})
-    machine = Machine(told.program(event_time=True), KeyLimits(max_state_bytes=MAX_STATE_BYTES), BEGIN_MS)
+    machine = Machine(told.program(event_time=True), StateLimits(max_state_bytes=MAX_STATE_BYTES), BEGIN_MS)
     now_ms = newest_ms = BEGIN_MS
     for n in range(count):
         now_ms += rng.choice((0, 0, 100, 1000, 5000, 25_000))

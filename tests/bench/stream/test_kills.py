@@ -22,6 +22,7 @@ from forebay.bench.stream.kills import (
     goodput_document,
     next_result_s,
     read_kill,
+    since_kills,
 )
 from forebay.bench.stream.records import Killed
 from forebay.errors import SettingError
@@ -110,3 +111,10 @@ def test_goodput_without_and_with_kills_side_by_side() -> None:
     (kill,) = document["with_kills"]["kills"]
     assert kill["next_result_s"] == pytest.approx(4.8 + 0.817 - 5.0)
     assert goodput_document(found[:1])["with_kills"] is None
+
+
+def test_checkpoints_before_the_last_restart_do_not_count() -> None:
+    checkpoints_us = [1_000_000, 3_000_000, 6_500_000]
+    killed = [Killed("jvm", 1.0, 2.0), Killed("jvm", 4.0, 5.5)]
+    assert since_kills(checkpoints_us, [], 1_000_000) == checkpoints_us
+    assert since_kills(checkpoints_us, killed, 1_000_000) == [6_500_000]

@@ -136,7 +136,7 @@ def thinned(points: Points, most: int) -> Points:
 
 
 def knee(points: Sequence[tuple[float, float]]) -> int | None:
-    """The place where more of x begins to cost much of y; None if there is none.
+    """The place where more of x begins to cost much of y, or None.
 
     The point farthest below the straight line between the ends, both axes scaled to 0..1 ("Finding
     a 'Kneedle' in a Haystack", Satopää et al. 2011, without its smoothing).

@@ -68,6 +68,12 @@ def check_kills(kills: Sequence[Kill], seconds: float) -> None:
             )
 
 
+def since_kills(checkpoints_us: Sequence[int], killed: Sequence[Killed], began_us: int) -> list[int]:
+    """The checkpoints after the restart from the last kill: earlier ones do not show that it is over."""
+    back_us = began_us + round(max((one.back_s for one in killed), default=0.0) * 1e6)
+    return [at_us for at_us in checkpoints_us if at_us >= back_us]
+
+
 class Killer:
     """Makes kills when they are due; each blocks until its processes are gone, and restarts what
     does not restart by itself. `used_s`: processor seconds of all killed processes."""

@@ -30,7 +30,7 @@ from forebay.bench.stream.events import (
 )
 from forebay.bench.stream.feed import FeedProcess, now_us
 from forebay.bench.stream.flink_signals import FlinkSignals, checkpoints_between
-from forebay.bench.stream.kills import Kill, Killer
+from forebay.bench.stream.kills import Kill, Killer, since_kills
 from forebay.bench.stream.pipeline import Places, asked_of, measured_document, read_pipeline, state_folder
 from forebay.bench.stream.process import Engines, RunProcess
 from forebay.bench.stream.records import StreamRun
@@ -318,9 +318,8 @@ class StreamSession:
             self._book.look()
             now = now_us()
             self._on_progress((now - began_us) / 1e6, self._book.progress(now))
-            killed = killer.killed if killer is not None else ()
-            again_us = began_us + round(max((one.back_s for one in killed), default=0.0) * 1e6)
-            over = self._book.over([at_us for at_us in self._checkpoints_us() if at_us >= again_us], now)
+            killed = () if killer is None else killer.killed
+            over = self._book.over(since_kills(self._checkpoints_us(), killed, began_us), now)
             if over or now >= until_us:
                 return over
             self.run.check()
