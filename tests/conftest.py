@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import uuid
@@ -42,6 +43,9 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 
 def pytest_configure() -> None:
+    # A shell's background job ignores Ctrl-C, and so would the commands that tests start and stop.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # Their JVMs end before the second compiler pays off: without it they take half the processor time. A
     # twentieth of the rest went into the verification of released classes.
     options = "-XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
