@@ -144,19 +144,21 @@ def wakes_of(monkeypatch: pytest.MonkeyPatch, sent: Sent) -> OperatorWaker:
     """Wakes of a task that accepts every mail."""
     monkeypatch.setattr("forebay.flink.mailbox._fires", lambda timers: "callback")
 
-    def sends(service: object, callback: object) -> Sent:
+    def sends(executor: object, mail: object) -> Sent:
         sent.made += 1
         return sent
 
     monkeypatch.setattr("forebay.flink.mailbox._sends", sends)
-    wakes = OperatorWaker(context(object))
+    monkeypatch.setattr("forebay.flink.mailbox.stream_task", lambda context: "task")
+    monkeypatch.setattr("forebay.flink.mailbox.java_field", lambda of, name: "executor")
+    wakes = OperatorWaker(context())
     sent.locked = wakes._lock.locked
     return wakes
 
 
-def context(service: Any) -> Any:
+def context() -> Any:
     return SimpleNamespace(
-        _runtime_context=SimpleNamespace(getProcessingTimeService=service),
+        _runtime_context=SimpleNamespace(),
         get_keyed_state_backend=lambda: SimpleNamespace(_keyed_state_backend=Backend()),
     )
 
@@ -221,10 +223,6 @@ def test_closed_task_does_not_fail_the_call(monkeypatch: pytest.MonkeyPatch) -> 
     assert not wakes.works
 
 
-def missing() -> Any:
-    raise AttributeError("getProcessingTimeService")
-
-
 def test_no_wakes_without_a_jvm(caplog: pytest.LogCaptureFixture) -> None:
     wakes = OperatorWaker(SimpleNamespace())  # type: ignore[arg-type]
     wakes.add(1, keyed())
@@ -232,9 +230,14 @@ def test_no_wakes_without_a_jvm(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.records == []
 
 
-def test_flink_without_needed_names_is_polled_and_reported(caplog: pytest.LogCaptureFixture) -> None:
-    for service in (missing, object):
-        wakes = OperatorWaker(context(service))
+def test_flink_without_needed_names_is_polled_and_reported(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # First the task has another name, then the timers.
+    for task in ({}, {"stream_task": lambda context: "task", "java_field": lambda of, name: "executor"}):
+        for name, replacement in task.items():
+            monkeypatch.setattr(mailbox, name, replacement)
+        wakes = OperatorWaker(context())
         for key in (1, 2):
             wakes.add(key, keyed())
         assert not wakes.works

@@ -54,8 +54,7 @@ class Mailbox:
 
 WOKEN_MS = 2**50
 """Time of the timer that a wake fires; no clock reaches it."""
-CALLBACK = "org.apache.flink.api.common.operators.ProcessingTimeService$ProcessingTimeCallback"
-PAST_MS = 0
+MAIL = "org.apache.flink.util.function.ThrowingRunnable"
 
 
 class OperatorWaker:
@@ -69,25 +68,25 @@ class OperatorWaker:
         self._callback: Any = None
         self._keys: dict[int, Any] = {}
         self._lock = threading.Lock()
-        self._service: Any = None
+        self._executor: Any = None
         java = getattr(runtime_context, "_runtime_context", None)
         if java is None:
             return
         try:
-            self._service = java.getProcessingTimeService()
+            self._executor = java_field(stream_task(runtime_context), "mainMailboxExecutor")
             self._backend = runtime_context.get_keyed_state_backend()._keyed_state_backend
         except Exception as error:
             self._do_without(error)
 
     def add(self, key: int, ctx: KeyedProcessFunction.Context) -> None:
-        if self._service is None:
+        if self._executor is None:
             return
         try:
             # Keep Java's object: a key that passed through Python may change its type.
             self._keys[key] = self._backend.getCurrentKey()
             if self._callback is None:
                 timers = ctx.timer_service()._j_timer_service
-                self._callback = _sends(self._service, _fires(timers))
+                self._callback = _sends(self._executor, _fires(timers))
         except Exception as error:
             self._do_without(error)
 
@@ -115,7 +114,7 @@ class OperatorWaker:
 
     def close(self) -> None:
         with self._lock:
-            self._service = self._callback = None
+            self._executor = self._callback = None
 
     def _do_without(self, error: Exception) -> None:
         log.warning("Flink's mailbox is not available, so timers poll for answers: %s", error)
@@ -130,18 +129,15 @@ def _fires(timers: Any) -> Any:
     fire = java_method(operator, "onProcessingTime").bindTo(timer)
     # By handles, so that the key stays Flink's object: through Python it may change its type.
     take_key = handles.foldArguments(java_method(operator, "setCurrentKey"), java_method(timer, "getKey"))
-    both = handles.foldArguments(fire, take_key)
-    # Ignore the time that the callback gets.
-    time_type = java_method(timer, "getTimestamp").type().returnType()
-    return java_proxy(CALLBACK, handles.dropArguments(both, 0, [time_type]))
+    return java_proxy(MAIL, handles.foldArguments(fire, take_key))
 
 
-def _sends(service: Any, callback: Any) -> Any:
-    """A `Runnable` that lets the task call `callback`. Arguments or return values would leak memory."""
+def _sends(executor: Any, mail: Any) -> Any:
+    """A `Runnable` that puts `mail` into the task's mailbox. Arguments or return values would leak memory."""
     handles = find_class("java.lang.invoke.MethodHandles")
-    register = java_method(service, "registerTimer")
-    now = handles.constant(register.type().parameterType(0), PAST_MS)
-    return java_proxy("java.lang.Runnable", handles.collectArguments(register, 0, now).bindTo(callback))
+    execute = java_method(executor, "execute", 2)
+    name = handles.constant(execute.type().parameterType(1), "answers")
+    return java_proxy("java.lang.Runnable", handles.collectArguments(execute, 1, name).bindTo(mail))
 
 
 def _timer(timers: Any, internal: Any) -> Any:
