@@ -322,9 +322,10 @@ class CheckpointCleaner:
         self._noted_ms = 0
         self._tidied = False
 
-    def __call__(self, state: RunState, triggered_ms: int = 0) -> RunState:
-        """If the disk is full, or the store does not answer, the record stays as it is."""
-        if self._store.remote and triggered_ms <= self._noted_ms:
+    def __call__(self, state: RunState, triggered_ms: int) -> RunState:
+        """If nothing newer was triggered, the disk is full, or the store does not answer, the record stays as
+        it is."""
+        if triggered_ms <= self._noted_ms:
             return state
         try:
             newest = newest_of(self._store, self._job)

@@ -52,8 +52,6 @@ IN_DRAIN = re.compile(r"(drain-\d+/savepoint-[^/]+)/.*")
 
 
 class S3Store:
-    remote = True
-
     def __init__(
         self, home: S3Path, *, clock: Clock | None = None, sleep: Callable[[float], None] = time.sleep
     ) -> None:

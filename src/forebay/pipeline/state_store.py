@@ -42,11 +42,6 @@ class StateStore(Protocol):
     @property
     def home(self) -> Location: ...
 
-    @property
-    def remote(self) -> bool:
-        """Each call is a request over the network."""
-        ...
-
     def lock(self, pipeline: str) -> AbstractContextManager[None]:
         """Raises `SettingError` for a second run, and if others may write to the state."""
         ...
@@ -103,8 +98,6 @@ RISK = "decides what a job continues with"
 
 class LocalStore:
     """A folder on this machine. The lock is the kernel's, and ends with its holder."""
-
-    remote = False
 
     def __init__(self, home: Path) -> None:
         self.home = home
