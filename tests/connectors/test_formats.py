@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -14,16 +15,26 @@ from forebay.codec import decode, encode
 from forebay.connectors.formats import Format, dead_letter_json, parse_dead_letter, result_json
 from forebay.errors import MalformedRecord
 from forebay.json_numbers import dump_json
-from forebay.records import DeadLetter, Result, Timeline, Usage
+from forebay.records import DeadLetter, Event, Result, Timeline, Usage
 
 CSV = Format("csv", columns=("id", "text"))
+LINES = Format("text", pattern=re.compile(r"(?P<level>[A-Z]+) (?P<user>@\w+ )?(?P<rest>.*)"))
 
 
-@given(st.binary(max_size=200), st.sampled_from([Format(), Format("text"), CSV]))
+@given(st.binary(max_size=200), st.sampled_from([Format(), Format("text"), LINES, CSV]))
 def test_any_bytes_give_a_record_that_can_be_encoded(raw: bytes, form: Format) -> None:
     record = form.read(raw)
     assert record.raw == raw
     assert decode(encode(record)) == record
+
+
+def test_named_groups_of_a_line_are_fields() -> None:
+    record = LINES.read(b"ERROR disk full")
+    assert isinstance(record, Event)
+    assert record.fields == {"text": "ERROR disk full", "level": "ERROR", "rest": "disk full"}
+    letter = LINES.read(b"  at Main.java:7")
+    assert isinstance(letter, DeadLetter)
+    assert (letter.cause, letter.detail) == ("malformed_record", "the line does not match line_pattern")
 
 
 NUMBERS = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)

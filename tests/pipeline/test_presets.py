@@ -14,6 +14,7 @@ from forebay.apps.summaries.settings import SummarySpec
 from forebay.cli import application
 from forebay.errors import SettingError
 from forebay.pipeline.load import ApplicationOptions, preset_spec, source_settings
+from forebay.records import Event
 
 
 @pytest.fixture
@@ -60,6 +61,32 @@ def test_summaries_of_a_file_need_the_field_with_the_time(file: Path, tmp_path: 
     assert spec.event_time is not None
 
 
+def test_lines_of_text_have_a_time_by_a_pattern(tmp_path: Path) -> None:
+    log = tmp_path / "app.log"
+    log.write_text("2026-01-01T00:00:00 ERROR disk full\n")
+    with pytest.raises(
+        SettingError, match=r"lines of text have no field .* --time at --set 'source\.line_pattern="
+    ):
+        preset_spec("summary", ApplicationOptions(str(log), tmp_path))
+    pattern = r"source.line_pattern=(?P<at>\S+) (?P<text>.*)"
+    spec = preset_spec("summary", ApplicationOptions(str(log), tmp_path, time="at"), [pattern])
+    [record] = spec.source.first_records()
+    assert isinstance(record, Event)
+    assert record.fields == {"at": "2026-01-01T00:00:00", "text": "ERROR disk full"}
+    assert record.time_ms == 1_767_225_600_000
+
+
+@pytest.mark.parametrize("pattern", ["(", r"\d+", "(?P<a>" * 500])
+def test_a_wrong_pattern_of_lines_is_refused(tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "app.log").touch()
+    with pytest.raises(SettingError, match=r"source\.line_pattern: "):
+        preset_spec(
+            "sessions",
+            ApplicationOptions(str(tmp_path / "app.log"), tmp_path),
+            [f"source.line_pattern={pattern}"],
+        )
+
+
 @pytest.mark.parametrize("source", ["wikimedia", "jetstream", "generator"])
 def test_named_sources(source: str, tmp_path: Path) -> None:
     spec = preset_spec("sessions", ApplicationOptions(source, tmp_path), ["application.idle_s=null"])
@@ -69,12 +96,15 @@ def test_named_sources(source: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["sessions", "summary", "topics", "trends"])
-@pytest.mark.parametrize("source", ["kafka://broker:9092/posts", "in.json", "in.jsonl.gz", "wikimedia"])
+@pytest.mark.parametrize(
+    "source", ["kafka://broker:9092/posts", "in.json", "in.jsonl.gz", "in.tsv", "in.log", "wikimedia"]
+)
 def test_all_applications_read_every_source_of_init(name: str, source: str, tmp_path: Path) -> None:
     if source.startswith("in."):
         source = str(tmp_path / source)
         Path(source).touch()
-    spec = preset_spec(name, ApplicationOptions(source, tmp_path / "out", time="at"))
+    settings = ["source.line_pattern=(?P<at>.*)"] * source.endswith(".log")
+    spec = preset_spec(name, ApplicationOptions(source, tmp_path / "out", time="at"), settings)
     assert spec.source.time == "at"
     if spec.source.type == "kafka":
         assert (spec.source.bootstrap, spec.source.topics) == ("broker:9092", ("posts",))

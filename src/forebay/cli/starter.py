@@ -61,7 +61,7 @@ def fields_of(source: str) -> list[str]:
     settings = source_settings(source)
     if settings["type"] == "kafka":
         return []
-    config = Files(Path(settings["path"]), Format(settings["type"]))
+    config = Files(Path(settings["path"]), Format(settings["type"], delimiter=settings.get("delimiter", ",")))
     if settings["type"] == "csv":
         return [name for name in columns_at(config) if name][:MAX_FIELDS]
     found: dict[str, None] = {}

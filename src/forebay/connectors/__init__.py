@@ -20,6 +20,7 @@ CONNECTORS: Registry[Connector] = Registry(
     own={
         "jsonl": "forebay.connectors.files.settings:JSONL",
         "csv": "forebay.connectors.files.settings:CSV",
+        "text": "forebay.connectors.files.settings:TEXT",
         "generator": "forebay.connectors.generator.settings:GENERATOR",
         "sse": "forebay.connectors.feeds.settings:SSE",
         "websocket": "forebay.connectors.feeds.settings:WEBSOCKET",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import csv
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
@@ -34,7 +35,7 @@ Kind = Literal["jsonl", "text", "csv"]
 @dataclass(frozen=True, slots=True)
 class Format:
     """A record over `max_record_bytes`, or without a valid `time` if that is set, becomes a dead letter.
-    `payload`: the field that holds the record."""
+    `payload`: the field that holds the record. `pattern`: for `text`; its named groups become fields."""
 
     kind: Kind = "jsonl"
     time: EventTime | None = None
@@ -42,6 +43,7 @@ class Format:
     columns: tuple[str, ...] = ()
     delimiter: str = ","
     payload: str | None = None
+    pattern: re.Pattern[str] | None = None
 
     def read(
         self,
@@ -70,7 +72,16 @@ class Format:
         if self.kind == "jsonl":
             return json_object(data)
         text = _text(data)
-        return {"text": text} if self.kind == "text" else self._row(text)
+        return self._line(text) if self.kind == "text" else self._row(text)
+
+    def _line(self, text: str) -> Mapping[str, JSON]:
+        if self.pattern is None:
+            return {"text": text}
+        match = self.pattern.match(text)
+        if match is None:
+            raise MalformedRecord("the line does not match line_pattern")
+        groups = {name: value for name, value in match.groupdict().items() if value is not None}
+        return {"text": text, **groups}
 
     def _row(self, text: str) -> Mapping[str, JSON]:
         try:

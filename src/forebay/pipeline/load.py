@@ -159,7 +159,13 @@ SOURCES: dict[str, dict[str, Any]] = {
     "jetstream": {"type": "websocket", "preset": "jetstream"},
     "generator": {"type": "generator"},
 }
-KINDS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
+FILES: dict[str, dict[str, Any]] = {
+    **{name: {"type": "jsonl"} for name in (".jsonl", ".ndjson", ".json")},
+    ".csv": {"type": "csv"},
+    ".tsv": {"type": "csv", "delimiter": "\t"},
+    **{name: {"type": "text"} for name in (".txt", ".log")},
+}
+"""The settings of files by the end of their names."""
 TOPIC = re.compile(r"kafka://(?P<bootstrap>[^/\s]+)/(?P<topic>[A-Za-z0-9._-]{1,249})")
 TOPIC_FORM = "kafka://HOST:PORT/TOPIC"
 
@@ -189,8 +195,14 @@ def preset_spec(name: str, options: ApplicationOptions, settings: Sequence[str] 
         document.setdefault("event_time", {})
     given = set_values(document, settings, known_paths(PipelineSpec, document))
     read = document["source"]
-    of_files = isinstance(read, dict) and read.get("type") in KINDS.values()
+    kinds = {settings["type"] for settings in FILES.values()}
+    of_files = isinstance(read, dict) and read.get("type") in kinds
     if application.needs_event_time and of_files and read.get("time") is None:
+        if read["type"] == "text" and read.get("line_pattern") is None:
+            raise SettingError(
+                f"forebay run {name}: lines of text have no field with the time: name its part of a line, "
+                "for example --time at --set 'source.line_pattern=(?P<at>\\S+) (?P<text>.*)'"
+            )
         raise SettingError(f"forebay run {name}: name the field with the time: --time FIELD")
     return parse_spec(document, base=options.folder(name).resolve(), name=f"run {name}", given=given)
 
@@ -217,12 +229,12 @@ def source_settings(source: str) -> dict[str, Any]:
         suffixes = list(map(data_suffix, data_files(path)))
     except OSError as error:
         raise SettingError(f"--source: {source:.200} cannot be read: {error.strerror}") from error
-    kinds = {KINDS[suffix] for suffix in suffixes if suffix in KINDS}
+    kinds = {tuple(FILES[suffix].items()) for suffix in suffixes if suffix in FILES}
     if len(kinds) != 1:
         raise SettingError(
-            f"--source: expected files of one kind whose names end in {', '.join(KINDS)}, found {path}"
+            f"--source: expected files of one kind whose names end in {', '.join(FILES)}, found {path}"
         )
-    return {"type": kinds.pop(), "path": str(path.resolve())}
+    return {**dict(kinds.pop()), "path": str(path.resolve())}
 
 
 def _timed(source: dict[str, Any], time: str | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -50,7 +51,7 @@ class Replay(Model):
 
 
 class FileSource(Timed):
-    """Base of JSONL and CSV files."""
+    """Base of files of JSON lines, CSV and text."""
 
     bound: ClassVar[frozenset[str] | None] = frozenset(("path", "follow", "encoding"))
 
@@ -155,7 +156,40 @@ class CsvSource(FileSource):
         return self.columns is not None or len(list(islice(files_of(Path(self.path)), 2))) == 1
 
 
-class DeadLetterSource(SourceSettings):
+def _pattern(value: str) -> str:
+    try:
+        names = re.compile(value).groupindex
+    except (re.error, RecursionError, OverflowError) as error:
+        raise wrong(f"expected a regular expression: {error}") from None
+    if not names:
+        raise wrong("expected a regular expression with named groups, such as (?P<level>\\w+), found none")
+    return value
+
+
+class LinePattern(Model):
+    """Base of sources of lines of text."""
+
+    line_pattern: Annotated[str, Field(max_length=2000), AfterValidator(_pattern)] | None = Field(
+        None,
+        description="For text: a regular expression of Python whose named groups become fields: "
+        "`(?P<at>\\S+) (?P<level>\\w+) (?P<text>.*)`. A line that does not match from its start "
+        "becomes a dead letter. null: the event has one field, `text`.",
+    )
+
+    def compiled_pattern(self) -> re.Pattern[str] | None:
+        return None if self.line_pattern is None else re.compile(self.line_pattern)
+
+
+class TextSource(LinePattern, FileSource):
+    """Lines of text, such as logs; blank lines are skipped."""
+
+    type: Literal["text"]
+
+    def format(self) -> Format:
+        return replace(super().format(), kind="text", pattern=self.compiled_pattern())
+
+
+class DeadLetterSource(LinePattern, SourceSettings):
     """Dead letters in files, read again as the records that they were, under the same ids. For those in a
     topic use `kafka` with `dead_letters: true`.
     """
@@ -198,6 +232,8 @@ class DeadLetterSource(SourceSettings):
             raise wrong(
                 f"expected no 'payload' with format: {self.format}; JSON objects are read with format: jsonl"
             )
+        if self.format != "text" and self.line_pattern is not None:
+            raise wrong(f"expected no 'line_pattern' with format: {self.format}; text has one")
         if (self.format == "registry") != (self.registry is not None):
             raise wrong("expected 'format: registry' and 'registry' together, found one of them")
 
@@ -210,6 +246,7 @@ class DeadLetterSource(SourceSettings):
             columns=self.columns or (),
             delimiter=self.delimiter,
             payload=self.payload,
+            pattern=self.compiled_pattern(),
         )
         registry = None if self.registry is None else self.registry.registry()
         return Files(Path(self.path), form, letters=True, limit=self.limit, registry=registry)
@@ -281,6 +318,7 @@ def check_files(key: str, files: Files) -> None:
 
 JSONL = Connector(JsonlSource, JsonlSink)
 CSV = Connector(CsvSource)
+TEXT = Connector(TextSource)
 DEAD_LETTERS = Connector(DeadLetterSource)
 
 
