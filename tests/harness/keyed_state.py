@@ -125,7 +125,8 @@ class Context:
     def get_metrics_group(self) -> Any:
         counter = SimpleNamespace(inc=lambda n=1: None, update=lambda n: None)
         group = SimpleNamespace(counter=lambda _: counter, distribution=lambda _: counter)
-        return SimpleNamespace(add_group=lambda *_: group)
+        group.add_group = lambda *_: group
+        return group
 
     def get_current_key(self) -> int:
         return self._subtask.key
@@ -272,7 +273,7 @@ class OneKeyContext:
     def get_metrics_group(self) -> Any:
         return self
 
-    def add_group(self, _name: str) -> Any:
+    def add_group(self, *_names: str) -> Any:
         return self
 
     def counter(self, _name: str) -> Any:
