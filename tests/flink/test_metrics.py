@@ -28,9 +28,9 @@ from forebay.flink.metrics import (
     NOTHING_DUE_S,
     NOTHING_READ_MS,
     WINDOW_S,
-    DeadLetterCounter,
     FlinkMetrics,
     InferenceCounters,
+    IntakeCounter,
     OperatorLoad,
     ScalingGauges,
 )
@@ -270,10 +270,16 @@ def test_number_of_cause_counters_is_bounded() -> None:
 
 def test_dead_letters_before_the_operator_are_counted_by_cause() -> None:
     group = Group("clock")
-    letters = DeadLetterCounter(SimpleNamespace(get_metrics_group=lambda: group))  # type: ignore[arg-type]
+    letters = IntakeCounter(SimpleNamespace(get_metrics_group=lambda: group))  # type: ignore[arg-type]
     for cause in ("late", "malformed_record", "late"):
-        letters.add(cause)
-    assert group.values() == {"dead_letters": 3, "failures_late": 2, "failures_malformed_record": 1}
+        letters.refuse(cause)
+    letters.read()
+    assert group.values() == {
+        "records": 1,
+        "dead_letters": 3,
+        "failures_late": 2,
+        "failures_malformed_record": 1,
+    }
 
 
 def test_findings_are_counted_by_kind() -> None:

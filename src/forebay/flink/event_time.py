@@ -19,7 +19,7 @@ from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode
 from forebay.errors import NoTime, RecordError, TooFarAhead, TooLate
 from forebay.flink.keying import refused
-from forebay.flink.metrics import DeadLetterCounter
+from forebay.flink.metrics import IntakeCounter
 from forebay.flink.shards import MAX_PARALLELISM, flink_keys, shard_of
 from forebay.flink.stages import message
 from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE, side_output
@@ -200,14 +200,15 @@ class StreamClock(KeyedProcessFunction):
         self._seen_s: float | None = None
         self._keys = flink_keys(self._shards)
         self._time: StreamTime | None = None
-        self._letters = DeadLetterCounter(runtime_context)
+        self._intake = IntakeCounter(runtime_context)
 
     def process_element(self, value: bytes, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         time = self._time or self._recover(ctx)
+        self._intake.read()
         data = bytes(value)
         record = decode(data)
         if isinstance(record, DeadLetter):
-            self._letters.add(record.cause)
+            self._intake.refuse(record.cause)
             yield REFUSED, data
         elif record.time_ms is None:
             yield self._refused(record, NoTime("the event has no time; name its field in the source"))
@@ -249,7 +250,7 @@ class StreamClock(KeyedProcessFunction):
 
     def _refused(self, event: Event, error: RecordError) -> tuple[OutputTag, bytes]:
         letter = refused(event, error)
-        self._letters.add(letter.cause)
+        self._intake.refuse(letter.cause)
         return REFUSED, encode(letter)
 
     def _message(self, event: Event, judged: Judged) -> bytes:

@@ -77,7 +77,7 @@ METRICS = (
     ),
     Metric("cut_answers", "counter", "results", 'answers cut at `max_tokens` (`"finish_reason": "length"`)'),
     Metric("calls", "counter", "records", "an engine was called for them"),
-    Metric("restored_calls", "counter", "calls", "made again after a restart; some may have been sent before"),
+    Metric("restored_calls", "counter", "calls", "made after a restart; some were sent before, too"),
     Metric("retries", "counter", "calls", "repeated after a failed one"),
     Metric("journal_hits", "counter", "answers", "taken from the journal"),
     Metric("journal_failures", "counter", "operations", "reads and writes of the journal that failed"),
@@ -134,6 +134,7 @@ METRICS = (
         "until the first record that waits is due, negative if it is late; 10,000,000 if nothing waits",
         "min", when=WITH_SCALING,
     ),
+    Metric("records", "counter", "events", "taken in by trends or topics", when=IN_APPLICATIONS),
     Metric(
         FINDINGS, "counter", "results", "of an application by their kind, which depends on the application",
         label="kind", when=IN_APPLICATIONS,

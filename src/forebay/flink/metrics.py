@@ -27,6 +27,7 @@ from forebay.flink.metric_names import (
     OLDEST,
     REPLICAS,
     WAITED,
+    counter_of,
     label_value,
 )
 from forebay.records import Completion, KvHandover
@@ -203,20 +204,25 @@ class LabelledCounter:
             self.seen[value] = count
 
 
-class DeadLetterCounter:
-    """Counts and marks dead letters of a function in front of the operator `infer`, which never sees them."""
+class IntakeCounter:
+    """Counts the records and dead letters of a function in front of the operator `infer`, which may not see
+    them."""
 
     def __init__(self, runtime_context: RuntimeContext) -> None:
         group = runtime_context.get_metrics_group().add_group(GROUP)
         self._marks = ActivityMarks(runtime_context)
-        self._counter = group.counter(BY_NAME["dead_letters"].exported[0])
+        self._records = counter_of(runtime_context, "records")
+        self._letters = counter_of(runtime_context, "dead_letters")
         self._causes = LabelledCounter(group, FAILURES)
         self._counts: dict[str, int] = {}
 
-    def add(self, cause: str) -> None:
+    def read(self) -> None:
+        self._records.inc()
+
+    def refuse(self, cause: str) -> None:
         name = label_value(cause, self._counts)
         self._counts[name] = self._counts.get(name, 0) + 1
-        self._counter.inc()
+        self._letters.inc()
         self._causes.set(self._counts)
         self._marks.answered()
 

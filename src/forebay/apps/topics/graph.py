@@ -27,7 +27,7 @@ from forebay.errors import RecordError, SetupError
 from forebay.flink.event_time import REFUSED, Clocked, partition_of
 from forebay.flink.infer import InferenceStreams
 from forebay.flink.keying import EventText, TextField, id_of, key_of, refused
-from forebay.flink.metrics import DeadLetterCounter
+from forebay.flink.metrics import IntakeCounter
 from forebay.flink.shards import flink_keys, shard_of
 from forebay.flink.stages import StageFunction, message, message_key, payload, staged
 from forebay.flink.thread_mode import check_environment
@@ -54,13 +54,14 @@ class Texts(ProcessFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._keys = flink_keys(self._shards)
-        self._letters = DeadLetterCounter(runtime_context)
+        self._intake = IntakeCounter(runtime_context)
 
     def process_element(self, value: bytes, ctx: ProcessFunction.Context) -> Iterator[Any]:
+        self._intake.read()
         data = bytes(value)
         record = decode(data)
         if isinstance(record, DeadLetter):
-            self._letters.add(record.cause)
+            self._intake.refuse(record.cause)
             yield REFUSED, data
             return
         try:
@@ -71,7 +72,7 @@ class Texts(ProcessFunction):
                 _check_id(id)
         except Exception as error:  # of a function of the user's
             letter = refused(record, error)
-            self._letters.add(letter.cause)
+            self._intake.refuse(letter.cause)
             yield REFUSED, encode(letter)
             return
         shard = shard_of(key, self._shards)
