@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -280,7 +280,11 @@ FLEET = {
         ),
     ),
 }
-BOARDS = {"pipeline": PIPELINE, "applications": APPLICATIONS, "fleet": FLEET}
+BOARDS: Mapping[str, Mapping[str, tuple[Panel, ...]]] = {
+    "pipeline": PIPELINE,
+    "applications": APPLICATIONS,
+    "fleet": FLEET,
+}
 
 
 def board(name: str) -> str:
@@ -302,7 +306,7 @@ def board(name: str) -> str:
     return f'{json.dumps(head)[:-1]}, "panels": [\n  {panels}\n]}}\n'
 
 
-def _panels(rows: Mapping[str, Iterable[Panel]]) -> Iterator[dict[str, Any]]:
+def _panels(rows: Mapping[str, tuple[Panel, ...]]) -> Iterator[dict[str, Any]]:
     y, id = 0, 0
     for title, panels in rows.items():
         id += 1
@@ -313,7 +317,7 @@ def _panels(rows: Mapping[str, Iterable[Panel]]) -> Iterator[dict[str, Any]]:
             x = at % COLUMNS * 8
             place = {"x": x, "y": y + at // COLUMNS * HEIGHT, "w": 24 // COLUMNS, "h": HEIGHT}
             yield {"id": id, "gridPos": place, **_content(panel)}
-        y += -(-len(list(panels)) // COLUMNS) * HEIGHT
+        y += -(-len(panels) // COLUMNS) * HEIGHT
 
 
 def _content(panel: Panel) -> dict[str, Any]:

@@ -201,6 +201,13 @@ def test_what_the_source_has_read_is_counted(monkeypatch: pytest.MonkeyPatch) ->
     assert (counts["read"], counts["read_ratio"], counts["replicas"]) == (len(source[0]), 1, 0)
 
 
+def test_values_of_subtasks_and_operators_are_combined(monkeypatch: pytest.MonkeyPatch) -> None:
+    letters = ("x.forebay.dead_letters_total", "x.forebay.failures.cause.late.total")
+    serve(monkeypatch, Metrics((*letters, "x.forebay.in_flight"), letters))
+    counts = job_a().counts()
+    assert [counts["dead_letters"], counts["failures_late"]] == [2 * len(name) for name in letters]
+
+
 def test_backpressure_time_is_the_operators_own(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "accumulateBackPressuredTimeMs"
     rest = Metrics((name,), ("x.forebay.in_flight",), (name,))

@@ -7,6 +7,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.harness.metric_group import Group
 
 from forebay.flink.latency import (
     BOUNDS_S,
@@ -16,8 +17,6 @@ from forebay.flink.latency import (
     LatencyBuckets,
     LatencyHistogram,
 )
-
-from .test_metrics import Group
 
 durations = st.floats(SMALLEST_S, LARGEST_S)
 

@@ -250,7 +250,7 @@ class OneKeyContext:
         self.states = {} if states is None else dict(states)
         self.event_timers: set[int] = set()
         self.counted = 0
-        self.gauge: int | None = None
+        self.gauge: float | None = None
 
     def get_state(self, descriptor: Any) -> Any:
         name = descriptor.get_name()
@@ -284,7 +284,7 @@ class OneKeyContext:
     def inc(self) -> None:
         self.counted += 1
 
-    def update(self, value: int) -> None:
+    def update(self, value: float) -> None:
         self.gauge = value
 
     def timer_service(self) -> Any:

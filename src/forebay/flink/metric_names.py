@@ -41,7 +41,7 @@ class Metric:
 
 
 AT_FIRST = "from the first on"
-IN_APPLICATIONS = "in an application"
+IN_APPLICATIONS = "in applications only"
 WITH_SCALING = "with `scaling`"
 TO_KAFKA = "if the sink is Kafka"
 
@@ -69,7 +69,7 @@ METRICS = (
     ),
     Metric(
         TOO_LARGE, "counter", "results",
-        "too large for the topic: dead letters that `dead_letters` does not count", when=TO_KAFKA,
+        "too large for the topic: dead letters that `dead_letters_total` does not count", when=TO_KAFKA,
     ),
     Metric(
         TOO_LARGE_ASSIGNMENTS, "counter", "results", "those of them that were for the topic of `assignments`",
@@ -84,7 +84,7 @@ METRICS = (
     Metric("suspect_times", "counter", "events", "have a time in 1970 or 1900: is `time_format` right?"),
     Metric("prompt_tokens", "counter", "tokens", "of prompts, as the engine counted them"),
     Metric("completion_tokens", "counter", "tokens", "of answers, likewise"),
-    Metric("cached_tokens", "counter", "tokens", "those of `prompt_tokens` that were in the prefix cache"),
+    Metric("cached_tokens", "counter", "tokens", "those of the prompts that were in the prefix cache"),
     Metric(
         "kv_transfers", "counter", "answers", "decoded with the KV cache that a server of "
         "[`prefill`](replicas.md#prefill-and-decode-apart) handed over",
@@ -136,7 +136,7 @@ METRICS = (
     ),
     Metric("records", "counter", "events", "taken in by trends or topics", when=IN_APPLICATIONS),
     Metric(
-        FINDINGS, "counter", "results", "of an application by their kind, which depends on the application",
+        FINDINGS, "counter", "results", "by kind, for instance `born` or `ended`",
         label="kind", when=IN_APPLICATIONS,
     ),
     Metric(
@@ -147,7 +147,7 @@ METRICS = (
         READ_RATIO, "gauge", "ratio", "share of the source that was read", "max", when="if it has an end"
     ),
     Metric(REPLACED_FILES, "counter", "files", "replaced in a folder", when="if files are followed"),
-    Metric(LIMIT_REACHED, "counter", "feeds", "have reached the source's `limit`", when="of a feed"),
+    Metric(LIMIT_REACHED, "counter", "feeds", "have reached their `limit`", when="if the source is a feed"),
 )  # fmt: skip
 BY_NAME = {each.name: each for each in METRICS}
 _READ = {(each.name if each.label else each.exported[0]): each for each in METRICS if each.kind != HISTOGRAM}
