@@ -8,7 +8,7 @@
 # make ray     Ray Serve in its own environment, for tests that start a Ray cluster; part of make test-all
 # make coverage   the quick tests, with the lines and branches that they cover
 # make docs    the documentation as a site in build/site, with its links checked (Python 3.11 or newer)
-# make reference   the pages and tables of the documentation that are generated from the code
+# make reference   the pages, tables and Grafana boards of the documentation that are generated from the code
 # make lock    update the locks from pyproject.toml and the .in files (needs a network)
 # make dist    dist/forebay-VERSION-py3-none-any.whl, for environments without the source tree
 # make sbom    build/sbom.json and build/sbom-engine.json: installed packages, Java, jars and models, as CycloneDX
@@ -119,6 +119,7 @@ reference: $(READY)
 	$(BIN)/python -m tools.key_reference docs/gateway.md
 	$(BIN)/python -m tools.key_reference docs/deployment.md
 	$(BIN)/python -m tools.key_reference docs/how-to/ray.md
+	$(BIN)/python -m tools.boards
 
 # The locks are for the checkout; a wheel requires ranges. The engine needs Python 3.11 or newer.
 lock: $(TOOLS)/ready

@@ -279,30 +279,6 @@ def test_every_cause_of_a_dead_letter_is_explained() -> None:
     assert told == shipped | set(WHY) | {UNSUPPORTED}
 
 
-def test_every_metric_is_explained() -> None:
-    from forebay.flink.metrics import (
-        COUNTERS,
-        FAILED,
-        GAUGES,
-        REPLICAS,
-        SCALING_GAUGES,
-        TOO_LARGE,
-        TOO_LARGE_ASSIGNMENTS,
-    )
-
-    text = (ROOT / "docs" / "how-to" / "metrics.md").read_text(encoding="utf-8")
-    told = {name for row in re.findall(r"^\| (`.*?) \|", text, re.M) for name in re.findall(r"`(\w+)`", row)}
-    assert told == {
-        *COUNTERS,
-        f"{FAILED}CAUSE",
-        *GAUGES,
-        REPLICAS,
-        *SCALING_GAUGES,
-        TOO_LARGE,
-        TOO_LARGE_ASSIGNMENTS,
-    }
-
-
 @pytest.mark.parametrize("words", [["--help"], ["doctor", "--json"], ["bench", "--help"]], ids=" ".join)
 def test_cheap_commands_run(words: list[str]) -> None:
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Every query of the Grafana dashboard matches metrics of real gateways, engines and pipelines."""
+"""A real Prometheus that scraped real pipelines and a gateway answers each query of boards and alerts."""
 
 from __future__ import annotations
 
@@ -7,78 +7,85 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
+from benchmarks.expected_events import TrendsJob
 from tests.gateway.conftest import CHAT, QUICK, Served, before
+from tools.boards import BOARDS, FOLDER, PAGE, files
 
-from forebay.deploy.kubernetes.deployment import PREFIX
-from forebay.flink.metrics import SCALING_GAUGES
+from forebay.deploy.alerts import JOB, KAFKA_WAITS, AlertScope, pipeline_alerts
+from forebay.flink.metric_names import IN_APPLICATIONS, METRICS, PREFIX
 from forebay.ports import free_port
-from forebay.testing.replica import FakeReplica, ReplicaScript
+from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Faults, Fixed
+from forebay.yaml_document import to_yaml
 
-DASHBOARD = Path(__file__).parents[1] / "docs" / "grafana" / "forebay.json"
-PANELS: list[dict[str, Any]] = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
-QUERIES = [
-    (target["expr"].replace("$__rate_interval", "1m"), target["legendFormat"])
-    for panel in PANELS
-    for target in panel.get("targets", ())
-]
-SCRAPED = frozenset(("instance", "job"))
+ALERTS = list(pipeline_alerts(AlertScope()))
 BUSY = ReplicaScript(delay=Fixed(0.0), faults=Faults((("503", 1.0),)))
+LATER = {f"{PREFIX}{name}": each.when for each in METRICS if each.when for name in each.exported} | {
+    KAFKA_WAITS: "with a Kafka source"
+}
+"""Metrics that not every pipeline has, and when it has them."""
+REPORTER = "org.apache.flink.metrics.prometheus"
+FLINK = re.compile(r"flink_\w+")
 
 
-async def export(served: Served, replicas: list[FakeReplica]) -> str:
-    """Requests with all outcomes that the gateway counts, then the metrics of it and an engine."""
-    counting = CHAT | {"stream": True, "stream_options": {"include_usage": True}}
-    for body in (counting, CHAT, CHAT, CHAT | {"model": "unknown"}):
-        async with served.session.post(served.url + "/v1/chat/completions", json=body) as response:
-            await response.read()
-    texts = []
-    for url in (served.url, replicas[0].url):
-        async with served.session.get(url + "/metrics") as response:
-            texts.append(await response.text())
-    return "".join(texts)
+@dataclass(frozen=True)
+class Query:
+    text: str
+    legend: str = ""
 
 
-def labels_by_metric(text: str) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            found.setdefault(sample.name, set()).update(sample.labels)
-    return found
+def queries(name: str) -> list[Query]:
+    """Those that have values in each run of the kind."""
+    return [
+        Query(text.replace("$__rate_interval", "1m"), legend)
+        for panels in BOARDS[name].values()
+        for panel in panels
+        if not panel.when
+        for legend, text in panel.queries.items()
+    ]
 
 
-def metric_and_labels(query: str, legend: str) -> tuple[str, set[str]]:
-    """The one metric in `query`, and all labels in it and in `legend`."""
-    labels = set(re.findall(r"\{\{(\w+)\}\}", legend))
-    for group in re.findall(r"by \(([^)]*)\)", query):
-        labels |= {label.strip() for label in group.split(",")}
-    for selector in re.findall(r"\{([^}]*)\}", query):
-        labels |= set(re.findall(r"(\w+)\s*[=!]", selector))
-    rest = re.sub(r"by \([^)]*\)|\{[^}]*\}|\[[^\]]*\]", "", query)
-    (metric,) = re.findall(r"[A-Za-z_:][\w:]*(?![\w:]*\s*\()", rest)
-    return metric, labels
+@dataclass
+class Prometheus:
+    url: str
+    targets: Path
 
+    def scrape(self, addresses: Iterable[str]) -> None:
+        self.targets.write_text(json.dumps([{"targets": list(addresses)}]))
 
-async def test_each_metric_and_label_exists() -> None:
-    async with before(QUICK, BUSY, routing="round_robin") as (served, replicas):
-        exported = labels_by_metric(await export(served, replicas))
-    # Flink's reporter exports these.
-    exported |= {f"{PREFIX}_{gauge}": set() for gauge in SCALING_GAUGES}
-    for query, legend in QUERIES:
-        metric, labels = metric_and_labels(query, legend)
-        assert metric in exported, f"{query}: nothing exports {metric}"
-        assert labels <= exported[metric] | SCRAPED, f"{query}: {metric} has no {labels - exported[metric]}"
+    def get(self, path: str, **parameters: str) -> Any:
+        """None until Prometheus has started."""
+        try:
+            address = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+            with urllib.request.urlopen(address, timeout=30) as answer:
+                found = json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{parameters}: {error.read().decode()}") from None
+        except OSError:
+            return None
+        return found["data"]
+
+    def answers(self, query: Query) -> bool:
+        """Whether the query has values: a rate needs two scrapes, and is NaN before."""
+        found = (self.get("query", query=query.text) or {}).get("result", [])
+        if not found or any(each["value"][1] == "NaN" for each in found):
+            return False
+        for label in re.findall(r"\{\{(\w+)\}\}", query.legend):
+            assert all(label in each["metric"] for each in found), f"{query.text} has no {label}"
+        return True
 
 
 @pytest.fixture
-def prometheus(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+def prometheus(tmp_path: Path) -> Iterator[Prometheus]:
     binary = shutil.which("prometheus")
     if binary is None:
         pytest.skip("no prometheus, which answers queries (apt install prometheus)")
@@ -101,58 +108,131 @@ def prometheus(tmp_path: Path) -> Iterator[tuple[Path, str]]:
             stderr=log,
         )
         try:
-            yield targets, f"http://{address}"
+            yield Prometheus(f"http://{address}", targets)
         finally:
             process.terminate()
             process.wait(60)
 
 
-async def test_a_real_prometheus_answers_each_query(prometheus: tuple[Path, str]) -> None:
-    targets, url = prometheus
-    async with (
-        before(QUICK, BUSY, routing="round_robin") as (served, replicas),
-        aiohttp.ClientSession() as http,
-    ):
-        scraped = [served.url, *(replica.url for replica in replicas)]
-        targets.write_text(json.dumps([{"targets": [one.removeprefix("http://") for one in scraped]}]))
-        left = [(query, legend) for query, legend in QUERIES if PREFIX not in query]
+async def ask_all(served: Served) -> None:
+    """Requests with all outcomes that the gateway counts."""
+    counting = CHAT | {"stream": True, "stream_options": {"include_usage": True}}
+    for body in (counting, CHAT, CHAT, CHAT | {"model": "unknown"}):
+        async with served.session.post(served.url + "/v1/chat/completions", json=body) as response:
+            await response.read()
+
+
+async def test_each_query_of_the_fleet_has_values(prometheus: Prometheus) -> None:
+    async with before(QUICK, BUSY, routing="round_robin") as (served, replicas):
+        urls = [served.url, *(replica.url for replica in replicas)]
+        prometheus.scrape(url.removeprefix("http://") for url in urls)
+        left = queries("fleet")
         while left:
-            await export(served, replicas)
-            query, legend = left[0]
-            try:
-                async with http.get(url + "/api/v1/query", params={"query": query}) as response:
-                    answer = await response.json()
-            except aiohttp.ClientError:
-                # It has not started yet.
+            await ask_all(served)
+            if await asyncio.to_thread(prometheus.answers, left[0]):
+                del left[0]
+            else:
                 await asyncio.sleep(0.1)
-                continue
-            assert answer["status"] == "success", answer
-            found = answer["data"]["result"]
-            # A rate needs two scrapes; until then there is no answer, or none but NaN.
-            if not found or any(one["value"][1] == "NaN" for one in found):
-                await asyncio.sleep(0.1)
-                continue
-            for label in re.findall(r"\{\{(\w+)\}\}", legend):
-                assert all(label in one["metric"] for one in found), f"{query} has no {label}"
-            del left[0]
 
 
-def test_all_queries_are_valid(tmp_path: Path) -> None:
-    promtool = shutil.which("promtool")
-    if promtool is None:
+def run_until_answered(pipelines: Any, prometheus: Prometheus, wanted: list[Query], **document: Any) -> None:
+    """Run a pipeline until all queries have values; its end before that is a failure."""
+    port = free_port()
+    reporter = {
+        "metrics.reporter.prom.factory.class": f"{REPORTER}.PrometheusReporterFactory",
+        "metrics.reporter.prom.port": str(port),
+    }
+    prometheus.scrape([f"127.0.0.1:{port}"])
+    left = list(wanted)
+
+    def enough() -> bool:
+        left[:] = [query for query in left if not prometheus.answers(query)]
+        return not left
+
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.05))) as replica:
+        try:
+            pipelines.interrupt(pipelines.spec(flink=reporter, **document), replica.url, enough)
+        except pytest.fail.Exception:
+            pytest.fail("no values: " + "; ".join(query.text for query in left))
+
+
+@pytest.mark.flink
+def test_each_query_about_a_pipeline_has_values(pipelines: Any, prometheus: Prometheus) -> None:
+    pipelines.write(b"not json", *({"text": f"hello {n}"} for n in range(4000)))
+    in_alerts = {name for rule in ALERTS for name in FLINK.findall(rule["expr"])} - LATER.keys()
+    last = [Query(name) for name in (*in_alerts, f"{PREFIX}replicas", f"{PREFIX}failures_cause_total")]
+    run_until_answered(pipelines, prometheus, [*queries("pipeline"), *last], capacity=2)
+    names = prometheus.get("label/__name__/values")
+    exported = {name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)}
+    assert exported <= {name for each in METRICS for name in each.exported}
+    assert exported >= {name for each in METRICS if not each.when for name in each.exported}
+    for rule in ALERTS:
+        assert prometheus.get("query", query=rule["expr"])["result"] == [], rule["alert"]
+
+
+@pytest.mark.flink
+def test_each_query_about_an_application_has_values(pipelines: Any, prometheus: Prometheus) -> None:
+    job = TrendsJob()
+    events = [*job.events(60_000, 1)]
+    events.insert(1000, {"text": "it has no time"})
+    pipelines.write(*events)
+    source = {"type": "jsonl", "path": "in.jsonl", "time": "at", "time_format": "unix_ms"}
+    wanted = [*queries("applications")]
+    wanted += [Query(f"{PREFIX}{each.exported[0]}") for each in METRICS if each.when == IN_APPLICATIONS]
+    replay = source | {"replay": {"speed": 30.0}}
+    run_until_answered(pipelines, prometheus, wanted, prompt=None, source=replay, **job.document())
+
+
+def promtool(folder: Path, document: Any) -> str:
+    found = shutil.which("promtool")
+    if found is None:
         pytest.skip("no promtool, which checks queries: it comes with Prometheus (apt install prometheus)")
-    rules = [{"record": f"panel:{number}", "expr": query} for number, (query, _) in enumerate(QUERIES)]
-    (tmp_path / "rules.yaml").write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
-    done = subprocess.run(
-        [promtool, "check", "rules", "rules.yaml"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    (folder / "rules.yaml").write_text(to_yaml(document))
+    words = [found, "check", "rules", "rules.yaml"]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{len(QUERIES)} rules found" in done.stdout
+    return done.stdout
 
 
-def test_the_panels_lie_side_by_side() -> None:
+def test_all_queries_and_alerts_are_valid(tmp_path: Path) -> None:
+    panels = [panel for board in BOARDS.values() for row in board.values() for panel in row]
+    texts = [text.replace("$__rate_interval", "1m") for panel in panels for text in panel.queries.values()]
+    rules = [{"record": f"panel:{number}", "expr": text} for number, text in enumerate(texts)]
+    told = promtool(tmp_path, {"groups": [{"name": "all", "rules": [*rules, *ALERTS]}]})
+    assert f"{len(texts) + len(ALERTS)} rules found" in told
+
+
+def test_what_has_no_values_in_each_run_says_when() -> None:
+    known = {f"{PREFIX}{name}" for each in METRICS for name in each.exported} | {KAFKA_WAITS}
+    for name in ("pipeline", "applications", "fleet"):
+        for panel in [panel for row in BOARDS[name].values() for panel in row]:
+            used = {each for text in panel.queries.values() for each in FLINK.findall(text)}
+            used = {each for each in used if not each.startswith(JOB)}
+            assert used <= known, panel.title
+            if name == "pipeline" and not panel.when:
+                later = {LATER[each] for each in used & LATER.keys()}
+                assert later <= {"from the first on", "from the first event on"}, panel.title
+
+
+def test_boards_alerts_and_table_are_those_of_the_code() -> None:
+    for path, text in files():
+        assert path.read_text(encoding="utf-8") == text, "run: python -m tools.boards"
+    assert {path.name for path in FOLDER.iterdir()} == {path.name for path, _ in files()} - {PAGE.name}
+
+
+def test_each_alert_has_a_runbook() -> None:
+    from tests.deploy.kubernetes.test_monitoring import RULES
+
+    headings = {title.lower() for title in re.findall(r"^### (\w+)$", PAGE.read_text(encoding="utf-8"), re.M)}
+    runbooks = {rule["annotations"]["runbook"] for rule in (*ALERTS, *RULES.values())}
+    assert {f"docs/how-to/metrics.md#{title}" for title in headings} == runbooks
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_panels_do_not_overlap(name: str) -> None:
+    panels = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))["panels"]
     taken: set[tuple[int, int]] = set()
-    for panel in PANELS:
+    for panel in panels:
         place = panel["gridPos"]
         cells = {
             (x, y)
@@ -162,4 +242,4 @@ def test_the_panels_lie_side_by_side() -> None:
         assert max(x for x, _ in cells) < 24
         assert not cells & taken, panel["title"]
         taken |= cells
-    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
+    assert len({panel["id"] for panel in panels}) == len(panels)

@@ -9,9 +9,10 @@ from statistics import median
 from typing import Any
 
 from forebay.deploy.controller.scrape import values
-from forebay.deploy.kubernetes.deployment import BACKLOG_TOKENS, IN_FLIGHT, PENDING, PREFIX, REPLICAS, WANTED
+from forebay.deploy.kubernetes.deployment import BACKLOG_TOKENS, IN_FLIGHT, PENDING, REPLICAS, WANTED
+from forebay.flink.metric_names import PREFIX
 
-ACCEPTED = f"{PREFIX}_accepted"
+ACCEPTED = f"{PREFIX}accepted_total"
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 DONE = "vllm:request_success_total"
 KNOWN_AFTER_S = 0.5

@@ -109,7 +109,7 @@ def test_checkpoints_complete_without_answers_and_restores_are_exact(
     with scene.served():
         job = scene.start()
         # The operator has accepted all that it can without waiting, and the source is blocked.
-        wait_until(lambda: job.counts().get("waited_ms", 0) > 0)
+        wait_until(lambda: job.counts().get("waited_seconds", 0) > 0)
         for _ in range(3):
             done = job.checkpoints().newest_done
             wait_until(lambda done=done: job.checkpoints().newest_done > done + 1)

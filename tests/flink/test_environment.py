@@ -94,6 +94,17 @@ def test_own_task_managers_get_the_jars() -> None:
     assert alone["pipeline.jars"].endswith("connector.jar")
 
 
+@pytest.mark.parametrize("given", [{}, {"metrics.reporter.a.filterLabelValueCharacters": "true"}])
+def test_reporters_for_prometheus_keep_the_bounds_of_buckets(given: dict[str, str]) -> None:
+    reporters = {
+        "metrics.reporter.a.factory.class": "org.apache.flink.metrics.prometheus.PrometheusReporterFactory",
+        "metrics.reporter.b.factory.class": "org.apache.flink.metrics.slf4j.Slf4jReporterFactory",
+    }
+    options = flink_options(FlinkConfig(options=reporters | given))
+    found = {name: value for name, value in options.items() if "filterLabel" in name}
+    assert found == {"metrics.reporter.a.filterLabelValueCharacters": "false"} | given
+
+
 def test_local_flink_rejects_clients_without_a_key(tmp_path: Path) -> None:
     for here in (
         FlinkConfig(log_dir=tmp_path),

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.clock import ManualClock
+from tests.harness.metric_group import Group
 
 from forebay.clock import Clock
 from forebay.codec import decode, encode
 from forebay.errors import MalformedRecord
-from forebay.flink import event_time
+from forebay.flink import metrics
 from forebay.flink.event_time import (
     AHEAD_MS,
     BEFORE_START_MS,
@@ -42,6 +43,10 @@ class Context:
     def __init__(self) -> None:
         self.clocks: dict[str, bytes] = {}
         self.timers: set[int] = set()
+        self.metrics = Group("clock")
+
+    def get_metrics_group(self) -> Group:
+        return self.metrics
 
     def get_map_state(self, _descriptor: Any) -> Any:
         return SimpleNamespace(
@@ -177,12 +182,24 @@ def test_partition_is_parsed_from_the_position(position: str | None, partition: 
 def test_each_refused_record_is_marked_for_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else nothing would commit it before the next result."""
     marks: list[int] = []
-    monkeypatch.setattr(
-        event_time, "ActivityMarks", lambda _: SimpleNamespace(answered=lambda: marks.append(1))
-    )
+    monkeypatch.setattr(metrics, "ActivityMarks", lambda _: SimpleNamespace(answered=lambda: marks.append(1)))
     letter = encode(DeadLetter(b"x", "bad_record", "no JSON", 1, 0, "in@0"))
     records = [letter, event(1, None), event(2, 1_000, text=None), event(3, 2_000)]
     assert len(run(records)[1]) == len(marks) == 3
+
+
+def test_records_and_refusals_are_counted() -> None:
+    context = Context()
+    clock = opened(context)
+    letter = encode(DeadLetter(b"x", "bad_record", "no JSON", 1, 0, "in@0"))
+    for record in (letter, event(1, None), event(2, 1_000)):
+        list(clock.process_element(record, context))  # type: ignore[arg-type]
+    assert context.metrics.values() == {
+        "records": 3,
+        "dead_letters": 2,
+        "failures_bad_record": 1,
+        "failures_no_time": 1,
+    }
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 20)), max_size=80))

@@ -189,7 +189,7 @@ def test_metric_urls_fit_flinks_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_the_source_has_read_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = ("records_read___stream_key_by_map_operator.numRecordsOut", "records_read.forebay.read_ppm")
+    source = ("records_read___stream_key_by_map_operator.numRecordsOut", "records_read.forebay.read_ratio")
     others = (
         "numRecordsOut",
         "infer.numRecordsOut",
@@ -198,7 +198,14 @@ def test_what_the_source_has_read_is_counted(monkeypatch: pytest.MonkeyPatch) ->
     )
     serve(monkeypatch, Metrics((*source, *others), ("x.forebay.in_flight", "x.forebay.replicas")))
     counts = job_a().counts()
-    assert (counts["read"], counts["read_ppm"], counts["replicas"]) == (len(source[0]), 1, 0)
+    assert (counts["read"], counts["read_ratio"], counts["replicas"]) == (len(source[0]), 1, 0)
+
+
+def test_values_of_subtasks_and_operators_are_combined(monkeypatch: pytest.MonkeyPatch) -> None:
+    letters = ("x.forebay.dead_letters_total", "x.forebay.failures.cause.late.total")
+    serve(monkeypatch, Metrics((*letters, "x.forebay.in_flight"), letters))
+    counts = job_a().counts()
+    assert [counts["dead_letters"], counts["failures_late"]] == [2 * len(name) for name in letters]
 
 
 def test_backpressure_time_is_the_operators_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +260,7 @@ def test_long_metric_name_gets_its_own_request() -> None:
 
 
 def test_metric_names_are_listed_often_at_first_then_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
-    rest, clock, listed = Metrics(("a.forebay.results",)), ManualClock(), []
+    rest, clock, listed = Metrics(("a.forebay.results_total",)), ManualClock(), []
 
     def ask(url: str, *more: Any) -> bytes:
         listed.extend([clock.monotonic_s()] if url.endswith("/subtasks/metrics") else [])
@@ -265,7 +272,7 @@ def test_metric_names_are_listed_often_at_first_then_rarely(monkeypatch: pytest.
         assert job.counts()["results"] > 0
         clock.advance(0.5)
     assert [at_s - begun_s for at_s in listed] == [*(n / 2 for n in range(40)), 49.5, 79.5]
-    rest.names = (("a.forebay.results", "a.forebay.in_flight"),)
+    rest.names = (("a.forebay.results_total", "a.forebay.in_flight"),)
     clock.advance(30.0)
     assert "in_flight" in job.counts(), "one that came later is found"
     assert set(job.highest(lambda name: name.endswith("flight"))) == {"a.forebay.in_flight"}

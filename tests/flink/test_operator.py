@@ -13,13 +13,15 @@ from pyflink.datastream import TimeDomain
 from tests.harness.keyed_state import Context, KeyedState, WallClock, held_keys
 from tests.harness.programs import AskLater, Remember
 
+from forebay.apps.sessions import Sessions
+from forebay.apps.summaries.settings import SummarySpec
 from forebay.codec import decode, encode
 from forebay.flink import operator
 from forebay.flink.infer import QUEUES
 from forebay.flink.operator import END_ROUNDS, MAX_SHARE, InferenceOperator
 from forebay.flink.request_pool import ANSWERS, FACTOR, PoolLoad
 from forebay.flink.types import END_OF_INPUT_MS
-from forebay.records import DeadLetter, Event, KeyedEvent
+from forebay.records import JSON, DeadLetter, Event, KeyedEvent
 from forebay.stateful.key_states import PER_CHUNK, StateLimits
 from forebay.stateful.program import Failure, Moment, Output, Program, Step, Timer
 from forebay.stateful.shard_executor import ProgramMachines
@@ -218,8 +220,15 @@ def test_timers_set_after_the_final_watermark_all_fire(opened: Any) -> None:
 class GoesOn(Remember):
     """Continues without an answer that was given up."""
 
+    def __init__(self, answer: JSON = None) -> None:
+        self._answer = answer
+
     def on_failure(self, state: list[int], tag: str, failure: Failure, now: Moment) -> Step[list[int]]:
-        return Step(state, outputs=(Output({"failed": failure.cause}),))
+        return Step(state, outputs=(Output(self._answer),))
+
+
+def summary(revision: int = 0, kind: str = "tumbling", text: str | None = "calm") -> dict[str, Any]:
+    return {"type": "summary", "text": text, "revision": revision, "window": {"kind": kind}}
 
 
 @pytest.mark.parametrize(("program", "letters"), [(Remember(), 3), (GoesOn(), 0)])
@@ -229,3 +238,29 @@ def test_failed_calls_count_once_by_cause(opened: Any, program: Any, letters: in
         run.event("a", number)
     counts = run.function._counts
     assert (counts.failed, counts.dead_letters, counts.results) == ({"refused": 3}, letters, 3 - letters)
+
+
+def test_dead_letters_made_before_the_operator_count_by_cause(opened: Any) -> None:
+    run = opened(Remember())
+    letter = encode(DeadLetter(b"x", "malformed_record", "no JSON"))
+    assert list(run.function.process_element((0, letter), run.context())) == [(operator.DEAD_LETTERS, letter)]
+    counts = run.function._counts
+    assert (counts.dead_letters, counts.failed) == (1, {"malformed_record": 1})
+
+
+@pytest.mark.parametrize(
+    ("settings", "answer", "kind"),
+    [
+        (Sessions(), {"turn": 3, "text": "hi"}, "turn"),
+        (Sessions(), {"ended": "idle", "turns": 3, "summary": ""}, "ended"),
+        (SummarySpec(type="summary"), summary(), "summary"),
+        (SummarySpec(type="summary"), summary(revision=1), "correction"),
+        (SummarySpec(type="summary"), summary(revision=1, kind="rolling"), "summary"),
+        (SummarySpec(type="summary"), summary(text=None), "failed_summary"),
+    ],
+)
+def test_findings_count_by_kind(opened: Any, settings: Any, answer: dict[str, Any], kind: str) -> None:
+    run = opened(GoesOn(answer), quick=["a"])
+    run.function._finding = settings.finding
+    run.event("a", 0)
+    assert run.function._counts.findings == {kind: 1}

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgpack
 import pytest
+from tests.harness.metric_group import Group
 
 from forebay.errors import ForebayError
 from forebay.flink import stages
@@ -60,6 +61,10 @@ class Context:
         self.state, self.now_ms = state, now_ms
         self.event_timers: set[int] = set()
         self.wall_timers: set[int] = set()
+        self.metrics = Group("book")
+
+    def get_metrics_group(self) -> Group:
+        return self.metrics
 
     def get_state(self, _descriptor: Any) -> Any:
         return SimpleNamespace(
@@ -100,6 +105,16 @@ def opened(state: State, *, size: int = 10, now_ms: int = 0, **options: Any) -> 
 
 def take(function: StageFunction, context: Context, number: int) -> list[bytes]:
     return list(function.process_element(message(context.get_current_key(), b"%d" % number), context))
+
+
+def test_what_is_open_is_reported_also_after_a_restore() -> None:
+    state = State()
+    for total in (10, 20):
+        function, context = opened(state, open_now=lambda stage: stage.sum)
+        take(function, context, 5)
+        assert context.metrics.values()["open_findings"] == total - 10
+        take(function, context, 5)
+        assert context.metrics.values()["open_findings"] == total
 
 
 def test_messages_are_keyed_by_shard() -> None:

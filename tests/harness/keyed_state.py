@@ -125,7 +125,8 @@ class Context:
     def get_metrics_group(self) -> Any:
         counter = SimpleNamespace(inc=lambda n=1: None, update=lambda n: None)
         group = SimpleNamespace(counter=lambda _: counter, distribution=lambda _: counter)
-        return SimpleNamespace(add_group=lambda *_: group)
+        group.add_group = lambda *_: group
+        return group
 
     def get_current_key(self) -> int:
         return self._subtask.key
@@ -249,7 +250,7 @@ class OneKeyContext:
         self.states = {} if states is None else dict(states)
         self.event_timers: set[int] = set()
         self.counted = 0
-        self.gauge: int | None = None
+        self.gauge: float | None = None
 
     def get_state(self, descriptor: Any) -> Any:
         name = descriptor.get_name()
@@ -272,7 +273,7 @@ class OneKeyContext:
     def get_metrics_group(self) -> Any:
         return self
 
-    def add_group(self, _name: str) -> Any:
+    def add_group(self, *_names: str) -> Any:
         return self
 
     def counter(self, _name: str) -> Any:
@@ -283,7 +284,7 @@ class OneKeyContext:
     def inc(self) -> None:
         self.counted += 1
 
-    def update(self, value: int) -> None:
+    def update(self, value: float) -> None:
         self.gauge = value
 
     def timer_service(self) -> Any:

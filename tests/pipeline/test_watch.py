@@ -40,7 +40,7 @@ def test_rejected_assignments_are_dead_letters_but_no_missing_results() -> None:
 
 
 def test_what_was_read_and_who_answers_is_counted() -> None:
-    now = counted(NOW, {"read": 200.0, "read_ppm": 250_000.0, "replicas": 2.0}, one_each=False)
+    now = counted(NOW, {"read": 200.0, "read_ratio": 0.25, "replicas": 2.0}, one_each=False)
     assert (now.read, now.read_share, now.replicas) == (200, 0.25, 2)
     now = counted(now, {"read": 0.0}, one_each=False)
     assert (now.read, now.read_share, now.replicas) == (0, 0.25, None)

@@ -316,6 +316,7 @@ def _stateful(
         id=text_of(id, "id"),
         capacity=inference.capacity,
         max_state_bytes=settings.max_state_bytes,
+        finding=settings.finding,
         event_time=event_time,
         **graph,
     )

@@ -20,7 +20,7 @@ from forebay.connectors.event_time import SUSPECT_TIMES
 from forebay.errors import FunctionFailed, LaunchError, PipelineFailed
 from forebay.flink.environment import FlinkConfig, embedded_rest, log_dir
 from forebay.flink.job import JobFailure, JvmGone, RunningJob, end_job, root_cause, start_job
-from forebay.flink.metrics import TOO_LARGE
+from forebay.flink.metric_names import TOO_LARGE
 from forebay.flink.rest import FlinkRest
 from forebay.untrusted_text import counted
 

@@ -86,6 +86,10 @@ class ApplicationSettings(Model):
     def build(self, records: DataStream, options: InferenceOptions) -> InferenceStreams:
         raise NotImplementedError
 
+    def finding(self, answer: Any) -> str:
+        """The kind of a result with this answer, by which metrics count results."""
+        return "result"
+
     def page(self) -> Page | None:
         """Makes the page of results for `forebay run NAME`, or None."""
         return None

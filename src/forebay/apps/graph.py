@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from pyflink.datastream import MapFunction, RuntimeContext
 
 from forebay.clock import SystemClock
 from forebay.codec import decode, encode
@@ -13,6 +16,8 @@ from forebay.engine.replica import ContextNeed
 from forebay.flink.event_time import Clocked
 from forebay.flink.infer import InferenceStreams, infer, infer_stateful
 from forebay.flink.keying import EventText
+from forebay.flink.metric_names import FINDINGS, GROUP
+from forebay.flink.metrics import LabelledCounter
 from forebay.flink.request_handler import InferenceSpec
 from forebay.flink.stages import payload
 from forebay.flink.types import BYTES
@@ -39,7 +44,8 @@ class InferenceOptions:
 
 
 class ProgramSettings(Protocol):
-    """An application that is a stateful program. `max_state_bytes` limits the state of one key."""
+    """An application that is a stateful program. `max_state_bytes` limits the state of one key, `finding`
+    returns the kind of an answer, by which results are counted."""
 
     @property
     def max_state_bytes(self) -> int: ...
@@ -48,11 +54,32 @@ class ProgramSettings(Protocol):
 
     def program(self, *, event_time: bool) -> Program[Any]: ...
 
+    def finding(self, answer: Any) -> str: ...
+
 
 def stateful(settings: ProgramSettings, stream: DataStream, parts: InferenceOptions) -> InferenceStreams:
     """Run the program of `settings` on `stream`. Raises `SettingError` if the pipeline has no key."""
     program = settings.program(event_time=parts.event_time)
-    return infer_stateful(stream, program, max_state_bytes=settings.max_state_bytes, **vars(parts))
+    return infer_stateful(
+        stream, program, max_state_bytes=settings.max_state_bytes, finding=settings.finding, **vars(parts)
+    )
+
+
+class CountKinds(MapFunction):
+    """Encodes the result that `to_result` makes, and counts it by the `kind` in its answer."""
+
+    def __init__(self, to_result: Callable[[bytes], Result]) -> None:
+        self._to_result = to_result
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        group = runtime_context.get_metrics_group().add_group(GROUP)
+        self._counter, self._counts = LabelledCounter(group, FINDINGS), Counter[str]()
+
+    def map(self, value: bytes) -> bytes:
+        result = self._to_result(value)
+        self._counts[result.answer["kind"]] += 1
+        self._counter.set(self._counts)
+        return encode(result)
 
 
 Found = TypeVar("Found")
@@ -85,14 +112,14 @@ def with_answers(
         if asked is not None:
             yield encode(asked)
 
-    def tell(value: bytes) -> bytes:
+    def event_of(value: bytes) -> Result:
         result = to_result(read(payload(value)))
-        if parts.timeline:
-            now_us = SystemClock().wall_us()
-            result = replace(result, timeline=Timeline(now_us, left_us=now_us))
-        return encode(result)
+        if not parts.timeline:
+            return result
+        now_us = SystemClock().wall_us()
+        return replace(result, timeline=Timeline(now_us, left_us=now_us))
 
-    events = found.messages.map(tell, BYTES)
+    events = found.messages.map(CountKinds(event_of), BYTES)
     events.name("events").set_parallelism(1)
     if not asks:
         return InferenceStreams(events, found.refused)
@@ -104,5 +131,6 @@ def with_answers(
         inferred = infer_stateful(asked, program, parts.call, key=key, **options)
     else:
         inferred = infer(asked, replace(parts.call, prompt=prompt, schema=schema), key=key, **options)
-    answers = inferred.results.map(lambda data: encode(answered(decode(bytes(data)))), BYTES).name("answers")
+    answers = inferred.results.map(CountKinds(lambda data: answered(decode(bytes(data)))), BYTES)
+    answers.name("answers")
     return InferenceStreams(events.union(answers), found.refused.union(inferred.dead_letters))

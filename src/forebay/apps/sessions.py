@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -94,6 +94,10 @@ class Sessions:
             self.budget_tokens,
             MIN_TOKENS,
         )
+
+    @staticmethod
+    def finding(answer: Any) -> str:
+        return "ended" if "ended" in answer else "turn"
 
     def program(self, *, event_time: bool) -> Program[Session]:
         return Conversation(replace(self, clock="event" if event_time else "wall"))

@@ -14,8 +14,8 @@ from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 from pyflink.java_gateway import get_gateway
 
 from forebay.clock import Clock, SystemClock
-from forebay.flink.jvm_task import HasRoom
-from forebay.flink.metrics import READ_PPM
+from forebay.flink.jvm_task import HasRoom, number_gauge
+from forebay.flink.metric_names import GROUP, READ_RATIO
 
 MAX_S = 0.05
 WAIT_S = 0.01
@@ -62,8 +62,7 @@ class ReadShare:
     """At most twice a second."""
 
     def __init__(self, context: RuntimeContext, clock: Clock | None = None) -> None:
-        # A gauge would be called on another thread of Flink's.
-        self._gauge = context.get_metrics_group().add_group("forebay").distribution(READ_PPM)
+        self._gauge = number_gauge(context.get_metrics_group().add_group(GROUP), READ_RATIO)
         self._clock = clock or SystemClock()
         self._told_s = -math.inf
 
@@ -71,7 +70,7 @@ class ReadShare:
         now_s = self._clock.monotonic_s()
         if whole > 0 and (now_s - self._told_s >= SHARE_EVERY_S or done >= whole):
             self._told_s = now_s
-            self._gauge.update(min(done, whole) * 1_000_000 // whole)
+            self._gauge.update(min(done, whole) / whole)
 
 
 MAX_COUNT = 2**62

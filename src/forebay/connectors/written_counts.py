@@ -10,13 +10,13 @@ from typing import Any
 import orjson
 
 from forebay.engine.answer import CUT
-from forebay.flink.metrics import MAX_CAUSES, OTHER
+from forebay.flink.metric_names import MAX_LABEL_VALUES, OTHER
 from forebay.records import DeadLetter, Result
 
 
 @dataclass(slots=True)
 class WrittenCounts:
-    """Programs may choose causes; those after the first `MAX_CAUSES` are counted as `other`."""
+    """Programs may choose causes; those after the first `MAX_LABEL_VALUES` are counted as `other`."""
 
     results: int = 0
     dead_letters: int = 0
@@ -28,7 +28,7 @@ class WrittenCounts:
     def add(self, output: Result | DeadLetter) -> None:
         if isinstance(output, DeadLetter):
             self.dead_letters += 1
-            known = output.cause in self.failed or len(self.failed) < MAX_CAUSES
+            known = output.cause in self.failed or len(self.failed) < MAX_LABEL_VALUES
             self.failed[output.cause if known else OTHER] += 1
             return
         self.results += 1

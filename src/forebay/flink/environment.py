@@ -192,7 +192,17 @@ def application_options(config: FlinkConfig) -> dict[str, str]:
 def _checked(options: dict[str, str]) -> dict[str, str]:
     if options[MODE] != "thread":
         raise SettingError(f"Flink's options: {MODE}: found {options[MODE]!r}; {ONE_MODE}; leave it out")
-    return options
+    return _unfiltered_labels(options) | options
+
+
+def _unfiltered_labels(options: Mapping[str, str]) -> dict[str, str]:
+    """By default, Flink's reporters for Prometheus export the label `le="0.5"` of a bucket as `0_5`."""
+    factory = ".factory.class"
+    return {
+        f"{key.removesuffix(factory)}.filterLabelValueCharacters": "false"
+        for key, value in options.items()
+        if key.endswith(factory) and value.startswith("org.apache.flink.metrics.prometheus.")
+    }
 
 
 def _job_options(config: FlinkConfig) -> dict[str, str]:

@@ -18,8 +18,8 @@ from pyflink.table import DataTypes, Schema, StreamTableEnvironment
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode
 from forebay.errors import NoTime, RecordError, TooFarAhead, TooLate
-from forebay.flink.job_marks import ActivityMarks
 from forebay.flink.keying import refused
+from forebay.flink.metrics import IntakeCounter
 from forebay.flink.shards import MAX_PARALLELISM, flink_keys, shard_of
 from forebay.flink.stages import message
 from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE, side_output
@@ -200,21 +200,18 @@ class StreamClock(KeyedProcessFunction):
         self._seen_s: float | None = None
         self._keys = flink_keys(self._shards)
         self._time: StreamTime | None = None
-        self._marks = ActivityMarks(runtime_context)
+        self._intake = IntakeCounter(runtime_context)
 
     def process_element(self, value: bytes, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         time = self._time or self._recover(ctx)
+        self._intake.read()
         data = bytes(value)
         record = decode(data)
         if isinstance(record, DeadLetter):
-            self._marks.answered()
+            self._intake.refuse(record.cause)
             yield REFUSED, data
         elif record.time_ms is None:
-            self._marks.answered()
-            yield (
-                REFUSED,
-                encode(refused(record, NoTime("the event has no time; name its field in the source"))),
-            )
+            yield self._refused(record, NoTime("the event has no time; name its field in the source"))
         else:
             partition = partition_of(record.position)
             yield from self._messages(time.see(record.time_ms, data, partition, passed_ms=self._passed_ms()))
@@ -243,14 +240,18 @@ class StreamClock(KeyedProcessFunction):
             try:
                 data = self._message(event, each)
             except RecordError as error:
-                self._marks.answered()
-                yield REFUSED, encode(refused(event, error))
+                yield self._refused(event, error)
                 continue
             shard = shard_of(event.position or event.raw.hex(), self._shards)
             yield (
                 message(self._keys[shard], data),
                 BEFORE_START_MS if each.clock_ms is None else each.clock_ms,
             )
+
+    def _refused(self, event: Event, error: RecordError) -> tuple[OutputTag, bytes]:
+        letter = refused(event, error)
+        self._intake.refuse(letter.cause)
+        return REFUSED, encode(letter)
 
     def _message(self, event: Event, judged: Judged) -> bytes:
         if judged.verdict == "late":

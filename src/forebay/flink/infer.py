@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -102,12 +103,14 @@ def infer_stateful(
     pace: PollInterval | None = None,
     clock: Clock | None = None,
     name: str = "infer",
+    finding: Callable[[Any], str] | None = None,
 ) -> InferenceStreams:
     """Run `program` over `stream`: it sees its key's state before each call and the answer after it.
 
     A change of state, its outputs and its next call happen together, exactly once in Flink's state. At most
     `queue` events of a key wait for its call. A key is forgotten `ttl_s` after its last step (None: never).
-    `call.prompt` and `call.schema` are not used. The rest is as for `infer`; `shards` is fixed for the life
+    `call.prompt` and `call.schema` are not used. `finding` returns the kind of a result's answer, by which
+    results are counted. The rest is as for `infer`; `shards` is fixed for the life
     of the state.
     """
     if key is None:
@@ -125,6 +128,7 @@ def infer_stateful(
         pace=pace,
         event_time=event_time,
         clock=clock,
+        finding=finding,
     )
     keying = Keying(shards=shards, key=key, needs_key=True, id=id, to_event=to_event, timeline=timeline)
     return _attach(stream, keying, operator, shards=shards, bound=True, parallelism=parallelism, name=name)

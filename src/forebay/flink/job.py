@@ -19,17 +19,9 @@ from pyflink.version import __version__ as FLINK_VERSION
 from forebay.clients.s3.location import Location, uri_of
 from forebay.clock import Clock, SystemClock
 from forebay.errors import LaunchError, PipelineFailed, SettingError
-from forebay.flink import metrics
 from forebay.flink.checkpoints import MAX_DRAINS, drain_folder
-from forebay.flink.metrics import (
-    COUNTERS,
-    FAILED,
-    READ,
-    READ_METRIC,
-    REPLACED_FILES,
-    TOO_LARGE,
-    TOO_LARGE_ASSIGNMENTS,
-)
+from forebay.flink.metric_names import GROUP, read_name
+from forebay.flink.metrics import READ, READ_METRIC
 from forebay.flink.rest import FlinkRest, NotFound
 
 MAX_CAUSE_CHARS = 500
@@ -45,12 +37,9 @@ QUALIFIED = re.compile(r"^(?:[A-Za-z_][\w$]*\.)+([A-Za-z_][\w$]*)(?=:|$)")
 NAMES_S = 30.0
 YOUNG_S = 20.0
 MANAGERS_S = 2.0
-LIMIT_REACHED = "limit_reached"
 FAILED_COMMITS = "failedCommittables"
-SINKS = (FAILED_COMMITS, TOO_LARGE, TOO_LARGE_ASSIGNMENTS)
 HELD_BACK = "accumulateBackPressuredTimeMs"
 """Flink's gauge of a task: time for which later tasks have blocked it."""
-ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending", LIMIT_REACHED, REPLACED_FILES, TOO_LARGE))
 
 
 class JvmGone(PipelineFailed):
@@ -180,36 +169,35 @@ class RunningJob:
         return "failure-cause" not in (found.get("operation") or {})
 
     def counts(self) -> dict[str, float]:
-        """The counters and gauges; empty before they exist.
+        """The counters and gauges of `METRICS`, over all subtasks and operators; empty before they exist.
 
-        Counters, `in_flight` and `pending` are sums over subtasks, latencies the highest, moments and
-        `REPLICAS` the lowest. `held_back_ms`: time blocked by later tasks.
+        Those with a label are named NAME_VALUE. `held_back_ms`: time blocked by later tasks.
         """
         values: dict[str, float] = {}
         held_back: dict[str, float] = {}
         operator = ""
         for vertex, metric, over in self._metrics(_is_counted):
-            name = metric.rpartition(".")[2]
-            if name == HELD_BACK:
-                held_back[vertex] = over.sum
-            if READ_METRIC.fullmatch(metric):
+            if (found := read_name(metric)) is not None:
+                each, name = found
+                # The functions of an application in front of the operator `infer` have dead letters, too.
+                before = values.get(name, 0) if each.over == "sum" else 0
+                values[name] = before + getattr(over, each.over)
+                if name == "in_flight":
+                    operator = vertex
+            elif READ_METRIC.fullmatch(metric):
                 values[READ] = over.sum
-            if name in SINKS:
-                values[name] = values.get(name, 0) + over.sum
-                continue
-            added_up = name in ADDED_UP or name.startswith(FAILED)
-            if added_up or name in metrics.HIGHEST or name in metrics.LOWEST:
-                values[name] = over.sum if added_up else over.min if name in metrics.LOWEST else over.max
-            if name == "in_flight":
-                operator = vertex
+            elif metric.endswith(f".{FAILED_COMMITS}"):
+                values[FAILED_COMMITS] = values.get(FAILED_COMMITS, 0) + over.sum
+            else:
+                held_back[vertex] = over.sum
         return {**values, "held_back_ms": held_back.get(operator, 0)} if operator else values
 
     def by_operator(self) -> dict[str, dict[str, float]]:
         """Sums over subtasks by operator's name, with `_` for spaces and dots."""
         found: dict[str, dict[str, float]] = {}
-        for _, metric, over in self._metrics(_is_added_up):
-            operator, _, name = metric.rpartition(".forebay.")
-            found.setdefault(operator, {})[name] = over.sum
+        for _, metric, over in self._metrics(_is_ours):
+            if (named := read_name(metric)) is not None and named[0].over == "sum":
+                found.setdefault(metric.rpartition(f".{GROUP}.")[0], {})[named[1]] = over.sum
         return found
 
     def highest(self, wanted: Callable[[str], bool]) -> dict[str, float]:
@@ -266,12 +254,12 @@ def _task(name: str | None) -> str:
 
 
 def _is_counted(metric: str) -> bool:
-    named = ".forebay." in metric or metric.endswith(f".{FAILED_COMMITS}") or metric == HELD_BACK
-    return named or READ_METRIC.fullmatch(metric) is not None
+    of_flink = metric.endswith(f".{FAILED_COMMITS}") or metric == HELD_BACK or READ_METRIC.fullmatch(metric)
+    return bool(of_flink) or _is_ours(metric)
 
 
-def _is_added_up(metric: str) -> bool:
-    return metric.rpartition(".forebay.")[2] in ADDED_UP
+def _is_ours(metric: str) -> bool:
+    return read_name(metric) is not None
 
 
 def queries(ids: Iterable[str]) -> Iterator[str]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from typing import Any
-
-from pyflink.datastream import RuntimeContext
+from typing import TYPE_CHECKING, Any
 
 from forebay.flink.checkpoints import END_MARK, END_NOTE
 from forebay.flink.jvm_task import (
@@ -20,6 +18,9 @@ from forebay.flink.jvm_task import (
     stream_task,
     unbound_method,
 )
+
+if TYPE_CHECKING:
+    from pyflink.datastream import RuntimeContext
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,10 @@ import gc
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyflink.datastream import KeyedProcessFunction, RuntimeContext
+if TYPE_CHECKING:
+    from pyflink.datastream import KeyedProcessFunction, RuntimeContext
 
 log = logging.getLogger(__name__)
 
@@ -141,6 +142,28 @@ def java_proxy(interface: str, handle: Any) -> Any:
     return find_class("java.lang.invoke.MethodHandleProxies").asInterfaceInstance(
         find_class("java.lang.Class").forName(interface), handle
     )
+
+
+class JavaNumber:
+    def __init__(self, reference: Any) -> None:
+        self._reference = reference
+
+    def update(self, value: float) -> None:
+        self._reference.set(float(value))
+
+
+def number_gauge(group: Any, name: str) -> Any:
+    """A gauge with the method `update`, whose number Java holds.
+
+    Flink would call a gauge of Python on its metrics thread while the task's thread runs in the same
+    interpreter, which can crash the JVM. PyFlink's distributions hold whole numbers only.
+    """
+    java = getattr(group, "_metrics", None)
+    if java is None:
+        return group.distribution(name)
+    reference = find_class("java.util.concurrent.atomic.AtomicReference")(0.0)
+    java.gauge(name, java_proxy("org.apache.flink.metrics.Gauge", java_method(reference, "get", 0)))
+    return JavaNumber(reference)
 
 
 def java_items(iterable: Any) -> Iterator[Any]:

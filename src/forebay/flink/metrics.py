@@ -2,70 +2,40 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from forebay.fleet.autoscale.learned import saved_ms
+from forebay.flink.job_marks import ActivityMarks
+from forebay.flink.jvm_task import number_gauge
+from forebay.flink.latency import LatencyBuckets, LatencyHistogram
+from forebay.flink.metric_names import (
+    BY_NAME,
+    CALL,
+    CALL_P50,
+    CALL_P99,
+    EVENT,
+    EVENT_P50,
+    EVENT_P99,
+    FAILURES,
+    FINDINGS,
+    FIRST_TOKEN,
+    GROUP,
+    LOOKED,
+    OLDEST,
+    REPLICAS,
+    WAITED,
+    counter_of,
+    label_value,
+)
 from forebay.records import Completion, KvHandover
 from forebay.stateful.machine import Store
 
 if TYPE_CHECKING:
-    from pyflink.metrics import Counter, Distribution, MetricGroup
-
-RELATIVE_ERROR = 0.01
-SMALLEST_S = 1e-6
-LARGEST_S = 1e5
-
-
-class LatencyHistogram:
-    """Counts of durations, mergeable, in bounded memory. Not thread-safe.
-
-    Buckets grow by a fixed factor (DDSketch: Masson, Rim, Lee, VLDB 2019); values are clamped to 1 µs … 10^5
-    s.
-    """
-
-    __slots__ = ("_counts", "_log_gamma", "count", "max_s", "sum_s")
-
-    def __init__(self) -> None:
-        self._log_gamma = math.log((1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR))
-        self._counts: dict[int, int] = {}
-        self.count = 0
-        self.sum_s = 0.0
-        self.max_s = 0.0
-
-    def add(self, value_s: float) -> None:
-        clamped = min(max(value_s, SMALLEST_S), LARGEST_S)
-        bucket = math.ceil(math.log(clamped) / self._log_gamma)
-        self._counts[bucket] = self._counts.get(bucket, 0) + 1
-        self.count += 1
-        self.sum_s += value_s
-        self.max_s = max(self.max_s, value_s)
-
-    def extend(self, values_s: Iterable[float]) -> None:
-        for value_s in values_s:
-            self.add(value_s)
-
-    def merge(self, other: LatencyHistogram) -> None:
-        for bucket, n in other._counts.items():
-            self._counts[bucket] = self._counts.get(bucket, 0) + n
-        self.count += other.count
-        self.sum_s += other.sum_s
-        self.max_s = max(self.max_s, other.max_s)
-
-    def quantile_s(self, q: float) -> float:
-        if self.count == 0:
-            return 0.0
-        rank = max(1, math.ceil(q * self.count))
-        seen = 0
-        for bucket in sorted(self._counts):
-            seen += self._counts[bucket]
-            if seen >= rank:
-                return 2 * math.exp(bucket * self._log_gamma) / (math.exp(self._log_gamma) + 1)
-        return self.max_s
-
+    from pyflink.datastream import RuntimeContext
+    from pyflink.metrics import Counter, MetricGroup
 
 FLUSH_S = 0.5
 WINDOW_S = 30.0
@@ -108,7 +78,7 @@ class ScalingGauges:
 
     def values(self) -> dict[str, int]:
         self.changed = False
-        found = {"backlog_tokens": self.backlog_tokens, "next_deadline_s": self.next_deadline_s}
+        found = {"backlog_tokens": self.backlog_tokens, "next_deadline_seconds": self.next_deadline_s}
         return found if self.wanted_replicas is None else {**found, "wanted_replicas": self.wanted_replicas}
 
 
@@ -142,8 +112,9 @@ class InferenceCounters:
     """Counts since the operator opened.
 
     Each result or dead letter of `infer` belongs to an `accepted` event or one `restored` from a checkpoint.
-    `failed`: dead letters, and failed calls after which a program continued. The event loop writes `calls` to
-    `kv_fallbacks_decode_failed`, the operator's thread the rest.
+    `failed`: dead letters, and failed calls after which a program continued. `findings`: an application's
+    results by kind. The event loop writes `calls` to `kv_fallbacks_decode_failed` and `first_token_s`, the
+    operator's thread the rest.
     """
 
     accepted: int = 0
@@ -165,10 +136,12 @@ class InferenceCounters:
     kv_fallbacks_prefill_failed: int = 0
     kv_fallbacks_no_kv_cache: int = 0
     kv_fallbacks_decode_failed: int = 0
-    waited_ms: int = 0
+    waited_s: float = 0.0
     engine_s: LatencyHistogram = field(default_factory=LatencyHistogram)
     event_s: LatencyHistogram = field(default_factory=LatencyHistogram)
+    first_token_s: LatencyHistogram = field(default_factory=LatencyHistogram)
     failed: dict[str, int] = field(default_factory=dict)
+    findings: dict[str, int] = field(default_factory=dict)
     replicas: ReplicasGauge = field(default_factory=ReplicasGauge)
     scaling: ScalingGauges | None = None
 
@@ -177,43 +150,30 @@ class InferenceCounters:
         self.prompt_tokens += usage.prompt_tokens
         self.completion_tokens += usage.completion_tokens
         self.cached_tokens += usage.cached_tokens
+        timing = completion.timing
+        if timing.first_token_s is not None:
+            self.first_token_s.add(timing.first_token_s - timing.sent_s)
         if completion.handover is not None:
             name = KV_COUNTERS[completion.handover]
             setattr(self, name, getattr(self, name) + 1)
 
     def fail(self, cause: str) -> None:
-        """Programs choose causes, too: unusual ones, and those beyond `MAX_CAUSES`, count as `other`."""
-        known = cause in self.failed or (len(self.failed) < MAX_CAUSES and CAUSE.fullmatch(cause))
-        name = cause if known else OTHER
+        name = label_value(cause, self.failed)
         self.failed[name] = self.failed.get(name, 0) + 1
 
+    def find(self, kind: str) -> None:
+        name = label_value(kind, self.findings)
+        self.findings[name] = self.findings.get(name, 0) + 1
 
-FAILED = "failed_"
-"""The cause follows."""
-CAUSE = re.compile(r"[a-z][a-z0-9_]{0,39}")
-MAX_CAUSES = 50
-OTHER = "other"
 
 COUNTERS = tuple(each.name for each in fields(InferenceCounters) if each.type == "int")
-REPLACED_FILES = "replaced_files"
-TOO_LARGE = "too_large"
-"""Results that a sink refuses, which become dead letters."""
-TOO_LARGE_ASSIGNMENTS = "too_large_assignments"
-"""Those of them that the sink of `assignments` refuses."""
+GAUGES = ("in_flight", "pending", OLDEST, LOOKED, WAITED, CALL_P50, CALL_P99, EVENT_P50, EVENT_P99)
+"""Numbers that are set. `WAITED` is a counter for its readers; Flink's hold whole numbers."""
 READ = "read"
 """Since the job's last start: Flink's count for the operator `READER`."""
 READER = "records read"
-READ_PPM = "read_ppm"
-"""A gauge of a source with an end: the share that was read, in millionths."""
-OLDEST = "oldest_read_ms"
-LOOKED = "looked_ms"
-MOMENTS = (OLDEST, LOOKED)
-GAUGES = ("in_flight", "pending", *MOMENTS, "engine_p50_us", "engine_p99_us", "event_p50_us", "event_p99_us")
-REPLICAS = "replicas"
 READ_METRIC = re.compile(rf"{READER.replace(' ', '_')}(?:__[^.]*)?\.numRecordsOut")
 """PyFlink joins the names of functions that it runs in one operator."""
-HIGHEST, LOWEST = frozenset((*GAUGES, READ_PPM)) - {*MOMENTS}, (*MOMENTS, REPLICAS)
-SCALING_GAUGES = ("wanted_replicas", "backlog_tokens", "next_deadline_s")
 
 NOTHING_READ_MS = 253_402_300_799_999
 """So that the lowest over subtasks is another one's."""
@@ -228,31 +188,70 @@ class OperatorLoad:
     oldest_read_ms: int
 
 
+class LabelledCounter:
+    """A counter with a series for each value of its label, from its first on."""
+
+    def __init__(self, group: MetricGroup, metric: str) -> None:
+        self._group, self._label = group.add_group(metric), BY_NAME[metric].label
+        self._series: dict[str, Counter] = {}
+        self.seen: dict[str, int] = {}
+
+    def set(self, counts: Mapping[str, int]) -> None:
+        for value, count in counts.items():
+            if value not in self._series:
+                self._series[value] = self._group.add_group(self._label, value).counter("total")
+            self._series[value].inc(count - self.seen.get(value, 0))
+            self.seen[value] = count
+
+
+class IntakeCounter:
+    """Counts the records and dead letters of a function in front of the operator `infer`, which may not see
+    them."""
+
+    def __init__(self, runtime_context: RuntimeContext) -> None:
+        group = runtime_context.get_metrics_group().add_group(GROUP)
+        self._marks = ActivityMarks(runtime_context)
+        self._records = counter_of(runtime_context, "records")
+        self._letters = counter_of(runtime_context, "dead_letters")
+        self._causes = LabelledCounter(group, FAILURES)
+        self._counts: dict[str, int] = {}
+
+    def read(self) -> None:
+        self._records.inc()
+
+    def refuse(self, cause: str) -> None:
+        name = label_value(cause, self._counts)
+        self._counts[name] = self._counts.get(name, 0) + 1
+        self._letters.inc()
+        self._causes.set(self._counts)
+        self._marks.answered()
+
+
 class FlinkMetrics:
     """The counters and gauges of one subtask, passed to Flink every half second: a call crosses into Java.
 
-    Latencies: microseconds over the last 30 to 60 seconds. `oldest_read_ms` is never later than the read time
-    of an event accepted before. `looked_ms`: when the operator's thread last looked, on a machine clock.
+    Quantiles are of the last 30 to 60 seconds. `OLDEST` is never later than the read time of an event
+    accepted before.
     """
 
     def __init__(
         self, group: MetricGroup, counts: InferenceCounters, load: Callable[[], OperatorLoad]
     ) -> None:
-        self._named = named = group.add_group("forebay")
-        self._later: dict[str, Distribution] = {}
+        self._named = named = group.add_group(GROUP)
+        self._later: dict[str, Any] = {}
         self._counts = counts
         self._load = load
-        self._counters = {name: named.counter(name) for name in COUNTERS}
+        self._counters = {name: named.counter(BY_NAME[name].exported[0]) for name in COUNTERS}
         self._seen = dict.fromkeys(COUNTERS, 0)
-        self._failed: dict[str, Counter] = {}
-        self._failed_seen: dict[str, int] = {}
+        self._failed = LabelledCounter(named, FAILURES)
+        self._findings = LabelledCounter(named, FINDINGS)
+        latencies = {CALL: counts.engine_s, EVENT: counts.event_s, FIRST_TOKEN: counts.first_token_s}
+        self._latencies = [LatencyBuckets(named, name, latency) for name, latency in latencies.items()]
         self._in_flight = 0
-        self._older = (LatencyHistogram(), LatencyHistogram())
+        self._older = self._newer = (counts.engine_s.copy(), counts.event_s.copy())
         self._flushed_s = 0.0
         self._turned_s = 0.0
-        # Not gauges: Flink would call one on its metrics thread while the task's thread runs
-        # in the same interpreter, which can crash the JVM. A distribution is a number held by Java.
-        self._gauges = {name: named.distribution(name) for name in GAUGES}
+        self._gauges = {name: number_gauge(named, BY_NAME[name].exported[0]) for name in GAUGES}
 
     def flush_if_due(self, now_s: float) -> None:
         if now_s - self._flushed_s >= FLUSH_S or any(each.changed for each in self._of_replicas()):
@@ -267,7 +266,7 @@ class FlinkMetrics:
         """Whether Flink lacks the newest counts, or shows something in flight."""
         return (
             self._in_flight > 0
-            or self._failed_seen != self._counts.failed
+            or self._failed.seen != self._counts.failed
             or any(getattr(self._counts, name) != seen for name, seen in self._seen.items())
         )
 
@@ -279,23 +278,23 @@ class FlinkMetrics:
             if value != self._seen[name]:
                 counter.inc(value - self._seen[name])
                 self._seen[name] = value
-        for cause, value in counts.failed.items():
-            if cause not in self._failed:
-                self._failed[cause] = self._named.counter(FAILED + cause)
-            self._failed[cause].inc(value - self._failed_seen.get(cause, 0))
-            self._failed_seen[cause] = value
+        self._failed.set(counts.failed)
+        self._findings.set(counts.findings)
+        for latency in self._latencies:
+            latency.flush()
         load = self._load()
-        engine, event = _both(self._older[0], counts.engine_s), _both(self._older[1], counts.event_s)
+        engine, event = counts.engine_s.since(self._older[0]), counts.event_s.since(self._older[1])
         self._in_flight = load.in_flight
         values = {
             "in_flight": load.in_flight,
             "pending": load.pending,
-            OLDEST: load.oldest_read_ms,
-            LOOKED: round(now_s * 1000) if load.in_flight or load.pending else NOTHING_READ_MS,
-            "engine_p50_us": round(engine.quantile_s(0.5) * 1e6),
-            "engine_p99_us": round(engine.quantile_s(0.99) * 1e6),
-            "event_p50_us": round(event.quantile_s(0.5) * 1e6),
-            "event_p99_us": round(event.quantile_s(0.99) * 1e6),
+            OLDEST: load.oldest_read_ms / 1000,
+            LOOKED: now_s if load.in_flight or load.pending else NOTHING_READ_MS / 1000,
+            WAITED: counts.waited_s,
+            CALL_P50: engine.quantile_s(0.5),
+            CALL_P99: engine.quantile_s(0.99),
+            EVENT_P50: event.quantile_s(0.5),
+            EVENT_P99: event.quantile_s(0.99),
         }
         for name, gauge in self._gauges.items():
             gauge.update(values[name])
@@ -303,8 +302,7 @@ class FlinkMetrics:
             self._tell(each.values())
         if now_s - self._turned_s >= WINDOW_S:
             self._turned_s = now_s
-            self._older = (counts.engine_s, counts.event_s)
-            counts.engine_s, counts.event_s = LatencyHistogram(), LatencyHistogram()
+            self._older, self._newer = self._newer, (counts.engine_s.copy(), counts.event_s.copy())
 
     def _of_replicas(self) -> tuple[ReplicasGauge | ScalingGauges, ...]:
         replicas, scaling = self._counts.replicas, self._counts.scaling
@@ -314,18 +312,11 @@ class FlinkMetrics:
         for name, value in values.items():
             if name not in self._later:
                 # Only once known: a 0 would look like a decision, or an outage.
-                self._later[name] = self._named.distribution(name)
+                self._later[name] = number_gauge(self._named, name)
             self._later[name].update(value)
 
     def report_oldest(self) -> None:
-        self._gauges[OLDEST].update(self._load().oldest_read_ms)
-
-
-def _both(older: LatencyHistogram, newer: LatencyHistogram) -> LatencyHistogram:
-    merged = LatencyHistogram()
-    merged.merge(older)
-    merged.merge(newer)
-    return merged
+        self._gauges[OLDEST].update(self._load().oldest_read_ms / 1000)
 
 
 LEARNED = "learned"

@@ -97,6 +97,7 @@ class InferenceOperator(KeyedProcessFunction):
         pace: PollInterval | None = None,
         event_time: bool = False,
         clock: Clock | None = None,
+        finding: Callable[[Any], str] | None = None,
     ) -> None:
         if capacity < 1:
             raise SettingError(f"capacity must be at least 1, found {capacity}")
@@ -107,6 +108,7 @@ class InferenceOperator(KeyedProcessFunction):
         self._pace = pace or PollInterval()
         self.event_time = event_time
         self._clock = clock or SystemClock()
+        self._finding = finding
 
     # -- called by Flink
 
@@ -166,6 +168,7 @@ class InferenceOperator(KeyedProcessFunction):
             if isinstance(record, DeadLetter):
                 self._counts.accepted += 1
                 self._counts.dead_letters += 1
+                self._counts.fail(record.cause)
                 self._marks.answered()
                 yield DEAD_LETTERS, data
             else:
@@ -272,6 +275,8 @@ class InferenceOperator(KeyedProcessFunction):
                 self._counts.results += 1
                 self._marks.answered()
                 self._counts.cut_answers += effect.record.finish_reason == CUT
+                if self._finding is not None:
+                    self._counts.find(self._finding(effect.record.answer))
                 self._counts.event_s.add((self._clock.wall_ms() - effect.record.read_ms) / 1000)
                 yield self._output(effect.record, self._leaving(effect.record, effect.data), ctx)
 
@@ -347,7 +352,7 @@ class InferenceOperator(KeyedProcessFunction):
 
     def _note_wait(self, since_s: float) -> float:
         now_s = self._clock.monotonic_s()
-        self._counts.waited_ms += round((now_s - since_s) * 1000)
+        self._counts.waited_s += now_s - since_s
         self._metrics.flush_if_due(now_s)
         return now_s
 

@@ -17,7 +17,8 @@ from pyflink.datastream.state import ListStateDescriptor, ValueStateDescriptor
 
 from forebay.codec import pack_state, unpack_state
 from forebay.flink.job_marks import ActivityMarks
-from forebay.flink.jvm_task import held_keys
+from forebay.flink.jvm_task import held_keys, number_gauge
+from forebay.flink.metric_names import GROUP, OPEN_FINDINGS
 from forebay.flink.shards import MAX_PARALLELISM, flink_keys
 from forebay.flink.types import BYTES, END_OF_INPUT_MS, SET_BACK_MS, STATE
 
@@ -61,7 +62,8 @@ class _Held:
 class StageFunction(KeyedProcessFunction):
     """Runs a stage per shard: takes messages keyed by `message_key`, emits messages of the next stage.
 
-    With `wait_ms`, the stage's `close(0)` is called at most that long (wall clock) after an input.
+    With `wait_ms`, the stage's `close(0)` is called at most that long (wall clock) after an input. `open_now`
+    counts what a stage has begun and not ended, for the gauge `OPEN_FINDINGS`.
     """
 
     def __init__(
@@ -72,18 +74,23 @@ class StageFunction(KeyedProcessFunction):
         next_shards: int,
         wait_ms: int | None = None,
         most_log_bytes: int | None = None,
+        open_now: Callable[[Any], int] | None = None,
     ) -> None:
         self._open_stage = open_stage
         self._shards = shards
         self._next_shards = next_shards
         self._wait_ms = wait_ms
         self._most_log_bytes = most_log_bytes
+        self._open_now = open_now
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._snapshot = runtime_context.get_state(ValueStateDescriptor("snapshot", STATE))
         self._log = runtime_context.get_list_state(ListStateDescriptor("since", STATE))
         self._held: dict[int, _Held] = {}
         self._marks = ActivityMarks(runtime_context)
+        if self._open_now is not None:
+            group = runtime_context.get_metrics_group().add_group(GROUP)
+            self._open = number_gauge(group, OPEN_FINDINGS)
         self._shard_of = {key: shard for shard, key in enumerate(flink_keys(self._shards))}
         self._next_keys = flink_keys(self._next_shards)
         self._keys = partial(held_keys, runtime_context, "snapshot", "since")
@@ -145,9 +152,15 @@ class StageFunction(KeyedProcessFunction):
             self._log.add(packed)
         else:
             self._compact(held)
+        if outputs:
+            self._report_open()
         for shard, data in outputs:
             self._marks.answered()
             yield message(self._next_keys[shard], data)
+
+    def _report_open(self) -> None:
+        if self._open_now is not None:
+            self._open.update(sum(self._open_now(held.stage) for held in self._held.values()))
 
     def _compact(self, held: _Held) -> None:
         snapshot = held.stage.to_bytes()
@@ -168,6 +181,7 @@ class StageFunction(KeyedProcessFunction):
         for packed in self._log.get() or ():
             held.log_bytes += len(packed)
             _done(held.stage, unpack_state(packed, "inputs of a shard"))
+        self._report_open()
         ctx.timer_service().register_event_time_timer(END_OF_INPUT_MS)
         # A restored timer fires at once, and is not one of this run.
         self._wait(held, ctx)

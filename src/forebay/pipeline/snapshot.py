@@ -10,16 +10,20 @@ from typing import Any
 from forebay.clock import Clock, SystemClock
 from forebay.errors import TooLargeForSink
 from forebay.fleet.autoscale.meter import TopicBacklog
-from forebay.flink.metrics import FAILED as FAILED_PREFIX
-from forebay.flink.metrics import (
-    KV_COUNTERS,
-    READ,
-    READ_PPM,
+from forebay.flink.metric_names import (
+    CALL_P50,
+    CALL_P99,
+    EVENT_P50,
+    EVENT_P99,
+    FAILURES,
+    OLDEST,
+    READ_RATIO,
     REPLACED_FILES,
     REPLICAS,
     TOO_LARGE,
     TOO_LARGE_ASSIGNMENTS,
 )
+from forebay.flink.metrics import KV_COUNTERS, READ
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +138,7 @@ KEPT = (
 
 
 AS_COUNTED = (
-    *("restored", "pending", "oldest_read_ms", "retries", "restored_calls", "prompt_tokens"),
+    *("restored", "pending", "retries", "restored_calls", "prompt_tokens"),
     *("completion_tokens", "cut_answers"),
 )
 
@@ -158,25 +162,26 @@ def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Sn
         dead_letters=whole("dead_letters") + refused,
         replaced_files=whole(REPLACED_FILES),
         in_flight=max(0, min(whole("in_flight"), left)),
-        event_p50_s=counts.get("event_p50_us", 0) / 1e6,
-        event_p99_s=counts.get("event_p99_us", 0) / 1e6,
+        oldest_read_ms=round(counts.get(OLDEST, 0) * 1000),
+        event_p50_s=counts.get(EVENT_P50, 0.0),
+        event_p99_s=counts.get(EVENT_P99, 0.0),
         kv_transfers=_kv_transfers(counts),
         # Flink's counters start at 0 after each restart.
         suspect_times=max(now.suspect_times, whole("suspect_times")),
         read=whole(READ),
-        read_share=counts[READ_PPM] / 1e6 if counts.get(READ_PPM) else now.read_share,
+        read_share=counts.get(READ_RATIO) or now.read_share,
         replicas=whole(REPLICAS) if REPLICAS in counts else None,
-        engine_p50_s=counts.get("engine_p50_us", 0) / 1e6,
-        engine_p99_s=counts.get("engine_p99_us", 0) / 1e6,
+        engine_p50_s=counts.get(CALL_P50, 0.0),
+        engine_p99_s=counts.get(CALL_P99, 0.0),
         failed=_failed(counts) | ({TooLargeForSink.cause: refused} if refused else {}),
     )
 
 
 def _failed(counts: Mapping[str, float]) -> dict[str, int]:
     return {
-        name.removeprefix(FAILED_PREFIX): int(count)
+        name.removeprefix(f"{FAILURES}_"): int(count)
         for name, count in sorted(counts.items())
-        if name.startswith(FAILED_PREFIX) and count
+        if name.startswith(f"{FAILURES}_") and count
     }
 
 

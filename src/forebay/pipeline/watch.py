@@ -13,7 +13,8 @@ from forebay.connectors.feeds.feed import FeedRefused
 from forebay.connectors.kafka.gaps import LOST_POSITION
 from forebay.connectors.kafka.registry import RegistryRefused
 from forebay.errors import LaunchError, PipelineFailed
-from forebay.flink.job import FAILED_COMMITS, LIMIT_REACHED, Checkpoints, RunningJob, end_job
+from forebay.flink.job import FAILED_COMMITS, Checkpoints, RunningJob, end_job
+from forebay.flink.metric_names import LIMIT_REACHED, LOOKED
 from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.flink.rest import RestSilent
 from forebay.pipeline.backlog import LastCount
@@ -210,7 +211,7 @@ def _look(
     counts = job.counts()
     signs = Signs(
         task_managers=job.task_managers(),
-        looked_ms=int(counts.get("looked_ms", 0)),
+        looked_ms=round(counts.get(LOOKED, 0) * 1000),
         held_back_ms=int(counts.get("held_back_ms", 0)),
         checkpoint_ms=checkpoints.done[-1][0] if checkpoints.done else 0,
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgpack
 import pytest
+from tests.harness.metric_group import Group
 
 from forebay.apps.topics.graph import Texts
 from forebay.codec import decode, encode
@@ -16,9 +18,13 @@ from forebay.flink.stages import payload
 from forebay.records import Event
 
 
+def context_of(group: Group) -> Any:
+    return SimpleNamespace(get_metrics_group=lambda: group)
+
+
 def test_a_text_goes_with_its_time_its_partition_and_its_id() -> None:
     texts: Any = Texts(TextField("text"), key=None, id=None, shards=1)
-    texts.open(None)
+    texts.open(context_of(Group()))
     given = []
     for position in ("posts/3@7", "posts.jsonl@7", None):
         (data,) = texts.process_element(encode(Event(b"{}", {"text": "hello"}, 5, position)), None)
@@ -37,8 +43,9 @@ def test_a_text_goes_with_its_time_its_partition_and_its_id() -> None:
 )
 def test_a_text_with_no_usable_id_is_refused(id: Any, says: str) -> None:
     texts: Any = Texts(TextField("text"), key=None, id=id, shards=1)
-    texts.open(None)
+    texts.open(context_of(group := Group()))
     ((tag, data),) = texts.process_element(encode(Event(b"{}", {"text": "hello"})), None)
     letter = decode(data)
     assert (tag, letter.cause) == (REFUSED, "bad_record")
     assert says in letter.detail
+    assert group.values() == {"records": 1, "dead_letters": 1, "failures_bad_record": 1}

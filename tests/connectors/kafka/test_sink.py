@@ -20,7 +20,10 @@ LARGE = Result("1", "", {}, "x" * MIN_LIMIT_BYTES, Usage(), 1, 0, 0.0, 0.0)
 
 @pytest.mark.parametrize(
     ("what", "counts"),
-    [(RESULTS, {"too_large": 1}), (ASSIGNMENTS, {"too_large": 1, "too_large_assignments": 1})],
+    [
+        (RESULTS, {"too_large_total": 1}),
+        (ASSIGNMENTS, {"too_large_total": 1, "too_large_assignments_total": 1}),
+    ],
 )
 def test_rejected_results_are_counted_by_sink(what: str, counts: dict[str, int]) -> None:
     found = Counter[str]()

@@ -13,14 +13,13 @@ import pytest
 from ruamel.yaml import YAML
 from tests.harness.deployments import job_of, variant
 
+from forebay.deploy.alerts import JOB, KAFKA_WAITS
 from forebay.deploy.kubernetes import Deployment, render
 from forebay.deploy.kubernetes.deployment import (
-    DEAD_LETTERS,
     IN_FLIGHT,
     PENDING,
     RESULTS,
     RUNNING,
-    TOO_LARGE,
     WANTED,
     gateway_load,
     of_pipeline,
@@ -30,6 +29,7 @@ from forebay.deploy.kubernetes.monitoring import rules
 from forebay.deploy.kubernetes.scaling import gateway_query, held_query, total_query, wanted_query
 from forebay.deploy.kubernetes.settings import ReplicaScaling
 from forebay.fleet.autoscale.settings import Share
+from forebay.flink.metric_names import PREFIX
 from forebay.gateway.peak_load import PEAK_LOAD
 
 
@@ -45,6 +45,9 @@ def test_a_fleet_that_is_too_small_is_reported_by_the_setting_that_it_has(name: 
 EVERYTHING = variant("everything")
 RULES = {rule["alert"]: rule for rule in rules(EVERYTHING)}
 FULL = job_of(EVERYTHING).spec.capacity * job_of(EVERYTHING).spec.parallelism
+DEAD_LETTERS, TOO_LARGE, REPLICAS, JOURNAL = (
+    PREFIX + name for name in ("dead_letters_total", "too_large_total", "replicas", "journal_failures_total")
+)
 OPERATOR = (RESULTS, DEAD_LETTERS, IN_FLIGHT, PENDING)
 GATEWAY = "the gateway"
 IDLE = dict.fromkeys((*OPERATOR, GATEWAY), "0x60")
@@ -70,6 +73,18 @@ CASES: dict[str, tuple[Mapping[str, str], str | None]] = {
         None,
     ),
     "full": ({**IDLE, IN_FLIGHT: f"{FULL}x60", RESULTS: "0+9x60"}, "ForebayBehind"),
+    "no replica": ({**IDLE, REPLICAS: "2x10 0x50"}, "ForebayNoReplica"),
+    "the journal fails": ({**IDLE, JOURNAL: "0+1x60"}, "ForebayJournalFails"),
+    "the topics fill": ({**IDLE, KAFKA_WAITS: "0+100x60"}, "ForebayLagGrows"),
+    "the topics empty": ({**IDLE, KAFKA_WAITS: "9000-100x60"}, None),
+    "checkpoints fail": (
+        {**IDLE, f"{JOB}numberOfFailedCheckpoints": "0+2x60", f"{JOB}numberOfCompletedCheckpoints": "0+1x60"},
+        "ForebayCheckpointsFail",
+    ),
+    "nothing is committed": (
+        {**IDLE, RESULTS: "0+10x60", f"{JOB}numberOfCompletedCheckpoints": "7x60"},
+        "ForebayCommitSlow",
+    ),
     "nearly full": ({**IDLE, IN_FLIGHT: f"{FULL - 1}x60", RESULTS: "0+9x60"}, None),
 }
 

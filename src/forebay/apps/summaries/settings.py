@@ -263,6 +263,11 @@ class SummarySpec(ApplicationSettings):
 
         return stateful(self, records, options)
 
+    def finding(self, answer: Any) -> str:
+        if answer["text"] is None:
+            return "failed_summary"
+        return "correction" if answer["revision"] and answer["window"]["kind"] != "rolling" else "summary"
+
     def news(self, answer: Any) -> str | None:
         if answer["type"] != "summary":
             return None

@@ -122,6 +122,9 @@ class TopicFinder:
     def live(self) -> int:
         return self._lives.centres.live
 
+    def open_now(self) -> int:
+        return sum(cluster.born for cluster in self._lives.clusters.values())
+
     def add(
         self,
         texts: Sequence[str],
@@ -309,6 +312,9 @@ class TopicStage:
 
     def finish(self) -> list[tuple[int, bytes]]:
         return self.close(0) + self._outputs(self._finder.finish())
+
+    def open_now(self) -> int:
+        return self._finder.open_now()
 
     def _outputs(self, events: Iterable[TopicEvent]) -> list[tuple[int, bytes]]:
         return [(FOUND, _event_bytes(ShardEvent(self._shard, event, self._timed))) for event in events]

@@ -26,8 +26,8 @@ from forebay.engine.prompt.template import MAX_FIELD_CHARS
 from forebay.errors import RecordError, SetupError
 from forebay.flink.event_time import REFUSED, Clocked, partition_of
 from forebay.flink.infer import InferenceStreams
-from forebay.flink.job_marks import ActivityMarks
 from forebay.flink.keying import EventText, TextField, id_of, key_of, refused
+from forebay.flink.metrics import IntakeCounter
 from forebay.flink.shards import flink_keys, shard_of
 from forebay.flink.stages import StageFunction, message, message_key, payload, staged
 from forebay.flink.thread_mode import check_environment
@@ -54,13 +54,14 @@ class Texts(ProcessFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._keys = flink_keys(self._shards)
-        self._marks = ActivityMarks(runtime_context)
+        self._intake = IntakeCounter(runtime_context)
 
     def process_element(self, value: bytes, ctx: ProcessFunction.Context) -> Iterator[Any]:
+        self._intake.read()
         data = bytes(value)
         record = decode(data)
         if isinstance(record, DeadLetter):
-            self._marks.answered()
+            self._intake.refuse(record.cause)
             yield REFUSED, data
             return
         try:
@@ -70,8 +71,9 @@ class Texts(ProcessFunction):
             if self._id is not None:
                 _check_id(id)
         except Exception as error:  # of a function of the user's
-            self._marks.answered()
-            yield REFUSED, encode(refused(record, error))
+            letter = refused(record, error)
+            self._intake.refuse(letter.cause)
+            yield REFUSED, encode(letter)
             return
         shard = shard_of(key, self._shards)
         partition = partition_of(record.position)
@@ -142,6 +144,7 @@ def topic_events(
         next_shards=2,
         wait_ms=wait_ms,
         most_log_bytes=MAX_LOG_BYTES,
+        open_now=TopicStage.open_now,
     )
     found = staged(texts, function, parallelism=min(parallelism, shards), name=f"{name}-topics")
     events = found.process(Assignments(), BYTES).name(f"{name}-assignments")

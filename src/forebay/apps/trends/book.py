@@ -122,6 +122,9 @@ class TrendBook:
         self._trends.clear()
         return events
 
+    def open_now(self) -> int:
+        return sum(trend.is_told for trend in self._trends.values())
+
     def _now_ms(self) -> int:
         return 0 if self._tick is None else (self._tick + 1) * self.settings.tick_ms
 

@@ -74,7 +74,7 @@ def trend_events(
     )
     events = staged(
         rates,
-        StageFunction(partial(_book, settings), shards=1, next_shards=1),
+        StageFunction(partial(_book, settings), shards=1, next_shards=1, open_now=BookStage.open_now),
         parallelism=1,
         name=f"{name}-book",
     )

@@ -264,6 +264,9 @@ class BookStage:
         closed = self.close((max(self._pending) + 1) * self._settings.tick_ms) if self._pending else []
         return closed + [_event(event) for event in self._book.finish()]
 
+    def open_now(self) -> int:
+        return self._book.open_now()
+
     def to_bytes(self) -> bytes:
         pending = [report_bytes(report) for reports in self._pending.values() for report in reports]
         return _packed([self._book.state(), pending])

@@ -19,6 +19,7 @@ from forebay.connectors.formats import Format, with_added
 from forebay.connectors.python_source import MAX_WAIT_S, CallLimit, IdleWait, calls
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.jvm_task import is_cancelled, output_room
+from forebay.flink.metric_names import LIMIT_REACHED, counter_of
 from forebay.flink.types import BYTES, END_OF_TIME_MS, STATE
 from forebay.processes import name_thread
 from forebay.records import DeadLetter
@@ -112,9 +113,6 @@ class FeedReader:
             self._queue.put(received)
 
 
-LIMIT_REACHED = "limit_reached"
-
-
 @dataclass(frozen=True, slots=True)
 class Polled:
     """`format`: None: records are encoded already. Reads at most `room` records ahead.
@@ -155,7 +153,7 @@ class Poll(KeyedProcessFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._state = runtime_context.get_state(ValueStateDescriptor("cursor-and-count", STATE))
-        self._limit_reached = runtime_context.get_metrics_group().add_group("forebay").counter(LIMIT_REACHED)
+        self._limit_reached = counter_of(runtime_context, LIMIT_REACHED)
         self._call = CallLimit(output_room(runtime_context), clock=self._clock)
         self._idle = IdleWait(self._clock)
 

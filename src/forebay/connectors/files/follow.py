@@ -23,7 +23,7 @@ from forebay.connectors.files.unpack import UNREADABLE, UnreadableFile, check_li
 from forebay.connectors.python_source import CallLimit, IdleWait
 from forebay.errors import SettingError, UnreadFile
 from forebay.flink.jvm_task import output_room
-from forebay.flink.metrics import REPLACED_FILES
+from forebay.flink.metric_names import REPLACED_FILES, counter_of
 from forebay.flink.types import END_OF_TIME_MS, STATE
 from forebay.records import DeadLetter
 
@@ -61,8 +61,7 @@ class FollowFolder(KeyedProcessFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._state = runtime_context.get_map_state(MapStateDescriptor("followed", Types.STRING(), STATE))
-        metrics = runtime_context.get_metrics_group().add_group("forebay")
-        self._replaced_files = metrics.counter(REPLACED_FILES)
+        self._replaced_files = counter_of(runtime_context, REPLACED_FILES)
         self._call = CallLimit(output_room(runtime_context), clock=self._clock)
         self._idle = IdleWait(self._clock)
 

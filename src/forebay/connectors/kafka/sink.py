@@ -17,7 +17,7 @@ from forebay.connectors.kafka.written import Record, RecordLimit, fitting_record
 from forebay.connectors.written_counts import EndNote, WrittenCounts
 from forebay.errors import SettingError, TooLargeForSink, detail_text
 from forebay.flink.job_marks import KeptCounts
-from forebay.flink.metrics import TOO_LARGE, TOO_LARGE_ASSIGNMENTS
+from forebay.flink.metric_names import TOO_LARGE, TOO_LARGE_ASSIGNMENTS, counter_of
 from forebay.flink.types import BYTES, side_output
 from forebay.records import DeadLetter, Result
 
@@ -133,8 +133,7 @@ class WriteRecord(ProcessFunction):
         self._limit = config.limit
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        group = runtime_context.get_metrics_group().add_group("forebay")
-        self._too_large = [group.counter(name) for name in self._counters()]
+        self._too_large = [counter_of(runtime_context, name) for name in self._counters()]
 
     def process_element(self, element: Any, ctx: ProcessFunction.Context) -> Iterator[Any]:
         key, value, headers = self._writer(element)

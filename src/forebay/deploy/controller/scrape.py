@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from forebay.deploy.kubernetes.deployment import IN_FLIGHT, PREFIX, WANTED
+from forebay.deploy.kubernetes.deployment import IN_FLIGHT, WANTED
 from forebay.errors import DeployError
+from forebay.flink.metric_names import PREFIX
 from forebay.gateway.peak_load import PEAK_LOAD
 from forebay.untrusted_text import counted
 

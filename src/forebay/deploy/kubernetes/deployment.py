@@ -16,6 +16,7 @@ from forebay.deploy.kubernetes.settings import DeploymentSpec
 from forebay.fields import Secret
 from forebay.fleet.autoscale.base import ScalingLimits
 from forebay.fleet.autoscale.settings import WHOLE, Share, limits_of_pools, shares
+from forebay.flink.metric_names import PREFIX
 from forebay.gateway.peak_load import PEAK_LOAD
 from forebay.gateway.spec import GatewaySpec
 from forebay.pipeline.spec import PipelineSpec
@@ -234,18 +235,14 @@ class Pool:
         return (*self.engine.args, *self.pool.args)
 
 
-PREFIX = "flink_taskmanager_job_task_operator_forebay"
-WANTED = f"{PREFIX}_wanted_replicas"
+WANTED = f"{PREFIX}wanted_replicas"
 """Booting ones included."""
-BACKLOG_TOKENS = f"{PREFIX}_backlog_tokens"
-DEADLINE_S = f"{PREFIX}_next_deadline_s"
-REPLICAS = f"{PREFIX}_replicas"
-IN_FLIGHT = f"{PREFIX}_in_flight"
-PENDING = f"{PREFIX}_pending"
-RESULTS = f"{PREFIX}_results"
-DEAD_LETTERS = f"{PREFIX}_dead_letters"
-TOO_LARGE = f"{PREFIX}_too_large"
-"""Missing for sinks without a limit."""
+BACKLOG_TOKENS = f"{PREFIX}backlog_tokens"
+DEADLINE_S = f"{PREFIX}next_deadline_seconds"
+REPLICAS = f"{PREFIX}replicas"
+IN_FLIGHT = f"{PREFIX}in_flight"
+PENDING = f"{PREFIX}pending"
+RESULTS = f"{PREFIX}results_total"
 RUNNING = "vllm:num_requests_running"
 """Every serving vLLM has it; one that still loads its model does not."""
 EXTERNAL_METRIC = "forebay_wanted_replicas"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from forebay.deploy.alerts import AlertScope, alert, pipeline_alerts
 from forebay.deploy.kubernetes.deployment import (
     COMPONENT,
-    DEAD_LETTERS,
     ENGINE,
     EXTERNAL_METRIC,
     GATEWAY,
@@ -17,7 +17,6 @@ from forebay.deploy.kubernetes.deployment import (
     PIPELINE,
     POOL,
     RESULTS,
-    TOO_LARGE,
     Deployment,
     gateway_load,
     of_pipeline,
@@ -91,7 +90,7 @@ def _recorded(deployment: Deployment) -> Iterator[dict[str, Any]]:
 def rules(deployment: Deployment) -> Iterator[dict[str, Any]]:
     if deployment.settings.gateway is not None:
         name = deployment.name(GATEWAY)
-        yield _alert(
+        yield alert(
             "ForebayGatewayNoMetrics",
             f"absent({gateway_load(deployment)})",
             "10m",
@@ -107,46 +106,21 @@ def _pipeline_alerts(deployment: Deployment, pipeline: PipelineSpec) -> Iterator
         return of_pipeline(deployment, metric)
 
     name = deployment.instance
-    yield _alert(
+    yield alert(
         "ForebayNoMetrics",
         f"absent({of(RESULTS)})",
         "10m",
         f"Pipeline {name} has reported no metrics for ten minutes: is its job running?",
         f"kubectl get flinkdeployment {name}",
     )
-    held = f"sum({of(IN_FLIGHT)}) + sum({of(PENDING)})"
-    yield _alert(
-        "ForebayStuck",
-        f"({held}) > 0 and sum(increase({of(RESULTS)}[10m])) + sum(increase({of(DEAD_LETTERS)}[10m])) == 0",
-        "5m",
-        f"Pipeline {name} holds events and has answered none for ten minutes.",
-        "Look at the engine's replicas, then at the job's log.",
-    )
-    refused = f"(sum(increase({of(TOO_LARGE)}[15m])) or vector(0))"
-    yield _alert(
-        "ForebayDeadLetters",
-        f"sum(increase({of(DEAD_LETTERS)}[15m])) + {refused} > 0.05 * sum(increase({of(RESULTS)}[15m])) + 1",
-        "15m",
-        f"More than 5 % of the events of {name} become dead letters.",
-        "The dead letters name the cause.",
-    )
+    yield from pipeline_alerts(AlertScope(of, "", name))
     if deployment.settings.engine is not None:
         full = pipeline.capacity * pipeline.parallelism
         more = "engine.replicas" if deployment.settings.scaling is None else "scaling.max"
-        yield _alert(
+        yield alert(
             "ForebayBehind",
-            f"({held}) >= {full}",
+            f"sum({of(IN_FLIGHT)}) + sum({of(PENDING)}) >= {full}",
             "15m",
             f"Pipeline {name} was full for 15 minutes: the engine is slower than the stream.",
             f"Raise {more}, or capacity if the replicas are not busy.",
         )
-
-
-def _alert(name: str, expression: str, for_: str, summary: str, action: str) -> dict[str, Any]:
-    return {
-        "alert": name,
-        "expr": expression,
-        "for": for_,
-        "labels": {"severity": "warning"},
-        "annotations": {"summary": summary, "action": action},
-    }

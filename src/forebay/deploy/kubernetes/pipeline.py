@@ -182,6 +182,7 @@ def flink_configuration(deployment: Deployment, job: Job) -> dict[str, str]:
             "org.apache.flink.metrics.prometheus.PrometheusReporterFactory"
         ),
         "metrics.reporter.prometheus.port": str(FLINK_METRICS_PORT),
+        "metrics.reporter.prometheus.filterLabelValueCharacters": "false",
         **FEW_RECORDS,
         **(PROGRAM_MEMORY if _counts_topics(deployment, job) else {}),
         "web.submit.enable": "false",
