@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from benchmarks.routing import RoutingReport
-from forebay.pages.charts import Line, Note, line_figure, share_figure
+from forebay.pages.charts import Line, line_figure, share_figure
 from forebay.pages.picture import Picture
 from forebay.pages.svg import COLOURS
 from forebay.pages.units import NUMBER, Unit
@@ -25,28 +24,6 @@ def added_picture(added_ms: Mapping[str, Sequence[float]], title: str) -> Pictur
     x_name = "time added to an event, over the call itself"
     figure = share_figure("Share of events", lines, label=title, x_name=x_name, x_unit=Unit("ms"), log_x=True)
     return Picture(title, [figure])
-
-
-def splits_picture(found: Mapping[str, Any]) -> Picture:
-    """The rate that each split of a fleet takes, a panel per workload, and what the undivided fleet takes;
-    `found` is what `benchmarks.disaggregation.measure` gives."""
-    figures = []
-    for name, one in found["workloads"].items():
-        rates = {int(prefill): rate for prefill, rate in one["rates_per_s"].items()}
-        planned = one["planned_prefill"]
-        undivided = [(x, one["mixed_per_s"]) for x in (min(rates), max(rates))]
-        figures.append(
-            line_figure(
-                f"{name}: requests per second",
-                [Line("split", [*rates.items()], marks=True), Line("undivided", undivided, "soft", "dash")],
-                label=f"The rate of {name} by the number of prefill replicas",
-                x_name=f"prefill replicas of {found['replicas']}",
-                x_unit=NUMBER,
-                y_unit=NUMBER,
-                notes=[Note(planned, rates[planned], "planned", ring=True)],
-            )
-        )
-    return Picture("", figures)
 
 
 PANELS = (

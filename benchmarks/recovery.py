@@ -27,7 +27,7 @@ from benchmarks.killable import (
 from benchmarks.object_store import OtherMachines, other_machines
 from benchmarks.places import Place, PlaceKind, place
 from benchmarks.run_process import PipelineProcess, expect_gone
-from benchmarks.tally import Tally
+from benchmarks.tally import Tally, tally
 from benchmarks.workloads import SUBJECTS, SubjectKind
 from forebay.engine.launch import Progress, Silent
 from forebay.errors import PipelineFailed, SettingError
@@ -332,8 +332,8 @@ class _Runner:
         self._file.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
 
     def _tally(self) -> Tally:
-        results, letters = self._place.results(), self._place.letters()
-        return self._subject.tally(self._events, results, letters, self._engine)
+        expected = self._subject.expected(self._events, self._engine)
+        return tally(expected, self._place.results(), self._place.letters())
 
 
 def await_archive(process: PipelineProcess) -> None:

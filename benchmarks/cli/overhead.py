@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable
-from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
@@ -15,7 +12,6 @@ from rich.text import Text
 from benchmarks.cli.options import Plot, check_plot, digits, note, report, show_table
 from forebay.cli.output import JsonFile, check_json, errors_console, results_console, say
 from forebay.errors import SettingError
-from forebay.settings import load_settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -157,27 +153,6 @@ def show_cost(found: Cost, console: Console) -> None:
     say(console, f"first request after {found.first_request_s:.1f} s; {found.cores} cores, {found.processor}")
 
 
-def pipeline_start(
-    *,
-    events: Annotated[int, typer.Option(min=1, help="Number of events.")] = 256,
-    capacity: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 64,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds each way.")] = 1,
-    json: JsonFile = None,
-) -> None:
-    """Run a new pipeline with long answers; status 1 if it takes 1.2 times as long as the engine alone."""
-    from benchmarks.pipeline_start import PipelineStartOptions, measure_pipeline_start
-
-    check_json(json)
-    options = PipelineStartOptions(events=events, capacity=capacity, rounds=rounds)
-    with tempfile.TemporaryDirectory(prefix="forebay-pipeline-start-") as folder:
-        found = measure_pipeline_start(options, Path(folder), load_settings(), note)
-    words = (
-        f"{events} events, {capacity} at a time: {found['direct_s']:.1f} s without a pipeline, "
-        f"{found['pipeline_s']:.1f} s with it, {found['ratio']:.2f} times as long"
-    )
-    report(json, found, lambda: say(results_console(), words), passed=found["passed"])
-
-
 def gateway_bench(
     *,
     rate: Annotated[float, typer.Option(min=1, help="Requests a second.")] = 100.0,
@@ -274,29 +249,3 @@ def _show_gateway(found: dict[str, Any]) -> None:
             for way in ("direct", "gateway", "added")
         ),
     )
-
-
-def engine_settings(
-    *,
-    setting: Annotated[
-        list[str] | None, typer.Option(help="A setting to measure; may be repeated; default: all.")
-    ] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="Length of each load, in seconds.")] = 8.0,
-    json: JsonFile = None,
-) -> None:
-    """Compare settings of a local engine on this machine, idle and with one core busy. Takes minutes."""
-    from benchmarks.engine_settings import SETTINGS, measure_settings
-    from forebay.engine.launch import ConsoleProgress
-
-    check_json(json)
-    names = setting or list(SETTINGS)
-    note(f"{len(names)} settings: each starts vLLM, which takes about a minute.")
-    figures = []
-    progress = ConsoleProgress(errors_console())
-    for found in measure_settings(names, load_settings(), seconds=seconds, progress=progress):
-        figures.append(asdict(found))
-        note(
-            f"{found.name}: {found.idle_tokens_per_s} tokens/s, with one core busy {found.busy_tokens_per_s}"
-        )
-    header = ("setting", "", "ready, s", "tokens/s, idle", "tokens/s, a core busy")
-    report(json, figures, lambda: show_table(header, (list(each.values()) for each in figures)))

@@ -1,4 +1,4 @@
-"""The page about the grid and the interplay of a stream's settings with the engine."""
+"""The page about the grid."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 
 from benchmarks.evaluation.page import Page, Records, Rendered, invalid, origin, table
 from benchmarks.grid.document import cell_rows, engine_rows, grid_picture, parallelism_name, short_model
-from benchmarks.interplay.measurement import interplay_picture, point_rows
-from benchmarks.interplay.pipeline import BASE
 
 RECORDS = ("grid.json", "grid-random.json")
 Document = Mapping[str, Any]
@@ -65,43 +63,3 @@ def in_words(one: Document) -> str:
 
 
 PAGE = Page("grid", "What do models, replicas, arrivals and lengths of answers do?", RECORDS, render)
-
-
-INTERPLAY = "interplay.json"
-WINDOWS = "interplay-windows.json"
-
-
-def render_interplay(records: Records) -> Rendered:
-    """Every point, what is INVALID, and the picture."""
-    document = records[INTERPLAY]
-    cells = document["cells"]
-    rows = point_rows(document)
-    windows = records[WINDOWS]
-    of_windows = point_rows(windows)
-    base = [cell["stream"]["answered_s"]["p50"] for cell in cells if cell["factor"] == BASE and cell["valid"]]
-    valid = [cell for cell in cells if cell["valid"]]
-    noise = (
-        f"The same base point gave {' and '.join(f'{value:.2f} s' for value in base)} to the answer (medians)"
-    )
-    return Rendered(
-        tables={
-            "points": table(rows[0], rows[1:]),
-            "load": f"{document['rate_per_s']:.2f} events/s, {document['options']['events']} events at each "
-            "point.\n",
-            "invalid": invalid(document, cells, cell_name),
-            "windows": table(of_windows[0], of_windows[1:]),
-            "windows-invalid": invalid(windows, windows["cells"], cell_name),
-            "origin": origin(records),
-        },
-        plots={"interplay.svg": interplay_picture(document)},
-        finding=f"{noise}: only larger differences count. {len(valid)} of {len(cells)} points are valid.",
-    )
-
-
-def cell_name(cell: Mapping[str, Any]) -> str:
-    return f"{cell['factor']}, {cell['value']}"
-
-
-INTERPLAY_PAGE = Page(
-    "grid", "What do a stream's settings do to the engine, and back?", (INTERPLAY, WINDOWS), render_interplay
-)
