@@ -56,55 +56,28 @@ class Place(Protocol):
 
 
 class FilesPlace:
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._watch = SinkWatch(folder / "results")
-        self.look = self._watch.look
-        self.written_after = self._watch.written_after
+    """Input in `folder`, and sinks there or below `store`, in an object store."""
 
-    def prepare(self, events: Sequence[dict[str, Any]]) -> None:
-        write_events(self._folder / "events.jsonl", events)
-
-    def document(self) -> dict[str, Any]:
-        return {
-            "source": {"type": "jsonl", "path": "events.jsonl"},
-            "sink": {"type": "jsonl", "path": "results"},
-            "dead_letters": {"type": "jsonl", "path": "dead-letters"},
-        }
-
-    def results(self) -> Iterator[bytes]:
-        return read_jsonl_sink(self._folder / "results")
-
-    def letters(self) -> Iterator[bytes]:
-        return read_jsonl_sink(self._folder / "dead-letters")
-
-    def ahead(self) -> int:
-        return 0
-
-    def kill(self) -> None:
-        raise SettingError("files cannot be killed")
-
-    def bring_back(self) -> None:
-        raise SettingError("files cannot be killed")
-
-
-class StorePlace:
-    def __init__(self, folder: Path, home: Location) -> None:
+    def __init__(self, folder: Path, store: Location | None = None) -> None:
         self._events = folder / "events.jsonl"
-        self._home = home
-        self._watch = StoreWatch(home / "results")
-        self.look = self._watch.look
-        self.written_after = self._watch.written_after
+        self._store = store
+        self._home = store or folder
+        self.watch = SinkWatch(folder / "results") if store is None else StoreWatch(store / "results")
+        self.look = self.watch.look
+
+    def written_after(self, moment_s: float, *, retried: bool = False) -> bool:
+        return self.watch.written_after(moment_s, retried=retried)
 
     def prepare(self, events: Sequence[dict[str, Any]]) -> None:
-        write_events(self._events, events)
+        self._events.write_bytes(b"".join(orjson.dumps(event) + b"\n" for event in events))
 
     def document(self) -> dict[str, Any]:
+        # With an object store, the pipeline file moves from folder to folder.
+        events, home = (self._events.name, "") if self._store is None else (self._events, f"{self._store}/")
         return {
-            # Does not depend on where the pipeline file is.
-            "source": {"type": "jsonl", "path": str(self._events)},
-            "sink": {"type": "jsonl", "path": f"{self._home}/results"},
-            "dead_letters": {"type": "jsonl", "path": f"{self._home}/dead-letters"},
+            "source": {"type": "jsonl", "path": str(events)},
+            "sink": {"type": "jsonl", "path": f"{home}results"},
+            "dead_letters": {"type": "jsonl", "path": f"{home}dead-letters"},
         }
 
     def results(self) -> Iterator[bytes]:
@@ -117,10 +90,10 @@ class StorePlace:
         return 0
 
     def kill(self) -> None:
-        raise SettingError("an object store cannot be killed")
+        raise SettingError("files and object stores cannot be killed")
 
     def bring_back(self) -> None:
-        raise SettingError("an object store cannot be killed")
+        self.kill()
 
 
 class TopicsPlace:
@@ -255,7 +228,3 @@ def kafka_to_start(settings: Settings) -> Path:
     if find_spec("confluent_kafka") is None:
         raise SettingError("the Kafka client for measurements is missing: pip install 'forebay[kafka-bench]'")
     return settings.kafka_home
-
-
-def write_events(path: Path, events: Sequence[dict[str, Any]]) -> None:
-    path.write_bytes(b"".join(orjson.dumps(event) + b"\n" for event in events))

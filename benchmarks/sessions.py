@@ -17,9 +17,9 @@ from typing import Any
 import orjson
 
 from benchmarks.conversations import MAX_TOKENS, expected_answers, messages, rendered_again
-from benchmarks.workload import HttpEngineFactory
 from forebay.apps.sessions import RULE, SYSTEM, Sessions
 from forebay.connectors.files.sink import read_jsonl_sink
+from forebay.engine.client import HttpEngine
 from forebay.engine.replica import list_models
 from forebay.errors import PipelineFailed, SettingError
 from forebay.json_numbers import read_json
@@ -202,7 +202,7 @@ async def _stateless(events: list[dict[str, Any]], url: str) -> list[list[tuple[
     served = await list_models(url)
     if not served:
         raise SettingError(f"--engine: the engine at {url} serves no model")
-    engine = HttpEngineFactory(url)()
+    engine = HttpEngine(url)
 
     async def converse(of_key: list[dict[str, Any]]) -> list[tuple[str, Usage]]:
         turns: list[tuple[str, str]] = []
