@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,6 @@ from benchmarks.cli.options import (
     Url,
     check_plot,
     command_line,
-    digits,
     show_table,
 )
 from forebay.cli.output import (
@@ -33,7 +32,7 @@ from forebay.errors import ForebayError, SettingError
 from forebay.settings import load_settings
 
 if TYPE_CHECKING:
-    from benchmarks.batching.measurement import Batching, BatchingOptions, Cell
+    from benchmarks.batching.measurement import BatchingOptions, Cell
     from benchmarks.batching.transformers import BatchCost
 
 GPU = Path("/dev/nvidiactl")
@@ -98,6 +97,7 @@ def batching(
     from benchmarks.batching.document import batching_document, batching_picture
     from benchmarks.batching.measurement import CONTINUOUS, STATIC, Batching, Measurement
     from benchmarks.batching.systems import Systems
+    from benchmarks.evaluation.batching import latency_table, throughput_table
     from forebay.bench.report.document import Report, write_report
     from forebay.engine.launch import ConsoleProgress, parse_cores
     from forebay.pages.picture import write_picture
@@ -176,7 +176,8 @@ def batching(
         title = f"{systems.held_equal()['model']}, {systems.number_type()}"
         write_picture(plot, batching_picture(document, title))
     if shows_text(json):
-        show_batching(found)
+        for table in (throughput_table, latency_table):
+            show_table(*table(document))
     if failure is not None:
         raise failure
     if not found.complete:
@@ -203,6 +204,7 @@ def burst(
     """Send many short requests as one batch, and one alone."""
     from benchmarks.batching.burst import REQUESTS, BurstOptions, burst_document, measure_burst
     from benchmarks.batching.systems import Systems
+    from benchmarks.evaluation.batching import burst_table
     from forebay.bench.resources import processor_use
     from forebay.engine.launch import ConsoleProgress, parse_cores
 
@@ -229,24 +231,13 @@ def burst(
     )
     write_json(json, document)
     if shows_text(json):
-        show_burst(document)
+        show_table(*burst_table(document))
+        for reason in document["reasons"]:
+            say(results_console(), f"INVALID: {reason}")
     if not found.complete:
         raise typer.Exit(INTERRUPTED)
     if document["reasons"]:
         raise typer.Exit(1)
-
-
-def show_burst(document: dict[str, Any]) -> None:
-    alone, count = document["alone"]["p50_s"], document["requests"]
-    rows = [("one alone (median)", f"{alone:.3f}", f"{1 / alone:.1f}")] if alone else []
-    for name, words in (("batch", f"{count} prompts, one HTTP request"), ("apart", f"{count} HTTP requests")):
-        if one := document.get(name):
-            rows.append((words, f"{one['latency_s']:.2f}", f"{one['requests_per_s']:.1f}"))
-    show_table(("", "s", "requests/s"), rows)
-    if gain := document.get("gain"):
-        say(results_console(), f"In the batch, a request takes {gain:.1f} times less engine time than alone.")
-    for reason in document["reasons"]:
-        say(results_console(), f"INVALID: {reason}")
 
 
 def _sizes(*, quick: bool, scale: float | None) -> BatchingOptions:
@@ -272,37 +263,3 @@ def cell_line(cell: Cell) -> str:
     rate = "no figure" if tokens is None else f"{tokens:.0f} tokens/s"
     invalid = f"; INVALID: {'; '.join(cell.reasons)}" if cell.reasons else ""
     return f"{cell.system}{how}, {where}: {rate}, {cell.run.duration_s:.1f} s{invalid}"
-
-
-def show_batching(found: Batching) -> None:
-    from benchmarks.batching.document import NAMES, latencies_s, ratio
-    from benchmarks.batching.measurement import CONTINUOUS, STATIC, SYSTEMS
-    from forebay.bench.statistics import can_tell, percentile
-
-    systems = [name for name in SYSTEMS if any(cell.system == name for cell in found.cells)]
-    limits = [limit for limit in found.options.limits if any(cell.limit == limit for cell in found.cells)]
-    rows: list[list[str | None]] = []
-    for system in systems:
-        cells = [found.cell(system, limit=limit) for limit in limits]
-        tokens = (None if cell is None else cell.figures.total_tokens_per_s for cell in cells)
-        rows.append([NAMES[system], *(digits(each, ",.0f") for each in tokens)])
-    for system in systems:
-        if system != CONTINUOUS:
-            multiples = (ratio(found, limit, system) for limit in limits)
-            name = "continuous over " + system.replace("_", " ")
-            rows.append([name, *(None if each is None else f"{each:.1f} x" for each in multiples)])
-    show_table(("tokens/s, prompts and answers", *(f"max {limit}" for limit in limits)), rows)
-    rates = {cell.rate: cell.rate_per_s for cell in found.cells if cell.rate is not None}
-    if not rates:
-        return
-    rows = []
-    for system in (STATIC, CONTINUOUS):
-        row: list[str | None] = [NAMES[system]]
-        for rate in rates:
-            timed = found.cell(system, rate=rate)
-            ordered = [] if timed is None else latencies_s(timed)
-            for percent in (50, 90):
-                row.append(f"{percentile(ordered, percent):.2f}" if can_tell(len(ordered), percent) else None)
-        rows.append(row)
-    heads = (name for sent in rates.values() for name in (f"p50 at {sent:.3g}/s", "p90"))
-    show_table(("latency, s", *heads), rows)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from benchmarks.cli.options import Plot, check_plot, command_line, digits, note, report, show_table
+from benchmarks.cli.options import Plot, check_plot, command_line, note, report, show_table
 from forebay.cli.output import (
     STDOUT,
     JsonFile,
@@ -212,30 +212,10 @@ def ray_fleet(
 
 
 def _show_ray(found: dict[str, Any]) -> None:
-    columns = {
-        "hit share": ("hit_share", ".3f"),
-        "goodput": ("goodput", ".3f"),
-        "TTFT p50 ms": ("ttft_ms_p50", ".1f"),
-        "p99 ms": ("ttft_ms_p99", ".1f"),
-    }
-    show_table(
-        ("way", *columns, "failed"),
-        (
-            (way, *(digits(one[name], form) for name, form in columns.values()), one["failed"])
-            for way, one in found["ways"].items()
-        ),
-    )
-    console = results_console()
-    for client, one in found["killed"].items():
-        say(
-            console,
-            f"a kill, {client}: {one['in_flight']} requests were there, {one['lost']} of {one['requests']} "
-            f"lost, four replicas again after {one['replaced_s']:.1f} s",
-        )
-    left = found["hung_up"]
-    say(console, f"{left['aborted']} of {left['requests']} requests aborted whose clients hung up")
-    missed = [name for name, passed in found["passed"].items() if not passed]
-    say(console, f"missed: {', '.join(missed)}" if missed else "no target missed")
+    from benchmarks.evaluation import routing
+
+    for table in (routing.ways_table, routing.targets_table, routing.kills_table):
+        show_table(*table(found))
 
 
 class ReplicaKind(str, Enum):

@@ -55,9 +55,11 @@ def report(
 
 
 def show_table(header: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
-    """Print a table; None is a dash."""
+    """Print a table; None is a dash. Without rows, print nothing."""
     from rich.table import Table
 
+    if not (rows := list(rows)):
+        return
     table = Table(*header, box=None, title=title, title_justify="left")
     for row in rows:
         table.add_row(*("–" if cell is None else str(cell) for cell in row))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from benchmarks.cli.options import Plot, check_plot, command_line, note, report, show_table
-from forebay.cli.output import JsonFile, check_json, errors_console, results_console, say
+from forebay.cli.output import JsonFile, check_json, errors_console
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
@@ -76,29 +76,16 @@ def kubernetes(
         title = f"{found['burst']['events']} events, {what} in pods"
         write_picture(plot, course_picture(found["burst"]["course"], title))
     document, passed = {"provenance": origin, **found}, all(part["passed"] for part in found.values())
-    report(json, document, lambda: say(results_console(), kubernetes_words(found)), passed=passed)
+    report(json, document, lambda: show_kubernetes(found), passed=passed)
 
 
-def kubernetes_words(found: dict[str, Any]) -> str:
-    burst, drill = found["burst"], found.get("restarts")
-    scaled = ", ".join(f"{seconds:.1f} s" for seconds in burst["scaled_up_s"])
-    known = ", ".join(f"{seconds:.2f} s" for seconds in burst["known_s"])
-    routed = ", ".join(f"{seconds:.1f} s" for seconds in burst["routed_s"])
-    lines = [
-        f"{burst['answered']} of {burst['events']} events answered, {burst['lost']} lost, {burst['doubled']} "
-        f"doubled, {burst['cut_off']} cut off; ready replicas {' → '.join(map(str, burst['levels']))}; "
-        f"signal to scale {scaled}; ready to known by the router {known}, to the first request {routed}; "
-        f"{burst['at_stop']:.0f} requests in the replica that was taken away, {burst['sent_late']:.0f} sent "
-        f"to it afterwards"
-    ]
-    if drill is not None:
-        lines.append(
-            f"{drill['restarts']} restarts of the API server: {len(drill['wrong'])} wrong numbers, "
-            f"{drill['held']} times requests in flight kept replicas, "
-            f"{drill['conflicts']} conflicts, {drill['expired']} expired watches, {drill['strayed']} lists "
-            f"of replicas that stayed wrong; to the scale {drill['median_s']} s, at most {drill['most_s']} s"
-        )
-    return "\n".join(lines)
+def show_kubernetes(found: dict[str, Any]) -> None:
+    from benchmarks.evaluation.autoscale import burst_table, known_table, restarts_table
+
+    show_table(*burst_table(found["burst"]))
+    show_table(*known_table(found["burst"]))
+    if "restarts" in found:
+        show_table(*restarts_table(found["restarts"]))
 
 
 TRACE, DAYS = "trace", "days"
@@ -136,6 +123,7 @@ def autoscale(
     from benchmarks.autoscale.fluid import WorkModel
     from benchmarks.autoscale.loads import bursts, days, stretched
     from benchmarks.autoscale.measure import GOAL, compare_policies, frontiers_picture
+    from benchmarks.evaluation.autoscale import policies_table
     from forebay.bench.provenance import provenance
     from forebay.pages.picture import write_picture
     from forebay.planning.simulate.engine import find_model
@@ -159,7 +147,7 @@ def autoscale(
             times, quiet = BURSTS[name]
             case = bursts(requests, model, times=times, replicas=quiet, seed=seed)
         found += compare_policies(case, boots, slos, note)
-    document = {
+    document: dict[str, Any] = {
         "provenance": provenance(command=command_line(), seed=seed, model=model.engine.name),
         "engine": engine,
         "seed": seed,
@@ -168,30 +156,7 @@ def autoscale(
     }
     if plot is not None:
         write_picture(plot, frontiers_picture(found))
-    report(json, document, lambda: show_comparisons(found))
-
-
-def show_comparisons(found: Sequence[Comparison]) -> None:
-    """Costs are multiples of the work."""
-    rows = []
-    for one in found:
-        equal = one.at_equal_cost()
-        cheapest = [one.cheapest(of_fixed=of_fixed) for of_fixed in (False, True)]
-        rows.append(
-            (
-                one.load,
-                f"{one.boot_s:g} s",
-                f"{one.slo_s:g} s",
-                f"{one.deadline.goodput:.3f}",
-                f"{one.deadline.replica_seconds / one.work_s:.2f}",
-                f"{one.oracle_seconds / one.work_s:.2f}",
-                f"{equal.goodput:.3f} ({equal.policy})" if equal else "none",
-                *(f"{p.replica_seconds / one.work_s:.2f} ({p.policy})" if p else "none" for p in cheapest),
-            )
-        )
-    show_table(
-        ("load", "boot", "SLO", "goodput", "cost", "oracle", "at equal cost", "99 %: other", "fixed"), rows
-    )
+    report(json, document, lambda: show_table(*policies_table(document["comparisons"])))
 
 
 def _check_autoscale(

@@ -18,6 +18,8 @@ FRONT = "README"
 ORIGIN = "origin"
 MAX_BYTES = 64 << 20
 TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.S)
+Table = tuple[Sequence[str], Sequence[Sequence[object]]]
+"""A header and rows; None is a dash. Commands show the same tables as the pages."""
 Records = Mapping[str, Any]
 """The recorded documents of a page by the names of their files."""
 
