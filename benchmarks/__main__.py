@@ -5,9 +5,9 @@ from __future__ import annotations
 import typer
 
 from benchmarks.cli.batching import batching, burst
-from benchmarks.cli.fleet import faults, overload, ray_fleet, routing, slowdown
+from benchmarks.cli.fleet import overload, ray, routing, slowdown
 from benchmarks.cli.grid import grid
-from benchmarks.cli.overhead import cost, gateway_bench, overhead
+from benchmarks.cli.overhead import cost, gateway, overhead
 from benchmarks.cli.peers import evaluation, peers
 from benchmarks.cli.scaling import autoscale, kubernetes
 from benchmarks.cli.streams import applications, kafka, recovery
@@ -24,29 +24,10 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     for measure in (
-        overhead,
-        cost,
-        batching,
-        burst,
-        grid,
-        autoscale,
-        recovery,
-        kafka,
-        routing,
-        overload,
-        applications,
-        faults,
-        kubernetes,
-        slowdown,
-        client,
-        peers,
-        evaluation,
-    ):
+        overhead, cost, batching, burst, grid, autoscale, recovery, kafka, routing, overload, applications,
+        kubernetes, ray, slowdown, peers, evaluation, gateway, client, http_calls, known_times,
+    ):  # fmt: skip
         app.command(cls=Command)(measure)
-    app.command(name="gateway", cls=Command)(gateway_bench)
-    app.command(name="http-calls", cls=Command)(http_calls)
-    app.command(name="ray", cls=Command)(ray_fleet)
-    app.command(name="known-times", cls=Command)(known_times)
     return app
 
 

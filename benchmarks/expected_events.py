@@ -137,7 +137,6 @@ class TopicsJob:
         return _foretold(map(topics.to_result, found), asked, topics.PROMPT, topics.SCHEMA)
 
     def assigned(self, events: Sequence[dict[str, Any]]) -> dict[str, str | None]:
-        """The topic of each event, by its number."""
         batches = [assignments_of(data) for kind, data in self._outputs(events) if kind != FOUND]
         return {each.id: each.topic for batch in batches for each in batch}
 

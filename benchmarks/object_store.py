@@ -31,7 +31,6 @@ BUCKET = "forebay-tests"
 
 
 def refusal(status: int, code: str) -> bytes:
-    """A refusal as an S3 server sends it."""
     body = f"<Error><Code>{code}</Code><Message>-</Message></Error>"
     return (
         f"HTTP/1.1 {status} {code}\r\nContent-Type: application/xml\r\nConnection: close\r\n"

@@ -35,7 +35,6 @@ PANELS = (
 
 
 def routing_picture(report: RoutingReport, title: str) -> Picture:
-    """One panel per figure, one line per policy."""
     figures = [
         line_figure(
             words,

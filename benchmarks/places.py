@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -32,9 +32,7 @@ class Place(Protocol):
         """The part of a pipeline file for input and sinks."""
         ...
 
-    def look(self) -> int:
-        """Read new results; returns the number of committed ones so far."""
-        ...
+    def look(self) -> int: ...
 
     def written_after(self, moment_s: float, *, retried: bool = False) -> bool: ...
 
@@ -50,9 +48,7 @@ class Place(Protocol):
         """SIGKILL the process that holds input and sinks."""
         ...
 
-    def bring_back(self) -> None:
-        """Start it again; blocks until it answers."""
-        ...
+    def bring_back(self) -> None: ...
 
 
 class FilesPlace:
@@ -189,7 +185,6 @@ class Behind:
         self.worst = 0
 
     def answered(self, line: bytes) -> None:
-        """Add a committed result."""
         number = number_of(line)
         if number is not None:
             self._answered[number % len(self._answered)].add(number // len(self._answered))
@@ -203,18 +198,11 @@ class Behind:
         self.worst = max(self.worst, missing)
 
 
-def place(kind: PlaceKind, folder: Path, settings: Settings) -> AbstractContextManager[Place]:
-    """The place of a run, during the block."""
-    return _files(folder) if kind == "files" else _topics(folder, settings)
-
-
 @contextmanager
-def _files(folder: Path) -> Iterator[Place]:
-    yield FilesPlace(folder)
-
-
-@contextmanager
-def _topics(folder: Path, settings: Settings) -> Iterator[Place]:
+def place(kind: PlaceKind, folder: Path, settings: Settings) -> Iterator[Place]:
+    if kind == "files":
+        yield FilesPlace(folder)
+        return
     home = kafka_to_start(settings)
     # The pipeline has its own home.
     install_jar(KAFKA, folder / "home" / "connectors", settings.connectors_from or str(settings.connectors))

@@ -44,8 +44,6 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class SessionsPlan:
-    """Load for the scripted replica and for a real engine."""
-
     scripted: Load = Load(200, 384, 30)
     real: Load = Load(8, 1024, 45)
     seed: int = 1
@@ -92,12 +90,7 @@ def _measured(seed: int, load: Load, urls: Sequence[str], say: Say, *, scripted:
 
 
 def _run(
-    folder: Path,
-    events: list[dict[str, Any]],
-    settings: Sessions,
-    urls: Sequence[str],
-    *,
-    capacity: int,
+    folder: Path, events: list[dict[str, Any]], settings: Sessions, urls: Sequence[str], *, capacity: int
 ) -> list[dict[str, Any]]:
     (folder / "events.jsonl").write_bytes(b"".join(orjson.dumps(event) + b"\n" for event in events))
     document = {

@@ -34,7 +34,6 @@ class Tally:
 
     @property
     def exact(self) -> bool:
-        """Whether every event has exactly one result."""
         return not (self.lost or self.duplicated or self.wrong or self.dead_letters)
 
 
@@ -171,13 +170,11 @@ def _job(part: Part) -> str:
 
 
 def number_of(line: bytes) -> int | None:
-    """The number of the event that a result names."""
     fields = _object(line).get("fields")
     number = fields.get(NUMBER) if isinstance(fields, dict) else None
     return number if type(number) is int else None
 
 
 def attempts_of(line: bytes) -> int:
-    """The number of attempts that a result reports."""
     attempts = _object(line).get("attempts")
     return attempts if isinstance(attempts, int) else 0

@@ -147,7 +147,6 @@ class _Wire:
 
 @contextmanager
 def timed_process(answers: Sequence[TimedAnswer]) -> Iterator[str]:
-    """The address of a server in its own process, during the block."""
     command = [sys.executable, "-m", "benchmarks.timed_server"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None

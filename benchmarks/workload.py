@@ -74,7 +74,6 @@ def event_id(index: int) -> str:
 
 
 def prompt_of(index: int) -> str:
-    """A short prompt, different for each event."""
     return f"Say what this post is about. Post {index}: all talk of {SUBJECTS[index % len(SUBJECTS)]} today."
 
 

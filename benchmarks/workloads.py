@@ -59,9 +59,7 @@ class Subject(Protocol):
         """Settings of the source, except its location."""
         ...
 
-    def expected(self, events: Sequence[dict[str, Any]], engine: KillableEngine) -> Expected:
-        """The output for these events."""
-        ...
+    def expected(self, events: Sequence[dict[str, Any]], engine: KillableEngine) -> Expected: ...
 
 
 class OnePerEvent:
@@ -72,7 +70,6 @@ class OnePerEvent:
     events_per_kill = None
 
     def judge(self, events: Sequence[dict[str, Any]], engine: KillableEngine) -> IsAnswer:
-        """Decides whether an answer is right."""
         raise NotImplementedError
 
     def source(self) -> dict[str, Any]:

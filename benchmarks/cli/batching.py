@@ -6,28 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from benchmarks.cli.options import (
-    INTERRUPTED,
     Cores,
     Dtype,
     Plot,
+    Quick,
+    Seed,
     Url,
-    check_plot,
+    check_known,
+    check_outputs,
     command_line,
+    report,
     show_table,
 )
-from forebay.cli.output import (
-    JsonFile,
-    check_json,
-    check_writable,
-    errors_console,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
+from forebay.cli.options import option
+from forebay.cli.output import JsonFile, check_writable, errors_console, results_console, say
 from forebay.errors import ForebayError, SettingError
 from forebay.settings import load_settings
 
@@ -37,59 +30,52 @@ if TYPE_CHECKING:
 
 GPU = Path("/dev/nvidiactl")
 
-Python = Annotated[
-    Path | None, typer.Option(help="A Python with torch and transformers; default: the local engine's.")
-]
-Model = Annotated[
-    str, typer.Option(help="`default`, a directory, or a hub's OWNER/NAME; with --url, the served model.")
-]
+Python = Annotated[Path | None, option("A Python with torch and transformers; default: the local engine's.")]
+Model = Annotated[str, option("`default`, a directory, or a hub's OWNER/NAME; with --url, the served model.")]
 
 
 def batching(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="Few requests: minutes, less accurate.")] = False,
+    quick: Quick = False,
     scale: Annotated[
         float | None,
-        typer.Option(
-            help="Share of the study's 1,000 requests; default: 1 with a GPU, else 0.064. Below 1, the "
+        option(
+            "Share of the study's 1,000 requests; default: 1 with a GPU, else 0.064. Below 1, the "
             "study's rates are scaled to the engine's throughput."
         ),
     ] = None,
     limit: Annotated[
-        list[int] | None, typer.Option(help="A length limit to measure; may be repeated; default: all four.")
+        list[int] | None, option("A length limit to measure; may be repeated; default: all four.")
     ] = None,
     system: Annotated[
-        list[str] | None, typer.Option(help="`static` or `continuous`; may be repeated; default: both.")
+        list[str] | None, option("`static` or `continuous`; may be repeated; default: both.")
     ] = None,
     batch_size: Annotated[
-        list[int] | None,
-        typer.Option(help="A batch size for static batching; may be repeated; default: powers of 2."),
+        list[int] | None, option("A batch size for static batching; may be repeated; default: powers of 2.")
     ] = None,
     attention: Annotated[
-        list[str] | None,
-        typer.Option(help="An attention of transformers; may be repeated; default: sdpa and eager."),
+        list[str] | None, option("An attention of transformers; may be repeated; default: sdpa and eager.")
     ] = None,
     longest_of_all: Annotated[
-        bool,
-        typer.Option("--longest-of-all", help="Also measure the study's stricter form of static batching."),
+        bool, option("Also measure the study's stricter form of static batching.", "--longest-of-all")
     ] = False,
     random_lengths: Annotated[
         bool,
-        typer.Option(
+        option(
+            "Draw the answers' lengths at random also for few requests, instead of quantiles.",
             "--random-lengths",
-            help="Draw the answers' lengths at random also for few requests, instead of quantiles.",
         ),
     ] = False,
-    latency: Annotated[bool, typer.Option(help="Also measure latency at two rates.")] = True,
+    latency: Annotated[bool, option("Also measure latency at two rates.")] = True,
     url: Url = None,
     model: Model = "default",
     python: Python = None,
     dtype: Dtype = None,
     cores: Cores = None,
-    seed: Annotated[int, typer.Option(help="Seed of lengths and times.")] = 0,
+    seed: Seed = 0,
     plot: Plot = None,
     requests: Annotated[
-        Path | None, typer.Option(help="Write every run to this JSON, and its requests next to it.")
+        Path | None, option("Write every run to this JSON, and its requests next to it.")
     ] = None,
     json: JsonFile = None,
 ) -> None:
@@ -102,15 +88,11 @@ def batching(
     from forebay.engine.launch import ConsoleProgress, parse_cores
     from forebay.pages.picture import write_picture
 
-    check_json(json)
-    check_plot(plot)
+    check_outputs(json, plot)
     if requests is not None:
         check_writable("--requests", requests)
     wanted = set(system or (STATIC, CONTINUOUS))
-    if unknown := wanted - {STATIC, CONTINUOUS}:
-        raise SettingError(
-            f"--system: expected {STATIC} or {CONTINUOUS}, found {', '.join(sorted(unknown))[:80]}"
-        )
+    check_known("--system", wanted, (STATIC, CONTINUOUS))
     sizes = _sizes(quick=quick, scale=scale)
     options = replace(
         sizes,
@@ -162,7 +144,6 @@ def batching(
     found = Batching(options, tuple(cells), tuple(costs), measurement.complete)
     origin = systems.provenance(command_line(), seed=seed)
     document = batching_document(found, held_equal=systems.held_equal(), provenance=origin)
-    write_json(json, document)
     if requests is not None:
         runs = (
             replace(
@@ -175,30 +156,29 @@ def batching(
     if plot is not None:
         title = f"{systems.held_equal()['model']}, {systems.number_type()}"
         write_picture(plot, batching_picture(document, title))
-    if shows_text(json):
+
+    def show() -> None:
         for table in (throughput_table, latency_table):
             show_table(*table(document))
-    if failure is not None:
+
+    if failure is None:
+        report(json, document, show, passed=document["valid"], complete=found.complete)
+    else:
+        report(json, document, show)
         raise failure
-    if not found.complete:
-        raise typer.Exit(INTERRUPTED)
-    if not document["valid"]:
-        raise typer.Exit(1)
 
 
 def burst(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="100 requests.")] = False,
+    quick: Quick = False,
     requests: Annotated[
-        int | None, typer.Option(help="Requests in the batch; default: 5000 with a GPU, else 500.")
+        int | None, option("Requests in the batch; default: 5000 with a GPU, else 500.")
     ] = None,
     url: Url = None,
-    model: Annotated[
-        str, typer.Option(help="`default`, a directory, or a hub's OWNER/NAME, for a vLLM started here.")
-    ] = "default",
+    model: Model = "default",
     dtype: Dtype = None,
     cores: Cores = None,
-    seed: Annotated[int, typer.Option(help="Seed of the prompts.")] = 0,
+    seed: Seed = 0,
     json: JsonFile = None,
 ) -> None:
     """Send many short requests as one batch, and one alone."""
@@ -208,7 +188,7 @@ def burst(
     from forebay.bench.resources import processor_use
     from forebay.engine.launch import ConsoleProgress, parse_cores
 
-    check_json(json)
+    check_outputs(json)
     if quick and requests is not None:
         raise SettingError("--quick and --requests: use only one of them")
     if requests is None:
@@ -229,15 +209,13 @@ def burst(
     document = burst_document(
         found, provenance=systems.provenance(command_line(), seed=seed), others_cores=others
     )
-    write_json(json, document)
-    if shows_text(json):
+
+    def show() -> None:
         show_table(*burst_table(document))
         for reason in document["reasons"]:
             say(results_console(), f"INVALID: {reason}")
-    if not found.complete:
-        raise typer.Exit(INTERRUPTED)
-    if document["reasons"]:
-        raise typer.Exit(1)
+
+    report(json, document, show, passed=not document["reasons"], complete=found.complete)
 
 
 def _sizes(*, quick: bool, scale: float | None) -> BatchingOptions:

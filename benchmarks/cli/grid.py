@@ -5,27 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from benchmarks.cli.options import (
-    INTERRUPTED,
     Cores,
     Dtype,
     Plot,
-    check_plot,
-    command_line,
+    Quick,
+    Seed,
+    check_outputs,
     note,
+    provenance,
+    report,
     show_table,
 )
-from forebay.cli.output import (
-    JsonFile,
-    check_json,
-    errors_console,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
+from forebay.cli.options import option
+from forebay.cli.output import JsonFile, errors_console, results_console, say
 from forebay.errors import SettingError
 from forebay.settings import load_settings
 
@@ -44,69 +37,57 @@ QUICK_MODELS = ("default", "random:opt-125m")
 
 def grid(
     *,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Two models and few, short requests: minutes, less accurate.")
-    ] = False,
+    quick: Quick = False,
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            help="`default`, a directory, a hub's OWNER/NAME, or `random:NAME`; may be repeated; "
-            "default: all known architectures."
+        option(
+            "`default`, a directory, a hub's OWNER/NAME, or `random:NAME`; may be repeated; default: all."
         ),
     ] = None,
     replicas: Annotated[
         list[str] | None,
-        typer.Option(
-            help="REPLICAS sharing all cores, or REPLICASxCORES; may be repeated; default: 1 and 2."
-        ),
+        option("REPLICAS sharing all cores, or REPLICASxCORES; may be repeated; default: 1 and 2."),
     ] = None,
     subtasks: Annotated[
-        list[int] | None, typer.Option(help="Subtasks of the pipeline; may be repeated; default: 1.")
+        list[int] | None, option("Subtasks of the pipeline; may be repeated; default: 1.")
     ] = None,
     arrival: Annotated[
         list[str] | None,
-        typer.Option(
-            help="`constant`, `poisson`, `bursts` or `trace`; may be repeated; default: all but the trace."
-        ),
+        option("`constant`, `poisson`, `bursts` or `trace`; may be repeated; default: all but the trace."),
     ] = None,
     tail: Annotated[
-        list[str] | None,
-        typer.Option(help="`exact`, `exponential` or `heavy`; may be repeated; default: all."),
+        list[str] | None, option("`exact`, `exponential` or `heavy`; may be repeated; default: all.")
     ] = None,
     trace: Annotated[
-        Path | None, typer.Option(help="A trace (Mooncake's JSON lines or Azure's CSV) for arrivals.")
+        Path | None, option("A trace (Mooncake's JSON lines or Azure's CSV) for arrivals.")
     ] = None,
-    requests: Annotated[
-        int | None, typer.Option(help="Requests per cell; default: 100, with --quick 20.")
-    ] = None,
+    requests: Annotated[int | None, option("Requests per cell; default: 100, with --quick 20.")] = None,
     prompt_tokens: Annotated[
-        int | None, typer.Option(help="Length of each prompt; default: 128, with --quick 64.")
+        int | None, option("Length of each prompt; default: 128, with --quick 64.")
     ] = None,
     mean_tokens: Annotated[
-        float | None,
-        typer.Option(help="Mean length of answers for every tail; default: 32, with --quick 16."),
+        float | None, option("Mean length of answers for every tail; default: 32, with --quick 16.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(help="Maximum length of an answer; default: 256, with --quick 128.")
+        int | None, option("Maximum length of an answer; default: 256, with --quick 128.")
     ] = None,
     load: Annotated[
-        float,
-        typer.Option(help="Arrival rate as a share of the engine's throughput with all requests at once."),
+        float, option("Arrival rate as a share of the engine's throughput with all requests at once.")
     ] = 0.6,
     rate: Annotated[
-        float | None, typer.Option(help="Arrivals per second, the same for all engines, instead of --load.")
+        float | None, option("Arrivals per second, the same for all engines, instead of --load.")
     ] = None,
-    repeats: Annotated[int, typer.Option(help="Measurements of each cell.")] = 1,
-    serving: Annotated[bool, typer.Option(help="Measure the engine alone.")] = True,
-    stream: Annotated[bool, typer.Option(help="Measure a pipeline in front of the engine.")] = True,
+    repeats: Annotated[int, option("Measurements of each cell.")] = 1,
+    serving: Annotated[bool, option("Measure the engine alone.")] = True,
+    stream: Annotated[bool, option("Measure a pipeline in front of the engine.")] = True,
     url: Annotated[
         list[str] | None,
-        typer.Option(help="A server that runs already, instead of one started here; one for each replica."),
+        option("A server that runs already, instead of one started here; one for each replica."),
     ] = None,
     cores: Cores = None,
     dtype: Dtype = None,
-    kv_cache_gib: Annotated[float, typer.Option(help="KV cache of each replica, in GiB.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of lengths and times.")] = 0,
+    kv_cache_gib: Annotated[float, option("KV cache of each replica, in GiB.")] = 1.0,
+    seed: Seed = 0,
     plot: Plot = None,
     json: JsonFile = None,
 ) -> None:
@@ -125,13 +106,11 @@ def grid(
     )
     from benchmarks.grid.document import grid_document, grid_picture
     from benchmarks.grid.measurement import Measurement
-    from forebay.bench.provenance import provenance
     from forebay.engine.launch.architectures import ARCHITECTURES, PREFIX
     from forebay.pages.picture import write_picture
     from forebay.planning.simulate.traces import read_trace
 
-    check_json(json)
-    check_plot(plot)
+    check_outputs(json, plot)
     asked_sizes = {
         "requests": requests,
         "prompt_tokens": prompt_tokens,
@@ -172,19 +151,15 @@ def grid(
             note(found_line(each))
     except KeyboardInterrupt:
         measurement.complete = False
-    origin = provenance(command=command_line(), seed=seed, data=trace)
+    origin = provenance(seed=seed, data=trace)
     if not url:
         origin["engine_versions"] = engine_versions(load_settings())
     document = grid_document(options, found, complete=measurement.complete, provenance=origin)
-    write_json(json, document)
     if plot is not None:
         write_picture(plot, grid_picture(document))
-    if shows_text(json):
-        show_grid(document)
-    if not measurement.complete:
-        raise typer.Exit(INTERRUPTED)
-    if not document["valid"]:
-        raise typer.Exit(1)
+    report(
+        json, document, lambda: show_grid(document), passed=document["valid"], complete=measurement.complete
+    )
 
 
 def _grid_engines(

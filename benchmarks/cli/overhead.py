@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
-import typer
 from rich.text import Text
 
-from benchmarks.cli.options import Plot, check_plot, digits, note, report, show_table
-from forebay.cli.output import JsonFile, check_json, errors_console, results_console, say
-from forebay.errors import SettingError
+from benchmarks.cli.options import Plot, Quick, check_known, check_outputs, digits, note, report, show_table
+from forebay.cli.options import option
+from forebay.cli.output import JsonFile, errors_console, results_console, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 
 def overhead(
     *,
-    engine: Annotated[str, typer.Option(help="`fake`, or the URL of a real engine.")] = "fake",
-    quick: Annotated[bool, typer.Option("--quick", help="Shorter parts, and no memory run.")] = False,
+    engine: Annotated[str, option("`fake`, or the URL of a real engine.")] = "fake",
+    quick: Quick = False,
     json: JsonFile = None,
     plot: Plot = None,
 ) -> None:
@@ -31,8 +30,7 @@ def overhead(
     from benchmarks.picture import added_picture
     from forebay.pages.picture import write_picture
 
-    check_json(json)
-    check_plot(plot)
+    check_outputs(json, plot)
     console = errors_console()
     with console.status("starting") as status:
 
@@ -110,16 +108,12 @@ OUTSIDE = {"engine": "scripted engine", "source": "scripted feed"}
 MEMORY = {"jvm": "JVM", "client": "Python that started it", "command": "forebay run"}
 
 
-def cost(
-    *,
-    quick: Annotated[bool, typer.Option("--quick", help="A third of the time, less accurate.")] = False,
-    json: JsonFile = None,
-) -> None:
+def cost(*, quick: Quick = False, json: JsonFile = None) -> None:
     """Measure the processor time and memory of each part of a run, from idle to its highest rate; takes
     minutes."""
     from benchmarks.cost import QUICK, CostOptions, cost_document, measure_cost
 
-    check_json(json)
+    check_outputs(json)
     found = measure_cost(QUICK if quick else CostOptions(), note)
     report(json, cost_document(found), lambda: show_cost(found, results_console()))
 
@@ -153,27 +147,24 @@ def show_cost(found: Cost, console: Console) -> None:
     say(console, f"first request after {found.first_request_s:.1f} s; {found.cores} cores, {found.processor}")
 
 
-def gateway_bench(
+def gateway(
     *,
-    rate: Annotated[float, typer.Option(min=1, help="Requests a second.")] = 100.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds each way.")] = 5,
-    seconds: Annotated[float, typer.Option(min=1, help="Length of a round.")] = 6.0,
+    rate: Annotated[float, option("Requests a second.", min=1)] = 100.0,
+    rounds: Annotated[int, option("Rounds each way.", min=1)] = 5,
+    seconds: Annotated[float, option("Length of a round.", min=1)] = 6.0,
     hostile: Annotated[
-        bool, typer.Option("--hostile", help="Instead: compare with and without a hostile client.")
+        bool, option("Instead: compare with and without a hostile client.", "--hostile")
     ] = False,
     attack: Annotated[
-        list[str] | None,
-        typer.Option(help="With --hostile: one way to be hostile; may be repeated. Default: all."),
+        list[str] | None, option("With --hostile: one way to be hostile; may be repeated. Default: all.")
     ] = None,
     users: Annotated[
-        int | None,
-        typer.Option(min=1, help="Instead: this many users at once, on a gateway that has just started."),
+        int | None, option("Instead: this many users at once, on a gateway that has just started.", min=1)
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="With --users: URL of a real engine.")] = None,
-    model: Annotated[str, typer.Option(help="With --engine: its model.")] = "fake",
+    engine: Annotated[str | None, option("With --users: URL of a real engine.")] = None,
+    model: Annotated[str, option("With --engine: its model.")] = "fake",
     kv_tokens: Annotated[
-        int,
-        typer.Option(min=0, help="With --users: KV cache that the scripted engine reports, as vLLM does."),
+        int, option("With --users: KV cache that the scripted engine reports, as vLLM does.", min=0)
     ] = 0,
     json: JsonFile = None,
 ) -> None:
@@ -181,9 +172,8 @@ def gateway_bench(
     from benchmarks.gateway import GatewayOptions, UsersOptions, measure_gateway, measure_users
     from benchmarks.hostile import WAYS, measure_hostile
 
-    check_json(json)
-    if unknown := set(attack or ()) - set(WAYS):
-        raise SettingError(f"--attack: expected one of {', '.join(WAYS)}, found {sorted(unknown)[0]!r}")
+    check_outputs(json)
+    check_known("--attack", attack, WAYS)
     options = GatewayOptions(rate_per_s=rate, rounds=rounds, seconds=seconds)
     if users is not None:
         found = measure_users(
@@ -197,19 +187,16 @@ def gateway_bench(
     report(json, found, lambda: show(found), passed=found["passed"])
 
 
+def _quantiles(found: dict[str, Any], way: str, figures: Sequence[str], per: float = 1.0) -> Iterator[str]:
+    return (f"{found[f'{way}_{name}_{q}'] / per:.2f}" for name in figures for q in ("p50", "p99"))
+
+
 def _show_users(found: dict[str, Any]) -> None:
+    times = ("first_ms", "whole_ms")
     show_table(
         ("way", "answers", "refused", "first token p50 s", "p99 s", "answer p50 s", "p99 s"),
         (
-            (
-                way,
-                *(found[f"{way}_{name}"] for name in ("answers", "refused")),
-                *(
-                    f"{found[f'{way}_{name}_{q}'] / 1000:.2f}"
-                    for name in ("first_ms", "whole_ms")
-                    for q in ("p50", "p99")
-                ),
-            )
+            (way, found[f"{way}_answers"], found[f"{way}_refused"], *_quantiles(found, way, times, per=1000))
             for way in ("direct", "gateway")
         ),
     )
@@ -217,19 +204,20 @@ def _show_users(found: dict[str, Any]) -> None:
 
 
 def _show_hostile(found: dict[str, Any]) -> None:
+    places = {"alone_ms_{}": 1, "attacked_ms_{}": 1, "{}_ratio": 2}
     show_table(
         ("hostile client", "p50 ms", "attacked", "ratio", "p99 ms", "attacked", "ratio", "lost"),
         (
             (
                 way,
                 *(
-                    f"{figures[name]:.{places}f}"
+                    f"{of[name.format(q)]:.{digits}f}"
                     for q in ("p50", "p99")
-                    for name, places in ((f"alone_ms_{q}", 1), (f"attacked_ms_{q}", 1), (f"{q}_ratio", 2))
+                    for name, digits in places.items()
                 ),
-                f"{figures['lost']} of {figures['requests']}",
+                f"{of['lost']} of {of['requests']}",
             )
-            for way, figures in found["ways"].items()
+            for way, of in found["ways"].items()
         ),
     )
 
@@ -237,15 +225,5 @@ def _show_hostile(found: dict[str, Any]) -> None:
 def _show_gateway(found: dict[str, Any]) -> None:
     show_table(
         ("way", "TTFT p50 ms", "p99 ms", "latency p50 ms", "p99 ms"),
-        (
-            (
-                way,
-                *(
-                    f"{found[f'{way}_{name}_{q}']:.2f}"
-                    for name in ("ttft_ms", "latency_ms")
-                    for q in ("p50", "p99")
-                ),
-            )
-            for way in ("direct", "gateway", "added")
-        ),
+        ((way, *_quantiles(found, way, ("ttft_ms", "latency_ms"))) for way in ("direct", "gateway", "added")),
     )

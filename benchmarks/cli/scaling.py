@@ -6,10 +6,21 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from benchmarks.cli.options import Plot, check_plot, command_line, note, report, show_table
-from forebay.cli.output import JsonFile, check_json, errors_console
+from benchmarks.cli.options import (
+    CalibratedEngine,
+    Plot,
+    Quick,
+    Seed,
+    Trace,
+    check_known,
+    check_outputs,
+    note,
+    provenance,
+    report,
+    show_table,
+)
+from forebay.cli.options import option
+from forebay.cli.output import JsonFile, errors_console
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
@@ -23,25 +34,25 @@ QUICK_RESTARTS = 5
 
 def kubernetes(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="Scripted replicas, and few restarts.")] = False,
+    quick: Quick = False,
     restarts: Annotated[
-        int | None, typer.Option(min=0, max=10_000, help="Restarts of the API server; 100, or few if quick.")
+        int | None, option("Restarts of the API server; 100, or few if quick.", min=0, max=10_000)
     ] = None,
     rate: Annotated[
         float | None,
-        typer.Option(
+        option(
+            "Events per second without the burst: less than one replica can do; 0.5, or 3 if quick.",
             min=0.01,
             max=100,
-            help="Events per second without the burst: less than one replica can do; 0.5, or 3 if quick.",
         ),
     ] = None,
     slo: Annotated[
         float | None,
-        typer.Option(
+        option(
+            "Seconds that an event may wait: more than a boot, or a replica is kept for the next burst; 60,"
+            " or 8 if quick.",
             min=1,
             max=3600,
-            help="Seconds that an event may wait: more than a boot, or a replica is kept for the next burst; "
-            "60, or 8 if quick.",
         ),
     ] = None,
     json: JsonFile = None,
@@ -54,13 +65,11 @@ def kubernetes(
     a number was wrong or something took too long.
     """
     from benchmarks.kubernetes.measure import measure_kubernetes
-    from forebay.bench.provenance import provenance
     from forebay.engine.launch.environment import DEFAULT_MODEL
     from forebay.pages.picture import write_picture
     from forebay.pipeline.scaling_record import course_picture
 
-    check_json(json)
-    check_plot(plot)
+    check_outputs(json, plot)
     times = restarts if restarts is not None else QUICK_RESTARTS if quick else 100
     console = errors_console()
     with (
@@ -70,7 +79,7 @@ def kubernetes(
         found = measure_kubernetes(
             Path(folder), real=not quick, restarts=times, rate_per_s=rate, slo_s=slo, say=status.update
         )
-    origin = provenance(command=command_line(), model="scripted" if quick else DEFAULT_MODEL, seed=1)
+    origin = provenance(model="scripted" if quick else DEFAULT_MODEL, seed=1)
     if plot is not None:
         what = "scripted replicas" if quick else "vLLM"
         title = f"{found['burst']['events']} events, {what} in pods"
@@ -96,22 +105,21 @@ LOADS = (TRACE, DAYS, *BURSTS)
 
 def autoscale(
     *,
-    trace: Annotated[Path, typer.Option(help="Requests in Mooncake's or Azure's format.")],
+    trace: Trace,
     load: Annotated[
-        list[str] | None,
-        typer.Option(help=f"One of {', '.join(LOADS)}; may be repeated; default: all."),
+        list[str] | None, option(f"One of {', '.join(LOADS)}; may be repeated; default: all.")
     ] = None,
-    engine: Annotated[str, typer.Option(help="Calibrated engine: llama-8b or qwen-32b.")] = "llama-8b",
+    engine: CalibratedEngine = "llama-8b",
     boot: Annotated[
-        list[float] | None, typer.Option(help="Boot time in seconds; may be repeated; default: 60 and 180.")
+        list[float] | None, option("Boot time in seconds; may be repeated; default: 60 and 180.")
     ] = None,
     slo: Annotated[
         list[float] | None,
-        typer.Option(help="Maximum wait of a request in seconds; may be repeated; default: 10 and 60."),
+        option("Maximum wait of a request in seconds; may be repeated; default: 10 and 60."),
     ] = None,
-    stretch: Annotated[float, typer.Option(help="Stretch the trace by this factor.")] = 4.0,
-    replicas: Annotated[float, typer.Option(help="Replicas that trace and days keep busy on average.")] = 6.0,
-    seed: Annotated[int, typer.Option(help="Seed of the arrivals.")] = 0,
+    stretch: Annotated[float, option("Stretch the trace by this factor.")] = 4.0,
+    replicas: Annotated[float, option("Replicas that trace and days keep busy on average.")] = 6.0,
+    seed: Seed = 0,
     plot: Plot = None,
     json: JsonFile = None,
 ) -> None:
@@ -124,13 +132,11 @@ def autoscale(
     from benchmarks.autoscale.loads import bursts, days, stretched
     from benchmarks.autoscale.measure import GOAL, compare_policies, frontiers_picture
     from benchmarks.evaluation.autoscale import policies_table
-    from forebay.bench.provenance import provenance
     from forebay.pages.picture import write_picture
     from forebay.planning.simulate.engine import find_model
     from forebay.planning.simulate.traces import TraceRequest, read_trace
 
-    check_json(json)
-    check_plot(plot)
+    check_outputs(json, plot)
     names, boots, slos = load or list(LOADS), boot or [60.0, 180.0], slo or [10.0, 60.0]
     _check_autoscale(names, boots, slos, stretch, replicas)
     requests = [
@@ -148,7 +154,7 @@ def autoscale(
             case = bursts(requests, model, times=times, replicas=quiet, seed=seed)
         found += compare_policies(case, boots, slos, note)
     document: dict[str, Any] = {
-        "provenance": provenance(command=command_line(), seed=seed, model=model.engine.name),
+        "provenance": provenance(seed=seed, model=model.engine.name),
         "engine": engine,
         "seed": seed,
         "goal": GOAL,
@@ -162,10 +168,8 @@ def autoscale(
 def _check_autoscale(
     names: Sequence[str], boots: Sequence[float], slos: Sequence[float], stretch: float, replicas: float
 ) -> None:
-    for name in names:
-        if name not in LOADS:
-            raise SettingError(f"--load: expected one of {', '.join(LOADS)}; found {name!r}")
-    for option, values, least, most in (
+    check_known("--load", names, LOADS)
+    for given, values, least, most in (
         ("--boot", boots, 0, 7200),
         ("--slo", slos, 5, 3600),
         ("--stretch", [stretch], 0.1, 100),
@@ -173,4 +177,4 @@ def _check_autoscale(
     ):
         for value in values:
             if not least <= value <= most:
-                raise SettingError(f"{option}: expected {least:g} to {most:g}, found {value:g}")
+                raise SettingError(f"{given}: expected {least:g} to {most:g}, found {value:g}")

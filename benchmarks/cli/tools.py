@@ -5,20 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.table import Table
 
-from benchmarks.cli.options import note, report, show_table
-from forebay.cli.output import (
-    JsonFile,
-    check_json,
-    errors_console,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
-from forebay.errors import SettingError
+from benchmarks.cli.options import check_known, check_outputs, note, report, show_table
+from forebay.cli.options import option
+from forebay.cli.output import JsonFile, errors_console, results_console, say, shows_text, write_json
 
 if TYPE_CHECKING:
     from benchmarks.known_times import CaseFound
@@ -27,18 +18,18 @@ if TYPE_CHECKING:
 def client(
     *,
     rate: Annotated[
-        list[float] | None, typer.Option(help="Requests per second; may be repeated: 250, 500, 1000.")
+        list[float] | None, option("Requests per second; may be repeated: 250, 500, 1000.")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="Length of each run.")] = 10.0,
-    tokens: Annotated[int, typer.Option(min=2, help="Tokens of each answer, one an event.")] = 20,
-    seed: Annotated[int, typer.Option(help="Seed of the arrivals.")] = 0,
+    seconds: Annotated[float, option("Length of each run.", min=1)] = 10.0,
+    tokens: Annotated[int, option("Tokens of each answer, one an event.", min=2)] = 20,
+    seed: Annotated[int, option("Seed of the arrivals.")] = 0,
     json: JsonFile = None,
 ) -> None:
     """Measure the load client on one core, with a scripted server on another. Exit status 1 if it misses a
     rate."""
     from benchmarks.client import ClientOptions, measure_client
 
-    check_json(json)
+    check_outputs(json)
     given = ClientOptions(seconds=seconds, tokens=tokens, seed=seed)
     options = ClientOptions(tuple(rate or given.rates), seconds, tokens, seed=seed)
     found = measure_client(options, note)
@@ -67,16 +58,16 @@ def _show_client(runs: list[dict[str, Any]]) -> None:
 
 def http_calls(
     *,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each client is measured.")] = 5,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Length of each measurement.")] = 5.0,
-    chunks: Annotated[int, typer.Option(min=1, help="Pieces of each answer.")] = 4,
+    rounds: Annotated[int, option("How often each client is measured.", min=1)] = 5,
+    seconds: Annotated[float, option("Length of each measurement.", min=0.1)] = 5.0,
+    chunks: Annotated[int, option("Pieces of each answer.", min=1)] = 4,
     json: JsonFile = None,
 ) -> None:
     """Measure the processor time of a streamed call with Forebay's HTTP client, with aiohttp, and with
     pyreqwest if it is installed."""
     from benchmarks.client import HttpCallsOptions, measure_http_calls
 
-    check_json(json)
+    check_outputs(json)
     console = errors_console()
     options = HttpCallsOptions(rounds, seconds, chunks=chunks)
     found = measure_http_calls(options, lambda words: say(console, words))
@@ -99,19 +90,15 @@ def http_calls(
 
 def known_times(
     *,
-    case: Annotated[
-        list[str] | None, typer.Option(help="A case to measure; repeatable. Default: all.")
-    ] = None,
-    requests: Annotated[int, typer.Option(min=1, help="Requests of each case.")] = 40,
+    case: Annotated[list[str] | None, option("A case to measure; repeatable. Default: all.")] = None,
+    requests: Annotated[int, option("Requests of each case.", min=1)] = 40,
     json: JsonFile = None,
 ) -> None:
     """Compare what `forebay bench` measures with what a server did. Exit status 1 if a figure is wrong."""
     from benchmarks.known_times import CASES, measure_cases
 
-    check_json(json)
-    unknown = sorted(set(case or ()) - CASES.keys())
-    if unknown:
-        raise SettingError(f"--case: expected some of {', '.join(CASES)}; found {', '.join(unknown)}")
+    check_outputs(json)
+    check_known("--case", case, CASES)
     found = measure_cases(case or list(CASES), requests, note)
     document = {"cases": [_case_document(each) for each in found]}
     report(json, document, lambda: _show_known_times(found), passed=all(each.right for each in found))

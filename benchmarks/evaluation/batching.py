@@ -53,7 +53,6 @@ def merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def throughput_table(document: Mapping[str, Any]) -> Table:
-    """Tokens per second by system and limit; INVALID figures are in brackets."""
     throughput, reasons = document["throughput"], document["reasons"]
 
     def shown(words: str, limit: str, *systems: str) -> str:
@@ -101,7 +100,6 @@ def latency_table(document: Mapping[str, Any]) -> Table:
 
 
 def burst_table(document: Mapping[str, Any]) -> Table:
-    """Duration of each form of sending, next to the published one."""
     count, alone = document["requests"], document["alone"]["p50_s"]
     theirs, theirs_s, alone_s = PUBLISHED_BURST
     rows: list[list[object]] = []

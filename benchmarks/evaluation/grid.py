@@ -13,7 +13,6 @@ Document = Mapping[str, Any]
 
 
 def render(records: Records) -> Rendered:
-    """What each engine can do, every cell, what is INVALID, and both pictures."""
     documents = {name.removesuffix(".json"): found for name, found in records.items()}
     tables = {"origin": origin(records)}
     for name, document in documents.items():
@@ -49,7 +48,6 @@ def throughput(documents: Any) -> str:
 
 
 def name_of(one: Document) -> str:
-    """An engine or a cell in words."""
     name = f"{short_model(one['model'])}, {parallelism_name(one['parallelism'])}"
     return f"{name}, {one['arrival']}, {one['tail']}" if "arrival" in one else f"{name}, all at once"
 

@@ -62,7 +62,6 @@ def evaluation(folder: Path, pages: Sequence[Page]) -> dict[Path, bytes]:
 
 
 def changed(files: Mapping[Path, bytes]) -> list[Path]:
-    """Those of `files` that are not on disk as they should be."""
     return [path for path, data in files.items() if not path.is_file() or path.read_bytes() != data]
 
 
@@ -75,7 +74,6 @@ def write(files: Mapping[Path, bytes]) -> list[Path]:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table in Markdown; what is None is a dash."""
     lines = [header, ["---"] * len(header), *rows]
     return "".join(f"| {' | '.join('–' if one is None else str(one) for one in line)} |\n" for line in lines)
 

@@ -62,7 +62,6 @@ def targets_table(found: dict[str, Any]) -> Table:
 
 
 def rounds_table(found: dict[str, Any]) -> Table:
-    """Differences between the rounds of one way."""
     rows = []
     for way, title in WAYS.items():
         rounds = found["ways"].get(way, {}).get("rounds", [])

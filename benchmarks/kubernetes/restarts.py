@@ -84,8 +84,6 @@ class RestartReport:
 
 
 class CountedCalls(ClusterCalls):
-    """The controller's calls."""
-
     conflicts = 0
     _patches = 0
 
