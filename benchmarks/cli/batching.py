@@ -14,7 +14,7 @@ from benchmarks.cli.options import (
     Seed,
     Url,
     check_known,
-    check_outputs,
+    check_report_files,
     command_line,
     report,
     show_table,
@@ -88,7 +88,7 @@ def batching(
     from forebay.engine.launch import ConsoleProgress, parse_cores
     from forebay.pages.picture import write_picture
 
-    check_outputs(json, plot)
+    check_report_files(json, plot)
     if requests is not None:
         check_writable("--requests", requests)
     wanted = set(system or (STATIC, CONTINUOUS))
@@ -188,7 +188,7 @@ def burst(
     from forebay.bench.resources import processor_use
     from forebay.engine.launch import ConsoleProgress, parse_cores
 
-    check_outputs(json)
+    check_report_files(json)
     if quick and requests is not None:
         raise SettingError("--quick and --requests: use only one of them")
     if requests is None:

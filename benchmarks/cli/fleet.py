@@ -18,7 +18,7 @@ from benchmarks.cli.options import (
     Seed,
     Trace,
     check_known,
-    check_outputs,
+    check_report_files,
     note,
     provenance,
     report,
@@ -68,7 +68,7 @@ def routing(
     from forebay.planning.simulate.engine import find_model
     from forebay.planning.simulate.traces import read_trace
 
-    check_outputs(json, plot)
+    check_report_files(json, plot)
     if engine and len(engine) > 1:
         raise SettingError("--engine: a trace is served by one kind of engine; give one, or no --trace")
     model = find_model(engine[0] if engine else "llama-8b")
@@ -90,7 +90,7 @@ def _routing_of_engines(urls: list[str], policies: list[str], seed: int, json: s
 
     if len(urls) < 2:
         raise SettingError("bench routing: expected --trace FILE, or --engine URL twice or more")
-    check_outputs(json)
+    check_report_files(json)
     options = EnginesOptions(seed=seed)
     if policies:
         options = replace(options, policies=tuple(policies))
@@ -119,7 +119,7 @@ def overload(
     from forebay.planning.simulate.engine import find_model
     from forebay.planning.simulate.traces import read_trace
 
-    check_outputs(json)
+    check_report_files(json)
     found = measure_overload(Scenario(read_trace(trace), find_model(engine), replicas, seed=seed))
     ways = found["ways"]
     rows = [(name, *(_short(way[name]) for way in ways.values())) for name in ways["admission"]]
@@ -155,7 +155,7 @@ def ray(*, quick: Quick = False, json: JsonFile = None) -> None:
     from benchmarks.ray_fleet.cluster import find_ray
     from benchmarks.ray_fleet.measure import RayOptions, measure_ray
 
-    check_outputs(json)
+    check_report_files(json)
     program = find_ray()
     if program is None:
         raise SetupError("Ray is missing: make ray")
@@ -189,7 +189,7 @@ def slowdown(
     answered."""
     from benchmarks.slowdown import REPLICAS, SlowdownOptions, measure_slowdown
 
-    check_outputs(json)
+    check_report_files(json)
     check_known("--replica", replica, REPLICAS)
     runs: list[dict[str, Any]] = []
     for kind in replica or ("streaming", "whole"):

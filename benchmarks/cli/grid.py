@@ -11,7 +11,7 @@ from benchmarks.cli.options import (
     Plot,
     Quick,
     Seed,
-    check_outputs,
+    check_report_files,
     note,
     provenance,
     report,
@@ -110,7 +110,7 @@ def grid(
     from forebay.pages.picture import write_picture
     from forebay.planning.simulate.traces import read_trace
 
-    check_outputs(json, plot)
+    check_report_files(json, plot)
     asked_sizes = {
         "requests": requests,
         "prompt_tokens": prompt_tokens,

@@ -34,7 +34,7 @@ CalibratedEngine = Annotated[str, option("A calibrated engine: llama-8b or qwen-
 Plot = Annotated[Path | None, option("Draw the figures to this SVG file.")]
 
 
-def check_outputs(json: str | None, plot: Path | None = None) -> None:
+def check_report_files(json: str | None, plot: Path | None = None) -> None:
     """Raise `SettingError` if the report or the plot cannot be written."""
     from forebay.pages.picture import check_picture
 

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 from rich.text import Text
 
-from benchmarks.cli.options import Plot, Quick, check_known, check_outputs, digits, note, report, show_table
+from benchmarks.cli.options import (
+    Plot,
+    Quick,
+    check_known,
+    check_report_files,
+    digits,
+    note,
+    report,
+    show_table,
+)
 from forebay.cli.options import option
 from forebay.cli.output import JsonFile, errors_console, results_console, say
 
@@ -30,7 +39,7 @@ def overhead(
     from benchmarks.picture import added_picture
     from forebay.pages.picture import write_picture
 
-    check_outputs(json, plot)
+    check_report_files(json, plot)
     console = errors_console()
     with console.status("starting") as status:
 
@@ -113,7 +122,7 @@ def cost(*, quick: Quick = False, json: JsonFile = None) -> None:
     minutes."""
     from benchmarks.cost import QUICK, CostOptions, cost_document, measure_cost
 
-    check_outputs(json)
+    check_report_files(json)
     found = measure_cost(QUICK if quick else CostOptions(), note)
     report(json, cost_document(found), lambda: show_cost(found, results_console()))
 
@@ -172,7 +181,7 @@ def gateway(
     from benchmarks.gateway import GatewayOptions, UsersOptions, measure_gateway, measure_users
     from benchmarks.hostile import WAYS, measure_hostile
 
-    check_outputs(json)
+    check_report_files(json)
     check_known("--attack", attack, WAYS)
     options = GatewayOptions(rate_per_s=rate, rounds=rounds, seconds=seconds)
     if users is not None:

@@ -9,7 +9,7 @@ import orjson
 import typer
 from rich.text import Text
 
-from benchmarks.cli.options import Plot, Quick, check_known, check_outputs, provenance
+from benchmarks.cli.options import Plot, Quick, check_known, check_report_files, provenance
 from forebay.cli.options import option
 from forebay.cli.output import JsonFile, errors_console, results_console, say, shows_text, write_json
 from forebay.errors import SettingError
@@ -41,7 +41,7 @@ def peers(
     from benchmarks.peers.peers import PEERS, peers_named
     from benchmarks.peers.tables import merged
 
-    check_outputs(json, plot)
+    check_report_files(json, plot)
     check_known("--part", part, PARTS)
     chosen = peers_named(peer)
     if recorded:
@@ -112,7 +112,7 @@ def evaluation(
     from benchmarks.evaluation import PAGES
     from benchmarks.evaluation import page as pages
 
-    check_outputs(json)
+    check_report_files(json)
     files = pages.evaluation(folder, PAGES)
     paths = pages.changed(files) if check else pages.write(files)
     write_json(json, {"files": len(files), "changed": [str(path) for path in paths]})

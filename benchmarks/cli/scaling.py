@@ -13,7 +13,7 @@ from benchmarks.cli.options import (
     Seed,
     Trace,
     check_known,
-    check_outputs,
+    check_report_files,
     note,
     provenance,
     report,
@@ -69,7 +69,7 @@ def kubernetes(
     from forebay.pages.picture import write_picture
     from forebay.pipeline.scaling_record import course_picture
 
-    check_outputs(json, plot)
+    check_report_files(json, plot)
     times = restarts if restarts is not None else QUICK_RESTARTS if quick else 100
     console = errors_console()
     with (
@@ -136,7 +136,7 @@ def autoscale(
     from forebay.planning.simulate.engine import find_model
     from forebay.planning.simulate.traces import TraceRequest, read_trace
 
-    check_outputs(json, plot)
+    check_report_files(json, plot)
     names, boots, slos = load or list(LOADS), boot or [60.0, 180.0], slo or [10.0, 60.0]
     _check_autoscale(names, boots, slos, stretch, replicas)
     requests = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import orjson
 
-from benchmarks.cli.options import check_known, check_outputs, digits, note, report, show_table
+from benchmarks.cli.options import check_known, check_report_files, digits, note, report, show_table
 from forebay.cli.options import option
 from forebay.cli.output import JsonFile, errors_console, results_console, say
 from forebay.engine.launch import ConsoleProgress
@@ -36,7 +36,7 @@ def applications(
     """Measure the stateful applications against simple baselines; skipped parts are listed."""
     from benchmarks.applications import APPLICATIONS, ApplicationsOptions, measure_applications
 
-    check_outputs(json)
+    check_report_files(json)
     check_known("--app", app, APPLICATIONS)
     if data is not None and not data.is_dir():
         raise SettingError(f"--data: there is no folder {data}")
@@ -162,7 +162,7 @@ def recovery(
     """Kill a running pipeline repeatedly. Exit status 1 unless every event gives exactly one result."""
     from benchmarks.recovery import RecoveryConfig, measure_recovery
 
-    check_outputs(json)
+    check_report_files(json)
     if only == "broker" and sink != "kafka":
         raise SettingError("--only broker: needs --sink kafka; found --sink files")
     if state is not None and sink != "files":
@@ -212,7 +212,7 @@ def kafka(
     (FOREBAY_KAFKA_HOME)."""
     from benchmarks.kafka import KafkaOptions, measure_kafka
 
-    check_outputs(json)
+    check_report_files(json)
     found = measure_kafka(KafkaOptions(records=records, events=events), load_settings(), note)
     report(json, found, lambda: results_console().print_json(orjson.dumps(found).decode()))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.table import Table
 
-from benchmarks.cli.options import check_known, check_outputs, note, report, show_table
+from benchmarks.cli.options import check_known, check_report_files, note, report, show_table
 from forebay.cli.options import option
 from forebay.cli.output import JsonFile, errors_console, results_console, say, shows_text, write_json
 
@@ -29,7 +29,7 @@ def client(
     rate."""
     from benchmarks.client import ClientOptions, measure_client
 
-    check_outputs(json)
+    check_report_files(json)
     given = ClientOptions(seconds=seconds, tokens=tokens, seed=seed)
     options = ClientOptions(tuple(rate or given.rates), seconds, tokens, seed=seed)
     found = measure_client(options, note)
@@ -67,7 +67,7 @@ def http_calls(
     pyreqwest if it is installed."""
     from benchmarks.client import HttpCallsOptions, measure_http_calls
 
-    check_outputs(json)
+    check_report_files(json)
     console = errors_console()
     options = HttpCallsOptions(rounds, seconds, chunks=chunks)
     found = measure_http_calls(options, lambda words: say(console, words))
@@ -97,7 +97,7 @@ def known_times(
     """Compare what `forebay bench` measures with what a server did. Exit status 1 if a figure is wrong."""
     from benchmarks.known_times import CASES, measure_cases
 
-    check_outputs(json)
+    check_report_files(json)
     check_known("--case", case, CASES)
     found = measure_cases(case or list(CASES), requests, note)
     document = {"cases": [_case_document(each) for each in found]}

@@ -134,7 +134,7 @@ def _filled(path: Path, tables: Mapping[str, str]) -> bytes:
     return TABLE.sub(lambda match: f"{match[1]}{tables[match[2]]}{match[4]}", text).encode()
 
 
-MEND = "; end them"
+ADVICE = "; end them"
 """The advice in a reason begins here; readers of results do not need it."""
 Measured = Mapping[str, Any]
 
@@ -153,4 +153,4 @@ def invalid(document: Measured, measured: Iterable[Measured], name: Callable[[Me
 
 def _reasons_of(found: Any) -> list[str]:
     told = found if isinstance(found, list) else [text for each in found.values() for text in each]
-    return list(dict.fromkeys(reason.partition(MEND)[0] for reason in told))
+    return list(dict.fromkeys(reason.partition(ADVICE)[0] for reason in told))

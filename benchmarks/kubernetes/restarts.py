@@ -363,7 +363,7 @@ class Restarts:
         number = 0
         while True:
             number += 1
-            body: Mapping[str, Any] = {"metadata": {"annotations": {"beside": str(number)}}}
+            body: Mapping[str, Any] = {"metadata": {"annotations": {"other": str(number)}}}
             with suppress(DeployError):
                 await self._api.patch(path, body)
             await asyncio.sleep(LOOK_S)
