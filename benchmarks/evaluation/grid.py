@@ -36,15 +36,16 @@ def throughput(documents: Any) -> str:
     said = []
     for engine in engines:
         rates = [
-            f"{found['output_tokens_per_s']:.0f} output tokens/s with {tail} lengths"
+            f"{found['output_tokens_per_s']:.0f} ({tail})"
             for tail, found in engine["at_once"].items()
             if tail not in engine["reasons"]
         ]
         if rates:
-            said.append(f"{in_words(engine)}, all requests at once: {', '.join(rates)}.")
+            said.append(f"{in_words(engine)}: {', '.join(rates)}")
     doubtful = len(engines) - len(said)
     rest = f" {doubtful} of {len(engines)} engines are INVALID: they cannot be compared yet."
-    return (" ".join(said) or "No engine's throughput is valid.") + (rest if doubtful else "")
+    found = f"Output tokens/s by lengths, all requests at once: {'; '.join(said)}."
+    return (found if said else "No engine's throughput is valid.") + (rest if doubtful else "")
 
 
 def name_of(one: Document) -> str:
@@ -53,11 +54,10 @@ def name_of(one: Document) -> str:
 
 
 def in_words(one: Document) -> str:
-    """The same for the front page, which has no table to explain the numbers."""
+    """An engine, for the front page, which has no table to explain the numbers."""
     of = one["parallelism"]
     cores = "" if of["cores_each"] is None else f" on {of['cores_each']} core{'s' * (of['cores_each'] > 1)}"
-    name = f"{short_model(one['model'])}, {of['replicas']} replica{'s' * (of['replicas'] > 1)}{cores}"
-    return f"{name}, {one['arrival']}, {one['tail']} lengths" if "arrival" in one else name
+    return f"{short_model(one['model'])}, {of['replicas']} replica{'s' * (of['replicas'] > 1)}{cores}"
 
 
 PAGE = Page("grid", "What do models, replicas, arrivals and lengths of answers do?", RECORDS, render)

@@ -89,7 +89,7 @@ def test_the_front_page_has_no_invalid_throughput() -> None:
     }
     other = {**engine, "reasons": {"exact": ["busy"], "heavy": ["busy"]}}
     assert grid.throughput([{"engines": [engine, other]}]) == (
-        "SmolLM2-135M, 1 replica on 2 cores, all requests at once: 120 output tokens/s with exact lengths. "
+        "Output tokens/s by lengths, all requests at once: SmolLM2-135M, 1 replica on 2 cores: 120 (exact). "
         "1 of 2 engines are INVALID: they cannot be compared yet."
     )
     assert grid.throughput([{"engines": [other]}]).startswith("No engine's throughput is valid.")
