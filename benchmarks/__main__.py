@@ -5,13 +5,13 @@ from __future__ import annotations
 import typer
 
 from benchmarks.cli.batching import batching, burst
-from benchmarks.cli.fleet import disaggregation, faults, overload, ray_fleet, routing, slowdown
-from benchmarks.cli.grid import grid, interplay
-from benchmarks.cli.overhead import cost, engine_settings, gateway_bench, overhead, pipeline_start
+from benchmarks.cli.fleet import overload, ray, routing, slowdown
+from benchmarks.cli.grid import grid
+from benchmarks.cli.overhead import cost, gateway, overhead
 from benchmarks.cli.peers import evaluation, peers
-from benchmarks.cli.scaling import autoscale, kubernetes, scaling
+from benchmarks.cli.scaling import autoscale, kubernetes
 from benchmarks.cli.streams import applications, kafka, recovery
-from benchmarks.cli.tools import client, http_calls, known_times, tools_agreement
+from benchmarks.cli.tools import client, http_calls, known_times
 from forebay.cli import serve
 from forebay.cli.output import Command
 
@@ -24,35 +24,10 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     for measure in (
-        overhead,
-        cost,
-        batching,
-        burst,
-        grid,
-        interplay,
-        autoscale,
-        recovery,
-        kafka,
-        routing,
-        overload,
-        applications,
-        faults,
-        scaling,
-        kubernetes,
-        slowdown,
-        client,
-        peers,
-        disaggregation,
-    ):
+        overhead, cost, batching, burst, grid, autoscale, recovery, kafka, routing, overload, applications,
+        kubernetes, ray, slowdown, peers, evaluation, gateway, client, http_calls, known_times,
+    ):  # fmt: skip
         app.command(cls=Command)(measure)
-    app.command(cls=Command)(evaluation)
-    app.command(name="engine-settings", cls=Command)(engine_settings)
-    app.command(name="gateway", cls=Command)(gateway_bench)
-    app.command(name="http-calls", cls=Command)(http_calls)
-    app.command(name="pipeline-start", cls=Command)(pipeline_start)
-    app.command(name="ray", cls=Command)(ray_fleet)
-    app.command(name="known-times", cls=Command)(known_times)
-    app.command(name="tools-agreement", cls=Command)(tools_agreement)
     return app
 
 

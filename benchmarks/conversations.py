@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import orjson
 
-from benchmarks.tally import NUMBER, Tally
+from benchmarks.tally import NUMBER, Expected
 from forebay.apps.sessions import Sessions
 from forebay.apps.summaries.settings import SummarySpec
 from forebay.records import Message, Request, Usage
@@ -101,36 +100,20 @@ def _answer_all(machine: Machine) -> None:
         machine.answer(key, orjson.loads(answer), Usage(tokens(text), tokens(answer)))
 
 
-def summary_tally(
-    expected: dict[Window, Any], results: Iterable[bytes], letters: Iterable[bytes], *, whole: bool
-) -> Tally:
-    """Compare result lines with the expected summaries: exactly if `whole`, else only their numbers of
-    events, since a real model's words are unknown."""
-    seen: Counter[Window] = Counter()
-    lines = wrong = restored = 0
-    for line in results:
-        lines += 1
-        value = orjson.loads(line)
-        answer = value["answer"]
+def by_window(expected: dict[Window, Any], *, whole: bool) -> Expected:
+    """Each expected summary once: exactly if `whole`, else with its numbers of events, since a real model's
+    words are unknown."""
+
+    def of_result(line: dict[str, Any]) -> Window | None:
+        answer = line["answer"]
         window = _window(answer)
         wanted = expected.get(window)
-        right = wanted is not None and (
-            answer == wanted if whole else answer["events"] == wanted["events"] == answer["summarised"]
-        )
-        if not right:
-            wrong += 1
-            continue
-        seen[window] += 1
-        restored += value.get("restored") is True
-    return Tally(
-        events=len(expected),
-        results=lines,
-        dead_letters=sum(1 for _ in letters),
-        lost=len(expected) - len(seen),
-        duplicated=seen.total() - len(seen),
-        wrong=wrong,
-        restored=restored,
-    )
+        if wanted is None:
+            return None
+        counts = answer["events"] == wanted["events"] == answer["summarised"]
+        return window if (answer == wanted if whole else counts) else None
+
+    return Expected(len(expected), of_result)
 
 
 def _window(answer: Any) -> Window:

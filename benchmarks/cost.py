@@ -210,8 +210,6 @@ def _processor() -> str:
 
 
 class Feed:
-    """The source's process."""
-
     def __init__(self, process: subprocess.Popen[bytes], url: str) -> None:
         self._process = process
         self.url = url

@@ -38,7 +38,6 @@ class Drops:
         return self.dice.randrange(1, 2 * self.every)
 
     def refused(self) -> bool:
-        """Whether the next connection gets a 503."""
         return self.dice.random() < self.refuse
 
 
@@ -196,7 +195,6 @@ class Pace:
         self.changed.set()
 
     def take(self) -> int:
-        """Take the events that are due; returns how many."""
         if math.isinf(self._rate_per_s):
             return AT_ONCE
         if self._rate_per_s == 0:

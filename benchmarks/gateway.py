@@ -115,7 +115,6 @@ class GatewayOptions:
 
 
 def measure_gateway(options: GatewayOptions, note: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """TTFT each way and the gateway's share; blocks."""
     script = ReplicaScript(delay=Fixed(options.first_token_s), token_s=options.token_s, chunks=options.chunks)
     seen: dict[str, list[Answer]] = {way: [] for way in WAYS}
     with ExitStack() as stack:
@@ -144,13 +143,7 @@ def report(options: GatewayOptions, seen: dict[str, list[Answer]]) -> dict[str, 
             raise LaunchError(
                 f"{way}: {len(wrong)} of {len(answers)} answers had a status like {wrong[0].status}"
             )
-        for name, values in (
-            ("ttft_ms", [answer.first_ms for answer in answers]),
-            ("latency_ms", [answer.whole_ms for answer in answers]),
-        ):
-            ordered = sorted(values)
-            document[f"{way}_{name}_p50"] = quantile(ordered, 0.5)
-            document[f"{way}_{name}_p99"] = quantile(ordered, 0.99)
+        document |= _quantiles(way, answers, "ttft_ms", "latency_ms")
     for name in ("ttft_ms", "latency_ms"):
         for q in ("p50", "p99"):
             document[f"added_{name}_{q}"] = document[f"gateway_{name}_{q}"] - document[f"direct_{name}_{q}"]
@@ -158,6 +151,12 @@ def report(options: GatewayOptions, seen: dict[str, list[Answer]]) -> dict[str, 
     document["target_ms"] = TARGET_MS
     document["passed"] = document["added_ttft_ms_p50"] <= TARGET_MS
     return document
+
+
+def _quantiles(way: str, answers: Sequence[Answer], first: str, whole: str) -> dict[str, float]:
+    times = {first: sorted(one.first_ms for one in answers), whole: sorted(one.whole_ms for one in answers)}
+    shares = {"p50": 0.5, "p99": 0.99}
+    return {f"{way}_{n}_{q}": quantile(ms, share) for n, ms in times.items() for q, share in shares.items()}
 
 
 def run_round(order: Order) -> list[Answer]:
@@ -218,7 +217,6 @@ class UsersOptions:
 
 
 def measure_users(options: UsersOptions, note: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """First tokens each way, and their ratio; blocks."""
     seen: dict[str, list[Answer]] = {way: [] for way in WAYS}
     with ExitStack() as stack:
         url = options.url or stack.enter_context(ReplicaProcess(_users_script(options))).url
@@ -238,12 +236,7 @@ def users_report(options: UsersOptions, seen: dict[str, list[Answer]]) -> dict[s
     for way, answers in seen.items():
         good = [answer for answer in answers if answer.status == 200]
         document[f"{way}_answers"], document[f"{way}_refused"] = len(good), len(answers) - len(good)
-        for name, values in (
-            ("first_ms", sorted(answer.first_ms for answer in good)),
-            ("whole_ms", sorted(answer.whole_ms for answer in good)),
-        ):
-            document[f"{way}_{name}_p50"] = quantile(values, 0.5)
-            document[f"{way}_{name}_p99"] = quantile(values, 0.99)
+        document |= _quantiles(way, good, "first_ms", "whole_ms")
     document["ratio"] = document["gateway_first_ms_p50"] / document["direct_first_ms_p50"]
     document["target"] = USERS_TARGET
     document["passed"] = document["ratio"] <= USERS_TARGET and not document["gateway_refused"]

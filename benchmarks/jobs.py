@@ -125,8 +125,6 @@ def numbers(env: StreamExecutionEnvironment, load: Workload) -> DataStream:
 
 
 class Stamp(MapFunction):
-    """Converts a number to an event with its send time."""
-
     def map(self, value: Any) -> bytes:
         return encode(event_of(int(value), time.monotonic()))
 

@@ -45,9 +45,7 @@ from forebay.testing.kafka import LocalKafka, local_kafka
 from forebay.testing.replica import ReplicaScript
 from forebay.testing.script import Mixture
 
-THROUGHPUT = {
-    "taskmanager.memory.segment-size": "32 kb",
-}
+THROUGHPUT = {"taskmanager.memory.segment-size": "32 kb"}
 """Options of a job without an engine: Flink's own buffer sizes, because ours hold few records."""
 
 
@@ -109,8 +107,6 @@ def _key(data: bytes) -> str:
 
 
 class Count(KeyedProcessFunction):
-    """Emits how often the key was seen."""
-
     def open(self, runtime_context: RuntimeContext) -> None:
         self._seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))
 
@@ -135,8 +131,6 @@ class Count(KeyedProcessFunction):
 
 
 class Sent(MapFunction):
-    """Converts to an event with its send time."""
-
     def map(self, data: bytes) -> bytes:
         event: Event = decode(data)
         return encode(replace(event, fields={**event.fields, "sent_s": time.monotonic()}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import Literal, Protocol
@@ -86,23 +86,14 @@ class VllmEngine:
         return isinstance(answer, str)
 
 
-def killable_engine(
-    kind: EngineKind, settings: Settings, progress: Progress
-) -> AbstractContextManager[KillableEngine]:
-    """An engine that runs during the block."""
-    return _fake() if kind == "fake" else _vllm(settings, progress)
-
-
 @contextmanager
-def _fake() -> Iterator[KillableEngine]:
-    with ReplicaProcess() as process:
-        yield FakeEngine(process)
-
-
-@contextmanager
-def _vllm(settings: Settings, progress: Progress) -> Iterator[KillableEngine]:
-    with local_replicas(1, settings=settings, progress=progress) as replicas:
-        yield VllmEngine(replicas)
+def killable_engine(kind: EngineKind, settings: Settings, progress: Progress) -> Iterator[KillableEngine]:
+    if kind == "fake":
+        with ReplicaProcess() as process:
+            yield FakeEngine(process)
+    else:
+        with local_replicas(1, settings=settings, progress=progress) as replicas:
+            yield VllmEngine(replicas)
 
 
 KillKind = Literal["job", "engine", "jvm", "flink", "command", "broker", "busy", "mute"]

@@ -34,7 +34,6 @@ class Case:
 
 
 def steady(count: int, first_s: float, gap_s: float, tokens: int = 1) -> tuple[Step, ...]:
-    """`count` chunks at equal distances."""
     return (Step(first_s, tokens), *(Step(gap_s, tokens) for _ in range(count - 1)))
 
 
@@ -58,10 +57,7 @@ CASES: Mapping[str, Case] = {
         reasons=("fewer tokens than arrived", "other lengths than asked for"),
     ),
     "max_tokens": Case(
-        "max_tokens ignored",
-        TimedAnswer(STEADY),
-        output_tokens=12,
-        reasons=("other lengths than asked for",),
+        "max_tokens ignored", TimedAnswer(STEADY), output_tokens=12, reasons=("other lengths than asked for",)
     ),
     "cache": Case(
         "a prompt in the prefix cache",
@@ -232,5 +228,4 @@ def _measure(name: str, values: Sequence[tuple[float, float]]) -> Measure:
 
 
 def is_right(found: float, true: float) -> bool:
-    """Whether `found` is within a hundredth or a millisecond of the truth."""
     return abs(found - true) <= max(MAX_ERROR_S, MAX_ERROR * abs(true))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.drill.link import PIECE_BYTES, Link
-from benchmarks.places import StorePlace
+from benchmarks.places import FilesPlace
 from benchmarks.run_process import PipelineProcess
 from forebay.clients.s3.location import S3Path, s3_path
 from forebay.connectors.jars import S3, install_jar
@@ -31,7 +31,6 @@ BUCKET = "forebay-tests"
 
 
 def refusal(status: int, code: str) -> bytes:
-    """A refusal as an S3 server sends it."""
     body = f"<Error><Code>{code}</Code><Message>-</Message></Error>"
     return (
         f"HTTP/1.1 {status} {code}\r\nContent-Type: application/xml\r\nConnection: close\r\n"
@@ -150,7 +149,7 @@ class OtherMachines:
     def __init__(
         self, work: Path, home: S3Path, connectors: Path, variables: Mapping[str, str], link: StoreLink | None
     ) -> None:
-        self.place = StorePlace(work, home)
+        self.place = FilesPlace(work, home)
         self.state = f"{home}/state"
         self._work = work
         self._connectors = connectors

@@ -67,12 +67,7 @@ def measure_overhead(options: OverheadOptions, note: Note = lambda _: None) -> R
 
 def _scripted(options: OverheadOptions, note: Note) -> Report:
     quick = options.quick
-    load = Workload(
-        events=1500 if quick else 6000,
-        rate_per_s=RATE_PER_S,
-        capacity=256,
-        url=None,
-    )
+    load = Workload(events=1500 if quick else 6000, rate_per_s=RATE_PER_S, capacity=256, url=None)
     with ExitStack() as replicas:
         free = replicas.enter_context(fake_replica(ReplicaScript(delay=Mixture())))
         full = replicas.enter_context(fake_replica(ReplicaScript(delay=Mixture(), slots=SLOTS)))
@@ -110,8 +105,7 @@ def _scripted(options: OverheadOptions, note: Note) -> Report:
         note("memory over 200,000 events")
         report["memory"] = memory_growth(
             run_worker(
-                "forebay",
-                replace(inside, events=200_000, capacity=64, scripted_s=0.01, sample_memory=True),
+                "forebay", replace(inside, events=200_000, capacity=64, scripted_s=0.01, sample_memory=True)
             )["memory"]
         )
     return report

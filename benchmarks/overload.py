@@ -95,8 +95,6 @@ class InOrder:
 
 
 class FixedLimit(InOrder):
-    """A constant number of requests per replica."""
-
     def __init__(self, fleet: ReplicaTable, limit: int) -> None:
         super().__init__(fleet)
         self._limit = limit
@@ -150,7 +148,6 @@ def overload_arrivals(trace: Sequence[TraceRequest], capacity_per_s: float, seed
 
 
 def measure_overload(scenario: Scenario) -> dict[str, Any]:
-    """Compare admission with the other methods on the same arrivals."""
     capacity_per_s = scenario.capacity_per_s()
     arrivals = overload_arrivals(scenario.trace, capacity_per_s, scenario.seed)
     ways: dict[str, MakeDispatcher] = {"admission": Admission, "patient": Admission}

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from benchmarks.routing import RoutingReport
-from forebay.pages.charts import Line, Note, line_figure, share_figure
+from forebay.pages.charts import Line, line_figure, share_figure
 from forebay.pages.picture import Picture
 from forebay.pages.svg import COLOURS
 from forebay.pages.units import NUMBER, Unit
@@ -27,28 +26,6 @@ def added_picture(added_ms: Mapping[str, Sequence[float]], title: str) -> Pictur
     return Picture(title, [figure])
 
 
-def splits_picture(found: Mapping[str, Any]) -> Picture:
-    """The rate that each split of a fleet takes, a panel per workload, and what the undivided fleet takes;
-    `found` is what `benchmarks.disaggregation.measure` gives."""
-    figures = []
-    for name, one in found["workloads"].items():
-        rates = {int(prefill): rate for prefill, rate in one["rates_per_s"].items()}
-        planned = one["planned_prefill"]
-        undivided = [(x, one["mixed_per_s"]) for x in (min(rates), max(rates))]
-        figures.append(
-            line_figure(
-                f"{name}: requests per second",
-                [Line("split", [*rates.items()], marks=True), Line("undivided", undivided, "soft", "dash")],
-                label=f"The rate of {name} by the number of prefill replicas",
-                x_name=f"prefill replicas of {found['replicas']}",
-                x_unit=NUMBER,
-                y_unit=NUMBER,
-                notes=[Note(planned, rates[planned], "planned", ring=True)],
-            )
-        )
-    return Picture("", figures)
-
-
 PANELS = (
     ("goodput", "share of requests that met the SLO", False),
     ("ttft_mean_s", "mean time to first token, s", True),
@@ -58,7 +35,6 @@ PANELS = (
 
 
 def routing_picture(report: RoutingReport, title: str) -> Picture:
-    """One panel per figure, one line per policy."""
     figures = [
         line_figure(
             words,

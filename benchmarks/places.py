@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -32,9 +32,7 @@ class Place(Protocol):
         """The part of a pipeline file for input and sinks."""
         ...
 
-    def look(self) -> int:
-        """Read new results; returns the number of committed ones so far."""
-        ...
+    def look(self) -> int: ...
 
     def written_after(self, moment_s: float, *, retried: bool = False) -> bool: ...
 
@@ -50,61 +48,32 @@ class Place(Protocol):
         """SIGKILL the process that holds input and sinks."""
         ...
 
-    def bring_back(self) -> None:
-        """Start it again; blocks until it answers."""
-        ...
+    def bring_back(self) -> None: ...
 
 
 class FilesPlace:
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._watch = SinkWatch(folder / "results")
-        self.look = self._watch.look
-        self.written_after = self._watch.written_after
+    """Input in `folder`, and sinks there or below `store`, in an object store."""
 
-    def prepare(self, events: Sequence[dict[str, Any]]) -> None:
-        write_events(self._folder / "events.jsonl", events)
-
-    def document(self) -> dict[str, Any]:
-        return {
-            "source": {"type": "jsonl", "path": "events.jsonl"},
-            "sink": {"type": "jsonl", "path": "results"},
-            "dead_letters": {"type": "jsonl", "path": "dead-letters"},
-        }
-
-    def results(self) -> Iterator[bytes]:
-        return read_jsonl_sink(self._folder / "results")
-
-    def letters(self) -> Iterator[bytes]:
-        return read_jsonl_sink(self._folder / "dead-letters")
-
-    def ahead(self) -> int:
-        return 0
-
-    def kill(self) -> None:
-        raise SettingError("files cannot be killed")
-
-    def bring_back(self) -> None:
-        raise SettingError("files cannot be killed")
-
-
-class StorePlace:
-    def __init__(self, folder: Path, home: Location) -> None:
+    def __init__(self, folder: Path, store: Location | None = None) -> None:
         self._events = folder / "events.jsonl"
-        self._home = home
-        self._watch = StoreWatch(home / "results")
-        self.look = self._watch.look
-        self.written_after = self._watch.written_after
+        self._store = store
+        self._home = store or folder
+        self.watch = SinkWatch(folder / "results") if store is None else StoreWatch(store / "results")
+        self.look = self.watch.look
+
+    def written_after(self, moment_s: float, *, retried: bool = False) -> bool:
+        return self.watch.written_after(moment_s, retried=retried)
 
     def prepare(self, events: Sequence[dict[str, Any]]) -> None:
-        write_events(self._events, events)
+        self._events.write_bytes(b"".join(orjson.dumps(event) + b"\n" for event in events))
 
     def document(self) -> dict[str, Any]:
+        # With an object store, the pipeline file moves from folder to folder.
+        events, home = (self._events.name, "") if self._store is None else (self._events, f"{self._store}/")
         return {
-            # Does not depend on where the pipeline file is.
-            "source": {"type": "jsonl", "path": str(self._events)},
-            "sink": {"type": "jsonl", "path": f"{self._home}/results"},
-            "dead_letters": {"type": "jsonl", "path": f"{self._home}/dead-letters"},
+            "source": {"type": "jsonl", "path": str(events)},
+            "sink": {"type": "jsonl", "path": f"{home}results"},
+            "dead_letters": {"type": "jsonl", "path": f"{home}dead-letters"},
         }
 
     def results(self) -> Iterator[bytes]:
@@ -117,10 +86,10 @@ class StorePlace:
         return 0
 
     def kill(self) -> None:
-        raise SettingError("an object store cannot be killed")
+        raise SettingError("files and object stores cannot be killed")
 
     def bring_back(self) -> None:
-        raise SettingError("an object store cannot be killed")
+        self.kill()
 
 
 class TopicsPlace:
@@ -216,7 +185,6 @@ class Behind:
         self.worst = 0
 
     def answered(self, line: bytes) -> None:
-        """Add a committed result."""
         number = number_of(line)
         if number is not None:
             self._answered[number % len(self._answered)].add(number // len(self._answered))
@@ -230,18 +198,11 @@ class Behind:
         self.worst = max(self.worst, missing)
 
 
-def place(kind: PlaceKind, folder: Path, settings: Settings) -> AbstractContextManager[Place]:
-    """The place of a run, during the block."""
-    return _files(folder) if kind == "files" else _topics(folder, settings)
-
-
 @contextmanager
-def _files(folder: Path) -> Iterator[Place]:
-    yield FilesPlace(folder)
-
-
-@contextmanager
-def _topics(folder: Path, settings: Settings) -> Iterator[Place]:
+def place(kind: PlaceKind, folder: Path, settings: Settings) -> Iterator[Place]:
+    if kind == "files":
+        yield FilesPlace(folder)
+        return
     home = kafka_to_start(settings)
     # The pipeline has its own home.
     install_jar(KAFKA, folder / "home" / "connectors", settings.connectors_from or str(settings.connectors))
@@ -255,7 +216,3 @@ def kafka_to_start(settings: Settings) -> Path:
     if find_spec("confluent_kafka") is None:
         raise SettingError("the Kafka client for measurements is missing: pip install 'forebay[kafka-bench]'")
     return settings.kafka_home
-
-
-def write_events(path: Path, events: Sequence[dict[str, Any]]) -> None:
-    path.write_bytes(b"".join(orjson.dumps(event) + b"\n" for event in events))

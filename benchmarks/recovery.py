@@ -27,7 +27,7 @@ from benchmarks.killable import (
 from benchmarks.object_store import OtherMachines, other_machines
 from benchmarks.places import Place, PlaceKind, place
 from benchmarks.run_process import PipelineProcess, expect_gone
-from benchmarks.tally import Tally
+from benchmarks.tally import StoreWatch, Tally, tally
 from benchmarks.workloads import SUBJECTS, SubjectKind
 from forebay.engine.launch import Progress, Silent
 from forebay.errors import PipelineFailed, SettingError
@@ -301,7 +301,9 @@ class _Runner:
 
     def _written_after(self, moment_s: float, kind: KillKind, *, retried: bool) -> bool:
         if self._moved is not None and kind in OUTAGES:
-            return self._moved.place.written_after(moment_s, same_job=True)
+            watch = self._moved.place.watch
+            assert isinstance(watch, StoreWatch)
+            return watch.written_after(moment_s, same_job=True)
         return self._place.written_after(moment_s, retried=retried)
 
     def _start(self, process: PipelineProcess, parallelism: int | None) -> None:
@@ -332,8 +334,8 @@ class _Runner:
         self._file.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
 
     def _tally(self) -> Tally:
-        results, letters = self._place.results(), self._place.letters()
-        return self._subject.tally(self._events, results, letters, self._engine)
+        expected = self._subject.expected(self._events, self._engine)
+        return tally(expected, self._place.results(), self._place.letters())
 
 
 def await_archive(process: PipelineProcess) -> None:

@@ -106,7 +106,6 @@ class RoutingReport:
 def measure_routing(
     scenario: Scenario, loads: Sequence[float], policies: Sequence[str], note: Note = lambda _: None
 ) -> RoutingReport:
-    """Serve the trace once per policy and load."""
     for name in policies:
         if name not in NAMES:
             raise SettingError(f"--policy: expected one of {', '.join(NAMES)}; found {name!r}")
@@ -185,8 +184,6 @@ class EnginesOptions:
 
 @dataclass(frozen=True, slots=True)
 class PolicyFigures:
-    """One policy over all rounds."""
-
     requests: int
     prompt_tokens_mean: float
     ttft_p50_s: float

@@ -42,11 +42,7 @@ class RunProcess:
     """Starts one command, once or again; a context manager that ends all its processes."""
 
     def __init__(
-        self,
-        command: Sequence[str],
-        logs: Path,
-        environment: Mapping[str, str],
-        cwd: Path | None = None,
+        self, command: Sequence[str], logs: Path, environment: Mapping[str, str], cwd: Path | None = None
     ) -> None:
         self._command = command
         self._logs = logs
@@ -70,11 +66,9 @@ class RunProcess:
             )
 
     def command(self) -> Sequence[str]:
-        """The words of the next start."""
         return self._command
 
     def variables(self) -> dict[str, str]:
-        """All environment variables of the next start."""
         return dict(self.environment)
 
     @property
@@ -82,7 +76,6 @@ class RunProcess:
         return self._logs / f"run-{self.starts}.log"
 
     def said(self) -> str:
-        """The end of the latest log."""
         return self.log.read_text(errors="replace")[-2000:].strip() if self.log.exists() else ""
 
     def status(self) -> int | None:
@@ -132,7 +125,6 @@ class RunProcess:
         return self.processes()
 
     def stop(self) -> None:
-        """SIGTERM the command and wait."""
         assert self._process is not None
         with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
@@ -164,7 +156,6 @@ class PipelineProcess(RunProcess):
         return {**os.environ, **self.environment, "FOREBAY_HOME": str(self.home)}
 
     def pause(self, *more: Part) -> None:
-        """SIGSTOP the command, and optionally more parts."""
         for part in (*more, "command"):
             self.suspend(part)
 

@@ -17,9 +17,9 @@ from typing import Any
 import orjson
 
 from benchmarks.conversations import MAX_TOKENS, expected_answers, messages, rendered_again
-from benchmarks.workload import HttpEngineFactory
 from forebay.apps.sessions import RULE, SYSTEM, Sessions
 from forebay.connectors.files.sink import read_jsonl_sink
+from forebay.engine.client import HttpEngine
 from forebay.engine.replica import list_models
 from forebay.errors import PipelineFailed, SettingError
 from forebay.json_numbers import read_json
@@ -44,8 +44,6 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class SessionsPlan:
-    """Load for the scripted replica and for a real engine."""
-
     scripted: Load = Load(200, 384, 30)
     real: Load = Load(8, 1024, 45)
     seed: int = 1
@@ -92,12 +90,7 @@ def _measured(seed: int, load: Load, urls: Sequence[str], say: Say, *, scripted:
 
 
 def _run(
-    folder: Path,
-    events: list[dict[str, Any]],
-    settings: Sessions,
-    urls: Sequence[str],
-    *,
-    capacity: int,
+    folder: Path, events: list[dict[str, Any]], settings: Sessions, urls: Sequence[str], *, capacity: int
 ) -> list[dict[str, Any]]:
     (folder / "events.jsonl").write_bytes(b"".join(orjson.dumps(event) + b"\n" for event in events))
     document = {
@@ -202,7 +195,7 @@ async def _stateless(events: list[dict[str, Any]], url: str) -> list[list[tuple[
     served = await list_models(url)
     if not served:
         raise SettingError(f"--engine: the engine at {url} serves no model")
-    engine = HttpEngineFactory(url)()
+    engine = HttpEngine(url)
 
     async def converse(of_key: list[dict[str, Any]]) -> list[tuple[str, Usage]]:
         turns: list[tuple[str, str]] = []

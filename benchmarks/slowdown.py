@@ -142,7 +142,6 @@ def _useful_s(sample: Sample) -> float:
 def measure_slowdown(
     options: SlowdownOptions, work: Path, settings: Settings, note: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
-    """One kind of replica through all speeds; blocks for their length."""
     with ReplicaProcess(REPLICAS[options.replica]) as replica:
         spec = _spec(options, work, replica.url)
         course = Course(options, replica.url, note)

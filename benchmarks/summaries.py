@@ -13,13 +13,13 @@ from statistics import median
 from typing import Any
 
 from benchmarks.stage import RealStage, SimulatedStage, Stage
-from benchmarks.workload import HttpEngineFactory
 from forebay.apps.summaries.intake import Arrival
 from forebay.apps.summaries.plan import HOUR_MS, SummaryPlan, Windows
 from forebay.apps.summaries.program import Output, SummaryProgram
 from forebay.apps.summaries.prompt import SummaryCall, read_answer, without_answer
 from forebay.apps.summaries.state import KeyState
 from forebay.apps.summaries.values import Item, Statement, Summary, clean, events_of, item_of, within
+from forebay.engine.client import HttpEngine
 from forebay.engine.replica import list_models
 from forebay.errors import EngineError, SettingError
 from forebay.planning.simulate.engine import LLAMA_8B
@@ -303,7 +303,7 @@ def measure_chats(
     plan = SummaryPlan(windows, lead_ms=round(REAL_LEAD_S * 1000 * SPEED))
 
     def open_stage() -> Stage:
-        return RealStage(HttpEngineFactory(engine), model, speed=SPEED, timeout_s=TIMEOUT_S)
+        return RealStage(partial(HttpEngine, engine), model, speed=SPEED, timeout_s=TIMEOUT_S)
 
     return {"engine": model, "speed": SPEED, **measure_summaries(channels, open_stage, plan, say)}
 

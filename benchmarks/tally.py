@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from forebay.clients.s3.location import Location
 from forebay.connectors.files.sink import Part, committed_parts
@@ -33,47 +34,64 @@ class Tally:
 
     @property
     def exact(self) -> bool:
-        """Whether every event has exactly one result."""
         return not (self.lost or self.duplicated or self.wrong or self.dead_letters)
 
 
-def compare(
-    events: int,
-    results: Iterable[bytes],
-    dead_letters: Iterable[bytes],
-    is_answer: Callable[[int, object], bool] = lambda _number, _answer: True,
-) -> Tally:
-    """Compare the lines of a sink with the input."""
-    seen: Counter[int] = Counter()
+KeyOf = Callable[[dict[str, Any]], Hashable | None]
+"""The expected event that a line is about; None: none, or with another answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """`events` that are expected, and which of them a line is about. Without `of_letter`, an event with a
+    dead letter is also lost."""
+
+    events: int
+    of_result: KeyOf
+    of_letter: KeyOf | None = None
+
+
+def numbered(events: int, is_answer: Callable[[int, object], bool] = lambda _n, _answer: True) -> Expected:
+    """Events numbered from 0, each with one result or dead letter that has its fields."""
+
+    def of_result(line: dict[str, Any]) -> int | None:
+        number = _number(line.get("fields"), events)
+        return number if number is not None and is_answer(number, line.get("answer")) else None
+
+    return Expected(events, of_result, lambda line: _number(_object(line.get("input")), events))
+
+
+def tally(expected: Expected, results: Iterable[bytes], dead_letters: Iterable[bytes]) -> Tally:
+    """Compare the lines of a sink with what is expected."""
+    seen: Counter[Hashable] = Counter()
     lines = letters = wrong = restored = 0
-    for line in results:
+    for value in map(_object, results):
         lines += 1
-        value = _object(line)
-        number = _number(value.get("fields"), events)
-        if number is None or not is_answer(number, value.get("answer")):
+        if (key := expected.of_result(value)) is None:
             wrong += 1
             continue
-        seen[number] += 1
+        seen[key] += 1
         restored += value.get("restored") is True
-    for line in dead_letters:
+    for value in map(_object, dead_letters):
         letters += 1
-        number = _number(_object(_object(line).get("input")), events)
-        if number is None:
+        if expected.of_letter is None:
+            continue
+        if (key := expected.of_letter(value)) is None:
             wrong += 1
         else:
-            seen[number] += 1
+            seen[key] += 1
     return Tally(
-        events=events,
+        events=expected.events,
         results=lines,
         dead_letters=letters,
-        lost=events - len(seen),
+        lost=expected.events - len(seen),
         duplicated=seen.total() - len(seen),
         wrong=wrong,
         restored=restored,
     )
 
 
-def _object(line: object) -> dict[str, object]:
+def _object(line: object) -> dict[str, Any]:
     if not isinstance(line, bytes | str):
         return {}
     try:
@@ -152,13 +170,11 @@ def _job(part: Part) -> str:
 
 
 def number_of(line: bytes) -> int | None:
-    """The number of the event that a result names."""
     fields = _object(line).get("fields")
     number = fields.get(NUMBER) if isinstance(fields, dict) else None
     return number if type(number) is int else None
 
 
 def attempts_of(line: bytes) -> int:
-    """The number of attempts that a result reports."""
     attempts = _object(line).get("attempts")
     return attempts if isinstance(attempts, int) else 0

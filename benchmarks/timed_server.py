@@ -7,15 +7,16 @@ import asyncio
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from typing import Any
 
-import httptools
 import orjson
 
 from forebay.errors import LaunchError
+from forebay.testing.stream_server import DONE, ScriptedAnswer, ScriptedRequest, event, serve, whole
 
 MODEL = "timed"
 STOP_S = 10.0
@@ -55,115 +56,49 @@ class SentAnswer:
 
 
 class TimedServer:
-    """Serves `answers` on the running event loop; an async context manager."""
+    """Serves `answers` in turn on the running event loop; an async context manager."""
 
     def __init__(self, answers: Sequence[TimedAnswer]) -> None:
         self._answers = answers
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self.sent: list[SentAnswer] = []
         self.url = ""
 
     async def __aenter__(self) -> TimedServer:
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self._handle), "127.0.0.1", 0)
+        self._server = await serve(self._script)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        assert self._server is not None
         self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _handle(self, asked: _Asked) -> None:
-        models = {"object": "list", "data": [{"id": MODEL, "object": "model"}]}
+    def _script(self, asked: ScriptedRequest) -> ScriptedAnswer:
         match asked.path:
             case "/v1/models":
-                asked.reply(orjson.dumps(models))
+                return whole({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
             case "/health":
-                asked.reply(b"{}")
+                return whole({})
             case "/_log":
-                asked.reply(orjson.dumps([asdict(each) for each in self.sent]))
+                return whole([asdict(each) for each in self.sent])
             case "/v1/completions" | "/v1/chat/completions":
-                task = asyncio.get_running_loop().create_task(self._complete(asked))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-            case _:
-                asked.reply(b"{}", "404 Not Found")
+                return self._completion(asked)
+        return whole({}, 404)
 
-    async def _complete(self, asked: _Asked) -> None:
-        now_s = asyncio.get_running_loop().time
-        sent = SentAnswer(asked.read_s, [])
+    def _completion(self, asked: ScriptedRequest) -> ScriptedAnswer:
         answer = self._answers[len(self.sent)]
+        sent = SentAnswer(asyncio.get_running_loop().time(), [])
         self.sent.append(sent)
         wire = _Wire(asked.path.startswith("/v1/chat"), orjson.loads(asked.body), answer)
-        asked.write(
-            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-        )
-        due_s = sent.read_s
-        for step in answer.steps:
-            due_s += step.after_s
-            await asyncio.sleep(due_s - now_s())
-            data = wire.chunk(step)
-            if step.tokens:
-                sent.chunks.append((now_s(), step.tokens))
-            asked.write(_framed(data))
-        await asyncio.sleep(due_s + answer.end_after_s - now_s())
-        sent.ended_s = now_s()
-        asked.write(_framed(wire.end()) + _framed(b""))
+        due_s = list(accumulate(step.after_s for step in answer.steps))
+        pieces = [(at_s, wire.chunk(step)) for at_s, step in zip(due_s, answer.steps, strict=True)]
 
+        def on_piece(number: int, at_s: float) -> None:
+            if number == len(answer.steps):
+                sent.ended_s = at_s
+            elif tokens := answer.steps[number].tokens:
+                sent.chunks.append((at_s, tokens))
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    path: str
-    body: bytes
-    read_s: float
-    write: Callable[[bytes], None]
-
-    def reply(self, document: bytes, status: str = "200 OK") -> None:
-        head = (
-            f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(document)}\r\n\r\n"
-        )
-        self.write(head.encode() + document)
-
-
-class _Connection(asyncio.Protocol):
-    def __init__(self, handle: Callable[[_Asked], None]) -> None:
-        self._handle = handle
-        self._parser = httptools.HttpRequestParser(self)
-        self._now_s = asyncio.get_running_loop().time
-        self._read_s = 0.0
-        self._path, self._body = b"", bytearray()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._read_s = self._now_s()
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError:
-            self._transport.abort()
-
-    def on_message_begin(self) -> None:
-        self._path, self._body = b"", bytearray()
-
-    def on_url(self, url: bytes) -> None:
-        self._path += url
-
-    def on_body(self, body: bytes) -> None:
-        self._body += body
-
-    def on_message_complete(self) -> None:
-        path = self._path.decode("latin-1")
-        self._handle(_Asked(path, bytes(self._body), self._read_s, self._transport.write))
-
-
-def _framed(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
+        last = (due_s[-1] + answer.end_after_s, wire.end())
+        return ScriptedAnswer((*pieces, last), on_piece=on_piece)
 
 
 class _Wire:
@@ -194,7 +129,7 @@ class _Wire:
     def end(self) -> bytes:
         counted = self._answer.counted_tokens
         total = self._tokens if counted is None else counted
-        return (self._event([], total) if self._says else b"") + b"data: [DONE]\n\n"
+        return (self._event([], total) if self._says else b"") + DONE
 
     def _event(self, choices: list[Any], tokens: int | None) -> bytes:
         kind = "chat.completion.chunk" if self._chat else "text_completion"
@@ -207,12 +142,11 @@ class _Wire:
                 "total_tokens": self._prompt_tokens + tokens,
                 "prompt_tokens_details": {"cached_tokens": self._answer.cached_tokens},
             }
-        return b"data: " + orjson.dumps(document) + b"\n\n"
+        return event(document)
 
 
 @contextmanager
 def timed_process(answers: Sequence[TimedAnswer]) -> Iterator[str]:
-    """The address of a server in its own process, during the block."""
     command = [sys.executable, "-m", "benchmarks.timed_server"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None

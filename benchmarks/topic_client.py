@@ -144,8 +144,7 @@ class TopicReader:
         newest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         ends = [
             self._admin.list_offsets(
-                {TopicPartition(self._topic, n): newest for n in self._partitions},
-                isolation_level=level,
+                {TopicPartition(self._topic, n): newest for n in self._partitions}, isolation_level=level
             )
             for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
         ]

@@ -113,10 +113,7 @@ def measure_topics(
         "live_clusters_max": most_live,
         "events": {kind: kinds.count(kind) for kind in sorted(set(kinds))},
         "baselines": {
-            "leader_minilm_0.4": {
-                **_agreement(data.gold, leader),
-                "texts_per_s": len(data.texts) / leader_s,
-            },
+            "leader_minilm_0.4": {**_agreement(data.gold, leader), "texts_per_s": len(data.texts) / leader_s},
             **(
                 river_baselines(data.texts, data.gold, vectors, final, say)
                 if river and river_baselines_are_installed()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from forebay.engine import EngineFactory
@@ -50,7 +51,7 @@ class Workload:
     def engine(self) -> EngineFactory:
         if self.url is None:
             return ScriptedEngineFactory(Fixed(self.scripted_s))
-        return HttpEngineFactory(self.url)
+        return partial(HttpEngine, self.url)
 
     def admitted(self) -> EngineFactory:
         """The engine as a pipeline calls it: with admission, time limits and retries."""
@@ -73,7 +74,6 @@ def event_id(index: int) -> str:
 
 
 def prompt_of(index: int) -> str:
-    """A short prompt, different for each event."""
     return f"Say what this post is about. Post {index}: all talk of {SUBJECTS[index % len(SUBJECTS)]} today."
 
 
@@ -85,14 +85,6 @@ def request_of(load: Workload, index: int) -> Request:
     """The request that Forebay sends for event `index`, for systems that send it themselves."""
     message = Message("user", prompt_of(index))
     return Request(event_id(index), load.model, (message,), sampling=load.sampling())
-
-
-@dataclass(frozen=True, slots=True)
-class HttpEngineFactory:
-    url: str
-
-    def __call__(self) -> HttpEngine:
-        return HttpEngine(self.url)
 
 
 @dataclass(frozen=True, slots=True)

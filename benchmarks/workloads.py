@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from benchmarks.conversations import (
     MAX_TOKENS,
+    by_window,
     chatter,
     expected_answers,
     expected_summaries,
     messages,
-    summary_tally,
 )
 from benchmarks.expected_events import TopicsJob, TrendsJob
 from benchmarks.killable import PROMPT, KillableEngine
-from benchmarks.tally import NUMBER, Tally, compare
+from benchmarks.tally import NUMBER, Expected, numbered
 from forebay.apps.sessions import Sessions
 from forebay.apps.summaries.settings import SummarySpec
 
@@ -59,15 +59,7 @@ class Subject(Protocol):
         """Settings of the source, except its location."""
         ...
 
-    def tally(
-        self,
-        events: Sequence[dict[str, Any]],
-        results: Iterable[bytes],
-        letters: Iterable[bytes],
-        engine: KillableEngine,
-    ) -> Tally:
-        """Compare the output with the input."""
-        ...
+    def expected(self, events: Sequence[dict[str, Any]], engine: KillableEngine) -> Expected: ...
 
 
 class OnePerEvent:
@@ -78,20 +70,13 @@ class OnePerEvent:
     events_per_kill = None
 
     def judge(self, events: Sequence[dict[str, Any]], engine: KillableEngine) -> IsAnswer:
-        """Decides whether an answer is right."""
         raise NotImplementedError
 
     def source(self) -> dict[str, Any]:
         return {}
 
-    def tally(
-        self,
-        events: Sequence[dict[str, Any]],
-        results: Iterable[bytes],
-        letters: Iterable[bytes],
-        engine: KillableEngine,
-    ) -> Tally:
-        return compare(len(events), results, letters, self.judge(events, engine))
+    def expected(self, events: Sequence[dict[str, Any]], engine: KillableEngine) -> Expected:
+        return numbered(len(events), self.judge(events, engine))
 
 
 class MainJob(OnePerEvent):
@@ -163,15 +148,8 @@ class SummaryJob:
     def source(self) -> dict[str, Any]:
         return {"time": "at", "time_format": "unix_ms"}
 
-    def tally(
-        self,
-        events: Sequence[dict[str, Any]],
-        results: Iterable[bytes],
-        letters: Iterable[bytes],
-        engine: KillableEngine,
-    ) -> Tally:
-        expected = expected_summaries(events, self.settings)
-        return summary_tally(expected, results, letters, whole=engine.calls() is not None)
+    def expected(self, events: Sequence[dict[str, Any]], engine: KillableEngine) -> Expected:
+        return by_window(expected_summaries(events, self.settings), whole=engine.calls() is not None)
 
 
 SUBJECTS: dict[SubjectKind, Subject] = {

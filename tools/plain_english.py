@@ -35,7 +35,6 @@ PROMPT = "a prompt: other words change the answers"
 WORDS_OF_POSTS = "a list of words in posts"
 CODE_IN_TEXT = "a name in a program or a template"
 ALLOWED = {
-    ("benchmarks/engine_settings.py", "What it is"): PROMPT,
     ("benchmarks/peers/base.py", "Say"): PROMPT,
     ("benchmarks/peers/base.py", "what it is"): PROMPT,
     ("benchmarks/workload.py", "Say"): PROMPT,

@@ -209,7 +209,6 @@ def _always(number: int, view: View) -> int:
 
 
 def run_deadline(case: Case, *, slo_s: float, boot_s: float) -> Point:
-    """The default policy at its defaults."""
     policy = DeadlinePolicy(speed_of(case), (ServiceClass(slo_s=slo_s),), timings_of(case, boot_s))
     run = drive(policy, case, slo_s=slo_s, boot_s=boot_s, start=start_of(case))
     return Point(DEADLINE, "default", run.goodput, run.replica_seconds, run.actions, run.max_backlog_tokens)

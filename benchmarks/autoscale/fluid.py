@@ -152,8 +152,6 @@ def drawn(expected: Load, seed: int) -> Load:
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """The waiting requests of one second of arrival."""
-
     arrived: int
     requests: float
     prompt: float

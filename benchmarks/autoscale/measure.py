@@ -6,14 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.autoscale.contenders import (
-    FIXED,
-    OTHERS,
-    Point,
-    fixed,
-    run_deadline,
-    sweep,
-)
+from benchmarks.autoscale.contenders import FIXED, OTHERS, Point, fixed, run_deadline, sweep
 from benchmarks.autoscale.loads import Case
 from benchmarks.autoscale.oracle import oracle
 from forebay.pages.charts import Line, Note, share_figure
@@ -77,10 +70,7 @@ class Comparison:
         """The comparison as JSON: each policy's best setting, and the frontiers in `frontier`."""
         chosen = [self.deadline, *(self.best(name) for name in (FIXED, *OTHERS))]
         equal = self.at_equal_cost()
-        costs = {
-            "other": self.cheapest(of_fixed=False),
-            "fixed": self.cheapest(of_fixed=True),
-        }
+        costs = {"other": self.cheapest(of_fixed=False), "fixed": self.cheapest(of_fixed=True)}
         paid = self.deadline.replica_seconds
         return {
             "load": self.load,

@@ -58,7 +58,6 @@ class Burst:
 
 
 def measure_burst(url: str, model: str | None, options: BurstOptions) -> Burst:
-    """Measure all three, one after the other; blocks."""
     target = OpenAiTarget(url, OpenAiOptions(model=model))
     warm_up = measured_run(
         measure(target, make_load(ClosedLoop(1), options.workload, 1, seed=options.seed), timeout_s=TIMEOUT_S)

@@ -85,11 +85,7 @@ class BatchingOptions:
 
 
 PROCESSOR = BatchingOptions(
-    requests=64,
-    latency_requests=48,
-    relative_rates=True,
-    even_lengths=True,
-    batch_sizes=(1, 2, 4, 8, 16, 32),
+    requests=64, latency_requests=48, relative_rates=True, even_lengths=True, batch_sizes=(1, 2, 4, 8, 16, 32)
 )
 """For a model on a few processor cores: half an hour."""
 QUICK = replace(PROCESSOR, requests=20, latency_requests=12, batch_sizes=(4, 8, 16))

@@ -43,7 +43,6 @@ class Systems:
     max_model_len: int = 2048
 
     def number_type(self) -> str:
-        """The number type of both; blocks for seconds if it was not measured yet."""
         if self.dtype is not None:
             return self.dtype
         if self.url is not None:

@@ -211,7 +211,6 @@ class TransformersWorker:
 
 
 def check_batch_size(size: int) -> None:
-    """Raise `SettingError` unless it is 1 to 4096."""
     if not 1 <= size <= MAX_REQUESTS:
         raise SettingError(f"batch size: expected 1 to {MAX_REQUESTS}, found {size}")
 
@@ -330,7 +329,6 @@ def batch_cost(worker: TransformersWorker, batch_size: int, prompt_tokens: int) 
 
 
 def fastest(costs: Sequence[BatchCost], lengths: Sequence[int]) -> BatchCost:
-    """The cost with the shortest predicted time."""
     if not costs:
         raise SettingError("static batching: no batch size could be measured; name a smaller --batch-size")
     return min(costs, key=lambda cost: cost.load_s(lengths))

@@ -4,93 +4,78 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from benchmarks.cli.options import (
-    INTERRUPTED,
     Cores,
     Dtype,
     Plot,
+    Quick,
+    Seed,
     Url,
-    check_plot,
+    check_known,
+    check_report_files,
     command_line,
-    digits,
+    report,
     show_table,
 )
-from forebay.cli.output import (
-    JsonFile,
-    check_json,
-    check_writable,
-    errors_console,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
+from forebay.cli.options import option
+from forebay.cli.output import JsonFile, check_writable, errors_console, results_console, say
 from forebay.errors import ForebayError, SettingError
 from forebay.settings import load_settings
 
 if TYPE_CHECKING:
-    from benchmarks.batching.measurement import Batching, BatchingOptions, Cell
+    from benchmarks.batching.measurement import BatchingOptions, Cell
     from benchmarks.batching.transformers import BatchCost
 
 GPU = Path("/dev/nvidiactl")
 
-Python = Annotated[
-    Path | None, typer.Option(help="A Python with torch and transformers; default: the local engine's.")
-]
-Model = Annotated[
-    str, typer.Option(help="`default`, a directory, or a hub's OWNER/NAME; with --url, the served model.")
-]
+Python = Annotated[Path | None, option("A Python with torch and transformers; default: the local engine's.")]
+Model = Annotated[str, option("`default`, a directory, or a hub's OWNER/NAME; with --url, the served model.")]
 
 
 def batching(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="Few requests: minutes, less accurate.")] = False,
+    quick: Quick = False,
     scale: Annotated[
         float | None,
-        typer.Option(
-            help="Share of the study's 1,000 requests; default: 1 with a GPU, else 0.064. Below 1, the "
+        option(
+            "Share of the study's 1,000 requests; default: 1 with a GPU, else 0.064. Below 1, the "
             "study's rates are scaled to the engine's throughput."
         ),
     ] = None,
     limit: Annotated[
-        list[int] | None, typer.Option(help="A length limit to measure; may be repeated; default: all four.")
+        list[int] | None, option("A length limit to measure; may be repeated; default: all four.")
     ] = None,
     system: Annotated[
-        list[str] | None, typer.Option(help="`static` or `continuous`; may be repeated; default: both.")
+        list[str] | None, option("`static` or `continuous`; may be repeated; default: both.")
     ] = None,
     batch_size: Annotated[
-        list[int] | None,
-        typer.Option(help="A batch size for static batching; may be repeated; default: powers of 2."),
+        list[int] | None, option("A batch size for static batching; may be repeated; default: powers of 2.")
     ] = None,
     attention: Annotated[
-        list[str] | None,
-        typer.Option(help="An attention of transformers; may be repeated; default: sdpa and eager."),
+        list[str] | None, option("An attention of transformers; may be repeated; default: sdpa and eager.")
     ] = None,
     longest_of_all: Annotated[
-        bool,
-        typer.Option("--longest-of-all", help="Also measure the study's stricter form of static batching."),
+        bool, option("Also measure the study's stricter form of static batching.", "--longest-of-all")
     ] = False,
     random_lengths: Annotated[
         bool,
-        typer.Option(
+        option(
+            "Draw the answers' lengths at random also for few requests, instead of quantiles.",
             "--random-lengths",
-            help="Draw the answers' lengths at random also for few requests, instead of quantiles.",
         ),
     ] = False,
-    latency: Annotated[bool, typer.Option(help="Also measure latency at two rates.")] = True,
+    latency: Annotated[bool, option("Also measure latency at two rates.")] = True,
     url: Url = None,
     model: Model = "default",
     python: Python = None,
     dtype: Dtype = None,
     cores: Cores = None,
-    seed: Annotated[int, typer.Option(help="Seed of lengths and times.")] = 0,
+    seed: Seed = 0,
     plot: Plot = None,
     requests: Annotated[
-        Path | None, typer.Option(help="Write every run to this JSON, and its requests next to it.")
+        Path | None, option("Write every run to this JSON, and its requests next to it.")
     ] = None,
     json: JsonFile = None,
 ) -> None:
@@ -98,19 +83,16 @@ def batching(
     from benchmarks.batching.document import batching_document, batching_picture
     from benchmarks.batching.measurement import CONTINUOUS, STATIC, Batching, Measurement
     from benchmarks.batching.systems import Systems
+    from benchmarks.evaluation.batching import latency_table, throughput_table
     from forebay.bench.report.document import Report, write_report
     from forebay.engine.launch import ConsoleProgress, parse_cores
     from forebay.pages.picture import write_picture
 
-    check_json(json)
-    check_plot(plot)
+    check_report_files(json, plot)
     if requests is not None:
         check_writable("--requests", requests)
     wanted = set(system or (STATIC, CONTINUOUS))
-    if unknown := wanted - {STATIC, CONTINUOUS}:
-        raise SettingError(
-            f"--system: expected {STATIC} or {CONTINUOUS}, found {', '.join(sorted(unknown))[:80]}"
-        )
+    check_known("--system", wanted, (STATIC, CONTINUOUS))
     sizes = _sizes(quick=quick, scale=scale)
     options = replace(
         sizes,
@@ -162,7 +144,6 @@ def batching(
     found = Batching(options, tuple(cells), tuple(costs), measurement.complete)
     origin = systems.provenance(command_line(), seed=seed)
     document = batching_document(found, held_equal=systems.held_equal(), provenance=origin)
-    write_json(json, document)
     if requests is not None:
         runs = (
             replace(
@@ -175,38 +156,39 @@ def batching(
     if plot is not None:
         title = f"{systems.held_equal()['model']}, {systems.number_type()}"
         write_picture(plot, batching_picture(document, title))
-    if shows_text(json):
-        show_batching(found)
-    if failure is not None:
+
+    def show() -> None:
+        for table in (throughput_table, latency_table):
+            show_table(*table(document))
+
+    if failure is None:
+        report(json, document, show, passed=document["valid"], complete=found.complete)
+    else:
+        report(json, document, show)
         raise failure
-    if not found.complete:
-        raise typer.Exit(INTERRUPTED)
-    if not document["valid"]:
-        raise typer.Exit(1)
 
 
 def burst(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="100 requests.")] = False,
+    quick: Quick = False,
     requests: Annotated[
-        int | None, typer.Option(help="Requests in the batch; default: 5000 with a GPU, else 500.")
+        int | None, option("Requests in the batch; default: 5000 with a GPU, else 500.")
     ] = None,
     url: Url = None,
-    model: Annotated[
-        str, typer.Option(help="`default`, a directory, or a hub's OWNER/NAME, for a vLLM started here.")
-    ] = "default",
+    model: Model = "default",
     dtype: Dtype = None,
     cores: Cores = None,
-    seed: Annotated[int, typer.Option(help="Seed of the prompts.")] = 0,
+    seed: Seed = 0,
     json: JsonFile = None,
 ) -> None:
     """Send many short requests as one batch, and one alone."""
     from benchmarks.batching.burst import REQUESTS, BurstOptions, burst_document, measure_burst
     from benchmarks.batching.systems import Systems
+    from benchmarks.evaluation.batching import burst_table
     from forebay.bench.resources import processor_use
     from forebay.engine.launch import ConsoleProgress, parse_cores
 
-    check_json(json)
+    check_report_files(json)
     if quick and requests is not None:
         raise SettingError("--quick and --requests: use only one of them")
     if requests is None:
@@ -227,26 +209,13 @@ def burst(
     document = burst_document(
         found, provenance=systems.provenance(command_line(), seed=seed), others_cores=others
     )
-    write_json(json, document)
-    if shows_text(json):
-        show_burst(document)
-    if not found.complete:
-        raise typer.Exit(INTERRUPTED)
-    if document["reasons"]:
-        raise typer.Exit(1)
 
+    def show() -> None:
+        show_table(*burst_table(document))
+        for reason in document["reasons"]:
+            say(results_console(), f"INVALID: {reason}")
 
-def show_burst(document: dict[str, Any]) -> None:
-    alone, count = document["alone"]["p50_s"], document["requests"]
-    rows = [("one alone (median)", f"{alone:.3f}", f"{1 / alone:.1f}")] if alone else []
-    for name, words in (("batch", f"{count} prompts, one HTTP request"), ("apart", f"{count} HTTP requests")):
-        if one := document.get(name):
-            rows.append((words, f"{one['latency_s']:.2f}", f"{one['requests_per_s']:.1f}"))
-    show_table(("", "s", "requests/s"), rows)
-    if gain := document.get("gain"):
-        say(results_console(), f"In the batch, a request takes {gain:.1f} times less engine time than alone.")
-    for reason in document["reasons"]:
-        say(results_console(), f"INVALID: {reason}")
+    report(json, document, show, passed=not document["reasons"], complete=found.complete)
 
 
 def _sizes(*, quick: bool, scale: float | None) -> BatchingOptions:
@@ -272,37 +241,3 @@ def cell_line(cell: Cell) -> str:
     rate = "no figure" if tokens is None else f"{tokens:.0f} tokens/s"
     invalid = f"; INVALID: {'; '.join(cell.reasons)}" if cell.reasons else ""
     return f"{cell.system}{how}, {where}: {rate}, {cell.run.duration_s:.1f} s{invalid}"
-
-
-def show_batching(found: Batching) -> None:
-    from benchmarks.batching.document import NAMES, latencies_s, ratio
-    from benchmarks.batching.measurement import CONTINUOUS, STATIC, SYSTEMS
-    from forebay.bench.statistics import can_tell, percentile
-
-    systems = [name for name in SYSTEMS if any(cell.system == name for cell in found.cells)]
-    limits = [limit for limit in found.options.limits if any(cell.limit == limit for cell in found.cells)]
-    rows: list[list[str | None]] = []
-    for system in systems:
-        cells = [found.cell(system, limit=limit) for limit in limits]
-        tokens = (None if cell is None else cell.figures.total_tokens_per_s for cell in cells)
-        rows.append([NAMES[system], *(digits(each, ",.0f") for each in tokens)])
-    for system in systems:
-        if system != CONTINUOUS:
-            multiples = (ratio(found, limit, system) for limit in limits)
-            name = "continuous over " + system.replace("_", " ")
-            rows.append([name, *(None if each is None else f"{each:.1f} x" for each in multiples)])
-    show_table(("tokens/s, prompts and answers", *(f"max {limit}" for limit in limits)), rows)
-    rates = {cell.rate: cell.rate_per_s for cell in found.cells if cell.rate is not None}
-    if not rates:
-        return
-    rows = []
-    for system in (STATIC, CONTINUOUS):
-        row: list[str | None] = [NAMES[system]]
-        for rate in rates:
-            timed = found.cell(system, rate=rate)
-            ordered = [] if timed is None else latencies_s(timed)
-            for percent in (50, 90):
-                row.append(f"{percentile(ordered, percent):.2f}" if can_tell(len(ordered), percent) else None)
-        rows.append(row)
-    heads = (name for sent in rates.values() for name in (f"p50 at {sent:.3g}/s", "p90"))
-    show_table(("latency, s", *heads), rows)

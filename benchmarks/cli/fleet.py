@@ -1,55 +1,54 @@
-"""Commands that measure a fleet: routing, admission, faults, split pools, Ray Serve."""
+"""Commands that measure a fleet: routing, admission, Ray Serve."""
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
 from dataclasses import replace
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
-from benchmarks.cli.options import Plot, check_plot, command_line, digits, note, report, show_table
-from forebay.cli.output import (
-    STDOUT,
-    JsonFile,
-    check_json,
-    errors_console,
-    results_console,
-    say,
-    shows_text,
-    write_json,
+from benchmarks.cli.options import (
+    CalibratedEngine,
+    Plot,
+    Quick,
+    Seed,
+    Trace,
+    check_known,
+    check_report_files,
+    note,
+    provenance,
+    report,
+    show_table,
 )
+from forebay.cli.options import option
+from forebay.cli.output import STDOUT, JsonFile, errors_console, results_console, say, shows_text, write_json
 from forebay.errors import SettingError, SetupError
 from forebay.settings import load_settings
 
 if TYPE_CHECKING:
-    from benchmarks.faults import FaultRun
     from benchmarks.routing import RoutingReport
 
 
-Trace = Annotated[Path, typer.Option(help="Requests in Mooncake's or Azure's format.")]
-Replicas = Annotated[int, typer.Option(min=1, max=1000, help="How many.")]
-Engine = Annotated[str, typer.Option(help="A calibrated engine: llama-8b or qwen-32b.")]
-Seed = Annotated[int, typer.Option(help="Seed of random choices.")]
+Replicas = Annotated[int, option("How many.", min=1, max=1000)]
 
 
 def routing(
     *,
-    trace: Annotated[Path | None, typer.Option(help="Requests in Mooncake's or Azure's format.")] = None,
+    trace: Trace | None = None,
     replicas: Replicas = 8,
     load_sweep: Annotated[
-        bool, typer.Option("--load-sweep", help="From idle to 1.3 × capacity, instead of 0.7 and 0.9.")
+        bool, option("From idle to 1.3 × capacity, instead of 0.7 and 0.9.", "--load-sweep")
     ] = False,
-    load: Annotated[list[float] | None, typer.Option(help="A share of capacity; may be repeated.")] = None,
-    policy: Annotated[list[str] | None, typer.Option(help="Which to compare; default: all.")] = None,
+    load: Annotated[list[float] | None, option("A share of capacity; may be repeated.")] = None,
+    policy: Annotated[list[str] | None, option("Which to compare; default: all.")] = None,
     engine: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A calibrated engine: llama-8b (default) or qwen-32b. Or, without --trace, URLs of real "
+        option(
+            "A calibrated engine: llama-8b (default) or qwen-32b. Or, without --trace, URLs of real "
             "engines, to be measured themselves; may be repeated."
         ),
     ] = None,
@@ -69,8 +68,7 @@ def routing(
     from forebay.planning.simulate.engine import find_model
     from forebay.planning.simulate.traces import read_trace
 
-    check_json(json)
-    check_plot(plot)
+    check_report_files(json, plot)
     if engine and len(engine) > 1:
         raise SettingError("--engine: a trace is served by one kind of engine; give one, or no --trace")
     model = find_model(engine[0] if engine else "llama-8b")
@@ -88,13 +86,11 @@ def routing(
 
 
 def _routing_of_engines(urls: list[str], policies: list[str], seed: int, json: str | None) -> None:
-    import asyncio
-
     from benchmarks.routing import EnginesOptions, measure_engines, passed
 
     if len(urls) < 2:
         raise SettingError("bench routing: expected --trace FILE, or --engine URL twice or more")
-    check_json(json)
+    check_report_files(json)
     options = EnginesOptions(seed=seed)
     if policies:
         options = replace(options, policies=tuple(policies))
@@ -113,7 +109,7 @@ def overload(
     *,
     trace: Trace,
     replicas: Replicas = 8,
-    engine: Engine = "llama-8b",
+    engine: CalibratedEngine = "llama-8b",
     seed: Seed = 0,
     json: JsonFile = None,
 ) -> None:
@@ -123,7 +119,7 @@ def overload(
     from forebay.planning.simulate.engine import find_model
     from forebay.planning.simulate.traces import read_trace
 
-    check_json(json)
+    check_report_files(json)
     found = measure_overload(Scenario(read_trace(trace), find_model(engine), replicas, seed=seed))
     ways = found["ways"]
     rows = [(name, *(_short(way[name]) for way in ways.values())) for name in ways["admission"]]
@@ -150,95 +146,7 @@ def _short(value: float) -> str:
     return f"{value:.3f}" if value < 10 else f"{value:.1f}" if value < 1000 else f"{value:.0f}"
 
 
-def disaggregation(
-    *,
-    data: Annotated[Path, typer.Option(help="The folder of the recorded traces.")] = Path("../shared/data"),
-    replicas: Annotated[int, typer.Option(min=2, max=64, help="How many, both pools together.")] = 8,
-    engine: Annotated[str, typer.Option(help="A calibrated engine: llama-8b or qwen-32b.")] = "llama-8b",
-    ttft: Annotated[float, typer.Option(help="SLO: seconds to the first token.")] = 1.0,
-    tpot: Annotated[float, typer.Option(help="SLO: seconds per further token, on average.")] = 0.05,
-    quick: Annotated[bool, typer.Option("--quick", help="3000 requests instead of 8000.")] = False,
-    json: JsonFile = None,
-) -> None:
-    """Try every split of prefill and decode replicas. Takes minutes. Exit status 1 if the planned split is
-    more than one off."""
-    from benchmarks.disaggregation import measure, workloads
-    from forebay.bench.provenance import provenance
-    from forebay.planning.simulate import Slo
-    from forebay.planning.simulate.disaggregation import Transfer
-    from forebay.planning.simulate.engine import find_model
-
-    check_json(json)
-    if not (0 < ttft < 1e6 and 0 < tpot < 1e6):
-        raise SettingError(f"--ttft, --tpot: expected seconds above 0, found {ttft:g} and {tpot:g}")
-    model, loads = find_model(engine), workloads(data, 3000 if quick else 8000)
-    with errors_console().status("reading") as status:
-        slo, transfer = Slo(ttft, 1.0, tpot), Transfer()
-
-        def tell(part: str) -> None:
-            status.update(Text(part))
-
-        found = measure(loads, model, replicas, slo, transfer, tell=tell)
-    document = {"provenance": provenance(command=command_line(), model=model.name), **found}
-    report(json, document, lambda: _show_disaggregation(found), passed=found["passed"])
-
-
-def _show_disaggregation(found: dict[str, Any]) -> None:
-    show_table(
-        ("workload", "planned", "best", "planned split", "best split", "mixed"),
-        (
-            (
-                name,
-                *(f"{at} : {found['replicas'] - at}" for at in (one["planned_prefill"], one["best_prefill"])),
-                *(f"{one[key]:.2f}" for key in ("planned_per_s", "best_per_s", "mixed_per_s")),
-            )
-            for name, one in found["workloads"].items()
-        ),
-        f"requests/s with {found['goal']:.0%} within the SLO",
-    )
-
-
-def faults(
-    *,
-    replicas: Annotated[int, typer.Option(min=2, max=32, help="How many fake replicas.")] = 4,
-    requests: Annotated[int, typer.Option(min=30, help="Requests per fault.")] = 240,
-    rate: Annotated[float, typer.Option(min=1.0, help="Requests per second.")] = 100.0,
-    json: JsonFile = None,
-) -> None:
-    """Inject five faults into one of several replicas. Exit status 1 if a request is not answered in time."""
-    from benchmarks.faults import FAULTS, FaultSettings, faults_document, run_fault
-
-    check_json(json)
-    settings = FaultSettings(replicas=replicas, requests=requests, rate=rate)
-    console = errors_console()
-    runs = []
-    for fault in FAULTS:
-        with console.status(fault):
-            runs.append(asyncio.run(run_fault(fault, settings)))
-    document = faults_document(settings, runs)
-    report(json, document, lambda: _show_faults(runs), passed=document["passed"])
-
-
-def _show_faults(runs: list[FaultRun]) -> None:
-    show_table(
-        ("fault", "answered in time", "slowest, s", "there before", "from then on", "elsewhere"),
-        (
-            (
-                run.fault,
-                f"{run.in_time} of {run.requests}",
-                f"{run.slowest_s:.2f}",
-                *(run.calls_before, run.calls_after, run.others_after),
-            )
-            for run in runs
-        ),
-    )
-
-
-def ray_fleet(
-    *,
-    quick: Annotated[bool, typer.Option("--quick", help="One round each way.")] = False,
-    json: JsonFile = None,
-) -> None:
+def ray(*, quick: Quick = False, json: JsonFile = None) -> None:
     """Compare our gateway, Serve with our router, and both in turn, on four scripted replicas of a local Ray.
 
     Prompts share prefixes. Then kills a replica, and disconnects clients. Takes six minutes. Exit status 1 if
@@ -246,78 +154,49 @@ def ray_fleet(
     """
     from benchmarks.ray_fleet.cluster import find_ray
     from benchmarks.ray_fleet.measure import RayOptions, measure_ray
-    from forebay.bench.provenance import provenance
 
-    check_json(json)
-    ray = find_ray()
-    if ray is None:
+    check_report_files(json)
+    program = find_ray()
+    if program is None:
         raise SetupError("Ray is missing: make ray")
     options = RayOptions(rounds=1) if quick else RayOptions()
-    found = measure_ray(options, ray, note)
-    origin = provenance(command=command_line(), model="scripted", seed=options.load.seed)
+    found = measure_ray(options, program, note)
+    origin = provenance(model="scripted", seed=options.load.seed)
     passed = all(found["passed"].values())
     report(json, {"provenance": origin, **found}, lambda: _show_ray(found), passed=passed)
 
 
 def _show_ray(found: dict[str, Any]) -> None:
-    columns = {
-        "hit share": ("hit_share", ".3f"),
-        "goodput": ("goodput", ".3f"),
-        "TTFT p50 ms": ("ttft_ms_p50", ".1f"),
-        "p99 ms": ("ttft_ms_p99", ".1f"),
-    }
-    show_table(
-        ("way", *columns, "failed"),
-        (
-            (way, *(digits(one[name], form) for name, form in columns.values()), one["failed"])
-            for way, one in found["ways"].items()
-        ),
-    )
-    console = results_console()
-    for client, one in found["killed"].items():
-        say(
-            console,
-            f"a kill, {client}: {one['in_flight']} requests were there, {one['lost']} of {one['requests']} "
-            f"lost, four replicas again after {one['replaced_s']:.1f} s",
-        )
-    left = found["hung_up"]
-    say(console, f"{left['aborted']} of {left['requests']} requests aborted whose clients hung up")
-    missed = [name for name, passed in found["passed"].items() if not passed]
-    say(console, f"missed: {', '.join(missed)}" if missed else "no target missed")
+    from benchmarks.evaluation import routing
 
-
-class ReplicaKind(str, Enum):
-    streaming = "streaming"
-    whole = "whole"
-    long = "long"
-    long_whole = "long whole"
-    shared = "shared"
-    shared_whole = "shared whole"
+    for table in (routing.ways_table, routing.targets_table, routing.kills_table):
+        show_table(*table(found))
 
 
 def slowdown(
     *,
     replica: Annotated[
-        list[ReplicaKind] | None,
-        typer.Option(help="How the scripted replica answers; may be repeated. Default: streaming, whole."),
+        list[str] | None,
+        option(
+            "How the scripted replica answers: streaming, whole, long, long whole, shared or shared whole; "
+            "may be repeated. Default: streaming, whole."
+        ),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Forty seconds per speed, not two minutes.")] = False,
+    quick: Quick = False,
     json: JsonFile = None,
 ) -> None:
     """Run a pipeline on an engine at speed 1, 1/10, 1/50 and back. Exit status 1 if too few events are
     answered."""
-    from benchmarks.slowdown import SlowdownOptions, measure_slowdown
+    from benchmarks.slowdown import REPLICAS, SlowdownOptions, measure_slowdown
 
-    check_json(json)
+    check_report_files(json)
+    check_known("--replica", replica, REPLICAS)
     runs: list[dict[str, Any]] = []
-    for kind in replica or (ReplicaKind.streaming, ReplicaKind.whole):
+    for kind in replica or ("streaming", "whole"):
         step_s = 40.0 if quick else 120.0
         with tempfile.TemporaryDirectory(prefix="forebay-slowdown-") as folder:
             run = measure_slowdown(
-                SlowdownOptions(replica=kind.value, step_s=step_s),
-                Path(folder),
-                load_settings(),
-                note,
+                SlowdownOptions(replica=kind, step_s=step_s), Path(folder), load_settings(), note
             )
         runs.append(run)
         if json is not None and json != STDOUT:

@@ -1,43 +1,32 @@
-"""`grid` and `interplay`: engines and streams over many settings."""
+"""`python -m benchmarks grid`: engines and streams over many settings."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from benchmarks.cli.options import (
-    INTERRUPTED,
     Cores,
     Dtype,
     Plot,
-    Url,
-    check_plot,
-    command_line,
+    Quick,
+    Seed,
+    check_report_files,
     note,
+    provenance,
+    report,
     show_table,
 )
-from forebay.cli.output import (
-    JsonFile,
-    check_json,
-    errors_console,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
+from forebay.cli.options import option
+from forebay.cli.output import JsonFile, errors_console, results_console, say
 from forebay.errors import SettingError
 from forebay.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.grid.engines import GivenEngines, LocalEngines, RunningEngine
+    from benchmarks.grid.engines import GivenEngines, LocalEngines
     from benchmarks.grid.measurement import Found
-    from benchmarks.interplay.measurement import PointRun, StartEngine
-    from benchmarks.interplay.pipeline import InterplayOptions
     from forebay.bench.metrics import Distribution
 
 
@@ -48,69 +37,57 @@ QUICK_MODELS = ("default", "random:opt-125m")
 
 def grid(
     *,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Two models and few, short requests: minutes, less accurate.")
-    ] = False,
+    quick: Quick = False,
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            help="`default`, a directory, a hub's OWNER/NAME, or `random:NAME`; may be repeated; "
-            "default: all known architectures."
+        option(
+            "`default`, a directory, a hub's OWNER/NAME, or `random:NAME`; may be repeated; default: all."
         ),
     ] = None,
     replicas: Annotated[
         list[str] | None,
-        typer.Option(
-            help="REPLICAS sharing all cores, or REPLICASxCORES; may be repeated; default: 1 and 2."
-        ),
+        option("REPLICAS sharing all cores, or REPLICASxCORES; may be repeated; default: 1 and 2."),
     ] = None,
     subtasks: Annotated[
-        list[int] | None, typer.Option(help="Subtasks of the pipeline; may be repeated; default: 1.")
+        list[int] | None, option("Subtasks of the pipeline; may be repeated; default: 1.")
     ] = None,
     arrival: Annotated[
         list[str] | None,
-        typer.Option(
-            help="`constant`, `poisson`, `bursts` or `trace`; may be repeated; default: all but the trace."
-        ),
+        option("`constant`, `poisson`, `bursts` or `trace`; may be repeated; default: all but the trace."),
     ] = None,
     tail: Annotated[
-        list[str] | None,
-        typer.Option(help="`exact`, `exponential` or `heavy`; may be repeated; default: all."),
+        list[str] | None, option("`exact`, `exponential` or `heavy`; may be repeated; default: all.")
     ] = None,
     trace: Annotated[
-        Path | None, typer.Option(help="A trace (Mooncake's JSON lines or Azure's CSV) for arrivals.")
+        Path | None, option("A trace (Mooncake's JSON lines or Azure's CSV) for arrivals.")
     ] = None,
-    requests: Annotated[
-        int | None, typer.Option(help="Requests per cell; default: 100, with --quick 20.")
-    ] = None,
+    requests: Annotated[int | None, option("Requests per cell; default: 100, with --quick 20.")] = None,
     prompt_tokens: Annotated[
-        int | None, typer.Option(help="Length of each prompt; default: 128, with --quick 64.")
+        int | None, option("Length of each prompt; default: 128, with --quick 64.")
     ] = None,
     mean_tokens: Annotated[
-        float | None,
-        typer.Option(help="Mean length of answers for every tail; default: 32, with --quick 16."),
+        float | None, option("Mean length of answers for every tail; default: 32, with --quick 16.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(help="Maximum length of an answer; default: 256, with --quick 128.")
+        int | None, option("Maximum length of an answer; default: 256, with --quick 128.")
     ] = None,
     load: Annotated[
-        float,
-        typer.Option(help="Arrival rate as a share of the engine's throughput with all requests at once."),
+        float, option("Arrival rate as a share of the engine's throughput with all requests at once.")
     ] = 0.6,
     rate: Annotated[
-        float | None, typer.Option(help="Arrivals per second, the same for all engines, instead of --load.")
+        float | None, option("Arrivals per second, the same for all engines, instead of --load.")
     ] = None,
-    repeats: Annotated[int, typer.Option(help="Measurements of each cell.")] = 1,
-    serving: Annotated[bool, typer.Option(help="Measure the engine alone.")] = True,
-    stream: Annotated[bool, typer.Option(help="Measure a pipeline in front of the engine.")] = True,
+    repeats: Annotated[int, option("Measurements of each cell.")] = 1,
+    serving: Annotated[bool, option("Measure the engine alone.")] = True,
+    stream: Annotated[bool, option("Measure a pipeline in front of the engine.")] = True,
     url: Annotated[
         list[str] | None,
-        typer.Option(help="A server that runs already, instead of one started here; one for each replica."),
+        option("A server that runs already, instead of one started here; one for each replica."),
     ] = None,
     cores: Cores = None,
     dtype: Dtype = None,
-    kv_cache_gib: Annotated[float, typer.Option(help="KV cache of each replica, in GiB.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of lengths and times.")] = 0,
+    kv_cache_gib: Annotated[float, option("KV cache of each replica, in GiB.")] = 1.0,
+    seed: Seed = 0,
     plot: Plot = None,
     json: JsonFile = None,
 ) -> None:
@@ -129,13 +106,11 @@ def grid(
     )
     from benchmarks.grid.document import grid_document, grid_picture
     from benchmarks.grid.measurement import Measurement
-    from forebay.bench.provenance import provenance
     from forebay.engine.launch.architectures import ARCHITECTURES, PREFIX
     from forebay.pages.picture import write_picture
     from forebay.planning.simulate.traces import read_trace
 
-    check_json(json)
-    check_plot(plot)
+    check_report_files(json, plot)
     asked_sizes = {
         "requests": requests,
         "prompt_tokens": prompt_tokens,
@@ -176,19 +151,15 @@ def grid(
             note(found_line(each))
     except KeyboardInterrupt:
         measurement.complete = False
-    origin = provenance(command=command_line(), seed=seed, data=trace)
+    origin = provenance(seed=seed, data=trace)
     if not url:
         origin["engine_versions"] = engine_versions(load_settings())
     document = grid_document(options, found, complete=measurement.complete, provenance=origin)
-    write_json(json, document)
     if plot is not None:
         write_picture(plot, grid_picture(document))
-    if shows_text(json):
-        show_grid(document)
-    if not measurement.complete:
-        raise typer.Exit(INTERRUPTED)
-    if not document["valid"]:
-        raise typer.Exit(1)
+    report(
+        json, document, lambda: show_grid(document), passed=document["valid"], complete=measurement.complete
+    )
 
 
 def _grid_engines(
@@ -249,144 +220,3 @@ def show_grid(document: dict[str, Any]) -> None:
     for each in (*document["engines"], *document["cells"]):
         if each["error"]:
             say(results_console(), f"FAILED: {each['model']}: {each['error']}")
-
-
-EVENTS, QUICK_EVENTS = 150, 30
-
-
-def interplay(
-    *,
-    quick: Annotated[bool, typer.Option("--quick", help="Few events: minutes, less accurate.")] = False,
-    factor: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Factors: capacity, checkpoint, ordering, prefix, kv-cache, subtasks, windows or "
-            "bundle; may be repeated; default: all."
-        ),
-    ] = None,
-    model: Annotated[
-        str, typer.Option(help="`default`, a directory, a hub's OWNER/NAME, or `random:NAME`.")
-    ] = "default",
-    events: Annotated[
-        int | None, typer.Option(help="Events per point; default: 150, with --quick 30.")
-    ] = None,
-    prompt_tokens: Annotated[int, typer.Option(help="Length of each prompt, in words.")] = 96,
-    mean_tokens: Annotated[float, typer.Option(help="Mean length of answers.")] = 24,
-    limit: Annotated[int, typer.Option(help="Maximum length of an answer.")] = 128,
-    load: Annotated[
-        float,
-        typer.Option(help="Arrival rate as a share of the engine's throughput with all requests at once."),
-    ] = 0.7,
-    rate: Annotated[float | None, typer.Option(help="Arrivals per second, instead of --load.")] = None,
-    url: Url = None,
-    cores: Cores = None,
-    dtype: Dtype = None,
-    seed: Annotated[int, typer.Option(help="Seed of lengths, times and keys.")] = 0,
-    plot: Plot = None,
-    json: JsonFile = None,
-) -> None:
-    """Vary one setting of a stream at a time, and measure its effect on the engine and on events."""
-    from benchmarks.batching.systems import engine_versions
-    from benchmarks.interplay.measurement import InterplayMeasurement, interplay_document, interplay_picture
-    from benchmarks.interplay.pipeline import FACTORS, KV_CACHE_GIB, InterplayOptions, points
-    from forebay.bench.provenance import provenance
-    from forebay.pages.picture import write_picture
-
-    check_json(json)
-    check_plot(plot)
-    options = InterplayOptions(
-        factors=tuple(factor or FACTORS),
-        model=model,
-        events=events or (QUICK_EVENTS if quick else EVENTS),
-        prompt_tokens=prompt_tokens,
-        mean_tokens=mean_tokens,
-        limit_tokens=limit,
-        load=load,
-        rate_per_s=rate,
-        seed=seed,
-    )
-    wanted = points(options.factors)
-    if url is not None:
-        wanted = [point for point in wanted if point.kv_cache_gib == KV_CACHE_GIB]
-    start = _interplay_engine(url, model, cores, dtype, options)
-    measurement = InterplayMeasurement(options, start)
-    found: list[PointRun] = []
-    try:
-        for each in measurement.found(wanted):
-            found.append(each)
-            note(point_line(each))
-    except KeyboardInterrupt:
-        measurement.complete = False
-    origin = provenance(command=command_line(), target=url, seed=seed)
-    if url is None:
-        origin["engine_versions"] = engine_versions(load_settings())
-    document = interplay_document(
-        options,
-        found,
-        rate_per_s=measurement.rate_per_s,
-        expected=len(wanted),
-        complete=measurement.complete,
-        provenance=origin,
-    )
-    write_json(json, document)
-    if plot is not None:
-        write_picture(plot, interplay_picture(document))
-    if shows_text(json):
-        show_interplay(document)
-    if not measurement.complete:
-        raise typer.Exit(INTERRUPTED)
-    if not document["valid"]:
-        raise typer.Exit(1)
-
-
-def _interplay_engine(
-    url: str | None, model: str, cores: str | None, dtype: str | None, options: InterplayOptions
-) -> StartEngine:
-    from benchmarks.grid.cells import Parallelism
-    from benchmarks.grid.engines import GivenEngines, LocalEngines
-    from forebay.engine.launch import ConsoleProgress, parse_cores
-
-    def engines(kv_cache_gib: float) -> GivenEngines | LocalEngines:
-        if url is not None:
-            return GivenEngines((url,))
-        return LocalEngines(
-            settings=load_settings(),
-            progress=ConsoleProgress(errors_console()),
-            cores=parse_cores(cores) if cores is not None else (),
-            dtype=dtype,
-            kv_cache_gib=kv_cache_gib,
-            max_model_len=options.max_model_len(kv_cache_gib),
-        )
-
-    def start(kv_cache_gib: float) -> AbstractContextManager[RunningEngine]:
-        return engines(kv_cache_gib).start(model, Parallelism())
-
-    engines(1.0).check([model])
-    return start
-
-
-def point_line(found: PointRun) -> str:
-    from benchmarks.grid.streamed import sample_figures
-
-    if found.stream is None:
-        return f"{found.point.name}: failed: {found.error}"
-    run, latency = found.stream.run, found.stream.figures.latency
-    running = sample_figures(run.samples, run.duration_s).get("running_mean", 0.0)
-    answered = latency.get("answered")
-    p50_s = None if answered is None else answered.percentiles.get(50)
-    invalid = f"; INVALID: {'; '.join(found.reasons)}" if found.reasons else ""
-    told = "no answer" if p50_s is None else f"answered p50 {p50_s:.2f} s"
-    return f"{found.point.name}: {running:.1f} running on average, {told}{invalid}"
-
-
-def show_interplay(document: dict[str, Any]) -> None:
-    from benchmarks.interplay.measurement import SHORT, point_rows
-
-    heads, *rows = point_rows(document, SHORT)
-    console = results_console()
-    show_table(heads, rows)
-    if document["rate_per_s"]:
-        say(console, f"{document['rate_per_s']:.2f} events/s")
-    for cell in document["cells"]:
-        for reason in cell["reasons"]:
-            say(console, f"INVALID: {cell['factor']}, {cell['value']}: {reason}")

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterable
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
-import typer
 from rich.text import Text
 
-from benchmarks.cli.options import Plot, check_plot, digits, note, report, show_table
-from forebay.cli.output import JsonFile, check_json, errors_console, results_console, say
-from forebay.errors import SettingError
-from forebay.settings import load_settings
+from benchmarks.cli.options import (
+    Plot,
+    Quick,
+    check_known,
+    check_report_files,
+    digits,
+    note,
+    report,
+    show_table,
+)
+from forebay.cli.options import option
+from forebay.cli.output import JsonFile, errors_console, results_console, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,8 +29,8 @@ if TYPE_CHECKING:
 
 def overhead(
     *,
-    engine: Annotated[str, typer.Option(help="`fake`, or the URL of a real engine.")] = "fake",
-    quick: Annotated[bool, typer.Option("--quick", help="Shorter parts, and no memory run.")] = False,
+    engine: Annotated[str, option("`fake`, or the URL of a real engine.")] = "fake",
+    quick: Quick = False,
     json: JsonFile = None,
     plot: Plot = None,
 ) -> None:
@@ -35,8 +39,7 @@ def overhead(
     from benchmarks.picture import added_picture
     from forebay.pages.picture import write_picture
 
-    check_json(json)
-    check_plot(plot)
+    check_report_files(json, plot)
     console = errors_console()
     with console.status("starting") as status:
 
@@ -114,16 +117,12 @@ OUTSIDE = {"engine": "scripted engine", "source": "scripted feed"}
 MEMORY = {"jvm": "JVM", "client": "Python that started it", "command": "forebay run"}
 
 
-def cost(
-    *,
-    quick: Annotated[bool, typer.Option("--quick", help="A third of the time, less accurate.")] = False,
-    json: JsonFile = None,
-) -> None:
+def cost(*, quick: Quick = False, json: JsonFile = None) -> None:
     """Measure the processor time and memory of each part of a run, from idle to its highest rate; takes
     minutes."""
     from benchmarks.cost import QUICK, CostOptions, cost_document, measure_cost
 
-    check_json(json)
+    check_report_files(json)
     found = measure_cost(QUICK if quick else CostOptions(), note)
     report(json, cost_document(found), lambda: show_cost(found, results_console()))
 
@@ -157,48 +156,24 @@ def show_cost(found: Cost, console: Console) -> None:
     say(console, f"first request after {found.first_request_s:.1f} s; {found.cores} cores, {found.processor}")
 
 
-def pipeline_start(
+def gateway(
     *,
-    events: Annotated[int, typer.Option(min=1, help="Number of events.")] = 256,
-    capacity: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 64,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds each way.")] = 1,
-    json: JsonFile = None,
-) -> None:
-    """Run a new pipeline with long answers; status 1 if it takes 1.2 times as long as the engine alone."""
-    from benchmarks.pipeline_start import PipelineStartOptions, measure_pipeline_start
-
-    check_json(json)
-    options = PipelineStartOptions(events=events, capacity=capacity, rounds=rounds)
-    with tempfile.TemporaryDirectory(prefix="forebay-pipeline-start-") as folder:
-        found = measure_pipeline_start(options, Path(folder), load_settings(), note)
-    words = (
-        f"{events} events, {capacity} at a time: {found['direct_s']:.1f} s without a pipeline, "
-        f"{found['pipeline_s']:.1f} s with it, {found['ratio']:.2f} times as long"
-    )
-    report(json, found, lambda: say(results_console(), words), passed=found["passed"])
-
-
-def gateway_bench(
-    *,
-    rate: Annotated[float, typer.Option(min=1, help="Requests a second.")] = 100.0,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds each way.")] = 5,
-    seconds: Annotated[float, typer.Option(min=1, help="Length of a round.")] = 6.0,
+    rate: Annotated[float, option("Requests a second.", min=1)] = 100.0,
+    rounds: Annotated[int, option("Rounds each way.", min=1)] = 5,
+    seconds: Annotated[float, option("Length of a round.", min=1)] = 6.0,
     hostile: Annotated[
-        bool, typer.Option("--hostile", help="Instead: compare with and without a hostile client.")
+        bool, option("Instead: compare with and without a hostile client.", "--hostile")
     ] = False,
     attack: Annotated[
-        list[str] | None,
-        typer.Option(help="With --hostile: one way to be hostile; may be repeated. Default: all."),
+        list[str] | None, option("With --hostile: one way to be hostile; may be repeated. Default: all.")
     ] = None,
     users: Annotated[
-        int | None,
-        typer.Option(min=1, help="Instead: this many users at once, on a gateway that has just started."),
+        int | None, option("Instead: this many users at once, on a gateway that has just started.", min=1)
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="With --users: URL of a real engine.")] = None,
-    model: Annotated[str, typer.Option(help="With --engine: its model.")] = "fake",
+    engine: Annotated[str | None, option("With --users: URL of a real engine.")] = None,
+    model: Annotated[str, option("With --engine: its model.")] = "fake",
     kv_tokens: Annotated[
-        int,
-        typer.Option(min=0, help="With --users: KV cache that the scripted engine reports, as vLLM does."),
+        int, option("With --users: KV cache that the scripted engine reports, as vLLM does.", min=0)
     ] = 0,
     json: JsonFile = None,
 ) -> None:
@@ -206,9 +181,8 @@ def gateway_bench(
     from benchmarks.gateway import GatewayOptions, UsersOptions, measure_gateway, measure_users
     from benchmarks.hostile import WAYS, measure_hostile
 
-    check_json(json)
-    if unknown := set(attack or ()) - set(WAYS):
-        raise SettingError(f"--attack: expected one of {', '.join(WAYS)}, found {sorted(unknown)[0]!r}")
+    check_report_files(json)
+    check_known("--attack", attack, WAYS)
     options = GatewayOptions(rate_per_s=rate, rounds=rounds, seconds=seconds)
     if users is not None:
         found = measure_users(
@@ -222,19 +196,16 @@ def gateway_bench(
     report(json, found, lambda: show(found), passed=found["passed"])
 
 
+def _quantiles(found: dict[str, Any], way: str, figures: Sequence[str], per: float = 1.0) -> Iterator[str]:
+    return (f"{found[f'{way}_{name}_{q}'] / per:.2f}" for name in figures for q in ("p50", "p99"))
+
+
 def _show_users(found: dict[str, Any]) -> None:
+    times = ("first_ms", "whole_ms")
     show_table(
         ("way", "answers", "refused", "first token p50 s", "p99 s", "answer p50 s", "p99 s"),
         (
-            (
-                way,
-                *(found[f"{way}_{name}"] for name in ("answers", "refused")),
-                *(
-                    f"{found[f'{way}_{name}_{q}'] / 1000:.2f}"
-                    for name in ("first_ms", "whole_ms")
-                    for q in ("p50", "p99")
-                ),
-            )
+            (way, found[f"{way}_answers"], found[f"{way}_refused"], *_quantiles(found, way, times, per=1000))
             for way in ("direct", "gateway")
         ),
     )
@@ -242,19 +213,20 @@ def _show_users(found: dict[str, Any]) -> None:
 
 
 def _show_hostile(found: dict[str, Any]) -> None:
+    places = {"alone_ms_{}": 1, "attacked_ms_{}": 1, "{}_ratio": 2}
     show_table(
         ("hostile client", "p50 ms", "attacked", "ratio", "p99 ms", "attacked", "ratio", "lost"),
         (
             (
                 way,
                 *(
-                    f"{figures[name]:.{places}f}"
+                    f"{of[name.format(q)]:.{digits}f}"
                     for q in ("p50", "p99")
-                    for name, places in ((f"alone_ms_{q}", 1), (f"attacked_ms_{q}", 1), (f"{q}_ratio", 2))
+                    for name, digits in places.items()
                 ),
-                f"{figures['lost']} of {figures['requests']}",
+                f"{of['lost']} of {of['requests']}",
             )
-            for way, figures in found["ways"].items()
+            for way, of in found["ways"].items()
         ),
     )
 
@@ -262,41 +234,5 @@ def _show_hostile(found: dict[str, Any]) -> None:
 def _show_gateway(found: dict[str, Any]) -> None:
     show_table(
         ("way", "TTFT p50 ms", "p99 ms", "latency p50 ms", "p99 ms"),
-        (
-            (
-                way,
-                *(
-                    f"{found[f'{way}_{name}_{q}']:.2f}"
-                    for name in ("ttft_ms", "latency_ms")
-                    for q in ("p50", "p99")
-                ),
-            )
-            for way in ("direct", "gateway", "added")
-        ),
+        ((way, *_quantiles(found, way, ("ttft_ms", "latency_ms"))) for way in ("direct", "gateway", "added")),
     )
-
-
-def engine_settings(
-    *,
-    setting: Annotated[
-        list[str] | None, typer.Option(help="A setting to measure; may be repeated; default: all.")
-    ] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="Length of each load, in seconds.")] = 8.0,
-    json: JsonFile = None,
-) -> None:
-    """Compare settings of a local engine on this machine, idle and with one core busy. Takes minutes."""
-    from benchmarks.engine_settings import SETTINGS, measure_settings
-    from forebay.engine.launch import ConsoleProgress
-
-    check_json(json)
-    names = setting or list(SETTINGS)
-    note(f"{len(names)} settings: each starts vLLM, which takes about a minute.")
-    figures = []
-    progress = ConsoleProgress(errors_console())
-    for found in measure_settings(names, load_settings(), seconds=seconds, progress=progress):
-        figures.append(asdict(found))
-        note(
-            f"{found.name}: {found.idle_tokens_per_s} tokens/s, with one core busy {found.busy_tokens_per_s}"
-        )
-    header = ("setting", "", "ready, s", "tokens/s, idle", "tokens/s, a core busy")
-    report(json, figures, lambda: show_table(header, (list(each.values()) for each in figures)))

@@ -9,16 +9,9 @@ import orjson
 import typer
 from rich.text import Text
 
-from benchmarks.cli.options import Plot, check_plot, command_line
-from forebay.cli.output import (
-    JsonFile,
-    check_json,
-    errors_console,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
+from benchmarks.cli.options import Plot, Quick, check_known, check_report_files, provenance
+from forebay.cli.options import option
+from forebay.cli.output import JsonFile, errors_console, results_console, say, shows_text, write_json
 from forebay.errors import SettingError
 from forebay.files import read_bytes
 
@@ -27,20 +20,17 @@ MAX_BYTES = 16 << 20
 
 def peers(
     *,
-    peer: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A peer; repeatable. Default: all.")
-    ] = None,
+    peer: Annotated[list[str] | None, option("A peer; repeatable. Default: all.", metavar="NAME")] = None,
     part: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PART", help="latency, vllm, refusals or kill; repeatable. Default: all."),
+        list[str] | None, option("latency, vllm, refusals or kill; repeatable. Default: all.", metavar="PART")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Shorter loads.")] = False,
+    quick: Quick = False,
     recorded: Annotated[
         list[Path] | None,
-        typer.Option(
+        option(
+            "Measure nothing: put together what earlier runs wrote with --json; repeatable.",
             "--from",
             metavar="FILE",
-            help="Measure nothing: put together what earlier runs wrote with --json; repeatable.",
         ),
     ] = None,
     json: JsonFile = None,
@@ -51,11 +41,8 @@ def peers(
     from benchmarks.peers.peers import PEERS, peers_named
     from benchmarks.peers.tables import merged
 
-    check_json(json)
-    check_plot(plot)
-    for name in part or ():
-        if name not in PARTS:
-            raise SettingError(f"--part: expected one of {', '.join(PARTS)}, found {name!r}")
+    check_report_files(json, plot)
+    check_known("--part", part, PARTS)
     chosen = peers_named(peer)
     if recorded:
         document = merged((_read(path) for path in recorded), {each.name: each.title for each in PEERS})
@@ -70,7 +57,6 @@ def peers(
 
 def _measure_peers(chosen: Any, parts: Any, *, quick: bool) -> dict[str, Any]:
     from benchmarks.peers.parts import measure_peers
-    from forebay.bench.provenance import provenance
     from forebay.engine.launch import ConsoleProgress
     from forebay.settings import load_settings
 
@@ -83,7 +69,7 @@ def _measure_peers(chosen: Any, parts: Any, *, quick: bool) -> dict[str, Any]:
         progress=ConsoleProgress(console),
         note=lambda words: say(console, words),
     )
-    return {"provenance": provenance(command=command_line()), **document}
+    return {"provenance": provenance(), **document}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -118,19 +104,15 @@ def _show_peers(document: dict[str, Any]) -> None:
 
 def evaluation(
     *,
-    folder: Annotated[Path, typer.Option(help="Where the pages and the recorded files are.")] = Path(
-        "docs/results"
-    ),
-    check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; status 1 if something would change.")
-    ] = False,
+    folder: Annotated[Path, option("Where the pages and the recorded files are.")] = Path("docs/results"),
+    check: Annotated[bool, option("Write nothing; status 1 if something would change.", "--check")] = False,
     json: JsonFile = None,
 ) -> None:
     """Regenerate every table and plot of docs/results from the recorded JSON files there. Takes seconds."""
     from benchmarks.evaluation import PAGES
     from benchmarks.evaluation import page as pages
 
-    check_json(json)
+    check_report_files(json)
     files = pages.evaluation(folder, PAGES)
     paths = pages.changed(files) if check else pages.write(files)
     write_json(json, {"files": len(files), "changed": [str(path) for path in paths]})

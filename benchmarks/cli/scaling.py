@@ -1,4 +1,4 @@
-"""Commands that measure scaling: policies in a simulator, local replicas, pods."""
+"""Commands that measure scaling: policies in a simulator, pods."""
 
 from __future__ import annotations
 
@@ -6,10 +6,21 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from benchmarks.cli.options import Plot, check_plot, command_line, note, report, show_table
-from forebay.cli.output import JsonFile, check_json, errors_console, results_console, say
+from benchmarks.cli.options import (
+    CalibratedEngine,
+    Plot,
+    Quick,
+    Seed,
+    Trace,
+    check_known,
+    check_report_files,
+    note,
+    provenance,
+    report,
+    show_table,
+)
+from forebay.cli.options import option
+from forebay.cli.output import JsonFile, errors_console
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
@@ -18,72 +29,30 @@ if TYPE_CHECKING:
     from benchmarks.autoscale.measure import Comparison
 
 
-def scaling(
-    *,
-    burst: Annotated[int, typer.Option(min=1, max=100_000, help="Events in the burst.")] = 600,
-    json: JsonFile = None,
-    plot: Plot = None,
-) -> None:
-    """Let a burst scale local vLLM from no replica to two and back to none.
-
-    Takes minutes. Exit status 1 if an event was lost, doubled or cut off, or the replicas took another
-    course.
-    """
-    from benchmarks.scaling import BurstOptions, measure_scaling
-    from forebay.bench.provenance import provenance
-    from forebay.cli.live import LiveLine
-    from forebay.engine.launch import ConsoleProgress
-    from forebay.engine.launch.environment import DEFAULT_MODEL
-    from forebay.pages.picture import write_picture
-    from forebay.pipeline.scaling_record import course_picture
-    from forebay.settings import load_settings
-
-    check_json(json)
-    check_plot(plot)
-    console = errors_console()
-    with tempfile.TemporaryDirectory(prefix="forebay-scaling-") as folder, LiveLine(console) as line:
-        options = BurstOptions(burst=burst)
-        found = measure_scaling(
-            options, load_settings(), Path(folder), say=line.show, progress=ConsoleProgress(console)
-        )
-    origin = provenance(command=command_line(), model=DEFAULT_MODEL, seed=1)
-    if plot is not None:
-        title = f"{found.events} events, local vLLM, policy deadline"
-        write_picture(plot, course_picture(found.course, title))
-    words = (
-        f"{found.answered} of {found.events} events answered, {found.lost} lost, {found.doubled} "
-        f"doubled, {found.cut_off} cut off; ready replicas {' → '.join(map(str, found.levels))}; boots "
-        f"{', '.join(f'{boot:.0f} s' for boot in found.boots_s)}; first answer after "
-        f"{found.first_answer_s:.0f} s, burst done after {found.burst_done_s:.0f} s"
-    )
-    document = {"provenance": origin, **found.document()}
-    report(json, document, lambda: say(results_console(), words), passed=found.passed)
-
-
 QUICK_RESTARTS = 5
 
 
 def kubernetes(
     *,
-    quick: Annotated[bool, typer.Option("--quick", help="Scripted replicas, and few restarts.")] = False,
+    quick: Quick = False,
     restarts: Annotated[
-        int | None, typer.Option(min=0, max=10_000, help="Restarts of the API server; 100, or few if quick.")
+        int | None, option("Restarts of the API server; 100, or few if quick.", min=0, max=10_000)
     ] = None,
     rate: Annotated[
         float | None,
-        typer.Option(
+        option(
+            "Events per second without the burst: less than one replica can do; 0.5, or 3 if quick.",
             min=0.01,
             max=100,
-            help="Events per second without the burst: less than one replica can do; 0.5, or 3 if quick.",
         ),
     ] = None,
     slo: Annotated[
         float | None,
-        typer.Option(
+        option(
+            "Seconds that an event may wait: more than a boot, or a replica is kept for the next burst; 60,"
+            " or 8 if quick.",
             min=1,
             max=3600,
-            help="Seconds that an event may wait: more than a boot, or a replica is kept for the next burst; "
-            "60, or 8 if quick.",
         ),
     ] = None,
     json: JsonFile = None,
@@ -96,13 +65,11 @@ def kubernetes(
     a number was wrong or something took too long.
     """
     from benchmarks.kubernetes.measure import measure_kubernetes
-    from forebay.bench.provenance import provenance
     from forebay.engine.launch.environment import DEFAULT_MODEL
     from forebay.pages.picture import write_picture
     from forebay.pipeline.scaling_record import course_picture
 
-    check_json(json)
-    check_plot(plot)
+    check_report_files(json, plot)
     times = restarts if restarts is not None else QUICK_RESTARTS if quick else 100
     console = errors_console()
     with (
@@ -112,35 +79,22 @@ def kubernetes(
         found = measure_kubernetes(
             Path(folder), real=not quick, restarts=times, rate_per_s=rate, slo_s=slo, say=status.update
         )
-    origin = provenance(command=command_line(), model="scripted" if quick else DEFAULT_MODEL, seed=1)
+    origin = provenance(model="scripted" if quick else DEFAULT_MODEL, seed=1)
     if plot is not None:
         what = "scripted replicas" if quick else "vLLM"
         title = f"{found['burst']['events']} events, {what} in pods"
         write_picture(plot, course_picture(found["burst"]["course"], title))
     document, passed = {"provenance": origin, **found}, all(part["passed"] for part in found.values())
-    report(json, document, lambda: say(results_console(), kubernetes_words(found)), passed=passed)
+    report(json, document, lambda: show_kubernetes(found), passed=passed)
 
 
-def kubernetes_words(found: dict[str, Any]) -> str:
-    burst, drill = found["burst"], found.get("restarts")
-    scaled = ", ".join(f"{seconds:.1f} s" for seconds in burst["scaled_up_s"])
-    known = ", ".join(f"{seconds:.2f} s" for seconds in burst["known_s"])
-    routed = ", ".join(f"{seconds:.1f} s" for seconds in burst["routed_s"])
-    lines = [
-        f"{burst['answered']} of {burst['events']} events answered, {burst['lost']} lost, {burst['doubled']} "
-        f"doubled, {burst['cut_off']} cut off; ready replicas {' → '.join(map(str, burst['levels']))}; "
-        f"signal to scale {scaled}; ready to known by the router {known}, to the first request {routed}; "
-        f"{burst['at_stop']:.0f} requests in the replica that was taken away, {burst['sent_late']:.0f} sent "
-        f"to it afterwards"
-    ]
-    if drill is not None:
-        lines.append(
-            f"{drill['restarts']} restarts of the API server: {len(drill['wrong'])} wrong numbers, "
-            f"{drill['held']} times requests in flight kept replicas, "
-            f"{drill['conflicts']} conflicts, {drill['expired']} expired watches, {drill['strayed']} lists "
-            f"of replicas that stayed wrong; to the scale {drill['median_s']} s, at most {drill['most_s']} s"
-        )
-    return "\n".join(lines)
+def show_kubernetes(found: dict[str, Any]) -> None:
+    from benchmarks.evaluation.autoscale import burst_table, known_table, restarts_table
+
+    show_table(*burst_table(found["burst"]))
+    show_table(*known_table(found["burst"]))
+    if "restarts" in found:
+        show_table(*restarts_table(found["restarts"]))
 
 
 TRACE, DAYS = "trace", "days"
@@ -151,22 +105,21 @@ LOADS = (TRACE, DAYS, *BURSTS)
 
 def autoscale(
     *,
-    trace: Annotated[Path, typer.Option(help="Requests in Mooncake's or Azure's format.")],
+    trace: Trace,
     load: Annotated[
-        list[str] | None,
-        typer.Option(help=f"One of {', '.join(LOADS)}; may be repeated; default: all."),
+        list[str] | None, option(f"One of {', '.join(LOADS)}; may be repeated; default: all.")
     ] = None,
-    engine: Annotated[str, typer.Option(help="Calibrated engine: llama-8b or qwen-32b.")] = "llama-8b",
+    engine: CalibratedEngine = "llama-8b",
     boot: Annotated[
-        list[float] | None, typer.Option(help="Boot time in seconds; may be repeated; default: 60 and 180.")
+        list[float] | None, option("Boot time in seconds; may be repeated; default: 60 and 180.")
     ] = None,
     slo: Annotated[
         list[float] | None,
-        typer.Option(help="Maximum wait of a request in seconds; may be repeated; default: 10 and 60."),
+        option("Maximum wait of a request in seconds; may be repeated; default: 10 and 60."),
     ] = None,
-    stretch: Annotated[float, typer.Option(help="Stretch the trace by this factor.")] = 4.0,
-    replicas: Annotated[float, typer.Option(help="Replicas that trace and days keep busy on average.")] = 6.0,
-    seed: Annotated[int, typer.Option(help="Seed of the arrivals.")] = 0,
+    stretch: Annotated[float, option("Stretch the trace by this factor.")] = 4.0,
+    replicas: Annotated[float, option("Replicas that trace and days keep busy on average.")] = 6.0,
+    seed: Seed = 0,
     plot: Plot = None,
     json: JsonFile = None,
 ) -> None:
@@ -178,13 +131,12 @@ def autoscale(
     from benchmarks.autoscale.fluid import WorkModel
     from benchmarks.autoscale.loads import bursts, days, stretched
     from benchmarks.autoscale.measure import GOAL, compare_policies, frontiers_picture
-    from forebay.bench.provenance import provenance
+    from benchmarks.evaluation.autoscale import policies_table
     from forebay.pages.picture import write_picture
     from forebay.planning.simulate.engine import find_model
     from forebay.planning.simulate.traces import TraceRequest, read_trace
 
-    check_json(json)
-    check_plot(plot)
+    check_report_files(json, plot)
     names, boots, slos = load or list(LOADS), boot or [60.0, 180.0], slo or [10.0, 60.0]
     _check_autoscale(names, boots, slos, stretch, replicas)
     requests = [
@@ -201,8 +153,8 @@ def autoscale(
             times, quiet = BURSTS[name]
             case = bursts(requests, model, times=times, replicas=quiet, seed=seed)
         found += compare_policies(case, boots, slos, note)
-    document = {
-        "provenance": provenance(command=command_line(), seed=seed, model=model.engine.name),
+    document: dict[str, Any] = {
+        "provenance": provenance(seed=seed, model=model.engine.name),
         "engine": engine,
         "seed": seed,
         "goal": GOAL,
@@ -210,39 +162,14 @@ def autoscale(
     }
     if plot is not None:
         write_picture(plot, frontiers_picture(found))
-    report(json, document, lambda: show_comparisons(found))
-
-
-def show_comparisons(found: Sequence[Comparison]) -> None:
-    """Costs are multiples of the work."""
-    rows = []
-    for one in found:
-        equal = one.at_equal_cost()
-        cheapest = [one.cheapest(of_fixed=of_fixed) for of_fixed in (False, True)]
-        rows.append(
-            (
-                one.load,
-                f"{one.boot_s:g} s",
-                f"{one.slo_s:g} s",
-                f"{one.deadline.goodput:.3f}",
-                f"{one.deadline.replica_seconds / one.work_s:.2f}",
-                f"{one.oracle_seconds / one.work_s:.2f}",
-                f"{equal.goodput:.3f} ({equal.policy})" if equal else "none",
-                *(f"{p.replica_seconds / one.work_s:.2f} ({p.policy})" if p else "none" for p in cheapest),
-            )
-        )
-    show_table(
-        ("load", "boot", "SLO", "goodput", "cost", "oracle", "at equal cost", "99 %: other", "fixed"), rows
-    )
+    report(json, document, lambda: show_table(*policies_table(document["comparisons"])))
 
 
 def _check_autoscale(
     names: Sequence[str], boots: Sequence[float], slos: Sequence[float], stretch: float, replicas: float
 ) -> None:
-    for name in names:
-        if name not in LOADS:
-            raise SettingError(f"--load: expected one of {', '.join(LOADS)}; found {name!r}")
-    for option, values, least, most in (
+    check_known("--load", names, LOADS)
+    for given, values, least, most in (
         ("--boot", boots, 0, 7200),
         ("--slo", slos, 5, 3600),
         ("--stretch", [stretch], 0.1, 100),
@@ -250,4 +177,4 @@ def _check_autoscale(
     ):
         for value in values:
             if not least <= value <= most:
-                raise SettingError(f"{option}: expected {least:g} to {most:g}, found {value:g}")
+                raise SettingError(f"{given}: expected {least:g} to {most:g}, found {value:g}")

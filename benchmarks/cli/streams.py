@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import orjson
-import typer
 
-from benchmarks.cli.options import digits, note, report, show_table
-from forebay.cli.output import JsonFile, check_json, errors_console, results_console, say
+from benchmarks.cli.options import check_known, check_report_files, digits, note, report, show_table
+from forebay.cli.options import option
+from forebay.cli.output import JsonFile, errors_console, results_console, say
 from forebay.engine.launch import ConsoleProgress
 from forebay.errors import SettingError
 from forebay.settings import load_settings
@@ -21,35 +20,27 @@ if TYPE_CHECKING:
     from benchmarks.recovery import Recovery
 
 
-class Application(str, Enum):
-    topics = "topics"
-    trends = "trends"
-    summary = "summary"
-    sessions = "sessions"
-
-
 def applications(
     *,
-    data: Annotated[Path | None, typer.Option(help="Folder with the data sets.")] = None,
-    app: Annotated[list[Application] | None, typer.Option(help="Only this one; may be repeated.")] = None,
+    data: Annotated[Path | None, option("Folder with the data sets.")] = None,
+    app: Annotated[list[str] | None, option("topics, trends, summary or sessions; may be repeated.")] = None,
     file: Annotated[
-        list[Path] | None,
-        typer.Option(help="Score this labelled file: JSON lines with textCleaned and clusterNo."),
+        list[Path] | None, option("Score this labelled file: JSON lines with textCleaned and clusterNo.")
     ] = None,
     engine: Annotated[
-        str | None,
-        typer.Option(help="URL of an engine for summaries, otherwise a simulated one; and for sessions."),
+        str | None, option("URL of an engine for summaries, otherwise a simulated one; and for sessions.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the made-up streams.")] = 1,
+    seed: Annotated[int, option("Seed of the made-up streams.", min=0)] = 1,
     json: JsonFile = None,
 ) -> None:
     """Measure the stateful applications against simple baselines; skipped parts are listed."""
     from benchmarks.applications import APPLICATIONS, ApplicationsOptions, measure_applications
 
-    check_json(json)
+    check_report_files(json)
+    check_known("--app", app, APPLICATIONS)
     if data is not None and not data.is_dir():
         raise SettingError(f"--data: there is no folder {data}")
-    apps = [each.value for each in app] if app else ["topics"] if file else list(APPLICATIONS)
+    apps = app or (["topics"] if file else list(APPLICATIONS))
     if file and "topics" not in apps:
         raise SettingError("--file gives topics to score; add --app topics")
     options = ApplicationsOptions(apps, data, tuple(file or ()), seed, engine)
@@ -135,69 +126,46 @@ def _with_baselines(name: str, part: dict[str, Any]) -> Iterator[tuple[str, dict
     yield from ((f"  {title}", each) for title, each in part.get("baselines", {}).items())
 
 
-class Engines(str, Enum):
-    fake = "fake"
-    vllm = "vllm"
-
-
-class Sinks(str, Enum):
-    files = "files"
-    kafka = "kafka"
-
-
-class Kinds(str, Enum):
-    job = "job"
-    engine = "engine"
-    jvm = "jvm"
-    flink = "flink"
-    command = "command"
-    broker = "broker"
-
-
-class Apps(str, Enum):
-    main = "main"
-    sessions = "sessions"
-    summary = "summary"
-    topics = "topics"
-    trends = "trends"
+Killed = Literal["job", "engine", "jvm", "flink", "command", "broker"]
+Apps = Literal["main", "sessions", "summary", "topics", "trends"]
 
 
 def recovery(
     *,
-    kills: Annotated[int, typer.Option(min=1, help="How many kills.")] = 20,
-    seed: Annotated[int, typer.Option(help="Seed of the kills' kinds and moments.")] = 1,
-    engine: Annotated[Engines, typer.Option(help="A scripted replica, or local vLLM.")] = Engines.fake,
+    kills: Annotated[int, option("How many kills.", min=1)] = 20,
+    seed: Annotated[int, option("Seed of the kills' kinds and moments.")] = 1,
+    engine: Annotated[Literal["fake", "vllm"], option("A scripted replica, or local vLLM.")] = "fake",
     sink: Annotated[
-        Sinks, typer.Option(help="Between files, or between topics of a Kafka that is killed too.")
-    ] = Sinks.files,
-    app: Annotated[Apps, typer.Option(help="One question per event, or an application.")] = Apps.main,
-    only: Annotated[Kinds | None, typer.Option(help="Kill only this; default: all in turn.")] = None,
-    events: Annotated[int | None, typer.Option(min=1, help="Events; default: enough for the kills.")] = None,
+        Literal["files", "kafka"], option("Between files, or between topics of a Kafka that is killed too.")
+    ] = "files",
+    app: Annotated[Apps, option("One question per event, or an application.")] = "main",
+    only: Annotated[Killed | None, option("Kill only this; default: all in turn.")] = None,
+    events: Annotated[int | None, option("Events; default: enough for the kills.", min=1)] = None,
     warm: Annotated[
-        bool, typer.Option(help="Kill nothing until the run has made its class archive, about a minute.")
+        bool, option("Kill nothing until the run has made its class archive, about a minute.")
     ] = False,
-    work_dir: Annotated[Path | None, typer.Option(help="Empty folder to work in and keep.")] = None,
+    work_dir: Annotated[Path | None, option("Empty folder to work in and keep.")] = None,
     state: Annotated[
         str | None,
-        typer.Option(
-            metavar="moto|URL",
-            help="Keep state and results in an object store and resume in another empty folder each time: "
+        option(
+            "Keep state and results in an object store and resume in another empty folder each time: "
             "s3://bucket/prefix of the server that the AWS variables name, or moto, a server of its own.",
+            metavar="moto|URL",
         ),
     ] = None,
     outages: Annotated[
-        int, typer.Option(min=0, help="With --state moto: how many times it answers 503 or nothing for 30 s.")
+        int, option("With --state moto: how many times it answers 503 or nothing for 30 s.", min=0)
     ] = 0,
-    flink: Annotated[list[str] | None, typer.Option(help="KEY=VALUE of Flink; may be repeated.")] = None,
+    flink: Annotated[list[str] | None, option("KEY=VALUE of Flink; may be repeated.")] = None,
     json: JsonFile = None,
 ) -> None:
     """Kill a running pipeline repeatedly. Exit status 1 unless every event gives exactly one result."""
     from benchmarks.recovery import RecoveryConfig, measure_recovery
 
-    check_json(json)
-    if only is Kinds.broker and sink is not Sinks.kafka:
+    check_report_files(json)
+    if only == "broker" and sink != "kafka":
         raise SettingError("--only broker: needs --sink kafka; found --sink files")
-    if state is not None and sink is not Sinks.files:
+    if state is not None and sink != "files":
         raise SettingError("--state: needs --sink files, which then are in the store")
     if outages and state != "moto":
         raise SettingError("--outages: needs --state moto: other servers cannot be stopped")
@@ -207,12 +175,12 @@ def recovery(
             kills=kills,
             seed=seed,
             work=work,
-            engine=engine.value,
-            sink=sink.value,
-            app=app.value,
+            engine=engine,
+            sink=sink,
+            app=app,
             events=events,
             warm=warm,
-            only=None if only is None else only.value,
+            only=only,
             flink=_options(flink or []),
             state=state,
             outages=outages,
@@ -236,15 +204,15 @@ def recovery(
 
 def kafka(
     *,
-    records: Annotated[int, typer.Option(min=1000, help="Records from topic to topic.")] = 200_000,
-    events: Annotated[int, typer.Option(min=100, help="Events through a scripted replica.")] = 6000,
+    records: Annotated[int, option("Records from topic to topic.", min=1000)] = 200_000,
+    events: Annotated[int, option("Events through a scripted replica.", min=100)] = 6000,
     json: JsonFile = None,
 ) -> None:
     """Measure records per second between topics, and topics against files; starts a Kafka
     (FOREBAY_KAFKA_HOME)."""
     from benchmarks.kafka import KafkaOptions, measure_kafka
 
-    check_json(json)
+    check_report_files(json)
     found = measure_kafka(KafkaOptions(records=records, events=events), load_settings(), note)
     report(json, found, lambda: results_console().print_json(orjson.dumps(found).decode()))
 

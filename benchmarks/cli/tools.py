@@ -1,26 +1,15 @@
-"""Commands that check what measures: the load client, HTTP calls, known times, other tools."""
+"""Commands that check what measures: the load client, HTTP calls, known times."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.table import Table
 
-from benchmarks.cli.options import note, report, show_table
-from forebay.cli.output import (
-    JsonFile,
-    check_json,
-    errors_console,
-    results_console,
-    say,
-    shows_text,
-    write_json,
-)
-from forebay.errors import SettingError
+from benchmarks.cli.options import check_known, check_report_files, note, report, show_table
+from forebay.cli.options import option
+from forebay.cli.output import JsonFile, errors_console, results_console, say, shows_text, write_json
 
 if TYPE_CHECKING:
     from benchmarks.known_times import CaseFound
@@ -29,18 +18,18 @@ if TYPE_CHECKING:
 def client(
     *,
     rate: Annotated[
-        list[float] | None, typer.Option(help="Requests per second; may be repeated: 250, 500, 1000.")
+        list[float] | None, option("Requests per second; may be repeated: 250, 500, 1000.")
     ] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="Length of each run.")] = 10.0,
-    tokens: Annotated[int, typer.Option(min=2, help="Tokens of each answer, one an event.")] = 20,
-    seed: Annotated[int, typer.Option(help="Seed of the arrivals.")] = 0,
+    seconds: Annotated[float, option("Length of each run.", min=1)] = 10.0,
+    tokens: Annotated[int, option("Tokens of each answer, one an event.", min=2)] = 20,
+    seed: Annotated[int, option("Seed of the arrivals.")] = 0,
     json: JsonFile = None,
 ) -> None:
     """Measure the load client on one core, with a scripted server on another. Exit status 1 if it misses a
     rate."""
     from benchmarks.client import ClientOptions, measure_client
 
-    check_json(json)
+    check_report_files(json)
     given = ClientOptions(seconds=seconds, tokens=tokens, seed=seed)
     options = ClientOptions(tuple(rate or given.rates), seconds, tokens, seed=seed)
     found = measure_client(options, note)
@@ -69,16 +58,16 @@ def _show_client(runs: list[dict[str, Any]]) -> None:
 
 def http_calls(
     *,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each client is measured.")] = 5,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Length of each measurement.")] = 5.0,
-    chunks: Annotated[int, typer.Option(min=1, help="Pieces of each answer.")] = 4,
+    rounds: Annotated[int, option("How often each client is measured.", min=1)] = 5,
+    seconds: Annotated[float, option("Length of each measurement.", min=0.1)] = 5.0,
+    chunks: Annotated[int, option("Pieces of each answer.", min=1)] = 4,
     json: JsonFile = None,
 ) -> None:
     """Measure the processor time of a streamed call with Forebay's HTTP client, with aiohttp, and with
     pyreqwest if it is installed."""
     from benchmarks.client import HttpCallsOptions, measure_http_calls
 
-    check_json(json)
+    check_report_files(json)
     console = errors_console()
     options = HttpCallsOptions(rounds, seconds, chunks=chunks)
     found = measure_http_calls(options, lambda words: say(console, words))
@@ -101,19 +90,15 @@ def http_calls(
 
 def known_times(
     *,
-    case: Annotated[
-        list[str] | None, typer.Option(help="A case to measure; repeatable. Default: all.")
-    ] = None,
-    requests: Annotated[int, typer.Option(min=1, help="Requests of each case.")] = 40,
+    case: Annotated[list[str] | None, option("A case to measure; repeatable. Default: all.")] = None,
+    requests: Annotated[int, option("Requests of each case.", min=1)] = 40,
     json: JsonFile = None,
 ) -> None:
     """Compare what `forebay bench` measures with what a server did. Exit status 1 if a figure is wrong."""
     from benchmarks.known_times import CASES, measure_cases
 
-    check_json(json)
-    unknown = sorted(set(case or ()) - CASES.keys())
-    if unknown:
-        raise SettingError(f"--case: expected some of {', '.join(CASES)}; found {', '.join(unknown)}")
+    check_report_files(json)
+    check_known("--case", case, CASES)
     found = measure_cases(case or list(CASES), requests, note)
     document = {"cases": [_case_document(each) for each in found]}
     report(json, document, lambda: _show_known_times(found), passed=all(each.right for each in found))
@@ -142,65 +127,3 @@ def _show_known_times(found: list[CaseFound]) -> None:
     for each in found:
         for words in (*each.wrong, *(f"missing: {words}" for words in each.missing), *each.surplus):
             say(results_console(), f"{each.name}: {words}")
-
-
-def tools_agreement(
-    *,
-    engine: Annotated[
-        str, typer.Option(metavar="URL", help="The engine to measure.")
-    ] = "http://127.0.0.1:8100",
-    tokenizer: Annotated[Path, typer.Option(help="Folder with the model's tokenizer.")],
-    vllm: Annotated[
-        Path | None, typer.Option(metavar="PYTHON", help="The Python of an environment with vLLM.")
-    ] = None,
-    aiperf: Annotated[Path | None, typer.Option(metavar="COMMAND", help="AIPerf's command.")] = None,
-    guidellm: Annotated[Path | None, typer.Option(metavar="COMMAND", help="guidellm's command.")] = None,
-    requests: Annotated[int, typer.Option(min=2, help="Requests of each tool in each turn.")] = 12,
-    concurrency: Annotated[int, typer.Option(min=1, help="Requests in flight.")] = 1,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = 512,
-    output_tokens: Annotated[int, typer.Option(min=2, help="Tokens of each answer.")] = 32,
-    turns: Annotated[int, typer.Option(min=1, help="Turns of all tools.")] = 5,
-    seed: Annotated[int, typer.Option(help="Seed of the first turn; each turn has the next one.")] = 0,
-    core: Annotated[
-        list[int] | None, typer.Option(min=0, help="A core for the tools; repeatable. Default: all.")
-    ] = None,
-    json: JsonFile = None,
-) -> None:
-    """Compare TTFT, TPOT and throughput with other tools. Exit status 1 if fewer than two agree within 3
-    %."""
-    from benchmarks import tools_agreement as agreement
-
-    check_json(json)
-    tools = {}
-    if vllm is not None:
-        tools["vllm bench serve"] = agreement.vllm_bench(vllm)
-    if aiperf is not None:
-        tools["aiperf"] = agreement.aiperf(aiperf)
-    if guidellm is not None:
-        tools["guidellm"] = agreement.guidellm(guidellm)
-    if not tools:
-        raise SettingError("name at least one tool: --vllm, --aiperf or --guidellm")
-    if core:
-        os.sched_setaffinity(0, core)
-    found = agreement.measure_agreement(
-        tools,
-        agreement.server_at(engine, tokenizer),
-        agreement.Shape(requests, concurrency, prompt_tokens, output_tokens),
-        turns=turns,
-        seed=seed,
-        note=note,
-    )
-    rows = [
-        (
-            each["tool"],
-            each["figure"],
-            f"{each['ours']:.2f}",
-            f"{each['theirs']:.2f}",
-            f"{each['difference']:+.1%}",
-            f"{each['least']:+.1%} to {each['most']:+.1%}",
-            "yes" if each["agrees"] else "no",
-        )
-        for each in found["comparison"]
-    ]
-    header = ("tool", "figure", "forebay", "tool's", "difference", "of all turns", "agrees")
-    report(json, found, lambda: show_table(header, rows), passed=found["passed"])

@@ -46,8 +46,6 @@ from forebay.testing.kafka import local_kafka
 
 @dataclass
 class Drill:
-    """Findings of a drill so far."""
-
     outcomes: list[Outcome] = field(default_factory=list)
     smallest: list[Scenario] = field(default_factory=list)
 

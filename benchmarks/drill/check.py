@@ -95,7 +95,6 @@ def _topic(answer: Any) -> Any:
 
 
 def skipped_places(texts: Iterable[str]) -> frozenset[Place]:
-    """Records that a command reported as deleted before they were read."""
     return frozenset(
         (gap[1], int(gap[2]), offset)
         for text in texts

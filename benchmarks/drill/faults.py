@@ -39,7 +39,6 @@ class PipelineRun(RunProcess):
         return found if isinstance(found, dict) else None
 
     def texts(self) -> Iterator[str]:
-        """Output and reports of all starts."""
         for path in sorted(self._logs.iterdir()):
             yield path.read_text(errors="replace")
 
@@ -73,7 +72,6 @@ class Machine(AbstractContextManager["Machine"]):
         self.run = self._stack.enter_context(PipelineRun(words, folder / "logs", variables, folder))
 
     def write(self, document: Mapping[str, Any]) -> None:
-        """Write the pipeline file of the next start."""
         # JSON is YAML.
         self._pipeline.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
 
@@ -86,8 +84,6 @@ SLOTS = 2
 
 
 class Engine(AbstractContextManager["Engine"]):
-    """A replica behind `link`, through which the pipeline reaches it."""
-
     def __init__(self, scenario: Scenario) -> None:
         parts = ((1 - scenario.slow, ANSWER_S), (scenario.slow, 20 * ANSWER_S))
         self._stack = ExitStack()
@@ -163,7 +159,6 @@ class Scene:
 
 @contextmanager
 def lasting(fault: Fault, scene: Scene) -> Iterator[None]:
-    """Make a fault during the block."""
     begin, end = _beginning_and_end(fault, scene)
     begin()
     try:
@@ -188,6 +183,10 @@ def _paused(part: Part, machine: Machine) -> tuple[Step, Step]:
 
 def _beginning_and_end(fault: Fault, scene: Scene) -> tuple[Step, Step]:
     engine, shim, feed, kafka, store = scene.engine, scene.shim, scene.feed, scene.kafka, scene.machine.link
+    links: dict[str, Link | None] = {"engine": engine.link, "feed": feed, "store": store}
+    verb, _, target = fault.kind.partition(" ")
+    if (link := links.get(target)) is not None and verb in ("cut", "stall", "busy"):
+        return getattr(link, verb), link.restore
     match fault.kind:
         case "pause all" | "pause command" | "pause jvm":
             return _paused(PAUSED[fault.kind], scene.machine)
@@ -196,20 +195,6 @@ def _beginning_and_end(fault: Fault, scene: Scene) -> tuple[Step, Step]:
             return process.suspend, process.resume
         case "kill engine":
             return engine.kill, engine.start
-        case "cut engine":
-            return engine.link.cut, engine.link.restore
-        case "stall engine":
-            return engine.link.stall, engine.link.restore
-        case "cut feed" if feed is not None:
-            return feed.cut, feed.restore
-        case "stall feed" if feed is not None:
-            return feed.stall, feed.restore
-        case "cut store" if store is not None:
-            return store.cut, store.restore
-        case "stall store" if store is not None:
-            return store.stall, store.restore
-        case "busy store" if store is not None:
-            return store.busy, store.restore
         case "kill broker" if kafka is not None:
             return kafka.kill, kafka.start
         case "pause broker" if kafka is not None:

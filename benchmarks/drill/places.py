@@ -54,12 +54,7 @@ class Places(AbstractContextManager["Places"]):
     """The input of one scenario, in `disk` or in `kafka`, and its sinks, in `out` or in `kafka`."""
 
     def __init__(
-        self,
-        scenario: Scenario,
-        work: Workload,
-        disk: Path,
-        out: Location,
-        kafka: LocalKafka | None,
+        self, scenario: Scenario, work: Workload, disk: Path, out: Location, kafka: LocalKafka | None
     ) -> None:
         self._scenario = scenario
         self._work = work
@@ -99,7 +94,6 @@ class Places(AbstractContextManager["Places"]):
 
     @property
     def endless(self) -> bool:
-        """Whether the input has no end."""
         return self._scenario.source == "followed" or self._scenario.portions > 1
 
     def give(self, requests: int) -> None:
@@ -140,7 +134,6 @@ class Places(AbstractContextManager["Places"]):
 
     @property
     def more_to_come(self) -> bool:
-        """Whether some events are not given yet."""
         return bool(self._to_come)
 
     def committed(self) -> int:
@@ -285,7 +278,6 @@ class State:
 
     @property
     def home(self) -> Location:
-        """The pipeline's `checkpoint.dir`."""
         return self._root / "drill" / "checkpoints"
 
     def completed(self) -> int:

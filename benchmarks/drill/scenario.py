@@ -21,31 +21,11 @@ SinkKind = Literal["files", "kafka"]
 StateKind = Literal["folder", "s3"]
 """Location of checkpoints, and of result files."""
 FaultKind = Literal[
-    "kill all",
-    "kill command",
-    "kill jvm",
-    "stop",
-    "copy state",
-    "pause all",
-    "pause command",
-    "pause jvm",
-    "kill engine",
-    "pause engine",
-    "cut engine",
-    "stall engine",
-    "cut feed",
-    "stall feed",
-    "kill broker",
-    "pause broker",
-    "full disk",
-    "slow disk",
-    "step clock",
-    "take over",
-    "cut store",
-    "stall store",
-    "busy store",
-    "delete records",
-]
+    "kill all", "kill command", "kill jvm", "stop", "copy state", "pause all", "pause command", "pause jvm",
+    "kill engine", "pause engine", "cut engine", "stall engine", "cut feed", "stall feed",
+    "kill broker", "pause broker", "full disk", "slow disk", "step clock", "take over",
+    "cut store", "stall store", "busy store", "delete records",
+]  # fmt: skip
 """`kill all`: every process of the run at once."""
 Measure = Literal["requests", "checkpoints", "last request", "last commit"]
 Standstill = Literal["command", "all but jvm", "all", "cut", "dead"]

@@ -132,7 +132,6 @@ class Workload:
 
 
 def workload(scenario: Scenario) -> Workload:
-    """Input and expected output of a scenario."""
     match scenario.application:
         case "infer":
             return _infer(scenario)

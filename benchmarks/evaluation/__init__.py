@@ -10,14 +10,11 @@ from benchmarks.evaluation.page import Page
 PAGES: Sequence[Page] = (
     batching.PAGE,
     grid.PAGE,
-    grid.INTERPLAY_PAGE,
     goodput.SUSTAINED_PAGE,
     goodput.PAGE,
     autoscale.PAGE,
-    autoscale.SCALING_PAGE,
     autoscale.KUBERNETES_PAGE,
     routing.PAGE,
-    routing.SPLITS_PAGE,
     peers.PAGE,
 )
 """In the order of the front page."""

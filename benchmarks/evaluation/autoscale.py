@@ -1,11 +1,11 @@
-"""The page about scaling: policies in a simulator, replicas of one machine, pods."""
+"""The page about scaling: policies in a simulator, pods."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from benchmarks.evaluation.page import Page, Records, Rendered, origin, table
+from benchmarks.evaluation.page import Page, Records, Rendered, Table, origin, table
 from forebay.pipeline.scaling_record import course_picture
 
 RECORDS = ("autoscale-code.json", "autoscale-conversation.json")
@@ -30,12 +30,16 @@ def render(records: Records) -> Rendered:
     found = [one for name in RECORDS for one in records[name]["comparisons"]]
     return Rendered(
         tables={
-            "policies": table(HEADER, [_row(one) for one in found]),
+            "policies": table(*policies_table(found)),
             "targets": table(TARGETS, [_targets(one) for one in found]),
             "origin": origin(records),
         },
         finding=_finding(found),
     )
+
+
+def policies_table(found: Iterable[Mapping[str, Any]]) -> Table:
+    return HEADER, [_row(one) for one in found]
 
 
 def _row(one: Mapping[str, Any]) -> tuple[str | None, ...]:
@@ -124,91 +128,65 @@ def _suffix(point: Mapping[str, Any]) -> str:
 PAGE = Page("autoscale", "Which scaling policy pays least for its goodput?", RECORDS, render)
 
 
-SCALING = "scaling.json"
-
-
-def render_scaling(records: Records) -> Rendered:
-    found = records[SCALING]
-    levels = " → ".join(str(level) for level in found["levels"])
-    boots = " and ".join(f"{seconds:.0f} s" for seconds in found["boots_s"])
-    rows = [
-        ("replicas that were ready", levels),
-        ("events", found["events"]),
-        ("answered", found["answered"]),
-        ("lost", found["lost"]),
-        ("doubled", found["doubled"]),
-        ("dead letters", found["dead_letters"]),
-        ("asked for more than once", found["cut_off"]),
-        ("boots took", boots),
-        ("first answer, from the first event on", f"{found['first_answer_s']:.0f} s"),
-        ("last answer, from the burst's first event on", f"{found['burst_done_s']:.0f} s"),
-        ("no replica left, from the first event on", f"{found['ended_s']:.0f} s"),
-    ]
-    return Rendered(
-        tables={"local-burst": table(("", ""), rows), "origin": origin(records)},
-        plots={"scaling.svg": course_picture(found["course"], "a burst, and the replicas")},
-        finding=f"Ready replicas went {levels}. {found['answered']} of {found['events']} events were "
-        f"answered, {found['lost']} lost, {found['doubled']} doubled, "
-        f"{found['cut_off']} asked for more than once.",
-    )
-
-
-SCALING_PAGE = Page("autoscale", "Do replicas follow a burst?", (SCALING,), render_scaling)
-
-
 KUBERNETES, SCRIPTED = "kubernetes.json", "kubernetes-scripted.json"
 
 
 def render_kubernetes(records: Records) -> Rendered:
     burst, drill = records[KUBERNETES]["burst"], records[KUBERNETES]["restarts"]
     scripted = records[SCRIPTED]["burst"]
-    levels = _levels(burst)
-    rows = [
-        ("replicas that were ready", levels),
+    return Rendered(
+        tables={
+            "kubernetes-burst": table(*burst_table(burst)),
+            "known": table(*known_table(scripted)),
+            "restarts": table(*restarts_table(drill)),
+            "origin": origin(records),
+        },
+        plots={"kubernetes.svg": course_picture(burst["course"], "a burst, and a Deployment's replicas")},
+        finding=f"Ready replicas went {_levels(burst)}. {burst['answered']} of {burst['events']} events were "
+        f"answered, {burst['lost']} lost, {burst['doubled']} doubled, {burst['cut_off']} asked for more than "
+        f"once. The router counted a new replica after {_seconds(scripted['known_s'])}. Over "
+        f"{drill['restarts']} restarts of the API server {len(drill['wrong'])} numbers of replicas were "
+        f"wrong.",
+    )
+
+
+def burst_table(burst: Mapping[str, Any]) -> Table:
+    scaled_s, routed_s = _seconds(burst["scaled_up_s"]), _seconds(burst["routed_s"])
+    return ("", ""), [
+        ("replicas that were ready", _levels(burst)),
         ("events", burst["events"]),
         ("answered", burst["answered"]),
         ("lost", burst["lost"]),
         ("doubled", burst["doubled"]),
         ("dead letters", burst["dead_letters"]),
         ("asked for more than once", burst["cut_off"]),
-        (
-            "from the pipeline's wish for two replicas to the Deployment's scale",
-            _seconds(burst["scaled_up_s"]),
-        ),
-        ("from the new replica's being ready to its first request", _seconds(burst["routed_s"])),
+        ("from the pipeline's wish for two replicas to the Deployment's scale", scaled_s),
+        ("from the new replica's being ready to its first request", routed_s),
         ("requests in the replica when it got its SIGTERM", f"{burst['at_stop']:.0f}"),
         ("requests sent to it from half a second after that on", f"{burst['sent_late']:.0f}"),
     ]
-    known = [
-        ("replicas that were ready", _levels(scripted)),
-        ("events", scripted["events"]),
-        ("answered", scripted["answered"]),
-        ("from a new replica's being ready to the router's counting it", _seconds(scripted["known_s"])),
-        ("to its first request", _seconds(scripted["routed_s"])),
+
+
+def known_table(burst: Mapping[str, Any]) -> Table:
+    return ("", ""), [
+        ("replicas that were ready", _levels(burst)),
+        ("events", burst["events"]),
+        ("answered", burst["answered"]),
+        ("from a new replica's being ready to the router's counting it", _seconds(burst["known_s"])),
+        ("to its first request", _seconds(burst["routed_s"])),
     ]
-    restarts = [
+
+
+def restarts_table(drill: Mapping[str, Any]) -> Table:
+    return ("", ""), [
         ("restarts of the API server", drill["restarts"]),
         ("numbers of replicas that were wrong at any moment", len(drill["wrong"])),
         ("patches refused, because another one had written", drill["conflicts"]),
         ("watches that had expired", drill["expired"]),
         ("restarts after which the router's list stayed wrong", drill["strayed"]),
-        ("to the new scale, median", f"{drill['median_s']:.2f} s"),
-        ("to the new scale, at most", f"{drill['most_s']:.2f} s"),
+        ("to the new scale, median", f"{drill['median_s']} s"),
+        ("to the new scale, at most", f"{drill['most_s']} s"),
     ]
-    return Rendered(
-        tables={
-            "kubernetes-burst": table(("", ""), rows),
-            "known": table(("", ""), known),
-            "restarts": table(("", ""), restarts),
-            "origin": origin(records),
-        },
-        plots={"kubernetes.svg": course_picture(burst["course"], "a burst, and a Deployment's replicas")},
-        finding=f"Ready replicas went {levels}. {burst['answered']} of {burst['events']} events were "
-        f"answered, {burst['lost']} lost, {burst['doubled']} doubled, {burst['cut_off']} asked for more than "
-        f"once. The router counted a new replica after {_seconds(scripted['known_s'])}. Over "
-        f"{drill['restarts']} restarts of the API server {len(drill['wrong'])} numbers of replicas were "
-        f"wrong.",
-    )
 
 
 def _levels(burst: Mapping[str, Any]) -> str:

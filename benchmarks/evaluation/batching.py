@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.batching.document import NAMES, batching_picture
 from benchmarks.batching.measurement import CONTINUOUS, LONGEST_OF_ALL, STATIC, SYSTEMS
-from benchmarks.evaluation.page import Page, Records, Rendered, origin, table
+from benchmarks.evaluation.page import Page, Records, Rendered, Table, origin, table
 from forebay.bench.statistics import can_tell, percentile
 
 LARGE = ("batching-1536.json", "batching-128-512.json")
@@ -29,10 +29,10 @@ def render(records: Records) -> Rendered:
     ratios = [large["ratio"][limit] for limit in limits]
     return Rendered(
         tables={
-            "throughput": throughput_table(large),
-            "throughput-quick": throughput_table(quick),
-            "latency": latency_table(waited),
-            "burst": burst_table(burst),
+            "throughput": table(*throughput_table(large)),
+            "throughput-quick": table(*throughput_table(quick)),
+            "latency": table(*latency_table(waited)),
+            "burst": table(*burst_table(burst)),
             "origin": origin(records),
         },
         plots={"batching.svg": batching_picture(large, title)},
@@ -52,8 +52,7 @@ def merged(documents: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def throughput_table(document: Mapping[str, Any]) -> str:
-    """Tokens per second by system and limit; INVALID figures are in brackets."""
+def throughput_table(document: Mapping[str, Any]) -> Table:
     throughput, reasons = document["throughput"], document["reasons"]
 
     def shown(words: str, limit: str, *systems: str) -> str:
@@ -76,16 +75,11 @@ def throughput_table(document: Mapping[str, Any]) -> str:
             for limit, of in throughput.items()
         ]
         if any(multiples):
-            rows.append(
-                [
-                    f"**continuous over {words}**",
-                    *(None if one is None else f"**{one}**" for one in multiples),
-                ]
-            )
-    return table(("tokens/s, prompts and answers", *(f"max {limit}" for limit in throughput)), rows)
+            rows.append([f"continuous over {words}", *multiples])
+    return ("tokens/s, prompts and answers", *(f"max {limit}" for limit in throughput)), rows
 
 
-def latency_table(document: Mapping[str, Any]) -> str:
+def latency_table(document: Mapping[str, Any]) -> Table:
     """Latency by system and rate: the percentiles that the number of requests allows, and the longest."""
     rows = []
     for rate, of in document["latency"].items():
@@ -102,35 +96,25 @@ def latency_table(document: Mapping[str, Any]) -> str:
                 longest = bracketed(f"{ordered[-1]:.2f}", doubtful=doubtful) if ordered else None
                 sent = f"{cell['rate_per_s']:.3g} (the study's {rate})"
                 rows.append([NAMES[system], sent, cell["requests"], *told, longest])
-    return table(("latency, s", "requests/s", "requests", "p50", "p90", "p99", "longest"), rows)
+    return ("latency, s", "requests/s", "requests", "p50", "p90", "p99", "longest"), rows
 
 
-def burst_table(document: Mapping[str, Any]) -> str:
-    """Duration of each form of sending, next to the published one."""
+def burst_table(document: Mapping[str, Any]) -> Table:
     count, alone = document["requests"], document["alone"]["p50_s"]
     theirs, theirs_s, alone_s = PUBLISHED_BURST
-    rows: list[list[object]] = [
-        ["one alone (median)", f"{alone:.3f} s", f"{1 / alone:.1f}", f"{alone_s} s"],
-        [
-            f"{count:,} prompts in one HTTP request",
-            f"{document['batch']['latency_s']:.2f} s",
-            f"{document['batch']['requests_per_s']:.1f}",
-            f"{theirs_s} s for {theirs:,}",
-        ],
-        [
-            f"{count:,} HTTP requests at once",
-            f"{document['apart']['latency_s']:.2f} s",
-            f"{document['apart']['requests_per_s']:.1f}",
-            None,
-        ],
-        [
-            "**of the engine's time, alone over in the batch**",
-            f"**{document['gain']:.1f} x**",
-            None,
-            f"{theirs * alone_s / theirs_s:.1f} x",
-        ],
-    ]
-    return table(("", "took", "requests/s", "published"), rows)
+    rows: list[list[object]] = []
+    if alone:
+        rows.append(["one alone (median)", f"{alone:.3f} s", f"{1 / alone:.1f}", f"{alone_s} s"])
+    for name, words, published in (
+        ("batch", f"{count:,} prompts in one HTTP request", f"{theirs_s} s for {theirs:,}"),
+        ("apart", f"{count:,} HTTP requests at once", None),
+    ):
+        if one := document.get(name):
+            rows.append([words, f"{one['latency_s']:.2f} s", f"{one['requests_per_s']:.1f}", published])
+    if gain := document.get("gain"):
+        published = f"{theirs * alone_s / theirs_s:.1f} x"
+        rows.append(["of the engine's time, alone over in the batch", f"{gain:.1f} x", None, published])
+    return ("", "took", "requests/s", "published"), rows
 
 
 def bracketed(words: str, *, doubtful: bool) -> str:

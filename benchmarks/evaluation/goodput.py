@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.evaluation.page import MEND, Page, Records, Rendered, origin, table
+from benchmarks.evaluation.page import ADVICE, Page, Records, Rendered, origin, table
 from benchmarks.evaluation.page import origin as origin_of
 
 RECORD = "goodput.json"
@@ -51,7 +51,7 @@ def render(records: Records) -> Rendered:
                 ],
             ),
             "invalid": "".join(
-                f"- {_named(run)}: {reason.partition(MEND)[0]}\n"
+                f"- {_named(run)}: {reason.partition(ADVICE)[0]}\n"
                 for run in document["runs"]
                 for reason in run["verdict"]["reasons"]
             )

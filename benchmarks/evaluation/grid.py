@@ -1,4 +1,4 @@
-"""The page about the grid and the interplay of a stream's settings with the engine."""
+"""The page about the grid."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from typing import Any
 
 from benchmarks.evaluation.page import Page, Records, Rendered, invalid, origin, table
 from benchmarks.grid.document import cell_rows, engine_rows, grid_picture, parallelism_name, short_model
-from benchmarks.interplay.measurement import interplay_picture, point_rows
-from benchmarks.interplay.pipeline import BASE
 
 RECORDS = ("grid.json", "grid-random.json")
 Document = Mapping[str, Any]
 
 
 def render(records: Records) -> Rendered:
-    """What each engine can do, every cell, what is INVALID, and both pictures."""
     documents = {name.removesuffix(".json"): found for name, found in records.items()}
     tables = {"origin": origin(records)}
     for name, document in documents.items():
@@ -39,69 +36,28 @@ def throughput(documents: Any) -> str:
     said = []
     for engine in engines:
         rates = [
-            f"{found['output_tokens_per_s']:.0f} output tokens/s with {tail} lengths"
+            f"{found['output_tokens_per_s']:.0f} ({tail})"
             for tail, found in engine["at_once"].items()
             if tail not in engine["reasons"]
         ]
         if rates:
-            said.append(f"{in_words(engine)}, all requests at once: {', '.join(rates)}.")
+            said.append(f"{in_words(engine)}: {', '.join(rates)}")
     doubtful = len(engines) - len(said)
     rest = f" {doubtful} of {len(engines)} engines are INVALID: they cannot be compared yet."
-    return (" ".join(said) or "No engine's throughput is valid.") + (rest if doubtful else "")
+    found = f"Output tokens/s by lengths, all requests at once: {'; '.join(said)}."
+    return (found if said else "No engine's throughput is valid.") + (rest if doubtful else "")
 
 
 def name_of(one: Document) -> str:
-    """An engine or a cell in words."""
     name = f"{short_model(one['model'])}, {parallelism_name(one['parallelism'])}"
     return f"{name}, {one['arrival']}, {one['tail']}" if "arrival" in one else f"{name}, all at once"
 
 
 def in_words(one: Document) -> str:
-    """The same for the front page, which has no table to explain the numbers."""
+    """An engine, for the front page, which has no table to explain the numbers."""
     of = one["parallelism"]
     cores = "" if of["cores_each"] is None else f" on {of['cores_each']} core{'s' * (of['cores_each'] > 1)}"
-    name = f"{short_model(one['model'])}, {of['replicas']} replica{'s' * (of['replicas'] > 1)}{cores}"
-    return f"{name}, {one['arrival']}, {one['tail']} lengths" if "arrival" in one else name
+    return f"{short_model(one['model'])}, {of['replicas']} replica{'s' * (of['replicas'] > 1)}{cores}"
 
 
 PAGE = Page("grid", "What do models, replicas, arrivals and lengths of answers do?", RECORDS, render)
-
-
-INTERPLAY = "interplay.json"
-WINDOWS = "interplay-windows.json"
-
-
-def render_interplay(records: Records) -> Rendered:
-    """Every point, what is INVALID, and the picture."""
-    document = records[INTERPLAY]
-    cells = document["cells"]
-    rows = point_rows(document)
-    windows = records[WINDOWS]
-    of_windows = point_rows(windows)
-    base = [cell["stream"]["answered_s"]["p50"] for cell in cells if cell["factor"] == BASE and cell["valid"]]
-    valid = [cell for cell in cells if cell["valid"]]
-    noise = (
-        f"The same base point gave {' and '.join(f'{value:.2f} s' for value in base)} to the answer (medians)"
-    )
-    return Rendered(
-        tables={
-            "points": table(rows[0], rows[1:]),
-            "load": f"{document['rate_per_s']:.2f} events/s, {document['options']['events']} events at each "
-            "point.\n",
-            "invalid": invalid(document, cells, cell_name),
-            "windows": table(of_windows[0], of_windows[1:]),
-            "windows-invalid": invalid(windows, windows["cells"], cell_name),
-            "origin": origin(records),
-        },
-        plots={"interplay.svg": interplay_picture(document)},
-        finding=f"{noise}: only larger differences count. {len(valid)} of {len(cells)} points are valid.",
-    )
-
-
-def cell_name(cell: Mapping[str, Any]) -> str:
-    return f"{cell['factor']}, {cell['value']}"
-
-
-INTERPLAY_PAGE = Page(
-    "grid", "What do a stream's settings do to the engine, and back?", (INTERPLAY, WINDOWS), render_interplay
-)

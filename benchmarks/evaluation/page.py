@@ -18,6 +18,8 @@ FRONT = "README"
 ORIGIN = "origin"
 MAX_BYTES = 64 << 20
 TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end -->)", re.S)
+Table = tuple[Sequence[str], Sequence[Sequence[object]]]
+"""A header and rows; None is a dash. Commands show the same tables as the pages."""
 Records = Mapping[str, Any]
 """The recorded documents of a page by the names of their files."""
 
@@ -60,7 +62,6 @@ def evaluation(folder: Path, pages: Sequence[Page]) -> dict[Path, bytes]:
 
 
 def changed(files: Mapping[Path, bytes]) -> list[Path]:
-    """Those of `files` that are not on disk as they should be."""
     return [path for path, data in files.items() if not path.is_file() or path.read_bytes() != data]
 
 
@@ -73,7 +74,6 @@ def write(files: Mapping[Path, bytes]) -> list[Path]:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table in Markdown; what is None is a dash."""
     lines = [header, ["---"] * len(header), *rows]
     return "".join(f"| {' | '.join('–' if one is None else str(one) for one in line)} |\n" for line in lines)
 
@@ -134,7 +134,7 @@ def _filled(path: Path, tables: Mapping[str, str]) -> bytes:
     return TABLE.sub(lambda match: f"{match[1]}{tables[match[2]]}{match[4]}", text).encode()
 
 
-MEND = "; end them"
+ADVICE = "; end them"
 """The advice in a reason begins here; readers of results do not need it."""
 Measured = Mapping[str, Any]
 
@@ -153,4 +153,4 @@ def invalid(document: Measured, measured: Iterable[Measured], name: Callable[[Me
 
 def _reasons_of(found: Any) -> list[str]:
     told = found if isinstance(found, list) else [text for each in found.values() for text in each]
-    return list(dict.fromkeys(reason.partition(MEND)[0] for reason in told))
+    return list(dict.fromkeys(reason.partition(ADVICE)[0] for reason in told))

@@ -1,12 +1,11 @@
-"""The page about routing: the fleet on Ray, and separate replicas for prefill and decode."""
+"""The page about routing: the fleet on Ray."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.evaluation.page import Page, Records, Rendered, origin, table
-from benchmarks.picture import splits_picture
+from benchmarks.evaluation.page import Page, Records, Rendered, Table, origin, table
 from benchmarks.ray_fleet.measure import WAYS
 
 RECORD = "ray.json"
@@ -17,17 +16,17 @@ def render(records: Records) -> Rendered:
     found = records[RECORD]
     return Rendered(
         tables={
-            "ways": ways_table(found),
-            "targets": targets_table(found),
-            "rounds": rounds_table(found),
-            "kills": kills_table(found),
+            "ways": table(*ways_table(found)),
+            "targets": table(*targets_table(found)),
+            "rounds": table(*rounds_table(found)),
+            "kills": table(*kills_table(found)),
             "origin": origin(records),
         },
         finding=finding(found),
     )
 
 
-def ways_table(found: dict[str, Any]) -> str:
+def ways_table(found: dict[str, Any]) -> Table:
     rows = [
         (
             title,
@@ -41,56 +40,42 @@ def ways_table(found: dict[str, Any]) -> str:
         for way, title in WAYS.items()
         if (one := found["ways"].get(way)) is not None
     ]
-    return table(("way", "requests", "failed", "hit share", "goodput", "TTFT p50", "TTFT p99"), rows)
+    return ("way", "requests", "failed", "hit share", "goodput", "TTFT p50", "TTFT p99"), rows
 
 
-def targets_table(found: dict[str, Any]) -> str:
+def targets_table(found: dict[str, Any]) -> Table:
     ways, targets, kills, left = (found[name] for name in ("compared", "targets", "killed", "hung_up"))
     least = f"at least −{targets['difference']:.0%}"
+    most = f"at most {targets['added_ttft_ms_p50']:.0f} ms"
     lost = sum(one["lost"] for one in kills.values())
+    hits, goodput = (_difference(ways[f"{name}_difference"]) for name in ("hit_share", "goodput"))
     rows = [
-        (
-            "hit_share",
-            "hit share, compared with our gateway's",
-            least,
-            _difference(ways["hit_share_difference"]),
-        ),
-        (
-            "goodput",
-            "goodput, compared with our gateway's",
-            least,
-            _difference(ways["goodput_difference"]),
-        ),
-        (
-            "added_ttft",
-            "added to the direct call's TTFT p50",
-            f"at most {targets['added_ttft_ms_p50']:.0f} ms",
-            _ms(ways["added_ttft_ms_p50"]),
-        ),
+        ("hit_share", "hit share, compared with our gateway's", least, hits),
+        ("goodput", "goodput, compared with our gateway's", least, goodput),
+        ("added_ttft", "added to the direct call's TTFT p50", most, _ms(ways["added_ttft_ms_p50"])),
         ("killed", "requests lost by the kills", "0", lost),
         ("hung_up", "requests aborted whose clients left", left["requests"], left["aborted"]),
     ]
-    kept = {True: "yes", False: "**no**"}
+    kept = {True: "yes", False: "no"}
     shown = [(what, target, value, kept[found["passed"][name]]) for name, what, target, value in rows]
-    return table(("", "target", "measured", "kept"), shown)
+    return ("", "target", "measured", "kept"), shown
 
 
-def rounds_table(found: dict[str, Any]) -> str:
-    """Differences between the rounds of one way."""
+def rounds_table(found: dict[str, Any]) -> Table:
     rows = []
     for way, title in WAYS.items():
         rounds = found["ways"].get(way, {}).get("rounds", [])
         if len(rounds) > 1:
             columns = (("hit_share", _share), ("goodput", _share), ("ttft_ms_p50", _ms))
             rows.append((title, *(_span([one[name] for one in rounds], show) for name, show in columns)))
-    return table(("way", "hit share", "goodput", "TTFT p50"), rows)
+    return ("way", "hit share", "goodput", "TTFT p50"), rows
 
 
 def _span(values: list[float], show: Callable[[float], str]) -> str:
     return f"{show(min(values))} to {show(max(values))}"
 
 
-def kills_table(found: dict[str, Any]) -> str:
+def kills_table(found: dict[str, Any]) -> Table:
     rows = [
         (
             CLIENTS[client],
@@ -98,7 +83,7 @@ def kills_table(found: dict[str, Any]) -> str:
             one["in_flight"],
             one["broken"],
             one["lost"],
-            f"{one['slowest_ms'] / 1000:.1f} s",
+            None if one["slowest_ms"] is None else f"{one['slowest_ms'] / 1000:.1f} s",
             f"{one['replaced_s']:.0f} s",
         )
         for client, one in found["killed"].items()
@@ -112,7 +97,7 @@ def kills_table(found: dict[str, Any]) -> str:
         "slowest answer",
         "four replicas again after",
     )
-    return table(header, rows)
+    return header, rows
 
 
 def finding(found: dict[str, Any]) -> str:
@@ -140,35 +125,3 @@ def _ms(value: float | None) -> str:
 
 
 PAGE = Page("routing", "Does the router do as well on Ray?", (RECORD,), render)
-
-
-SPLITS = "disaggregation.json"
-
-
-def render_splits(records: Records) -> Rendered:
-    found = records[SPLITS]
-    replicas, workloads = found["replicas"], found["workloads"]
-    rows = [
-        (
-            name,
-            *(f"{at} : {replicas - at}" for at in (one["planned_prefill"], one["best_prefill"])),
-            *(f"{one[key]:.1f}" for key in ("planned_per_s", "best_per_s", "mixed_per_s")),
-        )
-        for name, one in workloads.items()
-    ]
-    header = ("workload", "planned split", "best split", "planned, req/s", "best, req/s", "undivided, req/s")
-    most = max(one["off_by"] for one in workloads.values())
-    pays = [name for name, one in workloads.items() if one["best_per_s"] > one["mixed_per_s"]]
-    return Rendered(
-        tables={
-            "splits": table(header, rows),
-            "origin": origin(records),
-        },
-        plots={"disaggregation.svg": splits_picture(found)},
-        finding=f"The planned number of prefill replicas of {replicas} is at most {most} off the best one of "
-        f"{len(workloads)} workloads. The best split takes more than the undivided fleet for "
-        f"{len(pays)} of them: {', '.join(pays)}.",
-    )
-
-
-SPLITS_PAGE = Page("routing", "When does it pay to prefill and decode apart?", (SPLITS,), render_splits)

@@ -208,7 +208,6 @@ def _bracketed(told: str, *, valid: bool) -> str:
 
 
 def short_model(model: str) -> str:
-    """The name of a model without its owner."""
     return "SmolLM2-135M" if model == "default" else model.rpartition("/")[2].removeprefix("random:")
 
 

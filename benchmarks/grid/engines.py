@@ -80,7 +80,6 @@ class LocalEngines:
 
     @contextmanager
     def start(self, model: str, parallelism: Parallelism) -> Iterator[RunningEngine]:
-        """Run the replicas during the block."""
         cores = self.cores or usable_cores()
         sized = parallelism.on(cores)
         options = EngineOptions(

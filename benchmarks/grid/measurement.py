@@ -77,8 +77,6 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The figures of one cell; `error`: what failed."""
-
     spec: CellSpec
     rate_per_s: float
     serving: Served | None = None
@@ -98,8 +96,6 @@ Found = Capacity | Cell
 
 @dataclass(slots=True)
 class Measurement:
-    """Measures one cell after the other."""
-
     options: GridOptions
     start: StartEngine
     tell: Callable[[str], None] = print

@@ -123,11 +123,6 @@ class Session(Protocol):
     def measure(self, load: EventLoad) -> StreamRun: ...
 
 
-def stream_load(session: Session, load: EventLoad) -> Streamed:
-    run = session.measure(load)
-    return Streamed(run, stream_figures(run))
-
-
 Item = TypeVar("Item")
 
 
@@ -268,7 +263,8 @@ def stream_cell(session: Session, options: GridOptions, spec: CellSpec, rate_per
             data=write_events(Path(folder) / "events.jsonl", options, spec.tail, seed=seed),
             seed=seed,
         )
-        return stream_load(session, load)
+        run = session.measure(load)
+        return Streamed(run, stream_figures(run))
 
 
 def write_events(path: Path, options: GridOptions, tail: str, *, seed: int) -> Path:

@@ -71,7 +71,6 @@ class BurstOptions:
 
 
 def deployment_of(options: BurstOptions, url: str, folder: Path) -> Deployment:
-    """The applied deployment: the pipeline, its engine and its controller."""
     document = {
         "name": NAME,
         "source": {"type": "sse", "url": url, "idle_timeout_s": 3600.0},
@@ -176,8 +175,6 @@ class BurstReport:
 
 
 class Stream:
-    """Writes the events over time."""
-
     def __init__(self, options: BurstOptions, feed: FeedProcess, folder: Path) -> None:
         self._options = options
         self._feed = feed
@@ -188,7 +185,6 @@ class Stream:
         self.ids: list[str] = []
 
     def go_on(self) -> None:
-        """Write events that are due soon."""
         elapsed_s = (now_us() - self._begin_us) / 1e6
         if elapsed_s + AHEAD_S / 2 < self._until_s:
             return

@@ -22,16 +22,12 @@ VARIABLE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Replaces a container image."""
-
     entrypoint: tuple[str, ...] = ()
     programs: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """An HTTP probe: whether a container has started or is ready."""
-
     port: int
     path: str
     every_s: float

@@ -50,7 +50,6 @@ def measure_kubernetes(
     slo_s: float | None = None,
     say: Callable[[str], None] = lambda words: None,
 ) -> dict[str, Any]:
-    """The document; blocks for minutes."""
     way = isolated()
     if way is None:
         raise SetupError(MISSING)

@@ -98,7 +98,6 @@ class ControlPlane:
         self.kubeconfig = folder / "kubeconfig"
 
     def run(self, verb: str, *words: str) -> str:
-        """Run one of its commands; blocks and returns the output."""
         command = [*self._program, verb, str(self._folder), *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         if done.returncode:
@@ -152,7 +151,6 @@ class Place:
 
 
 async def network_up() -> None:
-    """Create loopback, the bridge, and the addresses of node and API server."""
     for command in (
         "ip link set lo up",
         f"ip address add {API_IP}/32 dev lo",
@@ -164,8 +162,6 @@ async def network_up() -> None:
 
 
 class PodNetwork:
-    """Allocates places on a network that is up."""
-
     def __init__(self) -> None:
         self._next = FIRST_POD
 

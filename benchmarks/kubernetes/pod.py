@@ -27,16 +27,7 @@ def timestamp() -> str:
 
 
 class PodProcess:
-    """Runs a pod until it must stop, with a subset of a kubelet's features."""
-
-    def __init__(
-        self,
-        api: Api,
-        body: Mapping[str, Any],
-        place: Place,
-        command: Command,
-        log: Path,
-    ) -> None:
+    def __init__(self, api: Api, body: Mapping[str, Any], place: Place, command: Command, log: Path) -> None:
         self._api = api
         self._container = body["spec"]["containers"][0]
         self._spec = body["spec"]

@@ -84,8 +84,6 @@ class RestartReport:
 
 
 class CountedCalls(ClusterCalls):
-    """The controller's calls."""
-
     conflicts = 0
     _patches = 0
 
@@ -365,7 +363,7 @@ class Restarts:
         number = 0
         while True:
             number += 1
-            body: Mapping[str, Any] = {"metadata": {"annotations": {"beside": str(number)}}}
+            body: Mapping[str, Any] = {"metadata": {"annotations": {"other": str(number)}}}
             with suppress(DeployError):
                 await self._api.patch(path, body)
             await asyncio.sleep(LOOK_S)

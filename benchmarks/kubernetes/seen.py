@@ -47,7 +47,6 @@ class ReplicaSeen:
             self.stopping_s, self.at_stop = now_s, self.running
 
     def metrics(self, text: str, now_s: float) -> None:
-        """Update from vLLM's metrics."""
         self.running = sum((*values(text, RUNNING), *values(text, WAITING)))
         if self.running and self.asked_s is None:
             self.asked_s = now_s
@@ -76,8 +75,6 @@ class ReplicaSeen:
 
 @dataclass(slots=True)
 class Changes:
-    """A number and the times of its changes."""
-
     found: list[tuple[float, int]] = field(default_factory=list)
 
     def see(self, value: int, now_s: float) -> None:
@@ -103,7 +100,6 @@ class Seen:
         self.scale.see(int(body["spec"]["replicas"]), now_s)
 
     def pods(self, bodies: Mapping[str, Mapping[str, Any]], now_s: float) -> None:
-        """Update from all present pods of the engine."""
         for name, body in bodies.items():
             self.replicas.setdefault(name, ReplicaSeen(name)).pod(body, now_s)
         for name, replica in self.replicas.items():
@@ -186,7 +182,6 @@ class Seen:
 
 
 def levels(course: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Numbers of ready replicas in order."""
     found: list[int] = []
     for line in course:
         if not found or found[-1] != line["ready"]:

@@ -57,8 +57,6 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A program's input."""
-
     bootstrap: str
     events: str
     results: str
@@ -155,7 +153,6 @@ def ensure_environment(peer: Peer, settings: Settings, progress: Progress) -> Pa
 
 
 def environment_of(peer: Peer, settings: Settings) -> dict[str, str]:
-    """The variables for the peer's program."""
     found = settings.child_environment()
     if peer.requirements is not None:
         found.pop("PYTHONPATH", None)

@@ -28,8 +28,6 @@ class Seen:
 
 
 class Topics:
-    """Topics for one run, with unique names."""
-
     def __init__(self, bootstrap: str) -> None:
         stem = f"peers-{uuid.uuid4().hex[:8]}"
         self.bootstrap = bootstrap
@@ -85,17 +83,14 @@ class Watch:
 
     @property
     def warm(self) -> int:
-        """Number of warm-up results seen."""
         return self._warm
 
     @property
     def events(self) -> int:
-        """Number of the load's events with a result."""
         return len(self._indices)
 
     @property
     def seen(self) -> tuple[Seen, ...]:
-        """All results of the load so far, in the order seen."""
         return tuple(self._seen)
 
     def __enter__(self) -> Watch:
@@ -127,6 +122,5 @@ class Watch:
 
 
 def doubled(seen: Iterable[Seen]) -> int:
-    """Number of results beyond the first of their event."""
     indices = [one.index for one in seen]
     return len(indices) - len(set(indices))

@@ -30,8 +30,6 @@ LOOK_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`rate_per_s` events for `seconds`."""
-
     rate_per_s: float
     seconds: float
     warm_s: float = 0.0
@@ -117,10 +115,7 @@ def observe(
         late_s = sender.wait()
         end_s = time.monotonic()
         note("waiting for the last results")
-        _wait(
-            lambda: committed.events >= load.events or process.status() is not None,
-            load.drain_s,
-        )
+        _wait(lambda: committed.events >= load.events or process.status() is not None, load.drain_s)
         # Duplicates may arrive late.
         _wait(lambda: False, min(3.0, load.drain_s))
         checkpoints_ms = _checkpoints(peer, order, place, warm_at)
@@ -237,16 +232,12 @@ SAMPLE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A program's use up to a moment."""
-
     at_s: float
     processor_s: float
     memory_mb: float
 
 
 class UseSampler:
-    """Samples a program's use every second in a thread, during the block."""
-
     def __init__(self, processes: Callable[[], set[psutil.Process]]) -> None:
         self._processes = processes
         self._used: dict[int, float] = {}

@@ -67,7 +67,6 @@ def _added_ms(
 
 
 def checkpoints(took_ms: Sequence[int] | None) -> Found:
-    """Median, 99th percentile and number of checkpoints; empty without any."""
     if not took_ms:
         return {}
     ordered = sorted(took_ms)
@@ -93,7 +92,6 @@ def use(seen: Observed, begin_s: float, results: int) -> Found:
 
 
 def calls(report: CallReport) -> Found:
-    """The engine's counts."""
     tries = {id: count for id, count in report.calls.items() if id.startswith("event-")}
     return {
         "calls": sum(tries.values()),
@@ -122,8 +120,6 @@ NOT_MEASURED = "not measured in the recorded runs"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading, and a function for the cell of one peer."""
-
     title: str
     cell: Callable[[Figures], str]
 

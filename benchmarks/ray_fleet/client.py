@@ -59,7 +59,6 @@ class PrefixLoad:
         return _filled(shared, self.prefix_chars), _filled(own, self.own_chars)
 
     def body(self, index: int) -> dict[str, Any]:
-        """The request as a streamed chat."""
         system, user = self.texts(index)
         return {
             "model": MODEL,
@@ -129,7 +128,6 @@ Ask = Callable[[int, float], Awaitable[Answer]]
 
 
 async def drive(order: Order, ask: Ask) -> list[Answer]:
-    """Send all requests when they are due, whether or not answers arrive."""
     tasks = []
     start_s = time.monotonic() + PAUSE_S
     for index, due_s in enumerate(order.load.due_s):

@@ -99,7 +99,6 @@ class RayCluster:
                 process.kill()
 
     def said(self) -> str:
-        """The end of the programs' standard error."""
         return (self._folder / "program").read_text(errors="replace")[-2000:]
 
     def warned(self) -> str:

@@ -204,8 +204,6 @@ def measure_ray(options: RayOptions, ray: Path, note: Note = lambda _: None) -> 
 
 @dataclass(frozen=True, slots=True)
 class FleetOnRay:
-    """The fleet as reported by the cluster."""
-
     cluster: RayCluster
     spec: RayFleetSpec
 

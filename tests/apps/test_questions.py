@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import orjson
 import pytest
-from benchmarks.workload import HttpEngineFactory
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from forebay.apps.trends import reason
 from forebay.apps.trends import settings as trends
 from forebay.apps.trends.values import TrendEvent
 from forebay.engine.answer import AnswerCheck
+from forebay.engine.client import HttpEngine
 from forebay.engine.prompt import PromptTemplate
 from forebay.flink.metrics import InferenceCounters
 from forebay.flink.request_handler import InferenceSpec, RequestHandler
@@ -165,8 +167,6 @@ def test_an_answer_becomes_an_event_of_its_trend() -> None:
 
 
 def test_the_calls_are_picklable() -> None:
-    import pickle
-
     for application in (reason, topics):
-        call = InferenceSpec(engine=HttpEngineFactory("http://x"), model="m", prompt=application.PROMPT)
+        call = InferenceSpec(engine=partial(HttpEngine, "http://x"), model="m", prompt=application.PROMPT)
         assert pickle.loads(pickle.dumps(call)).prompt.render({"question": "?"})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from benchmarks.expected_events import Foretold, held_against
+from benchmarks.expected_events import Foretold, by_id
+from benchmarks.tally import tally
 
 
 class Engine:
@@ -34,8 +35,8 @@ LINES = [line(id, answer) for id, answer in FORETOLD.items()]
 
 
 def held(lines: list[bytes], **engine: Any) -> tuple[int, int, int, bool]:
-    tally = held_against(FORETOLD, "why", lines, [], Engine(**engine))  # type: ignore[arg-type]
-    return tally.lost, tally.duplicated, tally.wrong, tally.exact
+    found = tally(by_id(FORETOLD, "why", Engine(**engine)), lines, [])  # type: ignore[arg-type]
+    return found.lost, found.duplicated, found.wrong, found.exact
 
 
 def test_all_once_is_exact() -> None:
@@ -57,4 +58,4 @@ def test_a_real_engines_words_are_its_own() -> None:
 
 
 def test_a_dead_letter_is_not_exact() -> None:
-    assert not held_against(FORETOLD, "why", LINES, [b"{}"], Engine()).exact  # type: ignore[arg-type]
+    assert not tally(by_id(FORETOLD, "why", Engine()), LINES, [b"{}"]).exact  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from benchmarks.places import Behind, place, write_events
+from benchmarks.places import Behind, FilesPlace, place
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,7 +54,7 @@ def test_it_counts_like_one_who_counts_all(script: list[int | tuple[int, ...]]) 
 
 
 def test_events_are_numbered_lines(tmp_path: Path) -> None:
-    write_events(tmp_path / "events.jsonl", [{"n": n} for n in range(3)])
+    FilesPlace(tmp_path).prepare([{"n": n} for n in range(3)])
     assert (tmp_path / "events.jsonl").read_bytes() == b'{"n":0}\n{"n":1}\n{"n":2}\n'
 
 

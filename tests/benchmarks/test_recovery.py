@@ -11,7 +11,7 @@ import orjson
 import pytest
 from benchmarks.killable import AFTER_S, DOWN_S, MAX_RESULTS, TURNS, WITH_BROKER, plan
 from benchmarks.recovery import Killed, Recovery, Run, await_archive
-from benchmarks.tally import SinkWatch, Tally, compare
+from benchmarks.tally import SinkWatch, Tally, numbered, tally
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -132,33 +132,33 @@ def letter(number: object) -> bytes:
 
 
 def test_each_event_once_is_exact() -> None:
-    tally = compare(3, [result(2), result(0), result(1, restored=True)], [])
-    assert tally.exact
-    assert (tally.events, tally.results, tally.restored) == (3, 3, 1)
+    found = tally(numbered(3), [result(2), result(0), result(1, restored=True)], [])
+    assert found.exact
+    assert (found.events, found.results, found.restored) == (3, 3, 1)
 
 
 def test_a_missing_event_is_lost() -> None:
-    tally = compare(3, [result(0), result(2)], [])
-    assert (tally.lost, tally.duplicated, tally.exact) == (1, 0, False)
+    found = tally(numbered(3), [result(0), result(2)], [])
+    assert (found.lost, found.duplicated, found.exact) == (1, 0, False)
 
 
 def test_an_event_given_again_is_duplicated_though_none_is_lost() -> None:
-    tally = compare(3, [result(0), result(1), result(1), result(1), result(2)], [])
-    assert (tally.lost, tally.duplicated, tally.exact) == (0, 2, False)
+    found = tally(numbered(3), [result(0), result(1), result(1), result(1), result(2)], [])
+    assert (found.lost, found.duplicated, found.exact) == (0, 2, False)
 
 
 def test_as_many_lines_as_events_can_hide_a_loss_and_a_duplicate() -> None:
-    tally = compare(3, [result(0), result(1), result(1)], [])
-    assert (tally.lost, tally.duplicated, tally.exact) == (1, 1, False)
+    found = tally(numbered(3), [result(0), result(1), result(1)], [])
+    assert (found.lost, found.duplicated, found.exact) == (1, 1, False)
 
 
 def test_a_dead_letter_is_not_lost_but_not_exact_either() -> None:
-    tally = compare(2, [result(0)], [letter(1)])
-    assert (tally.lost, tally.duplicated, tally.dead_letters, tally.exact) == (0, 0, 1, False)
+    found = tally(numbered(2), [result(0)], [letter(1)])
+    assert (found.lost, found.duplicated, found.dead_letters, found.exact) == (0, 0, 1, False)
 
 
 def test_an_event_that_is_both_result_and_dead_letter_is_duplicated() -> None:
-    assert compare(1, [result(0)], [letter(0)]).duplicated == 1
+    assert tally(numbered(1), [result(0)], [letter(0)]).duplicated == 1
 
 
 @pytest.mark.parametrize(
@@ -166,24 +166,24 @@ def test_an_event_that_is_both_result_and_dead_letter_is_duplicated() -> None:
     [b"", b"{", b"[]", b"\xff", b"{}", result(7), result(-1), result("0"), result(True), result(None)],
 )
 def test_a_line_that_is_no_event_of_the_input_is_wrong(line: bytes) -> None:
-    tally = compare(2, [result(0), result(1), line], [])
-    assert (tally.wrong, tally.lost, tally.duplicated, tally.exact) == (1, 0, 0, False)
-    assert compare(2, [result(0), result(1)], [line]).wrong == 1
+    found = tally(numbered(2), [result(0), result(1), line], [])
+    assert (found.wrong, found.lost, found.duplicated, found.exact) == (1, 0, 0, False)
+    assert tally(numbered(2), [result(0), result(1)], [line]).wrong == 1
 
 
 def test_an_answer_to_another_event_is_wrong() -> None:
     lines = [result(0, answer="0"), result(1, answer="0")]
-    tally = compare(2, lines, [], lambda number, answer: answer == str(number))
-    assert (tally.wrong, tally.lost) == (1, 1)
+    found = tally(numbered(2, lambda number, answer: answer == str(number)), lines, [])
+    assert (found.wrong, found.lost) == (1, 1)
 
 
 @given(st.lists(st.integers(0, 9)), st.lists(st.integers(0, 9)))
 def test_every_line_is_counted_once(results: list[int], letters: list[int]) -> None:
-    tally = compare(10, map(result, results), map(letter, letters))
+    found = tally(numbered(10), map(result, results), map(letter, letters))
     seen = set(results) | set(letters)
-    assert tally.lost == 10 - len(seen)
-    assert tally.duplicated == len(results) + len(letters) - len(seen)
-    assert (tally.results, tally.dead_letters, tally.wrong) == (len(results), len(letters), 0)
+    assert found.lost == 10 - len(seen)
+    assert found.duplicated == len(results) + len(letters) - len(seen)
+    assert (found.results, found.dead_letters, found.wrong) == (len(results), len(letters), 0)
 
 
 def test_committed_files_are_counted_and_files_in_progress_are_not(tmp_path: Path) -> None:

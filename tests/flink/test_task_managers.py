@@ -46,9 +46,9 @@ class Launched:
         self.jvms: dict[str, FakeJvm] = {}
         self._kind = kind
 
-    def __call__(self, *, beside: str) -> Any:
-        self.jvms[beside] = self._kind()
-        return self.jvms[beside]
+    def __call__(self, *, suffix: str) -> Any:
+        self.jvms[suffix] = self._kind()
+        return self.jvms[suffix]
 
     def running(self) -> Counter[str]:
         """Number of running JVMs per task manager."""
@@ -123,9 +123,9 @@ def test_waiting_task_managers_end_with_the_block() -> None:
 def test_no_launch_while_the_block_ends() -> None:
     launched, locked = Launched(), list[bool]()
 
-    def launch(*, beside: str) -> Any:
+    def launch(*, suffix: str) -> Any:
         locked.append(managers._lock.locked())
-        return launched(beside=beside)
+        return launched(suffix=suffix)
 
     managers = TaskManagers(1, launch, {})
     with managers:

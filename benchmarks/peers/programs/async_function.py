@@ -12,12 +12,7 @@ from typing import Any
 import aiohttp
 from flink_job import environment, read_events, write_results
 from pyflink.common import Time, Types
-from pyflink.datastream import (
-    AsyncDataStream,
-    AsyncFunction,
-    AsyncRetryStrategy,
-    async_retry_predicates,
-)
+from pyflink.datastream import AsyncDataStream, AsyncFunction, AsyncRetryStrategy, async_retry_predicates
 
 
 class Ask(AsyncFunction):

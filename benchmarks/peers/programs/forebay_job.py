@@ -21,10 +21,7 @@ def main() -> None:
     ask = fb.Inference(
         order["engine"],
         model=order["model"],
-        messages=[
-            fb.Message("system", order["system"]),
-            fb.Message("user", "{{ prompt }}"),
-        ],
+        messages=[fb.Message("system", order["system"]), fb.Message("user", "{{ prompt }}")],
         sampling=fb.Sampling(max_tokens=order["max_tokens"], temperature=0.0),
         capacity=order["capacity"],
     )

@@ -34,10 +34,7 @@ def main() -> None:
             sessions.append(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
         body = {
             "model": order["model"],
-            "messages": [
-                {"role": "system", "content": order["system"]},
-                {"role": "user", "content": prompt},
-            ],
+            "messages": [{"role": "system", "content": order["system"]}, {"role": "user", "content": prompt}],
             "max_tokens": order["max_tokens"],
             "temperature": 0,
         }

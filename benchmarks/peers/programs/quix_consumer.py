@@ -39,10 +39,7 @@ class Offsets:
 async def answer(session: aiohttp.ClientSession, order: dict[str, Any], prompt: str) -> str | None:
     body = {
         "model": order["model"],
-        "messages": [
-            {"role": "system", "content": order["system"]},
-            {"role": "user", "content": prompt},
-        ],
+        "messages": [{"role": "system", "content": order["system"]}, {"role": "user", "content": prompt}],
         "max_tokens": order["max_tokens"],
         "temperature": 0,
     }

@@ -74,8 +74,8 @@ class MeteredHandler:
         self._path = None if link.folder is None else Path(link.folder, name)
         # Also without requests: a draining replica waits until every subtask uses the new list.
         client.watch()
-        hears = link.queue_url if link.folder is None else None
-        self._reader = None if hears is None else QueueReader(hears, self._queue, clock)
+        queue_url = link.queue_url if link.folder is None else None
+        self._reader = None if queue_url is None else QueueReader(queue_url, self._queue, clock)
         self._task = asyncio.get_running_loop().create_task(self._report_on())
 
     def accept(self, item: KeyedEvent, *, restored: bool) -> None:
@@ -180,9 +180,9 @@ class MeteredHandler:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    beside = path.with_suffix(".new")
-    beside.write_bytes(data)
-    beside.replace(path)
+    temporary = path.with_suffix(".new")
+    temporary.write_bytes(data)
+    temporary.replace(path)
 
 
 EVERY_S = 3.0

@@ -129,9 +129,9 @@ class Jvm:
         self._stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
         assert stdout is not None
         assert stderr is not None
-        hear = partial(_hear, cast(BufferedReader, stdout), self._answer)
+        read_answer = partial(_read_answer, cast(BufferedReader, stdout), self._answer)
         keep_empty = partial(_keep_empty, stderr, errors)
-        self._pumps = tuple(threading.Thread(target=pump, daemon=True) for pump in (hear, keep_empty))
+        self._pumps = tuple(threading.Thread(target=pump, daemon=True) for pump in (read_answer, keep_empty))
         for pump in self._pumps:
             pump.start()
 
@@ -192,20 +192,20 @@ def launch_jvm(
     jars: Sequence[Path] = (),
     planner: bool = False,
     archive_dir: Path | None = None,
-    beside: str = "",
+    suffix: str = "",
     plugins: Path | None = None,
 ) -> Jvm:
     """Start a JVM with `jars` on its class path; returns at once.
 
-    It has the table planner only with `jars` or `planner` (event time). `beside` names an additional JVM: the
+    It has the table planner only with `jars` or `planner` (event time). `suffix` names an additional JVM: the
     thread that starts it must live as long. Logs and temporary files are under `log_dir`. It ends with this
     process, even if that is killed: at the end of its standard input and, on Linux, by a kernel signal if the
-    main thread starts it, or with `beside`; with status 3 when out of memory. Raises `SettingError` if
+    main thread starts it, or with `suffix`; with status 3 when out of memory. Raises `SettingError` if
     `log_dir` cannot be made private, and as `java_home`.
     """
     log_dir = private_folder(log_dir.absolute())
     remove_unlocked(log_dir, TEMPORARY)
-    name = f"{own_name()}-{beside}" if beside else own_name()
+    name = f"{own_name()}-{suffix}" if suffix else own_name()
     errors = log_dir / f"flink-jvm-{name}.err"
     folder, lock = locked_folder(log_dir, TEMPORARY)
     # The JVM inherits the lock, which protects the folder while the JVM lives.
@@ -221,7 +221,7 @@ def launch_jvm(
             plans = planner or bool(jars)
             found = archive_dir.absolute()
             classpath = with_planner(classpath, found) if plans else without_planner(classpath)
-            archive = ClassArchive(found, folder if beside else log_dir, java, classpath)
+            archive = ClassArchive(found, folder if suffix else log_dir, java, classpath)
         options = (f"-Djava.io.tmpdir={folder}", *(() if archive is None else archive.options()))
         process = subprocess.Popen(
             _command(java, env, classpath, options),
@@ -231,7 +231,7 @@ def launch_jvm(
             env=env,
             # Python inside the JVM always looks for modules in its working directory.
             cwd=private_folder(folder / "empty"),
-            preexec_fn=_before_java(bool(beside) or threading.current_thread() is threading.main_thread()),  # noqa: PLW1509
+            preexec_fn=_before_java(bool(suffix) or threading.current_thread() is threading.main_thread()),  # noqa: PLW1509
             pass_fds=(lock.fileno(),),
         )
     return Jvm(process, folder, errors, archive)
@@ -308,7 +308,7 @@ def _mute_py4j() -> None:
     logging.getLogger().addFilter(lambda record: "Exception while sending command" not in str(record.msg))
 
 
-def _hear(stdout: BufferedReader, answer: Future[tuple[int, str]]) -> None:
+def _read_answer(stdout: BufferedReader, answer: Future[tuple[int, str]]) -> None:
     with open(1, "wb", closefd=False) as out:
         for line in stdout:
             if line.strip().isdigit():

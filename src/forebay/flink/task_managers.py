@@ -131,7 +131,7 @@ class TaskManagers:
             with self._lock:
                 if self._closed.is_set():
                     return
-                jvm = self._running[number] = self._launch(beside=f"task-manager-{number}-{start}")
+                jvm = self._running[number] = self._launch(suffix=f"task-manager-{number}-{start}")
             self._serve(jvm)
             jvm.end()
             if self._closed.is_set():

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 ORPHAN_S = 30.0
 KEPT_LOGS = 20
 SHOWN_CHANGES, CHANGE_CHARS = 5, 40
-MENDS = (
+FIXES = (
     "resume with --from-checkpoint CHECKPOINT (results committed after it will be duplicated), "
     "or start over with --fresh"
 )
@@ -64,7 +64,7 @@ def found_state(store: StateStore, *, needed: bool = True) -> RunState:
     if state is None and needed and any(newest_of(store, job) for job in store.jobs()):
         raise SettingError(
             f"{store.home} holds checkpoints but lacks {FILE}, which records what was committed: it was "
-            f"copied in part, or that file was removed. Restore the file, {MENDS}"
+            f"copied in part, or that file was removed. Restore the file, {FIXES}"
         )
     return state or RunState()
 
@@ -130,9 +130,9 @@ def checkpoint_to_resume(spec: PipelineSpec, store: StateStore, state: RunState)
         try:
             number_of(checkpoint)
         except FileNotFoundError:
-            raise SettingError(f"checkpoint {checkpoint} is missing. Restore it, {MENDS}") from None
+            raise SettingError(f"checkpoint {checkpoint} is missing. Restore it, {FIXES}") from None
         except SettingError as error:
-            raise SettingError(f"{error}. Restore checkpoint {checkpoint.name}, {MENDS}") from None
+            raise SettingError(f"{error}. Restore checkpoint {checkpoint.name}, {FIXES}") from None
         check_fingerprint(spec, state)
     return checkpoint
 
@@ -179,7 +179,7 @@ def _restored(store: StateStore, state: RunState) -> Location | None:
     if state.job is not None and state.completed is not None and not state.restored_at_end:
         raise SettingError(
             f"{store.home} lacks the checkpoints of job {state.job}, which completed some: it was copied "
-            f"in part. Restore them, {MENDS}"
+            f"in part. Restore them, {FIXES}"
         )
     return None if state.restored is None else within(store.home, state.restored)
 
@@ -188,14 +188,14 @@ def _whole(store: StateStore, newest: Checkpoint[Location], completed: Completed
     if completed is not None and newest.number < completed.number:
         raise SettingError(
             f"checkpoint {completed.number} of job {job_of(newest.path)} is missing; the newest one found "
-            f"is {newest.path}. Restore it, {MENDS}"
+            f"is {newest.path}. Restore it, {FIXES}"
         )
     if completed is not None and newest.number == completed.number:
         there = store.contents(newest.path)
         if there.files < completed.files or there.bytes < completed.bytes:
             raise SettingError(
                 f"checkpoint {newest.path} is incomplete: {there.files} of {completed.files} files and "
-                f"{there.bytes} of {completed.bytes} bytes were found. Restore it, {MENDS}"
+                f"{there.bytes} of {completed.bytes} bytes were found. Restore it, {FIXES}"
             )
     return newest.path
 

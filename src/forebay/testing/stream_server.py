@@ -26,12 +26,14 @@ JSON = "application/json"
 @dataclass(frozen=True, slots=True)
 class ScriptedAnswer:
     """`pieces`: seconds after the whole request has arrived, and bytes of the body. `ends`: if
-    False, the connection closes in the middle of the body."""
+    False, the connection closes in the middle of the body. `on_piece` receives the number of each piece and
+    the event loop's time at which it is written."""
 
     pieces: tuple[tuple[float, bytes], ...]
     status: int = 200
     content_type: str = EVENT_STREAM
     ends: bool = True
+    on_piece: Callable[[int, float], None] = lambda _number, _at_s: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +200,7 @@ class _ScriptedConnection(asyncio.Protocol):
         while index < len(pieces) and asked_s + pieces[index][0] <= now_s:
             data = pieces[index][1]
             parts.append(b"%x\r\n%b\r\n" % (len(data), data))
+            answer.on_piece(index, now_s)
             index += 1
         if len(parts) == 1 and index < len(pieces):
             parts.clear()

@@ -7,7 +7,8 @@ from typing import Any
 
 import orjson
 import pytest
-from benchmarks.conversations import BEGIN_MS, chatter, expected_summaries, summary_tally
+from benchmarks.conversations import BEGIN_MS, by_window, chatter, expected_summaries
+from benchmarks.tally import tally
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -60,9 +61,9 @@ def test_kills_and_answer_times_do_not_change_the_summaries(seed: int, pace: flo
             answer(machine, rng.choice(list(machine.calls)))
     machine.pass_time(watermark_ms=2**63 - 1)
     machine.end(answer)
-    tally = summary_tally(expected_summaries(EVENTS, SMALL), lines(machine), [], whole=True)
-    assert tally.exact
-    assert tally.events == 80
+    found = tally(by_window(expected_summaries(EVENTS, SMALL), whole=True), lines(machine), [])
+    assert found.exact
+    assert found.events == 80
     assert machine.letters == []
 
 

@@ -68,5 +68,5 @@ def test_a_server_that_runs_is_compared_with_transformers(tmp_path: Path) -> Non
     assert {len(one.run.records) for one in runs} == {5}
     assert "transformers, static batches of 2" in {one.run.provenance["target"] for one in runs}
     assert "continuous over static" in result.stdout
-    assert "p50 at" in result.stdout
+    assert "latency, s" in result.stdout
     assert result.exit_code == (0 if document["valid"] else 1)

@@ -333,7 +333,7 @@ def drill(cluster: Cluster, rounds: int) -> list[float]:
         assert cluster.replicas() == before
         expected = 1 + at % 4
         cluster.wanted = WANTED_FOR[expected]
-        cluster.kubectl("annotate", "--overwrite", f"deployment/{DECODE}", f"beside={at}")
+        cluster.kubectl("annotate", "--overwrite", f"deployment/{DECODE}", f"other={at}")
         began_s = clock.monotonic_s()
 
         def scaled(before: int = before, wanted: int = expected) -> bool:

@@ -30,8 +30,8 @@ NEEDS = "pip install 'forebay[ray]', or name a cluster's dashboard by --address"
 
 
 def find_ray() -> Path:
-    beside = Path(sys.executable).with_name("ray")
-    found = str(beside) if beside.exists() else shutil.which("ray")
+    sibling = Path(sys.executable).with_name("ray")
+    found = str(sibling) if sibling.exists() else shutil.which("ray")
     if found is None:
         raise DeployError(f"there is no Ray cluster on this machine, and no Ray to start one: {NEEDS}")
     return Path(found)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field, replace
-from random import Random
 
 from forebay.errors import SettingError
 from forebay.fleet.admission import ImmediateDispatcher
@@ -105,15 +104,6 @@ def decoder(model: EngineModel) -> EngineModel:
         step_time=replace(model.step_time, prefill_s=0.0, attention_s=0.0, prefill_step_s=0.0),
         max_num_batched_tokens=model.kv_tokens + model.max_num_seqs + 1,
     )
-
-
-def at_rate(lengths: Many[TraceRequest]) -> list[TraceRequest]:
-    """Requests with these lengths and random arrivals (Poisson), one per second on average."""
-    random, now_s, made = Random(0), 0.0, []
-    for one in lengths:
-        made.append(TraceRequest(now_s, one.prompt_tokens, one.output_tokens))
-        now_s += random.expovariate(1.0)
-    return made
 
 
 def _run(models: Many[EngineModel], requests: Many[SimRequest], policy: ExpectedTtft | LeastFull) -> None:

@@ -1,1 +1,0 @@
-"""`python -m benchmarks interplay`: how a stream's settings affect the engine, and the reverse."""
