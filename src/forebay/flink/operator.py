@@ -166,6 +166,7 @@ class InferenceOperator(KeyedProcessFunction):
             if isinstance(record, DeadLetter):
                 self._counts.accepted += 1
                 self._counts.dead_letters += 1
+                self._counts.fail(record.cause)
                 self._marks.answered()
                 yield DEAD_LETTERS, data
             else:

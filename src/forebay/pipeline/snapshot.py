@@ -222,9 +222,10 @@ MOSTLY = 0.5
 
 
 class Throughput:
-    """Measures throughput from each snapshot, in order; None without enough data."""
+    """Measures throughput over the last `over_s` from each snapshot, in order; None without enough data."""
 
-    def __init__(self) -> None:
+    def __init__(self, over_s: float = OVER_S) -> None:
+        self._over_s = over_s
         self._seen: deque[Snapshot] = deque()
         self._waited_s = self._passed_s = 0.0
 
@@ -238,13 +239,17 @@ class Throughput:
                 self._passed_s += now.elapsed_s - last.elapsed_s
                 self._waited_s += now.elapsed_s - last.elapsed_s if now.pending else 0.0
         self._seen.append(now)
-        while now.elapsed_s - self._seen[0].elapsed_s > OVER_S:
+        while now.elapsed_s - self._seen[0].elapsed_s > self._over_s:
             self._seen.popleft()
 
     @property
     def per_s(self) -> float | None:
-        """Over the last 30 s."""
         return self._rate(_done)
+
+    @property
+    def results_per_s(self) -> float | None:
+        """Without dead letters."""
+        return self._rate(lambda now: now.results)
 
     @property
     def read_per_s(self) -> float | None:
