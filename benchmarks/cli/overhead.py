@@ -27,16 +27,23 @@ def overhead(
     *,
     engine: Annotated[str, typer.Option(help="`fake`, or the URL of a real engine.")] = "fake",
     quick: Annotated[bool, typer.Option("--quick", help="Shorter parts, and no memory run.")] = False,
+    page: Annotated[
+        bool, typer.Option("--page", help="Instead: compare a run whose page is open with one without.")
+    ] = False,
     json: JsonFile = None,
     plot: Plot = None,
 ) -> None:
     """Compare Forebay with the engine alone and with PyFlink's AsyncFunction, in one run."""
-    from benchmarks.overhead import OverheadOptions, measure_overhead
+    from benchmarks.overhead import OverheadOptions, PageOptions, measure_overhead, measure_page
     from benchmarks.picture import added_picture
     from forebay.pages.picture import write_picture
 
     check_json(json)
     check_plot(plot)
+    if page:
+        compared = measure_page(PageOptions(seconds=4.0) if quick else PageOptions(), note)
+        report(json, compared, lambda: results_console().print_json(orjson.dumps(compared).decode()))
+        return
     console = errors_console()
     with console.status("starting") as status:
 
