@@ -225,6 +225,8 @@ def measure_page(options: PageOptions, note: Note = lambda _: None) -> Report:
             feed.pace(options.rate_per_s)
             time.sleep(options.warm_s)
             feed.pace(0)
+            # The next run counts as started with the replica's next call.
+            await_rest(replica)
             runs[name] = run, feed
         url = page_address(runs["page"][0].said())
         for number in range(options.rounds):
