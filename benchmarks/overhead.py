@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import os
 import re
 import socket
@@ -195,13 +194,16 @@ def run_worker(system: System, load: Workload) -> Report:
     return report
 
 
+PAGE_RUNS: dict[str, tuple[str, ...]] = {"without": (), "page": ("--ui",)}
+
+
 @dataclass(frozen=True, slots=True)
 class PageOptions:
-    """`rate_per_s`: events offered; infinite: as many as the run takes. Seconds of each turn, of settling
-    before it, and of the warm-up of each run."""
+    """`rate_per_s`: events offered. Seconds of each turn, of settling before it, and of the warm-up of each
+    run."""
 
     rounds: int = 5
-    rate_per_s: float = math.inf
+    rate_per_s: float = 1000.0
     seconds: float = 8.0
     settle_s: float = 2.0
     warm_s: float = 10.0
@@ -212,29 +214,30 @@ def measure_page(options: PageOptions, note: Note = lambda _: None) -> Report:
 
     The page is read by one client as a browser does it, and a second one never reads what it asked for.
     """
-    turns: dict[str, list[Report]] = {"without": [], "page": []}
+    turns: dict[str, list[Report]] = {name: [] for name in PAGE_RUNS}
     with ExitStack() as opened:
         folder = Path(opened.enter_context(TemporaryDirectory(prefix="forebay-page-")))
-        replica = opened.enter_context(ReplicaProcess(ReplicaScript(delay=Fixed(CALL_S))))
         runs = {}
-        for name, words in (("without", ()), ("page", ("--ui",))):
+        for name, options_of_run in PAGE_RUNS.items():
             note(f"starting the run: {name}")
+            # One each: a replica counts the answers of different requests, and both runs make the same.
+            replica = opened.enter_context(ReplicaProcess(ReplicaScript(delay=Fixed(CALL_S))))
             feed = opened.enter_context(started_feed())
-            run = opened.enter_context(started_run(folder / name, replica.url, feed, *words))
+            run = opened.enter_context(started_run(folder / name, replica.url, feed, *options_of_run))
             run.await_archive()
             feed.pace(options.rate_per_s)
             time.sleep(options.warm_s)
             feed.pace(0)
-            # The next run counts as started with the replica's next call.
-            await_rest(replica)
-            runs[name] = run, feed
+            runs[name] = run, feed, replica
         url = page_address(runs["page"][0].said())
         for number in range(options.rounds):
-            note(f"round {number + 1} of {options.rounds}")
             for name in sorted(turns, reverse=number % 2 == 0):
-                await_rest(replica)
                 with open_page(url) if name == "page" else nullcontext():
-                    turns[name].append(_turn(*runs[name], replica, options))
+                    found = _turn(*runs[name], options)
+                await_rest(runs[name][2])
+                turns[name].append(found)
+                words = " ".join(f"{figure} {value:.4g}" for figure, value in found.items())
+                note(f"round {number + 1} of {options.rounds}, {name}: {words}")
     return page_report(turns)
 
 
