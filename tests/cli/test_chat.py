@@ -53,7 +53,7 @@ Answer = Callable[[int, dict[str, Any]], dict[str, Any]]
 
 
 def echo(number: int, fields: dict[str, Any]) -> dict[str, Any]:
-    return {**turn(number, f"you said {fields['text']}", mark=fields["forebay_chat"]), "fields": fields}
+    return {**turn(number, f"you wrote {fields['text']}", mark=fields["forebay_chat"]), "fields": fields}
 
 
 @contextmanager
@@ -98,8 +98,8 @@ def test_a_conversation_shows_the_turns_before_and_each_answer(tmp_path: Path, s
     assert found.stdout.splitlines() == [
         "ann> question 1",
         "an earlier answer",
-        "you said hello",
-        "you said again",
+        "you wrote hello",
+        "you wrote again",
     ]
 
 
@@ -108,7 +108,7 @@ def test_one_message_gives_a_document(tmp_path: Path, spec: PipelineSpec) -> Non
         found = chat(tmp_path, "--message", "hello", "--json")
     document = json.loads(found.stdout)
     assert (document["key"], document["message"], document["answer"]["turn"]) == ("ann", "hello", 1)
-    assert document["answer"]["text"] == "you said hello"
+    assert document["answer"]["text"] == "you wrote hello"
 
 
 def test_a_message_without_an_answer_fails_with_its_cause(tmp_path: Path, spec: PipelineSpec) -> None:

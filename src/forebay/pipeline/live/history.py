@@ -24,7 +24,7 @@ from forebay.untrusted_text import counted
 MAX_POINTS = 240
 STEP_S = 1.0
 NOW_S = 10.0
-"""Rates are over so long: a longer mean would show a stop as a slow decline."""
+"""Window of the rates: a longer one would show a stop as a slow decline."""
 SLOWER = 2.0
 MIN_POINTS = 15
 HOT_SHARE = 0.5
@@ -37,7 +37,7 @@ MAX_SHOWN_CAUSES = 4
 
 
 class KeyOrder(Enum):
-    """What has to wait for what, among the events of one key; the value is said of a frequent one."""
+    """What has to wait for what, among the events of one key; the value is a sentence about a hot key."""
 
     CALLS = "Its calls run one after another, and the events behind it wait"
     RESULTS = "Its results leave in order, so that one slow call holds up the others"
