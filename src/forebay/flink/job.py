@@ -183,15 +183,16 @@ class RunningJob:
         """The counters and gauges; empty before they exist.
 
         Counters, `in_flight` and `pending` are sums over subtasks, latencies the highest, moments and
-        `REPLICAS` the lowest. `held_back_ms`: time blocked by later tasks.
+        `REPLICAS` the lowest. `held_back_ms`: time for which later tasks blocked the operator;
+        `source_held_back_ms`: for which they blocked a task in front of it.
         """
         values: dict[str, float] = {}
-        held_back: dict[str, float] = {}
+        held_back: dict[str, Spread] = {}
         operator = ""
         for vertex, metric, over in self._metrics(_is_counted):
             name = metric.rpartition(".")[2]
             if name == HELD_BACK:
-                held_back[vertex] = over.sum
+                held_back[vertex] = over
             if READ_METRIC.fullmatch(metric):
                 values[READ] = over.sum
             if name in SINKS:
@@ -202,7 +203,11 @@ class RunningJob:
                 values[name] = over.sum if added_up else over.min if name in metrics.LOWEST else over.max
             if name == "in_flight":
                 operator = vertex
-        return {**values, "held_back_ms": held_back.get(operator, 0)} if operator else values
+        if not operator:
+            return values
+        own = held_back.pop(operator, Spread(0, 0, 0))
+        others = max((over.max for over in held_back.values()), default=0)
+        return {**values, "held_back_ms": own.sum, "source_held_back_ms": others}
 
     def by_operator(self) -> dict[str, dict[str, float]]:
         """Sums over subtasks by operator's name, with `_` for spaces and dots."""

@@ -75,6 +75,7 @@ class Snapshot:
     - `state`: Flink's, or one of those above. `elapsed_s` restarts from 0 with the job.
     - `oldest_read_ms`: wall clock, in the year 9999 if nothing is awaited, 0 if unknown.
     - `failed_commits`: transactions whose results may be lost. `skipped_records`: an upper bound.
+    - `source_held_back_ms`: time for which the source had to wait for later tasks.
     - `failed`: dead letters, and calls that an application continued without, by cause. `kv_transfers`: None
       before the first answer. `read_share`: 0 to 1, of a source with an end. `replicas`: that may get
       requests.
@@ -119,6 +120,7 @@ class Snapshot:
     checkpoints: CheckpointStats | None = None
     engine_p50_s: float = 0.0
     engine_p99_s: float = 0.0
+    source_held_back_ms: int = 0
 
 
 KEPT = (
@@ -135,7 +137,7 @@ KEPT = (
 
 AS_COUNTED = (
     *("restored", "pending", "oldest_read_ms", "retries", "restored_calls", "prompt_tokens"),
-    *("completion_tokens", "cut_answers"),
+    *("completion_tokens", "cut_answers", "source_held_back_ms"),
 )
 
 

@@ -72,11 +72,16 @@ def test_a_hot_key_is_named_with_what_it_delays(
     run = Run(tmp_path, **changes)
     run.commit("results", *(result(number) for number in range(100)))
     for second in range(6):
-        run.page.watch(replace(NOW, elapsed_s=float(second), results=8 * second, pending=0))
+        waits = {"pending": 0, "source_held_back_ms": 800 * second}
+        run.page.watch(replace(NOW, elapsed_s=float(second), results=8 * second, **waits))
     status = words(run.page.part("status"))
     assert ("have the key 'ann'" in status) == bool(words_of_keys)
     assert words_of_keys in status
-    limit = "limited by one key, whose calls" if "calls run" in words_of_keys else "limited by the source"
+    limit = (
+        "limited by keys: calls of a key run one after another"
+        if "calls run" in words_of_keys
+        else "limited by the source"
+    )
     assert limit in words(run.page.part("numbers"))
 
 

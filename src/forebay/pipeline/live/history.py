@@ -31,6 +31,7 @@ HOT_SHARE = 0.5
 MIN_RESULTS = 50
 SILENT_S = 10.0
 OLD_COUNT_S = 15.0
+HELD_BACK_SHARE = 0.5
 BUSY_SHARE = 0.7
 """If the calls of a key take this share of the time, others of it wait."""
 MAX_SHOWN_CAUSES = 4
@@ -146,6 +147,15 @@ class History:
             return None
         return HotKey(key, share, order)
 
+    @property
+    def waits_for_keys(self) -> bool:
+        """Whether the source waits although the engine could take more: events wait for those of their
+        key."""
+        now, before = self.last, self._recent[0] if self._recent else self.last
+        over_s = now.elapsed_s - before.elapsed_s
+        waited_s = (now.source_held_back_ms - before.source_held_back_ms) / 1000
+        return not now.pending and over_s > 0 and waited_s >= HELD_BACK_SHARE * over_s
+
     def problems(
         self, hot: HotKey | None = None, replicas: int | None = None, letters: str = "examples are below"
     ) -> Iterator[str]:
@@ -235,19 +245,20 @@ def duration(seconds: float) -> str:
 ENDED = ("FINISHED", FAILED, INTERRUPTED)
 
 
-def tiles_of(history: History, *, one_each: bool, hot: HotKey | None = None) -> Iterable[tuple[str, str]]:
+def tiles_of(history: History, *, one_each: bool, order: KeyOrder | None = None) -> Iterable[tuple[str, str]]:
     """Each number with what it means."""
     now, over = history.last, history.now
     if now.state in ENDED:
         yield from _totals(now, one_each=one_each)
         return
+    by_keys = order is KeyOrder.CALLS and history.waits_for_keys
     read, done = over.read_per_s, over.results_per_s
     of_source = "" if now.read_share is None else f", {now.read_share:.0%} of the source"
     if now.read or not one_each:
         yield _per_s(read), f"records read: {now.read:,} since the job last started{of_source}"
     yield _per_s(done), f"{'results' if one_each else 'answers of the model'}: {now.results:,}"
     yield from _lag(history)
-    yield f"{now.in_flight:,}", f"calls in flight; {limit_of(now, hot)}"
+    yield f"{now.in_flight:,}", f"calls in flight; {limit_of(now, by_keys=by_keys)}"
     yield _latency(now.event_p50_s), f"event to answer, median; p99 {_latency(now.event_p99_s)}"
     yield _latency(now.engine_p50_s), f"one call to the engine, median; p99 {_latency(now.engine_p99_s)}"
     yield from _commits(now)
@@ -285,13 +296,13 @@ def _totals(now: Snapshot, *, one_each: bool) -> Iterable[tuple[str, str]]:
         yield f"{now.retries:,}", f"repeated calls; {counted(restarts, 'restart')} of Flink or an engine"
 
 
-def limit_of(now: Snapshot, hot: HotKey | None = None) -> str:
+def limit_of(now: Snapshot, *, by_keys: bool = False) -> str:
     if now.state != "RUNNING":
         return "the job does not run now"
     if _kafka_silent(now):
         return "limited by Kafka, which does not answer"
-    if hot is not None and hot.order is KeyOrder.CALLS:
-        return "limited by one key, whose calls run one after another"
+    if by_keys:
+        return "limited by keys: calls of a key run one after another"
     if now.pending:
         return f"limited by the engine: {counted(now.pending, 'more event waits', 'more events wait')}"
     return "limited by the source: nothing waits for the engine"

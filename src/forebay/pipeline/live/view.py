@@ -30,7 +30,7 @@ CHARTS_EVERY = 4
 VIEW_SHARE = 0.02
 SHOWN_RESULTS = 30
 SEARCHED_RESULTS = 2000
-KEYS_OF = 100
+KEYS_OF = 50
 TEXT_CHARS = 400
 
 
@@ -124,9 +124,8 @@ class LivePage:
 
     def _numbers(self) -> dict[str, Any]:
         with self._lock:
-            hot = self._history.hot_key(self._keys, self._order)
             one_each = self._spec.application is None
-            return {"tiles": list(tiles_of(self._history, one_each=one_each, hot=hot))}
+            return {"tiles": list(tiles_of(self._history, one_each=one_each, order=self._order))}
 
     def _charts(self) -> dict[str, Any]:
         with self._lock:
