@@ -72,8 +72,8 @@ def test_a_hot_key_is_named_with_what_it_delays(
     run = Run(tmp_path, **changes)
     run.commit("results", *(result(number) for number in range(100)))
     for second in range(6):
-        waits = {"pending": 0, "source_held_back_ms": 800 * second}
-        run.page.watch(replace(NOW, elapsed_s=float(second), results=8 * second, **waits))
+        now = replace(NOW, elapsed_s=float(second), results=8 * second, pending=0)
+        run.page.watch(replace(now, source_held_back_ms=800 * second))
     status = words(run.page.part("status"))
     assert ("have the key 'ann'" in status) == bool(words_of_keys)
     assert words_of_keys in status

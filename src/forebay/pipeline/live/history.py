@@ -25,6 +25,7 @@ MAX_POINTS = 240
 STEP_S = 1.0
 NOW_S = 10.0
 """Window of the rates: a longer one would show a stop as a slow decline."""
+RECENT_S = 30.0
 SLOWER = 2.0
 MIN_POINTS = 15
 HOT_SHARE = 0.5
@@ -84,7 +85,7 @@ class History:
         self.now = Throughput(NOW_S)
         self.version = 0
         self._step_s = STEP_S
-        self._recent: deque[Snapshot] = deque(maxlen=60)
+        self._recent: deque[Snapshot] = deque()
         self._answered_s = 0.0
 
     def add(self, now: Snapshot) -> None:
@@ -101,6 +102,8 @@ class History:
         self.last = now
         self.version += 1
         self._recent.append(now)
+        while now.elapsed_s - self._recent[0].elapsed_s > RECENT_S:
+            self._recent.popleft()
         self.throughput.add(now)
         self.now.add(now)
         if not self.points or now.elapsed_s - self.points[-1].elapsed_s >= self._step_s:
