@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from benchmarks.topic_client import TopicReader
 from tests.cli.test_watch import commit
 from tests.harness.clock import ManualClock
 
@@ -16,7 +17,7 @@ from forebay.pipeline.chat import FILE, Conversation, await_turn, engine_trouble
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import LocalStore, RunState, write_state
-from forebay.settings import Settings
+from forebay.settings import Settings, load_settings
 from forebay.testing.replica import ReplicaThread
 
 NOW_MS = 1_700_000_000_123
@@ -101,6 +102,20 @@ def test_a_message_that_is_written_in_part_is_reported(
         send(b'{"b": 2}')
 
 
+@pytest.mark.flink
+def test_messages_to_a_topic_have_their_key(
+    tmp_path: Path, flink_logs: Path, kafka_jar: Path, node: Any, topic: Callable[..., str]
+) -> None:
+    name = topic(partitions=4)
+    spec = sessions(tmp_path, source={**KAFKA, "bootstrap": node.bootstrap, "topics": [name]})
+    with way_in(spec, "Ö", load_settings()) as send:
+        for number in range(9):
+            send(b"%d" % number)
+    found = [(each.key(), each.value()) for each in TopicReader(node.bootstrap, name).messages()]
+    # All in one partition, so in order.
+    assert found == [("Ö".encode(), b"%d" % number) for number in range(9)]
+
+
 @pytest.mark.parametrize(
     "source",
     [
@@ -140,6 +155,13 @@ def test_the_turns_of_a_key_and_the_other_keys_are_found(tmp_path: Path) -> None
     assert found is not None
     assert found["answer"]["text"] == "three"
     assert conversation.turn("mine") is None
+
+
+def test_results_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "part-x-0.jsonl").mkdir()
+    with pytest.raises(PipelineFailed, match=r"the turns cannot be read: .*part-x-0.jsonl"):
+        Conversation(sessions(tmp_path), "ann").talks()
 
 
 def test_the_wait_for_a_turn_is_reported(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ Send = Callable[[bytes], None]
 
 
 class Conversation:
-    """The sessions of one key. Methods block, and raise `OSError` or the object store's errors."""
+    """The sessions of one key. Methods block, and raise `PipelineFailed` or the object store's errors."""
 
     def __init__(self, spec: PipelineSpec, key: str) -> None:
         if not isinstance(spec.application, SessionsSpec):
@@ -72,8 +72,8 @@ class Conversation:
         return next((value for value, line in self._new() if mark.encode() in line), None)
 
     def _new(self) -> Iterator[tuple[dict[str, Any], bytes]]:
-        for followed in self._followed:
-            for line in followed.new():
+        try:
+            for line in (line for followed in self._followed for line in followed.new()):
                 try:
                     value = read_json(line)
                     key = value["key"]
@@ -84,6 +84,8 @@ class Conversation:
                     yield value, line
                 elif isinstance(key, str) and len(self.keys) < MAX_KEYS:
                     self.keys[key] = None
+        except OSError as error:
+            raise PipelineFailed(f"the turns cannot be read: {error}") from None
 
     def record(self, text: str, mark: str, now_ms: int) -> bytes:
         """The record of a message. Raises `SettingError`."""
