@@ -64,6 +64,20 @@ def test_a_hot_key_is_named_if_others_wait_for_its_calls() -> None:
     assert hot(busy, None, *keys) == ""
 
 
+def test_keys_limit_the_run_if_events_wait_for_them_and_not_for_the_engine() -> None:
+    def limited(*keys: str, order: KeyOrder | None = KeyOrder.CALLS, **changes: Any) -> bool:
+        return run(60, engine_p50_s=0.1, **changes).limited_by_keys(keys, order)
+
+    held_back: dict[str, Any] = {"source_held_back_ms": lambda second: 600 * second}
+    assert limited(*["ann"] * 50)
+    assert limited(**held_back)
+    # One call is about to begin now and then.
+    assert limited(**held_back, pending=lambda second: second % 2)
+    assert not limited(**held_back, pending=20)
+    assert not limited(**held_back, order=None)
+    assert not limited(source_held_back_ms=lambda second: 100 * second)
+
+
 def test_a_dead_replica_is_named() -> None:
     history = run(5, run(60), since_s=60, replicas=1, retries=lambda second: second - 55)
     assert problems(history).splitlines() == [

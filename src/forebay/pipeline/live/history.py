@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from statistics import median
+from statistics import fmean, median
 
 from forebay.pages.units import shown
 from forebay.pipeline.snapshot import (
@@ -150,14 +150,18 @@ class History:
             return None
         return HotKey(key, share, order)
 
-    @property
-    def waits_for_keys(self) -> bool:
-        """Whether the source waits although the engine could take more: events wait for those of their
-        key."""
-        now, before = self.last, self._recent[0] if self._recent else self.last
+    def limited_by_keys(self, keys: Sequence[str | None], order: KeyOrder | None) -> bool:
+        """Whether events wait for those of their key, and not for the engine."""
+        if (
+            order is not KeyOrder.CALLS
+            or not self._recent
+            or fmean(each.pending for each in self._recent) >= 1
+        ):
+            return False
+        now, before = self.last, self._recent[0]
+        held_back_s = (now.source_held_back_ms - before.source_held_back_ms) / 1000
         over_s = now.elapsed_s - before.elapsed_s
-        waited_s = (now.source_held_back_ms - before.source_held_back_ms) / 1000
-        return not now.pending and over_s > 0 and waited_s >= HELD_BACK_SHARE * over_s
+        return self.hot_key(keys, order) is not None or held_back_s > HELD_BACK_SHARE * over_s
 
     def problems(
         self, hot: HotKey | None = None, replicas: int | None = None, letters: str = "examples are below"
@@ -248,13 +252,12 @@ def duration(seconds: float) -> str:
 ENDED = ("FINISHED", FAILED, INTERRUPTED)
 
 
-def tiles_of(history: History, *, one_each: bool, order: KeyOrder | None = None) -> Iterable[tuple[str, str]]:
-    """Each number with what it means."""
+def tiles_of(history: History, *, one_each: bool, by_keys: bool = False) -> Iterable[tuple[str, str]]:
+    """Each number with what it means. `by_keys`: as `History.limited_by_keys`."""
     now, over = history.last, history.now
     if now.state in ENDED:
         yield from _totals(now, one_each=one_each)
         return
-    by_keys = order is KeyOrder.CALLS and history.waits_for_keys
     read, done = over.read_per_s, over.results_per_s
     of_source = "" if now.read_share is None else f", {now.read_share:.0%} of the source"
     if now.read or not one_each:

@@ -124,8 +124,9 @@ class LivePage:
 
     def _numbers(self) -> dict[str, Any]:
         with self._lock:
+            by_keys = self._history.limited_by_keys(self._keys, self._order)
             one_each = self._spec.application is None
-            return {"tiles": list(tiles_of(self._history, one_each=one_each, order=self._order))}
+            return {"tiles": list(tiles_of(self._history, one_each=one_each, by_keys=by_keys))}
 
     def _charts(self) -> dict[str, Any]:
         with self._lock:
