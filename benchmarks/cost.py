@@ -122,12 +122,12 @@ def measure_cost(options: CostOptions, note: Note = lambda _: None) -> Cost:
         replica = opened.enter_context(ReplicaProcess(ReplicaScript(delay=Fixed(CALL_S))))
         feed = opened.enter_context(started_feed())
         note("starting the run")
-        with _run(folder / "first", replica.url, feed) as run:
+        with started_run(folder / "first", replica.url, feed) as run:
             note("waiting for the archive of the JVM's classes, if this is the machine's first run")
             if not run.await_archive():
                 return _measure(run, feed, replica, options, note)
             note("this machine's first run made an archive of the JVM's classes; starting another")
-        with _run(folder / "second", replica.url, feed) as run:
+        with started_run(folder / "second", replica.url, feed) as run:
             return _measure(run, feed, replica, options, note)
 
 
@@ -141,23 +141,24 @@ def _measure(run: Run, feed: Feed, replica: ReplicaProcess, options: CostOptions
         feed.pace(rate_per_s)
         time.sleep(options.settle_s)
         if not rate_per_s:
-            _await_rest(run, replica)
-        before, events, began_s = _look(run, feed, replica), _answers(replica), time.monotonic()
+            await_rest(replica, run.check)
+        before, events, began_s = _look(run, feed, replica), answers(replica), time.monotonic()
         time.sleep(options.seconds)
         run.check()
         after = _look(run, feed, replica)
-        seconds, events = time.monotonic() - began_s, _answers(replica) - events
+        seconds, events = time.monotonic() - began_s, answers(replica) - events
         loads.append(_load_cost(rate_per_s, seconds, events, before, after))
-    return Cost(_processor(), len(os.sched_getaffinity(0)), run.first_request_s, tuple(loads))
+    return Cost(processor_name(), len(os.sched_getaffinity(0)), run.first_request_s, tuple(loads))
 
 
-def _await_rest(run: Run, replica: ReplicaProcess) -> None:
+def await_rest(replica: ReplicaProcess, check: Callable[[], None] = lambda: None) -> None:
+    """Block until the replica has given no answer for `REST_S`."""
     until_s = time.monotonic() + START_TIMEOUT_S
-    answers, before = _answers(replica), -1
-    while answers != before and time.monotonic() < until_s:
-        run.check()
+    now, before = answers(replica), -1
+    while now != before and time.monotonic() < until_s:
+        check()
         time.sleep(REST_S)
-        answers, before = _answers(replica), answers
+        now, before = answers(replica), now
 
 
 def _words(rate_per_s: float) -> str:
@@ -199,11 +200,11 @@ def _look(run: Run, feed: Feed, replica: ReplicaProcess) -> dict[str, ProcessUse
     return {name: process_use(pid) for name, pid in processes.items()}
 
 
-def _answers(replica: ReplicaProcess) -> int:
+def answers(replica: ReplicaProcess) -> int:
     return fetch_work(replica.url).answers
 
 
-def _processor() -> str:
+def processor_name() -> str:
     from forebay.engine.launch.dtype import read_processor
 
     return read_processor().name
@@ -252,7 +253,7 @@ class Run:
                 raise LaunchError(f"the run made no request within {START_TIMEOUT_S:.0f} s: {said}")
             time.sleep(POLL_S)
         self.first_request_s = round(time.monotonic() - began_s, 2)
-        self.check = process.check
+        self.check, self.said = process.check, process.said
         self.await_archive = process.await_archive
 
     def processes(self) -> dict[str, int]:
@@ -263,7 +264,8 @@ class Run:
 
 
 @contextmanager
-def _run(folder: Path, replica_url: str, feed: Feed) -> Iterator[Run]:
+def started_run(folder: Path, replica_url: str, feed: Feed, *options: str) -> Iterator[Run]:
+    """A `forebay run` with these options over the feed; its files are in `folder`."""
     folder.mkdir()
     document = {
         "name": "cost",
@@ -276,7 +278,7 @@ def _run(folder: Path, replica_url: str, feed: Feed) -> Iterator[Run]:
     pipeline = folder / "cost.yaml"
     pipeline.write_bytes(orjson.dumps(document))
     feed.pace(1)
-    with RunProcess(pipeline, (replica_url,), folder) as process:
+    with RunProcess(pipeline, (replica_url,), folder, options) as process:
         process.start()
         yield Run(process, replica_url)
 

@@ -31,15 +31,20 @@ def overhead(
     *,
     engine: Annotated[str, option("`fake`, or the URL of a real engine.")] = "fake",
     quick: Quick = False,
+    page: Annotated[bool, option("Instead: compare a run whose page is open with one without.")] = False,
     json: JsonFile = None,
     plot: Plot = None,
 ) -> None:
     """Compare Forebay with the engine alone and with PyFlink's AsyncFunction, in one run."""
-    from benchmarks.overhead import OverheadOptions, measure_overhead
+    from benchmarks.overhead import OverheadOptions, PageOptions, measure_overhead, measure_page
     from benchmarks.picture import added_picture
     from forebay.pages.picture import write_picture
 
     check_report_files(json, plot)
+    if page:
+        compared = measure_page(PageOptions(seconds=4.0) if quick else PageOptions(), note)
+        report(json, compared, lambda: results_console().print_json(orjson.dumps(compared).decode()))
+        return
     console = errors_console()
     with console.status("starting") as status:
 

@@ -81,17 +81,13 @@ def test_what_a_load_used_is_reported_by_part_and_per_event() -> None:
 
 
 def test_an_idle_load_begins_once_what_came_before_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = [0, 41, 90, 90, 90]
+    counts = [0, 41, 90, 90, 90]
     checks: list[str] = []
 
-    class Run:
-        def check(self) -> None:
-            checks.append("check")
-
     monkeypatch.setattr(cost, "REST_S", 0.0)
-    monkeypatch.setattr(cost, "_answers", lambda replica: answers.pop(0))
-    cost._await_rest(Run(), None)  # type: ignore[arg-type]
-    assert (answers, len(checks)) == ([90], 3)
+    monkeypatch.setattr(cost, "answers", lambda replica: counts.pop(0))
+    cost.await_rest(None, lambda: checks.append("check"))  # type: ignore[arg-type]
+    assert (counts, len(checks)) == ([90], 3)
 
 
 @pytest.mark.long

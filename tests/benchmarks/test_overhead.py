@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import json
 import subprocess
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from benchmarks.overhead import OverheadOptions, measure_overhead, memory_growth, run_worker
+from benchmarks.overhead import (
+    OverheadOptions,
+    measure_overhead,
+    memory_growth,
+    open_page,
+    page_address,
+    page_report,
+    run_worker,
+)
 from benchmarks.workload import Workload
 
 from benchmarks import overhead as module
+from forebay.errors import LaunchError
+from forebay.pipeline.live.server import PageServer
+from forebay.testing.waiting import wait_until
 
 
 def engine(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[tuple[str, Workload]]:
@@ -65,3 +77,47 @@ def test_growth_is_counted_from_the_warm_up() -> None:
     assert report["jvm_mb"] == {"before": 522.0, "after": 538.0, "growth": round(538 / 522 - 1, 4)}
     assert report["python_mb"]["growth"] == 0.0
     assert memory_growth(samples[:25]) == {"samples": 5}
+
+
+def test_the_page_is_compared_with_none_round_by_round() -> None:
+    def turns(*rates: float) -> list[dict[str, float]]:
+        return [{"answers_per_s": rate, "ms_per_answer": 1.0, "command_cores": 0.1} for rate in rates]
+
+    report = page_report({"without": turns(100, 200, 300), "page": turns(99, 210, 270)})
+    assert report["ratios"] == [0.99, 1.05, 0.9]
+    assert report["ratio"] == 0.99
+    assert report["page"]["answers_per_s"] == 210
+
+
+def test_the_address_of_the_page_is_found_in_what_the_run_says() -> None:
+    said = "warning: x\nwatch this run at http://127.0.0.1:5/secret/\n    1 s running"
+    assert page_address(said) == "http://127.0.0.1:5/secret/"
+    with pytest.raises(LaunchError, match="the run has no page: nothing"):
+        page_address("nothing")
+
+
+def test_an_open_page_is_read_part_by_part() -> None:
+    class Parts:
+        def __init__(self) -> None:
+            self.version = 0
+            self.asked: list[str] = []
+
+        def page(self) -> str:
+            return "page"
+
+        def versions(self) -> dict[str, int]:
+            return {"numbers": self.version, "charts": 1}
+
+        def part(self, name: str, search: str) -> str:
+            self.asked.append(name)
+            return name
+
+    parts = Parts()
+    with closing(PageServer(parts)) as server:
+        server.start()
+        with open_page(server.url):
+            wait_until(lambda: len(parts.asked) == 2)
+            parts.version = 1
+            wait_until(lambda: len(parts.asked) == 3)
+        server.close()
+    assert sorted(parts.asked) == ["charts", "numbers", "numbers"]

@@ -139,3 +139,12 @@ def test_what_isoformat_writes_is_read(moment: datetime, offset_minutes: int) ->
 def test_nothing_else_is_raised(value: object, form: str) -> None:
     with suppress(MalformedRecord):
         assert isinstance(EventTime("t", form).of({"t": value}), int)
+
+
+@pytest.mark.parametrize("form", ["iso8601", "unix_s", "unix_ms", "unix_us", "%d/%m/%Y %H:%M:%S %Z"])
+@given(time_ms=st.integers(0, 4_000_000_000_000))
+def test_a_time_is_written_as_it_is_read(form: str, time_ms: int) -> None:
+    zone = EventTime("at", form, "America/New_York")
+    coarse = 1 if form in {"iso8601", "unix_ms", "unix_us"} else 1000
+    written = zone.written(time_ms)
+    assert zone.of({"at": written}) == time_ms // coarse * coarse

@@ -184,6 +184,7 @@ def test_metric_urls_fit_flinks_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert job.counts() == {
         "in_flight": in_flight,
         "held_back_ms": held_back_ms,
+        "source_held_back_ms": 0,
         "failedCommittables": failed,
     }
 
@@ -210,9 +211,9 @@ def test_values_of_subtasks_and_operators_are_combined(monkeypatch: pytest.Monke
 
 def test_backpressure_time_is_the_operators_own(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "accumulateBackPressuredTimeMs"
-    rest = Metrics((name,), ("x.forebay.in_flight",), (name,))
-    serve(monkeypatch, rest)
-    assert job_a().counts()["held_back_ms"] == 0
+    serve(monkeypatch, Metrics((name,), ("x.forebay.in_flight",), ("y",)))
+    counts = job_a().counts()
+    assert (counts["held_back_ms"], counts["source_held_back_ms"]) == (0, 1)
 
 
 def test_task_managers_are_polled_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

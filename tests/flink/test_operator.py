@@ -231,6 +231,14 @@ def summary(revision: int = 0, kind: str = "tumbling", text: str | None = "calm"
     return {"type": "summary", "text": text, "revision": revision, "window": {"kind": kind}}
 
 
+def test_dead_letters_of_the_source_count_by_cause(opened: Any) -> None:
+    run = opened(Remember())
+    letter = encode(DeadLetter(b"?", "malformed_record", "not JSON"))
+    list(run.function.process_element((0, letter), run.context()))
+    counts = run.function._counts
+    assert (counts.failed, counts.dead_letters) == ({"malformed_record": 1}, 1)
+
+
 @pytest.mark.parametrize(("program", "letters"), [(Remember(), 3), (GoesOn(), 0)])
 def test_failed_calls_count_once_by_cause(opened: Any, program: Any, letters: int) -> None:
     run = opened(program, quick=["a"])

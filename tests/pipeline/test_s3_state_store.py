@@ -165,6 +165,13 @@ def test_record_is_read_only_under_a_certain_lock(place: Place, monkeypatch: pyt
     assert found.parallelism == 7
 
 
+def test_a_run_elsewhere_is_seen_by_its_renewals(place: Place) -> None:
+    assert not S3Store(place.home).running()
+    with place.store.lock("p"):
+        assert S3Store(place.home).running()
+    assert not S3Store(place.home, sleep=lambda seconds: None).running()
+
+
 def test_two_runs_cannot_write_one_record(place: Place) -> None:
     first, second = S3Store(place.home), S3Store(place.home)
     assert first.read() is second.read() is None

@@ -17,6 +17,7 @@ from forebay import __version__
 from forebay.cli.ask import ask
 from forebay.cli.autoscale import autoscale
 from forebay.cli.bench import bench
+from forebay.cli.chat import chat
 from forebay.cli.demo.command import demo
 from forebay.cli.deploy import deploy
 from forebay.cli.engine import engine
@@ -47,7 +48,7 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_forebay)
-    for command in (setup, demo, doctor, init, run, show, ask, gateway, plan):
+    for command in (setup, demo, doctor, init, run, show, ask, chat, gateway, plan):
         app.command(cls=RunCommand if command is run else Command)(command)
     app.add_typer(engine, name="engine")
     app.add_typer(fleet, name="fleet")

@@ -74,6 +74,13 @@ class EventTime:
             )
         return time_ms
 
+    def written(self, time_ms: int) -> str | int:
+        """A value from which `of` returns this time, or an earlier one if the format is coarse."""
+        if self.format in UNITS:
+            return time_ms * 1000 // round(UNITS[self.format] * 1000)
+        moment = (EPOCH + timedelta(milliseconds=time_ms)).astimezone(zone_of(self.zone))
+        return moment.isoformat() if self.format == "iso8601" else moment.strftime(self.format)
+
     def _reader(self) -> Callable[[JSON], int]:
         if self.format == "iso8601":
             return self._iso8601_ms

@@ -171,10 +171,11 @@ class RunningJob:
     def counts(self) -> dict[str, float]:
         """The counters and gauges of `METRICS`, over all subtasks and operators; empty before they exist.
 
-        Those with a label are named NAME_VALUE. `held_back_ms`: time blocked by later tasks.
+        Those with a label are named NAME_VALUE. `held_back_ms`: time for which later tasks blocked the
+        operator; `source_held_back_ms`: for which they blocked a task in front of it.
         """
         values: dict[str, float] = {}
-        held_back: dict[str, float] = {}
+        held_back: dict[str, Spread] = {}
         operator = ""
         for vertex, metric, over in self._metrics(_is_counted):
             if (found := read_name(metric)) is not None:
@@ -189,8 +190,12 @@ class RunningJob:
             elif metric.endswith(f".{FAILED_COMMITS}"):
                 values[FAILED_COMMITS] = values.get(FAILED_COMMITS, 0) + over.sum
             else:
-                held_back[vertex] = over.sum
-        return {**values, "held_back_ms": held_back.get(operator, 0)} if operator else values
+                held_back[vertex] = over
+        if not operator:
+            return values
+        own = held_back.pop(operator, Spread(0, 0, 0))
+        others = max((over.max for over in held_back.values()), default=0)
+        return {**values, "held_back_ms": own.sum, "source_held_back_ms": others}
 
     def by_operator(self) -> dict[str, dict[str, float]]:
         """Sums over subtasks by operator's name, with `_` for spaces and dots."""

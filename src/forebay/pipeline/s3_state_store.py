@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 
 from forebay.clients.s3.client import Changed, Entry, S3Client, StoreAway, StoreRefused
 from forebay.clients.s3.location import Location, S3Path, s3_path
-from forebay.clients.s3.lock import Fenced, HeldLock, held_lock
+from forebay.clients.s3.lock import LEASE_S, MAX_LOCK_BYTES, Fenced, HeldLock, held_lock
 from forebay.clock import Clock, SystemClock
 from forebay.flink.checkpoints import (
     END_MARK,
@@ -70,6 +70,17 @@ class S3Store:
                 yield
             finally:
                 self._hold = None
+
+    def running(self) -> bool:
+        def renewal() -> str | None:
+            found = self._client.get(self._key(LOCK), MAX_LOCK_BYTES)
+            return None if found is None else found.etag
+
+        before = renewal()
+        if before is None:
+            return False
+        self._sleep(LEASE_S)
+        return renewal() != before
 
     def check_held(self) -> None:
         if self._hold is not None:

@@ -79,6 +79,7 @@ class Snapshot:
     - `state`: Flink's, or one of those above. `elapsed_s` restarts from 0 with the job.
     - `oldest_read_ms`: wall clock, in the year 9999 if nothing is awaited, 0 if unknown.
     - `failed_commits`: transactions whose results may be lost. `skipped_records`: an upper bound.
+    - `source_held_back_ms`: time for which the source had to wait for later tasks.
     - `failed`: dead letters, and calls that an application continued without, by cause. `kv_transfers`: None
       before the first answer. `read_share`: 0 to 1, of a source with an end. `replicas`: that may get
       requests.
@@ -123,6 +124,7 @@ class Snapshot:
     checkpoints: CheckpointStats | None = None
     engine_p50_s: float = 0.0
     engine_p99_s: float = 0.0
+    source_held_back_ms: int = 0
 
 
 KEPT = (
@@ -139,7 +141,7 @@ KEPT = (
 
 AS_COUNTED = (
     *("restored", "pending", "retries", "restored_calls", "prompt_tokens"),
-    *("completion_tokens", "cut_answers"),
+    *("completion_tokens", "cut_answers", "source_held_back_ms"),
 )
 
 
@@ -227,9 +229,10 @@ MOSTLY = 0.5
 
 
 class Throughput:
-    """Measures throughput from each snapshot, in order; None without enough data."""
+    """Measures throughput over the last `over_s` from each snapshot, in order; None without enough data."""
 
-    def __init__(self) -> None:
+    def __init__(self, over_s: float = OVER_S) -> None:
+        self._over_s = over_s
         self._seen: deque[Snapshot] = deque()
         self._waited_s = self._passed_s = 0.0
 
@@ -243,13 +246,17 @@ class Throughput:
                 self._passed_s += now.elapsed_s - last.elapsed_s
                 self._waited_s += now.elapsed_s - last.elapsed_s if now.pending else 0.0
         self._seen.append(now)
-        while now.elapsed_s - self._seen[0].elapsed_s > OVER_S:
+        while now.elapsed_s - self._seen[0].elapsed_s > self._over_s:
             self._seen.popleft()
 
     @property
     def per_s(self) -> float | None:
-        """Over the last 30 s."""
         return self._rate(_done)
+
+    @property
+    def results_per_s(self) -> float | None:
+        """Without dead letters."""
+        return self._rate(lambda now: now.results)
 
     @property
     def read_per_s(self) -> float | None:

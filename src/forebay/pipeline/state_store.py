@@ -46,6 +46,10 @@ class StateStore(Protocol):
         """Raises `SettingError` for a second run, and if others may write to the state."""
         ...
 
+    def running(self) -> bool:
+        """Whether a run holds the lock. Blocks."""
+        ...
+
     def check_held(self) -> None:
         """Raise `PipelineFailed` if another run took the lock. Returns immediately."""
         ...
@@ -112,6 +116,13 @@ class LocalStore:
             yield
         finally:
             os.close(lock)
+
+    def running(self) -> bool:
+        # Without the file, there is nothing to lock.
+        lock = try_lock(self.home / LOCK) if (self.home / LOCK).exists() else -1
+        if lock is not None and lock >= 0:
+            os.close(lock)
+        return lock is None
 
     def check_held(self) -> None: ...
 

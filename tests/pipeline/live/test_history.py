@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forebay.fleet.autoscale.meter import TopicBacklog
-from forebay.pipeline.live.history import MAX_POINTS, History, duration
+from forebay.pipeline.live.history import MAX_POINTS, History, HotKey, KeyOrder, duration, tiles_of
 from forebay.pipeline.snapshot import Snapshot
 
 NOW = Snapshot(0.0, "RUNNING", in_flight=8, replicas=2, engine_p50_s=0.3, engine_p99_s=1.0)
@@ -24,8 +24,18 @@ def run(seconds: int, history: History | None = None, since_s: int = 0, **change
     return found
 
 
-def problems(history: History, *keys: str) -> str:
-    return "\n".join(history.problems(keys, 2))
+def problems(history: History) -> str:
+    return "\n".join(history.problems(replicas=2))
+
+
+def hot(history: History, order: KeyOrder | None, *keys: str) -> str:
+    found = history.hot_key(keys, order)
+    assert found is None or found.words in problems_with(history, found)
+    return "" if found is None else found.words
+
+
+def problems_with(history: History, found: HotKey) -> str:
+    return "\n".join(history.problems(found, 2))
 
 
 def test_a_healthy_run_has_no_problem() -> None:
@@ -39,33 +49,64 @@ def test_an_engine_that_becomes_slower_is_named() -> None:
     )
 
 
-def test_a_hot_key_is_named() -> None:
-    assert "the key 'ann'" in problems(run(30), *["ann"] * 60, *["bob"] * 40)
-    assert problems(run(30), *["ann"] * 40, *["bob"] * 40, *["cem"] * 40) == ""
-    assert problems(run(30), "ann", "ann") == ""
+def test_a_hot_key_is_named_if_others_wait_for_its_calls() -> None:
+    keys = [*["ann"] * 90, *["bob"] * 10]
+    busy = run(30, engine_p50_s=0.1)
+    assert hot(busy, KeyOrder.CALLS, *keys) == (
+        "One key is hot: 90% of the newest results have the key 'ann'. Its calls run one after another, and "
+        "the events behind it wait"
+    )
+    assert hot(run(30, engine_p50_s=0.02), KeyOrder.CALLS, *keys) == ""
+    assert hot(busy, KeyOrder.CALLS, *["ann"] * 40, *["bob"] * 40, *["cem"] * 40) == ""
+    assert hot(busy, KeyOrder.CALLS, "ann", "ann") == ""
+    assert "results leave in order" in hot(busy, KeyOrder.RESULTS, *keys)
+    assert "One of the subtasks" in hot(busy, KeyOrder.SUBTASK, *keys)
+    assert hot(busy, None, *keys) == ""
+
+
+def test_keys_limit_the_run_if_events_wait_for_them_and_not_for_the_engine() -> None:
+    def limited(*keys: str, order: KeyOrder | None = KeyOrder.CALLS, **changes: Any) -> bool:
+        return run(60, engine_p50_s=0.1, **changes).limited_by_keys(keys, order)
+
+    held_back: dict[str, Any] = {"source_held_back_ms": lambda second: 600 * second}
+    assert limited(*["ann"] * 50)
+    assert limited(**held_back)
+    # One call is about to begin now and then.
+    assert limited(**held_back, pending=lambda second: second % 2)
+    assert not limited(**held_back, pending=20)
+    assert not limited(**held_back, order=None)
+    assert not limited(source_held_back_ms=lambda second: 100 * second)
 
 
 def test_a_dead_replica_is_named() -> None:
     history = run(5, run(60), since_s=60, replicas=1, retries=lambda second: second - 55)
     assert problems(history).splitlines() == [
         "Only 1 of 2 replicas get requests: the others do not answer, or fail",
-        "9 calls were repeated in the last 59 s: the engine failed or refused them",
+        "9 calls were repeated in the last 30 s: the engine failed or refused them",
     ]
 
 
 def test_kafka_that_does_not_answer_is_named() -> None:
     gone = {"backlog": lambda second: TopicBacklog(70, None, None, second - 60.0), "in_flight": 0}
-    assert "Kafka has not answered for 29 s" in problems(run(30, run(60), since_s=60, **gone))
+    history = run(30, run(60), since_s=60, **gone)
+    assert problems(history) == "Kafka has not answered for 29 s: nothing is read from it, or committed to it"
+    tiles = list(tiles_of(history, one_each=True))
+    assert ("70", "records wait in Kafka; as of 29 s ago") in tiles
+    assert ("0", "calls in flight; limited by Kafka, which does not answer") in tiles
 
 
-def test_poisoned_records_are_named_with_their_cause() -> None:
+def test_poisoned_records_are_named_with_all_causes() -> None:
     bad = {
+        "results": lambda second: 590 + 5 * (second - 60),
         "dead_letters": lambda second: 5 * (second - 60),
-        "failed": lambda second: {"json": 5 * (second - 60)},
+        "failed": lambda second: {"late": 1, "json": 3 * (second - 60), "schema": 2 * (second - 60)},
     }
-    assert "dead letters in the last 59 s, 20% of all events, mostly json" in problems(
-        run(30, run(60), since_s=60, **bad)
+    history = run(60, run(60, failed={"late": 1}), since_s=60, **bad)
+    assert problems(history) == (
+        "150 dead letters (json 90, schema 60) in the last 30 s, 50% of all events: examples are below"
     )
+    assert "all events: they go to topic t" in next(history.problems(letters="they go to topic t"))
+    assert ("5/s", "results: 885") in tiles_of(history, one_each=True)
 
 
 def test_an_engine_that_does_not_answer_is_named() -> None:
@@ -101,7 +142,13 @@ def test_points_stay_few_and_span_the_run() -> None:
     assert MAX_POINTS // 2 <= len(history.points) <= MAX_POINTS
     assert history.points[0].elapsed_s == 0
     assert history.points[-1].elapsed_s > 4900
-    assert history.points[-1].done_per_s == pytest.approx(10)
+    assert history.points[-1].results_per_s == pytest.approx(10)
+
+
+def test_a_stop_shows_at_once_in_the_rates() -> None:
+    history = run(11, run(60), since_s=60, results=590, read=590)
+    assert history.points[-1].results_per_s == history.points[-1].read_per_s == 0
+    assert ("0/s", "results: 590") in tiles_of(history, one_each=True)
 
 
 def test_after_a_wait_for_the_engine_points_begin_again() -> None:

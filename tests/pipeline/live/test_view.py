@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.harness.clock import ManualClock
@@ -55,6 +56,35 @@ def test_the_backlog_says_when_it_will_be_gone(tmp_path: Path) -> None:
     assert "170 records wait in Kafka; it grows" in words(run.page.part("numbers"))
 
 
+@pytest.mark.parametrize(
+    ("changes", "words_of_keys"),
+    [
+        ({"application": {"type": "sessions"}, "key": "{{ user }}"}, "Its calls run one after another"),
+        ({"ordering": "key", "key": "{{ user }}"}, "Its results leave in order"),
+        ({"parallelism": 2, "key": "{{ user }}"}, "One of the subtasks does all of its work"),
+        ({"key": "{{ user }}"}, ""),
+        ({"application": {"type": "trends"}}, ""),
+    ],
+)
+def test_a_hot_key_is_named_with_what_it_delays(
+    tmp_path: Path, changes: dict[str, Any], words_of_keys: str
+) -> None:
+    run = Run(tmp_path, **changes)
+    run.commit("results", *(result(number) for number in range(100)))
+    for second in range(6):
+        now = replace(NOW, elapsed_s=float(second), results=8 * second, pending=0)
+        run.page.watch(replace(now, source_held_back_ms=800 * second))
+    status = words(run.page.part("status"))
+    assert ("have the key 'ann'" in status) == bool(words_of_keys)
+    assert words_of_keys in status
+    limit = (
+        "limited by keys: calls of a key run one after another"
+        if "calls run" in words_of_keys
+        else "limited by the source"
+    )
+    assert limit in words(run.page.part("numbers"))
+
+
 def test_the_newest_results_come_first_and_can_be_searched_by_key(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.commit(
@@ -79,6 +109,11 @@ def test_dead_letters_are_shown_by_cause_with_examples(tmp_path: Path) -> None:
 
 
 def test_results_that_are_elsewhere_are_said_to_be_there(tmp_path: Path) -> None:
+    topic = {"type": "kafka", "bootstrap": "h:1", "topic": "letters"}
+    lost = Run(tmp_path, dead_letters=topic)
+    lost.page.watch(NOW)
+    lost.page.watch(replace(NOW, dead_letters=9))
+    assert "100% of all events: they go to topic letters" in words(lost.page.part("status"))
     run = Run(tmp_path, sink={"type": "kafka", "bootstrap": "h:1", "topic": "answers"})
     assert "Results go to topic answers" in words(run.page.part("results"))
 

@@ -47,9 +47,11 @@ class RunProcess:
     kernel ends the command with the thread that entered the block.
     """
 
-    def __init__(self, pipeline: Path, engine: tuple[str, ...], folder: Path) -> None:
+    def __init__(
+        self, pipeline: Path, engine: tuple[str, ...], folder: Path, options: tuple[str, ...] = ()
+    ) -> None:
         urls = [word for url in engine for word in ("--engine", url)]
-        self._command = module_command("forebay", "run", str(pipeline), *urls)
+        self._command = module_command("forebay", "run", str(pipeline), *urls, *options)
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self.starts = 0

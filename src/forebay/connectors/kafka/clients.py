@@ -36,10 +36,10 @@ class KafkaWriter:
         self._record = shaded("clients.producer.ProducerRecord")
         self._last: Any = None
 
-    def write(self, value: bytes) -> None:
+    def write(self, value: bytes, key: bytes | None = None) -> None:
         """Blocks while the client's buffer is full."""
         with _named_errors(self._cluster):
-            self._last = self._producer.send(self._record(self._topic, value))
+            self._last = self._producer.send(self._record(self._topic, key, value))
 
     def flush(self) -> None:
         """Blocks. Raises `KafkaAway` if the last record was rejected."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
+from enum import Enum
+from statistics import fmean, median
 
 from forebay.pages.units import shown
 from forebay.pipeline.snapshot import (
@@ -22,12 +23,41 @@ from forebay.untrusted_text import counted
 
 MAX_POINTS = 240
 STEP_S = 1.0
+NOW_S = 10.0
+"""Window of the rates: a longer one would show a stop as a slow decline."""
+RECENT_S = 30.0
 SLOWER = 2.0
 MIN_POINTS = 15
 HOT_SHARE = 0.5
 MIN_RESULTS = 50
 SILENT_S = 10.0
 OLD_COUNT_S = 15.0
+HELD_BACK_SHARE = 0.5
+BUSY_SHARE = 0.7
+"""If the calls of a key take this share of the time, others of it wait."""
+MAX_SHOWN_CAUSES = 4
+
+
+class KeyOrder(Enum):
+    """What has to wait for what, among the events of one key; the value is a sentence about a hot key."""
+
+    CALLS = "Its calls run one after another, and the events behind it wait"
+    RESULTS = "Its results leave in order, so that one slow call holds up the others"
+    SUBTASK = "One of the subtasks does all of its work"
+
+
+@dataclass(frozen=True, slots=True)
+class HotKey:
+    """A key that most of the newest results have, and their share."""
+
+    key: str
+    share: float
+    order: KeyOrder
+
+    @property
+    def words(self) -> str:
+        which = f"{self.share:.0%} of the newest results have the key {self.key[:80]!r}"
+        return f"One key is hot: {which}. {self.order.value}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +66,7 @@ class Point:
 
     elapsed_s: float
     read_per_s: float
-    done_per_s: float
+    results_per_s: float
     tokens_per_s: float
     in_flight: int
     waiting: int
@@ -52,9 +82,10 @@ class History:
         self.points: list[Point] = []
         self.last = Snapshot(0.0, "CREATED")
         self.throughput = Throughput()
+        self.now = Throughput(NOW_S)
         self.version = 0
         self._step_s = STEP_S
-        self._recent: deque[Snapshot] = deque(maxlen=60)
+        self._recent: deque[Snapshot] = deque()
         self._answered_s = 0.0
 
     def add(self, now: Snapshot) -> None:
@@ -71,7 +102,10 @@ class History:
         self.last = now
         self.version += 1
         self._recent.append(now)
+        while now.elapsed_s - self._recent[0].elapsed_s > RECENT_S:
+            self._recent.popleft()
         self.throughput.add(now)
+        self.now.add(now)
         if not self.points or now.elapsed_s - self.points[-1].elapsed_s >= self._step_s:
             self.points.append(self._point(now))
         if len(self.points) > MAX_POINTS:
@@ -79,11 +113,11 @@ class History:
             self._step_s *= 2
 
     def _point(self, now: Snapshot) -> Point:
-        over = self.throughput
+        over = self.now
         return Point(
             now.elapsed_s,
             over.read_per_s or 0.0,
-            over.per_s or 0.0,
+            over.results_per_s or 0.0,
             over.tokens_per_s or 0.0,
             now.in_flight,
             now.pending if now.backlog is None else now.backlog.records,
@@ -104,8 +138,35 @@ class History:
                 return "invalid", words
         return "unknown", words
 
-    def problems(self, keys: Sequence[str | None] = (), replicas: int | None = None) -> Iterator[str]:
-        """What a person should look at, the gravest first. `keys`: of the newest results."""
+    def hot_key(self, keys: Sequence[str | None], order: KeyOrder | None) -> HotKey | None:
+        """A key that slows the run down. `keys`: of the newest results; `order`: None if none waits."""
+        named = Counter(key for key in keys if key is not None)
+        if order is None or len(keys) < MIN_RESULTS or not named:
+            return None
+        ((key, count),) = named.most_common(1)
+        share = count / len(keys)
+        busy = share * (self.now.results_per_s or 0.0) * self.last.engine_p50_s
+        if share < HOT_SHARE or (order is KeyOrder.CALLS and busy < BUSY_SHARE):
+            return None
+        return HotKey(key, share, order)
+
+    def limited_by_keys(self, keys: Sequence[str | None], order: KeyOrder | None) -> bool:
+        """Whether events wait for those of their key, and not for the engine."""
+        if (
+            order is not KeyOrder.CALLS
+            or not self._recent
+            or fmean(each.pending for each in self._recent) >= 1
+        ):
+            return False
+        now, before = self.last, self._recent[0]
+        held_back_s = (now.source_held_back_ms - before.source_held_back_ms) / 1000
+        over_s = now.elapsed_s - before.elapsed_s
+        return self.hot_key(keys, order) is not None or held_back_s > HELD_BACK_SHARE * over_s
+
+    def problems(
+        self, hot: HotKey | None = None, replicas: int | None = None, letters: str = "examples are below"
+    ) -> Iterator[str]:
+        """What a person should look at, the gravest first. `letters`: where dead letters are."""
         now, recent = self.last, self._recent
         before = recent[0] if recent else now
         if now.state == FAILED and now.failure:
@@ -133,10 +194,13 @@ class History:
         if (retried := now.retries - before.retries) > 0:
             calls = counted(retried, "call was", "calls were")
             yield f"{calls} repeated in the last {_span(before, now)}: the engine failed or refused them"
-        yield from _new_letters(before, now)
-        yield from _hot_key(keys)
-        if now.backlog is not None and now.backlog.age_s >= OLD_COUNT_S:
-            yield f"Kafka has not answered for {now.backlog.age_s:.0f} s: nothing is read or committed"
+        yield from _new_letters(before, now, letters)
+        if hot is not None:
+            yield hot.words
+        if _kafka_silent(now):
+            assert now.backlog is not None
+            silent = f"Kafka has not answered for {now.backlog.age_s:.0f} s"
+            yield f"{silent}: nothing is read from it, or committed to it"
         if now.checkpoint_failure:
             yield f"The newest checkpoint failed, so nothing was committed: {now.checkpoint_failure}"
         if now.failed_commits:
@@ -159,31 +223,20 @@ class History:
             )
 
 
-def _new_letters(before: Snapshot, now: Snapshot) -> Iterator[str]:
+def _new_letters(before: Snapshot, now: Snapshot, where: str) -> Iterator[str]:
     added = now.dead_letters - before.dead_letters
     if added <= 0:
         return
     by_cause = Counter({cause: count - before.failed.get(cause, 0) for cause, count in now.failed.items()})
-    causes = [cause for cause, count in by_cause.most_common(2) if count > 0]
-    most = f", mostly {' and '.join(causes)}" if causes else ""
+    causes = [f"{cause} {count:,}" for cause, count in by_cause.most_common(MAX_SHOWN_CAUSES) if count > 0]
+    named = f" ({', '.join(causes)})" if causes else ""
     done = max(now.results + now.dead_letters - before.results - before.dead_letters, added)
-    yield (
-        f"{counted(added, 'dead letter')} in the last {_span(before, now)}, {added / done:.0%} of all events"
-        f"{most}: examples are below"
-    )
+    letters = f"{counted(added, 'dead letter')}{named} in the last {_span(before, now)}"
+    yield f"{letters}, {added / done:.0%} of all events: {where}"
 
 
-def _hot_key(keys: Sequence[str | None]) -> Iterator[str]:
-    named = Counter(key for key in keys if key is not None)
-    if len(keys) < MIN_RESULTS or not named:
-        return
-    (key, count), *others = named.most_common(2)
-    if count >= HOT_SHARE * len(keys):
-        more = "" if others else "; there is no other"
-        yield (
-            f"One key is hot: {count / len(keys):.0%} of the newest results have the key {key[:80]!r}{more}. "
-            f"Calls of one key may have to wait for each other"
-        )
+def _kafka_silent(now: Snapshot) -> bool:
+    return now.backlog is not None and now.backlog.age_s >= OLD_COUNT_S
 
 
 def _span(before: Snapshot, now: Snapshot) -> str:
@@ -199,19 +252,19 @@ def duration(seconds: float) -> str:
 ENDED = ("FINISHED", FAILED, INTERRUPTED)
 
 
-def tiles_of(history: History, *, one_each: bool) -> Iterable[tuple[str, str]]:
-    """Each number with what it means."""
-    now, over = history.last, history.throughput
+def tiles_of(history: History, *, one_each: bool, by_keys: bool = False) -> Iterable[tuple[str, str]]:
+    """Each number with what it means. `by_keys`: as `History.limited_by_keys`."""
+    now, over = history.last, history.now
     if now.state in ENDED:
         yield from _totals(now, one_each=one_each)
         return
-    read, done = over.read_per_s, over.per_s
+    read, done = over.read_per_s, over.results_per_s
     of_source = "" if now.read_share is None else f", {now.read_share:.0%} of the source"
     if now.read or not one_each:
         yield _per_s(read), f"records read: {now.read:,} since the job last started{of_source}"
     yield _per_s(done), f"{'results' if one_each else 'answers of the model'}: {now.results:,}"
     yield from _lag(history)
-    yield f"{now.in_flight:,}", f"calls in flight; {limit_of(now)}"
+    yield f"{now.in_flight:,}", f"calls in flight; {limit_of(now, by_keys=by_keys)}"
     yield _latency(now.event_p50_s), f"event to answer, median; p99 {_latency(now.event_p99_s)}"
     yield _latency(now.engine_p50_s), f"one call to the engine, median; p99 {_latency(now.engine_p99_s)}"
     yield from _commits(now)
@@ -249,9 +302,13 @@ def _totals(now: Snapshot, *, one_each: bool) -> Iterable[tuple[str, str]]:
         yield f"{now.retries:,}", f"repeated calls; {counted(restarts, 'restart')} of Flink or an engine"
 
 
-def limit_of(now: Snapshot) -> str:
+def limit_of(now: Snapshot, *, by_keys: bool = False) -> str:
     if now.state != "RUNNING":
         return "the job does not run now"
+    if _kafka_silent(now):
+        return "limited by Kafka, which does not answer"
+    if by_keys:
+        return "limited by keys: calls of a key run one after another"
     if now.pending:
         return f"limited by the engine: {counted(now.pending, 'more event waits', 'more events wait')}"
     return "limited by the source: nothing waits for the engine"
@@ -264,7 +321,10 @@ def _lag(history: History) -> Iterable[tuple[str, str]]:
         when = "it grows" if gone_s is None and now.backlog.records else "nothing waits"
         if gone_s is not None:
             when = f"gone in {duration(gone_s)}"
-        yield f"{now.backlog.records:,}", f"records wait in Kafka; {when}"
+        if _kafka_silent(now):
+            when = f"as of {duration(now.backlog.age_s)} ago"
+        waits = "record waits" if now.backlog.records == 1 else "records wait"
+        yield f"{now.backlog.records:,}", f"{waits} in Kafka; {when}"
     elif now.read_share is not None and (left_s := over.source_left_s) is not None and now.read_share < 1:
         yield duration(left_s), "until the source is read, at this rate"
 

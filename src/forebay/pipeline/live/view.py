@@ -16,7 +16,7 @@ from forebay.json_numbers import dump_json, read_json
 from forebay.pages.charts import Figure, Line, time_figure
 from forebay.pages.render import fragment, main_of, page
 from forebay.pages.units import NUMBER, SECONDS, moment
-from forebay.pipeline.live.history import ENDED, History, Point, duration, tiles_of
+from forebay.pipeline.live.history import ENDED, History, KeyOrder, Point, duration, tiles_of
 from forebay.pipeline.live.outputs import RunOutputs
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.spec import PipelineSpec
@@ -30,7 +30,7 @@ CHARTS_EVERY = 4
 VIEW_SHARE = 0.02
 SHOWN_RESULTS = 30
 SEARCHED_RESULTS = 2000
-KEYS_OF = 100
+KEYS_OF = 50
 TEXT_CHARS = 400
 
 
@@ -52,6 +52,7 @@ class LivePage:
         self._history = History()
         self._lock = threading.Lock()
         self._make = None if spec.application is None else spec.application.page()
+        self._order = _order_of(spec)
         self._keys: list[str | None] = []
         self._keys_of = -1
         self._view = ""
@@ -112,9 +113,9 @@ class LivePage:
             history = self._history
             if (version := history.version // CHARTS_EVERY) != self._keys_of:
                 self._keys_of, self._keys = version, self._newest_keys()
-            keys = self._keys
+            hot = history.hot_key(self._keys, self._order)
             look, status = history.status()
-            problems = list(history.problems(keys, self._replicas))
+            problems = list(history.problems(hot, self._replicas, self._letters_place))
         if self._outputs.trouble:
             problems.append(self._outputs.trouble)
         if problems and look == "unknown":
@@ -123,7 +124,9 @@ class LivePage:
 
     def _numbers(self) -> dict[str, Any]:
         with self._lock:
-            return {"tiles": list(tiles_of(self._history, one_each=self._spec.application is None))}
+            by_keys = self._history.limited_by_keys(self._keys, self._order)
+            one_each = self._spec.application is None
+            return {"tiles": list(tiles_of(self._history, one_each=one_each, by_keys=by_keys))}
 
     def _charts(self) -> dict[str, Any]:
         with self._lock:
@@ -159,6 +162,11 @@ class LivePage:
             note = f"{matches} among the newest {counted(searched, 'result')}."
         return {"results": shown_now, "results_note": note}
 
+    @property
+    def _letters_place(self) -> str:
+        kept = self._outputs.kept["letters"]
+        return "examples are below" if kept else f"they go to {self._spec.dead_letters.summary()}"
+
     def _newest_keys(self) -> list[str | None]:
         return [
             _row(line).get("key") for line in islice(reversed(list(self._outputs.results.lines)), KEYS_OF)
@@ -186,6 +194,14 @@ class LivePage:
         self._view_due_s = now_s + (now_s - begin_s) / VIEW_SHARE
 
 
+def _order_of(spec: PipelineSpec) -> KeyOrder | None:
+    if spec.application is not None:
+        return KeyOrder.CALLS if spec.application.needs_key else None
+    if spec.ordering == "key":
+        return KeyOrder.RESULTS
+    return KeyOrder.SUBTASK if spec.parallelism > 1 else None
+
+
 def view_of(make: Page, lines: Iterable[bytes]) -> str:
     """With headings one level lower."""
     html = main_of(make(lines))
@@ -205,7 +221,7 @@ def figures_of(points: Sequence[Point]) -> list[Figure]:
             "Events per second",
             [
                 line("read", lambda point: point.read_per_s, "blue"),
-                line("answered", lambda point: point.done_per_s, "green"),
+                line("results", lambda point: point.results_per_s, "green"),
             ],
             last_s,
         ),

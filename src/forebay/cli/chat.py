@@ -1,0 +1,196 @@
+"""`forebay chat`: talk to a running session application in the terminal."""
+
+from __future__ import annotations
+
+import sys
+import time as clocks
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from forebay.cli.options import SetValues, option
+from forebay.cli.output import JsonFile, blamed, check_json, errors_console, results_console, say, write_json
+from forebay.errors import PipelineFailed, SettingError
+from forebay.settings import load_settings
+from forebay.untrusted_text import counted, replace_controls
+
+if TYPE_CHECKING:
+    from forebay.apps.sessions_page import Talk
+    from forebay.pipeline.chat import Conversation, Send
+    from forebay.pipeline.spec import PipelineSpec
+    from forebay.pipeline.state_store import StateStore
+
+SHOWN_TURNS = 20
+SHOWN_CHARS = 4000
+EVERY_S, REMOTE_S = 0.2, 2.0
+REPORT_S = 10.0
+FAILED_STATUS = 1
+
+
+def chat(
+    pipeline: Annotated[
+        str, typer.Argument(help="The pipeline file of the run, or `sessions`.", metavar="PIPELINE")
+    ],
+    *,
+    key: Annotated[str, option("Key of the session, such as the user's name.")],
+    message: Annotated[
+        str | None, option("Send this message, print the answer, and end.", metavar="TEXT")
+    ] = None,
+    timeout: Annotated[
+        float, option("Seconds to wait for one answer; it is given later even so.", min=0)
+    ] = 600.0,
+    source: Annotated[str | None, option("For `sessions`: as of the run.")] = None,
+    out: Annotated[Path | None, option("For `sessions`: as of the run.")] = None,
+    time: Annotated[str | None, option("For `sessions`: as of the run.")] = None,
+    set: SetValues = None,
+    json: JsonFile = None,
+) -> None:
+    """Talk to a session application that runs, as one of its keys; show the newest turns first.
+
+    A message goes through the pipeline's source (a followed folder of JSON lines, or a topic): it is answered
+    once, in the order of its key, and remembered. If the application does not run, only the turns are shown.
+    """
+    from forebay.pipeline.chat import Conversation
+    from forebay.pipeline.load import ApplicationOptions, load_pipeline
+
+    check_json(json)
+    if json is not None and message is None:
+        raise SettingError("--json: expected --message with it, found none; a conversation is for a terminal")
+    spec = load_pipeline(pipeline, ApplicationOptions(source, out, None, time), set or ())
+    with blamed(f"forebay chat {pipeline}"):
+        conversation = Conversation(spec, key)
+    _Chat(spec, conversation, key, timeout).run(pipeline, message, json)
+
+
+class _Chat:
+    def __init__(self, spec: PipelineSpec, conversation: Conversation, key: str, timeout_s: float) -> None:
+        from forebay.clients.s3.location import location_of
+        from forebay.pipeline.state_store import open_store
+
+        self._spec = spec
+        self._conversation = conversation
+        self._key = key
+        self._timeout_s = timeout_s
+        self._store: StateStore = open_store(location_of(spec.checkpoint.dir))
+        self._errors = errors_console()
+
+    def run(self, pipeline: str, message: str | None, json: str | None) -> None:
+        from forebay.pipeline.chat import way_in
+
+        talks = self._conversation.talks()
+        running = self._store.running()
+        if message is None:
+            show_talks(talks, self._key)
+        if not running:
+            self._check_key(talks)
+            raise PipelineFailed(
+                f"the pipeline {self._spec.name!r} does not run, so nobody answers; start it with `forebay "
+                f"run {pipeline}`, then repeat this command"
+            )
+        with blamed(f"forebay chat {pipeline}"), way_in(self._spec, self._key, load_settings()) as send:
+            if message is not None:
+                found = self._ask(send, message)
+                write_json(json, {"message": message, **found})
+                if json != "-":
+                    self._show(found)
+                if "cause" in found:
+                    raise typer.Exit(FAILED_STATUS)
+                return
+            if not talks:
+                say(self._errors, f"{self._key[:80]!r} has no turn yet: your message begins a session")
+            for text in self._messages():
+                try:
+                    self._show(self._ask(send, text))
+                except SettingError as error:
+                    say(self._errors, str(error), style="red")
+
+    def _check_key(self, talks: Iterable[Talk]) -> None:
+        from forebay.documents import suggestion
+
+        if not talks:
+            known = counted(len(self._conversation.keys), "other key has", "other keys have")
+            raise SettingError(
+                f"--key: {self._key[:80]!r} has no turn in {self._spec.sink.summary()}, where {known} one"
+                f"{suggestion(self._key, self._conversation.keys)}; a session begins if you write to the "
+                f"pipeline {self._spec.name!r} while it runs"
+            )
+
+    def _messages(self) -> Iterable[str]:
+        prompt = f"{one_name(self._key)}> " if sys.stdin.isatty() else ""
+        if prompt:
+            say(self._errors, "End with Ctrl-D.")
+        while True:
+            try:
+                text = input(prompt)
+            except EOFError:
+                return
+            if text.strip():
+                yield text
+
+    def _ask(self, send: Send, text: str) -> dict[str, Any]:
+        from forebay.pipeline.chat import await_turn
+
+        mark = uuid.uuid4().hex
+        send(self._conversation.record(text, mark, clocks.time_ns() // 1_000_000))
+        try:
+            value = await_turn(
+                self._conversation,
+                mark,
+                every_s=EVERY_S if isinstance(self._store.home, Path) else REMOTE_S,
+                report_s=REPORT_S,
+                report=self._report,
+            )
+        except KeyboardInterrupt:
+            say(self._errors, "the message stays in the source: it is answered, but not shown here")
+            raise
+        return {name: value[name] for name in ("key", "id", "answer", "cause", "detail") if name in value}
+
+    def _report(self, waited_s: float) -> None:
+        from forebay.pipeline.chat import engine_trouble
+
+        later = "the message is in the source, and is answered when the pipeline can"
+        if not self._store.running():
+            raise PipelineFailed(f"the pipeline {self._spec.name!r} has stopped; {later}")
+        trouble = engine_trouble(self._spec, self._store)
+        if waited_s >= self._timeout_s:
+            raise PipelineFailed(f"no answer for {waited_s:.0f} s; {trouble and trouble + '; '}{later}")
+        say(self._errors, f"no answer for {waited_s:.0f} s; {trouble or 'the pipeline runs'}", style="yellow")
+
+    def _show(self, found: dict[str, Any]) -> None:
+        from forebay.apps.page import why
+
+        if "cause" in found:
+            say(self._errors, f"no answer: {why(found['cause'], found['detail'])}", style="red")
+            return
+        say(results_console(), shown(str(found["answer"]["text"])))
+        if found["answer"]["cut"]:
+            say(self._errors, "the message was too long: its middle was left out", style="yellow")
+
+
+def show_talks(talks: Iterable[Talk], key: str) -> None:
+    """Print the newest turns of a key's sessions."""
+    console = results_console()
+    rows: list[tuple[str, ...]] = []
+    for talk in talks:
+        rows += [(f"{one_name(key)}> {shown(said)}", shown(answer)) for _, said, answer in talk.turns]
+        if talk.ended:
+            summary = f": {shown(talk.summary)}" if talk.summary else ""
+            rows.append((f"(the session ended after {counted(talk.answered, 'turn')}{summary})",))
+    if len(rows) > SHOWN_TURNS:
+        say(console, f"({len(rows) - SHOWN_TURNS} earlier turns are not shown)")
+    for row in rows[-SHOWN_TURNS:]:
+        for words in row:
+            say(console, words)
+
+
+def shown(text: str) -> str:
+    """Bounded; lines after the first are indented, so that none looks like another speaker's."""
+    short = text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "…"
+    return "\n    ".join(replace_controls(short).split("\n"))
+
+
+def one_name(key: str) -> str:
+    return " ".join(replace_controls(key).split())[:40]
