@@ -314,7 +314,7 @@ async def test_empty_journal_answer_is_requested_again(tmp_path: Path) -> None:
     spec = call(journal=journal)
     empty = Completion(" ", "stop", Usage(), Timing(0.0, 0.0))
     kept = Journal(journal)
-    await kept.put(request_hash(RequestHandler(spec, InferenceCounters())._request(item())), empty)
+    await kept.put(request_hash(spec.request(item())), empty)
     await kept.close()
     found = await answer(item(), spec)
     assert isinstance(found, Result)

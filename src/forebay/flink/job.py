@@ -22,6 +22,7 @@ from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.flink import metrics
 from forebay.flink.checkpoints import MAX_DRAINS, drain_folder
 from forebay.flink.metrics import (
+    COST,
     COUNTERS,
     FAILED,
     READ,
@@ -50,7 +51,7 @@ FAILED_COMMITS = "failedCommittables"
 SINKS = (FAILED_COMMITS, TOO_LARGE, TOO_LARGE_ASSIGNMENTS)
 HELD_BACK = "accumulateBackPressuredTimeMs"
 """Flink's gauge of a task: time for which later tasks have blocked it."""
-ADDED_UP = frozenset((*COUNTERS, "in_flight", "pending", LIMIT_REACHED, REPLACED_FILES, TOO_LARGE))
+ADDED_UP = frozenset((*COUNTERS, COST, "in_flight", "pending", LIMIT_REACHED, REPLACED_FILES, TOO_LARGE))
 
 
 class JvmGone(PipelineFailed):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
+from forebay.engine.prices import MICRO
 from forebay.fleet.autoscale.learned import saved_ms
 from forebay.records import Completion, KvHandover
 from forebay.stateful.machine import Store
@@ -143,7 +144,8 @@ class InferenceCounters:
 
     Each result or dead letter of `infer` belongs to an `accepted` event or one `restored` from a checkpoint.
     `failed`: dead letters, and failed calls after which a program continued. The event loop writes `calls` to
-    `kv_fallbacks_decode_failed`, the operator's thread the rest.
+    `kv_fallbacks_decode_failed` and `cost_pico` (None before the first call that has a price), the operator's
+    thread the rest.
     """
 
     accepted: int = 0
@@ -171,6 +173,11 @@ class InferenceCounters:
     failed: dict[str, int] = field(default_factory=dict)
     replicas: ReplicasGauge = field(default_factory=ReplicasGauge)
     scaling: ScalingGauges | None = None
+    cost_pico: int | None = None
+
+    @property
+    def cost_micro(self) -> int:
+        return (self.cost_pico or 0) // MICRO
 
     def answered(self, completion: Completion) -> None:
         usage = completion.usage
@@ -195,6 +202,8 @@ MAX_CAUSES = 50
 OTHER = "other"
 
 COUNTERS = tuple(each.name for each in fields(InferenceCounters) if each.type == "int")
+COST = "cost_micro"
+"""A counter that is not there without prices."""
 REPLACED_FILES = "replaced_files"
 TOO_LARGE = "too_large"
 """Results that a sink refuses, which become dead letters."""
@@ -268,12 +277,15 @@ class FlinkMetrics:
         return (
             self._in_flight > 0
             or self._failed_seen != self._counts.failed
+            or (self._counts.cost_pico is not None and COST not in self._seen)
             or any(getattr(self._counts, name) != seen for name, seen in self._seen.items())
         )
 
     def flush(self, now_s: float) -> None:
         self._flushed_s = now_s
         counts = self._counts
+        if counts.cost_pico is not None and COST not in self._counters:
+            self._counters[COST], self._seen[COST] = self._named.counter(COST), 0
         for name, counter in self._counters.items():
             value = getattr(counts, name)
             if value != self._seen[name]:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from forebay.clock import Clock, SystemClock
+from forebay.engine.prices import MICRO
 from forebay.errors import TooLargeForSink
 from forebay.fleet.autoscale.meter import TopicBacklog
-from forebay.flink.metrics import FAILED as FAILED_PREFIX
 from forebay.flink.metrics import (
+    COST,
     KV_COUNTERS,
     READ,
     READ_PPM,
@@ -20,6 +21,7 @@ from forebay.flink.metrics import (
     TOO_LARGE,
     TOO_LARGE_ASSIGNMENTS,
 )
+from forebay.flink.metrics import FAILED as FAILED_PREFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ class Snapshot:
     - `failed_commits`: transactions whose results may be lost. `skipped_records`: an upper bound.
     - `failed`: dead letters, and calls that an application continued without, by cause. `kv_transfers`: None
       before the first answer. `read_share`: 0 to 1, of a source with an end. `replicas`: that may get
-      requests.
+      requests. `cost_pico`: in 10^-12 of the currency, None before the first call that has a price;
+      `cost_by_key`: at the end of a run, of the keys that have cost most.
     """
 
     elapsed_s: float
@@ -119,6 +122,8 @@ class Snapshot:
     checkpoints: CheckpointStats | None = None
     engine_p50_s: float = 0.0
     engine_p99_s: float = 0.0
+    cost_pico: int | None = None
+    cost_by_key: dict[str, int] = field(default_factory=dict)
 
 
 KEPT = (
@@ -168,6 +173,7 @@ def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Sn
         replicas=whole(REPLICAS) if REPLICAS in counts else None,
         engine_p50_s=counts.get("engine_p50_us", 0) / 1e6,
         engine_p99_s=counts.get("engine_p99_us", 0) / 1e6,
+        cost_pico=whole(COST) * MICRO if COST in counts else None,
         failed=_failed(counts) | ({TooLargeForSink.cause: refused} if refused else {}),
     )
 
