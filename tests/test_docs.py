@@ -281,6 +281,7 @@ def test_every_cause_of_a_dead_letter_is_explained() -> None:
 
 def test_every_metric_is_explained() -> None:
     from forebay.flink.metrics import (
+        COST,
         COUNTERS,
         FAILED,
         GAUGES,
@@ -294,6 +295,7 @@ def test_every_metric_is_explained() -> None:
     told = {name for row in re.findall(r"^\| (`.*?) \|", text, re.M) for name in re.findall(r"`(\w+)`", row)}
     assert told == {
         *COUNTERS,
+        COST,
         f"{FAILED}CAUSE",
         *GAUGES,
         REPLICAS,

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.connectors.written_counts import EndNote, WrittenCounts, noted_counts
+from forebay.connectors.written_counts import MAX_KEYS, EndNote, WrittenCounts, noted_counts
 from forebay.records import DeadLetter, Result, Usage
 
 RESULT = Result("1", "k", {}, "yes", Usage(5, 2), 1, 0, 0.1, 0.1, finish_reason="stop")
 CUT = Result("2", "k", {}, "ye", Usage(5, 9), 1, 0, 0.1, 0.1, finish_reason="length")
+PAID = replace(RESULT, cost_pico=3 * 10**21)
+LETTER = DeadLetter(b"", "timeout", "")
 OUTPUTS = st.lists(
-    st.sampled_from([RESULT, CUT, DeadLetter(b"", "late", ""), DeadLetter(b"", "timeout", "")])
+    st.sampled_from(
+        [RESULT, CUT, DeadLetter(b"", "late", ""), LETTER, PAID, replace(LETTER, key="k", cost_pico=0)]
+    )
 )
 
 
@@ -37,6 +44,20 @@ def test_the_notes_of_all_subtasks_are_the_counts_of_the_whole(
 @pytest.mark.parametrize("notes", [[], [EndNote("results", 2, WrittenCounts())]])
 def test_notes_of_which_some_are_missing_are_no_count(notes: list[EndNote]) -> None:
     assert noted_counts(notes, "results") is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 150), st.integers(0, 1000)), max_size=300))
+def test_the_keys_that_cost_most_are_found(paid: list[tuple[int, int]]) -> None:
+    parts = [counted([replace(RESULT, key=f"k{key}", cost_pico=cost)]) for key, cost in paid]
+    exact = Counter[str]()
+    for key, cost in paid:
+        exact[f"k{key}"] += cost
+    found = WrittenCounts.sum(parts).costs
+    assert found.pico == (exact.total() if paid else None)
+    assert len(found.by_key) <= MAX_KEYS
+    for key, cost in exact.items():
+        at_most_low = exact.total() // MAX_KEYS if len(exact) > MAX_KEYS else 0
+        assert cost - at_most_low <= found.by_key.get(key, 0) <= cost
 
 
 def test_the_number_of_causes_is_bounded() -> None:
