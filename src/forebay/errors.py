@@ -126,7 +126,7 @@ class StateTooLarge(RecordError):
 
 
 class OverBudget(RecordError):
-    """The call could cost more than its key may still spend today (`budget` of a pipeline)."""
+    """The call could cost more than its key may still spend today, or too many calls of the key wait."""
 
     cause = "budget"
 

@@ -11,7 +11,7 @@ from tests.harness.programs import Remember
 
 from forebay.codec import encode
 from forebay.records import DeadLetter, Event, KeyedEvent, Message, Result, Usage
-from forebay.stateful.budget import DAY_MS, SPENT, BudgetedMachines, Ledger
+from forebay.stateful.budget import DAY_MS, MAX_WAITING, SPENT, BudgetedMachines, Ledger
 from forebay.stateful.key_states import StateLimits
 from forebay.stateful.machine import (
     CountFailure,
@@ -34,6 +34,7 @@ class Shard:
 
     def __init__(self, machines: OpenMachines = stateless) -> None:
         self.machines = machines
+        self.ceiling = CEILING
         self.stores: dict[str, DictStore] = {}
         self.now_ms = 20_000 * DAY_MS
         self.accepted = 0
@@ -45,7 +46,7 @@ class Shard:
 
     def restart(self) -> None:
         """Lose everything that is not in the stores."""
-        open_machines = BudgetedMachines(self.machines, CEILING, lambda item: MOST)
+        open_machines = BudgetedMachines(self.machines, self.ceiling, lambda item: MOST)
         self.machine = open_machines(lambda name: self.stores.setdefault(name, DictStore()))()
         self.calls: dict[str, KeyedEvent] = {}
         self._do(self.machine.restore())
@@ -98,8 +99,10 @@ class Shard:
                     self.paid[record.key, self.now_ms // DAY_MS] += record.cost_pico
                 if isinstance(record, Result):
                     self.results.append(record)
-                else:
-                    self.letters.append(record)
+                    continue
+                self.letters.append(record)
+                if record.cause == "budget" and "calls of the key wait" not in record.detail:
+                    assert self.paid[record.key, self.now_ms // DAY_MS] + MOST > self.ceiling
 
 
 @given(st.data())
@@ -135,22 +138,25 @@ def test_no_key_spends_more_than_its_ceiling_a_day_whatever_dies(data: st.DataOb
     }
 
 
-def test_calls_in_flight_count_at_the_most_they_can_cost() -> None:
+def test_calls_that_may_not_fit_wait_for_those_in_flight() -> None:
     shard = Shard()
     for _ in range(1000):
         shard.event("a")
-    assert (len(shard.calls), len(shard.letters)) == (3, 997)
+    assert (len(shard.calls), len(shard.letters)) == (3, 1000 - 3 - MAX_WAITING)
+    assert (shard.machine.room("a"), shard.machine.room("b")) == ("full key", "slot")
     letter = shard.letters[0]
-    assert (letter.cause, letter.attempts, letter.raw, letter.cost_pico) == ("budget", 0, b"3", None)
-    assert "has spent 0 of 0.0000000001 today" in letter.detail
-    for id in list(shard.calls):
-        shard.answer(id, 10)
-    # Their usage is known now: there is room for two more.
-    for _ in range(3):
-        shard.event("a")
-    assert (len(shard.calls), len(shard.letters)) == (2, 998)
+    assert (letter.cause, letter.attempts, letter.raw, letter.cost_pico) == ("budget", 0, b"67", None)
+    assert (
+        "64 calls of the key wait for those in flight; the key has spent 0 of 0.0000000001" in letter.detail
+    )
+    while shard.calls:
+        shard.answer(min(shard.calls, key=lambda id: int(id[1:])), 10)
+        shard.restart()
+    # As if the calls had been made one after the other.
+    assert [each.id for each in shard.results] == [f"e{n}" for n in range(8)]
+    assert (len(shard.letters), shard.machine.awaiting) == (992, False)
     shard.event("b")
-    assert len(shard.calls) == 3
+    assert len(shard.calls) == 1
 
 
 def test_each_utc_day_has_its_own_ceiling_and_old_days_are_dropped() -> None:
@@ -169,6 +175,17 @@ def test_each_utc_day_has_its_own_ceiling_and_old_days_are_dropped() -> None:
     shard.event("a")
     shard.answer("e7", 1)
     assert shard.spent() == {("a", 20_001): 1, ("a", 20_002): 1}
+
+
+def test_calls_of_a_checkpoint_end_though_the_ceiling_is_lower_now() -> None:
+    shard = Shard()
+    for _ in range(9):
+        shard.event("a")
+    shard.ceiling = 10
+    shard.restart()
+    assert list(shard.calls) == ["e0"]
+    shard.answer("e0", 30)
+    assert (len(shard.results), len(shard.letters), shard.machine.awaiting) == (1, 8, False)
 
 
 class AskTwice(Program[Any]):
