@@ -62,6 +62,12 @@ def test_the_keys_that_cost_most_are_found(random: Random, calls: int) -> None:
         assert cost - at_most_low <= found.by_key.get(key, 0) <= cost
 
 
+def test_a_key_that_begins_to_cost_late_is_found() -> None:
+    early = [replace(RESULT, key=f"k{n}", cost_pico=10) for n in range(MAX_KEYS)]
+    late = [replace(RESULT, key="late", cost_pico=1)] * 500
+    assert counted([*early, *late]).costs.by_key["late"] >= 500 - (1000 + 500) // MAX_KEYS
+
+
 def test_the_number_of_causes_is_bounded() -> None:
     counts = counted([DeadLetter(b"", f"cause_{n % 70}", "") for n in range(140)])
     assert len(counts.failed) == 51

@@ -21,7 +21,7 @@ class WrittenCosts:
     """What outputs have cost, in 10^-12 of the currency; None before the first that has a cost.
 
     `by_key` is exact for up to `MAX_KEYS` keys. Beyond, it has all keys with more than 1/`MAX_KEYS` of the
-    total, each at most by so much too low (Misra and Gries, 1982).
+    total, each too low by at most that share (Misra and Gries, 1982).
     """
 
     pico: int | None = None

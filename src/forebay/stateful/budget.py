@@ -2,7 +2,7 @@
 
 What a key has spent is state of its shard, changed together with the results that it paid for, so it is as
 exact as they are. Calls in flight count at the most that they can cost, until their usage is known; a call
-that only they stand in the way of waits for them.
+that may fit then waits for them.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Ledger:
         self._calls[id] = key, most_pico
 
     def settle(self, id: str, cost_pico: int, now_ms: int) -> str:
-        """The call `id` has ended, and cost so much; returns its key."""
+        """The call `id` has ended with this cost; returns its key."""
         key, most_pico = self._calls.pop(id)
         if held := self._held.pop(key, 0) - most_pico:
             self._held[key] = held

@@ -78,7 +78,7 @@ class ReleaseWatermark:
 
 @dataclass(slots=True)
 class CountFailure:
-    """A call was refused, and no dead letter says so."""
+    """A call was refused without a dead letter: a program continues."""
 
     cause: str
 
