@@ -125,6 +125,12 @@ class StateTooLarge(RecordError):
     cause = "state_too_large"
 
 
+class OverBudget(RecordError):
+    """The call could cost more than its key may still spend today, or too many calls of the key wait."""
+
+    cause = "budget"
+
+
 class NoTime(RecordError):
     """The event has no time, and its operator needs one."""
 

@@ -56,6 +56,8 @@ class DeadLetter:
         time_ms, position, record_key, headers, record_ms: Those of the event.
         cut_bytes: Number of bytes missing at the end of `raw`, because the record was larger than the
             source's limit.
+        cost_pico: What answers that could not be used cost, in 10^-12 of the currency of a pipeline's
+            `prices`. None without prices, or without such answers.
 
     >>> letter = fb.DeadLetter(b"not JSON", cause="malformed_record", detail="not JSON: line 1 column 1")
     >>> (letter.cause, letter.attempts)
@@ -74,6 +76,7 @@ class DeadLetter:
     headers: Mapping[str, bytes | None] = field(default_factory=dict)
     record_ms: int | None = None
     cut_bytes: int = 0
+    cost_pico: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +203,13 @@ class Usage:
     completion_tokens: int = 0
     cached_tokens: int = 0
 
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.cached_tokens + other.cached_tokens,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -285,6 +295,8 @@ class Result:
             it.
         raw: The record exactly as the source provided it; empty if the result is not about one record. A sink
             that cannot write the result makes a dead letter of it.
+        cost_pico: What its calls cost, retries included, in 10^-12 of the currency of a pipeline's `prices`;
+            0 for an answer of the journal. None without prices, or without a call.
 
     >>> def team(result: fb.Result) -> str:
     ...     return f"{result.key}: {result.answer['team']} ({result.usage.completion_tokens} tokens)"
@@ -311,3 +323,4 @@ class Result:
     reasoning: str | None = None
     raw: bytes = b""
     record_ms: int | None = None
+    cost_pico: int | None = None

@@ -60,6 +60,23 @@ def test_the_line_and_the_end_show_what_limits() -> None:
     assert text(shown).rstrip().endswith("100 tokens; limited by the engine: 3.0 events/s")
 
 
+def test_the_line_and_the_end_show_the_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    by_key = {f"k{n}": n * 10**9 for n in range(30)}
+    last = replace(NOW, state="FINISHED", cost_pico=435 * 10**9 + 1, cost_by_key=by_key)
+    assert " · 0 tokens/s · cost 0.44 · dead letters 1" in line_of(last, Throughput())
+    shown = console()
+    report(last, one_each=True, json=None, console=shown)
+    assert text(shown).rstrip().endswith("100 tokens, cost 0.44")
+    report(last, one_each=True, json="-", console=shown)
+    written = capsys.readouterr().out
+    assert '"total":0.435000000001' in written
+    cost = json.loads(written)["cost"]
+    assert list(cost["by_key"].items())[:2] == [("k29", 0.029), ("k28", 0.028)]
+    assert (len(cost["by_key"]), cost["other_keys"]) == (20, 0.045000000001)
+    report(NOW, one_each=True, json="-", console=shown)
+    assert json.loads(capsys.readouterr().out)["cost"] is None
+
+
 @pytest.mark.parametrize(
     ("backlog", "words"),
     [

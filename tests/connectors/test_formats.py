@@ -95,6 +95,15 @@ def test_dead_letters_come_back_as_they_were(letter: DeadLetter) -> None:
     assert parse_dead_letter(line.encode()) == letter
 
 
+def test_costs_are_written_with_all_their_digits() -> None:
+    cost = 1_234_567_000_000_000_001
+    letter = DeadLetter(b"x", "c", "d", cost_pico=cost)
+    assert '"cost":1234567.000000000001' in dead_letter_json(letter)
+    assert '"cost":1234567.000000000001' in result_json(replace(make_result("a"), cost_pico=cost))
+    assert '"cost":0,' in result_json(replace(make_result("a"), cost_pico=0, timeline=Timeline(1)))
+    assert "cost" not in result_json(make_result("a")) + dead_letter_json(replace(letter, cost_pico=None))
+
+
 def test_utf8_stands_as_text_and_other_bytes_as_base64() -> None:
     assert orjson.loads(dead_letter_json(DeadLetter("é".encode(), "c", "d")))["input"] == "é"
     assert orjson.loads(dead_letter_json(DeadLetter(b"\xff", "c", "d")))["input_base64"] == "/w=="

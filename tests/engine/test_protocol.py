@@ -142,6 +142,7 @@ def test_only_the_first_choice_counts() -> None:
         b'{"choices": [{"index": 0, "delta": {}, "finish_reason": 1}]}',
         b'{"choices": [], "usage": 1}',
         b'{"choices": [], "usage": {"prompt_tokens": -1}}',
+        b'{"choices": [], "usage": {"prompt_tokens": 9223372036854775807}}',
         b'{"choices": [], "usage": {"prompt_tokens": true}}',
         b'{"choices": [], "usage": {"prompt_tokens": "1"}}',
     ],

@@ -22,6 +22,7 @@ from forebay.flink.metric_names import (
     read_name,
 )
 from forebay.flink.metrics import (
+    COST,
     COUNTERS,
     FLUSH_S,
     GAUGES,
@@ -78,6 +79,20 @@ def test_counts_reach_the_forebay_group_once() -> None:
     counts.results += 1
     metrics.flush(2.0)
     assert group.values()["results"] == 4
+
+
+def test_costs_are_counted_once_a_call_has_had_a_price() -> None:
+    group, counts = Group(), InferenceCounters()
+    metrics = FlinkMetrics(group, counts, Load())
+    metrics.flush(1.0)
+    assert COST not in group.groups["forebay"].counters
+    counts.cost_pico = 1_999_999
+    assert metrics.stale()
+    metrics.flush(2.0)
+    assert (group.groups["forebay"].values()[COST], metrics.stale()) == (1, False)
+    counts.cost_pico += 1
+    metrics.flush(3.0)
+    assert group.groups["forebay"].values()[COST] == 2
 
 
 def test_unchanged_counters_are_not_touched() -> None:

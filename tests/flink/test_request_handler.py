@@ -14,6 +14,7 @@ from tests.harness.clock import ManualClock
 from forebay.codec import decode, encode
 from forebay.engine import Deadline
 from forebay.engine.journal import Journal, JournalConfig
+from forebay.engine.prices import TokenPrices
 from forebay.engine.prompt import FieldTemplate, PromptTemplate, request_hash
 from forebay.engine.retry import RetryPolicy
 from forebay.errors import AttemptTimeout, Overloaded
@@ -298,6 +299,40 @@ async def test_journal_returns_earlier_answers(tmp_path: Path) -> None:
     assert (other.journaled, counts.calls) == (False, 2)
 
 
+PRICES = TokenPrices(prompt=5, cached=1, completion=7)
+
+
+async def test_all_answers_of_a_record_are_paid(tmp_path: Path) -> None:
+    counts = InferenceCounters()
+
+    async def paid(text: str, id: str) -> Result | DeadLetter:
+        journal = JournalConfig(tmp_path / "journal.db")
+        return await answer(item(text, id), call(schema=SCHEMA, prices=PRICES, journal=journal), counts)
+
+    plain, again = await paid("hello", "r1"), await paid("hello", "r1")
+    assert isinstance(plain, Result)
+    assert (plain.cost_pico, again.cost_pico) == (PRICES.cost_pico(plain.usage), 0)
+    retried = await paid("((fault:schemax2))", "r2")
+    assert isinstance(retried, Result)
+    assert retried.attempts == 3
+    assert (retried.cost_pico or 0) > 3 * PRICES.cost_pico(Usage(retried.usage.prompt_tokens))
+    given_up, refused = await paid("((fault:schema))", "r3"), await paid("((fault:400))", "r4")
+    assert isinstance(given_up, DeadLetter)
+    assert (given_up.cost_pico or 0) > 0
+    assert (refused.cost_pico, (await answer(item(), call())).cost_pico) == (None, None)
+    assert counts.cost_pico == sum(each.cost_pico or 0 for each in (plain, retried, given_up))
+
+
+async def test_without_a_count_of_tokens_a_call_costs_the_most_it_can() -> None:
+    clock = ManualClock(wall_ms=1_000_000)
+    spec = call(TimedEngine(clock), prices=PRICES, sampling=Sampling(max_tokens=3))
+    found = await RequestHandler(spec, InferenceCounters(), clock).answer(item("é"))
+    assert found.cost_pico == spec.most_pico(item("é")) == len("say é".encode()) * 5 + 3 * 7
+    asked = Ask((Message("user", "four"),), sampling=Sampling(max_tokens=1))
+    assert spec.most_pico(ProgramRequest("r", "k", item().event, 0, ask=asked)) == 4 * 5 + 7
+    assert spec.most_pico(item(None)) == 0
+
+
 @pytest.mark.parametrize("fault", ["400", "empty", "reasoning", "refusal", "tool_calls", "content_filter"])
 async def test_non_answers_are_not_journaled(tmp_path: Path, fault: str) -> None:
     journal = JournalConfig(tmp_path / "journal.db")
@@ -314,7 +349,7 @@ async def test_empty_journal_answer_is_requested_again(tmp_path: Path) -> None:
     spec = call(journal=journal)
     empty = Completion(" ", "stop", Usage(), Timing(0.0, 0.0))
     kept = Journal(journal)
-    await kept.put(request_hash(RequestHandler(spec, InferenceCounters())._request(item())), empty)
+    await kept.put(request_hash(spec.request(item())), empty)
     await kept.close()
     found = await answer(item(), spec)
     assert isinstance(found, Result)

@@ -78,6 +78,10 @@ def test_a_part_of_checkpoint_keeps_the_default_place() -> None:
     assert (spec.checkpoint.dir, spec.checkpoint.interval_s) == (".forebay/triage/checkpoints", 2.0)
 
 
+PRICES = {"prompt": 0.15, "completion": 0.6}
+BUDGET = {"per_key_per_day": 0.5}
+
+
 @pytest.mark.parametrize(
     ("changes", "mistake"),
     [
@@ -168,6 +172,27 @@ def test_a_part_of_checkpoint_keeps_the_default_place() -> None:
             "source: expected no 'payload' with format: text",
         ),
         ({"source": {"type": "csv", "path": "d", "delimiter": ";;"}}, "source.delimiter: expected"),
+        (
+            {"prices": {"a": PRICES, "b": PRICES}, "engine__model": "m"},
+            "prices: expected the model 'm', or '*' for any, found 'a', 'b'",
+        ),
+        ({"prices": {"*": {"prompt": 1.0}}}, "prices.*.completion: missing"),
+        (
+            {"prices": {"*": {**PRICES, "cached": 0.0000001}}},
+            "prices.*.cached: expected a price with at most 6 decimals, found 1e-07",
+        ),
+        ({"budget": BUDGET, "key": "k"}, "budget: expected 'prices' with it, found none: add what"),
+        (
+            {"budget": BUDGET, "prices": {"*": PRICES}},
+            "budget: expected a 'key' template with it, found none: add key, such as '{{ user }}'",
+        ),
+        (
+            {
+                **{"prompt": None, "application": {"type": "trends"}, "source__time": "t", "event_time": {}},
+                **{"budget": BUDGET, "prices": {"*": PRICES}, "key": "k"},
+            },
+            "budget: expected none with application trends",
+        ),
         ({"engine": {"api_key": {}}}, "engine.api_key: expected exactly one of 'env' and 'file'"),
         ({"engine": {"api_key": {"env": "A", "file": "b"}}}, "engine.api_key: expected exactly one of"),
     ],

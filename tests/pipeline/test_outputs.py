@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,26 @@ def test_failures_are_counted_by_cause(tmp_path: Path, application: dict[str, An
     # An answer of the user's own may have a field of that name.
     more = {} if one_each else {"timeout": 3, "answer_cut": 1}
     assert found.failed == {"timeout": 1, "late": 2, **more}
+
+
+def test_costs_are_added_up_by_key(tmp_path: Path) -> None:
+    spec = parse_spec(
+        {
+            "name": "p",
+            "source": {"type": "generator"},
+            "sink": {"type": "jsonl", "path": "out"},
+            "prompt": "x",
+        },
+        base=tmp_path,
+    )
+    counts = OutputCounts(spec, None)
+    part(tmp_path / "out", 1, [{**result("a"), "key": "ann", "cost": 0.1} for _ in range(10)])
+    part(tmp_path / "out", 2, [{**result("a"), "key": "bob", "cost": 0.00001}, {**result("a"), "cost": 2}])
+    part(
+        tmp_path / "out-dead-letters", 1, [{"cause": "timeout", "key": "ann", "cost": 0.2}, {"cause": "late"}]
+    )
+    found = counts.since(replace(LAST, cost_pico=7))
+    assert (found.cost_pico, found.cost_by_key) == (3_200_010_000_000, {"ann": 12 * 10**11, "bob": 10**7})
 
 
 def test_failures_in_no_file_come_from_the_metrics(tmp_path: Path) -> None:

@@ -380,6 +380,9 @@ def test_newly_ordered_pipeline_keeps_its_shards(place: Place) -> None:
     with pytest.raises(SettingError, match="shards: expected 8, as in the checkpoint, found 4"):
         place.prepare(**KEYED, shards=4)
     assert place.prepare(shards=4) is not None, "without order, shards may change"
+    costs = {"prices": {"*": {"prompt": 1, "completion": 1}}, "budget": {"per_key_per_day": 1}, "key": "k"}
+    with pytest.raises(SettingError, match="shards: expected 8, as in the checkpoint, found 4"):
+        place.prepare(**costs, shards=4)
     place.started(JOB_A, **KEYED)
     assert place.prepare() is not None
     assert place.prepare(shards=4) is not None

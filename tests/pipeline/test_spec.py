@@ -10,6 +10,7 @@ from forebay.connectors.base import Written
 from forebay.connectors.generator.posts import TOPICS
 from forebay.connectors.generator.settings import BurstSpec
 from forebay.connectors.kafka.settings import KafkaSink
+from forebay.engine.prices import TokenPrices
 from forebay.errors import SettingError
 from forebay.fleet.disaggregated import DisaggregatedEngineFactory
 from forebay.fleet.discovery import DnsReplicas, FileReplicas, FixedReplicas, ReplicaList
@@ -48,6 +49,22 @@ def test_values_that_the_engine_takes() -> None:
     event_time = spec.source.event_time()  # type: ignore[union-attr]
     assert event_time is not None
     assert event_time.of({"at": 2}) == 2000
+
+
+def test_prices_are_those_of_the_model_that_answers() -> None:
+    prices = {"prompt": 0.0375, "cached": 0.01, "completion": 0.15}
+    named = {"prompt": 3, "completion": 0.000001}
+    spec = parse_spec(
+        {**DATA, "prices": {"*": prices, "own": named}, "budget": {"per_key_per_day": 0.1}}, base=None
+    )
+    any_model = call_of(spec, replicas=FixedReplicas(("http://h",)), model="other")
+    assert any_model.prices == TokenPrices(37_500, 10_000, 150_000)
+    assert any_model.budget_pico == 10**11
+    own = call_of(spec, replicas=FixedReplicas(("http://h",)), model="own")
+    assert own.prices == TokenPrices(3_000_000, 3_000_000, 1)
+    only = parse_spec({**DATA, "prices": {"own": named}})
+    with pytest.raises(SettingError, match=r"prices: expected the model 'other', or '\*' for any"):
+        call_of(only, replicas=FixedReplicas(("http://h",)), model="other")
 
 
 def test_transactions_are_named_after_the_pipeline_and_its_state() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from forebay.cli.output import say, shows_text, write_json
 from forebay.connectors.event_time import SUSPECT_TIMES
+from forebay.engine.prices import cost_text, from_pico
 from forebay.fleet.autoscale.meter import TopicBacklog
 from forebay.pipeline.snapshot import Scaling, Snapshot, Throughput, span
 from forebay.untrusted_text import counted, replace_controls
@@ -22,6 +24,7 @@ OLD_S = 15.0
 ENDING = ("(task is closing)", "checkpoint request for unknown task")
 """Errors of checkpoints that were in progress when a task ended, which happens at the end of each job."""
 SHOWN_CAUSES = 3
+TOP_KEYS = 20
 GOES_ON_S = 10.0
 """If a job still takes events this long after such an error, it is not ending."""
 
@@ -151,6 +154,7 @@ def line_of(
         *_replicas(now.scaling),
         f"event p50 {_time(now.event_p50_s)} p99 {_time(now.event_p99_s)}",
         f"{over.tokens_per_s or 0.0:.0f} tokens/s",
+        *([] if now.cost_pico is None else [f"cost {cost_text(now.cost_pico)}"]),
         f"dead letters {now.dead_letters}",
         *(f"{name} {value}" for name, value in happened if value not in (0, "")),
         limit,
@@ -188,14 +192,15 @@ def report(
     last: Snapshot, *, one_each: bool, json: str | None, console: Console | None, limited: str = ""
 ) -> None:
     """Write the `--json` document and print a summary, unless the document goes to standard output."""
-    write_json(json, asdict(last) if one_each else {**asdict(last), "accepted": None})
+    write_json(json, document_of(last, one_each=one_each))
     if console is None or not shows_text(json):
         return
     tokens = last.prompt_tokens + last.completion_tokens
     events = f"{counted(last.accepted, 'event')}, " if one_each else ""
+    cost = "" if last.cost_pico is None else f", cost {cost_text(last.cost_pico)}"
     outcome = (
         f"{counted(last.results, 'result')}, {counted(last.dead_letters, 'dead letter')}, "
-        f"{counted(tokens, 'token')}{'; ' + limited if limited else ''}"
+        f"{counted(tokens, 'token')}{cost}{'; ' + limited if limited else ''}"
     )
     say(console, f"{last.state.lower()} after {last.elapsed_s:.0f} s: {events}{outcome}")
     if last.suspect_times:
@@ -213,6 +218,22 @@ def report(
         lost = f"at most {counted(last.skipped_records, 'record was', 'records were')} deleted from Kafka"
         places = f"at {counted(len(last.gaps), 'place')}; `gaps` of --json lists them"
         say(console, f"{lost} before being read, {places}")
+
+
+def document_of(last: Snapshot, *, one_each: bool) -> dict[str, Any]:
+    document = asdict(last)
+    cost_pico, by_key = document.pop("cost_pico"), Counter(document.pop("cost_by_key"))
+    if not one_each:
+        document["accepted"] = None
+    document["cost"] = None
+    if cost_pico is not None:
+        top = by_key.most_common(TOP_KEYS)
+        document["cost"] = {
+            "total": from_pico(cost_pico),
+            "by_key": {key: from_pico(pico) for key, pico in top},
+            "other_keys": from_pico(cost_pico - sum(pico for _, pico in top)),
+        }
+    return document
 
 
 def _failed_commits(now: Snapshot) -> str:

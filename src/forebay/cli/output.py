@@ -19,6 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from forebay.cli.options import option
 from forebay.errors import SettingError
+from forebay.json_numbers import dump_json
 from forebay.untrusted_text import PlainFormatter, replace_controls
 
 if TYPE_CHECKING:
@@ -211,6 +212,6 @@ def write_json(target: str | None, document: Any) -> None:
     if target is None:
         return
     if target == STDOUT:
-        typer.echo(orjson.dumps(document).decode())
+        typer.echo(dump_json(document).decode())
         return
-    write_file("--json", Path(target), orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+    write_file("--json", Path(target), dump_json(document, option=orjson.OPT_INDENT_2) + b"\n")

@@ -14,6 +14,7 @@ import orjson
 
 from forebay.codec import decode, encode
 from forebay.connectors.event_time import EventTime
+from forebay.engine.prices import from_pico
 from forebay.errors import MalformedDeadLetter, MalformedRecord, NoRecord, RecordError, Tombstone
 from forebay.json_numbers import TOO_DEEP, NumberRefused, dump_json, read_json
 from forebay.records import JSON, DeadLetter, Event, Result
@@ -147,7 +148,7 @@ def _json_type(value: JSON) -> str:
     return names.get(type(value), "a number")
 
 
-LEFT_OUT = {"record_key", "headers", "record_ms", "timeline", "reasoning", "raw"}
+LEFT_OUT = {"record_key", "headers", "record_ms", "timeline", "reasoning", "raw", "cost_pico"}
 WRITTEN = tuple(field.name for field in fields(Result) if field.name not in LEFT_OUT)
 MAX_TIME_MS = 2**62
 """Above nanoseconds that a producer wrote as milliseconds, below Flink's end of time."""
@@ -159,6 +160,8 @@ def result_json(result: Result) -> str:
     """Raises `MalformedRecord` if a field is not a JSON value."""
     try:
         line = {name: getattr(result, name) for name in WRITTEN}
+        if result.cost_pico is not None:
+            line["cost"] = from_pico(result.cost_pico)
         if result.timeline is not None:
             line["timeline"] = result.timeline
         if result.reasoning is not None:
@@ -182,6 +185,8 @@ def dead_letter_json(
         "time_ms": letter.time_ms,
         "position": letter.position,
     }
+    if letter.cost_pico is not None:
+        line["cost"] = from_pico(letter.cost_pico)
     if letter.record_ms is not None or letter.record_key is not None or letter.headers:
         line["record"] = {
             "time_ms": letter.record_ms,
@@ -190,7 +195,7 @@ def dead_letter_json(
         }
     if letter.cause == Tombstone.cause and not letter.raw:
         given = {"cut_bytes": dict(cut_bytes)} if cut_bytes else {}
-        return orjson.dumps({**line, "input": None, **given}).decode("utf-8")
+        return dump_json({**line, "input": None, **given}).decode("utf-8")
     kept = letter.raw if input_bytes is None else letter.raw[:input_bytes]
     try:
         letter.raw.decode("utf-8")
@@ -202,7 +207,7 @@ def dead_letter_json(
     cut = {"input": letter.cut_bytes + len(letter.raw) - len(kept), **(cut_bytes or {})}
     if any(cut.values()):
         line["cut_bytes"] = {name: size for name, size in cut.items() if size}
-    return orjson.dumps(line).decode("utf-8")
+    return dump_json(line).decode("utf-8")
 
 
 def parse_dead_letter(line: bytes | str) -> DeadLetter:

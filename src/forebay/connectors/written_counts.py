@@ -3,15 +3,47 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-import orjson
-
 from forebay.engine.answer import CUT
+from forebay.engine.prices import to_pico
 from forebay.flink.metric_names import MAX_LABEL_VALUES, OTHER
+from forebay.json_numbers import dump_json, read_json
 from forebay.records import DeadLetter, Result
+
+MAX_KEYS = 100
+
+
+@dataclass(slots=True)
+class WrittenCosts:
+    """What outputs have cost, in 10^-12 of the currency; None before the first that has a cost.
+
+    `by_key` is exact for up to `MAX_KEYS` keys. Beyond, it has all keys with more than 1/`MAX_KEYS` of the
+    total, each too low by at most that share (Misra and Gries, 1982).
+    """
+
+    pico: int | None = None
+    by_key: dict[str, int] = field(default_factory=dict)
+
+    def add(self, key: str | None, pico: int | None) -> None:
+        self.merge(WrittenCosts(pico, {key: pico} if key and pico else {}))
+
+    def add_line(self, line: Mapping[str, Any]) -> None:
+        """A line of JSON, as a sink writes it."""
+        cost = line.get("cost")
+        self.add(line.get("key"), None if cost is None else to_pico(cost))
+
+    def merge(self, other: WrittenCosts) -> None:
+        if other.pico is None:
+            return
+        self.pico = (self.pico or 0) + other.pico
+        for key, pico in other.by_key.items():
+            self.by_key[key] = self.by_key.get(key, 0) + pico
+        if len(self.by_key) > MAX_KEYS:
+            least = sorted(self.by_key.values(), reverse=True)[MAX_KEYS]
+            self.by_key = {key: pico - least for key, pico in self.by_key.items() if pico > least}
 
 
 @dataclass(slots=True)
@@ -24,8 +56,10 @@ class WrittenCounts:
     completion_tokens: int = 0
     cut_answers: int = 0
     failed: Counter[str] = field(default_factory=Counter)
+    costs: WrittenCosts = field(default_factory=WrittenCosts)
 
     def add(self, output: Result | DeadLetter) -> None:
+        self.costs.add(output.key, output.cost_pico)
         if isinstance(output, DeadLetter):
             self.dead_letters += 1
             known = output.cause in self.failed or len(self.failed) < MAX_LABEL_VALUES
@@ -38,12 +72,12 @@ class WrittenCounts:
 
     def encode(self) -> dict[str, Any]:
         # Not `asdict`: it copies a Counter by counting its items.
-        names = (each.name for each in fields(self) if each.name != "failed")
-        return {**{name: getattr(self, name) for name in names}, "failed": dict(self.failed)}
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**values, "failed": dict(self.failed), "costs": (self.costs.pico, self.costs.by_key)}
 
     @classmethod
     def decode(cls, values: dict[str, Any]) -> WrittenCounts:
-        return cls(**{**values, "failed": Counter(values["failed"])})
+        return cls(**{**values, "failed": Counter(values["failed"]), "costs": WrittenCosts(*values["costs"])})
 
     @classmethod
     def sum(cls, parts: Iterable[WrittenCounts]) -> WrittenCounts:
@@ -55,6 +89,7 @@ class WrittenCounts:
             total.completion_tokens += part.completion_tokens
             total.cut_answers += part.cut_answers
             total.failed += part.failed
+            total.costs.merge(part.costs)
         return total
 
 
@@ -69,11 +104,11 @@ class EndNote:
 
     def encode(self) -> str:
         note = {"what": self.what, "subtasks": self.subtasks, "counts": self.counts.encode()}
-        return orjson.dumps(note).decode()
+        return dump_json(note).decode()
 
     @classmethod
     def decode(cls, text: bytes | str) -> EndNote:
-        values = orjson.loads(text)
+        values = read_json(text if isinstance(text, bytes) else text.encode())
         return cls(values["what"], values["subtasks"], WrittenCounts.decode(values["counts"]))
 
 

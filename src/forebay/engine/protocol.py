@@ -19,6 +19,7 @@ KV_TRANSFER = "kv_transfer_params"
 """The field with which vLLM hands the KV cache of a prompt to another replica; only in answers in one
 piece."""
 NO_USAGE = Usage()
+MAX_TOKENS = 1 << 31
 
 
 def request_body(request: Request, *, stream: bool) -> bytes:
@@ -188,7 +189,7 @@ class AnswerReader:
         details = usage.get("prompt_tokens_details")
         cached = details.get("cached_tokens") if isinstance(details, dict) else None
         counts = [usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0, cached or 0]
-        if not all(type(n) is int and n >= 0 for n in counts):
+        if not all(type(n) is int and 0 <= n <= MAX_TOKENS for n in counts):
             raise self._wrong("a value of usage is not a count", data)
         return Usage(*counts)
 

@@ -29,7 +29,7 @@ from forebay.errors import (
     ToolCalled,
     Unreachable,
 )
-from forebay.records import JSON, Completion, Request, Sampling
+from forebay.records import JSON, Completion, Request, Sampling, Usage
 from forebay.untrusted_text import counted
 
 QUOTE = Redactor()
@@ -185,7 +185,7 @@ class Outcome:
     """How a request ended: `completion` and `answer`, or the last `error`; never both.
 
     `answer`: the parsed JSON value if it was checked, else the text. `elapsed_s`: from the first call to the
-    end; `called_s`: the last one.
+    end; `called_s`: the last one. `usages`: of all completions, those without an answer included.
     """
 
     attempts: int
@@ -194,6 +194,7 @@ class Outcome:
     completion: Completion | None = None
     answer: JSON = None
     error: EngineError | None = None
+    usages: tuple[Usage, ...] = ()
 
 
 async def complete_with_retry(
@@ -221,6 +222,7 @@ async def complete_with_retry(
     deadline = Deadline(deadline_s)
     attempt = calls = 0
     failed: Counter[type[EngineError] | None] = Counter()
+    usages: tuple[Usage, ...] = ()
     while True:
         attempt += 1
         sent_s = time.monotonic_s()
@@ -228,12 +230,14 @@ async def complete_with_retry(
         deadline.wait(sent_s, counts=True)
         try:
             completion = await engine.complete(request, timeout_s=timeout_s, deadline=deadline)
+            usages = (*usages, completion.usage)
             check_content(completion, request.sampling)
             answer: JSON = completion.text
             if check is not None:
                 answer = check(completion.text, finish_reason=completion.finish_reason)
             elapsed_s = _elapsed_s(deadline, completion.timing.sent_s, time.monotonic_s())
-            return Outcome(calls + 1, elapsed_s, completion.timing.latency_s, completion, answer)
+            called_s = completion.timing.latency_s
+            return Outcome(calls + 1, elapsed_s, called_s, completion, answer, usages=usages)
         except EngineError as error:
             failed_s = time.monotonic_s()
             calls += error.sent
@@ -253,7 +257,7 @@ async def complete_with_retry(
                 )
             if delay_s is None:
                 elapsed_s = _elapsed_s(deadline, failed_s, failed_s)
-                return Outcome(calls, elapsed_s, failed_s - sent_s, error=error)
+                return Outcome(calls, elapsed_s, failed_s - sent_s, error=error, usages=usages)
             if on_retry is not None:
                 on_retry(error, attempt, delay_s)
         await sleep(delay_s)

@@ -19,8 +19,9 @@ from forebay.flink.request_pool import Ordering, PollInterval
 from forebay.flink.shards import MAX_PARALLELISM, shards_uid
 from forebay.flink.thread_mode import check_environment
 from forebay.flink.types import BYTES, check_uid_free, side_output
+from forebay.stateful.budget import BudgetedMachines
 from forebay.stateful.key_states import StateLimits
-from forebay.stateful.machine import stateless
+from forebay.stateful.machine import OpenMachines, stateless
 from forebay.stateful.program import Program
 from forebay.stateful.shard_executor import ProgramMachines
 
@@ -72,15 +73,16 @@ def infer(
         raise SettingError("ordering by key needs a key")
     operator = InferenceOperator(
         OpenRequestHandler(call),
-        stateless,
+        _within_budget(stateless, call),
         capacity=capacity,
         ordering=ordering,
         pace=pace,
         event_time=event_time,
         clock=clock,
     )
-    keying = Keying(shards=shards, key=key, id=id, to_event=to_event, timeline=timeline)
-    bound = ordering == "key"
+    needs_key = call.budget_pico is not None
+    keying = Keying(shards=shards, key=key, needs_key=needs_key, id=id, to_event=to_event, timeline=timeline)
+    bound = ordering == "key" or needs_key
     return _attach(stream, keying, operator, shards=shards, bound=bound, parallelism=parallelism, name=name)
 
 
@@ -121,8 +123,11 @@ def infer_stateful(
         raise SettingError(f"ttl_s must be positive, found {ttl_s:g}")
     operator = InferenceOperator(
         OpenRequestHandler(call, ProgramRequestHandler),
-        ProgramMachines(
-            program, StateLimits(ttl_s, max_state_bytes, queue, QUEUES * capacity), timeline=timeline
+        _within_budget(
+            ProgramMachines(
+                program, StateLimits(ttl_s, max_state_bytes, queue, QUEUES * capacity), timeline=timeline
+            ),
+            call,
         ),
         capacity=capacity,
         pace=pace,
@@ -132,6 +137,12 @@ def infer_stateful(
     )
     keying = Keying(shards=shards, key=key, needs_key=True, id=id, to_event=to_event, timeline=timeline)
     return _attach(stream, keying, operator, shards=shards, bound=True, parallelism=parallelism, name=name)
+
+
+def _within_budget(machines: OpenMachines, call: InferenceSpec) -> OpenMachines:
+    if call.budget_pico is None:
+        return machines
+    return BudgetedMachines(machines, call.budget_pico, call.most_pico)
 
 
 def _attach(

@@ -51,6 +51,7 @@ FAILURES, FINDINGS, OPEN_FINDINGS = "failures", "findings", "open_findings"
 READ_RATIO = "read_ratio"
 OLDEST, LOOKED = "oldest_read_timestamp_seconds", "looked_monotonic_seconds"
 WAITED = "waited_seconds"
+COST = "cost_micro"
 REPLICAS = "replicas"
 CALL, EVENT, FIRST_TOKEN = "call_seconds", "event_seconds", "first_token_seconds"
 CALL_P50, CALL_P99, EVENT_P50, EVENT_P99 = (
@@ -85,6 +86,10 @@ METRICS = (
     Metric("prompt_tokens", "counter", "tokens", "of prompts, as the engine counted them"),
     Metric("completion_tokens", "counter", "tokens", "of answers, likewise"),
     Metric("cached_tokens", "counter", "tokens", "those of the prompts that were in the prefix cache"),
+    Metric(
+        COST, "counter", "millionths of the currency",
+        "what calls have cost by [`prices`](../pipeline.md#prices-and-a-budget), rounded down", when=AT_FIRST,
+    ),
     Metric(
         "kv_transfers", "counter", "answers", "decoded with the KV cache that a server of "
         "[`prefill`](replicas.md#prefill-and-decode-apart) handed over",

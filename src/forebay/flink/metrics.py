@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from forebay.engine.prices import MICRO
 from forebay.fleet.autoscale.learned import saved_ms
 from forebay.flink.job_marks import ActivityMarks
 from forebay.flink.jvm_task import number_gauge
@@ -16,6 +17,7 @@ from forebay.flink.metric_names import (
     CALL,
     CALL_P50,
     CALL_P99,
+    COST,
     EVENT,
     EVENT_P50,
     EVENT_P99,
@@ -113,8 +115,8 @@ class InferenceCounters:
 
     Each result or dead letter of `infer` belongs to an `accepted` event or one `restored` from a checkpoint.
     `failed`: dead letters, and failed calls after which a program continued. `findings`: an application's
-    results by kind. The event loop writes `calls` to `kv_fallbacks_decode_failed` and `first_token_s`, the
-    operator's thread the rest.
+    results by kind. The event loop writes `calls` to `kv_fallbacks_decode_failed`, `first_token_s` and
+    `cost_pico` (None before the first call that has a price), the operator's thread the rest.
     """
 
     accepted: int = 0
@@ -144,6 +146,11 @@ class InferenceCounters:
     findings: dict[str, int] = field(default_factory=dict)
     replicas: ReplicasGauge = field(default_factory=ReplicasGauge)
     scaling: ScalingGauges | None = None
+    cost_pico: int | None = None
+
+    @property
+    def cost_micro(self) -> int:
+        return (self.cost_pico or 0) // MICRO
 
     def answered(self, completion: Completion) -> None:
         usage = completion.usage
@@ -267,12 +274,15 @@ class FlinkMetrics:
         return (
             self._in_flight > 0
             or self._failed.seen != self._counts.failed
+            or (self._counts.cost_pico is not None and COST not in self._seen)
             or any(getattr(self._counts, name) != seen for name, seen in self._seen.items())
         )
 
     def flush(self, now_s: float) -> None:
         self._flushed_s = now_s
         counts = self._counts
+        if counts.cost_pico is not None and COST not in self._counters:
+            self._counters[COST], self._seen[COST] = self._named.counter(BY_NAME[COST].exported[0]), 0
         for name, counter in self._counters.items():
             value = getattr(counts, name)
             if value != self._seen[name]:

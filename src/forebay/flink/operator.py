@@ -38,6 +38,7 @@ from forebay.flink.types import BYTES, END_OF_INPUT_MS, SET_BACK_MS, STATE
 from forebay.records import DeadLetter, Result
 from forebay.stateful.machine import (
     IN_FLIGHT,
+    CountFailure,
     Effect,
     Emit,
     HoldWatermark,
@@ -266,6 +267,8 @@ class InferenceOperator(KeyedProcessFunction):
                     self._read_times.remove(held.read_ms)
             elif isinstance(effect, WakeAt):
                 self._wake(effect, shard, ctx)
+            elif isinstance(effect, CountFailure):
+                self._counts.fail(effect.cause)
             elif isinstance(effect.record, DeadLetter):
                 self._counts.dead_letters += 1
                 self._counts.fail(effect.record.cause)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from forebay.clock import Clock, SystemClock
 from forebay.engine import Engine, EngineFactory
 from forebay.engine.answer import Accept, AnswerCheck
 from forebay.engine.journal import Journal, JournalConfig
+from forebay.engine.prices import TokenPrices
 from forebay.engine.prompt import FieldTemplate, PromptTemplate, request_hash
 from forebay.engine.retry import RetryPolicy, check_content, complete_with_retry
 from forebay.errors import EngineError, ProgramFailed, RecordError, SettingError, TemplateFailed
@@ -36,6 +37,7 @@ from forebay.records import (
     Sampling,
     Timeline,
     Timing,
+    Usage,
 )
 from forebay.stateful.turns import ProgramRequest, letter_of_item, result_of
 
@@ -49,7 +51,8 @@ class InferenceSpec:
 
     `prompt` None: requests bring their messages. `accept` checks each answer that fits `schema`, and raises
     `InvalidAnswer`. `deadline_s` bounds all calls for one record; a restore starts it again. `priority`:
-    lower first. `scaling` needs a fleet. `classes`: send in the order in which events are due.
+    lower first. `scaling` needs a fleet. `classes`: send in the order in which events are due. `budget_pico`:
+    what a key may spend in a day, with `prices`.
     """
 
     engine: EngineFactory
@@ -67,6 +70,67 @@ class InferenceSpec:
     accept: Accept | None = None
     scaling: ScalingLink | None = None
     classes: EventClasses | None = None
+    prices: TokenPrices | None = None
+    budget_pico: int | None = None
+
+    def request(self, item: KeyedEvent) -> Request:
+        """Raises `RecordError` if there is none for this record."""
+        ask = item.ask if isinstance(item, ProgramRequest) else None
+        rendered = self._rendered(item) if ask is None else ask.messages
+        sampling = self._sampling(item.event) if ask is None else ask.sampling or self.sampling
+        priority = self._priority(item.event)
+        if self.send_priority:
+            sampling = replace(sampling, extra={**sampling.extra, "priority": priority})
+        return Request(
+            id=item.id,
+            model=self.model,
+            messages=() if isinstance(rendered, str) else rendered,
+            prompt=rendered if isinstance(rendered, str) else None,
+            sampling=sampling,
+            schema=self.schema if ask is None else ask.schema,
+            # Routes a key's calls to its cached prefix.
+            session=item.key or None,
+            priority=priority,
+        )
+
+    def cost_pico(self, request: Request, usage: Usage) -> int:
+        """What a completion cost; without a count of its tokens, the most that it can cost."""
+        assert self.prices is not None
+        if usage.prompt_tokens or usage.completion_tokens:
+            return self.prices.cost_pico(usage)
+        texts = [message.content for message in request.messages] or [request.prompt or ""]
+        size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+        return self.prices.most_pico(size, request.sampling.max_tokens)
+
+    def most_pico(self, item: KeyedEvent) -> int:
+        """What one call for `item` can cost at most; 0 if it cannot be made."""
+        try:
+            return self.cost_pico(self.request(item), Usage())
+        except RecordError:
+            return 0
+
+    def _rendered(self, item: KeyedEvent) -> tuple[Message, ...] | str:
+        if self.prompt is None:
+            raise RecordError("the call has no prompt template to make a request of an event")
+        return self.prompt.render(item.event.fields, key=item.key or None, time_ms=item.event.time_ms)
+
+    def _sampling(self, event: Event) -> Sampling:
+        text = self._whole(self.answer_tokens, event, TOKENS, "a whole number above 0")
+        return self.sampling if text is None else replace(self.sampling, max_tokens=text)
+
+    def _priority(self, event: Event) -> int:
+        return self._whole(self.priority, event, PRIORITY, "a whole number") or 0
+
+    @staticmethod
+    def _whole(
+        template: FieldTemplate | None, event: Event, form: re.Pattern[str], expected: str
+    ) -> int | None:
+        if template is None:
+            return None
+        text = template.render(event.fields, time_ms=event.time_ms)
+        if not form.fullmatch(text):
+            raise TemplateFailed(f"{template.what}: expected {expected}, found {text[:40]!r}")
+        return int(text)
 
 
 class RequestHandler:
@@ -92,7 +156,7 @@ class RequestHandler:
     async def answer(self, item: KeyedEvent) -> Answer:
         """Raises nothing that a record can cause."""
         try:
-            request = self._in_its_class(self._request(item), item)
+            request = self._in_its_class(self._call.request(item), item)
             check = self._check_of(request)
         except RecordError as error:
             return letter_of_item(item, error.cause, str(error), attempts=0)
@@ -107,7 +171,10 @@ class RequestHandler:
                 else:
                     self._counts.journal_hits += 1
                     timeline = self._answered(item, None)
-                    return result(item, known, answer, attempts=0, journaled=True, timeline=timeline)
+                    cost = None if self._call.prices is None else 0
+                    return result(
+                        item, known, answer, attempts=0, journaled=True, timeline=timeline, cost_pico=cost
+                    )
         self._counts.calls += 1
         outcome = await complete_with_retry(
             self._engine,
@@ -120,9 +187,11 @@ class RequestHandler:
             sleep=asyncio.sleep,
             on_retry=self._count_retry,
         )
+        cost_pico = self._paid(request, outcome.usages)
         if outcome.completion is None:
             failure = outcome.error or EngineError("the engine gave neither an answer nor an error")
-            return letter_of_item(item, failure.cause, str(failure), attempts=outcome.attempts)
+            letter = letter_of_item(item, failure.cause, str(failure), attempts=outcome.attempts)
+            return replace(letter, cost_pico=cost_pico)
         self._counts.answered(outcome.completion)
         if self._journal is not None:
             # Awaited, so that after a kill the journal has every answer that was emitted.
@@ -137,7 +206,15 @@ class RequestHandler:
             elapsed_s=outcome.elapsed_s,
             called_s=outcome.called_s,
             timeline=self._answered(item, outcome.completion.timing),
+            cost_pico=cost_pico,
         )
+
+    def _paid(self, request: Request, usages: Sequence[Usage]) -> int | None:
+        if self._call.prices is None or not usages:
+            return None
+        cost_pico = sum(self._call.cost_pico(request, usage) for usage in usages)
+        self._counts.cost_pico = (self._counts.cost_pico or 0) + cost_pico
+        return cost_pico
 
     def _answered(self, item: KeyedEvent, timing: Timing | None) -> Timeline | None:
         if item.timeline is None:
@@ -163,46 +240,8 @@ class RequestHandler:
             if self._journal is not None:
                 await self._journal.close()
 
-    def _request(self, item: KeyedEvent) -> Request:
-        event = item.event
-        if self._call.prompt is None:
-            raise RecordError("the call has no prompt template to make a request of an event")
-        rendered = self._call.prompt.render(event.fields, key=item.key or None, time_ms=event.time_ms)
-        messages: tuple[Message, ...] = rendered if isinstance(rendered, tuple) else ()
-        sampling, priority = self._sampling(event), self._priority(event)
-        if self._call.send_priority:
-            sampling = replace(sampling, extra={**sampling.extra, "priority": priority})
-        return Request(
-            id=item.id,
-            model=self._call.model,
-            messages=messages,
-            prompt=rendered if isinstance(rendered, str) else None,
-            sampling=sampling,
-            schema=self._call.schema,
-            session=item.key or None,
-            priority=priority,
-        )
-
     def _check_of(self, request: Request) -> AnswerCheck | None:
         return self._check
-
-    def _sampling(self, event: Event) -> Sampling:
-        template = self._call.answer_tokens
-        if template is None:
-            return self._call.sampling
-        text = template.render(event.fields, time_ms=event.time_ms)
-        if not TOKENS.fullmatch(text):
-            raise TemplateFailed(f"answer_tokens: expected a whole number above 0, found {text[:40]!r}")
-        return replace(self._call.sampling, max_tokens=int(text))
-
-    def _priority(self, event: Event) -> int:
-        template = self._call.priority
-        if template is None:
-            return 0
-        text = template.render(event.fields, time_ms=event.time_ms)
-        if not PRIORITY.fullmatch(text):
-            raise TemplateFailed(f"priority: expected a whole number, found {text[:40]!r}")
-        return int(text)
 
     def _in_its_class(self, request: Request, item: KeyedEvent) -> Request:
         classes = self._call.classes
@@ -242,24 +281,6 @@ class ProgramRequestHandler(RequestHandler):
     def __init__(self, call: InferenceSpec, counts: InferenceCounters, clock: Clock | None = None) -> None:
         super().__init__(call, counts, clock)
         self._checks: OrderedDict[bytes, AnswerCheck] = OrderedDict()
-
-    def _request(self, item: KeyedEvent) -> Request:
-        assert isinstance(item, ProgramRequest)
-        ask = item.ask
-        priority = self._priority(item.event)
-        sampling = self._call.sampling if ask.sampling is None else ask.sampling
-        if self._call.send_priority:
-            sampling = replace(sampling, extra={**sampling.extra, "priority": priority})
-        return Request(
-            id=item.id,
-            model=self._call.model,
-            messages=ask.messages,
-            sampling=sampling,
-            schema=ask.schema,
-            # Routes a key's calls to its cached prefix.
-            session=item.key,
-            priority=priority,
-        )
 
     def _check_of(self, request: Request) -> AnswerCheck | None:
         if request.schema is None:

@@ -92,8 +92,9 @@ def shards_uid(env: Any, name: str, shards: int, *, bound: bool) -> str:
         if bound and int(found["shards"]) != shards:
             raise SettingError(
                 f"shards: expected {found['shards']}, as in the checkpoint that {name!r} resumes from, found "
-                f"{shards}: the events of a key would lose their order, and a program the state of its keys. "
-                f"Keep the number, or start over with another directory of checkpoints"
+                f"{shards}: the events of a key would lose their order, a program the state of its keys, and "
+                f"a budget what they have spent. Keep the number, or start over with another directory of "
+                f"checkpoints"
             )
         return uid
     return f"{name}: {shards} shards"

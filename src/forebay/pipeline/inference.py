@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from forebay.clock import Clock
 from forebay.engine import EngineFactory
 from forebay.engine.client import InferenceGatewayFactory
+from forebay.engine.prices import to_pico
 from forebay.engine.replica import ContextNeed, ServedModel, answer_need, check_context
 from forebay.errors import SettingError
 from forebay.fleet.autoscale.settings import ScalingLink
@@ -17,6 +18,7 @@ from forebay.fleet.disaggregated import check_prefill, engine_factory
 from forebay.fleet.discovery import FixedReplicas, ReplicaList, Say, discover_model
 from forebay.flink.request_handler import InferenceSpec
 from forebay.flink.service_class import EventClasses
+from forebay.pipeline.cost_settings import prices_of
 from forebay.pipeline.spec import PipelineSpec
 
 NO_ENGINE = "http://none.invalid"
@@ -40,6 +42,7 @@ def served_by(spec: PipelineSpec, urls: Sequence[str], say: Say = lambda words, 
     found = served_model(spec, replicas, say)
     check_context(context_need(spec), found)
     model = found.name
+    prices_of(spec.prices, model)
     prefill = _prefill(spec, replicas)
     if prefill is not None:
         words = check_prefill(
@@ -141,6 +144,8 @@ def call_of(
         answer_tokens=spec.answer_tokens_template(),
         scaling=scaling,
         classes=None if scaling is None else _classes(spec, scaling),
+        prices=prices_of(spec.prices, model) if spec.asks_model else None,
+        budget_pico=None if spec.budget is None else to_pico(spec.budget.per_key_per_day),
     )
 
 

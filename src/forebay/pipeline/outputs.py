@@ -19,7 +19,7 @@ from forebay.clients.s3.client import StoreAway, StoreRefused
 from forebay.clients.s3.location import Location, location_of
 from forebay.connectors.base import DEAD_LETTERS, RESULTS
 from forebay.connectors.files.sink import Part, committed_parts
-from forebay.connectors.written_counts import EndNote, WrittenCounts, noted_counts
+from forebay.connectors.written_counts import EndNote, WrittenCosts, WrittenCounts, noted_counts
 from forebay.engine.answer import CUT
 from forebay.errors import PipelineFailed
 from forebay.json_numbers import read_json
@@ -44,6 +44,7 @@ class StdoutResults:
 
     def __init__(self, out: int = STDOUT, odd: int = STDERR) -> None:
         self.results = self.prompt_tokens = self.completion_tokens = 0
+        self.costs = WrittenCosts()
         self.closed = False
         self._read, write = os.pipe()
         self._write: int | None = write
@@ -113,9 +114,11 @@ class StdoutResults:
 
     def _count(self, line: bytes) -> bool:
         try:
-            usage = read_json(line)["usage"]
+            result = read_json(line)
+            usage = result["usage"]
             self.prompt_tokens += usage["prompt_tokens"]
             self.completion_tokens += usage["completion_tokens"]
+            self.costs.add_line(result)
         except (ValueError, TypeError, KeyError, IndexError):
             return False
         self.results += 1
@@ -163,6 +166,8 @@ class OutputCounts:
             # Some are in no file; only the metrics count those.
             failed |= Counter(last.failed)
         last = replace(last, failed=dict(failed), cut_answers=cut)
+        if letters is not None and results is not None:
+            last = self._with_costs(last, letters, results)
         if results is None:
             return last
         return replace(
@@ -176,11 +181,23 @@ class OutputCounts:
             completion_tokens=results.completion_tokens,
         )
 
+    def _with_costs(self, last: Snapshot, letters: WrittenCounts, results: WrittenCounts) -> Snapshot:
+        costs = WrittenCounts.sum((letters, results)).costs
+        written = costs.pico
+        if not self._one_each and last.cost_pico is not None:
+            # Of calls after which an application wrote nothing, only the metrics have the cost.
+            written = max(written or 0, last.cost_pico)
+        return replace(last, cost_pico=written, cost_by_key=costs.by_key)
+
     def _dead_letters_written(self, notes: Sequence[EndNote]) -> WrittenCounts | None:
         if self._letters is None:
             return noted_counts(notes, DEAD_LETTERS)
-        failed = Counter(read_json(line)["cause"] for line in self.dead_letters())
-        return WrittenCounts(dead_letters=failed.total(), failed=failed)
+        found = WrittenCounts()
+        for line in map(read_json, self.dead_letters()):
+            found.dead_letters += 1
+            found.failed[line["cause"]] += 1
+            found.costs.add_line(line)
+        return found
 
     def _results_written(self, notes: Sequence[EndNote]) -> WrittenCounts | None:
         if self._printed is not None:
@@ -202,8 +219,10 @@ class OutputCounts:
     def _results_in_files(self) -> WrittenCounts:
         found = WrittenCounts()
         for line in self._lines(self._results):
-            usage = read_json(line)["usage"]
+            result = read_json(line)
+            usage = result["usage"]
             found.results += 1
+            found.costs.add_line(result)
             found.prompt_tokens += usage["prompt_tokens"]
             found.completion_tokens += usage["completion_tokens"]
         return found
@@ -217,6 +236,7 @@ class OutputCounts:
             results=printed.results,
             prompt_tokens=printed.prompt_tokens,
             completion_tokens=printed.completion_tokens,
+            costs=printed.costs,
         )
 
     def _lines(self, path: Location | None) -> Iterator[bytes]:

@@ -171,7 +171,7 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") 
 
 def unfingerprinted(spec: PipelineSpec) -> set[str]:
     """Recorded for later runs, but may change in this one."""
-    bound = spec.ordering == "key" or spec.application is not None
+    bound = spec.ordering == "key" or spec.application is not None or spec.budget is not None
     return {"ordering"} if bound else {"ordering", "shards"}
 
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from forebay.clock import Clock, SystemClock
+from forebay.engine.prices import MICRO
 from forebay.errors import TooLargeForSink
 from forebay.fleet.autoscale.meter import TopicBacklog
 from forebay.flink.metric_names import (
     CALL_P50,
     CALL_P99,
+    COST,
     EVENT_P50,
     EVENT_P99,
     FAILURES,
@@ -82,7 +84,8 @@ class Snapshot:
     - `source_held_back_ms`: time for which the source had to wait for later tasks.
     - `failed`: dead letters, and calls that an application continued without, by cause. `kv_transfers`: None
       before the first answer. `read_share`: 0 to 1, of a source with an end. `replicas`: that may get
-      requests.
+      requests. `cost_pico`: in 10^-12 of the currency, None before the first call that has a price;
+      `cost_by_key`: at the end of a run, of the keys that have cost most.
     """
 
     elapsed_s: float
@@ -125,6 +128,8 @@ class Snapshot:
     engine_p50_s: float = 0.0
     engine_p99_s: float = 0.0
     source_held_back_ms: int = 0
+    cost_pico: int | None = None
+    cost_by_key: dict[str, int] = field(default_factory=dict)
 
 
 KEPT = (
@@ -175,6 +180,7 @@ def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Sn
         replicas=whole(REPLICAS) if REPLICAS in counts else None,
         engine_p50_s=counts.get(CALL_P50, 0.0),
         engine_p99_s=counts.get(CALL_P99, 0.0),
+        cost_pico=whole(COST) * MICRO if COST in counts else None,
         failed=_failed(counts) | ({TooLargeForSink.cause: refused} if refused else {}),
     )
 

@@ -34,6 +34,7 @@ from forebay.fields import (
 from forebay.fleet.config import ByUrl, Routing
 from forebay.fleet.policies import DEFAULT_POLICY
 from forebay.flink.shards import MAX_PARALLELISM
+from forebay.pipeline.cost_settings import BudgetSpec, ModelName, PricesSpec, cost_problems
 from forebay.pipeline.flink_options import close_option, is_option, owned
 from forebay.pipeline.inference_settings import (
     FieldText,
@@ -175,6 +176,12 @@ class PipelineSpec(Model):
         "unordered",
         description="`unordered`: answers leave as they come; `key`: in the events' order per key.",
     )
+    prices: Annotated[dict[ModelName, PricesSpec], Field(min_length=1, max_length=100)] | None = Field(
+        None,
+        description="Prices by the model's exact name, or `'*'` for any: results, dead letters and metrics "
+        "then have the cost of their calls; null: no costs.",
+    )
+    budget: BudgetSpec | None = Field(None, description="The most that calls may cost; null: no limit.")
     journal: JournalSpec | None = Field(None, description="Answers on disk; null: no journal.")
     sink: Sink = Field(description="Where results go.")
     dead_letters: DeadLetterSink = Field(
@@ -273,6 +280,7 @@ class PipelineSpec(Model):
                 yield "routing", "expected none with engine.inference_gateway, which chooses the replica"
         if self.ordering == "key" and self.key is None:
             yield "ordering", "expected a 'key' template with ordering: key, found none"
+        yield from cost_problems(self, self.engine.model)
         yield from source.problems(self)
         if self.assignments is not None and not (self.application and self.application.assigns):
             yield "assignments", "expected none without an application that assigns texts: topics"

@@ -76,7 +76,14 @@ class ReleaseWatermark:
     name: str
 
 
-Effect = StartCall | Emit | WakeAt | HoldWatermark | ReleaseWatermark
+@dataclass(slots=True)
+class CountFailure:
+    """A call was refused without a dead letter: a program continues."""
+
+    cause: str
+
+
+Effect = StartCall | Emit | WakeAt | HoldWatermark | ReleaseWatermark | CountFailure
 
 
 @dataclass(frozen=True, slots=True)

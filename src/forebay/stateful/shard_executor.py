@@ -140,7 +140,8 @@ class ShardExecutor(ShardMachine, Generic[S]):
         now = clocks()
         effects: list[Effect] = []
         moment = self._moment(turn, now)
-        turn = turn.spend(Usage() if isinstance(answer, DeadLetter) else answer.usage, answer.attempts)
+        usage = Usage() if isinstance(answer, DeadLetter) else answer.usage
+        turn = turn.spend(usage, answer.attempts, answer.cost_pico)
         spoilt: RecordError | None = None
         memory, state = self._memories.recall(key)
         if isinstance(answer, DeadLetter):

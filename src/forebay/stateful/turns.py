@@ -62,7 +62,8 @@ class Turn:
     """An event or a firing.
 
     `seq` orders the turns of a shard. `data`: the encoded event; for a firing, empty, or an event with its
-    timeline. `calls` and `outputs` are counts; `usage` and `attempts` count since the last output.
+    timeline. `calls` and `outputs` are counts; `usage`, `attempts` and `cost_pico` count since the last
+    output.
     """
 
     seq: int
@@ -76,6 +77,7 @@ class Turn:
     outputs: int = 0
     usage: Usage = field(default_factory=Usage)
     attempts: int = 0
+    cost_pico: int | None = None
 
     @property
     def item(self) -> KeyedEvent:
@@ -91,13 +93,9 @@ class Turn:
         fired_us = self.read_ms * 1000
         return replace(self, data=encode(replace(self.item, timeline=Timeline(fired_us, fired_us))))
 
-    def spend(self, usage: Usage, attempts: int) -> Turn:
-        total = Usage(
-            self.usage.prompt_tokens + usage.prompt_tokens,
-            self.usage.completion_tokens + usage.completion_tokens,
-            self.usage.cached_tokens + usage.cached_tokens,
-        )
-        return replace(self, usage=total, attempts=self.attempts + attempts)
+    def spend(self, usage: Usage, attempts: int, cost_pico: int | None = None) -> Turn:
+        cost = self.cost_pico if cost_pico is None else (self.cost_pico or 0) + cost_pico
+        return replace(self, usage=self.usage + usage, attempts=self.attempts + attempts, cost_pico=cost)
 
 
 def digest(text: str) -> bytes:
@@ -137,13 +135,14 @@ def pack_turn(turn: Turn) -> bytes:
         turn.outputs,
         (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens),
         turn.attempts,
+        *(() if turn.cost_pico is None else (turn.cost_pico,)),
     )
 
 
 def unpack_turn(data: bytes) -> Turn:
     values = unpack_state(data, WHAT)
     try:
-        seq, key, read_ms, event, firing, watermark_ms, ask, calls, outputs, usage, attempts = values
+        seq, key, read_ms, event, firing, watermark_ms, ask, calls, outputs, usage, attempts, *cost = values
         return Turn(
             seq,
             key,
@@ -156,6 +155,7 @@ def unpack_turn(data: bytes) -> Turn:
             outputs,
             Usage(*usage),
             attempts,
+            *cost,
         )
     except DAMAGED as error:
         raise damaged(WHAT, error) from None
@@ -216,7 +216,8 @@ def leaving(
     for output in step.outputs:
         result = replace(_result(turn, output, carrier), restored=restored)
         given.append(Emit(result, encode(result)))
-        turn = replace(turn, outputs=turn.outputs + 1, usage=Usage(), attempts=0)
+        cost = None if turn.cost_pico is None else 0
+        turn = replace(turn, outputs=turn.outputs + 1, usage=Usage(), attempts=0, cost_pico=cost)
     if step.letter is not None:
         letter = letter_of(turn, step.letter)
         given.append(Emit(letter, encode(letter)))
@@ -228,7 +229,7 @@ def _result(turn: Turn, output: Output, carrier: Result | None) -> Result:
     # JSON sinks accept less than the codec, and write null for numbers that are not finite.
     check_numbers({"answer": output.answer, "fields": output.fields})
     dump_json((output.answer, output.fields))
-    own: dict[str, Any] = {"id": numbered(item.id, turn.outputs)}
+    own: dict[str, Any] = {"id": numbered(item.id, turn.outputs), "cost_pico": turn.cost_pico}
     if output.fields is not None:
         own["fields"] = output.fields
     if output.time_ms is not None:
@@ -263,7 +264,8 @@ def result_of(item: KeyedEvent, answer: JSON, usage: Usage, attempts: int, **mor
 
 
 def letter_of(turn: Turn, failure: Failure) -> DeadLetter:
-    return letter_of_item(turn.item, failure.cause, failure.detail, attempts=failure.attempts)
+    letter = letter_of_item(turn.item, failure.cause, failure.detail, attempts=failure.attempts)
+    return replace(letter, cost_pico=turn.cost_pico)
 
 
 def letter_of_item(item: KeyedEvent, cause: str, detail: str, *, attempts: int) -> DeadLetter:

@@ -19,6 +19,7 @@ NOW = Snapshot(
     12.0, "RUNNING", accepted=120, results=110, dead_letters=1, in_flight=4, pending=3, prompt_tokens=60,
     completion_tokens=40, event_p50_s=0.25, event_p99_s=1.5, read=1234, read_share=0.4, replicas=2,
     checkpoints=CheckpointStats(7, 1, 80, 5000), engine_p50_s=0.2, engine_p99_s=0.9,
+    cost_pico=123 * 10**9,
 )  # fmt: skip
 
 
@@ -43,6 +44,7 @@ def test_the_numbers_say_what_they_are(tmp_path: Path) -> None:
         "7 checkpoints completed, 1 failed; the newest took 80 ms",
         "2 replicas that get requests",
         "1 dead letter",
+        "0.12 cost of the calls since the job last started, in the currency of the prices",
     ):
         assert expected in shown
 

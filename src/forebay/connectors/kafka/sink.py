@@ -215,4 +215,5 @@ def too_large(result: Result, why: str) -> DeadLetter:
         record_key=result.record_key,
         headers=result.headers,
         record_ms=result.record_ms,
+        cost_pico=result.cost_pico,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from statistics import fmean, median
 
+from forebay.engine.prices import cost_text
 from forebay.pages.units import shown
 from forebay.pipeline.snapshot import (
     AWAITS_KAFKA,
@@ -270,6 +271,7 @@ def tiles_of(history: History, *, one_each: bool, by_keys: bool = False) -> Iter
     yield from _commits(now)
     tokens = now.prompt_tokens + now.completion_tokens
     yield f"{shown(over.tokens_per_s or 0.0)}", f"generated tokens/s; {tokens:,} tokens, with prompts"
+    yield from _cost(now)
     if now.scaling is not None:
         more = [f"{now.scaling.wanted} wanted", f"{now.scaling.starting} starting"]
         yield f"{now.scaling.ready}", f"replicas ready; {', '.join(more)}"
@@ -294,12 +296,19 @@ def _totals(now: Snapshot, *, one_each: bool) -> Iterable[tuple[str, str]]:
     yield f"{now.results:,}", f"{'results' if one_each else 'results and answers'}; {average} on average"
     yield f"{now.dead_letters:,}", "dead letters" if now.dead_letters != 1 else "dead letter"
     yield f"{now.prompt_tokens + now.completion_tokens:,}", "tokens, with prompts"
+    yield from _cost(now)
     yield duration(now.elapsed_s), "from the start to the end"
     if now.event_p50_s:
         yield _latency(now.event_p50_s), f"event to answer, median at last; p99 {_latency(now.event_p99_s)}"
     if now.retries or now.restarts or now.resumes or now.engine_restarts:
         restarts = now.restarts + len(now.resumes) + now.engine_restarts
         yield f"{now.retries:,}", f"repeated calls; {counted(restarts, 'restart')} of Flink or an engine"
+
+
+def _cost(now: Snapshot) -> Iterable[tuple[str, str]]:
+    if now.cost_pico is not None:
+        ended = "" if now.state in ENDED else " since the job last started"
+        yield cost_text(now.cost_pico), f"cost of the calls{ended}, in the currency of the prices"
 
 
 def limit_of(now: Snapshot, *, by_keys: bool = False) -> str:

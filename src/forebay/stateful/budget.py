@@ -1,0 +1,237 @@
+"""A ceiling of what each key spends in a day: decides before each call whether it may be made.
+
+What a key has spent is state of its shard, changed together with the results that it paid for, so it is as
+exact as they are. Calls in flight count at the most that they can cost, until their usage is known; a call
+that may fit then waits for them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from forebay.codec import damaged, pack_state, unpack_state
+from forebay.engine.prices import from_pico
+from forebay.errors import OverBudget
+from forebay.records import DeadLetter, KeyedEvent, Result
+from forebay.stateful.machine import (
+    Clocks,
+    CountFailure,
+    Effect,
+    Emit,
+    OpenMachines,
+    Room,
+    ShardMachine,
+    StartCall,
+    Store,
+)
+from forebay.stateful.program import TimeDomain
+from forebay.stateful.turns import letter_of_item
+
+Verdict = Literal["start", "wait", "refuse"]
+SPENT = "spent"
+MAX_WAITING = 64
+"""Calls of a key; further ones are refused."""
+DAY_MS = 86_400_000
+
+
+class Ledger:
+    """What the keys of a shard have spent, by the UTC day on which an answer arrived, and what their calls in
+    flight may cost. All amounts are in 10^-12 of the currency.
+
+    Days before yesterday are dropped when a day begins; yesterday stays, for a clock that is set back a
+    little.
+    """
+
+    def __init__(self, store: Store, ceiling_pico: int) -> None:
+        self._store = store
+        self._ceiling_pico = ceiling_pico
+        self._day: int | None = None
+        self._calls: dict[str, tuple[str, int]] = {}
+        self._held: dict[str, int] = {}
+
+    def spent_pico(self, key: str, now_ms: int) -> int:
+        data = self._store.get(_name(now_ms // DAY_MS, key))
+        if data is None:
+            return 0
+        try:
+            (spent,) = unpack_state(data, SPENT)
+            return int(spent)
+        except (ValueError, TypeError) as error:
+            raise damaged(SPENT, error) from None
+
+    def verdict(self, key: str, most_pico: int, now_ms: int) -> Verdict:
+        """Of a call that may cost `most_pico`. It waits only if a call of its key is in flight."""
+        left = self._ceiling_pico - self.spent_pico(key, now_ms) - most_pico
+        return "refuse" if left < 0 else "start" if left >= self._held.get(key, 0) else "wait"
+
+    def words(self, key: str, most_pico: int, now_ms: int) -> str:
+        spent, held = self.spent_pico(key, now_ms), self._held.get(key, 0)
+        return (
+            f"the key has spent {from_pico(spent)} of {from_pico(self._ceiling_pico)} today (UTC); its calls "
+            f"in flight may cost {from_pico(held)}, and this one {from_pico(most_pico)}: raise "
+            f"budget.per_key_per_day, or feed the record in again tomorrow"
+        )
+
+    def latest_ms(self) -> int:
+        return max((_day(name) for name, _ in self._store.items()), default=0) * DAY_MS
+
+    def holds(self, key: str) -> bool:
+        return key in self._held
+
+    def hold(self, id: str, key: str, most_pico: int) -> None:
+        if most_pico:
+            self._held[key] = self._held.get(key, 0) + most_pico
+        self._calls[id] = key, most_pico
+
+    def settle(self, id: str, cost_pico: int, now_ms: int) -> str:
+        """The call `id` has ended with this cost; returns its key."""
+        key, most_pico = self._calls.pop(id)
+        if held := self._held.pop(key, 0) - most_pico:
+            self._held[key] = held
+        day = now_ms // DAY_MS
+        if day != self._day:
+            self._day = day
+            self._drop_old(day)
+        if cost_pico:
+            self._store.put(_name(day, key), pack_state(self.spent_pico(key, now_ms) + cost_pico))
+        return key
+
+    def _drop_old(self, day: int) -> None:
+        for name in [name for name, _ in self._store.items()]:
+            if abs(_day(name) - day) > 1:
+                self._store.remove(name)
+
+
+def _name(day: int, key: str) -> str:
+    return f"{day}:{key}"
+
+
+def _day(name: str) -> int:
+    return int(name.partition(":")[0])
+
+
+@dataclass(frozen=True)
+class BudgetedMachines:
+    """The `OpenMachines` of `machines` with a ceiling. `most_pico`: what a call may cost at most."""
+
+    machines: OpenMachines
+    per_key_per_day_pico: int
+    most_pico: Callable[[KeyedEvent], int]
+
+    def __call__(self, open_store: Callable[[str], Store]) -> Callable[[], ShardMachine]:
+        machine, store = self.machines(open_store), open_store(SPENT)
+        return lambda: BudgetedMachine(machine(), Ledger(store, self.per_key_per_day_pico), self.most_pico)
+
+
+class BudgetedMachine(ShardMachine):
+    """Another machine, whose calls fail with the cause `budget` if they are beyond the ceiling.
+
+    Those that wait, wait for calls in flight, in order. After a restore, calls that were in flight are again:
+    they fit before.
+    """
+
+    def __init__(self, inner: ShardMachine, ledger: Ledger, most_pico: Callable[[KeyedEvent], int]) -> None:
+        self._inner = inner
+        self._ledger = ledger
+        self._most_pico = most_pico
+        self._waiting: dict[str, deque[tuple[StartCall, int]]] = {}
+
+    @property
+    def awaiting(self) -> bool:
+        return self._inner.awaiting
+
+    @property
+    def timers(self) -> bool:
+        return self._inner.timers
+
+    @property
+    def due(self) -> bool:
+        return self._inner.due
+
+    def room(self, key: str) -> Room:
+        waits = len(self._waiting.get(key, ()))
+        return self._inner.room(key) if not waits else "queue" if waits < MAX_WAITING else "full key"
+
+    def restore(self) -> list[Effect]:
+        given, now_ms = list[Effect](), self._ledger.latest_ms()
+        for effect in self._inner.restore():
+            if not isinstance(effect, StartCall):
+                given.append(effect)
+                continue
+            key, most_pico = effect.item.key, self._most_pico(effect.item)
+            waits = key in self._waiting or self._ledger.verdict(key, most_pico, now_ms) != "start"
+            if waits and self._ledger.holds(key):
+                self._waiting.setdefault(key, deque()).append((effect, most_pico))
+            else:
+                self._ledger.hold(effect.item.id, key, most_pico)
+                given.append(effect)
+        return given
+
+    def event(self, item: KeyedEvent, data: bytes, clocks: Clocks) -> list[Effect]:
+        return self._within(self._inner.event(item, data, clocks), clocks)
+
+    def answered(self, id: str, answer: Result | DeadLetter, clocks: Clocks) -> list[Effect]:
+        key = self._ledger.settle(id, answer.cost_pico or 0, clocks().wall_ms)
+        given = self._within(self._inner.answered(id, answer, clocks), clocks)
+        return given + self._within(self._start_waiting(key, given, clocks), clocks)
+
+    def mark_due(self, clock: TimeDomain, time_ms: int) -> None:
+        self._inner.mark_due(clock, time_ms)
+
+    def mark_all_due(self) -> None:
+        self._inner.mark_all_due()
+
+    def fire(self, clocks: Clocks) -> list[Effect]:
+        return self._within(self._inner.fire(clocks), clocks)
+
+    def _within(self, effects: Iterable[Effect], clocks: Clocks) -> list[Effect]:
+        """`effects`, with only those calls that start now, and what follows from the refusal of others."""
+        left, given = deque(effects), list[Effect]()
+        while left:
+            effect = left.popleft()
+            if not isinstance(effect, StartCall):
+                given.append(effect)
+                continue
+            key, most_pico = effect.item.key, self._most_pico(effect.item)
+            queue = self._waiting.setdefault(key, deque())
+            if len(queue) < MAX_WAITING:
+                queue.append((effect, most_pico))
+                following = self._start_waiting(key, given, clocks)
+            else:
+                following = self._refused(effect, most_pico, given, clocks)
+            left.extendleft(reversed(following))
+        return given
+
+    def _start_waiting(self, key: str, given: list[Effect], clocks: Clocks) -> Sequence[Effect]:
+        """Add the calls of `key` that start now to `given`; return what follows from others' refusal."""
+        queue, following = self._waiting.get(key), list[Effect]()
+        while queue:
+            effect, most_pico = queue[0]
+            verdict = self._ledger.verdict(key, most_pico, clocks().wall_ms)
+            if verdict == "wait":
+                return following
+            queue.popleft()
+            if verdict == "start":
+                self._ledger.hold(effect.item.id, key, most_pico)
+                given.append(effect)
+            else:
+                following += self._refused(effect, most_pico, given, clocks)
+        self._waiting.pop(key, None)
+        return following
+
+    def _refused(
+        self, effect: StartCall, most_pico: int, given: list[Effect], clocks: Clocks
+    ) -> Sequence[Effect]:
+        item = effect.item
+        words = self._ledger.words(item.key, most_pico, clocks().wall_ms)
+        if len(self._waiting.get(item.key, ())) >= MAX_WAITING:
+            words = f"{MAX_WAITING} calls of the key wait for those in flight; {words}"
+        letter = letter_of_item(item, OverBudget.cause, f"budget: {words}", attempts=0)
+        following = self._inner.answered(item.id, letter, clocks)
+        if not any(isinstance(each, Emit) and isinstance(each.record, DeadLetter) for each in following):
+            # A program continues without the answer.
+            given.append(CountFailure(letter.cause))
+        return following
