@@ -22,7 +22,6 @@ from forebay.flink.metric_names import (
     read_name,
 )
 from forebay.flink.metrics import (
-    COST,
     COUNTERS,
     FLUSH_S,
     GAUGES,
@@ -85,14 +84,14 @@ def test_costs_are_counted_once_a_call_has_had_a_price() -> None:
     group, counts = Group(), InferenceCounters()
     metrics = FlinkMetrics(group, counts, Load())
     metrics.flush(1.0)
-    assert COST not in group.groups["forebay"].counters
+    assert "cost_micro_total" not in group.groups["forebay"].counters
     counts.cost_pico = 1_999_999
     assert metrics.stale()
     metrics.flush(2.0)
-    assert (group.groups["forebay"].values()[COST], metrics.stale()) == (1, False)
+    assert (group.groups["forebay"].values()["cost_micro_total"], metrics.stale()) == (1, False)
     counts.cost_pico += 1
     metrics.flush(3.0)
-    assert group.groups["forebay"].values()[COST] == 2
+    assert group.groups["forebay"].values()["cost_micro_total"] == 2
 
 
 def test_unchanged_counters_are_not_touched() -> None:
