@@ -21,6 +21,7 @@ from forebay.clients.http.readers import (
 from forebay.clients.http.server import CONNECT_TIMEOUT_S, HttpServer
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Deadline
+from forebay.engine.call_trace import CALL_TRACE
 from forebay.engine.failures import Redactor, error_from_status, read_retry_after_s
 from forebay.engine.load import LOAD_HEADER, LOAD_REQUEST_HEADER, parse_load_header
 from forebay.engine.protocol import (
@@ -87,6 +88,23 @@ class HttpEngine:
         on_content: Callable[[], None] | None = None,
     ) -> Completion:
         """Like `Engine.complete`. `on_content` is called per chunk, or once for an answer in one piece."""
+        trace = CALL_TRACE.get()
+        if trace is None:
+            return await self._complete(request, timeout_s, deadline, on_content or _nothing)
+        with trace.call(self.url, request, self._clock, streamed=self._stream) as call:
+            call.completion = await self._complete(
+                request, timeout_s, deadline, on_content or _nothing, call.headers
+            )
+            return call.completion
+
+    async def _complete(
+        self,
+        request: Request,
+        timeout_s: float,
+        deadline: Deadline | None,
+        on_content: Callable[[], None],
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> Completion:
         body = request_body(request, stream=self._stream)
         sent_s = self._clock.monotonic_s()
         left_s = math.inf
@@ -102,14 +120,18 @@ class HttpEngine:
             max_bytes=self._max_answer_bytes,
             clock=self._clock,
             quote=self._quote,
-            on_content=on_content or _nothing,
+            on_content=on_content,
         )
         try:
             await self._server.post(
                 CHAT_PATH if request.prompt is None else PROMPT_PATH,
                 body,
                 answer,
-                headers=(("X-Request-Id", header_id(request.id)), *self._headers_of(request, left_s).items()),
+                headers=(
+                    ("X-Request-Id", header_id(request.id)),
+                    *headers,
+                    *self._headers_of(request, left_s).items(),
+                ),
                 silence_s=timeout_s,
                 total_s=left_s,
                 # A KV cache is made once and read once.

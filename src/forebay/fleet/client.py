@@ -79,6 +79,7 @@ class FleetClient:
             on_idle=self._idle,
         )
         self._ticker: asyncio.Task[None] | None = None
+        self._routing = config.routing
         self._stream = config.stream
         self._closed = False
         self.on_idle: Callable[[], None] = lambda: None
@@ -213,6 +214,12 @@ class FleetClient:
         `sent`. `source`: who sent it; failures of one source alone are weak evidence against a replica.
         """
         return self._placements.place(demand, deadline or Deadline(), chars=chars, id=id, source=source)
+
+    def why(self, lease: ReplicaLease, demand: RoutingRequest) -> dict[str, str | int | float]:
+        """Why `demand` got the replica of `lease`: the policy, how many it could choose from, and what is
+        known of the chosen one."""
+        avoided = len(demand.avoid)
+        return {"policy": self._routing, "replicas": self.usable, "avoided": avoided, **lease.why()}
 
     def only(self, lease: ReplicaLease) -> bool:
         """Whether no other replica may get the request of `lease`."""

@@ -98,6 +98,17 @@ class ReplicaLease:
         """A client of the replica, for requests whose answer is read as one object."""
         return self._replica.connection.engine
 
+    def why(self) -> dict[str, str | int | float]:
+        """At the placement: requests at the replica, prompt tokens with and without its prefix cache, and
+        the seconds until its queued prefills, this one included, should be done."""
+        request = self._request
+        return {
+            "requests": self._there,
+            "prompt_tokens": request.prompt_tokens,
+            "uncached_tokens": round(request.uncached),
+            "expected_s": self._own_s,
+        }
+
     def first_token(self) -> None:
         if self.begun or self.ended:
             return

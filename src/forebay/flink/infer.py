@@ -77,6 +77,7 @@ def infer(
         pace=pace,
         event_time=event_time,
         clock=clock,
+        opentelemetry=call.opentelemetry,
     )
     keying = Keying(shards=shards, key=key, id=id, to_event=to_event, timeline=timeline)
     bound = ordering == "key"
@@ -125,6 +126,7 @@ def infer_stateful(
         pace=pace,
         event_time=event_time,
         clock=clock,
+        opentelemetry=call.opentelemetry,
     )
     keying = Keying(shards=shards, key=key, needs_key=True, id=id, to_event=to_event, timeline=timeline)
     return _attach(stream, keying, operator, shards=shards, bound=True, parallelism=parallelism, name=name)

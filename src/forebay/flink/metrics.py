@@ -143,7 +143,7 @@ class InferenceCounters:
 
     Each result or dead letter of `infer` belongs to an `accepted` event or one `restored` from a checkpoint.
     `failed`: dead letters, and failed calls after which a program continued. The event loop writes `calls` to
-    `kv_fallbacks_decode_failed`, the operator's thread the rest.
+    `kv_fallbacks_decode_failed`, an exporter's thread `dropped_spans`, the operator's thread the rest.
     """
 
     accepted: int = 0
@@ -166,6 +166,7 @@ class InferenceCounters:
     kv_fallbacks_no_kv_cache: int = 0
     kv_fallbacks_decode_failed: int = 0
     waited_ms: int = 0
+    dropped_spans: int = 0
     engine_s: LatencyHistogram = field(default_factory=LatencyHistogram)
     event_s: LatencyHistogram = field(default_factory=LatencyHistogram)
     failed: dict[str, int] = field(default_factory=dict)

@@ -14,6 +14,7 @@ import orjson
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Engine, EngineFactory
 from forebay.engine.answer import Accept, AnswerCheck
+from forebay.engine.call_trace import CALL_TRACE
 from forebay.engine.journal import Journal, JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate, request_hash
 from forebay.engine.retry import RetryPolicy, check_content, complete_with_retry
@@ -50,6 +51,7 @@ class InferenceSpec:
     `prompt` None: requests bring their messages. `accept` checks each answer that fits `schema`, and raises
     `InvalidAnswer`. `deadline_s` bounds all calls for one record; a restore starts it again. `priority`:
     lower first. `scaling` needs a fleet. `classes`: send in the order in which events are due.
+    `opentelemetry`: name of the service as which events are traced; None: they are not.
     """
 
     engine: EngineFactory
@@ -67,6 +69,7 @@ class InferenceSpec:
     accept: Accept | None = None
     scaling: ScalingLink | None = None
     classes: EventClasses | None = None
+    opentelemetry: str | None = None
 
 
 class RequestHandler:
@@ -118,7 +121,7 @@ class RequestHandler:
             check=check,
             clock=self._clock,
             sleep=asyncio.sleep,
-            on_retry=self._count_retry,
+            on_retry=self._note_retry,
         )
         if outcome.completion is None:
             failure = outcome.error or EngineError("the engine gave neither an answer nor an error")
@@ -211,8 +214,10 @@ class RequestHandler:
         service = classes.of(item)
         return replace(request, service=service.name, due_s=due_s(item, service, self._clock))
 
-    def _count_retry(self, error: EngineError, _attempt: int, _delay_s: float) -> None:
+    def _note_retry(self, error: EngineError, _attempt: int, _delay_s: float) -> None:
         self._counts.retries += 1
+        if (trace := CALL_TRACE.get()) is not None:
+            trace.failed(error.cause, self._clock.monotonic_s())
 
 
 def _parse(completion: Completion, sampling: Sampling, check: AnswerCheck | None) -> JSON:

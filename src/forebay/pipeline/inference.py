@@ -141,6 +141,7 @@ def call_of(
         answer_tokens=spec.answer_tokens_template(),
         scaling=scaling,
         classes=None if scaling is None else _classes(spec, scaling),
+        opentelemetry=spec.name if spec.opentelemetry else None,
     )
 
 
