@@ -63,7 +63,7 @@ class Traced:
         self.call = InferenceSpec(
             engine_factory(fleet, FixedReplicas((prefill,)) if prefill else None),
             "m",
-            PromptTemplate("say {{ text }}"),
+            PromptTemplate("judge {{ text }}"),
             retry=RetryPolicy(base_s=0.001, max_backoff_s=0.001),
             **call,
         )
@@ -160,8 +160,8 @@ async def test_an_event_is_one_trace_from_read_to_answer() -> None:
         "forebay.route.replicas": 1,
         "forebay.route.avoided": 0,
         "forebay.route.requests": 1,
-        "forebay.route.prompt_tokens": 7,
-        "forebay.route.uncached_tokens": 7,
+        "forebay.route.prompt_tokens": 8,
+        "forebay.route.uncached_tokens": 8.0,
     }
     host, port = engine.url.removeprefix("http://").split(":")
     assert call.kind is SpanKind.CLIENT
@@ -377,7 +377,7 @@ async def test_spans_hold_neither_contents_nor_keys(
     assert isinstance(letter, DeadLetter)
     text = "".join(span.to_json() for span in traced.spans())
     assert "chat m" in text
-    for unwanted in (SECRET, "say", "ann", str(result.answer), letter.detail):
+    for unwanted in (SECRET, "judge", "ann", str(result.answer), letter.detail):
         assert unwanted not in text
 
 

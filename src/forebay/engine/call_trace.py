@@ -5,68 +5,62 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import nan
 from random import getrandbits
-from types import TracebackType
+from typing import NamedTuple
 
-from forebay.clock import Clock
-from forebay.errors import EngineError
 from forebay.records import Completion, Request
 
-CANCELLED = "cancelled"
+
+class RouteReasons(NamedTuple):
+    """Why a request got its replica. `replicas`: how many the policy could choose from, besides those
+    `avoided`, where it had failed; `requests`: those at the replica, with this one; `expected_s`: until the
+    prompts there should be prefilled, with this one.
+    """
+
+    replica: str
+    policy: str
+    replicas: int
+    avoided: int
+    requests: int
+    prompt_tokens: int
+    uncached_tokens: float
+    expected_s: float
 
 
 @dataclass(slots=True)
 class Route:
-    """The wait for a replica with room. `why`: what the choice was based on, as numbers and names."""
+    """The wait for a replica with room. `why` None: none had."""
 
     since_s: float
     until_s: float = nan
-    replica: str = ""
-    why: Mapping[str, str | int | float] = field(default_factory=dict)
+    why: RouteReasons | None = None
     error: str = ""
-
-    def placed(self, until_s: float, replica: str, why: Mapping[str, str | int | float]) -> None:
-        self.until_s, self.replica, self.why = until_s, replica, why
 
 
 @dataclass(slots=True)
 class Call:
-    """A context manager around one call of one replica."""
+    """One call of one replica, which continues the trace by `headers`. `done_s`: when it failed."""
 
     url: str
     request: Request
-    clock: Clock
-    span_id: int
     sent_s: float
     streamed: bool
     phase: str
+    span_id: int
     headers: tuple[tuple[str, str], ...]
-    """By which the replica continues the trace."""
-    done_s: float = nan
     completion: Completion | None = None
     error: str = ""
-
-    def __enter__(self) -> Call:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.done_s = self.clock.monotonic_s()
-        if error is not None:
-            self.error = _cause_of(error)
+    done_s: float = nan
 
 
 class CallTrace:
     """Belongs to one event loop until `done_s` is set. `state`: the trace's `tracestate` header, if any."""
 
     __slots__ = (
-        "_state",
+        "_more",
         "_traceparent",
         "began_s",
         "done_s",
@@ -77,8 +71,8 @@ class CallTrace:
     )
 
     def __init__(self, trace_id: int, *, sampled: bool, state: str, submitted_s: float) -> None:
-        self._traceparent = f"00-{trace_id:032x}-%016x-{'01' if sampled else '00'}"
-        self._state = state
+        self._traceparent = f"00-{trace_id:032x}-%016x-0{sampled:d}"
+        self._more = (("tracestate", state),) if state else ()
         self.submitted_s = submitted_s
         self.began_s = self.done_s = nan
         self.journaled = False
@@ -91,31 +85,23 @@ class CallTrace:
         self.steps.append(made)
         return made
 
-    def call(self, url: str, request: Request, clock: Clock, *, streamed: bool) -> Call:
+    def call(self, url: str, request: Request, sent_s: float, *, streamed: bool) -> Call:
         span_id = getrandbits(64) or 1
-        headers = [("traceparent", self._traceparent % span_id)]
-        if self._state:
-            headers.append(("tracestate", self._state))
-        made = Call(url, request, clock, span_id, clock.monotonic_s(), streamed, self.phase, tuple(headers))
+        headers = (("traceparent", self._traceparent % span_id), *self._more)
+        made = Call(url, request, sent_s, streamed, self.phase, span_id, headers)
         self.steps.append(made)
         return made
 
     def failed(self, cause: str, now_s: float) -> None:
-        """The newest call was given up, or its answer rejected; or no replica had room."""
+        """The newest call failed, or its answer was rejected; or no replica had room."""
         if not self.steps:
             return
         step = self.steps[-1]
-        if isinstance(step, Call):
-            if step.error in ("", CANCELLED):
-                step.error = cause
-        elif step.until_s != step.until_s:
-            step.until_s, step.error = now_s, cause
+        if isinstance(step, Route):
+            if step.why is None and not step.error:
+                step.until_s, step.error = now_s, cause
+        elif not step.error:
+            step.done_s, step.error = now_s, cause
 
 
 CALL_TRACE: ContextVar[CallTrace | None] = ContextVar("call_trace", default=None)
-
-
-def _cause_of(error: BaseException) -> str:
-    if isinstance(error, EngineError):
-        return error.cause
-    return CANCELLED if isinstance(error, asyncio.CancelledError) else type(error).__name__

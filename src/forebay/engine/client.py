@@ -88,23 +88,6 @@ class HttpEngine:
         on_content: Callable[[], None] | None = None,
     ) -> Completion:
         """Like `Engine.complete`. `on_content` is called per chunk, or once for an answer in one piece."""
-        trace = CALL_TRACE.get()
-        if trace is None:
-            return await self._complete(request, timeout_s, deadline, on_content or _nothing)
-        with trace.call(self.url, request, self._clock, streamed=self._stream) as call:
-            call.completion = await self._complete(
-                request, timeout_s, deadline, on_content or _nothing, call.headers
-            )
-            return call.completion
-
-    async def _complete(
-        self,
-        request: Request,
-        timeout_s: float,
-        deadline: Deadline | None,
-        on_content: Callable[[], None],
-        headers: tuple[tuple[str, str], ...] = (),
-    ) -> Completion:
         body = request_body(request, stream=self._stream)
         sent_s = self._clock.monotonic_s()
         left_s = math.inf
@@ -120,8 +103,10 @@ class HttpEngine:
             max_bytes=self._max_answer_bytes,
             clock=self._clock,
             quote=self._quote,
-            on_content=on_content,
+            on_content=on_content or _nothing,
         )
+        trace = CALL_TRACE.get()
+        call = None if trace is None else trace.call(self.url, request, sent_s, streamed=self._stream)
         try:
             await self._server.post(
                 CHAT_PATH if request.prompt is None else PROMPT_PATH,
@@ -129,7 +114,7 @@ class HttpEngine:
                 answer,
                 headers=(
                     ("X-Request-Id", header_id(request.id)),
-                    *headers,
+                    *(() if call is None else call.headers),
                     *self._headers_of(request, left_s).items(),
                 ),
                 silence_s=timeout_s,
@@ -144,7 +129,10 @@ class HttpEngine:
                 f"{self.url} did not finish request {request.id} by its deadline, {left_s:.1f} s after it"
             )
         else:
-            return answer.completion(sent_s)
+            completion = answer.completion(sent_s)
+            if call is not None:
+                call.completion = completion
+            return completion
         raise AttemptTimeout(failure)
 
     async def close(self) -> None:

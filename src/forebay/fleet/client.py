@@ -21,6 +21,7 @@ from functools import partial
 
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Deadline
+from forebay.engine.call_trace import RouteReasons
 from forebay.engine.replica import HttpReplica, ServedModel
 from forebay.errors import SettingError, Unreachable
 from forebay.fleet.admission import Admission, Dispatcher, ImmediateDispatcher
@@ -215,11 +216,9 @@ class FleetClient:
         """
         return self._placements.place(demand, deadline or Deadline(), chars=chars, id=id, source=source)
 
-    def why(self, lease: ReplicaLease, demand: RoutingRequest) -> dict[str, str | int | float]:
-        """Why `demand` got the replica of `lease`: the policy, how many it could choose from, and what is
-        known of the chosen one."""
-        avoided = len(demand.avoid)
-        return {"policy": self._routing, "replicas": self.usable, "avoided": avoided, **lease.why()}
+    def why(self, lease: ReplicaLease, demand: RoutingRequest) -> RouteReasons:
+        """Why `demand` got the replica of `lease`."""
+        return lease.why(self._routing, len(self.fleet.numbers()), len(demand.avoid))
 
     def only(self, lease: ReplicaLease) -> bool:
         """Whether no other replica may get the request of `lease`."""

@@ -243,7 +243,7 @@ class FleetEngine:
         ) as lease:
             lease.timeout_s = timeout_s
             if route is not None:
-                route.placed(lease.sent_s, lease.url, self.client.why(lease, demand))
+                route.until_s, route.why = lease.sent_s, self.client.why(lease, demand)
             if prompt is not None:
                 lease.await_prompt()
                 try:
@@ -256,6 +256,8 @@ class FleetEngine:
             try:
                 completion = await self._call(lease, request, deadline)
             except EngineError as error:
+                if trace is not None:
+                    trace.failed(error.cause, self._clock.monotonic_s())
                 if deadline.left_s(self._clock.monotonic_s()) <= 0:
                     lease.late()
                 only = self.client.only(lease)
@@ -306,10 +308,7 @@ class FleetEngine:
             await asyncio.gather(call, return_exceptions=True)
             raise
         if call.cancelled():
-            error = AttemptTimeout(lease.lost)
-            if (trace := CALL_TRACE.get()) is not None:
-                trace.failed(error.cause, self._clock.monotonic_s())
-            raise error
+            raise AttemptTimeout(lease.lost)
         return call.result()
 
     def _remember(self, id: str, failed: CallFailed) -> None:

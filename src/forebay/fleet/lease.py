@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from forebay.clock import Clock
+from forebay.engine.call_trace import RouteReasons
 from forebay.engine.replica import ReplicaEngine
 from forebay.engine.retry import names_time
 from forebay.errors import (
@@ -98,16 +99,18 @@ class ReplicaLease:
         """A client of the replica, for requests whose answer is read as one object."""
         return self._replica.connection.engine
 
-    def why(self) -> dict[str, str | int | float]:
-        """At the placement: requests at the replica, prompt tokens with and without its prefix cache, and
-        the seconds until its queued prefills, this one included, should be done."""
+    def why(self, policy: str, available: int, avoided: int) -> RouteReasons:
         request = self._request
-        return {
-            "requests": self._there,
-            "prompt_tokens": request.prompt_tokens,
-            "uncached_tokens": round(request.uncached),
-            "expected_s": self._own_s,
-        }
+        return RouteReasons(
+            self.url,
+            policy,
+            available,
+            avoided,
+            self._there,
+            request.prompt_tokens,
+            request.uncached,
+            self._own_s,
+        )
 
     def first_token(self) -> None:
         if self.begun or self.ended:

@@ -33,6 +33,7 @@ CONTEXT_HEADERS = ("traceparent", "tracestate")
 MAX_HEADER_BYTES = 512
 """The conventions' limit of a `tracestate` that must be passed on."""
 MAX_TEXT_CHARS = 200
+CANCELLED = "cancelled"
 Value = str | bool | int | float | list[str]
 
 
@@ -111,7 +112,7 @@ class _Spans:
         before: list[Call] = []
         for step in asked.steps:
             if isinstance(step, Route):
-                span = self._begin("route", self._ns(step.since_s), dict(_of_route(step)))
+                span = self._begin("route", self._ns(step.since_s), _of_route(step))
                 _mark(span, step.error)
                 span.end(self._ns(step.until_s))
                 continue
@@ -119,11 +120,17 @@ class _Spans:
             attributes = _of_call(step, before)
             name = f"{attributes[otel.OPERATION]} {step.request.model}"
             span = self._begin(name, self._ns(step.sent_s), attributes, kind=SpanKind.CLIENT)
-            timing = None if step.completion is None else step.completion.timing
-            if timing is not None and timing.first_token_s is not None:
-                span.add_event("first token", timestamp=self._ns(timing.first_token_s))
-            _mark(span, step.error)
-            span.end(self._ns(step.done_s))
+            error, done_s = step.error, step.done_s
+            if step.completion is not None:
+                timing = step.completion.timing
+                done_s = timing.done_s
+                if timing.first_token_s is not None:
+                    span.add_event("first token", timestamp=self._ns(timing.first_token_s))
+            elif not error:
+                # No server for prefill was left, so that its task was cancelled.
+                error, done_s = CANCELLED, asked.done_s
+            _mark(span, error)
+            span.end(self._ns(done_s))
             if not step.phase:
                 before.append(step)
 
@@ -157,11 +164,11 @@ def _of_event(trace: EventTrace, kept: Kept) -> dict[str, Value]:
     return found
 
 
-def _of_route(route: Route) -> Iterator[tuple[str, Value]]:
-    if route.replica:
-        yield "forebay.replica", route.replica
-    for name, value in route.why.items():
-        yield f"forebay.route.{name}", value
+def _of_route(route: Route) -> dict[str, Value]:
+    if route.why is None:
+        return {}
+    found = {f"forebay.route.{name}": value for name, value in route.why._asdict().items()}
+    return {"forebay.replica": found.pop("forebay.route.replica"), **found}
 
 
 def _of_call(call: Call, before: list[Call]) -> dict[str, Value]:

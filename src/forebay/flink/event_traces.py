@@ -25,12 +25,14 @@ SLOW_QUANTILE = 0.99
 SLOW_RESULTS = 100
 """With fewer results in the last half minute, nothing is slow that was not before."""
 SLOW_LOOK_S = 1.0
+MAX_SLOW = 5
+"""Slow events whose trace is kept until the next look: if all become slow, traces must not slow them more."""
 
 
 @dataclass(slots=True)
 class Root:
-    """The trace's id, whether it is sampled, and its `tracestate`. `headers`: those of the record, by which
-    another service's trace goes on."""
+    """The trace's id, whether it is sampled, and its `tracestate`. `headers`: those of the record, if they
+    continue the trace of another service."""
 
     trace_id: int
     sampled: bool
@@ -71,7 +73,7 @@ class EventTraces:
         self._clock = clock
         self._open: dict[tuple[int, str], EventTrace] = {}
         self._asked: dict[int, CallTrace] = {}
-        self._slow_s, self._looked_s = inf, -inf
+        self._slow_s, self._looked_s, self._slow_left = inf, -inf, 0
 
     def take(self, shard: int, effects: Iterable[Effect]) -> None:
         """Note the effects of a machine, before they are applied."""
@@ -121,8 +123,7 @@ class EventTraces:
             # It asked nothing.
             return
         elif not trace.root.sampled:
-            assert trace.read_ms is not None
-            if (self._clock.wall_ms() - trace.read_ms) / 1000 <= self._slower_than_s(now_s):
+            if not self._is_slow(trace, now_s):
                 return
             kept = "slow"
         if trace.root is None:
@@ -130,13 +131,16 @@ class EventTraces:
             trace.root = self._spans.begin(headers_of(trace.item))
         self._spans.send(trace, kept, now_s)
 
-    def _slower_than_s(self, now_s: float) -> float:
+    def _is_slow(self, trace: EventTrace, now_s: float) -> bool:
         if now_s - self._looked_s >= SLOW_LOOK_S:
-            self._looked_s = now_s
+            self._looked_s, self._slow_left = now_s, MAX_SLOW
             if self._counts.event_s.count >= SLOW_RESULTS:
                 # Its own error must not make results slow that take equally long.
                 self._slow_s = self._counts.event_s.quantile_s(SLOW_QUANTILE) * (1 + 2 * RELATIVE_ERROR)
-        return self._slow_s
+        assert trace.read_ms is not None
+        slow = self._slow_left > 0 and (self._clock.wall_ms() - trace.read_ms) / 1000 > self._slow_s
+        self._slow_left -= slow
+        return slow
 
 
 def headers_of(item: KeyedEvent | DeadLetter) -> Mapping[str, bytes | None]:
