@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,7 +31,7 @@ from forebay.flink.event_spans import EventSpans
 from forebay.flink.event_traces import EventTraces, open_event_traces
 from forebay.flink.metrics import InferenceCounters
 from forebay.flink.request_handler import InferenceSpec, ProgramRequestHandler, RequestHandler
-from forebay.records import DeadLetter, Event, KeyedEvent, Result, Usage
+from forebay.records import DeadLetter, Event, KeyedEvent, Request, Result, Usage
 from forebay.settings import SecretRef
 from forebay.stateful.key_states import StateLimits
 from forebay.stateful.machine import DictStore, Effect, Emit, OpenMachines, StartCall, Times, stateless
@@ -246,6 +248,20 @@ async def test_a_prefill_elsewhere_is_a_call_of_its_own(replica: FakeReplica) ->
     assert "http.request.resend_count" not in of(second)
 
 
+async def test_a_prefill_that_is_cancelled_has_an_end(replica: FakeReplica) -> None:
+    traced = Traced(replica.url)
+    traced.event(item())
+    asked = next(iter(traced.traces._asked.values()))
+    asked.route(asked.submitted_s)
+    asked.call(replica.url, Request("r", "m"), asked.submitted_s, streamed=True)
+    await traced.answer()
+    spans = traced.spans()
+    (event,) = named(spans, "event")
+    cut = [span for span in spans if of(span).get(otel.ERROR_TYPE) == "cancelled"]
+    assert [span.name for span in cut] == ["route", "chat m"]
+    assert all(span.start_time <= span.end_time <= event.end_time for span in cut)  # type: ignore[operator]
+
+
 @pytest.mark.parametrize(("share", "flag"), [("0", "00"), ("1", "01")])
 async def test_sampling_is_that_of_the_variables(
     share: str, flag: str, monkeypatch: pytest.MonkeyPatch
@@ -424,6 +440,13 @@ def test_the_operator_counts_dropped_spans(monkeypatch: pytest.MonkeyPatch) -> N
     refuse(traces, 3)
     traces.close()
     assert counts.dropped_spans == 3
+
+
+def test_without_the_option_nothing_of_opentelemetry_is_imported() -> None:
+    names = "[name for name in sys.modules if name.startswith('opentelemetry')]"
+    program = f"import sys, forebay.flink.infer, forebay.pipeline.preflight; print({names})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("variable", ["OTEL_SDK_DISABLED=true", "OTEL_TRACES_EXPORTER=none"])

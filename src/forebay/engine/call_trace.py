@@ -42,7 +42,7 @@ class Route:
 
 @dataclass(slots=True)
 class Call:
-    """One call of one replica, which continues the trace by `headers`. `done_s`: when it failed."""
+    """One call of one replica, which continues the trace by `headers`."""
 
     url: str
     request: Request
@@ -53,7 +53,11 @@ class Call:
     headers: tuple[tuple[str, str], ...]
     completion: Completion | None = None
     error: str = ""
-    done_s: float = nan
+    until_s: float = nan
+
+    def answered(self, completion: Completion) -> Completion:
+        self.completion, self.until_s = completion, completion.timing.done_s
+        return completion
 
 
 class CallTrace:
@@ -97,11 +101,11 @@ class CallTrace:
         if not self.steps:
             return
         step = self.steps[-1]
-        if isinstance(step, Route):
-            if step.why is None and not step.error:
-                step.until_s, step.error = now_s, cause
-        elif not step.error:
-            step.done_s, step.error = now_s, cause
+        if step.error or (isinstance(step, Route) and step.why is not None):
+            return
+        step.error = cause
+        if isinstance(step, Route) or step.completion is None:
+            step.until_s = now_s
 
 
 CALL_TRACE: ContextVar[CallTrace | None] = ContextVar("call_trace", default=None)

@@ -130,9 +130,7 @@ class HttpEngine:
             )
         else:
             completion = answer.completion(sent_s)
-            if call is not None:
-                call.completion = completion
-            return completion
+            return completion if call is None else call.answered(completion)
         raise AttemptTimeout(failure)
 
     async def close(self) -> None:

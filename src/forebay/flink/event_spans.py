@@ -113,26 +113,25 @@ class _Spans:
         for step in asked.steps:
             if isinstance(step, Route):
                 span = self._begin("route", self._ns(step.since_s), _of_route(step))
+                ended = step.why is not None
+            else:
+                self._ids.span_id = step.span_id
+                attributes = _of_call(step, before)
+                name = f"{attributes[otel.OPERATION]} {step.request.model}"
+                span = self._begin(name, self._ns(step.sent_s), attributes, kind=SpanKind.CLIENT)
+                first_s = None if step.completion is None else step.completion.timing.first_token_s
+                if first_s is not None:
+                    span.add_event("first token", timestamp=self._ns(first_s))
+                ended = step.completion is not None
+                if not step.phase:
+                    before.append(step)
+            if ended or step.error:
                 _mark(span, step.error)
                 span.end(self._ns(step.until_s))
-                continue
-            self._ids.span_id = step.span_id
-            attributes = _of_call(step, before)
-            name = f"{attributes[otel.OPERATION]} {step.request.model}"
-            span = self._begin(name, self._ns(step.sent_s), attributes, kind=SpanKind.CLIENT)
-            error, done_s = step.error, step.done_s
-            if step.completion is not None:
-                timing = step.completion.timing
-                done_s = timing.done_s
-                if timing.first_token_s is not None:
-                    span.add_event("first token", timestamp=self._ns(timing.first_token_s))
-            elif not error:
-                # No server for prefill was left, so that its task was cancelled.
-                error, done_s = CANCELLED, asked.done_s
-            _mark(span, error)
-            span.end(self._ns(done_s))
-            if not step.phase:
-                before.append(step)
+            else:
+                # A prefill is cancelled if no server for it is left.
+                _mark(span, CANCELLED)
+                span.end(self._ns(asked.done_s))
 
     def _begin(
         self, name: str, start_ns: int, attributes: Mapping[str, Value], kind: SpanKind = SpanKind.INTERNAL
