@@ -9,7 +9,8 @@
 | `FOREBAY_UMASK` | what others may not do with the files that are written, as octal number | `077` |
 | `FOREBAY_TRUST_OWNERS` | trusted owners of folders: names or numbers of users, with commas | none |
 
-`otel_signals` reads those of OpenTelemetry's standard variables that its SDK does not read itself.
+`otel_signals` and `otel_queue_spans` read those of OpenTelemetry's standard variables that its SDK does not
+read itself, or not alone.
 
 Secrets are never settings: a pipeline names the variable or file, and `read_secret` reads it when needed.
 """

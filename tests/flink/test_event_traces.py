@@ -280,18 +280,35 @@ async def test_sampling_is_that_of_the_variables(
     assert sent["traceparent"].endswith(f"-{flag}")
 
 
-async def test_the_trace_of_a_records_headers_goes_on(replica: FakeReplica) -> None:
-    traced = Traced(replica.url)
+async def test_the_trace_of_a_records_headers_continues() -> None:
+    engine = CannedEngine([card("m")], {CHAT_PATH: answer_of("yes")})
+    await engine.start()
+    traced = Traced(engine.url)
     traced.event(item(1, headers={"traceparent": PARENT.encode(), "tracestate": b"a=b"}))
     traced.event(item(2, headers={"traceparent": b"00-broken", "tracestate": b"a=b"}))
     traced.event(item(3, headers={"traceparent": (PARENT[:-1] + "0").encode()}))
     await traced.answer()
+    await engine.stop()
     first, second = named(traced.spans(), "event")
     assert first.parent is not None
     assert f"00-{ids(first)[0]}-{first.parent.span_id:016x}-01" == PARENT
-    assert first.context is not None
-    assert first.context.trace_state.to_header() == "a=b"
     assert second.parent is None
+    sent = [{name.lower(): value for name, value in each.headers.items()} for each in engine.sent]
+    assert [each["traceparent"][3:35] for each in sent] == [ids(first)[0], ids(second)[0], ids(first)[0]]
+    assert [each["traceparent"][-2:] for each in sent] == ["01", "01", "00"]
+    assert [each.get("tracestate") for each in sent] == ["a=b", None, None]
+
+
+async def test_a_call_that_another_replica_takes_over_has_its_cause(replica: FakeReplica) -> None:
+    other = FakeReplica(QUICK)
+    await other.start()
+    traced = Traced(replica.url, other.url)
+    traced.event(item(text="((fault:503x1))"))
+    await traced.answer()
+    await other.stop()
+    calls = named(traced.spans(), "chat m")
+    assert [of(call).get(otel.ERROR_TYPE) for call in calls] == ["overloaded", "overloaded", None]
+    assert len({of(call)[otel.SERVER_PORT] for call in calls[:2]}) == 2
 
 
 async def test_dead_letters_and_slow_events_are_kept(

@@ -15,9 +15,9 @@ from forebay.records import Completion, Request
 
 
 class RouteReasons(NamedTuple):
-    """Why a request got its replica. `replicas`: how many the policy could choose from, besides those
-    `avoided`, where it had failed; `requests`: those at the replica, with this one; `expected_s`: until the
-    prompts there should be prefilled, with this one.
+    """Why a request got its replica. `replicas`: those available; `avoided`: at how many it had failed;
+    `requests`: those at the replica, with this one; `expected_s`: until the prompts there should be
+    prefilled, with this one.
     """
 
     replica: str
