@@ -106,6 +106,7 @@ def test_the_token_of_ray_is_where_ray_has_it(tmp_path: Path) -> None:
     ("environ", "signals"),
     [
         ({}, {"traces", "metrics"}),
+        ({"OTEL_SDK_DISABLED": " True", "OTEL_TRACES_EXPORTER": "zipkin"}, set()),
         ({"OTEL_METRICS_EXPORTER": "none"}, {"traces"}),
         ({"OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "otlp"}, {"metrics"}),
         ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, {"traces", "metrics"}),

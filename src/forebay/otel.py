@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
@@ -19,8 +19,10 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 LOG = logging.getLogger("forebay.otel")
@@ -83,8 +85,7 @@ def open_otel(service: str, signals: Collection[str]) -> OpenTelemetry:
     The SDK reads the standard `OTEL_*` variables itself. `service` is the service's name unless they have
     another one.
     """
-    named = {"service.name": service, "service.instance.id": str(uuid.uuid4())}
-    resource = Resource.create({**named, **OTELResourceDetector().detect().attributes})
+    resource = _resource(service)
     tracers: trace.TracerProvider = trace.NoOpTracerProvider()
     meters: metrics.MeterProvider = metrics.NoOpMeterProvider()
     if "traces" in signals:
@@ -94,3 +95,104 @@ def open_otel(service: str, signals: Collection[str]) -> OpenTelemetry:
         reader = PeriodicExportingMetricReader(OTLPMetricExporter())
         meters = MeterProvider([reader], resource, shutdown_on_exit=False)
     return OpenTelemetry(tracers, meters)
+
+
+def _resource(service: str) -> Resource:
+    named = {"service.name": service, "service.instance.id": str(uuid.uuid4())}
+    return Resource.create({**named, **OTELResourceDetector().detect().attributes})
+
+
+class GivenIds(RandomIdGenerator):
+    """Gives the next trace or span the id that is set here, if any: others may know it already."""
+
+    def __init__(self) -> None:
+        self.trace_id = self.span_id = 0
+
+    def generate_trace_id(self) -> int:
+        given, self.trace_id = self.trace_id, 0
+        return given or super().generate_trace_id()
+
+    def generate_span_id(self) -> int:
+        given, self.span_id = self.span_id, 0
+        return given or super().generate_span_id()
+
+
+class CountingExporter(SpanExporter):
+    """Counts the spans that wait for `exporter`, and those that it did not take. Of any thread."""
+
+    def __init__(self, exporter: SpanExporter, most: int, on_dropped: Callable[[int], None]) -> None:
+        self._exporter = exporter
+        self._most = most
+        self._on_dropped = on_dropped
+        self._lock = threading.Lock()
+        self._waiting = self._dropped = 0
+
+    def room_for(self, spans: int) -> bool:
+        """Whether this many spans may be ended; if not, they count as dropped."""
+        with self._lock:
+            if self._waiting + spans <= self._most:
+                self._waiting += spans
+                return True
+        self._drop(spans)
+        return False
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = SpanExportResult.FAILURE
+        try:
+            result = self._exporter.export(spans)
+        finally:
+            with self._lock:
+                self._waiting -= len(spans)
+            if result is not SpanExportResult.SUCCESS:
+                self._drop(len(spans))
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+    def drop_rest(self) -> None:
+        with self._lock:
+            rest, self._waiting = self._waiting, 0
+        if rest:
+            self._drop(rest)
+
+    def _drop(self, spans: int) -> None:
+        with self._lock:
+            before, self._dropped = self._dropped, self._dropped + spans
+            dropped = self._dropped
+        self._on_dropped(dropped)
+        if before.bit_length() < dropped.bit_length():
+            LOG.warning(
+                "%d spans of traces were dropped, because the OpenTelemetry collector did not take them; "
+                "lower OTEL_TRACES_SAMPLER_ARG, or see to the collector",
+                dropped,
+            )
+
+
+class EndedTraces:
+    """Exports traces whose spans are made after their end, with given times and ids; never blocks.
+
+    `sampler` is that of the standard variables: its user applies it. `room_for` must precede a trace.
+    `on_dropped` gets the sum of dropped spans, on any thread. For one thread.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        most_waiting: int,
+        on_dropped: Callable[[int], None],
+        *,
+        exporter: SpanExporter | None = None,
+    ) -> None:
+        self.sampler = TracerProvider(shutdown_on_exit=False).sampler
+        self.ids = GivenIds()
+        self._exporter = CountingExporter(exporter or OTLPSpanExporter(), most_waiting, on_dropped)
+        tracers = TracerProvider(ALWAYS_ON, _resource(service), shutdown_on_exit=False, id_generator=self.ids)
+        tracers.add_span_processor(BatchSpanProcessor(self._exporter, max_queue_size=most_waiting))
+        self.otel = OpenTelemetry(tracers, metrics.NoOpMeterProvider())
+        self.room_for = self._exporter.room_for
+
+    def close(self) -> None:
+        """As `OpenTelemetry.close`."""
+        self.otel.close()
+        self._exporter.drop_rest()

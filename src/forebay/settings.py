@@ -10,7 +10,8 @@
 | `FOREBAY_UMASK` | what others may not do with the files that are written, as octal number | `077` |
 | `FOREBAY_TRUST_OWNERS` | trusted owners of folders: names or numbers of users, with commas | none |
 
-`otel_signals` reads those of OpenTelemetry's standard variables that its SDK does not read itself.
+`otel_signals` and `otel_queue_spans` read those of OpenTelemetry's standard variables that its SDK does not
+read itself, or not alone.
 
 Secrets are never settings: a pipeline names the variable or file, and `read_secret` reads it when needed.
 """
@@ -21,11 +22,12 @@ import os
 import pwd
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from forebay.errors import SettingError
+from forebay.errors import SettingError, SetupError
 
 MAX_SECRET_BYTES = 16_384
 AWS_SECRETS = frozenset(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"))
@@ -129,13 +131,15 @@ def chosen_java(environ: Mapping[str, str] | None = None) -> Path | None:
 
 def otel_signals(environ: Mapping[str, str] | None = None) -> frozenset[str]:
     """The OpenTelemetry signals to export: less each `OTEL_TRACES_EXPORTER` or `OTEL_METRICS_EXPORTER` that
-    is `none`.
+    is `none`; none if `OTEL_SDK_DISABLED` is `true`.
 
     OpenTelemetry's SDK reads all other `OTEL_*` variables itself. Raises `SettingError` for an exporter or a
     protocol that Forebay does not have: data would silently go to the wrong place.
     """
     env = os.environ if environ is None else environ
     signals = set()
+    if env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return frozenset()
     for signal in OTEL_SIGNALS:
         name = f"OTEL_{signal.upper()}_EXPORTER"
         exporter = env.get(name) or "otlp"
@@ -151,6 +155,27 @@ def otel_signals(environ: Mapping[str, str] | None = None) -> frozenset[str]:
                 "HTTP, by default 4318"
             )
     return frozenset(signals)
+
+
+def otel_queue_spans(environ: Mapping[str, str] | None = None) -> int:
+    """`OTEL_BSP_MAX_QUEUE_SIZE`: how many spans may wait for the collector. Raises `SettingError`."""
+    text = (os.environ if environ is None else environ).get("OTEL_BSP_MAX_QUEUE_SIZE") or "2048"
+    if not re.fullmatch(r"[1-9][0-9]{0,6}", text):
+        raise SettingError(
+            f"OTEL_BSP_MAX_QUEUE_SIZE: expected a number from 1 to 9999999, found {text[:20]!r}"
+        )
+    return int(text)
+
+
+@contextmanager
+def otel_installed() -> Iterator[None]:
+    """Raise `SetupError` if an import within needs a package of the extra `otel`."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("opentelemetry"):
+            raise
+        raise SetupError(f"opentelemetry: {error.name} is missing; pip install 'forebay[otel]'") from None
 
 
 def ray_token(environ: Mapping[str, str] | None = None) -> str | None:

@@ -9,10 +9,12 @@ from typing import get_args
 import pytest
 from tests.harness.metric_group import Group
 
+from forebay.flink.latency import WINDOW_S
 from forebay.flink.metric_names import (
     BY_NAME,
     CALL_P50,
     CALL_P99,
+    COST,
     EVENT_P50,
     LOOKED,
     MAX_LABEL_VALUES,
@@ -28,7 +30,6 @@ from forebay.flink.metrics import (
     KV_COUNTERS,
     NOTHING_DUE_S,
     NOTHING_READ_MS,
-    WINDOW_S,
     FlinkMetrics,
     InferenceCounters,
     IntakeCounter,
@@ -84,14 +85,14 @@ def test_costs_are_counted_once_a_call_has_had_a_price() -> None:
     group, counts = Group(), InferenceCounters()
     metrics = FlinkMetrics(group, counts, Load())
     metrics.flush(1.0)
-    assert "cost_micro_total" not in group.groups["forebay"].counters
+    assert COST not in group.values()
     counts.cost_pico = 1_999_999
     assert metrics.stale()
     metrics.flush(2.0)
-    assert (group.groups["forebay"].values()["cost_micro_total"], metrics.stale()) == (1, False)
+    assert (group.values()[COST], metrics.stale()) == (1, False)
     counts.cost_pico += 1
     metrics.flush(3.0)
-    assert group.groups["forebay"].values()["cost_micro_total"] == 2
+    assert group.values()[COST] == 2
 
 
 def test_unchanged_counters_are_not_touched() -> None:

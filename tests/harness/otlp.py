@@ -6,14 +6,20 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+TRACES = "/v1/traces"
 
 
 class Collector(HTTPServer):
-    """`got`: the last document at each path; `keys`: values of the header `x-key`."""
+    """`got`: the last document at each path; `spans`: all; `keys`: values of the header `x-key`."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.got: dict[str, bytes] = {}
+        self.spans: list[Any] = []
         self.keys: set[str | None] = set()
 
     @property
@@ -25,7 +31,11 @@ class Handler(BaseHTTPRequestHandler):
     server: Collector
 
     def do_POST(self) -> None:
-        self.server.got[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.got[self.path] = body
+        if self.path == TRACES:
+            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                self.server.spans += resource.scope_spans[0].spans
         self.server.keys.add(self.headers["x-key"])
         self.send_response(200)
         self.end_headers()

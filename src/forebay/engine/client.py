@@ -21,6 +21,7 @@ from forebay.clients.http.readers import (
 from forebay.clients.http.server import CONNECT_TIMEOUT_S, HttpServer
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Deadline
+from forebay.engine.call_trace import CALL_TRACE
 from forebay.engine.failures import Redactor, error_from_status, read_retry_after_s
 from forebay.engine.load import LOAD_HEADER, LOAD_REQUEST_HEADER, parse_load_header
 from forebay.engine.protocol import (
@@ -104,12 +105,18 @@ class HttpEngine:
             quote=self._quote,
             on_content=on_content or _nothing,
         )
+        trace = CALL_TRACE.get()
+        call = None if trace is None else trace.call(self.url, request, sent_s, streamed=self._stream)
         try:
             await self._server.post(
                 CHAT_PATH if request.prompt is None else PROMPT_PATH,
                 body,
                 answer,
-                headers=(("X-Request-Id", header_id(request.id)), *self._headers_of(request, left_s).items()),
+                headers=(
+                    ("X-Request-Id", header_id(request.id)),
+                    *(() if call is None else call.headers),
+                    *self._headers_of(request, left_s).items(),
+                ),
                 silence_s=timeout_s,
                 total_s=left_s,
                 # A KV cache is made once and read once.
@@ -122,7 +129,8 @@ class HttpEngine:
                 f"{self.url} did not finish request {request.id} by its deadline, {left_s:.1f} s after it"
             )
         else:
-            return answer.completion(sent_s)
+            completion = answer.completion(sent_s)
+            return completion if call is None else call.answered(completion)
         raise AttemptTimeout(failure)
 
     async def close(self) -> None:

@@ -21,6 +21,7 @@ from functools import partial
 
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Deadline
+from forebay.engine.call_trace import RouteReasons
 from forebay.engine.replica import HttpReplica, ServedModel
 from forebay.errors import SettingError, Unreachable
 from forebay.fleet.admission import Admission, Dispatcher, ImmediateDispatcher
@@ -79,6 +80,7 @@ class FleetClient:
             on_idle=self._idle,
         )
         self._ticker: asyncio.Task[None] | None = None
+        self._routing = config.routing
         self._stream = config.stream
         self._closed = False
         self.on_idle: Callable[[], None] = lambda: None
@@ -213,6 +215,10 @@ class FleetClient:
         `sent`. `source`: who sent it; failures of one source alone are weak evidence against a replica.
         """
         return self._placements.place(demand, deadline or Deadline(), chars=chars, id=id, source=source)
+
+    def why(self, lease: ReplicaLease, demand: RoutingRequest) -> RouteReasons:
+        """Why `demand` got the replica of `lease`."""
+        return lease.why(self._routing, len(self.fleet.numbers()), len(demand.avoid))
 
     def only(self, lease: ReplicaLease) -> bool:
         """Whether no other replica may get the request of `lease`."""

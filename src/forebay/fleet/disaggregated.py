@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from forebay.engine import Deadline, EngineFactory
+from forebay.engine.call_trace import CALL_TRACE
 from forebay.engine.protocol import KV_TRANSFER
 from forebay.engine.replica import NO_LIST, HttpReplica
 from forebay.errors import EngineError, SettingError, Unreachable
@@ -157,7 +158,14 @@ class DisaggregatedEngine:
 
     async def _prefilled(self, request: Request, timeout_s: float, deadline: Deadline) -> Completion | None:
         call = self._prefill.complete(prefill_of(request), timeout_s=timeout_s, deadline=deadline)
-        return await while_some_prefill(call, self._none_prefills)
+        trace = CALL_TRACE.get()
+        if trace is None:
+            return await while_some_prefill(call, self._none_prefills)
+        trace.phase = "prefill"
+        try:
+            return await while_some_prefill(call, self._none_prefills)
+        finally:
+            trace.phase = ""
 
     def _none_prefills(self) -> bool:
         return none_prefills(self._prefill.client)

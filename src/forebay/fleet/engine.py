@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Deadline
+from forebay.engine.call_trace import CALL_TRACE
 from forebay.errors import AttemptTimeout, EngineError, Overloaded, RateLimited, ServerFault, Unreachable
 from forebay.fleet.client import FleetClient
 from forebay.fleet.config import FleetConfig
@@ -235,10 +236,14 @@ class FleetEngine:
             model=request.model if self._any_model else None,
         )
         placing = deadline if prompt is None else PlacementDeadline(deadline)
+        trace = CALL_TRACE.get()
+        route = None if trace is None else trace.route(self._clock.monotonic_s())
         async with self.client.place(
             demand, deadline=placing, chars=len(text), id=request.id, source=request.id
         ) as lease:
             lease.timeout_s = timeout_s
+            if route is not None:
+                route.until_s, route.why = lease.sent_s, self.client.why(lease, demand)
             if prompt is not None:
                 lease.await_prompt()
                 try:
@@ -251,6 +256,8 @@ class FleetEngine:
             try:
                 completion = await self._call(lease, request, deadline)
             except EngineError as error:
+                if trace is not None:
+                    trace.failed(error.cause, self._clock.monotonic_s())
                 if deadline.left_s(self._clock.monotonic_s()) <= 0:
                     lease.late()
                 only = self.client.only(lease)

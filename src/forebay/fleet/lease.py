@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from forebay.clock import Clock
+from forebay.engine.call_trace import RouteReasons
 from forebay.engine.replica import ReplicaEngine
 from forebay.engine.retry import names_time
 from forebay.errors import (
@@ -97,6 +98,19 @@ class ReplicaLease:
     def engine(self) -> ReplicaEngine:
         """A client of the replica, for requests whose answer is read as one object."""
         return self._replica.connection.engine
+
+    def why(self, policy: str, available: int, avoided: int) -> RouteReasons:
+        request = self._request
+        return RouteReasons(
+            self.url,
+            policy,
+            available,
+            avoided,
+            self._there,
+            request.prompt_tokens,
+            request.uncached,
+            self._own_s,
+        )
 
     def first_token(self) -> None:
         if self.begun or self.ended:

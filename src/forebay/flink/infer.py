@@ -79,6 +79,7 @@ def infer(
         pace=pace,
         event_time=event_time,
         clock=clock,
+        opentelemetry=call.opentelemetry,
     )
     needs_key = call.budget_pico is not None
     keying = Keying(shards=shards, key=key, needs_key=needs_key, id=id, to_event=to_event, timeline=timeline)
@@ -134,6 +135,7 @@ def infer_stateful(
         event_time=event_time,
         clock=clock,
         finding=finding,
+        opentelemetry=call.opentelemetry,
     )
     keying = Keying(shards=shards, key=key, needs_key=True, id=id, to_event=to_event, timeline=timeline)
     return _attach(stream, keying, operator, shards=shards, bound=True, parallelism=parallelism, name=name)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 RELATIVE_ERROR = 0.01
 SMALLEST_S = 1e-6
 LARGEST_S = 1e5
+WINDOW_S = 30.0
 LOG_GAMMA = math.log((1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR))
 BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 1800.0)
 
@@ -48,6 +49,10 @@ class LatencyHistogram:
         before = earlier._counts
         return LatencyHistogram({b: n - before.get(b, 0) for b, n in self._counts.copy().items()})
 
+    @property
+    def count(self) -> int:
+        return sum(self._counts.copy().values())
+
     def quantile_s(self, q: float) -> float:
         """0 if there are no values."""
         counts = self._counts.copy()
@@ -74,6 +79,22 @@ class LatencyHistogram:
 
 def _bucket(value_s: float) -> int:
     return math.ceil(math.log(min(max(value_s, SMALLEST_S), LARGEST_S)) / LOG_GAMMA)
+
+
+class RecentLatency:
+    """What was added to `latency` in the last 30 to 60 s. For one thread, which looks at least that often."""
+
+    def __init__(self, latency: LatencyHistogram) -> None:
+        self._latency = latency
+        self._older = self._newer = latency.copy()
+        self._turned_s = 0.0
+
+    def at(self, now_s: float) -> LatencyHistogram:
+        found = self._latency.since(self._older)
+        if now_s - self._turned_s >= WINDOW_S:
+            self._turned_s = now_s
+            self._older, self._newer = self._newer, self._latency.copy()
+        return found
 
 
 class LatencyBuckets:

@@ -108,6 +108,7 @@ METRICS = (
         "the same, because the first decoding failed: the KV cache had expired, or the server failed",
     ),
     Metric(WAITED, "counter", "seconds", "the input waited because `capacity` was used up"),
+    Metric("dropped_spans", "counter", "spans", "of [traces](#traces) that the collector did not take"),
     Metric(EVENT, "histogram", "seconds", "from the read of an event to its result"),
     Metric(CALL, "histogram", "seconds", "of one call to the engine"),
     Metric(FIRST_TOKEN, "histogram", "seconds", "from a call to its first token, if the engine streams"),

@@ -11,7 +11,7 @@ from forebay.engine.prices import MICRO
 from forebay.fleet.autoscale.learned import saved_ms
 from forebay.flink.job_marks import ActivityMarks
 from forebay.flink.jvm_task import number_gauge
-from forebay.flink.latency import LatencyBuckets, LatencyHistogram
+from forebay.flink.latency import LatencyBuckets, LatencyHistogram, RecentLatency
 from forebay.flink.metric_names import (
     BY_NAME,
     CALL,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from pyflink.metrics import Counter, MetricGroup
 
 FLUSH_S = 0.5
-WINDOW_S = 30.0
 
 
 NOTHING_DUE_S = 10_000_000
@@ -116,7 +115,8 @@ class InferenceCounters:
     Each result or dead letter of `infer` belongs to an `accepted` event or one `restored` from a checkpoint.
     `failed`: dead letters, and failed calls after which a program continued. `findings`: an application's
     results by kind. The event loop writes `calls` to `kv_fallbacks_decode_failed`, `first_token_s` and
-    `cost_pico` (None before the first call that has a price), the operator's thread the rest.
+    `cost_pico` (None before the first call that has a price), an exporter's thread `dropped_spans`, the
+    operator's thread the rest.
     """
 
     accepted: int = 0
@@ -139,6 +139,7 @@ class InferenceCounters:
     kv_fallbacks_no_kv_cache: int = 0
     kv_fallbacks_decode_failed: int = 0
     waited_s: float = 0.0
+    dropped_spans: int = 0
     engine_s: LatencyHistogram = field(default_factory=LatencyHistogram)
     event_s: LatencyHistogram = field(default_factory=LatencyHistogram)
     first_token_s: LatencyHistogram = field(default_factory=LatencyHistogram)
@@ -255,9 +256,8 @@ class FlinkMetrics:
         latencies = {CALL: counts.engine_s, EVENT: counts.event_s, FIRST_TOKEN: counts.first_token_s}
         self._latencies = [LatencyBuckets(named, name, latency) for name, latency in latencies.items()]
         self._in_flight = 0
-        self._older = self._newer = (counts.engine_s.copy(), counts.event_s.copy())
+        self._recent = RecentLatency(counts.engine_s), RecentLatency(counts.event_s)
         self._flushed_s = 0.0
-        self._turned_s = 0.0
         self._gauges = {name: number_gauge(named, BY_NAME[name].exported[0]) for name in GAUGES}
 
     def flush_if_due(self, now_s: float) -> None:
@@ -293,7 +293,7 @@ class FlinkMetrics:
         for latency in self._latencies:
             latency.flush()
         load = self._load()
-        engine, event = counts.engine_s.since(self._older[0]), counts.event_s.since(self._older[1])
+        engine, event = (latency.at(now_s) for latency in self._recent)
         self._in_flight = load.in_flight
         values = {
             "in_flight": load.in_flight,
@@ -310,9 +310,6 @@ class FlinkMetrics:
             gauge.update(values[name])
         for each in self._of_replicas():
             self._tell(each.values())
-        if now_s - self._turned_s >= WINDOW_S:
-            self._turned_s = now_s
-            self._older, self._newer = self._newer, (counts.engine_s.copy(), counts.event_s.copy())
 
     def _of_replicas(self) -> tuple[ReplicasGauge | ScalingGauges, ...]:
         replicas, scaling = self._counts.replicas, self._counts.scaling

@@ -8,7 +8,7 @@ fires a timer at once.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from forebay.codec import decode, encode
 from forebay.engine.answer import CUT
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.event_time import EARLIEST_MS, UNKNOWN_MS, LowWatermark, MinTracker, clamp_ms, is_suspect
+from forebay.flink.event_traces import open_event_traces
 from forebay.flink.job_marks import ActivityMarks, mark_end
 from forebay.flink.jvm_task import collect_less, held_keys, is_cancelled, set_after_round
 from forebay.flink.mailbox import WOKEN_MS, Mailbox, OperatorWaker
@@ -99,6 +100,7 @@ class InferenceOperator(KeyedProcessFunction):
         event_time: bool = False,
         clock: Clock | None = None,
         finding: Callable[[Any], str] | None = None,
+        opentelemetry: str | None = None,
     ) -> None:
         if capacity < 1:
             raise SettingError(f"capacity must be at least 1, found {capacity}")
@@ -110,6 +112,7 @@ class InferenceOperator(KeyedProcessFunction):
         self.event_time = event_time
         self._clock = clock or SystemClock()
         self._finding = finding
+        self._service = opentelemetry
 
     # -- called by Flink
 
@@ -134,8 +137,9 @@ class InferenceOperator(KeyedProcessFunction):
         self._mailbox = Mailbox(runtime_context)
         mark_end(runtime_context)
         self._marks = ActivityMarks(runtime_context)
+        self._traces = open_event_traces(self._service, self._counts, self._clock)
         self._calls = RequestPool(
-            partial(self._open_answerer, self._counts),
+            self._open_handler,
             capacity=self._capacity,
             ordering=self._ordering,
             on_ready=self._waker.wake,
@@ -158,6 +162,12 @@ class InferenceOperator(KeyedProcessFunction):
         if hasattr(self, "_calls"):
             self._waker.close()
             self._calls.close()
+            if self._traces is not None:
+                self._traces.close()
+
+    async def _open_handler(self) -> Handler:
+        handler = await self._open_answerer(self._counts)
+        return handler if self._traces is None else self._traces.traced(handler)
 
     def process_element(self, value: tuple[int, bytes], ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         key, data = value
@@ -171,6 +181,8 @@ class InferenceOperator(KeyedProcessFunction):
                 self._counts.dead_letters += 1
                 self._counts.fail(record.cause)
                 self._marks.answered()
+                if self._traces is not None:
+                    self._traces.refused(record)
                 yield DEAD_LETTERS, data
             else:
                 yield from self._make_room(shard, record.key, ctx)
@@ -251,8 +263,10 @@ class InferenceOperator(KeyedProcessFunction):
             yield from self._apply(shard, effects, ctx)
 
     def _apply(
-        self, shard: Shard, effects: Iterable[Effect], ctx: KeyedProcessFunction.Context
+        self, shard: Shard, effects: Sequence[Effect], ctx: KeyedProcessFunction.Context
     ) -> Iterator[Any]:
+        if self._traces is not None:
+            self._traces.take(shard.key, effects)
         # Not `match`: it takes longer than the rest of this loop.
         for effect in effects:
             if isinstance(effect, StartCall):

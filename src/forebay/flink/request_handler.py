@@ -14,6 +14,7 @@ import orjson
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Engine, EngineFactory
 from forebay.engine.answer import Accept, AnswerCheck
+from forebay.engine.call_trace import CALL_TRACE
 from forebay.engine.journal import Journal, JournalConfig
 from forebay.engine.prices import TokenPrices
 from forebay.engine.prompt import FieldTemplate, PromptTemplate, request_hash
@@ -52,7 +53,8 @@ class InferenceSpec:
     `prompt` None: requests bring their messages. `accept` checks each answer that fits `schema`, and raises
     `InvalidAnswer`. `deadline_s` bounds all calls for one record; a restore starts it again. `priority`:
     lower first. `scaling` needs a fleet. `classes`: send in the order in which events are due. `budget_pico`:
-    what a key may spend in a day, with `prices`.
+    what a key may spend in a day, with `prices`. `opentelemetry`: name of the service as which events are
+    traced; None: they are not.
     """
 
     engine: EngineFactory
@@ -72,6 +74,7 @@ class InferenceSpec:
     classes: EventClasses | None = None
     prices: TokenPrices | None = None
     budget_pico: int | None = None
+    opentelemetry: str | None = None
 
     def request(self, item: KeyedEvent) -> Request:
         """Raises `RecordError` if there is none for this record."""
@@ -185,7 +188,7 @@ class RequestHandler:
             check=check,
             clock=self._clock,
             sleep=asyncio.sleep,
-            on_retry=self._count_retry,
+            on_retry=self._note_retry,
         )
         cost_pico = self._paid(request, outcome.usages)
         if outcome.completion is None:
@@ -250,8 +253,10 @@ class RequestHandler:
         service = classes.of(item)
         return replace(request, service=service.name, due_s=due_s(item, service, self._clock))
 
-    def _count_retry(self, error: EngineError, _attempt: int, _delay_s: float) -> None:
+    def _note_retry(self, error: EngineError, _attempt: int, _delay_s: float) -> None:
         self._counts.retries += 1
+        if (trace := CALL_TRACE.get()) is not None:
+            trace.failed(error.cause, self._clock.monotonic_s())
 
 
 def _parse(completion: Completion, sampling: Sampling, check: AnswerCheck | None) -> JSON:

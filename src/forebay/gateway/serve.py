@@ -17,7 +17,7 @@ from types import FrameType
 import uvicorn
 
 from forebay.clock import SystemClock
-from forebay.errors import SettingError, SetupError
+from forebay.errors import SettingError
 from forebay.fleet.client import FleetClient
 from forebay.fleet.disaggregated import describe_prefill
 from forebay.gateway.access_log import AccessLog
@@ -32,7 +32,7 @@ from forebay.gateway.monitoring import Monitoring
 from forebay.gateway.protocol import bounded
 from forebay.gateway.spec import GatewaySpec, TlsSpec
 from forebay.gateway.tracing import Tracing
-from forebay.settings import interpreter_environment, otel_signals, read_secret
+from forebay.settings import interpreter_environment, otel_installed, otel_signals, read_secret
 
 LOG = logging.getLogger("forebay.gateway")
 CUT_S = 1
@@ -169,13 +169,9 @@ def _monitors(key: str, now_s: float) -> KeyRing:
 def open_tracing() -> Tracing:
     """Report requests by OpenTelemetry. Raises `SetupError` or `SettingError`."""
     signals = otel_signals()
-    try:
+    with otel_installed():
         from forebay.gateway.spans import SpanTracing
         from forebay.otel import open_otel
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("opentelemetry"):
-            raise
-        raise SetupError(f"opentelemetry: {error.name} is missing; pip install 'forebay[otel]'") from None
     return SpanTracing(open_otel("forebay-gateway", signals))
 
 

@@ -20,7 +20,7 @@ from forebay.files import OTHERS, check_nobody_else_writes
 from forebay.pipeline.plan import Plan
 from forebay.pipeline.spec import PipelineSpec
 from forebay.records import JSON, DeadLetter, Event
-from forebay.settings import read_secret
+from forebay.settings import otel_installed, otel_queue_spans, otel_signals, read_secret
 
 REDIRECTS = "decides which files are changed"
 
@@ -42,6 +42,11 @@ def check(plan: Plan, *, dry_run: bool = False) -> None:
             f"{spec.task_managers}"
         )
     check_secrets(spec, here=cluster is None)
+    if spec.opentelemetry and cluster is None:
+        otel_signals()
+        otel_queue_spans()
+        with otel_installed():
+            import forebay.otel  # noqa: F401
     check_paths(plan, make=not dry_run)
     for jar in () if dry_run else plan.connectors:
         installed_jar(jar, plan.settings.connectors)

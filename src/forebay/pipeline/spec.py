@@ -202,6 +202,9 @@ class PipelineSpec(Model):
         description="Results contain when their event was read, accepted, sent, got its first token, was "
         "answered and left the operator: `timeline`, in wall-clock microseconds since 1970.",
     )
+    opentelemetry: Switch = Field(
+        False, description="Send traces by OpenTelemetry as the `OTEL_*` variables configure."
+    )
     parallelism: PositiveInt = Field(
         1, le=MAX_PARALLELISM, description="Subtasks of the job; at most `shards`."
     )

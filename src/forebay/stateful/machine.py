@@ -7,7 +7,7 @@ calls and discarding the rest loses and repeats nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from forebay.codec import damaged, decode, encode, pack_state, unpack_state
@@ -42,16 +42,21 @@ IN_FLIGHT = "in-flight"
 
 @dataclass(slots=True)
 class StartCall:
-    """`item.id` is unique while it is awaited. `restored`: it may have been sent before."""
+    """`item.id` is unique while it is awaited. `turn`: name of the event's hold. `restored`: it may have been
+    sent before."""
 
     item: KeyedEvent
     restored: bool = False
+    turn: str = field(kw_only=True)
 
 
 @dataclass(slots=True)
 class Emit:
+    """`turn`: name of the event's hold."""
+
     record: Result | DeadLetter
     data: bytes
+    turn: str = field(kw_only=True)
 
 
 @dataclass(slots=True)
@@ -182,11 +187,14 @@ class StatelessExecutor(ShardMachine):
         self._store.remove(id)
         if self._in_flight.pop(id) and isinstance(answer, Result):
             answer = replace(answer, restored=True)
-        return [ReleaseWatermark(id), Emit(answer, encode(answer))]
+        return [ReleaseWatermark(id), Emit(answer, encode(answer), turn=id)]
 
     def _begin(self, item: KeyedEvent, *, restored: bool = False) -> list[Effect]:
         self._in_flight[item.id] = restored
-        return [HoldWatermark(item.id, item.event.time_ms, item.read_ms), StartCall(item, restored)]
+        return [
+            HoldWatermark(item.id, item.event.time_ms, item.read_ms),
+            StartCall(item, restored, turn=item.id),
+        ]
 
 
 def _unpack(entry: bytes) -> tuple[int, str, bytes]:

@@ -247,7 +247,7 @@ class ShardExecutor(ShardMachine, Generic[S]):
             timer = None if memory is None else memory.timers.get(firing.name)
             if memory is None or timer is None or not timer.fired or timer.firing(firing.name) != firing:
                 # Replaced or removed since it fired.
-                effects.append(ReleaseWatermark(str(turn.seq)))
+                effects.append(ReleaseWatermark(turn.hold))
                 return
             del memory.timers[firing.name]
             name, at_ms = firing.name, firing.time_ms
@@ -286,7 +286,7 @@ class ShardExecutor(ShardMachine, Generic[S]):
         self._memories.remember(key, kept, effects, before=memory)
         effects += given
         if step.ask is None:
-            effects.append(ReleaseWatermark(str(turn.seq)))
+            effects.append(ReleaseWatermark(turn.hold))
             return None
         self._awaited[key] = following
         effects.append(call_of(following))
@@ -296,7 +296,7 @@ class ShardExecutor(ShardMachine, Generic[S]):
         self, turn: Turn, memory: KeyMemory | None, failed: RecordError, effects: list[Effect]
     ) -> None:
         letter = letter_of(turn, Failure(failed.cause, str(failed), turn.attempts))
-        effects += [Emit(letter, encode(letter)), ReleaseWatermark(str(turn.seq))]
+        effects += [Emit(letter, encode(letter), turn=turn.hold), ReleaseWatermark(turn.hold)]
         if turn.firing is not None and memory is not None:
             # The timer has fired, even if its step failed.
             self._memories.remember(turn.key, memory, effects, before=memory)

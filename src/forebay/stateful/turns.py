@@ -80,6 +80,11 @@ class Turn:
     cost_pico: int | None = None
 
     @property
+    def hold(self) -> str:
+        """Name of its hold of the watermark, from its begin to its end."""
+        return str(self.seq)
+
+    @property
     def item(self) -> KeyedEvent:
         """The event; for a firing, an empty one with its id, key and time."""
         if self.firing is None or self.data:
@@ -201,12 +206,14 @@ def call_of(turn: Turn, *, restored: bool = False) -> StartCall:
     assert turn.ask is not None
     id = numbered(item.id, turn.calls - 1)
     return StartCall(
-        ProgramRequest(id, item.key, item.event, item.read_ms, item.timeline, ask=turn.ask), restored
+        ProgramRequest(id, item.key, item.event, item.read_ms, item.timeline, ask=turn.ask),
+        restored,
+        turn=turn.hold,
     )
 
 
 def hold_of(turn: Turn) -> HoldWatermark:
-    return HoldWatermark(str(turn.seq), turn.item.event.time_ms, turn.read_ms)
+    return HoldWatermark(turn.hold, turn.item.event.time_ms, turn.read_ms)
 
 
 def leaving(
@@ -215,12 +222,12 @@ def leaving(
     given: list[Effect] = []
     for output in step.outputs:
         result = replace(_result(turn, output, carrier), restored=restored)
-        given.append(Emit(result, encode(result)))
+        given.append(Emit(result, encode(result), turn=turn.hold))
         cost = None if turn.cost_pico is None else 0
         turn = replace(turn, outputs=turn.outputs + 1, usage=Usage(), attempts=0, cost_pico=cost)
     if step.letter is not None:
         letter = letter_of(turn, step.letter)
-        given.append(Emit(letter, encode(letter)))
+        given.append(Emit(letter, encode(letter), turn=turn.hold))
     return turn, given
 
 
