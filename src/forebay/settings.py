@@ -126,7 +126,7 @@ def aws_region(environ: Mapping[str, str] | None = None) -> str | None:
 
 def chosen_java(environ: Mapping[str, str] | None = None) -> Path | None:
     env = os.environ if environ is None else environ
-    return Path(env["FOREBAY_JAVA_HOME"]).expanduser() if env.get("FOREBAY_JAVA_HOME") else None
+    return Path(env["FOREBAY_JAVA_HOME"]).expanduser().absolute() if env.get("FOREBAY_JAVA_HOME") else None
 
 
 def otel_signals(environ: Mapping[str, str] | None = None) -> frozenset[str]:

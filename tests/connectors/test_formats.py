@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from forebay.json_numbers import dump_json
 from forebay.records import DeadLetter, Event, Result, Timeline, Usage
 
 CSV = Format("csv", columns=("id", "text"))
-LINES = Format("text", pattern=re.compile(r"(?P<level>[A-Z]+) (?P<user>@\w+ )?(?P<rest>.*)"))
+LINES = Format("text", pattern=r"(?P<level>[A-Z]+) (?P<user>@\w+ )?(?P<rest>.*)")
 
 
 @given(st.binary(max_size=200), st.sampled_from([Format(), Format("text"), LINES, CSV]))
@@ -31,10 +30,16 @@ def test_any_bytes_give_a_record_that_can_be_encoded(raw: bytes, form: Format) -
 def test_named_groups_of_a_line_are_fields() -> None:
     record = LINES.read(b"ERROR disk full")
     assert isinstance(record, Event)
-    assert record.fields == {"text": "ERROR disk full", "level": "ERROR", "rest": "disk full"}
+    assert record.fields == {"text": "ERROR disk full", "level": "ERROR", "user": "", "rest": "disk full"}
     letter = LINES.read(b"  at Main.java:7")
     assert isinstance(letter, DeadLetter)
     assert (letter.cause, letter.detail) == ("malformed_record", "the line does not match line_pattern")
+
+
+@pytest.mark.parametrize("pattern", [r"(?P<a>.*?) (?P<b>.*?): (?P<c>.*)", r"(?P<a>(?: +)+)x"])
+def test_no_line_makes_a_pattern_take_long(pattern: str) -> None:
+    record = Format("text", pattern=pattern).read(b" " * (1 << 20))
+    assert isinstance(record, DeadLetter)
 
 
 NUMBERS = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)

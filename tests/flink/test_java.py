@@ -39,6 +39,14 @@ def test_another_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         java_home()
 
 
+def test_a_relative_folder_is_of_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java(tmp_path, 'JAVA_VERSION="21.0.9"\n')
+    monkeypatch.chdir(tmp_path.parent)
+    monkeypatch.setenv("FOREBAY_JAVA_HOME", tmp_path.name)
+    # A JVM is started in another folder.
+    assert java_home() == tmp_path
+
+
 def test_a_folder_without_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOREBAY_JAVA_HOME", str(tmp_path))
     with pytest.raises(SettingError, match="no Java with a file `release`"):

@@ -76,7 +76,15 @@ def test_lines_of_text_have_a_time_by_a_pattern(tmp_path: Path) -> None:
     assert record.time_ms == 1_767_225_600_000
 
 
-@pytest.mark.parametrize("pattern", ["(", r"\d+", "(?P<a>" * 500])
+def test_a_time_that_no_line_has_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "app.log").touch()
+    options = ApplicationOptions(str(tmp_path / "app.log"), tmp_path, time="at")
+    for settings in ([], ["source.line_pattern=(?P<when>.*)"]):
+        with pytest.raises(SettingError, match=r"a field of the lines as 'time', found at; .*\(\?P<at>"):
+            preset_spec("sessions", options, settings)
+
+
+@pytest.mark.parametrize("pattern", ["(", r"\d+", "(?P<a>x)(y)", "(?P<a>" * 500])
 def test_a_wrong_pattern_of_lines_is_refused(tmp_path: Path, pattern: str) -> None:
     (tmp_path / "app.log").touch()
     with pytest.raises(SettingError, match=r"source\.line_pattern: "):

@@ -37,7 +37,9 @@ def init(
     *,
     source: Annotated[
         str | None,
-        option("A .jsonl, .csv or .log file, wikimedia, jetstream, generator, or kafka://HOST:PORT/TOPIC."),
+        option(
+            "A .jsonl, .csv, .tsv, .txt or .log file, wikimedia, jetstream, generator, or kafka://HOST:PORT/TOPIC."
+        ),
     ] = None,
     prompt: Annotated[str | None, option("Template of the prompt for each event.")] = None,
     choices: Annotated[str | None, option("The allowed answers; default: any text.", metavar="A,B,C")] = None,

@@ -226,15 +226,17 @@ def source_settings(source: str) -> dict[str, Any]:
             )
         if not (path.is_file() or path.is_dir()):
             raise SettingError(f"--source: expected a file or a folder, found {path}, which is neither")
-        suffixes = list(map(data_suffix, data_files(path)))
+        files = list(data_files(path))
     except OSError as error:
         raise SettingError(f"--source: {source:.200} cannot be read: {error.strerror}") from error
-    kinds = {tuple(FILES[suffix].items()) for suffix in suffixes if suffix in FILES}
+    kinds = {str(FILES[suffix]): file for file in files if (suffix := data_suffix(file)) in FILES}
     if len(kinds) != 1:
+        found = " and ".join(map(str, kinds.values())) or path
         raise SettingError(
-            f"--source: expected files of one kind whose names end in {', '.join(FILES)}, found {path}"
+            f"--source: expected files of one kind whose names end in {', '.join(FILES)}, found {found}"
         )
-    return {**dict(kinds.pop()), "path": str(path.resolve())}
+    [file] = kinds.values()
+    return {**FILES[data_suffix(file)], "path": str(path.resolve())}
 
 
 def _timed(source: dict[str, Any], time: str | None) -> dict[str, Any]:

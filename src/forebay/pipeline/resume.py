@@ -325,7 +325,7 @@ class CheckpointCleaner:
     def __call__(self, state: RunState, triggered_ms: int) -> RunState:
         """If nothing newer was triggered, the disk is full, or the store does not answer, the record stays as
         it is."""
-        if triggered_ms <= self._noted_ms:
+        if triggered_ms == self._noted_ms:
             return state
         try:
             newest = newest_of(self._store, self._job)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -25,7 +24,7 @@ from forebay.connectors.base import (
     Written,
 )
 from forebay.connectors.files.unpack import UTF_8, canonical_encoding
-from forebay.connectors.formats import Format
+from forebay.connectors.formats import Format, groups_of
 from forebay.connectors.kafka.registry import RegistrySpec
 from forebay.errors import SettingError
 from forebay.fields import FieldPath, Folder, LocalPath, Model, PositiveFloat, PositiveInt, Switch, wrong
@@ -158,38 +157,39 @@ class CsvSource(FileSource):
 
 def _pattern(value: str) -> str:
     try:
-        names = re.compile(value).groupindex
-    except (re.error, RecursionError, OverflowError) as error:
-        raise wrong(f"expected a regular expression: {error}") from None
-    if not names:
-        raise wrong("expected a regular expression with named groups, such as (?P<level>\\w+), found none")
+        groups_of(value)
+    except ValueError as error:
+        raise wrong(f"expected a regular expression of RE2 with named groups: {error}") from None
     return value
 
 
-class LinePattern(Model):
-    """Base of sources of lines of text."""
-
-    line_pattern: Annotated[str, Field(max_length=2000), AfterValidator(_pattern)] | None = Field(
-        None,
-        description="For text: a regular expression of Python whose named groups become fields: "
-        "`(?P<at>\\S+) (?P<level>\\w+) (?P<text>.*)`. A line that does not match from its start "
-        "becomes a dead letter. null: the event has one field, `text`.",
-    )
-
-    def compiled_pattern(self) -> re.Pattern[str] | None:
-        return None if self.line_pattern is None else re.compile(self.line_pattern)
+LinePattern = Annotated[str, Field(max_length=2000), AfterValidator(_pattern)]
 
 
-class TextSource(LinePattern, FileSource):
+class TextSource(FileSource):
     """Lines of text, such as logs; blank lines are skipped."""
 
     type: Literal["text"]
+    line_pattern: LinePattern | None = Field(
+        None,
+        description="A regular expression (RE2) whose named groups become fields: `(?P<at>\\S+) "
+        "(?P<level>\\w+) (?P<text>.*)`. It must match from the start of a line, which is a dead letter "
+        "otherwise; a group that takes no part is empty. null: the event has one field, `text`.",
+    )
+
+    def model_post_init(self, context: Any, /) -> None:
+        names = ("text",) if self.line_pattern is None else groups_of(self.line_pattern)
+        if self.time is not None and self.time not in names:
+            raise wrong(
+                f"expected a field of the lines as 'time', found {self.time}; name a part of a line with it: "
+                rf"line_pattern: '(?P<{self.time}>\S+) (?P<text>.*)'"
+            )
 
     def format(self) -> Format:
-        return replace(super().format(), kind="text", pattern=self.compiled_pattern())
+        return replace(super().format(), kind="text", pattern=self.line_pattern)
 
 
-class DeadLetterSource(LinePattern, SourceSettings):
+class DeadLetterSource(SourceSettings):
     """Dead letters in files, read again as the records that they were, under the same ids. For those in a
     topic use `kafka` with `dead_letters: true`.
     """
@@ -211,6 +211,7 @@ class DeadLetterSource(LinePattern, SourceSettings):
     payload: FieldPath | None = Field(
         None, description="For jsonl: as `payload` of the source that the records came from."
     )
+    line_pattern: LinePattern | None = Field(None, description="For text: as of the source of the lines.")
     limit: PositiveInt | None = Field(None, description="Stop after this many records; null: no limit.")
     max_record_bytes: PositiveInt = Field(
         1_048_576, le=16_777_216, description="A longer record becomes a dead letter again."
@@ -246,7 +247,7 @@ class DeadLetterSource(LinePattern, SourceSettings):
             columns=self.columns or (),
             delimiter=self.delimiter,
             payload=self.payload,
-            pattern=self.compiled_pattern(),
+            pattern=self.line_pattern,
         )
         registry = None if self.registry is None else self.registry.registry()
         return Files(Path(self.path), form, letters=True, limit=self.limit, registry=registry)
