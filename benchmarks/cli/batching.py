@@ -144,27 +144,29 @@ def batching(
     found = Batching(options, tuple(cells), tuple(costs), measurement.complete)
     origin = systems.provenance(command_line(), seed=seed)
     document = batching_document(found, held_equal=systems.held_equal(), provenance=origin)
-    if requests is not None:
-        runs = (
-            replace(
-                cell.measured,
-                run=replace(cell.run, provenance={**origin, "target": cell.run.asked["target"]}),
+
+    def write_more() -> None:
+        if requests is not None:
+            runs = (
+                replace(
+                    cell.measured,
+                    run=replace(cell.run, provenance={**origin, "target": cell.run.asked["target"]}),
+                )
+                for cell in found.cells
             )
-            for cell in found.cells
-        )
-        write_report(requests, Report("batching", tuple(runs)))
-    if plot is not None:
-        title = f"{systems.held_equal()['model']}, {systems.number_type()}"
-        write_picture(plot, batching_picture(document, title))
+            write_report(requests, Report("batching", tuple(runs)))
+        if plot is not None:
+            title = f"{systems.held_equal()['model']}, {systems.number_type()}"
+            write_picture(plot, batching_picture(document, title))
 
     def show() -> None:
         for table in (throughput_table, latency_table):
             show_table(*table(document))
 
     if failure is None:
-        report(json, document, show, passed=document["valid"], complete=found.complete)
+        report(json, document, show, more_files=write_more, passed=document["valid"], complete=found.complete)
     else:
-        report(json, document, show)
+        report(json, document, show, more_files=write_more)
         raise failure
 
 
@@ -175,7 +177,9 @@ def burst(
         int | None, option("Requests in the batch; default: 5000 with a GPU, else 500.")
     ] = None,
     url: Url = None,
-    model: Model = "default",
+    model: Annotated[
+        str, option("`default`, a directory, or a hub's OWNER/NAME, without --url.")
+    ] = "default",
     dtype: Dtype = None,
     cores: Cores = None,
     seed: Seed = 0,

@@ -155,10 +155,18 @@ def grid(
     if not url:
         origin["engine_versions"] = engine_versions(load_settings())
     document = grid_document(options, found, complete=measurement.complete, provenance=origin)
-    if plot is not None:
-        write_picture(plot, grid_picture(document))
+
+    def draw() -> None:
+        if plot is not None:
+            write_picture(plot, grid_picture(document))
+
     report(
-        json, document, lambda: show_grid(document), passed=document["valid"], complete=measurement.complete
+        json,
+        document,
+        lambda: show_grid(document),
+        more_files=draw,
+        passed=document["valid"],
+        complete=measurement.complete,
     )
 
 

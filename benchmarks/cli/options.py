@@ -67,11 +67,18 @@ def note(words: str) -> None:
 
 
 def report(
-    json: str | None, document: Any, show: Callable[[], None], *, passed: bool = True, complete: bool = True
+    json: str | None,
+    document: Any,
+    show: Callable[[], None],
+    *,
+    more_files: Callable[[], None] = lambda: None,
+    passed: bool = True,
+    complete: bool = True,
 ) -> None:
-    """Write the document, and show it unless JSON goes to standard output. Exit status 1 unless `passed`, and
-    130 unless `complete`."""
+    """Write the document, then more files, and show it unless JSON goes to standard output. Exit status 1
+    unless `passed`, and 130 unless `complete`."""
     write_json(json, document)
+    more_files()
     if shows_text(json):
         show()
     if not complete:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from benchmarks.cli.options import (
     CalibratedEngine,
     Plot,
-    Quick,
     Seed,
     Trace,
     check_known,
@@ -34,7 +33,7 @@ QUICK_RESTARTS = 5
 
 def kubernetes(
     *,
-    quick: Quick = False,
+    quick: Annotated[bool, option("Scripted replicas instead of vLLM, and few restarts.", "--quick")] = False,
     restarts: Annotated[
         int | None, option("Restarts of the API server; 100, or few if quick.", min=0, max=10_000)
     ] = None,

@@ -25,8 +25,7 @@ def render(records: Records) -> Rendered:
     return Rendered(
         tables=tables,
         plots={f"{name}.svg": grid_picture(document) for name, document in documents.items()},
-        finding=f"{valid or 'None'} of {len(cells)} cells valid as a whole: other programs kept the machine "
-        f"busy. {throughput(documents.values())}",
+        finding=f"{valid or 'None'} of {len(cells)} cells valid as a whole. {throughput(documents.values())}",
     )
 
 
