@@ -241,9 +241,10 @@ def test_if_too_many_terms_rise_those_with_the_least_evidence_wait() -> None:
     assert set(report.terms) == {f"hot{n}" for n in range(15, 20)}
 
 
-def test_a_post_in_common_by_chance_does_not_merge_trends() -> None:
+@pytest.mark.parametrize(("posts", "last"), [(8, 502), (60, 501)])
+def test_a_post_in_common_by_chance_does_not_merge_trends(posts: int, last: int) -> None:
     book = TrendBook(TrendSettings())
     book.take(TickReport(0, 100.0, {"#storm": seen(90.0, 100, posts=90)}))
-    small = TermSeen((8, 500, 502), (8.0,) * 4, Rise(20.0, 0.0, 0.01, 0))
-    born = book.take(TickReport(1, 100.0, {"#goal": small, "#storm": seen(90.0, 500, posts=90)}))
+    other = TermSeen((posts, 500, last), (float(posts),) * 4, Rise(20.0, 0.0, 0.01, 0))
+    born = book.take(TickReport(1, 100.0, {"#goal": other, "#storm": seen(90.0, 500, posts=90)}))
     assert [event.name for event in born if event.kind == "born"] == ["#goal"]

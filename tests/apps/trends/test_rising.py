@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.apps.samples import keys_of
-from forebay.apps.trends.rising import RateSketch
+from forebay.apps.trends.rising import RateSketch, Surprise
+from forebay.stateful.rates import rise
 
 HALF_LIVES = (3.0, 100.0)
 streams = st.lists(
@@ -119,3 +120,20 @@ def test_it_continues_as_before_from_its_state() -> None:
     for each in (sketch, other):
         feed(each, [(400, [(1, 7)])], 5)
     assert sketch.state() == other.state()
+
+
+@pytest.mark.parametrize("per_tick", [0.02, 0.1, 0.5])
+def test_a_decayed_count_is_as_rare_as_its_evidence(per_tick: float) -> None:
+    rng, kept, nats = np.random.default_rng(1), 0.5 ** (1 / 3), 8.0
+    surprise, count, alarms = Surprise(3.0), np.zeros(100_000), 0
+    for tick in range(70):
+        count = count * kept + rng.poisson(per_tick, len(count))
+        if tick >= 50:
+            found = surprise(count, 1 / (1 - kept), per_tick * 1e9, 1e9)
+            alarms += int((found >= nats).sum())
+    assert alarms < 0.15 * np.exp(-nats) * 20 * len(count)
+
+
+@given(*[st.floats(0.1, 1e3)] * 4)
+def test_almost_without_decay_it_is_the_plain_evidence(k: float, n: float, b: float, m: float) -> None:
+    assert Surprise(0.01)(k, n, b, m) == pytest.approx(rise(k, n, b, m), rel=1e-6, abs=1e-6)

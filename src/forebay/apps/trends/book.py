@@ -7,14 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-import numpy as np
-
 from forebay.apps.samples import MAX_SAMPLES, keep, pick
 from forebay.apps.trends.names import name_of, tells
-from forebay.apps.trends.rising import worth
+from forebay.apps.trends.rising import Surprise
 from forebay.apps.trends.terms import forms, part_of, same_term
 from forebay.apps.trends.values import Rise, TickReport, TrendEvent, TrendKind, TrendSettings
-from forebay.stateful.rates import rise
 
 TRACE_TICKS = 32
 """Ticks for which the posts of a warm term are kept."""
@@ -84,7 +81,7 @@ class TrendBook:
 
     def __init__(self, settings: TrendSettings) -> None:
         self.settings = settings
-        self._worth = worth(settings)
+        self._surprises = [Surprise(each / settings.tick_s) for each in settings.windows_s]
         self._traces: dict[str, deque[tuple[int, int, int, int]]] = {}
         """Per warm term, per tick: tick number, post count, first and last post."""
         self._trends: dict[int, _Trend] = {}
@@ -192,10 +189,12 @@ class TrendBook:
         terms = self._report.terms
         if phrase not in terms or word not in terms:
             return False
-        both = np.array([terms[phrase].counts, terms[word].counts]).T
-        recent, history = both[:-1], np.maximum(both[-1] - both[:-1], 0)
-        evidence = rise(recent[:, 0], recent[:, 1], history[:, 0], history[:, 1]) * self._worth
-        return bool(evidence.max() < self.settings.least_nats)
+        *windows, history = zip(terms[phrase].counts, terms[word].counts, strict=True)
+        evidence = (
+            surprise(*now, max(history[0] - now[0], 0.0), max(history[1] - now[1], 0.0))
+            for surprise, now in zip(self._surprises, windows, strict=True)
+        )
+        return all(nats < self.settings.least_nats for nats in evidence)
 
     def _alike(self, one: str, other: str) -> bool:
         if same_term(one, other):
@@ -207,7 +206,8 @@ class TrendBook:
     def _jaccard(self, one: str, other: str) -> float:
         """Estimate how many of the posts with either term contain both.
 
-        Counts how often both terms have the same first and last post in a tick, weighted by posts.
+        Counts how often both terms have the same first and last post in a tick, weighted by posts. 0 if only
+        one of these agrees in all ticks, which is often a coincidence.
         """
         if one not in self._traces or other not in self._traces:
             return 0.0
@@ -215,6 +215,7 @@ class TrendBook:
         theirs = {entry[0]: entry[1:] for entry in self._traces[other]}
         begin = max(min(mine, default=0), min(theirs, default=0))
         both = either = 0.0
+        agreed = 0
         for tick in sorted(mine.keys() | theirs.keys()):
             if tick < begin:
                 continue
@@ -224,8 +225,10 @@ class TrendBook:
             if a and b:
                 # A post in common by chance means little if one term has many more posts.
                 most = min(a[0], b[0]) / max(a[0], b[0])
-                both += weight * min(((a[1] == b[1]) + (a[2] == b[2])) / 2, most)
-        return both / either if either else 0.0
+                same = [number for number, other in zip(a[1:], b[1:], strict=True) if number == other]
+                both += weight * min(len(same) / 2, most)
+                agreed += len(same)
+        return both / either if agreed > 1 else 0.0
 
     def _follow(self, events: list[TrendEvent]) -> None:
         settings = self.settings

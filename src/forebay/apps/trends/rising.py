@@ -1,6 +1,6 @@
 """Second stage: detect the rising terms of one shard.
 
-In every tick, `rates.rise` tests each term: has its share of the stream risen over the last 15 s, minute or
+In every tick, `Surprise` tests each term: has its share of the stream risen over the last 15 s, minute or
 four minutes, compared with the hours before? A sketch keeps decayed counts in constant memory.
 """
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from forebay.apps.samples import Keys, keys_of
 from forebay.apps.trends.values import Counts, Entry, Rise, TermSeen, TickReport, TrendSettings, joined
-from forebay.stateful.rates import Doubles, rise
+from forebay.stateful.rates import Doubles
 
 ROWS = 3
 # Odd factors of multiply-shift hashing (Dietzfelbinger et al. 1997), one per row.
@@ -116,6 +116,45 @@ class RateSketch:
         return self
 
 
+class Surprise:
+    """Evidence in nats that a share of the stream has risen, from decayed counts; elementwise.
+
+    A decayed count that is far above its mean is made mostly of new posts, so it is weaker evidence than its
+    variance suggests. This is the Chernoff bound of a sum of Poisson counts with decaying weights, with the
+    share of both periods together as the mean. Almost without decay it equals `rates.rise`.
+    """
+
+    def __init__(self, half_life: float) -> None:
+        """`half_life` in ticks."""
+        weights = 0.5 ** (np.arange(max(1, int(17 * half_life))) / half_life)
+        tilt = np.concatenate([np.linspace(0.01, 3, 300), np.linspace(3.05, 40, 740)])[:, None]
+        grown = np.exp(tilt * weights)
+        times = (grown * weights).sum(axis=1) / weights.sum()
+        nats = tilt[:, 0] * times - (grown - 1).sum(axis=1) / weights.sum()
+        self._log_times = np.log(times)
+        self._worth = nats / _poisson_nats(times)
+        """How many plain counts a decayed count is worth, by its ratio to the mean."""
+
+    def __call__(
+        self, count: npt.ArrayLike, posts: npt.ArrayLike, before: npt.ArrayLike, past: npt.ArrayLike
+    ) -> Doubles:
+        """Compare `count` in `posts` now with `before` in `past` posts of history; 0 if nothing has risen."""
+        k, n, b, m = (np.asarray(each, np.float64) for each in (count, posts, before, past))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = (k + b) / (n + m)
+            times = k / (share * n)
+            worth = np.interp(np.log(times), self._log_times, self._worth)
+            nats = share * n * _poisson_nats(times) * worth + share * m * _poisson_nats(b / (share * m))
+            risen = (n > 0) & (m > 0) & (k * m > b * n)
+        return np.where(risen, nats, 0.0)
+
+
+def _poisson_nats(times: Doubles) -> Doubles:
+    """The rate function of a Poisson count at `times` its mean, in units of the mean."""
+    nats: Doubles = np.where(times > 0, times * np.log(times), 0.0) - times + 1
+    return nats
+
+
 WARM_TICKS = 120
 """A term is reported for this many ticks after it last rose."""
 
@@ -131,7 +170,7 @@ class RisingTerms:
         ticks = [seconds / settings.tick_s for seconds in settings.windows_s]
         history = settings.history_s / settings.tick_s
         self._sketch = RateSketch([*ticks, history], width_bits=settings.width_bits)
-        self._worth = worth(settings)
+        self._surprises = [Surprise(each) for each in ticks]
         # For each age in ticks of a constant excess: its count in the shortest window divided by that in the
         # longest.
         ages = np.arange(1, int(4 * ticks[-1]) + 1)
@@ -227,23 +266,25 @@ class RisingTerms:
         # History without the window, for the terms and for all posts.
         before, since = np.maximum(history - recent, 0), np.maximum(past - posts, 0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            evidence = rise(recent, posts, before, since) * self._worth[:, None, None]
             times = (recent / posts) / (before / since)
         times = np.where(before > 0, times, np.inf)
-        fits = (times >= settings.least_ratio) & (recent >= settings.least_posts)
-        # A hash collision with another rising term affects one row; the minimum over rows ignores it.
-        scores = np.where(fits, evidence, 0).min(axis=1)
+        # A hash collision with another rising term affects one row; all rows have to agree.
+        fits = ((times >= settings.least_ratio) & (recent >= settings.least_posts)).all(axis=1)
+        fitting = np.flatnonzero(fits.any(axis=0))
+        counts = zip(self._surprises, recent[..., fitting], posts, before[..., fitting], since, strict=True)
+        evidence = np.stack([surprise(*window).min(axis=0) for surprise, *window in counts])
+        scores = np.where(fits[:, fitting], evidence, 0)
         window = scores.argmax(axis=0)
         best = scores.max(axis=0)
         found = {}
         now_ms = int((self._tick or 0) + 1) * settings.tick_ms
-        for index in np.flatnonzero(best >= settings.least_nats / 2).tolist():
-            fast = int(window[index])
+        for place in np.flatnonzero(best >= settings.least_nats / 2).tolist():
+            index, fast = int(fitting[place]), int(window[place])
             base = float(before[middle, :, index].min() / max(float(since[middle, 0, 0]), 1.0))
             share = float(recent[fast, :, index].min() / posts[fast, 0, 0])
             excess = recent[[0, -1], :, index].min(axis=1) - base * posts[[0, -1], 0, 0]
             onset_ms = now_ms - int(1000 * self._age_s(*excess.tolist()))
-            found[terms[index]] = Rise(float(best[index]), base, share, onset_ms)
+            found[terms[index]] = Rise(float(best[place]), base, share, onset_ms)
         return found, held.min(axis=1)
 
     def _age_s(self, short: float, long: float) -> float:
@@ -279,8 +320,3 @@ class RisingTerms:
         self._present = {term: (count, first, last) for term, (count, first, last) in present}
         self._texts = dict(texts)
         return self
-
-
-def worth(settings: TrendSettings) -> Doubles:
-    """Per window, how many plain counts a decayed count is worth; it has a smaller variance (Kish 1965)."""
-    return np.array([1 + 0.5 ** (settings.tick_s / each) for each in settings.windows_s])
