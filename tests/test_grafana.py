@@ -183,6 +183,10 @@ def test_each_query_about_an_application_has_values(pipelines: Any, prometheus: 
     source = {"type": "jsonl", "path": "in.jsonl", "time": "at", "time_format": "unix_ms"}
     wanted = [*queries("applications")]
     wanted += [Query(f"{PREFIX}{each.exported[0]}") for each in METRICS if each.when == IN_APPLICATIONS]
+    # Alerts tell operators apart.
+    wanted += [
+        Query(f"{PREFIX}{name}", "{{operator_name}}") for name in ("records_total", "dead_letters_total")
+    ]
     replay = source | {"replay": {"speed": 30.0}}
     run_until_answered(pipelines, prometheus, wanted, prompt=None, source=replay, **job.document())
 

@@ -248,8 +248,9 @@ class IntakeCounter:
         self._marks.answered()
 
     def flush(self) -> None:
-        self._records.inc(self._unflushed)
-        self._unflushed = 0
+        if self._unflushed:
+            self._records.inc(self._unflushed)
+            self._unflushed = 0
         self._flushed_s = self._clock.monotonic_s()
 
 
