@@ -1,4 +1,6 @@
-"""A real Prometheus that scraped real pipelines and a gateway answers each query of boards and alerts."""
+"""A real Prometheus that scraped real pipelines and a gateway has values for the queries of the boards.
+
+Panels with `when`, and the count of what waits in Kafka, are only parsed; alerts are only silent there."""
 
 from __future__ import annotations
 
@@ -13,13 +15,15 @@ import urllib.request
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from benchmarks.expected_events import TrendsJob
 from tests.gateway.conftest import CHAT, QUICK, Served, before
 from tools.boards import BOARDS, FOLDER, PAGE, files
 
+from forebay.apps.topics.values import Kind as TopicKind
+from forebay.apps.trends.values import TrendKind
 from forebay.deploy.alerts import JOB, KAFKA_WAITS, AlertScope, pipeline_alerts
 from forebay.flink.metric_names import IN_APPLICATIONS, METRICS, PREFIX
 from forebay.ports import free_port
@@ -179,6 +183,10 @@ def test_each_query_about_an_application_has_values(pipelines: Any, prometheus: 
     source = {"type": "jsonl", "path": "in.jsonl", "time": "at", "time_format": "unix_ms"}
     wanted = [*queries("applications")]
     wanted += [Query(f"{PREFIX}{each.exported[0]}") for each in METRICS if each.when == IN_APPLICATIONS]
+    # Alerts tell operators apart.
+    wanted += [
+        Query(f"{PREFIX}{name}", "{{operator_name}}") for name in ("records_total", "dead_letters_total")
+    ]
     replay = source | {"replay": {"speed": 30.0}}
     run_until_answered(pipelines, prometheus, wanted, prompt=None, source=replay, **job.document())
 
@@ -212,6 +220,13 @@ def test_what_has_no_values_in_each_run_says_when() -> None:
             if name == "pipeline" and not panel.when:
                 later = {LATER[each] for each in used & LATER.keys()}
                 assert later <= {"from the first on", "from the first event on"}, panel.title
+
+
+def test_the_note_about_findings_names_all_kinds() -> None:
+    (note,) = (each.note for each in BOARDS["applications"]["Applications"] if each.title.startswith("Find"))
+    trends, topics = (note.split(f"{name}: ")[1].split(".")[0] for name in ("Trends", "Topics"))
+    for text, kinds in ((trends, TrendKind), (topics, TopicKind)):
+        assert set(get_args(kinds)) <= set(re.findall(r"\w+", text))
 
 
 def test_boards_alerts_and_table_are_those_of_the_code() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay.deploy.alerts import JOB, KAFKA_WAITS, AlertScope, pipeline_alerts
-from forebay.flink.metric_names import BY_NAME, PREFIX, table
+from forebay.flink.metric_names import full_name, table
 from forebay.yaml_document import to_yaml
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -40,18 +40,13 @@ class Panel:
     kind: str = "timeseries"
 
 
-def _rate(metric: str, by: str = "") -> str:
+def _rate(metric: str, by: str = "", every: str = EVERY) -> str:
     group = f" by ({by}) " if by else ""
-    return f"sum{group}(rate({_full(metric)}{EVERY}))"
-
-
-def _full(metric: str) -> str:
-    found = BY_NAME.get(metric)
-    return metric if found is None else PREFIX + found.exported[0]
+    return f"sum{group}(rate({full_name(metric)}{every}))"
 
 
 def _sum(metric: str, by: str = "", over: str = "sum") -> str:
-    return f"{over}{f' by ({by}) ' if by else ''}({_full(metric)})"
+    return f"{over}{f' by ({by}) ' if by else ''}({full_name(metric)})"
 
 
 def _quantiles(buckets: str) -> dict[str, str]:
@@ -78,7 +73,7 @@ PIPELINE = {
         ),
         Panel(
             "Input held back",
-            {"share of the time": f"max(rate({_full('waited_seconds')}{EVERY}))"},
+            {"share of the time": f"max(rate({full_name('waited_seconds')}{EVERY}))"},
             "percentunit",
             "How long the input waited because `capacity` was used up.",
         ),
@@ -138,13 +133,13 @@ PIPELINE = {
         ),
         Panel("Too large for the topic", {"results": _rate("too_large")}, "eps", when="if the sink is Kafka"),
         Panel(
-            "Answer to commit, at most",
+            "Answer to commit, about",
             {
-                "{{job_name}}": f"1 / {_rate(JOB + 'numberOfCompletedCheckpoints', 'job_name')}"
+                "{{job_name}}": f"1 / {_rate(JOB + 'numberOfCompletedCheckpoints', 'job_name', '[10m]')}"
                 f" + {_sum(JOB + 'lastCheckpointDuration', 'job_name', 'max')} / 1000"
             },
             "s",
-            "The time between two checkpoints and the length of one.",
+            "The average time between two checkpoints of ten minutes, and the length of the last one.",
         ),
         Panel(
             "Checkpoints",
@@ -168,7 +163,7 @@ APPLICATIONS = {
             "Findings per minute",
             {"{{job_name}}: {{kind}}": f"60 * {_rate('findings', 'job_name, kind')}"},
             note="Trends: born, changed, peaked, ended, merged, returned, and why. Topics: born, emerging, "
-            "grown, moved, merged, died, and label. Summaries: summary, correction, failed_summary. "
+            "grown, moved, merged, folded, died, and label. Summaries: summary, correction, failed_summary. "
             "Sessions: turn, ended.",
         ),
         Panel(

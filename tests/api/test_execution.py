@@ -200,10 +200,12 @@ def test_a_line_for_each_operator_that_had_an_event() -> None:
         "source": {"limit_reached": 1.0},
         "teams: records": {"too_large": 2.0},
         "letters: records": {"too_large": 0.0},
+        "trends-clock": {"records": 12.0, "dead_letters": 10.0},
     }
     assert lines(found) == [
         "again: 1 event in, 0 results, 0 dead letters, 0 in flight, 0 waiting",
         LINE,
+        "trends-clock: 12 events in, 10 dead letters",
         "teams: records: 2 too large for the topic",
     ]
 
@@ -310,8 +312,10 @@ def test_only_dead_letters_is_reported_once_even_without_info_logging(
         {"accepted": 9.0, "dead_letters": 9.0},
         {"accepted": 40.0, "dead_letters": 20.0, "in_flight": 20.0},
         {"accepted": 20.0, "dead_letters": 19.0, "results": 1.0},
+        {"records": 1000.0, "dead_letters": 10.0},
+        {"records": 1000.0, "dead_letters": 950.0},
     ],
-    ids=["usual", "few", "half", "one result"],
+    ids=["usual", "few", "half", "one result", "late posts", "most are late"],
 )
 def test_dead_letters_next_to_others_are_no_alarm(
     caplog: pytest.LogCaptureFixture, found: dict[str, float]
@@ -325,3 +329,12 @@ def test_without_a_listener_counts_are_polled_until_the_first_result() -> None:
     job = FakeJob(rounds)
     follow(JobMonitor(job, 1).look, job.wait)
     assert job.asked_counts == 3
+
+
+def test_records_that_are_no_dead_letters_end_the_polling(caplog: pytest.LogCaptureFixture) -> None:
+    job = FakeJob([{}] * JUDGE_EVERY + [{"clock": {"records": 20.0, "dead_letters": 0.0}}] * 10)
+    assert said(caplog, job, logging.WARNING) == []
+    assert job.asked_counts == 2
+    job = FakeJob([{"clock": {"records": 20.0, "dead_letters": 20.0}}] * 10)
+    (line,) = said(caplog, job, logging.WARNING)
+    assert line.startswith("clock: all of the first 20 events became dead letters")

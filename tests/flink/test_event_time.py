@@ -194,6 +194,7 @@ def test_records_and_refusals_are_counted() -> None:
     letter = encode(DeadLetter(b"x", "bad_record", "no JSON", 1, 0, "in@0"))
     for record in (letter, event(1, None), event(2, 1_000)):
         list(clock.process_element(record, context))  # type: ignore[arg-type]
+    clock.close()
     assert context.metrics.values() == {
         "records": 3,
         "dead_letters": 2,

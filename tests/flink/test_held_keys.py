@@ -13,6 +13,7 @@ from tests.harness.clock import SetClock
 from tests.harness.programs import Remember
 
 from forebay.clock import SystemClock
+from forebay.flink.metric_names import OLDEST
 from forebay.testing.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def test_in_flight_requests_are_sent_again_and_counted(make_runs: Callable[..., 
     runs.change(clock=None)
     job = runs.start(restore=True)
     wait_until(lambda: len(runs.calls()) == 16)
-    wait_until(lambda: 0 < job.counts().get("oldest_read_ms", 0) <= read_ms)
+    wait_until(lambda: 0 < job.counts().get(OLDEST, 0) <= read_ms / 1000)
     runs.release("a")
     wait_until(lambda: len(runs.results()) == 8)
     runs.stop(job)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from forebay.flink.metric_names import WAITED
 from forebay.testing.answers import echo
 from forebay.testing.script import Mixture
 from forebay.testing.waiting import wait_until
@@ -126,7 +127,7 @@ def test_held_calls_limit_intake_but_not_checkpoints(make_runs: Make) -> None:
     runs = make_runs(follow=True, capacity=4)
     runs.feed(events(0, 200, hold="a"))
     job = runs.start()
-    wait_until(lambda: job.counts().get("waited_ms", 0) >= 1500)
+    wait_until(lambda: job.counts().get(WAITED, 0) >= 1.5)
     # Past twice the capacity an event waits for one look at least: 150 would be six seconds.
     assert 8 <= job.counts()["accepted"] < 150
     assert len(runs.calls()) == 4

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import get_args
 
 import pytest
+from tests.harness.clock import ManualClock
 from tests.harness.metric_group import Group
 
 from forebay.flink.latency import WINDOW_S
@@ -45,6 +47,10 @@ class Load:
 
     def __call__(self) -> OperatorLoad:
         return self.now
+
+
+def intake(group: Group, clock: ManualClock) -> IntakeCounter:
+    return IntakeCounter(SimpleNamespace(get_metrics_group=lambda: group), clock)  # type: ignore[arg-type]
 
 
 def completion(tokens: tuple[int, int, int], handover: KvHandover | None = None) -> Completion:
@@ -245,16 +251,48 @@ def test_number_of_cause_counters_is_bounded() -> None:
 
 def test_dead_letters_before_the_operator_are_counted_by_cause() -> None:
     group = Group("clock")
-    letters = IntakeCounter(SimpleNamespace(get_metrics_group=lambda: group))  # type: ignore[arg-type]
+    letters = intake(group, ManualClock())
     for cause in ("late", "malformed_record", "late"):
+        letters.read()
         letters.refuse(cause)
-    letters.read()
     assert group.values() == {
-        "records": 1,
+        "records": 3,
         "dead_letters": 3,
         "failures_late": 2,
         "failures_malformed_record": 1,
     }
+    updates = {name: number.updates for name, number in group.all().items()}
+    assert updates["clock.forebay.failures.cause.malformed_record.total"] == 1, "unchanged since"
+
+
+def test_records_reach_flink_every_half_second() -> None:
+    group, clock = Group("clock"), ManualClock()
+    records = intake(group, clock)
+    seen = []
+    for later_s in (0.0, 0.1, FLUSH_S - 0.2, 0.1, 0.0):
+        clock.advance(later_s)
+        records.read()
+        seen.append(group.values()["records"])
+    assert seen == [1, 1, 1, 4, 4]
+    records.flush()
+    assert group.values()["records"] == 5
+
+
+def test_values_of_a_label_that_do_not_change_are_not_touched() -> None:
+    group, counts = Group(), InferenceCounters()
+    metrics = FlinkMetrics(group, counts, Load())
+    counts.fail("timeout")
+    for now_s in (1.0, 2.0):
+        metrics.flush(now_s)
+    assert group.all()["infer.forebay.failures.cause.timeout.total"].updates == 1
+
+
+def test_gauges_about_replicas_have_the_names_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BY_NAME, REPLICAS, replace(BY_NAME[REPLICAS], name="renamed"))
+    group, counts = Group(), InferenceCounters()
+    counts.replicas.set(2)
+    FlinkMetrics(group, counts, Load()).flush(1.0)
+    assert group.all()["infer.forebay.renamed"].value == 2
 
 
 def test_findings_are_counted_by_kind() -> None:

@@ -125,7 +125,7 @@ class JobMonitor:
                     name,
                     int(found["dead_letters"]),
                 )
-            elif found.get("results", 0):
+            elif passed(found):
                 self._judged.add(name)
         self._unjudged = not operators or not self._judged.issuperset(operators)
 
@@ -139,7 +139,13 @@ def in_a_row(before: JobFailure | None, now: JobFailure) -> bool:
 
 def all_dead(found: Mapping[str, float]) -> bool:
     dead = found.get("dead_letters", 0)
-    return not found.get("results", 0) and dead >= max(MIN_DEAD, DEAD_SHARE * _came_in(found))
+    return not passed(found) and dead >= max(MIN_DEAD, DEAD_SHARE * _came_in(found))
+
+
+def passed(found: Mapping[str, float]) -> bool:
+    """Whether an operator works: it has results, or enough of its records are not dead letters."""
+    good = found.get("records", 0) - found.get("dead_letters", 0)
+    return found.get("results", 0) > 0 or good >= MIN_DEAD
 
 
 @contextmanager
@@ -181,13 +187,17 @@ def lines(counts: Counts) -> list[str]:
 
 
 def _came_in(found: Mapping[str, float]) -> int:
-    return int(found.get("accepted", 0) + found.get("restored", 0))
+    return int(sum(found.get(metric, 0) for metric in ("accepted", "restored", "records")))
 
 
 def _line(name: str, found: Mapping[str, float]) -> str:
     def whole(metric: str) -> int:
         return int(found.get(metric, 0))
 
+    if "records" in found:
+        return (
+            f"{name}: {counted(_came_in(found), 'event')} in, {counted(whole('dead_letters'), 'dead letter')}"
+        )
     return (
         f"{name}: {counted(_came_in(found), 'event')} in, {counted(whole('results'), 'result')}, "
         f"{counted(whole('dead_letters'), 'dead letter')}, {whole('in_flight')} in flight, "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -73,12 +72,11 @@ class CountKinds(MapFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         group = runtime_context.get_metrics_group().add_group(GROUP)
-        self._counter, self._counts = LabelledCounter(group, FINDINGS), Counter[str]()
+        self._counter = LabelledCounter(group, FINDINGS)
 
     def map(self, value: bytes) -> bytes:
         result = self._to_result(value)
-        self._counts[result.answer["kind"]] += 1
-        self._counter.set(self._counts)
+        self._counter.count(result.answer["kind"])
         return encode(result)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from forebay.flink.metric_names import BY_NAME, PREFIX
+from forebay.flink.metric_names import full_name
 
 RUNBOOK = "docs/how-to/metrics.md"
 JOB = "flink_jobmanager_job_"
@@ -16,41 +16,45 @@ KAFKA_WAITS = "flink_taskmanager_job_task_operator_pendingRecords"
 
 @dataclass(frozen=True, slots=True)
 class AlertScope:
-    """`of` selects series of a metric, `by` groups them, and `name` is the pipeline's in a summary."""
+    """`of` selects series of a metric, `by` groups them, and `name` is the pipeline's in a summary.
+    `commits`: at least one checkpoint completes in this time."""
 
     of: Callable[[str], str] = str
     by: str = " by (job_name) "
     name: str = "{{ $labels.job_name }}"
+    commits: str = "10m"
 
     def sum(self, metric: str, over: str = "") -> str:
-        series = self.of(_full(metric))
+        series = self.of(full_name(metric))
         return f"sum{self.by}({series})" if not over else f"sum{self.by}(increase({series}[{over}]))"
 
     def min(self, metric: str) -> str:
-        return f"min{self.by}({self.of(_full(metric))})"
-
-
-def _full(metric: str) -> str:
-    found = BY_NAME.get(metric)
-    return metric if found is None else PREFIX + found.exported[0]
+        return f"min{self.by}({self.of(full_name(metric))})"
 
 
 def pipeline_alerts(scope: AlertScope) -> Iterator[dict[str, Any]]:
     name, total = scope.name, scope.sum
-    held = f"({total('in_flight')} + {total('pending')})"
-    answered = f"{total('results', '10m')} + {total('dead_letters', '10m')}"
+
+    def left(over: str) -> str:
+        """An application's results are findings, also those without a call."""
+        return f"({total('findings', over)} or {total('results', over)})"
+
+    # The functions in front of the operator `infer` have dead letters of their own, and far more records.
+    each = replace(scope, by=" by (job_name, operator_name) ").sum
+    held = f"{total('in_flight')} + {total('pending')} > 0"
+    unanswered = f"{each('results', '5m')} + {each('dead_letters', '5m')} == 0"
     yield alert(
         "ForebayStuck",
-        f"{held} > 0 and {answered} == 0",
-        "5m",
+        f"count{scope.by}({each('in_flight')} + {each('pending')} > 0 and {unanswered})",
+        "10m",
         f"Pipeline {name} holds events and has answered none for ten minutes.",
         "Look at the engine's replicas, then at the job's log.",
     )
     yield alert(
         "ForebayNoReplica",
-        f"{scope.min('replicas')} == 0",
-        "2m",
-        f"No replica gets requests of pipeline {name}.",
+        f"{scope.min('replicas')} == 0 and {held}",
+        "10m",
+        f"Pipeline {name} holds events, and has had no replica for them for ten minutes.",
         "Start the engine, or look at why its replicas fail.",
     )
     yield alert(
@@ -60,10 +64,11 @@ def pipeline_alerts(scope: AlertScope) -> Iterator[dict[str, Any]]:
         f"More and more records wait in the topics of pipeline {name}.",
         "Add replicas; if calls in flight are far below capacity, raise parallelism.",
     )
-    refused = f"({total('too_large', '15m')} or 0 * {total('results', '15m')})"
+    read = f"({each('records', '15m')} or {each('accepted', '15m')} + {each('restored', '15m')})"
+    dead = f"count{scope.by}({each('dead_letters', '15m')} > 0.05 * {read} + 1)"
     yield alert(
         "ForebayDeadLetters",
-        f"{total('dead_letters', '15m')} + {refused} > 0.05 * {total('results', '15m')} + 1",
+        f"{dead} or {total('too_large', '15m')} > 0.05 * {left('15m')} + 1",
         "15m",
         f"More than 5 % of the events of {name} become dead letters.",
         "The dead letters name the cause.",
@@ -79,7 +84,7 @@ def pipeline_alerts(scope: AlertScope) -> Iterator[dict[str, Any]]:
     took = f"max{scope.by}({scope.of(f'{JOB}lastCheckpointDuration')}) / 1000"
     yield alert(
         "ForebayCommitSlow",
-        f"{took} > 60 or ({total('results', '10m')} > 0 and {total(completed, '10m')} == 0)",
+        f"{took} > 60 or ({left(scope.commits)} > 0 and {total(completed, scope.commits)} == 0)",
         "5m",
         f"Results of pipeline {name} are committed more than a minute after they left, or not at all.",
         "Look at the store of the checkpoints, and at what holds back the job's slowest task.",

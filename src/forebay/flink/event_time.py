@@ -200,7 +200,10 @@ class StreamClock(KeyedProcessFunction):
         self._seen_s: float | None = None
         self._keys = flink_keys(self._shards)
         self._time: StreamTime | None = None
-        self._intake = IntakeCounter(runtime_context)
+        self._intake = IntakeCounter(runtime_context, self._clock)
+
+    def close(self) -> None:
+        self._intake.flush()
 
     def process_element(self, value: bytes, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         time = self._time or self._recover(ctx)

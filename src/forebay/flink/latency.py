@@ -33,6 +33,7 @@ class LatencyHistogram:
         self.sum_s = 0.0
 
     def add(self, value_s: float) -> None:
+        value_s = min(max(value_s, SMALLEST_S), LARGEST_S)
         bucket = _bucket(value_s)
         self._counts[bucket] = self._counts.get(bucket, 0) + 1
         self.sum_s += value_s
@@ -78,7 +79,7 @@ class LatencyHistogram:
 
 
 def _bucket(value_s: float) -> int:
-    return math.ceil(math.log(min(max(value_s, SMALLEST_S), LARGEST_S)) / LOG_GAMMA)
+    return math.ceil(math.log(value_s) / LOG_GAMMA)
 
 
 class RecentLatency:

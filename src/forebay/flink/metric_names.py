@@ -15,7 +15,6 @@ Kind = Literal["counter", "gauge", "histogram"]
 GROUP = "forebay"
 PREFIX = "flink_taskmanager_job_task_operator_forebay_"
 """Of the names in Prometheus."""
-COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +33,10 @@ class Metric:
     @property
     def exported(self) -> tuple[str, ...]:
         """Its names in Prometheus, without `PREFIX`. Flink puts the name of a label into a metric's name."""
-        if self.kind == HISTOGRAM:
+        if self.kind == "histogram":
             return f"{self.name}_le_bucket", f"{self.name}_sum", f"{self.name}_count"
         name = f"{self.name}_{self.label}" if self.label else self.name
-        return (f"{name}_total",) if self.kind == COUNTER else (name,)
+        return (f"{name}_total",) if self.kind == "counter" else (name,)
 
 
 AT_FIRST = "from the first on"
@@ -122,7 +121,10 @@ METRICS = (
         OLDEST, "gauge", "Unix time",
         "when the oldest event without an answer was read; in the year 9999 if there is none", "min",
     ),
-    Metric(LOOKED, "gauge", "seconds", "when the operator last looked after its calls", "min"),
+    Metric(
+        LOOKED, "gauge", "seconds",
+        "when the operator last looked after its calls; about 2.5e11 if it has none", "min",
+    ),
     Metric(
         REPLICAS, "gauge", "replicas", "may get requests, of two pools those that decode", "min",
         when="from the first event on",
@@ -140,7 +142,11 @@ METRICS = (
         "until the first record that waits is due, negative if it is late; 10,000,000 if nothing waits",
         "min", when=WITH_SCALING,
     ),
-    Metric("records", "counter", "events", "taken in by trends or topics", when=IN_APPLICATIONS),
+    Metric(
+        "records", "counter", "events",
+        "taken in by trends or topics; those of half a second are added with the next one",
+        when=IN_APPLICATIONS,
+    ),
     Metric(
         FINDINGS, "counter", "results", "by kind, for instance `born` or `ended`",
         label="kind", when=IN_APPLICATIONS,
@@ -156,10 +162,18 @@ METRICS = (
     Metric(LIMIT_REACHED, "counter", "feeds", "have reached their `limit`", when="if the source is a feed"),
 )  # fmt: skip
 BY_NAME = {each.name: each for each in METRICS}
-_READ = {(each.name if each.label else each.exported[0]): each for each in METRICS if each.kind != HISTOGRAM}
+_READ = {
+    (each.name if each.label else each.exported[0]): each for each in METRICS if each.kind != "histogram"
+}
 LABEL_VALUE = re.compile(r"[a-z][a-z0-9_]{0,39}")
 MAX_LABEL_VALUES = 50
 OTHER = "other"
+
+
+def full_name(metric: str) -> str:
+    """In Prometheus; names of others stay."""
+    found = BY_NAME.get(metric)
+    return metric if found is None else PREFIX + found.exported[0]
 
 
 def counter_of(runtime_context: RuntimeContext, name: str) -> Counter:
@@ -188,6 +202,6 @@ def table() -> Iterator[str]:
     yield "| metric | kind | unit | meaning |"
     yield "|---|---|---|---|"
     for each in METRICS:
-        names = f"`{each.name}`" if each.kind == HISTOGRAM else f"`{each.exported[0]}`"
+        names = f"`{each.name}`" if each.kind == "histogram" else f"`{each.exported[0]}`"
         when = f"; {each.when}" if each.when else ""
         yield f"| {names} | {each.kind} | {each.unit} | {each.help}{when} |"

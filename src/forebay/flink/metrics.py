@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from forebay.clock import Clock
 from forebay.engine.prices import MICRO
 from forebay.fleet.autoscale.learned import saved_ms
 from forebay.flink.job_marks import ActivityMarks
@@ -206,33 +208,51 @@ class LabelledCounter:
 
     def set(self, counts: Mapping[str, int]) -> None:
         for value, count in counts.items():
+            if count == self.seen.get(value):
+                continue
             if value not in self._series:
                 self._series[value] = self._group.add_group(self._label, value).counter("total")
             self._series[value].inc(count - self.seen.get(value, 0))
             self.seen[value] = count
 
+    def count(self, value: str) -> None:
+        name = label_value(value, self.seen)
+        self.set({name: self.seen.get(name, 0) + 1})
+
 
 class IntakeCounter:
     """Counts the records and dead letters of a function in front of the operator `infer`, which may not see
-    them."""
+    them.
 
-    def __init__(self, runtime_context: RuntimeContext) -> None:
+    Flink gets each dead letter immediately, and records every half second, with the next one.
+    """
+
+    def __init__(self, runtime_context: RuntimeContext, clock: Clock) -> None:
         group = runtime_context.get_metrics_group().add_group(GROUP)
         self._marks = ActivityMarks(runtime_context)
         self._records = counter_of(runtime_context, "records")
         self._letters = counter_of(runtime_context, "dead_letters")
         self._causes = LabelledCounter(group, FAILURES)
-        self._counts: dict[str, int] = {}
+        self._clock = clock
+        self._unflushed = 0
+        self._flushed_s = -math.inf
 
     def read(self) -> None:
-        self._records.inc()
+        self._unflushed += 1
+        if self._clock.monotonic_s() - self._flushed_s >= FLUSH_S:
+            self.flush()
 
     def refuse(self, cause: str) -> None:
-        name = label_value(cause, self._counts)
-        self._counts[name] = self._counts.get(name, 0) + 1
+        self.flush()
         self._letters.inc()
-        self._causes.set(self._counts)
+        self._causes.count(cause)
         self._marks.answered()
+
+    def flush(self) -> None:
+        if self._unflushed:
+            self._records.inc(self._unflushed)
+            self._unflushed = 0
+        self._flushed_s = self._clock.monotonic_s()
 
 
 class FlinkMetrics:
@@ -319,7 +339,7 @@ class FlinkMetrics:
         for name, value in values.items():
             if name not in self._later:
                 # Only once known: a 0 would look like a decision, or an outage.
-                self._later[name] = number_gauge(self._named, name)
+                self._later[name] = number_gauge(self._named, BY_NAME[name].exported[0])
             self._later[name].update(value)
 
     def report_oldest(self) -> None:

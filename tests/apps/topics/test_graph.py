@@ -24,13 +24,15 @@ def context_of(group: Group) -> Any:
 
 def test_a_text_goes_with_its_time_its_partition_and_its_id() -> None:
     texts: Any = Texts(TextField("text"), key=None, id=None, shards=1)
-    texts.open(context_of(Group()))
+    texts.open(context_of(group := Group()))
     given = []
     for position in ("posts/3@7", "posts.jsonl@7", None):
         (data,) = texts.process_element(encode(Event(b"{}", {"text": "hello"}, 5, position)), None)
         given.append(msgpack.unpackb(payload(data)))
     assert given[:2] == [[5, "hello", "posts/3", "posts/3@7"], [5, "hello", "", "posts.jsonl@7"]]
     assert given[2][3] == request_id(Event(b"{}", {}), "", None)
+    texts.close()
+    assert group.values() == {"records": 3, "dead_letters": 0}
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,14 @@ from typing import Any
 import orjson
 import pytest
 from ruamel.yaml import YAML
-from tests.harness.deployments import job_of, variant
+from tests.harness.deployments import PIPELINE, VARIANTS, deployment_of, job_of, variant
 
 from forebay.deploy.alerts import JOB, KAFKA_WAITS
 from forebay.deploy.kubernetes import Deployment, render
 from forebay.deploy.kubernetes.deployment import (
     IN_FLIGHT,
     PENDING,
+    RECORDS,
     RESULTS,
     RUNNING,
     WANTED,
@@ -29,7 +30,7 @@ from forebay.deploy.kubernetes.monitoring import rules
 from forebay.deploy.kubernetes.scaling import gateway_query, held_query, total_query, wanted_query
 from forebay.deploy.kubernetes.settings import ReplicaScaling
 from forebay.fleet.autoscale.settings import Share
-from forebay.flink.metric_names import PREFIX
+from forebay.flink.metric_names import full_name
 from forebay.gateway.peak_load import PEAK_LOAD
 
 
@@ -45,13 +46,22 @@ def test_a_fleet_that_is_too_small_is_reported_by_the_setting_that_it_has(name: 
 EVERYTHING = variant("everything")
 RULES = {rule["alert"]: rule for rule in rules(EVERYTHING)}
 FULL = job_of(EVERYTHING).spec.capacity * job_of(EVERYTHING).spec.parallelism
-DEAD_LETTERS, TOO_LARGE, REPLICAS, JOURNAL = (
-    PREFIX + name for name in ("dead_letters_total", "too_large_total", "replicas", "journal_failures_total")
-)
-OPERATOR = (RESULTS, DEAD_LETTERS, IN_FLIGHT, PENDING)
+ACCEPTED, RESTORED, DEAD_LETTERS, TOO_LARGE, FINDINGS, REPLICAS, JOURNAL = (
+    full_name(name)
+    for name in (
+        "accepted", "restored", "dead_letters", "too_large", "findings", "replicas", "journal_failures",
+    )
+)  # fmt: skip
+CLOCK = "@trends-clock"
+"""Of series of the operator in front of `infer`."""
+READ, LATE = f"{RECORDS}{CLOCK}", f"{DEAD_LETTERS}{CLOCK}"
+OPERATOR = (ACCEPTED, RESTORED, RESULTS, DEAD_LETTERS, IN_FLIGHT, PENDING)
 GATEWAY = "the gateway"
 IDLE = dict.fromkeys((*OPERATOR, GATEWAY), "0x60")
 """A pipeline without work for an hour; `A+BxN` is A, plus B N times."""
+POSTS = {**IDLE, READ: "0+10000x60", LATE: "0+1x60", ACCEPTED: "0+0.2x60", RESULTS: "0+0.2x60"}
+ONLY_POSTS = {GATEWAY: "0x60", READ: "0+100x60", LATE: "0x60"}
+COMPLETED = f"{JOB}numberOfCompletedCheckpoints"
 CASES: dict[str, tuple[Mapping[str, str], str | None]] = {
     "idle": (IDLE, None),
     "it answers": ({**IDLE, IN_FLIGHT: "5x60", RESULTS: "0+10x60"}, None),
@@ -59,9 +69,12 @@ CASES: dict[str, tuple[Mapping[str, str], str | None]] = {
     "no metrics": ({GATEWAY: "0x60"}, "ForebayNoMetrics"),
     "no gateway": (dict.fromkeys(OPERATOR, "0x60"), "ForebayGatewayNoMetrics"),
     "no answers": ({**IDLE, IN_FLIGHT: "5x60", RESULTS: "10x60"}, "ForebayStuck"),
-    "dead letters only": ({**IDLE, PENDING: "5x60", DEAD_LETTERS: "0+10x60"}, "ForebayDeadLetters"),
+    "dead letters only": (
+        {**IDLE, ACCEPTED: "0+10x60", PENDING: "5x60", DEAD_LETTERS: "0+10x60"},
+        "ForebayDeadLetters",
+    ),
     "a dead letter in ten": (
-        {**IDLE, IN_FLIGHT: "5x60", RESULTS: "0+90x60", DEAD_LETTERS: "0+10x60"},
+        {**IDLE, ACCEPTED: "0+100x60", IN_FLIGHT: "5x60", RESULTS: "0+90x60", DEAD_LETTERS: "0+10x60"},
         "ForebayDeadLetters",
     ),
     "a result in ten is too large": (
@@ -69,22 +82,37 @@ CASES: dict[str, tuple[Mapping[str, str], str | None]] = {
         "ForebayDeadLetters",
     ),
     "a dead letter in a hundred": (
-        {**IDLE, IN_FLIGHT: "5x60", RESULTS: "0+99x60", DEAD_LETTERS: "0+1x60"},
+        {**IDLE, ACCEPTED: "0+100x60", IN_FLIGHT: "5x60", RESULTS: "0+99x60", DEAD_LETTERS: "0+1x60"},
         None,
     ),
+    "a late post a minute": (POSTS, None),
+    "all reasons are dead letters": ({**POSTS, DEAD_LETTERS: "0+0.2x60"}, "ForebayDeadLetters"),
+    "without labels": (ONLY_POSTS, None),
+    "a late post in ten": ({**ONLY_POSTS, LATE: "0+10x60"}, "ForebayDeadLetters"),
+    "trends are too large": (
+        {**ONLY_POSTS, FINDINGS: "0+5x60", TOO_LARGE: "0+4x60"},
+        "ForebayDeadLetters",
+    ),
+    "calls hang, and posts are late": ({**POSTS, IN_FLIGHT: "5x60", RESULTS: "10x60"}, "ForebayStuck"),
     "full": ({**IDLE, IN_FLIGHT: f"{FULL}x60", RESULTS: "0+9x60"}, "ForebayBehind"),
-    "no replica": ({**IDLE, REPLICAS: "2x10 0x50"}, "ForebayNoReplica"),
+    "no replica": (
+        {**IDLE, REPLICAS: "2x36 0x24", IN_FLIGHT: "5x60", RESULTS: "0+10x36 360x24"},
+        "ForebayNoReplica",
+    ),
+    "the replicas boot": ({**IDLE, REPLICAS: "0x60", PENDING: "0x43 5x17"}, None),
+    "scaled to zero": ({**IDLE, REPLICAS: "2x10 0x50"}, None),
     "the journal fails": ({**IDLE, JOURNAL: "0+1x60"}, "ForebayJournalFails"),
     "the topics fill": ({**IDLE, KAFKA_WAITS: "0+100x60"}, "ForebayLagGrows"),
     "the topics empty": ({**IDLE, KAFKA_WAITS: "9000-100x60"}, None),
     "checkpoints fail": (
-        {**IDLE, f"{JOB}numberOfFailedCheckpoints": "0+2x60", f"{JOB}numberOfCompletedCheckpoints": "0+1x60"},
+        {**IDLE, f"{JOB}numberOfFailedCheckpoints": "0+2x60", COMPLETED: "0+1x60"},
         "ForebayCheckpointsFail",
     ),
     "nothing is committed": (
-        {**IDLE, RESULTS: "0+10x60", f"{JOB}numberOfCompletedCheckpoints": "7x60"},
+        {**IDLE, RESULTS: "0+10x60", COMPLETED: "7x60"},
         "ForebayCommitSlow",
     ),
+    "no trend is committed": ({**ONLY_POSTS, FINDINGS: "0+10x60", COMPLETED: "7x60"}, "ForebayCommitSlow"),
     "nearly full": ({**IDLE, IN_FLIGHT: f"{FULL - 1}x60", RESULTS: "0+9x60"}, None),
 }
 
@@ -127,9 +155,7 @@ def test_an_alert_is_raised_for_its_cause_and_for_nothing_else(
         {
             "input_series": [
                 {
-                    "series": gateway_load(EVERYTHING)
-                    if metric == GATEWAY
-                    else of_pipeline(EVERYTHING, metric),
+                    "series": gateway_load(EVERYTHING) if metric == GATEWAY else series_of(metric),
                     "values": values,
                 }
                 for metric, values in told.items()
@@ -144,6 +170,19 @@ def test_an_alert_is_raised_for_its_cause_and_for_nothing_else(
             ],
         },
     )
+
+
+def series_of(metric: str) -> str:
+    metric, _, operator = metric.partition("@")
+    found = of_pipeline(EVERYTHING, metric)
+    return f'{found[:-1]},operator_name="{operator}"}}' if operator else found
+
+
+@pytest.mark.parametrize(("interval_s", "window"), [(60, "[10m]"), (1200, "[40m]")])
+def test_commits_are_expected_within_two_intervals(interval_s: float, window: str) -> None:
+    pipeline = {**PIPELINE, "checkpoint": {"interval_s": interval_s}}
+    found = {rule["alert"]: rule["expr"] for rule in rules(deployment_of(VARIANTS["everything"], pipeline))}
+    assert found["ForebayCommitSlow"].count(window) == 3
 
 
 def expected(alert: str) -> dict[str, Any]:

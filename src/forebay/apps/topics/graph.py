@@ -21,6 +21,7 @@ from forebay.apps.topics.settings import (
     to_result,
 )
 from forebay.apps.topics.values import TopicSettings
+from forebay.clock import SystemClock
 from forebay.codec import decode, encode
 from forebay.engine.prompt.template import MAX_FIELD_CHARS
 from forebay.errors import RecordError, SetupError
@@ -54,7 +55,10 @@ class Texts(ProcessFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._keys = flink_keys(self._shards)
-        self._intake = IntakeCounter(runtime_context)
+        self._intake = IntakeCounter(runtime_context, SystemClock())
+
+    def close(self) -> None:
+        self._intake.flush()
 
     def process_element(self, value: bytes, ctx: ProcessFunction.Context) -> Iterator[Any]:
         self._intake.read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from forebay.deploy.kubernetes.deployment import (
     PENDING,
     PIPELINE,
     POOL,
+    RECORDS,
     RESULTS,
     Deployment,
     gateway_load,
@@ -108,12 +110,13 @@ def _pipeline_alerts(deployment: Deployment, pipeline: PipelineSpec) -> Iterator
     name = deployment.instance
     yield alert(
         "ForebayNoMetrics",
-        f"absent({of(RESULTS)})",
+        f"absent({of(RESULTS)}) and absent({of(RECORDS)})",
         "10m",
         f"Pipeline {name} has reported no metrics for ten minutes: is its job running?",
         f"kubectl get flinkdeployment {name}",
     )
-    yield from pipeline_alerts(AlertScope(of, "", name))
+    commits = f"{max(10, math.ceil(pipeline.checkpoint.interval_s / 30))}m"
+    yield from pipeline_alerts(AlertScope(of, "", name, commits))
     if deployment.settings.engine is not None:
         full = pipeline.capacity * pipeline.parallelism
         more = "engine.replicas" if deployment.settings.scaling is None else "scaling.max"
