@@ -14,6 +14,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, get_args
 
@@ -73,6 +74,8 @@ class Prometheus:
             with urllib.request.urlopen(address, timeout=30) as answer:
                 found = json.load(answer)
         except urllib.error.HTTPError as error:
+            if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
+                return None
             raise AssertionError(f"{parameters}: {error.read().decode()}") from None
         except OSError:
             return None

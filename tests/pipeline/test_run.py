@@ -46,6 +46,7 @@ class FakeJob:
         self._looks = list(looks)
         self._counts = counts or {}
         self.drained: list[Path] = []
+        self.completed: tuple[tuple[int, int], ...] = ()
 
     def ended(self) -> str | None:
         return self._looks.pop(0)()
@@ -60,7 +61,7 @@ class FakeJob:
         return self._counts
 
     def checkpoints(self) -> Checkpoints:
-        return Checkpoints(0, 0, ())
+        return Checkpoints(len(self.completed), 0, self.completed)
 
     def task_managers(self) -> int:
         return 1
@@ -222,8 +223,8 @@ def test_source_at_its_limit_waits_for_its_answers(bench: Bench) -> None:
 
         return look
 
-    nothing = shows(in_flight=0, oldest_read_ms=NOTHING_READ_MS)
-    awaited = [shows(in_flight=2), shows(pending=1), shows(oldest_read_ms=7)]
+    nothing = shows(in_flight=0, oldest_read_timestamp_seconds=NOTHING_READ_MS / 1000)
+    awaited = [shows(in_flight=2), shows(pending=1), shows(oldest_read_timestamp_seconds=7)]
     job._looks = [nothing, *awaited, nothing, nothing, lambda: ""]
     bench.replace("submit", lambda env, name, url: job)
     assert bench.run().state == "FINISHED"
@@ -250,11 +251,13 @@ def test_earlier_jobs_are_deleted_during_the_run(bench: Bench) -> None:
     old.mkdir(parents=True)
 
     def complete() -> None:
-        job = state(bench).job
-        assert job is not None
-        complete_checkpoint(bench.home / job, 1)
+        name = state(bench).job
+        assert name is not None
+        complete_checkpoint(bench.home / name, 1)
+        job.completed = ((1, 1),)
 
-    bench.looks = [complete, lambda: "" if not old.exists() else None]
+    job = FakeJob([complete, lambda: "" if not old.exists() else None])
+    bench.replace("submit", lambda env, name, url: job)
     assert bench.run().state == "FINISHED"
 
 

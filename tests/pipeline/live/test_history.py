@@ -64,7 +64,7 @@ def test_a_hot_key_is_named_if_others_wait_for_its_calls() -> None:
     assert hot(busy, None, *keys) == ""
 
 
-def test_keys_limit_the_run_if_events_wait_for_them_and_not_for_the_engine() -> None:
+def test_keys_limit_the_run_if_events_wait_for_them_alone() -> None:
     def limited(*keys: str, order: KeyOrder | None = KeyOrder.CALLS, **changes: Any) -> bool:
         return run(60, engine_p50_s=0.1, **changes).limited_by_keys(keys, order)
 
