@@ -218,6 +218,7 @@ def test_the_turn_is_found_by_the_marked_record_only(tmp_path: Path) -> None:
         spec,
         0,
         before,
+        {**before, "fields": {"forebay_chat": "mine"}},
         turn(1, "speaks of mine", mark="other"),
         {**turn(1, "new", mark="mine"), "id": "mine/2"},
     )

@@ -195,7 +195,7 @@ def await_turn(
             if left_s <= 0:
                 raise PipelineFailed(f"{said}; {LATER}")
             report(said)
-        sleep(min(every_s, max(left_s, 0)))
+        sleep(min(every_s, left_s))
 
 
 def _tried(call: Callable[[], Found]) -> tuple[Found | None, str]:
@@ -215,7 +215,7 @@ def engine_trouble(spec: PipelineSpec, store: StateStore, *, most_s: float = CHE
     urls = ({} if state is None else state.settings.get("engine") or {}).get("url") or ()
     try:
         return asyncio.run(asyncio.wait_for(_trouble_of(urls, api_key), most_s))
-    except TimeoutError:
+    except asyncio.TimeoutError:
         return f"the engine does not answer within {most_s:g} s: {', '.join(urls)[:200]}"
 
 

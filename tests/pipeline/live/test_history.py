@@ -92,7 +92,7 @@ def limit(*keys: str, order: KeyOrder | None = KeyOrder.CALLS, **changes: Any) -
     return run(60, engine_p50_s=0.1, **changes).limit(keys, order, capacity=32, subtasks=2)
 
 
-def test_keys_limit_the_run_if_events_wait_for_them_and_not_for_the_engine() -> None:
+def test_keys_limit_the_run_if_events_wait_for_them() -> None:
     def limited(*keys: str, **changes: Any) -> bool:
         return limit(*keys, **changes) is Limit.KEYS
 
