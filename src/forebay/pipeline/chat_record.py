@@ -47,10 +47,12 @@ def message_record(spec: PipelineSpec, key: str, text: str, *, mark: str, now_ms
     if time is not None:
         _put(fields, time.path, time.written(now_ms))
     _put(fields, text_path, text)
-    if not of_kafka or one["path"] != KAFKA_KEY:
-        _put(fields, one["path"], key)
+    _put(fields, one["path"], key)
     for name in () if spec.id is None else fields_in(spec.id, "id"):
         fields.setdefault(name, mark)
+    if of_kafka:
+        # The source adds it.
+        fields.pop("kafka", None)
     record = orjson.dumps(fields)
     most = getattr(source, "max_record_bytes", len(record))
     if len(record) > most:
@@ -88,7 +90,7 @@ def _check(
         raise SettingError(f"{NOT_HERE}: it would become a dead letter ({error.cause}: {error})") from None
     right = {
         "key": found["key"] == key,
-        "id": mark in found.get("id", mark) or "kafka" in fields_in(spec.id or ""),
+        "id": mark in found.get("id", mark) or "kafka.offset" in (spec.id or ""),
         "priority": PRIORITY.fullmatch(found.get("priority", "0")) is not None,
         "application.text": _at(read.fields, text_path) == text,
         MARK: read.fields.get(MARK) == mark,
