@@ -122,12 +122,7 @@ def measure_cost(options: CostOptions, note: Note = lambda _: None) -> Cost:
         replica = opened.enter_context(ReplicaProcess(ReplicaScript(delay=Fixed(CALL_S))))
         feed = opened.enter_context(started_feed())
         note("starting the run")
-        with started_run(folder / "first", replica.url, feed) as run:
-            note("waiting for the archive of the JVM's classes, if this is the machine's first run")
-            if not run.await_archive():
-                return _measure(run, feed, replica, options, note)
-            note("this machine's first run made an archive of the JVM's classes; starting another")
-        with started_run(folder / "second", replica.url, feed) as run:
+        with warm_run(folder / "run", replica.url, feed, note) as run:
             return _measure(run, feed, replica, options, note)
 
 
@@ -281,6 +276,19 @@ def started_run(folder: Path, replica_url: str, feed: Feed, *options: str) -> It
     with RunProcess(pipeline, (replica_url,), folder, options) as process:
         process.start()
         yield Run(process, replica_url)
+
+
+@contextmanager
+def warm_run(folder: Path, replica_url: str, feed: Feed, note: Note, *options: str) -> Iterator[Run]:
+    """`started_run`; on a machine's first run, which makes an archive of the JVM's classes, a second one."""
+    with started_run(folder, replica_url, feed, *options) as run:
+        note("waiting for the archive of the JVM's classes, if this is the machine's first run")
+        if not run.await_archive():
+            yield run
+            return
+        note("this machine's first run made an archive of the JVM's classes; starting another")
+    with started_run(folder.with_name(f"{folder.name}-again"), replica_url, feed, *options) as run:
+        yield run
 
 
 def cost_document(found: Cost) -> dict[str, Any]:

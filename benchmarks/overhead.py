@@ -34,7 +34,7 @@ from benchmarks.cost import (
     measure_cost,
     processor_name,
     started_feed,
-    started_run,
+    warm_run,
 )
 from benchmarks.run_process import run_module
 from benchmarks.workload import System, Workload
@@ -217,8 +217,7 @@ def measure_page(options: PageOptions, note: Note = lambda _: None) -> Report:
             # One each: a replica counts the answers of different requests, and both runs make the same.
             replica = opened.enter_context(ReplicaProcess(ReplicaScript(delay=Fixed(CALL_S))))
             feed = opened.enter_context(started_feed())
-            run = opened.enter_context(started_run(folder / name, replica.url, feed, *options_of_run))
-            run.await_archive()
+            run = opened.enter_context(warm_run(folder / name, replica.url, feed, note, *options_of_run))
             feed.pace(options.rate_per_s)
             time.sleep(options.warm_s)
             feed.pace(0)

@@ -20,6 +20,7 @@ from benchmarks.cli.options import (
 )
 from forebay.cli.options import option
 from forebay.cli.output import JsonFile, errors_console, results_console, say
+from forebay.errors import SettingError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,6 +43,8 @@ def overhead(
 
     check_report_files(json, plot)
     if page:
+        if engine != "fake" or plot is not None:
+            raise SettingError("--page: expected no --engine and no --plot with it; it has a scripted engine")
         compared = measure_page(PageOptions(seconds=4.0) if quick else PageOptions(), note)
         report(json, compared, lambda: results_console().print_json(orjson.dumps(compared).decode()))
         return

@@ -218,6 +218,24 @@ def try_lock(path: Path) -> int | None:
     return descriptor
 
 
+def is_locked(path: Path) -> bool:
+    """Whether another process, or another descriptor of this one, has `path` locked. Creates no file.
+
+    A `try_lock` at the same moment may return None. Raises `OSError`.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 LOCK = ".lock"
 TRIES = 10
 

@@ -10,6 +10,8 @@ import pytest
 from benchmarks.__main__ import application
 from typer.testing import CliRunner
 
+from forebay.errors import SettingError
+
 
 @pytest.fixture(autouse=True)
 def nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,6 +19,7 @@ def nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("measured")
 
     monkeypatch.setattr("benchmarks.overhead.measure_overhead", measure)
+    monkeypatch.setattr("benchmarks.overhead.measure_page", measure)
     monkeypatch.setattr("benchmarks.applications.measure_applications", measure)
     monkeypatch.setattr("benchmarks.recovery.measure_recovery", measure)
     monkeypatch.setattr("benchmarks.peers.parts.measure_peers", measure)
@@ -46,3 +49,13 @@ def test_the_figures_are_shown_written_and_drawn(tmp_path: Path, monkeypatch: py
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "a.json").read_text()) == measured
     assert "<svg" in (tmp_path / "a.svg").read_text()
+
+
+@pytest.mark.parametrize("more", [("--engine", "http://h:1"), ("--plot", "a.svg")])
+def test_the_page_is_compared_with_the_scripted_engine_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, more: tuple[str, str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = CliRunner().invoke(application(), ["overhead", "--page", *more])
+    assert isinstance(found.exception, SettingError)
+    assert "--page: expected no --engine and no --plot" in str(found.exception)

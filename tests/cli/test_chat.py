@@ -97,9 +97,9 @@ def test_a_conversation_shows_the_turns_before_and_each_answer(tmp_path: Path, s
     assert found.exit_code == 0
     assert found.stdout.splitlines() == [
         "ann> question 1",
-        "an earlier answer",
-        "you wrote hello",
-        "you wrote again",
+        "    an earlier answer",
+        "    you wrote hello",
+        "    you wrote again",
     ]
 
 
@@ -132,13 +132,46 @@ def test_a_stopped_run_shows_its_turns_and_what_to_do(tmp_path: Path, spec: Pipe
     found = chat(tmp_path)
     assert found.stdout.splitlines()[2:] == [
         "ann> question 2",
-        "two",
+        "    two",
         "(the session ended after 2 turns: Ann likes tea.)",
         "ann> question 1",
-        "new",
+        "    new",
     ]
     assert isinstance(found.exception, PipelineFailed)
     assert "start it with `forebay run " in str(found.exception)
+
+
+def test_the_command_that_starts_the_run_has_the_options_given(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "old.jsonl").touch()
+    key = "key={{ user }}"
+    given = ["--source", f"{tmp_path}/in", "--out", f"{tmp_path}/out", "--set", "source.follow=true"]
+    commit_to(tmp_path / "out" / "results", 0, turn(1, "one"))
+    found = CliRunner().invoke(application(), ["chat", "sessions", "--key", "ann", *given, "--set", key])
+    assert (
+        f"start it with `forebay run sessions --source={tmp_path}/in --out={tmp_path}/out "
+        f"--set=source.follow=true '--set={key}'`" in str(found.exception)
+    )
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    assert refusal("chat", "nofile.yaml", "--key", "ann").startswith("nofile.yaml: no such file")
+
+
+def test_only_the_message_with_wrong_bytes_is_refused(tmp_path: Path, spec: PipelineSpec) -> None:
+    words = ["chat", str(tmp_path / "chat.yaml"), "--key", "ann"]
+    with answering(spec):
+        found = CliRunner().invoke(application(), words, b"hello\n\xff\nagain\n")
+    assert found.stdout.splitlines() == ["    you wrote hello", "    you wrote again"]
+    assert "the message: expected UTF-8" in found.stderr
+
+
+def test_messages_whose_failure_is_not_seen_are_announced(tmp_path: Path, spec: PipelineSpec) -> None:
+    topic = json.dumps({"type": "kafka", "bootstrap": "h:1", "topic": "failed"})
+    with answering(spec):
+        found = chat(tmp_path, "--message", "hello", "--set", f"dead_letters={topic}")
+    assert "a message that fails is not noticed here: dead letters go to topic failed" in found.stderr
+    assert "you wrote hello" in found.stdout
 
 
 def test_a_key_that_a_stopped_run_lacks_is_refused(tmp_path: Path, spec: PipelineSpec) -> None:
@@ -167,7 +200,7 @@ def test_other_pipelines_are_refused_by_name(tmp_path: Path) -> None:
 
 def test_text_from_outside_stays_harmless_and_short(tmp_path: Path, spec: PipelineSpec) -> None:
     def hostile(number: int, fields: dict[str, Any]) -> dict[str, Any]:
-        text = "\x1b[2J[red]ok\nann> a fake message" + "x" * 100_000
+        text = "ann> \x1b[2J[red]ok\nann> a fake message" + "x" * 100_000
         return {**turn(number, text, mark=fields["forebay_chat"]), "fields": fields}
 
     commit(spec, 0, *(turn(number, "\x1b[2Jno\nann> fake") for number in range(1, 41)))
@@ -175,7 +208,9 @@ def test_text_from_outside_stays_harmless_and_short(tmp_path: Path, spec: Pipeli
         found = chat(tmp_path, typed="hello\n")
     assert "\x1b" not in found.stdout
     assert "(20 earlier turns are not shown)" in found.stdout
-    assert "�[2J[red]ok\n    ann> a fake message" in found.stdout
+    assert "\n    ann> �[2J[red]ok\n    ann> a fake message" in found.stdout
+    own = [line for line in found.stdout.splitlines() if line.startswith("ann>")]
+    assert own == [f"ann> question {number}" for number in range(21, 41)]
     assert len(found.stdout) < 10_000
 
 
@@ -193,7 +228,7 @@ def test_what_keeps_an_answer_away_is_named(
     running = iter((True, False))
     monkeypatch.setattr(LocalStore, "running", lambda _store: next(running))
     found = chat(tmp_path, "--message", "hello")
-    assert "the pipeline 'chat' has stopped; the message is in the source" in str(found.exception)
+    assert "the pipeline has stopped; the message is in the source" in str(found.exception)
 
 
 @pytest.mark.flink

@@ -79,7 +79,10 @@ def test_the_engines_key_is_named_by_its_variable(monkeypatch: pytest.MonkeyPatc
         (["p.yaml", "--set", "sink.path=in.jsonl/x"], "sink.path: "),
         (["c.yaml"], "prompt: field 'text' is missing; the event has txt"),
         (["session"], "no such file or application; .*did you mean 'sessions'"),
-        (["summmary", "--source", "in.jsonl"], "forebay run summmary: .*did you mean 'summary'"),
+        (
+            ["summmary", "--source", "in.jsonl"],
+            "summmary: no such file or application; .*did you mean 'summary'",
+        ),
         (["p.yaml", "--api-key-env", "NO_SUCH_KEY"], "engine.api_key: .*NO_SUCH_KEY"),
         (
             ["sessions", "--source", "in.jsonl", "--api-key-env", "NO_SUCH_KEY"],

@@ -159,7 +159,9 @@ class Metrics:
             return json.dumps([{"id": name, "sum": len(name), "min": 0, "max": 1} for name in names]).encode()
         if not url.endswith("/metrics"):
             vertices = [{"id": str(at)} for at in range(len(self.names))]
-            return json.dumps({"vertices": vertices}).encode()
+            # A chain, in the order of the names.
+            nodes = [{**each, "inputs": vertices[max(at - 1, 0) : at]} for at, each in enumerate(vertices)]
+            return json.dumps({"vertices": vertices, "plan": {"nodes": nodes}}).encode()
         at = int(path.rsplit("/", 3)[1])
         return json.dumps([{"id": name} for name in self.names[at]]).encode()
 
@@ -209,11 +211,17 @@ def test_values_of_subtasks_and_operators_are_combined(monkeypatch: pytest.Monke
     assert [counts["dead_letters"], counts["failures_late"]] == [2 * len(name) for name in letters]
 
 
-def test_backpressure_time_is_the_operators_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backpressure_time_is_of_the_operator_and_the_tasks_before(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "accumulateBackPressuredTimeMs"
-    serve(monkeypatch, Metrics((name,), ("x.forebay.in_flight",), ("y",)))
-    counts = job_a().counts()
-    assert (counts["held_back_ms"], counts["source_held_back_ms"]) == (0, 1)
+    operator = ("x.forebay.in_flight",)
+    for chain, held_back_ms in (
+        (((name,), ("y",), operator), 1),
+        ((operator, (name,)), 0),
+        ((("y",), operator, ("y",), (name,)), 0),
+    ):
+        serve(monkeypatch, Metrics(*chain))
+        counts = job_a().counts()
+        assert (counts["held_back_ms"], counts["source_held_back_ms"]) == (0, held_back_ms)
 
 
 def test_task_managers_are_polled_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

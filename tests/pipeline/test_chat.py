@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from benchmarks.topic_client import TopicReader
 from tests.cli.test_watch import commit
 from tests.harness.clock import ManualClock
 
-from forebay.errors import PipelineFailed, SettingError
+from forebay.clients.s3.client import StoreAway, StoreRefused
+from forebay.errors import ForebayError, PipelineFailed, SettingError
 from forebay.pipeline.chat import FILE, Conversation, await_turn, engine_trouble, way_in
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.spec import PipelineSpec
@@ -56,9 +58,9 @@ def test_a_record_has_what_the_pipeline_reads(tmp_path: Path) -> None:
         key="{{ event.who.name }}",
         id="{{ number }}",
     )
-    assert fields_of(spec, "Ann Ö", 'a "quote"\nand a line\ud800') == {
+    assert fields_of(spec, "Ann Ö", 'a "quote"\nand a line') == {
         "at": {"ms": NOW_MS},
-        "said": {"text": 'a "quote"\nand a line?'},
+        "said": {"text": 'a "quote"\nand a line'},
         "who": {"name": "Ann Ö"},
         "number": "mark",
         "forebay_chat": "mark",
@@ -73,14 +75,61 @@ def test_a_key_that_cannot_be_written_is_refused(tmp_path: Path, key: str) -> No
 
 @pytest.mark.parametrize("key", ["", " ann"])
 def test_a_key_that_no_record_has_is_refused(tmp_path: Path, key: str) -> None:
-    with pytest.raises(SettingError, match="key: "):
+    with pytest.raises(SettingError, match=r"\bkey\b"):
         fields_of(sessions(tmp_path), key)
 
 
-@pytest.mark.parametrize("text", ["", "\n ", "x" * 200])
-def test_empty_and_too_large_messages_are_refused(tmp_path: Path, text: str) -> None:
-    with pytest.raises(SettingError, match="the message: expected a text in a record of at most 150 bytes"):
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "the message is empty"),
+        ("\n ", "the message is empty"),
+        ("x" * 200, "the message: expected a text in a record of at most 150 bytes"),
+        ("\udcff", "the message: expected UTF-8, found '\\\\udcff'"),
+    ],
+)
+def test_messages_that_cannot_be_written_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
         fields_of(sessions(tmp_path, source={**JSONL, "max_record_bytes": 150}), text=text)
+
+
+TIMED = {**JSONL, "time": "meta.at"}
+SAME = {"type": "sessions", "text": "user"}
+
+
+def test_fields_of_one_object_are_put_side_by_side(tmp_path: Path) -> None:
+    found = fields_of(sessions(tmp_path, source=TIMED, id="{{ meta.id }}", key="{{ meta.user }}"))
+    assert found["meta"] == {"id": "mark", "at": "2023-11-14T22:13:20.123000+00:00", "user": "ann"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"source": TIMED, "id": "{{ meta }}"}, "meta.at is a field of meta, which has a value of its own"),
+        ({"application": SAME}, "it would have the wrong application.text"),
+        ({"id": "{{ user }}"}, "it would have the wrong id"),
+        ({"id": "{{ number + 1 }}"}, "it would become a dead letter"),
+        ({"priority": "{{ level }}"}, "it would become a dead letter"),
+        ({"priority": "{{ text }}"}, "it would have the wrong priority"),
+        ({"key": "{{ forebay_chat }}"}, "it would have the wrong forebay_chat"),
+        ({"source": {**JSONL, "time": "text"}}, "it would become a dead letter .*time field 'text'"),
+    ],
+)
+def test_what_would_be_read_as_something_else_is_refused(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SettingError, match=said):
+        fields_of(sessions(tmp_path, **changes))
+
+
+def test_only_the_key_of_a_topics_record_can_be_written(tmp_path: Path) -> None:
+    assert "kafka" not in fields_of(sessions(tmp_path, source=KAFKA, key="{{ kafka.key }}"))
+    assert "kafka" not in fields_of(sessions(tmp_path, source=KAFKA, id="{{ kafka.offset }}"))
+    with pytest.raises(SettingError, match="the wrong id"):
+        fields_of(sessions(tmp_path, source=KAFKA, id="{{ kafka.key }}"))
+    for name in ("topic", "headers.user"):
+        with pytest.raises(SettingError, match="expected a template of one field of the record"):
+            fields_of(sessions(tmp_path, source=KAFKA, key=f"{{{{ kafka.{name} }}}}"))
 
 
 def test_messages_are_whole_lines_also_after_a_cut_one(tmp_path: Path) -> None:
@@ -157,6 +206,49 @@ def test_the_turns_of_a_key_and_the_other_keys_are_found(tmp_path: Path) -> None
     assert conversation.turn("mine") is None
 
 
+def letter(mark: str, key: str | None = None) -> dict[str, Any]:
+    given = orjson.dumps({"text": "hello", "forebay_chat": mark}).decode()
+    return {"cause": "no_key", "detail": "user is missing", "id": "t", "key": key, "input": given}
+
+
+def test_the_turn_is_found_by_the_marked_record_only(tmp_path: Path) -> None:
+    """The end of the session before it has the same id."""
+    spec = sessions(tmp_path, id="{{ number }}")
+    ended = {"ended": "idle", "turns": 2, "summary": ""}
+    before = {**turn(0, ""), "id": "mine", "fields": {"session": "ann"}, "answer": ended}
+    commit(
+        spec,
+        0,
+        before,
+        {**before, "fields": {"forebay_chat": "mine"}},
+        turn(1, "speaks of mine", mark="other"),
+        {**turn(1, "new", mark="mine"), "id": "mine/2"},
+    )
+    found = Conversation(spec, "ann").turn("mine")
+    assert found is not None
+    assert found["answer"]["text"] == "new"
+
+
+def test_a_dead_letter_without_a_key_is_found(tmp_path: Path) -> None:
+    spec = sessions(tmp_path)
+    folder = Path(spec.directories()["dead_letters.path"])
+    folder.mkdir()
+    (folder / "part-x-0.jsonl").write_bytes(orjson.dumps(letter("mine")) + b"\n")
+    found = Conversation(spec, "ann").turn("mine")
+    assert found is not None
+    assert found["cause"] == "no_key"
+
+
+def test_dead_letters_that_are_not_seen_are_named(tmp_path: Path) -> None:
+    topic = {"type": "kafka", "bootstrap": "h:1", "topic": "failed"}
+    said = Conversation(sessions(tmp_path, dead_letters=topic), "ann").unseen
+    assert (
+        said
+        == "a message that fails is not noticed here: dead letters go to topic failed at h:1, exactly-once"
+    )
+    assert Conversation(sessions(tmp_path), "ann").unseen == ""
+
+
 def test_results_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "part-x-0.jsonl").mkdir()
@@ -164,25 +256,81 @@ def test_results_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         Conversation(sessions(tmp_path), "ann").talks()
 
 
+class Wait:
+    """A wait for a turn, whose clock the test moves."""
+
+    def __init__(self, spec: PipelineSpec, **changes: Any) -> None:
+        self.conversation, self.clock = Conversation(spec, "ann"), ManualClock()
+        self.said: list[str] = []
+        self._given = {"running": lambda: True, "trouble": lambda: "", "report": self.said.append, **changes}
+
+    def answer(self, timeout_s: float = 600.0) -> str:
+        found = await_turn(
+            self.conversation,
+            "mine",
+            every_s=1.0,
+            report_s=10.0,
+            timeout_s=timeout_s,
+            monotonic_s=self.clock.monotonic_s,
+            sleep=self.clock.advance,
+            **self._given,
+        )
+        return str(found["answer"]["text"])
+
+
 def test_the_wait_for_a_turn_is_reported(tmp_path: Path) -> None:
-    spec, clock = sessions(tmp_path), ManualClock()
-    waited: list[float] = []
+    spec = sessions(tmp_path)
+    states = iter(("", "the engine does not answer"))
 
-    def report(waited_s: float) -> None:
-        waited.append(waited_s)
-        if len(waited) == 2:
+    def trouble() -> str:
+        if found := next(states):
             commit(spec, 0, turn(1, "late", mark="mine"))
+        return found
 
-    found = await_turn(
-        Conversation(spec, "ann"),
-        "mine",
-        every_s=1.0,
-        report_s=10.0,
-        report=report,
-        monotonic_s=clock.monotonic_s,
-        sleep=clock.advance,
-    )
-    assert (found["answer"]["text"], waited) == ("late", [10.0, 20.0])
+    wait = Wait(spec, trouble=trouble)
+    assert wait.answer() == "late"
+    assert wait.said == [
+        "no answer for 10 s; the pipeline runs",
+        "no answer for 20 s; the engine does not answer",
+    ]
+
+
+def test_the_wait_ends_at_its_timeout(tmp_path: Path) -> None:
+    wait = Wait(sessions(tmp_path))
+    with pytest.raises(PipelineFailed, match=r"no answer for 4 s; .*; the message is in the source"):
+        wait.answer(timeout_s=3.6)
+    assert wait.clock.monotonic_s() == ManualClock().monotonic_s() + 3.6
+
+
+@pytest.mark.parametrize("error", [StoreAway("s3 is away"), StoreRefused("s3 refuses"), PipelineFailed("s3")])
+@pytest.mark.parametrize("place", ["sink", "lock"])
+def test_stores_that_fail_do_not_end_the_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: ForebayError, place: str
+) -> None:
+    spec = sessions(tmp_path)
+
+    def fail(*_: Any) -> Any:
+        raise error
+
+    wait = Wait(spec, **({"running": fail} if place == "lock" else {}))
+    if place == "sink":
+        monkeypatch.setattr(wait.conversation, "turn", fail)
+    with pytest.raises(PipelineFailed, match=rf"no answer for 15 s; {error}; the message is in the source"):
+        wait.answer(timeout_s=15.0)
+    assert wait.said == [f"no answer for 10 s; {error}"]
+
+
+def test_the_last_turn_of_a_stopped_run_is_found(tmp_path: Path) -> None:
+    spec = sessions(tmp_path)
+
+    def running() -> bool:
+        commit(spec, 0, turn(1, "at the end", mark="mine"))
+        return False
+
+    assert Wait(spec, running=running).answer() == "at the end"
+    (tmp_path / "other").mkdir()
+    with pytest.raises(PipelineFailed, match="the pipeline has stopped; the message is in the source"):
+        Wait(sessions(tmp_path / "other"), running=lambda: False).answer()
 
 
 @pytest.fixture
@@ -201,11 +349,16 @@ def test_an_engine_that_is_away_is_named(tmp_path: Path, replica: ReplicaThread)
     assert engine_trouble(spec, store) == ""
 
 
-def test_a_run_is_seen_by_its_lock(tmp_path: Path) -> None:
-    home = tmp_path / "state"
-    store = LocalStore(home)
-    assert not store.running()
-    home.mkdir()
-    with store.lock("chat"):
-        assert LocalStore(home).running()
-    assert not store.running()
+def test_an_engine_that_cannot_be_checked_is_named(tmp_path: Path) -> None:
+    spec = sessions(tmp_path, engine={"url": "http://127.0.0.1:1", "api_key": {"env": "FOREBAY_NO_SUCH_KEY"}})
+    assert "the engine cannot be checked: " in engine_trouble(spec, LocalStore(tmp_path))
+    (tmp_path / "run.json").write_text("{")
+    assert "run.json cannot be read" in engine_trouble(sessions(tmp_path), LocalStore(tmp_path))
+
+
+def test_the_check_of_the_engine_is_bounded(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        urls = [f"http://127.0.0.1:{silent.getsockname()[1]}"] * 3
+        write_state(tmp_path, RunState(settings={"engine": {"url": urls}}))
+        said = engine_trouble(sessions(tmp_path), LocalStore(tmp_path), most_s=0.05)
+    assert said.startswith(f"the engine does not answer within 0.05 s: {urls[0]}")

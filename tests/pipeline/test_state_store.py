@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -11,7 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.pipeline.state_store import Completed, RunRecordBroken, RunState, read_state, write_state
+from forebay.errors import PipelineFailed, SettingError
+from forebay.flink.checkpoints import LOCK
+from forebay.pipeline.state_store import (
+    Completed,
+    LocalStore,
+    RunRecordBroken,
+    RunState,
+    read_state,
+    write_state,
+)
 
 FULL = RunState(
     finished=True,
@@ -113,3 +123,44 @@ def test_record_and_rename_are_synced_in_order(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "replace", renamed)
     write_state(tmp_path, FULL)
     assert done == ["sync run.json.new", "rename run.json.new", f"sync {tmp_path.name}"]
+
+
+def test_a_run_is_seen_by_its_lock(tmp_path: Path) -> None:
+    home = tmp_path / "state"
+    store = LocalStore(home)
+    assert not store.running()
+    home.mkdir(mode=0o700)
+    assert not store.running()
+    assert not list(home.iterdir())
+    with store.lock("p"):
+        assert LocalStore(home).running()
+    assert not store.running()
+
+
+def test_two_that_look_for_a_run_see_none(tmp_path: Path) -> None:
+    with (tmp_path / LOCK).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        assert not LocalStore(tmp_path).running()
+
+
+def test_a_run_starts_while_another_process_looks_for_it(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    with (tmp_path / LOCK).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        with LocalStore(tmp_path, sleep=lambda _: fcntl.flock(file, fcntl.LOCK_UN)).lock("p"):
+            assert LocalStore(tmp_path).running()
+
+
+def test_a_second_run_is_refused_after_a_second(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    waited_s: list[float] = []
+    second = LocalStore(tmp_path, sleep=waited_s.append).lock("p")
+    with LocalStore(tmp_path).lock("p"), pytest.raises(SettingError, match="'p' is running already"), second:
+        pass
+    assert sum(waited_s) == pytest.approx(1.0)
+
+
+def test_a_lock_that_cannot_be_looked_at_is_named(tmp_path: Path) -> None:
+    (tmp_path / LOCK).symlink_to(LOCK)
+    with pytest.raises(PipelineFailed, match=r"/lock cannot be read: Too many levels"):
+        LocalStore(tmp_path).running()

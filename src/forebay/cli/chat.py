@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import shlex
 import sys
 import time as clocks
 import uuid
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 SHOWN_TURNS = 20
 SHOWN_CHARS = 4000
+ANSWER = "    "
 EVERY_S, REMOTE_S = 0.2, 2.0
 REPORT_S = 10.0
 FAILED_STATUS = 1
@@ -40,11 +43,11 @@ def chat(
         str | None, option("Send this message, print the answer, and end.", metavar="TEXT")
     ] = None,
     timeout: Annotated[
-        float, option("Seconds to wait for one answer; it is given later even so.", min=0)
+        float, option("Seconds to wait for one answer. A later one is in the results.", min=0)
     ] = 600.0,
-    source: Annotated[str | None, option("For `sessions`: as of the run.")] = None,
-    out: Annotated[Path | None, option("For `sessions`: as of the run.")] = None,
-    time: Annotated[str | None, option("For `sessions`: as of the run.")] = None,
+    source: Annotated[str | None, option("For `sessions`: the --source of its `forebay run`.")] = None,
+    out: Annotated[Path | None, option("For `sessions`: the --out of its `forebay run`.")] = None,
+    time: Annotated[str | None, option("For `sessions`: the --time of its `forebay run`.")] = None,
     set: SetValues = None,
     json: JsonFile = None,
 ) -> None:
@@ -62,7 +65,10 @@ def chat(
     spec = load_pipeline(pipeline, ApplicationOptions(source, out, None, time), set or ())
     with blamed(f"forebay chat {pipeline}"):
         conversation = Conversation(spec, key)
-    _Chat(spec, conversation, key, timeout).run(pipeline, message, json)
+    given = {"source": source, "out": out, "time": time}
+    options = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    start = shlex.join(["forebay", "run", pipeline, *options, *(f"--set={each}" for each in set or ())])
+    _Chat(spec, conversation, key, timeout).run(pipeline, start, message, json)
 
 
 class _Chat:
@@ -77,7 +83,7 @@ class _Chat:
         self._store: StateStore = open_store(location_of(spec.checkpoint.dir))
         self._errors = errors_console()
 
-    def run(self, pipeline: str, message: str | None, json: str | None) -> None:
+    def run(self, pipeline: str, start: str, message: str | None, json: str | None) -> None:
         from forebay.pipeline.chat import way_in
 
         talks = self._conversation.talks()
@@ -87,9 +93,11 @@ class _Chat:
         if not running:
             self._check_key(talks)
             raise PipelineFailed(
-                f"the pipeline {self._spec.name!r} does not run, so nobody answers; start it with `forebay "
-                f"run {pipeline}`, then repeat this command"
+                f"the pipeline {self._spec.name!r} does not run, so nobody answers; start it with `{start}`, "
+                f"then repeat this command"
             )
+        if self._conversation.unseen:
+            say(self._errors, self._conversation.unseen, style="yellow")
         with blamed(f"forebay chat {pipeline}"), way_in(self._spec, self._key, load_settings()) as send:
             if message is not None:
                 found = self._ask(send, message)
@@ -119,6 +127,9 @@ class _Chat:
             )
 
     def _messages(self) -> Iterable[str]:
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            # So that only the message with wrong bytes is refused.
+            sys.stdin.reconfigure(errors="surrogateescape")
         prompt = f"{one_name(self._key)}> " if sys.stdin.isatty() else ""
         if prompt:
             say(self._errors, "End with Ctrl-D.")
@@ -131,7 +142,7 @@ class _Chat:
                 yield text
 
     def _ask(self, send: Send, text: str) -> dict[str, Any]:
-        from forebay.pipeline.chat import await_turn
+        from forebay.pipeline.chat import await_turn, engine_trouble
 
         mark = uuid.uuid4().hex
         send(self._conversation.record(text, mark, clocks.time_ns() // 1_000_000))
@@ -139,25 +150,17 @@ class _Chat:
             value = await_turn(
                 self._conversation,
                 mark,
+                running=self._store.running,
+                trouble=lambda: engine_trouble(self._spec, self._store),
+                report=lambda said: say(self._errors, said, style="yellow"),
                 every_s=EVERY_S if isinstance(self._store.home, Path) else REMOTE_S,
                 report_s=REPORT_S,
-                report=self._report,
+                timeout_s=self._timeout_s,
             )
         except KeyboardInterrupt:
             say(self._errors, "the message stays in the source: it is answered, but not shown here")
             raise
         return {name: value[name] for name in ("key", "id", "answer", "cause", "detail") if name in value}
-
-    def _report(self, waited_s: float) -> None:
-        from forebay.pipeline.chat import engine_trouble
-
-        later = "the message is in the source, and is answered when the pipeline can"
-        if not self._store.running():
-            raise PipelineFailed(f"the pipeline {self._spec.name!r} has stopped; {later}")
-        trouble = engine_trouble(self._spec, self._store)
-        if waited_s >= self._timeout_s:
-            raise PipelineFailed(f"no answer for {waited_s:.0f} s; {trouble and trouble + '; '}{later}")
-        say(self._errors, f"no answer for {waited_s:.0f} s; {trouble or 'the pipeline runs'}", style="yellow")
 
     def _show(self, found: dict[str, Any]) -> None:
         from forebay.apps.page import why
@@ -165,7 +168,7 @@ class _Chat:
         if "cause" in found:
             say(self._errors, f"no answer: {why(found['cause'], found['detail'])}", style="red")
             return
-        say(results_console(), shown(str(found["answer"]["text"])))
+        say(results_console(), shown(str(found["answer"]["text"]), ANSWER))
         if found["answer"]["cut"]:
             say(self._errors, "the message was too long: its middle was left out", style="yellow")
 
@@ -175,9 +178,9 @@ def show_talks(talks: Iterable[Talk], key: str) -> None:
     console = results_console()
     rows: list[tuple[str, ...]] = []
     for talk in talks:
-        rows += [(f"{one_name(key)}> {shown(said)}", shown(answer)) for _, said, answer in talk.turns]
+        rows += [(shown(said, f"{one_name(key)}> "), shown(answer, ANSWER)) for _, said, answer in talk.turns]
         if talk.ended:
-            summary = f": {shown(talk.summary)}" if talk.summary else ""
+            summary = f": {shown(' '.join(talk.summary.split()), '')}" if talk.summary else ""
             rows.append((f"(the session ended after {counted(talk.answered, 'turn')}{summary})",))
     if len(rows) > SHOWN_TURNS:
         say(console, f"({len(rows) - SHOWN_TURNS} earlier turns are not shown)")
@@ -186,10 +189,10 @@ def show_talks(talks: Iterable[Talk], key: str) -> None:
             say(console, words)
 
 
-def shown(text: str) -> str:
-    """Bounded; lines after the first are indented, so that none looks like another speaker's."""
+def shown(text: str, prefix: str) -> str:
+    """Bounded; each line begins with `prefix`, so that none looks like another speaker's."""
     short = text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "…"
-    return "\n    ".join(replace_controls(short).split("\n"))
+    return "\n".join(f"{prefix}{line}" for line in replace_controls(short).split("\n"))
 
 
 def one_name(key: str) -> str:

@@ -89,6 +89,7 @@ class RunningJob:
         self._clock = clock or SystemClock()
         self._begun_s = self._clock.monotonic_s()
         self._vertices: list[str] = []
+        self._inputs: dict[str, list[str]] = {}
         self._names: dict[tuple[str, Callable[[str], bool]], tuple[float, list[str]]] = {}
         self._managers = (-math.inf, 0)
         self._result = client.get_job_execution_result()
@@ -193,9 +194,20 @@ class RunningJob:
                 held_back[vertex] = over
         if not operator:
             return values
-        own = held_back.pop(operator, Spread(0, 0, 0))
-        others = max((over.max for over in held_back.values()), default=0)
+        own = held_back.get(operator, Spread(0, 0, 0))
+        others = max(
+            (over.max for each, over in held_back.items() if each in self._before(operator)), default=0
+        )
         return {**values, "held_back_ms": own.sum, "source_held_back_ms": others}
+
+    def _before(self, vertex: str) -> set[str]:
+        """The tasks whose records reach this one."""
+        found, left = set[str](), [vertex]
+        while left:
+            new = {*self._inputs.get(left.pop(), ())} - found
+            found |= new
+            left += new
+        return found
 
     def by_operator(self) -> dict[str, dict[str, float]]:
         """Sums over subtasks by operator's name, with `_` for spaces and dots."""
@@ -211,7 +223,10 @@ class RunningJob:
     def _metrics(self, wanted: Callable[[str], bool]) -> Iterator[tuple[str, str, Spread]]:
         if not self._vertices:
             # They never change for a job.
-            self._vertices = [vertex["id"] for vertex in self.rest.json(f"/jobs/{self.id}")["vertices"]]
+            job = self.rest.json(f"/jobs/{self.id}")
+            self._vertices = [vertex["id"] for vertex in job["vertices"]]
+            nodes = job["plan"]["nodes"]
+            self._inputs = {node["id"]: [each["id"] for each in node.get("inputs", ())] for node in nodes}
         for vertex in self._vertices:
             base = f"/jobs/{self.id}/vertices/{vertex}/subtasks/metrics"
             for query in queries(self._metric_names(base, wanted)):

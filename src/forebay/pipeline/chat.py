@@ -6,14 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import orjson
+from typing import Any, TypeVar
 
 from forebay.apps.sessions import SessionsSpec
 from forebay.apps.sessions_page import Talk, read_sessions
@@ -23,22 +20,23 @@ from forebay.connectors.files.sink import FollowedLines
 from forebay.connectors.files.unpack import UTF_8
 from forebay.connectors.jars import KAFKA, installed_jar
 from forebay.connectors.kafka.settings import KafkaSource
-from forebay.engine.prompt import fields_in
 from forebay.engine.replica import list_models
-from forebay.errors import ForebayError, PipelineFailed, RecordError, SettingError
+from forebay.errors import ForebayError, PipelineFailed, SettingError
 from forebay.flink.jvm import HEAP_MB, start_jvm
 from forebay.json_numbers import read_json
+from forebay.pipeline.chat_record import MARK, message_record
 from forebay.pipeline.live.outputs import ALL_BYTES, NEWEST_BYTES, NewestLines
 from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import StateStore
 from forebay.settings import Settings, read_secret
 
 FILE = "forebay-chat.jsonl"
-MARK = "forebay_chat"
-"""Field of a message's record, by which its turn is found."""
-ONE_FIELD = re.compile(r"\{\{\s*(?:event\.)?(?P<path>\w+(?:\.\w+)*)\s*\}\}")
 MAX_KEYS = 1000
+CHECK_S = 5.0
+"""Longest check of the engine while an answer is awaited."""
+LATER = "the message is in the source, and is answered when the pipeline can"
 Send = Callable[[bytes], None]
+Found = TypeVar("Found")
 
 
 class Conversation:
@@ -54,6 +52,11 @@ class Conversation:
                 f"the turns go to {spec.sink.summary()}, which cannot be read here; expected a sink of type "
                 f"jsonl"
             )
+        self.unseen = (
+            ""
+            if "dead_letters.path" in places
+            else f"a message that fails is not noticed here: dead letters go to {spec.dead_letters.summary()}"
+        )
         self._spec = spec
         self._text = spec.application.text
         self._key = key
@@ -63,15 +66,16 @@ class Conversation:
 
     def talks(self) -> list[Talk]:
         """The sessions of the key so far, the newest last; and the other keys that were seen, as `keys`."""
-        for _ in self._new():
+        for _ in self._new(b""):
             continue
         return read_sessions(self._lines.lines, self._text)
 
     def turn(self, mark: str) -> dict[str, Any] | None:
         """The result or dead letter of the message with this mark, if it is new since the last call."""
-        return next((value for value, line in self._new() if mark.encode() in line), None)
+        return next((value for value in self._new(mark.encode()) if _is_marked(value, mark)), None)
 
-    def _new(self) -> Iterator[tuple[dict[str, Any], bytes]]:
+    def _new(self, part: bytes) -> Iterator[dict[str, Any]]:
+        """The new lines that contain `part`; of any key, because a dead letter may have none."""
         try:
             for line in (line for followed in self._followed for line in followed.new()):
                 try:
@@ -81,48 +85,27 @@ class Conversation:
                     continue
                 if key == self._key:
                     self._lines.add(line)
-                    yield value, line
                 elif isinstance(key, str) and len(self.keys) < MAX_KEYS:
                     self.keys[key] = None
+                if part in line:
+                    yield value
         except OSError as error:
             raise PipelineFailed(f"the turns cannot be read: {error}") from None
 
     def record(self, text: str, mark: str, now_ms: int) -> bytes:
         """The record of a message. Raises `SettingError`."""
-        spec, source = self._spec, self._spec.source
-        fields: dict[str, Any] = {MARK: mark}
-        for name in () if spec.id is None else fields_in(spec.id, "id"):
-            fields[name] = mark
-        time_of = getattr(source, "event_time", lambda: None)()
-        if time_of is not None:
-            _put(fields, time_of.path, time_of.written(now_ms))
-        _put(fields, self._text, text.encode("utf-8", "replace").decode())
-        template, one = spec.key_template(), ONE_FIELD.fullmatch((spec.key or "").strip())
-        if one is not None:
-            _put(fields, one["path"], self._key)
-        try:
-            assert template is not None
-            if one is None or template.render(fields, time_ms=now_ms) != self._key:
-                raise SettingError(
-                    f"key: expected a template of one field, such as {{{{ user }}}}, to write a message of "
-                    f"the key {self._key[:80]!r}; found {spec.key!r}"
-                )
-        except RecordError as error:
-            raise SettingError(f"key: {error}") from None
-        record = orjson.dumps(fields)
-        most = getattr(source, "max_record_bytes", len(record))
-        if not text.strip() or len(record) > most:
-            raise SettingError(
-                f"the message: expected a text in a record of at most {most:,} bytes, found {len(record):,}"
-            )
-        return record
+        return message_record(self._spec, self._key, text, mark=mark, now_ms=now_ms)
 
 
-def _put(fields: dict[str, Any], path: str, value: Any) -> None:
-    *above, last = path.split(".")
-    for name in above:
-        fields = fields.setdefault(name, {})
-    fields[last] = value
+def _is_marked(value: dict[str, Any], mark: str) -> bool:
+    """Whether it is the turn or the dead letter of a message. The end of a session has the id of the event
+    behind it, but another event's fields."""
+    try:
+        if "cause" in value:
+            return bool(read_json(value["input"].encode())[MARK] == mark)
+        return bool(value["fields"][MARK] == mark and "ended" not in value["answer"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
 
 
 @contextmanager
@@ -178,34 +161,80 @@ def await_turn(
     conversation: Conversation,
     mark: str,
     *,
+    running: Callable[[], bool],
+    trouble: Callable[[], str],
+    report: Callable[[str], None],
     every_s: float,
     report_s: float,
-    report: Callable[[float], None],
+    timeout_s: float,
     monotonic_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """Block until the message's turn is committed. `report` gets the time waited every `report_s`, and may
-    raise."""
+    """Block until the message's turn is committed. `report` receives why there is none yet, every `report_s`.
+
+    Raises `PipelineFailed` after `timeout_s`, and if the pipeline has stopped; no other error ends the wait.
+    """
     begun_s = reported_s = monotonic_s()
-    while (found := conversation.turn(mark)) is None:
-        if monotonic_s() - reported_s >= report_s:
-            reported_s = monotonic_s()
-            report(reported_s - begun_s)
-        sleep(every_s)
-    return found
+    while True:
+        found, unread = _tried(lambda: conversation.turn(mark))
+        if found is not None:
+            return found
+        now_s = monotonic_s()
+        left_s = begun_s + timeout_s - now_s
+        if left_s <= 0 or now_s - reported_s >= report_s:
+            reported_s = now_s
+            runs, unknown = _tried(running)
+            if runs is False:
+                # Its last turns may have been committed since.
+                found, unread = _tried(lambda: conversation.turn(mark))
+                if found is not None:
+                    return found
+                raise PipelineFailed(f"the pipeline has stopped; {LATER}")
+            why = unread or unknown or trouble() or "the pipeline runs"
+            said = f"no answer for {now_s - begun_s:.0f} s; {why}"
+            if left_s <= 0:
+                raise PipelineFailed(f"{said}; {LATER}")
+            report(said)
+        sleep(min(every_s, left_s))
 
 
-def engine_trouble(spec: PipelineSpec, store: StateStore) -> str:
+def _tried(call: Callable[[], Found]) -> tuple[Found | None, str]:
+    try:
+        return call(), ""
+    except ForebayError as error:
+        return None, str(error)
+
+
+def engine_trouble(spec: PipelineSpec, store: StateStore, *, most_s: float = CHECK_S) -> str:
     """Why no replica of the last run answers; empty if one does, or if the run starts its own. Blocks."""
-    state = store.read()
-    engine = {} if state is None else state.settings.get("engine") or {}
-    said, secret = "", spec.engine.secret()
-    api_key = None if secret is None else read_secret(secret)
-    for url in engine.get("url") or ():
+    try:
+        state, secret = store.read(), spec.engine.secret()
+        api_key = None if secret is None else read_secret(secret)
+    except ForebayError as error:
+        return f"the engine cannot be checked: {error}"
+    urls = ({} if state is None else state.settings.get("engine") or {}).get("url") or ()
+    try:
+        return asyncio.run(asyncio.wait_for(_trouble_of(urls, api_key), most_s))
+    except asyncio.TimeoutError:
+        return f"the engine does not answer within {most_s:g} s: {', '.join(urls)[:200]}"
+
+
+async def _trouble_of(urls: Sequence[str], api_key: str | None) -> str:
+    async def check(url: str) -> str:
         try:
-            asyncio.run(list_models(url, api_key=api_key))
+            await list_models(url, api_key=api_key)
         except ForebayError as error:
-            said = f"the engine does not answer: {error}"
-        else:
-            return ""
+            return f"the engine does not answer: {error}"
+        return ""
+
+    checks = [asyncio.create_task(check(url)) for url in urls]
+    said = ""
+    try:
+        for done in asyncio.as_completed(checks):
+            if not (said := await done):
+                break
+    finally:
+        for task in checks:
+            task.cancel()
+        await asyncio.gather(*checks, return_exceptions=True)
     return said

@@ -64,8 +64,8 @@ def _check_name(pipeline: str, applications: Sequence[str]) -> None:
         siblings = sorted(file.name for file in path.parent.iterdir() if file.suffix in (".yaml", ".yml"))
         names += [str(path.parent / name) for name in siblings[:1000]]
     raise SettingError(
-        f"forebay run {pipeline[:200]}: no such file or application; expected a pipeline "
-        f"file or one of {', '.join(applications)}{suggestion(pipeline, names)}"
+        f"{pipeline[:200]}: no such file or application; expected a pipeline file or one of "
+        f"{', '.join(applications)}{suggestion(pipeline, names)}"
     )
 
 

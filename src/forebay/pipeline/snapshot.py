@@ -81,7 +81,8 @@ class Snapshot:
     - `state`: Flink's, or one of those above. `elapsed_s` restarts from 0 with the job.
     - `oldest_read_ms`: wall clock, in the year 9999 if nothing is awaited, 0 if unknown.
     - `failed_commits`: transactions whose results may be lost. `skipped_records`: an upper bound.
-    - `source_held_back_ms`: time for which the source had to wait for later tasks.
+    - `source_held_back_ms`: time for which the source had to wait for later tasks; `held_back_ms`: for which
+      the operator had to, summed over its subtasks.
     - `failed`: dead letters, and calls that an application continued without, by cause. `kv_transfers`: None
       before the first answer. `read_share`: 0 to 1, of a source with an end. `replicas`: that may get
       requests. `cost_pico`: in 10^-12 of the currency, None before the first call that has a price;
@@ -128,6 +129,7 @@ class Snapshot:
     engine_p50_s: float = 0.0
     engine_p99_s: float = 0.0
     source_held_back_ms: int = 0
+    held_back_ms: int = 0
     cost_pico: int | None = None
     cost_by_key: dict[str, int] = field(default_factory=dict)
 
@@ -146,7 +148,7 @@ KEPT = (
 
 AS_COUNTED = (
     *("restored", "pending", "retries", "restored_calls", "prompt_tokens"),
-    *("completion_tokens", "cut_answers", "source_held_back_ms"),
+    *("completion_tokens", "cut_answers", "source_held_back_ms", "held_back_ms"),
 )
 
 

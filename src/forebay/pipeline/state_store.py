@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -16,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from forebay.clients.s3.location import Location
 from forebay.codec import FORMAT, check_format
-from forebay.errors import ForebayError, SettingError
-from forebay.files import check_nobody_else_writes, try_lock
+from forebay.errors import ForebayError, PipelineFailed, SettingError
+from forebay.files import check_nobody_else_writes, is_locked, try_lock
 from forebay.flink.checkpoints import (
     END_MARK,
     END_NOTE,
@@ -47,7 +48,7 @@ class StateStore(Protocol):
         ...
 
     def running(self) -> bool:
-        """Whether a run holds the lock. Blocks."""
+        """Whether a run holds the lock. Blocks. Raises `PipelineFailed`, or as above for an object store."""
         ...
 
     def check_held(self) -> None:
@@ -98,18 +99,26 @@ class StateStore(Protocol):
 
 
 RISK = "decides what a job continues with"
+LOCK_TRIES, LOCK_PAUSE_S = 11, 0.1
 
 
 class LocalStore:
     """A folder on this machine. The lock is the kernel's, and ends with its holder."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self.home = home
+        self._sleep = sleep
 
     @contextmanager
     def lock(self, pipeline: str) -> Iterator[None]:
         check_nobody_else_writes(self.home, RISK)
         lock = try_lock(self.home / LOCK)
+        for _ in range(LOCK_TRIES - 1):
+            if lock is not None:
+                break
+            # `running` holds it for a moment.
+            self._sleep(LOCK_PAUSE_S)
+            lock = try_lock(self.home / LOCK)
         if lock is None:
             raise SettingError(f"pipeline {pipeline!r} is running already, with its state in {self.home}")
         try:
@@ -118,11 +127,10 @@ class LocalStore:
             os.close(lock)
 
     def running(self) -> bool:
-        # Without the file, there is nothing to lock.
-        lock = try_lock(self.home / LOCK) if (self.home / LOCK).exists() else -1
-        if lock is not None and lock >= 0:
-            os.close(lock)
-        return lock is None
+        try:
+            return is_locked(self.home / LOCK)
+        except OSError as error:
+            raise PipelineFailed(f"{self.home / LOCK} cannot be read: {error.strerror}") from None
 
     def check_held(self) -> None: ...
 

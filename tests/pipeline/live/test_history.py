@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from forebay.fleet.autoscale.meter import TopicBacklog
-from forebay.pipeline.live.history import MAX_POINTS, History, HotKey, KeyOrder, duration, tiles_of
+from forebay.pipeline.live.history import MAX_POINTS, History, HotKey, KeyOrder, Limit, duration, tiles_of
 from forebay.pipeline.snapshot import Snapshot
 
 NOW = Snapshot(0.0, "RUNNING", in_flight=8, replicas=2, engine_p50_s=0.3, engine_p99_s=1.0)
@@ -59,14 +59,42 @@ def test_a_hot_key_is_named_if_others_wait_for_its_calls() -> None:
     assert hot(run(30, engine_p50_s=0.02), KeyOrder.CALLS, *keys) == ""
     assert hot(busy, KeyOrder.CALLS, *["ann"] * 40, *["bob"] * 40, *["cem"] * 40) == ""
     assert hot(busy, KeyOrder.CALLS, "ann", "ann") == ""
-    assert "results leave in order" in hot(busy, KeyOrder.RESULTS, *keys)
-    assert "One of the subtasks" in hot(busy, KeyOrder.SUBTASK, *keys)
     assert hot(busy, None, *keys) == ""
 
 
-def test_keys_limit_the_run_if_events_wait_for_them_alone() -> None:
-    def limited(*keys: str, order: KeyOrder | None = KeyOrder.CALLS, **changes: Any) -> bool:
-        return run(60, engine_p50_s=0.1, **changes).limited_by_keys(keys, order)
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        (KeyOrder.CALLS, "Its calls run"),
+        (KeyOrder.RESULTS, "results leave in order"),
+        (KeyOrder.SUBTASK, "One of the subtasks"),
+    ],
+)
+@pytest.mark.parametrize(
+    "waits",
+    [
+        {"pending": 20},
+        {"source_held_back_ms": lambda second: 600 * second},
+        {"backlog": TopicBacklog(70, None, None, 1.0)},
+    ],
+)
+def test_a_key_is_hot_only_if_events_wait_and_results_leave(
+    order: KeyOrder, words: str, waits: dict[str, Any]
+) -> None:
+    keys = ["ann"] * 50
+    assert words in hot(run(30, engine_p50_s=0.1, **waits), order, *keys)
+    assert hot(run(30, engine_p50_s=0.1, results=300, **waits), order, *keys) == ""
+    if order is not KeyOrder.CALLS:
+        assert hot(run(30, engine_p50_s=0.1), order, *keys) == ""
+
+
+def limit(*keys: str, order: KeyOrder | None = KeyOrder.CALLS, **changes: Any) -> Limit | None:
+    return run(60, engine_p50_s=0.1, **changes).limit(keys, order, capacity=32, subtasks=2)
+
+
+def test_keys_limit_the_run_if_events_wait_for_them() -> None:
+    def limited(*keys: str, **changes: Any) -> bool:
+        return limit(*keys, **changes) is Limit.KEYS
 
     held_back: dict[str, Any] = {"source_held_back_ms": lambda second: 600 * second}
     assert limited(*["ann"] * 50)
@@ -76,6 +104,19 @@ def test_keys_limit_the_run_if_events_wait_for_them_alone() -> None:
     assert not limited(**held_back, pending=20)
     assert not limited(**held_back, order=None)
     assert not limited(source_held_back_ms=lambda second: 100 * second)
+
+
+@pytest.mark.parametrize("order", [KeyOrder.CALLS, None])
+def test_a_full_operator_and_a_slow_sink_limit_the_run(order: KeyOrder | None) -> None:
+    held_back: dict[str, Any] = {"source_held_back_ms": lambda second: 600 * second, "order": order}
+    full = {**held_back, "in_flight": 64}
+    assert limit(**full) is Limit.CAPACITY
+    assert limit(**full, pending=20) is None
+    # Of two subtasks.
+    assert limit(**full, held_back_ms=lambda second: 1200 * second) is Limit.SINK
+    assert limit(**full, held_back_ms=lambda second: 100 * second) is Limit.CAPACITY
+    assert limit(order=order, in_flight=64) is None
+    assert ("8", f"calls in flight; {Limit.SINK.value}") in tiles_of(run(9), one_each=True, limit=Limit.SINK)
 
 
 def test_a_dead_replica_is_named() -> None:
@@ -107,6 +148,16 @@ def test_poisoned_records_are_named_with_all_causes() -> None:
     )
     assert "all events: they go to topic t" in next(history.problems(letters="they go to topic t"))
     assert ("5/s", "results: 885") in tiles_of(history, one_each=True)
+
+
+def test_causes_of_calls_that_were_continued_without_are_no_dead_letters() -> None:
+    bad = {
+        "dead_letters": lambda second: second - 60,
+        "failed": lambda second: {"timeout": 2 * (second - 60)},
+    }
+    history = run(60, run(60, failed={}), since_s=60, **bad)
+    assert next(history.problems(one_each=False)) == "30 dead letters in the last 30 s: examples are below"
+    assert "30 dead letters in the last 30 s, 9% of all events" in problems(history)
 
 
 def test_an_engine_that_does_not_answer_is_named() -> None:

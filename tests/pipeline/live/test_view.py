@@ -87,6 +87,18 @@ def test_a_hot_key_is_named_with_what_it_delays(
     assert limit in words(run.page.part("numbers"))
 
 
+@pytest.mark.parametrize("changes", [{}, {"application": {"type": "sessions"}, "key": "{{ user }}"}])
+def test_dead_letters_are_a_share_of_events_with_one_result_each(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    run = Run(tmp_path, **changes)
+    for second in range(6):
+        run.page.watch(replace(NOW, elapsed_s=float(second), results=9 * second, dead_letters=second))
+    status = words(run.page.part("status"))
+    assert "5 dead letters in the last 5 s" in status
+    assert ("10% of all events" in status) == (not changes)
+
+
 def test_the_newest_results_come_first_and_can_be_searched_by_key(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.commit(

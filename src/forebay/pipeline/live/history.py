@@ -34,6 +34,8 @@ MIN_RESULTS = 50
 SILENT_S = 10.0
 OLD_COUNT_S = 15.0
 HELD_BACK_SHARE = 0.5
+FULL_SHARE = 0.9
+"""Calls in flight, as a share of the capacity, from which it is the limit."""
 BUSY_SHARE = 0.7
 """If the calls of a key take this share of the time, others of it wait."""
 MAX_SHOWN_CAUSES = 4
@@ -45,6 +47,14 @@ class KeyOrder(Enum):
     CALLS = "Its calls run one after another, and the events behind it wait"
     RESULTS = "Its results leave in order, so that one slow call holds up the others"
     SUBTASK = "One of the subtasks does all of its work"
+
+
+class Limit(Enum):
+    """What events wait for, if neither for the source nor for the engine."""
+
+    KEYS = "limited by keys: calls of a key run one after another"
+    CAPACITY = "limited by capacity: as many calls are in flight as `capacity` allows"
+    SINK = "limited by the sink: results wait to be written"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,28 +156,51 @@ class History:
             return None
         ((key, count),) = named.most_common(1)
         share = count / len(keys)
-        busy = share * (self.now.results_per_s or 0.0) * self.last.engine_p50_s
-        if share < HOT_SHARE or (order is KeyOrder.CALLS and busy < BUSY_SHARE):
+        rate_per_s = self.now.results_per_s or 0.0
+        if share < HOT_SHARE or not rate_per_s:
             return None
-        return HotKey(key, share, order)
+        if order is KeyOrder.CALLS:
+            waits = share * rate_per_s * self.last.engine_p50_s >= BUSY_SHARE
+        else:
+            waits = self._pending() >= 1 or self._held_back_share() > HELD_BACK_SHARE
+            waits = waits or (self.last.backlog is not None and self.last.backlog.records > 0)
+        return HotKey(key, share, order) if waits else None
 
-    def limited_by_keys(self, keys: Sequence[str | None], order: KeyOrder | None) -> bool:
-        """Whether events wait for those of their key, and not for the engine."""
-        if (
-            order is not KeyOrder.CALLS
-            or not self._recent
-            or fmean(each.pending for each in self._recent) >= 1
-        ):
-            return False
+    def limit(
+        self, keys: Sequence[str | None], order: KeyOrder | None, *, capacity: int, subtasks: int
+    ) -> Limit | None:
+        """`capacity`: of each of the operator's subtasks."""
+        if not self._recent or self._pending() >= 1:
+            return None
+        held_back = self._held_back_share() > HELD_BACK_SHARE
+        if self._share_of_time("held_back_ms") > HELD_BACK_SHARE * subtasks:
+            return Limit.SINK
+        if held_back and fmean(each.in_flight for each in self._recent) >= FULL_SHARE * capacity * subtasks:
+            return Limit.CAPACITY
+        waits = order is KeyOrder.CALLS and (held_back or self.hot_key(keys, order) is not None)
+        return Limit.KEYS if waits else None
+
+    def _pending(self) -> float:
+        return fmean(each.pending for each in self._recent)
+
+    def _held_back_share(self) -> float:
+        return self._share_of_time("source_held_back_ms")
+
+    def _share_of_time(self, name: str) -> float:
         now, before = self.last, self._recent[0]
-        held_back_s = (now.source_held_back_ms - before.source_held_back_ms) / 1000
         over_s = now.elapsed_s - before.elapsed_s
-        return self.hot_key(keys, order) is not None or held_back_s > HELD_BACK_SHARE * over_s
+        return (getattr(now, name) - getattr(before, name)) / 1000 / over_s if over_s > 0 else 0.0
 
     def problems(
-        self, hot: HotKey | None = None, replicas: int | None = None, letters: str = "examples are below"
+        self,
+        hot: HotKey | None = None,
+        replicas: int | None = None,
+        letters: str = "examples are below",
+        *,
+        one_each: bool = True,
     ) -> Iterator[str]:
-        """What a person should look at, the gravest first. `letters`: where dead letters are."""
+        """What a person should look at, the gravest first. `letters`: where dead letters are. `one_each`:
+        each event has one result or dead letter."""
         now, recent = self.last, self._recent
         before = recent[0] if recent else now
         if now.state == FAILED and now.failure:
@@ -195,7 +228,7 @@ class History:
         if (retried := now.retries - before.retries) > 0:
             calls = counted(retried, "call was", "calls were")
             yield f"{calls} repeated in the last {_span(before, now)}: the engine failed or refused them"
-        yield from _new_letters(before, now, letters)
+        yield from _new_letters(before, now, letters, one_each=one_each)
         if hot is not None:
             yield hot.words
         if _kafka_silent(now):
@@ -224,16 +257,17 @@ class History:
             )
 
 
-def _new_letters(before: Snapshot, now: Snapshot, where: str) -> Iterator[str]:
+def _new_letters(before: Snapshot, now: Snapshot, where: str, *, one_each: bool) -> Iterator[str]:
     added = now.dead_letters - before.dead_letters
     if added <= 0:
         return
-    by_cause = Counter({cause: count - before.failed.get(cause, 0) for cause, count in now.failed.items()})
-    causes = [f"{cause} {count:,}" for cause, count in by_cause.most_common(MAX_SHOWN_CAUSES) if count > 0]
-    named = f" ({', '.join(causes)})" if causes else ""
+    by_cause = +Counter({cause: count - before.failed.get(cause, 0) for cause, count in now.failed.items()})
+    causes = [f"{cause} {count:,}" for cause, count in by_cause.most_common(MAX_SHOWN_CAUSES)]
+    # Those of calls that an application continued without are counted, too.
+    named = f" ({', '.join(causes)})" if causes and by_cause.total() <= added else ""
     done = max(now.results + now.dead_letters - before.results - before.dead_letters, added)
-    letters = f"{counted(added, 'dead letter')}{named} in the last {_span(before, now)}"
-    yield f"{letters}, {added / done:.0%} of all events: {where}"
+    share = f", {added / done:.0%} of all events" if one_each else ""
+    yield f"{counted(added, 'dead letter')}{named} in the last {_span(before, now)}{share}: {where}"
 
 
 def _kafka_silent(now: Snapshot) -> bool:
@@ -253,8 +287,8 @@ def duration(seconds: float) -> str:
 ENDED = ("FINISHED", FAILED, INTERRUPTED)
 
 
-def tiles_of(history: History, *, one_each: bool, by_keys: bool = False) -> Iterable[tuple[str, str]]:
-    """Each number with what it means. `by_keys`: as `History.limited_by_keys`."""
+def tiles_of(history: History, *, one_each: bool, limit: Limit | None = None) -> Iterable[tuple[str, str]]:
+    """Each number with what it means. `limit`: as `History.limit`."""
     now, over = history.last, history.now
     if now.state in ENDED:
         yield from _totals(now, one_each=one_each)
@@ -265,7 +299,7 @@ def tiles_of(history: History, *, one_each: bool, by_keys: bool = False) -> Iter
         yield _per_s(read), f"records read: {now.read:,} since the job last started{of_source}"
     yield _per_s(done), f"{'results' if one_each else 'answers of the model'}: {now.results:,}"
     yield from _lag(history)
-    yield f"{now.in_flight:,}", f"calls in flight; {limit_of(now, by_keys=by_keys)}"
+    yield f"{now.in_flight:,}", f"calls in flight; {limit_of(now, limit)}"
     yield _latency(now.event_p50_s), f"event to answer, median; p99 {_latency(now.event_p99_s)}"
     yield _latency(now.engine_p50_s), f"one call to the engine, median; p99 {_latency(now.engine_p99_s)}"
     yield from _commits(now)
@@ -311,13 +345,13 @@ def _cost(now: Snapshot) -> Iterable[tuple[str, str]]:
         yield cost_text(now.cost_pico), f"cost of the calls{ended}, in the currency of the prices"
 
 
-def limit_of(now: Snapshot, *, by_keys: bool = False) -> str:
+def limit_of(now: Snapshot, limit: Limit | None) -> str:
     if now.state != "RUNNING":
         return "the job does not run now"
     if _kafka_silent(now):
         return "limited by Kafka, which does not answer"
-    if by_keys:
-        return "limited by keys: calls of a key run one after another"
+    if limit is not None:
+        return limit.value
     if now.pending:
         return f"limited by the engine: {counted(now.pending, 'more event waits', 'more events wait')}"
     return "limited by the source: nothing waits for the engine"

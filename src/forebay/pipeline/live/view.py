@@ -115,7 +115,8 @@ class LivePage:
                 self._keys_of, self._keys = version, self._newest_keys()
             hot = history.hot_key(self._keys, self._order)
             look, status = history.status()
-            problems = list(history.problems(hot, self._replicas, self._letters_place))
+            one_each = self._spec.application is None
+            problems = list(history.problems(hot, self._replicas, self._letters_place, one_each=one_each))
         if self._outputs.trouble:
             problems.append(self._outputs.trouble)
         if problems and look == "unknown":
@@ -124,9 +125,11 @@ class LivePage:
 
     def _numbers(self) -> dict[str, Any]:
         with self._lock:
-            by_keys = self._history.limited_by_keys(self._keys, self._order)
+            limit = self._history.limit(
+                self._keys, self._order, capacity=self._spec.capacity, subtasks=self._spec.parallelism
+            )
             one_each = self._spec.application is None
-            return {"tiles": list(tiles_of(self._history, one_each=one_each, by_keys=by_keys))}
+            return {"tiles": list(tiles_of(self._history, one_each=one_each, limit=limit))}
 
     def _charts(self) -> dict[str, Any]:
         with self._lock:
