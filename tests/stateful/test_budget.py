@@ -230,3 +230,18 @@ def test_events_that_wait_for_a_refused_call_follow_it() -> None:
         ("budget", b"%d" % number) for number in range(3, 200)
     ]
     assert (shard.failures, shard.machine.awaiting) == ([], False)
+
+
+def test_calls_of_two_keys_may_have_the_same_id() -> None:
+    shard = Shard(ProgramMachines(Remember(), StateLimits()))
+    answers = [
+        Result("order-1", key, {}, "yes", Usage(1, 1), 1, 0, 0.1, 0.1, cost_pico=cost)
+        for key, cost in (("ann", 5), ("bob", 7))
+    ]
+    for each in answers:
+        item = KeyedEvent("order-1", each.key or "", Event(b"", {"n": 1}), shard.now_ms)
+        shard._do(shard.machine.event(item, encode(item), shard._times))
+    shard.restart()
+    for each in answers:
+        shard._do(shard.machine.answered("order-1", each, shard._times))
+    assert shard.spent() == {("ann", 20_000): 5, ("bob", 20_000): 7}

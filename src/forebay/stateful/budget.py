@@ -49,7 +49,7 @@ class Ledger:
         self._store = store
         self._ceiling_pico = ceiling_pico
         self._day: int | None = None
-        self._calls: dict[str, tuple[str, int]] = {}
+        self._calls: dict[tuple[str, str], int] = {}
         self._held: dict[str, int] = {}
 
     def spent_pico(self, key: str, now_ms: int) -> int:
@@ -81,14 +81,14 @@ class Ledger:
     def holds(self, key: str) -> bool:
         return key in self._held
 
-    def hold(self, id: str, key: str, most_pico: int) -> None:
+    def hold(self, key: str, id: str, most_pico: int) -> None:
         if most_pico:
             self._held[key] = self._held.get(key, 0) + most_pico
-        self._calls[id] = key, most_pico
+        self._calls[key, id] = most_pico
 
-    def settle(self, id: str, cost_pico: int, now_ms: int) -> str:
-        """The call `id` has ended with this cost; returns its key."""
-        key, most_pico = self._calls.pop(id)
+    def settle(self, key: str, id: str, cost_pico: int, now_ms: int) -> None:
+        """The call `id` of `key` has ended with this cost. Keys may have calls with the same id."""
+        most_pico = self._calls.pop((key, id))
         if held := self._held.pop(key, 0) - most_pico:
             self._held[key] = held
         day = now_ms // DAY_MS
@@ -97,7 +97,6 @@ class Ledger:
             self._drop_old(day)
         if cost_pico:
             self._store.put(_name(day, key), pack_state(self.spent_pico(key, now_ms) + cost_pico))
-        return key
 
     def _drop_old(self, day: int) -> None:
         for name in [name for name, _ in self._store.items()]:
@@ -166,7 +165,7 @@ class BudgetedMachine(ShardMachine):
             if waits and self._ledger.holds(key):
                 self._waiting.setdefault(key, deque()).append((effect, most_pico))
             else:
-                self._ledger.hold(effect.item.id, key, most_pico)
+                self._ledger.hold(key, effect.item.id, most_pico)
                 given.append(effect)
         return given
 
@@ -174,7 +173,9 @@ class BudgetedMachine(ShardMachine):
         return self._within(self._inner.event(item, data, clocks), clocks)
 
     def answered(self, id: str, answer: Result | DeadLetter, clocks: Clocks) -> list[Effect]:
-        key = self._ledger.settle(id, answer.cost_pico or 0, clocks().wall_ms)
+        key = answer.key
+        assert key is not None
+        self._ledger.settle(key, id, answer.cost_pico or 0, clocks().wall_ms)
         given = self._within(self._inner.answered(id, answer, clocks), clocks)
         return given + self._within(self._start_waiting(key, given, clocks), clocks)
 
@@ -215,7 +216,7 @@ class BudgetedMachine(ShardMachine):
                 return following
             queue.popleft()
             if verdict == "start":
-                self._ledger.hold(effect.item.id, key, most_pico)
+                self._ledger.hold(key, effect.item.id, most_pico)
                 given.append(effect)
             else:
                 following += self._refused(effect, most_pico, given, clocks)
