@@ -20,12 +20,12 @@ from forebay.stateful.machine import (
     Clocks,
     CountFailure,
     Effect,
-    Emit,
     OpenMachines,
     Room,
     ShardMachine,
     StartCall,
     Store,
+    emits_letter,
 )
 from forebay.stateful.program import TimeDomain
 from forebay.stateful.turns import letter_of_item
@@ -129,7 +129,7 @@ class BudgetedMachine(ShardMachine):
     """Another machine, whose calls fail with the cause `budget` if they are beyond the ceiling.
 
     Those that wait, wait for calls in flight, in order. After a restore, calls that were in flight are again:
-    they fit before.
+    they fit before. If the ceiling was lowered since, one call for each key may exceed it.
     """
 
     def __init__(self, inner: ShardMachine, ledger: Ledger, most_pico: Callable[[KeyedEvent], int]) -> None:
@@ -161,8 +161,8 @@ class BudgetedMachine(ShardMachine):
                 given.append(effect)
                 continue
             key, most_pico = effect.item.key, self._most_pico(effect.item)
-            waits = key in self._waiting or self._ledger.verdict(key, most_pico, now_ms) != "start"
-            if waits and self._ledger.holds(key):
+            fits = key not in self._waiting and self._ledger.verdict(key, most_pico, now_ms) == "start"
+            if most_pico and not fits and self._ledger.holds(key):
                 self._waiting.setdefault(key, deque()).append((effect, most_pico))
             else:
                 self._ledger.hold(key, effect.item.id, most_pico)
@@ -197,12 +197,18 @@ class BudgetedMachine(ShardMachine):
                 given.append(effect)
                 continue
             key, most_pico = effect.item.key, self._most_pico(effect.item)
+            if not most_pico:
+                # It is free, or cannot be made: the handler finds the cause.
+                self._ledger.hold(key, effect.item.id, 0)
+                given.append(effect)
+                continue
             queue = self._waiting.setdefault(key, deque())
             if len(queue) < MAX_WAITING:
                 queue.append((effect, most_pico))
                 following = self._start_waiting(key, given, clocks)
             else:
-                following = self._refused(effect, most_pico, given, clocks)
+                reason = f"{MAX_WAITING} calls of the key wait for those in flight; "
+                following = self._refused(effect, most_pico, given, clocks, reason)
             left.extendleft(reversed(following))
         return given
 
@@ -224,15 +230,13 @@ class BudgetedMachine(ShardMachine):
         return following
 
     def _refused(
-        self, effect: StartCall, most_pico: int, given: list[Effect], clocks: Clocks
+        self, effect: StartCall, most_pico: int, given: list[Effect], clocks: Clocks, reason: str = ""
     ) -> Sequence[Effect]:
         item = effect.item
         words = self._ledger.words(item.key, most_pico, clocks().wall_ms)
-        if len(self._waiting.get(item.key, ())) >= MAX_WAITING:
-            words = f"{MAX_WAITING} calls of the key wait for those in flight; {words}"
-        letter = letter_of_item(item, OverBudget.cause, f"budget: {words}", attempts=0)
+        letter = letter_of_item(item, OverBudget.cause, f"budget: {reason}{words}", attempts=0)
         following = self._inner.answered(item.id, letter, clocks)
-        if not any(isinstance(each, Emit) and isinstance(each.record, DeadLetter) for each in following):
+        if not emits_letter(following, letter.cause):
             # A program continues without the answer.
             given.append(CountFailure(letter.cause))
         return following
