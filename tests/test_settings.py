@@ -8,6 +8,7 @@ import pytest
 from forebay.errors import SettingError
 from forebay.settings import (
     MAX_SECRET_BYTES,
+    OTEL_BATCHES,
     SecretRef,
     load_settings,
     otel_queue_spans,
@@ -138,7 +139,7 @@ def test_an_export_that_forebay_does_not_have(environ: dict[str, str], words: st
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"])
+@pytest.mark.parametrize("name", OTEL_BATCHES)
 def test_opentelemetry_has_a_queue_and_batches(name: str) -> None:
     assert otel_queue_spans({}) == (2048, 512)
     with pytest.raises(SettingError, match=f"{name}: expected a number from 1 to 9999999, found '0'"):

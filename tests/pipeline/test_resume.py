@@ -402,7 +402,7 @@ def test_shards_changed_before_they_are_bound_have_a_way_back(place: Place) -> N
     resume(shards=4)
     with pytest.raises(SettingError, match="shards: expected 8, as in the checkpoint, found 4"):
         place.prepare(**KEYED, shards=4)
-    with pytest.raises(SettingError, match="the last run had 4, .* run it with shards: 8 and without"):
+    with pytest.raises(SettingError, match=r"the last run had 4, .* run it with shards: 8 and without"):
         place.prepare(**KEYED)
     resume()
     resume(**KEYED)

@@ -28,7 +28,7 @@ class TokenPrices:
         return fresh * self.prompt + cached * self.cached + usage.completion_tokens * self.completion
 
     def most_pico(self, prompt_tokens: int, completion_tokens: int) -> int:
-        """The most that so many tokens cost."""
+        """What these tokens cost if each has the highest price of its kind."""
         return prompt_tokens * max(self.prompt, self.cached) + completion_tokens * self.completion
 
 
