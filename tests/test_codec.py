@@ -3,13 +3,14 @@ from __future__ import annotations
 import contextlib
 import pickle
 from typing import Any
+from zlib import crc32
 
 import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.codec import FORMAT, decode, encode, pack_state, unpack_state
+from forebay.codec import FORMAT, MOMENTS, NAMES, decode, encode, pack_state, unpack_state
 from forebay.errors import ForebayError, MalformedRecord
 from forebay.json_numbers import ExactFloat
 from forebay.records import (
@@ -24,6 +25,7 @@ from forebay.records import (
     Timing,
     Usage,
 )
+from forebay.stateful.turns import KeyMemory, Turn
 
 text = st.text(st.characters(exclude_categories=("Cs",)), max_size=10)
 integers = st.integers(-(2**80), 2**80)
@@ -171,6 +173,11 @@ def test_state_of_another_format_is_refused(found: object) -> None:
     message = f"the checkpoint's places: format .{{1,20}}; this Forebay reads format {FORMAT}: continue with"
     with pytest.raises(ForebayError, match=message):
         unpack_state(msgpack.packb([found, "x"]), "places")
+
+
+def test_a_change_of_what_is_kept_has_another_format() -> None:
+    layout = [*NAMES.values(), MOMENTS, *(tuple(each.__slots__) for each in (Turn, KeyMemory))]
+    assert (FORMAT, crc32(repr(layout).encode())) == (3, 1344274029), "increase FORMAT, then change this test"
 
 
 class Attack:

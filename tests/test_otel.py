@@ -10,7 +10,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from tests.harness.otlp import Collector, collecting
 
 from forebay import otel
-from forebay.otel import open_otel
+from forebay.otel import EndedTraces, open_otel
+from forebay.settings import otel_queue_spans
 
 BOTH = frozenset(("traces", "metrics"))
 
@@ -62,6 +63,18 @@ def test_a_share_of_none_sends_no_traces(collector: Collector, monkeypatch: pyte
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
     report()
     assert set(collector.got) == {"/v1/metrics"}
+
+
+def test_a_queue_may_be_shorter_than_the_usual_batch(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "100")
+    report()
+    assert resource_of(collector)
+    traces = EndedTraces("p", otel_queue_spans()[0], lambda _: None)
+    assert traces.room_for(100)
+    assert not traces.room_for(1)
+    traces.close()
 
 
 @pytest.mark.parametrize("signal", ["traces", "metrics"])

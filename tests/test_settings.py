@@ -8,8 +8,10 @@ import pytest
 from forebay.errors import SettingError
 from forebay.settings import (
     MAX_SECRET_BYTES,
+    OTEL_BATCHES,
     SecretRef,
     load_settings,
+    otel_queue_spans,
     otel_signals,
     ray_token,
     read_secret,
@@ -135,6 +137,13 @@ def test_an_export_that_forebay_does_not_have(environ: dict[str, str], words: st
     with pytest.raises(SettingError) as caught:
         otel_signals(environ)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", OTEL_BATCHES)
+def test_opentelemetry_has_a_queue_and_batches(name: str) -> None:
+    assert otel_queue_spans({}) == (2048, 512)
+    with pytest.raises(SettingError, match=f"{name}: expected a number from 1 to 9999999, found '0'"):
+        otel_queue_spans({name: "0"})
 
 
 def test_trusted_owners_are_names_or_numbers() -> None:

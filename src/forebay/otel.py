@@ -25,6 +25,8 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from forebay.settings import otel_queue_spans
+
 LOG = logging.getLogger("forebay.otel")
 SCOPE = "forebay"
 CLOSE_S = 5.0
@@ -90,7 +92,7 @@ def open_otel(service: str, signals: Collection[str]) -> OpenTelemetry:
     meters: metrics.MeterProvider = metrics.NoOpMeterProvider()
     if "traces" in signals:
         tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
-        tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        tracers.add_span_processor(_in_batches(OTLPSpanExporter(), otel_queue_spans()[0]))
     if "metrics" in signals:
         reader = PeriodicExportingMetricReader(OTLPMetricExporter())
         meters = MeterProvider([reader], resource, shutdown_on_exit=False)
@@ -100,6 +102,12 @@ def open_otel(service: str, signals: Collection[str]) -> OpenTelemetry:
 def _resource(service: str) -> Resource:
     named = {"service.name": service, "service.instance.id": str(uuid.uuid4())}
     return Resource.create({**named, **OTELResourceDetector().detect().attributes})
+
+
+def _in_batches(exporter: SpanExporter, most_waiting: int) -> BatchSpanProcessor:
+    # The SDK raises ValueError for a batch that is larger than the queue.
+    batch = min(otel_queue_spans()[1], most_waiting)
+    return BatchSpanProcessor(exporter, max_queue_size=most_waiting, max_export_batch_size=batch)
 
 
 class GivenIds(RandomIdGenerator):
@@ -188,7 +196,7 @@ class EndedTraces:
         self.ids = GivenIds()
         self._exporter = CountingExporter(exporter or OTLPSpanExporter(), most_waiting, on_dropped)
         tracers = TracerProvider(ALWAYS_ON, _resource(service), shutdown_on_exit=False, id_generator=self.ids)
-        tracers.add_span_processor(BatchSpanProcessor(self._exporter, max_queue_size=most_waiting))
+        tracers.add_span_processor(_in_batches(self._exporter, most_waiting))
         self.otel = OpenTelemetry(tracers, metrics.NoOpMeterProvider())
         self.room_for = self._exporter.room_for
 

@@ -38,6 +38,11 @@ STANDARD_SECRETS = AWS_SECRETS | RAY_SECRETS
 """Variables that only Forebay, Flink and Ray get, whatever a pipeline names."""
 RAY_TOKEN_FILE = Path(".ray", "auth_token")
 OTEL_SIGNALS = ("traces", "metrics")
+OTEL_BATCHES = {
+    "OTEL_BSP_MAX_QUEUE_SIZE": "2048",
+    "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "512",
+    "OTEL_BSP_SCHEDULE_DELAY": "5000",
+}
 OTLP_PROTOCOL = "http/protobuf"
 
 
@@ -157,14 +162,17 @@ def otel_signals(environ: Mapping[str, str] | None = None) -> frozenset[str]:
     return frozenset(signals)
 
 
-def otel_queue_spans(environ: Mapping[str, str] | None = None) -> int:
-    """`OTEL_BSP_MAX_QUEUE_SIZE`: how many spans may wait for the collector. Raises `SettingError`."""
-    text = (os.environ if environ is None else environ).get("OTEL_BSP_MAX_QUEUE_SIZE") or "2048"
-    if not re.fullmatch(r"[1-9][0-9]{0,6}", text):
-        raise SettingError(
-            f"OTEL_BSP_MAX_QUEUE_SIZE: expected a number from 1 to 9999999, found {text[:20]!r}"
-        )
-    return int(text)
+def otel_queue_spans(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
+    """How many spans may wait for the collector (`OTEL_BSP_MAX_QUEUE_SIZE`), and how many are sent at once
+    (`OTEL_BSP_MAX_EXPORT_BATCH_SIZE`). Raises `SettingError`, also for an `OTEL_BSP_SCHEDULE_DELAY` that the
+    SDK refuses."""
+    counts = []
+    for name, default in OTEL_BATCHES.items():
+        text = (os.environ if environ is None else environ).get(name) or default
+        if not re.fullmatch(r"[1-9][0-9]{0,6}", text):
+            raise SettingError(f"{name}: expected a number from 1 to 9999999, found {text[:20]!r}")
+        counts.append(int(text))
+    return counts[0], counts[1]
 
 
 @contextmanager

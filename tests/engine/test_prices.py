@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.engine.prices import TokenPrices, cost_text, from_pico, to_pico
+from forebay.engine.prices import (
+    TEMPLATE_TOKENS,
+    TokenPrices,
+    cost_text,
+    from_pico,
+    most_answer_tokens,
+    most_prompt_tokens,
+    to_pico,
+)
+from forebay.engine.protocol import MAX_TOKENS
 from forebay.json_numbers import dump_json, read_json
-from forebay.records import Usage
+from forebay.records import Message, Request, Sampling, Usage
 
 COUNTS = st.integers(0, 1 << 31)
 PRICES = st.builds(TokenPrices, *[st.integers(0, 10**12)] * 3)
@@ -30,6 +42,32 @@ def test_no_call_costs_more_than_the_most(prices: TokenPrices, prompt: int, done
 
 def test_cached_tokens_have_their_own_price() -> None:
     assert TokenPrices(prompt=5, cached=2, completion=7).cost_pico(Usage(10, 3, 4)) == 6 * 5 + 4 * 2 + 3 * 7
+
+
+@pytest.mark.parametrize(
+    ("extra", "tokens"),
+    [
+        ({}, 10),
+        ({"min_p": 0.1}, 10),
+        ({"max_tokens": 4}, 4),
+        ({"max_tokens": 4, "max_completion_tokens": 30}, 30),
+        ({"n": 3, "best_of": 5, "max_tokens": 20}, 100),
+        ({"max_tokens": None}, MAX_TOKENS),
+        ({"n": "3"}, 10 * MAX_TOKENS),
+    ],
+)
+def test_more_keys_of_a_request_count_for_the_most(extra: dict[str, Any], tokens: int) -> None:
+    assert most_answer_tokens(Sampling(max_tokens=10, extra=extra)) == tokens
+
+
+def test_all_of_a_request_counts_for_the_most() -> None:
+    ask = Request("r", "m", (Message("user", "é" * 99),))
+    plain = most_prompt_tokens(ask)
+    assert plain > 2 * 99 + TEMPLATE_TOKENS
+    more = replace(ask, schema={"enum": ["x" * 500]}, sampling=Sampling(extra={"tools": ["y" * 700]}))
+    assert most_prompt_tokens(more) > plain + 1200
+    two = replace(ask, messages=(Message("system", ""), *ask.messages))
+    assert most_prompt_tokens(two) > plain + 20
 
 
 @given(st.integers(0, 10**24))

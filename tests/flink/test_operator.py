@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -21,10 +21,12 @@ from forebay.flink.infer import QUEUES
 from forebay.flink.operator import END_ROUNDS, MAX_SHARE, InferenceOperator
 from forebay.flink.request_pool import ANSWERS, FACTOR, PoolLoad
 from forebay.flink.types import END_OF_INPUT_MS
-from forebay.records import JSON, DeadLetter, Event, KeyedEvent
+from forebay.records import JSON, DeadLetter, Event, KeyedEvent, Message
+from forebay.stateful.budget import BudgetedMachines
 from forebay.stateful.key_states import PER_CHUNK, StateLimits
-from forebay.stateful.program import Failure, Moment, Output, Program, Step, Timer
-from forebay.stateful.shard_executor import ProgramMachines
+from forebay.stateful.machine import OpenMachines
+from forebay.stateful.program import Ask, Failure, Moment, Output, Program, Step, Timer
+from forebay.stateful.shard_executor import MAX_CALLS, ProgramMachines
 
 CAPACITY = 16
 HOUR_S = 3600
@@ -111,14 +113,19 @@ async def nobody(_counts: Any) -> Any:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def run(program: Program[Any], quick: Iterable[str] = (), **limits: int) -> Run:
+    def run(
+        program: Program[Any],
+        quick: Iterable[str] = (),
+        wrapped: Callable[[OpenMachines], OpenMachines] = lambda machines: machines,
+        **limits: int,
+    ) -> Run:
         clock = WallClock()
         calls = Calls(clock, frozenset(quick))
         monkeypatch.setattr(operator, "RequestPool", lambda *_, **__: calls)
         monkeypatch.setattr(operator, "held_keys", held_keys)
         monkeypatch.setattr(operator, "is_cancelled", lambda: False)
         machines = ProgramMachines(program, StateLimits(shard_queue=QUEUES * CAPACITY, **limits))
-        function = InferenceOperator(nobody, machines, capacity=CAPACITY, clock=clock)
+        function = InferenceOperator(nobody, wrapped(machines), capacity=CAPACITY, clock=clock)
         made = Run(function, calls, clock)
         function.open(made.context())
         return made
@@ -246,6 +253,20 @@ def test_failed_calls_count_once_by_cause(opened: Any, program: Any, letters: in
         run.event("a", number)
     counts = run.function._counts
     assert (counts.failed, counts.dead_letters, counts.results) == ({"refused": 3}, letters, 3 - letters)
+
+
+class AsksAgain(GoesOn):
+    def on_failure(self, state: list[int], tag: str, failure: Failure, now: Moment) -> Step[list[int]]:
+        return Step(state, Ask((Message("user", "again"),)))
+
+
+def test_a_failure_counts_even_if_the_next_call_is_refused(opened: Any) -> None:
+    def within_budget(machines: OpenMachines) -> OpenMachines:
+        return BudgetedMachines(machines, 10, lambda item: 10 if item.id == "e0" else 11)
+
+    run = opened(AsksAgain(), quick=["a"], wrapped=within_budget)
+    run.event("a", 0)
+    assert run.function._counts.failed == {"refused": 1, "budget": MAX_CALLS - 1, "program_failed": 1}
 
 
 def test_dead_letters_made_before_the_operator_count_by_cause(opened: Any) -> None:

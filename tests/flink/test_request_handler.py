@@ -14,14 +14,15 @@ from tests.harness.clock import ManualClock
 from forebay.codec import decode, encode
 from forebay.engine import Deadline
 from forebay.engine.journal import Journal, JournalConfig
-from forebay.engine.prices import TokenPrices
+from forebay.engine.prices import TokenPrices, most_prompt_tokens
 from forebay.engine.prompt import FieldTemplate, PromptTemplate, request_hash
 from forebay.engine.retry import RetryPolicy
-from forebay.errors import AttemptTimeout, Overloaded
+from forebay.errors import AttemptTimeout, Overloaded, SettingError
 from forebay.fleet.autoscale.base import ServiceClass
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.disaggregated import engine_factory
 from forebay.fleet.discovery import FixedReplicas
+from forebay.flink.infer import infer
 from forebay.flink.metrics import InferenceCounters
 from forebay.flink.request_handler import (
     InferenceSpec,
@@ -327,10 +328,20 @@ async def test_without_a_count_of_tokens_a_call_costs_the_most_it_can() -> None:
     clock = ManualClock(wall_ms=1_000_000)
     spec = call(TimedEngine(clock), prices=PRICES, sampling=Sampling(max_tokens=3))
     found = await RequestHandler(spec, InferenceCounters(), clock).answer(item("é"))
-    assert found.cost_pico == spec.most_pico(item("é")) == len("say é".encode()) * 5 + 3 * 7
+    most = most_prompt_tokens(spec.request(item("é")))
+    assert found.cost_pico == spec.most_pico(item("é")) == most * 5 + 3 * 7
+    request = spec.request(item())
+    assert spec.cost_pico(request, Usage(prompt_tokens=9)) == 9 * 5 + 3 * 7
+    assert spec.cost_pico(request, Usage(completion_tokens=2)) == most_prompt_tokens(request) * 5 + 2 * 7
     asked = Ask((Message("user", "four"),), sampling=Sampling(max_tokens=1))
-    assert spec.most_pico(ProgramRequest("r", "k", item().event, 0, ask=asked)) == 4 * 5 + 7
+    program_request = ProgramRequest("r", "k", item().event, 0, ask=asked)
+    asked_most = most_prompt_tokens(spec.request(program_request))
+    assert spec.most_pico(program_request) == asked_most * 5 + 7
     assert spec.most_pico(item(None)) == 0
+    with pytest.raises(SettingError, match="budget_pico: expected prices with it, found none"):
+        call(budget_pico=1)
+    with pytest.raises(SettingError, match="a budget needs a key"):
+        infer(None, call(prices=PRICES, budget_pico=1))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("fault", ["400", "empty", "reasoning", "refusal", "tool_calls", "content_filter"])

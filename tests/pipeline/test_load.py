@@ -187,6 +187,14 @@ BUDGET = {"per_key_per_day": 0.5}
             "budget: expected a 'key' template with it, found none: add key, such as '{{ user }}'",
         ),
         (
+            {"prices": {"*": PRICES}, "sampling": {"extra": {"max_completion_tokens": None}}},
+            "sampling.extra.max_completion_tokens: expected a whole number > 0 with prices, found None",
+        ),
+        (
+            {"prices": {"*": PRICES}, "sampling": {"extra": {"n": 2, "model": "big"}}},
+            "sampling.extra.model: expected none with prices",
+        ),
+        (
             {
                 **{"prompt": None, "application": {"type": "trends"}, "source__time": "t", "event_time": {}},
                 **{"budget": BUDGET, "prices": {"*": PRICES}, "key": "k"},

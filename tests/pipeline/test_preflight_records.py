@@ -71,6 +71,14 @@ def test_no_doubt_with_a_good_record_or_none_readable(
             "not even the first record has a key: key: field 'usr' is missing",
         ),
         (
+            GOOD,
+            {
+                **{"key": "{{ usr }}", "prices": {"*": {"prompt": 1, "completion": 1}}},
+                "budget": {"per_key_per_day": 1},
+            },
+            "not even the first record can be used: key: field 'usr' is missing",
+        ),
+        (
             b'{"text": "a", "user": null}\n',
             {"key": "{{ user }}"},
             "record has a key: key: field 'user' is null",

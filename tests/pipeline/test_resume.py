@@ -34,6 +34,7 @@ from forebay.pipeline.resume import (
     forget,
     found_state,
     resume_words,
+    traits_to_record,
 )
 from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import Completed, LocalStore, RunState, read_state, write_state
@@ -269,7 +270,7 @@ def test_checkpoint_of_another_format_is_rejected_early(place: Place) -> None:
     place.checkpoint(JOB_A, 1)
     record = json.loads((place.home / "run.json").read_text())
     (place.home / "run.json").write_text(json.dumps({**record, "format": 99}))
-    with pytest.raises(SettingError, match=r"run.json: format 99; this Forebay reads format 2: .*--fresh"):
+    with pytest.raises(SettingError, match=r"run.json: format 99; this Forebay reads format 3: .*--fresh"):
         place.prepare()
     assert found_state(place.store, needed=False).job is None
 
@@ -386,6 +387,25 @@ def test_newly_ordered_pipeline_keeps_its_shards(place: Place) -> None:
     place.started(JOB_A, **KEYED)
     assert place.prepare() is not None
     assert place.prepare(shards=4) is not None
+
+
+def test_shards_changed_before_they_are_bound_have_a_way_back(place: Place) -> None:
+    place.started(JOB_A)
+    place.checkpoint(JOB_A, 1)
+
+    def resume(**changes: Any) -> None:
+        assert place.prepare(**changes) is not None
+        spec = place.spec(**changes)
+        place.write(traits=traits_to_record(spec, place.state), settings={"shards": spec.shards})
+
+    resume(shards=16)
+    resume(shards=4)
+    with pytest.raises(SettingError, match="shards: expected 8, as in the checkpoint, found 4"):
+        place.prepare(**KEYED, shards=4)
+    with pytest.raises(SettingError, match=r"the last run had 4, .* run it with shards: 8 and without"):
+        place.prepare(**KEYED)
+    resume()
+    resume(**KEYED)
 
 
 @pytest.fixture

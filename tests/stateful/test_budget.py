@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import given
@@ -35,6 +36,7 @@ class Shard:
     def __init__(self, machines: OpenMachines = stateless) -> None:
         self.machines = machines
         self.ceiling = CEILING
+        self.most: Callable[[KeyedEvent], int] = lambda item: MOST
         self.stores: dict[str, DictStore] = {}
         self.now_ms = 20_000 * DAY_MS
         self.accepted = 0
@@ -46,7 +48,7 @@ class Shard:
 
     def restart(self) -> None:
         """Lose everything that is not in the stores."""
-        open_machines = BudgetedMachines(self.machines, self.ceiling, lambda item: MOST)
+        open_machines = BudgetedMachines(self.machines, self.ceiling, self.most)
         self.machine = open_machines(lambda name: self.stores.setdefault(name, DictStore()))()
         self.calls: dict[str, KeyedEvent] = {}
         self._do(self.machine.restore())
@@ -159,6 +161,36 @@ def test_calls_that_may_not_fit_wait_for_those_in_flight() -> None:
     assert len(shard.calls) == 1
 
 
+def test_a_call_that_cannot_be_made_gets_its_own_cause() -> None:
+    shard = Shard()
+    shard.most = lambda item: 0 if item.id == "e80" else 2 * CEILING if item.id == "e81" else MOST
+    shard.restart()
+    for _ in range(80):
+        shard.event("a")
+    shard.event("a")
+    assert "e80" in shard.calls
+    shard.restart()
+    assert set(shard.calls) == {"e0", "e1", "e2", "e80"}
+    shard.fail("e80", None)
+    assert shard.letters[-1].cause == "invalid_answer"
+    for id in ("e0", "e1", "e2"):
+        shard.answer(id, 0)
+    assert len(shard.calls) == 3
+
+
+def test_a_refusal_names_its_own_reason() -> None:
+    shard = Shard()
+    for _ in range(MAX_WAITING + 3):
+        shard.event("a")
+    # After a restart with a lower ceiling, more calls may wait than otherwise.
+    shard.ceiling = 2 * MOST - 1
+    shard.restart()
+    assert list(shard.calls) == ["e0"]
+    shard.answer("e0", MOST)
+    assert len(shard.letters) == MAX_WAITING + 2
+    assert not [letter for letter in shard.letters if "calls of the key wait" in letter.detail]
+
+
 def test_each_utc_day_has_its_own_ceiling_and_old_days_are_dropped() -> None:
     shard = Shard()
     for key in "aaabc":
@@ -230,3 +262,18 @@ def test_events_that_wait_for_a_refused_call_follow_it() -> None:
         ("budget", b"%d" % number) for number in range(3, 200)
     ]
     assert (shard.failures, shard.machine.awaiting) == ([], False)
+
+
+def test_calls_of_two_keys_may_have_the_same_id() -> None:
+    shard = Shard(ProgramMachines(Remember(), StateLimits()))
+    answers = [
+        Result("order-1", key, {}, "yes", Usage(1, 1), 1, 0, 0.1, 0.1, cost_pico=cost)
+        for key, cost in (("ann", 5), ("bob", 7))
+    ]
+    for each in answers:
+        item = KeyedEvent("order-1", each.key or "", Event(b"", {"n": 1}), shard.now_ms)
+        shard._do(shard.machine.event(item, encode(item), shard._times))
+    shard.restart()
+    for each in answers:
+        shard._do(shard.machine.answered("order-1", each, shard._times))
+    assert shard.spent() == {("ann", 20_000): 5, ("bob", 20_000): 7}

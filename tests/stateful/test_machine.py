@@ -165,7 +165,7 @@ def test_its_store_is_the_one_that_every_restore_looks_into() -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        (b"\x94\x63\x00\xa1e\xc4\x00", "the checkpoint's requests: format 99; this Forebay reads format 2"),
+        (b"\x94\x63\x00\xa1e\xc4\x00", "the checkpoint's requests: format 99; this Forebay reads format 3"),
         (pack_state(0, "e"), "requests cannot be read"),
         (b"\x80\x04.", "requests cannot be read"),
     ],

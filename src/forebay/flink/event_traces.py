@@ -188,4 +188,4 @@ def open_event_traces(service: str | None, counts: InferenceCounters, clock: Clo
     def dropped(spans: int) -> None:
         counts.dropped_spans = spans
 
-    return EventTraces(EventSpans(service, otel_queue_spans(), dropped, clock), counts, clock)
+    return EventTraces(EventSpans(service, otel_queue_spans()[0], dropped, clock), counts, clock)

@@ -82,6 +82,8 @@ def infer(
         opentelemetry=call.opentelemetry,
     )
     needs_key = call.budget_pico is not None
+    if needs_key and key is None:
+        raise SettingError("a budget needs a key")
     keying = Keying(shards=shards, key=key, needs_key=needs_key, id=id, to_event=to_event, timeline=timeline)
     bound = ordering == "key" or needs_key
     return _attach(stream, keying, operator, shards=shards, bound=bound, parallelism=parallelism, name=name)

@@ -41,7 +41,6 @@ from forebay.stateful.machine import (
     IN_FLIGHT,
     CountFailure,
     Effect,
-    Emit,
     HoldWatermark,
     OpenMachines,
     ReleaseWatermark,
@@ -51,6 +50,7 @@ from forebay.stateful.machine import (
     Store,
     Times,
     WakeAt,
+    emits_letter,
 )
 
 TIMED = Types.ROW_NAMED(["time_ms", "low_ms", "record"], [Types.LONG(), Types.LONG(), Types.STRING()])
@@ -255,11 +255,9 @@ class InferenceOperator(KeyedProcessFunction):
             if not isinstance(answer, DeadLetter) and not answer.journaled:
                 self._counts.engine_s.add(answer.called_s)
             effects = shard.machine.answered(id, answer, partial(self._times, ctx))
-            if isinstance(answer, DeadLetter):
-                # A program may continue without the answer; a dead letter is counted when it is emitted.
-                letters = (effect for effect in effects if isinstance(effect, Emit))
-                if not any(isinstance(each.record, DeadLetter) for each in letters):
-                    self._counts.fail(answer.cause)
+            if isinstance(answer, DeadLetter) and not emits_letter(effects, answer.cause):
+                # A dead letter is counted when it is emitted.
+                self._counts.fail(answer.cause)
             yield from self._apply(shard, effects, ctx)
 
     def _apply(

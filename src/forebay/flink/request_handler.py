@@ -16,10 +16,10 @@ from forebay.engine import Engine, EngineFactory
 from forebay.engine.answer import Accept, AnswerCheck
 from forebay.engine.call_trace import CALL_TRACE
 from forebay.engine.journal import Journal, JournalConfig
-from forebay.engine.prices import TokenPrices
+from forebay.engine.prices import TokenPrices, most_answer_tokens, most_prompt_tokens
 from forebay.engine.prompt import FieldTemplate, PromptTemplate, request_hash
 from forebay.engine.retry import RetryPolicy, check_content, complete_with_retry
-from forebay.errors import EngineError, ProgramFailed, RecordError, SettingError, TemplateFailed
+from forebay.errors import BadRequest, EngineError, ProgramFailed, RecordError, SettingError, TemplateFailed
 from forebay.fleet.autoscale.settings import ScalingLink
 from forebay.fleet.disaggregated import DisaggregatedEngine
 from forebay.fleet.engine import FleetEngine
@@ -76,6 +76,10 @@ class InferenceSpec:
     budget_pico: int | None = None
     opentelemetry: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.budget_pico is not None and self.prices is None:
+            raise SettingError("budget_pico: expected prices with it, found none: add what a token costs")
+
     def request(self, item: KeyedEvent) -> Request:
         """Raises `RecordError` if there is none for this record."""
         ask = item.ask if isinstance(item, ProgramRequest) else None
@@ -97,19 +101,17 @@ class InferenceSpec:
         )
 
     def cost_pico(self, request: Request, usage: Usage) -> int:
-        """What a completion cost; without a count of its tokens, the most that it can cost."""
+        """What a completion cost; for tokens without a count, the most that they can cost."""
         assert self.prices is not None
-        if usage.prompt_tokens or usage.completion_tokens:
-            return self.prices.cost_pico(usage)
-        texts = [message.content for message in request.messages] or [request.prompt or ""]
-        size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-        return self.prices.most_pico(size, request.sampling.max_tokens)
+        prompt = 0 if usage.prompt_tokens else most_prompt_tokens(request)
+        answer = 0 if usage.completion_tokens else most_answer_tokens(request.sampling)
+        return self.prices.cost_pico(usage) + self.prices.most_pico(prompt, answer)
 
     def most_pico(self, item: KeyedEvent) -> int:
         """What one call for `item` can cost at most; 0 if it cannot be made."""
         try:
             return self.cost_pico(self.request(item), Usage())
-        except RecordError:
+        except (RecordError, BadRequest):
             return 0
 
     def _rendered(self, item: KeyedEvent) -> tuple[Message, ...] | str:

@@ -9,12 +9,14 @@ from typing import Annotated, Protocol
 from pydantic import AfterValidator, Field, Strict
 
 from forebay.apps.base import ApplicationSettings
-from forebay.engine.prices import TokenPrices, to_pico
+from forebay.engine.prices import OWN_LIMITS, TokenPrices, to_pico
 from forebay.errors import SettingError
 from forebay.fields import Model, PositiveFloat, wrong
+from forebay.pipeline.inference_settings import SamplingSpec
 
 ANY_MODEL = "*"
 MILLION = 10**6
+UNPRICED = ("model", "messages", "prompt", "chat_template")
 PRICE_DIGITS = 6
 """A token's price is then a whole number of 10^-12 of the currency."""
 
@@ -65,6 +67,9 @@ class PricedPipeline(Protocol):
     @property
     def application(self) -> ApplicationSettings | None: ...
 
+    @property
+    def sampling(self) -> SamplingSpec: ...
+
 
 def cost_problems(pipeline: PricedPipeline, model: str | None) -> Iterator[tuple[str, str]]:
     """Yields (path of a key, message). `model`: its name in the file."""
@@ -73,6 +78,8 @@ def cost_problems(pipeline: PricedPipeline, model: str | None) -> Iterator[tuple
             prices_of(pipeline.prices, model)
     except SettingError as error:
         yield "prices", str(error).removeprefix("prices: ")
+    if pipeline.prices is not None:
+        yield from _extra_problems(pipeline.sampling.extra)
     if pipeline.budget is None:
         return
     if pipeline.prices is None:
@@ -82,6 +89,16 @@ def cost_problems(pipeline: PricedPipeline, model: str | None) -> Iterator[tuple
         yield "budget", f"expected none with application {application.type}, which keeps nothing by 'key'"
     elif pipeline.key is None:
         yield "budget", "expected a 'key' template with it, found none: add key, such as '{{ user }}'"
+
+
+def _extra_problems(extra: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    for name in OWN_LIMITS:
+        count = extra.get(name, 1)
+        if type(count) is not int or count < 1:
+            yield f"sampling.extra.{name}", f"expected a whole number > 0 with prices, found {count!r:.40}"
+    for name in UNPRICED:
+        if name in extra:
+            yield f"sampling.extra.{name}", "expected none with prices: what a call costs would be unknown"
 
 
 def prices_of(prices: Mapping[str, PricesSpec] | None, model: str) -> TokenPrices | None:

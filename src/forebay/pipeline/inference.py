@@ -145,7 +145,7 @@ def call_of(
         scaling=scaling,
         classes=None if scaling is None else _classes(spec, scaling),
         prices=prices_of(spec.prices, model) if spec.asks_model else None,
-        budget_pico=None if spec.budget is None else to_pico(spec.budget.per_key_per_day),
+        budget_pico=to_pico(spec.budget.per_key_per_day) if spec.budget and spec.asks_model else None,
         opentelemetry=spec.name if spec.opentelemetry else None,
     )
 

@@ -162,7 +162,8 @@ class _Templates:
         )
         self._fields = [template for template in fields if template is not None]
         self._key = spec.key_template()
-        self._needs_key = spec.application is not None and spec.application.needs_key
+        application = spec.application
+        self._needs_key = spec.budget is not None or (application is not None and application.needs_key)
         # A missing column is missing in every row.
         self._columns = fields_in(spec.key or "") if isinstance(spec.source, CsvSource) else frozenset()
         self._prompt = spec.prompt_template()

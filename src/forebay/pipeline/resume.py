@@ -146,6 +146,13 @@ def check_fingerprint(spec: PipelineSpec, state: RunState) -> None:
                 f"{key}: expected {state.traits[key]}, as in the checkpoint, found {value}; the checkpoint "
                 f"cannot be resumed with it (--fresh starts over)"
             )
+    first, last = state.traits.get("shards"), state.settings.get("shards")
+    if first != last is not None and "shards" not in unfingerprinted(spec):
+        raise SettingError(
+            f"shards: the last run had {last}, and calls in flight are where that number put them: run it "
+            f"with shards: {first} and without ordering: key and budget until those are answered, then stop "
+            f"it and add them (or start over with --fresh)"
+        )
 
 
 def resume_words(checkpoint: Location, state: RunState, settings: Mapping[str, Any]) -> str:
@@ -232,6 +239,12 @@ def fingerprint(spec: PipelineSpec) -> dict[str, Any]:
     }
 
 
+def traits_to_record(spec: PipelineSpec, resumed: RunState) -> dict[str, Any]:
+    """The number of shards stays that of the first run: the uid has it, by which Flink finds the state."""
+    kept = resumed.traits or {}
+    return fingerprint(spec) | {key: kept[key] for key in ("shards",) if key in kept}
+
+
 def _below(key: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """URLs are replaced by their hashes because they may contain secrets."""
     return {f"{key}.{name}": _hash(value) if name == "url" else value for name, value in values.items()}
@@ -253,7 +266,7 @@ class RunRecord:
         if attempt.fresh:
             self.state = forget(self._store, self.state)
         self.state = RunState(
-            traits=fingerprint(spec),
+            traits=traits_to_record(spec, self.state if restored is not None else RunState()),
             settings=resolved(spec, attempt.plan.engine),
             job=attempt.job_id,
             restored=None if restored is None else below(self._store.home, restored),

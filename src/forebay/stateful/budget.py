@@ -20,12 +20,12 @@ from forebay.stateful.machine import (
     Clocks,
     CountFailure,
     Effect,
-    Emit,
     OpenMachines,
     Room,
     ShardMachine,
     StartCall,
     Store,
+    emits_letter,
 )
 from forebay.stateful.program import TimeDomain
 from forebay.stateful.turns import letter_of_item
@@ -49,7 +49,7 @@ class Ledger:
         self._store = store
         self._ceiling_pico = ceiling_pico
         self._day: int | None = None
-        self._calls: dict[str, tuple[str, int]] = {}
+        self._calls: dict[tuple[str, str], int] = {}
         self._held: dict[str, int] = {}
 
     def spent_pico(self, key: str, now_ms: int) -> int:
@@ -81,14 +81,14 @@ class Ledger:
     def holds(self, key: str) -> bool:
         return key in self._held
 
-    def hold(self, id: str, key: str, most_pico: int) -> None:
+    def hold(self, key: str, id: str, most_pico: int) -> None:
         if most_pico:
             self._held[key] = self._held.get(key, 0) + most_pico
-        self._calls[id] = key, most_pico
+        self._calls[key, id] = most_pico
 
-    def settle(self, id: str, cost_pico: int, now_ms: int) -> str:
-        """The call `id` has ended with this cost; returns its key."""
-        key, most_pico = self._calls.pop(id)
+    def settle(self, key: str, id: str, cost_pico: int, now_ms: int) -> None:
+        """The call `id` of `key` has ended with this cost. Keys may have calls with the same id."""
+        most_pico = self._calls.pop((key, id))
         if held := self._held.pop(key, 0) - most_pico:
             self._held[key] = held
         day = now_ms // DAY_MS
@@ -97,7 +97,6 @@ class Ledger:
             self._drop_old(day)
         if cost_pico:
             self._store.put(_name(day, key), pack_state(self.spent_pico(key, now_ms) + cost_pico))
-        return key
 
     def _drop_old(self, day: int) -> None:
         for name in [name for name, _ in self._store.items()]:
@@ -130,7 +129,7 @@ class BudgetedMachine(ShardMachine):
     """Another machine, whose calls fail with the cause `budget` if they are beyond the ceiling.
 
     Those that wait, wait for calls in flight, in order. After a restore, calls that were in flight are again:
-    they fit before.
+    they fit before. If the ceiling was lowered since, one call for each key may exceed it.
     """
 
     def __init__(self, inner: ShardMachine, ledger: Ledger, most_pico: Callable[[KeyedEvent], int]) -> None:
@@ -162,11 +161,11 @@ class BudgetedMachine(ShardMachine):
                 given.append(effect)
                 continue
             key, most_pico = effect.item.key, self._most_pico(effect.item)
-            waits = key in self._waiting or self._ledger.verdict(key, most_pico, now_ms) != "start"
-            if waits and self._ledger.holds(key):
+            fits = key not in self._waiting and self._ledger.verdict(key, most_pico, now_ms) == "start"
+            if most_pico and not fits and self._ledger.holds(key):
                 self._waiting.setdefault(key, deque()).append((effect, most_pico))
             else:
-                self._ledger.hold(effect.item.id, key, most_pico)
+                self._ledger.hold(key, effect.item.id, most_pico)
                 given.append(effect)
         return given
 
@@ -174,7 +173,9 @@ class BudgetedMachine(ShardMachine):
         return self._within(self._inner.event(item, data, clocks), clocks)
 
     def answered(self, id: str, answer: Result | DeadLetter, clocks: Clocks) -> list[Effect]:
-        key = self._ledger.settle(id, answer.cost_pico or 0, clocks().wall_ms)
+        key = answer.key
+        assert key is not None
+        self._ledger.settle(key, id, answer.cost_pico or 0, clocks().wall_ms)
         given = self._within(self._inner.answered(id, answer, clocks), clocks)
         return given + self._within(self._start_waiting(key, given, clocks), clocks)
 
@@ -196,12 +197,18 @@ class BudgetedMachine(ShardMachine):
                 given.append(effect)
                 continue
             key, most_pico = effect.item.key, self._most_pico(effect.item)
+            if not most_pico:
+                # It is free, or cannot be made: the handler finds the cause.
+                self._ledger.hold(key, effect.item.id, 0)
+                given.append(effect)
+                continue
             queue = self._waiting.setdefault(key, deque())
             if len(queue) < MAX_WAITING:
                 queue.append((effect, most_pico))
                 following = self._start_waiting(key, given, clocks)
             else:
-                following = self._refused(effect, most_pico, given, clocks)
+                reason = f"{MAX_WAITING} calls of the key wait for those in flight; "
+                following = self._refused(effect, most_pico, given, clocks, reason)
             left.extendleft(reversed(following))
         return given
 
@@ -215,7 +222,7 @@ class BudgetedMachine(ShardMachine):
                 return following
             queue.popleft()
             if verdict == "start":
-                self._ledger.hold(effect.item.id, key, most_pico)
+                self._ledger.hold(key, effect.item.id, most_pico)
                 given.append(effect)
             else:
                 following += self._refused(effect, most_pico, given, clocks)
@@ -223,15 +230,13 @@ class BudgetedMachine(ShardMachine):
         return following
 
     def _refused(
-        self, effect: StartCall, most_pico: int, given: list[Effect], clocks: Clocks
+        self, effect: StartCall, most_pico: int, given: list[Effect], clocks: Clocks, reason: str = ""
     ) -> Sequence[Effect]:
         item = effect.item
         words = self._ledger.words(item.key, most_pico, clocks().wall_ms)
-        if len(self._waiting.get(item.key, ())) >= MAX_WAITING:
-            words = f"{MAX_WAITING} calls of the key wait for those in flight; {words}"
-        letter = letter_of_item(item, OverBudget.cause, f"budget: {words}", attempts=0)
+        letter = letter_of_item(item, OverBudget.cause, f"budget: {reason}{words}", attempts=0)
         following = self._inner.answered(item.id, letter, clocks)
-        if not any(isinstance(each, Emit) and isinstance(each.record, DeadLetter) for each in following):
+        if not emits_letter(following, letter.cause):
             # A program continues without the answer.
             given.append(CountFailure(letter.cause))
         return following

@@ -91,6 +91,13 @@ class CountFailure:
 Effect = StartCall | Emit | WakeAt | HoldWatermark | ReleaseWatermark | CountFailure
 
 
+def emits_letter(effects: Iterable[Effect], cause: str) -> bool:
+    """Whether a call's failure became a dead letter; if not, a program continues. A letter with another cause
+    is of what followed: a step that failed, or a call that was refused."""
+    letters = (each.record for each in effects if isinstance(each, Emit))
+    return any(isinstance(each, DeadLetter) and each.cause == cause for each in letters)
+
+
 @dataclass(frozen=True, slots=True)
 class Times:
     """`watermark_ms`: None before the first."""
