@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pyflink.datastream import StreamExecutionEnvironment
 
     from forebay.flink.environment import FlinkConfig
+    from forebay.flink.request_handler import InferenceSpec
 
 ASKED = """
 import sys
@@ -105,16 +107,23 @@ def config(flink_logs: Path, tmp_path: Path) -> FlinkConfig:
     return config
 
 
+def _call() -> InferenceSpec:
+    from forebay.engine.client import HttpEngine
+    from forebay.flink.request_handler import InferenceSpec
+
+    return InferenceSpec(partial(HttpEngine, "http://x"), "m")
+
+
 def asks(env: StreamExecutionEnvironment) -> None:
     from forebay.flink.infer import infer
 
-    infer(env.from_collection([b""]), None)  # type: ignore[arg-type]
+    infer(env.from_collection([b""]), _call())
 
 
 def remembers(env: StreamExecutionEnvironment) -> None:
     from forebay.flink.infer import infer_stateful
 
-    infer_stateful(env.from_collection([b""]), Remember(), None, key=str)  # type: ignore[arg-type]
+    infer_stateful(env.from_collection([b""]), Remember(), _call(), key=str)
 
 
 def finds_topics(env: StreamExecutionEnvironment) -> None:
