@@ -145,7 +145,7 @@ def test_both_systems_are_measured(tmp_path: Path) -> None:
     assert all(not cell.figures.failed for cell in found.cells)
     assert document["ratio"]["16"] > 0
     assert set(document["latency"]["4"]) == {STATIC, CONTINUOUS}
-    assert set(systems.provenance(seed=0)["engine_versions"]) >= {"torch", "transformers"}
+    assert set(systems.provenance((), seed=0)["engine_versions"]) >= {"torch", "transformers"}
 
 
 def test_a_machine_that_others_use_makes_a_cell_invalid(found: Batching) -> None:
