@@ -43,8 +43,8 @@ KeyOf = Callable[[dict[str, Any]], Hashable | None]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """`events` that are expected, and which of them a line is about. Without `of_letter`, an event with a
-    dead letter is also lost."""
+    """How many events are expected, and the functions that find the event of a line. Without `of_letter`, an
+    event with a dead letter is also lost."""
 
     events: int
     of_result: KeyOf

@@ -221,7 +221,7 @@ def test_calls_of_a_checkpoint_end_though_the_ceiling_is_lower_now() -> None:
 
 
 class AskTwice(Program[Any]):
-    """Asks twice about each event; goes on without an answer."""
+    """Asks twice about each event; continues without an answer."""
 
     def initial(self, key: str) -> Any:
         return {}

@@ -95,7 +95,7 @@ METRICS = (
     ),
     Metric(
         "kv_fallbacks_no_server", "counter", "answers",
-        "prefilled where they were decoded, because no server of `prefill` worked",
+        "prefilled by the replica that decoded them, because no server of `prefill` worked",
     ),
     Metric("kv_fallbacks_prefill_failed", "counter", "answers", "the same, because the prefill failed"),
     Metric(
@@ -119,7 +119,7 @@ METRICS = (
     Metric("pending", "gauge", "events", "accepted, and waiting for a free place"),
     Metric(
         OLDEST, "gauge", "Unix time",
-        "when the oldest event without an answer was read; in the year 9999 if there is none", "min",
+        "when the oldest event without an answer was read; in the year 9999 if all have one", "min",
     ),
     Metric(
         LOOKED, "gauge", "seconds",

@@ -81,7 +81,7 @@ class InferenceSpec:
             raise SettingError("budget_pico: expected prices with it, found none: add what a token costs")
 
     def request(self, item: KeyedEvent) -> Request:
-        """Raises `RecordError` if there is none for this record."""
+        """Raises `RecordError` if no request can be made of this record."""
         ask = item.ask if isinstance(item, ProgramRequest) else None
         rendered = self._rendered(item) if ask is None else ask.messages
         sampling = self._sampling(item.event) if ask is None else ask.sampling or self.sampling

@@ -170,7 +170,7 @@ def await_turn(
     monotonic_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """Block until the message's turn is committed. `report` receives why there is none yet, every `report_s`.
+    """Block until the message's turn is committed. Every `report_s`, `report` receives why it is not.
 
     Raises `PipelineFailed` after `timeout_s`, and if the pipeline has stopped; no other error ends the wait.
     """
