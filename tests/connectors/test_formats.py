@@ -31,9 +31,10 @@ def test_named_groups_of_a_line_are_fields() -> None:
     record = LINES.read(b"ERROR disk full")
     assert isinstance(record, Event)
     assert record.fields == {"text": "ERROR disk full", "level": "ERROR", "user": "", "rest": "disk full"}
-    letter = LINES.read(b"  at Main.java:7")
-    assert isinstance(letter, DeadLetter)
-    assert (letter.cause, letter.detail) == ("malformed_record", "the line does not match line_pattern")
+    for line in (b"  at Main.java:7", b"  ERROR is not at the start"):
+        letter = LINES.read(line)
+        assert isinstance(letter, DeadLetter)
+        assert (letter.cause, letter.detail) == ("malformed_record", "the line does not match line_pattern")
 
 
 @pytest.mark.parametrize("pattern", [r"(?P<a>.*?) (?P<b>.*?): (?P<c>.*)", r"(?P<a>(?: +)+)x"])
