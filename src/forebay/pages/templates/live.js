@@ -4,7 +4,7 @@ const search = document.querySelector("input.search");
 const connection = document.getElementById("connection");
 const shown = {};
 const wanted = {};
-const loading = new Set();
+const loading = {};
 
 const say = (words) => {
   connection.textContent = words;
@@ -31,9 +31,7 @@ const put = (part, html) => {
   }
 };
 
-const load = async (name) => {
-  if (loading.has(name)) return;
-  loading.add(name);
+const fetchPart = async (name) => {
   try {
     while (shown[name] !== wanted[name]) {
       const version = wanted[name];
@@ -49,19 +47,20 @@ const load = async (name) => {
     }
   } catch {
     // The stream of events reports that the connection is lost.
-  } finally {
-    loading.delete(name);
   }
 };
+
+const load = (name) => (loading[name] ??= fetchPart(name).finally(() => delete loading[name]));
 
 let ended = false;
 const refresh = () => {
   if (document.hidden && !ended) return;
-  for (const name of Object.keys(wanted)) {
-    // A reader who selects text in a part keeps it.
-    const selected = getSelection();
-    if (name in parts && (selected.isCollapsed || !parts[name].contains(selected.anchorNode))) load(name);
-  }
+  // A reader who selects text in a part keeps it.
+  const selected = getSelection();
+  const names = Object.keys(wanted).filter(
+    (name) => name in parts && (selected.isCollapsed || !parts[name].contains(selected.anchorNode)),
+  );
+  return Promise.all(names.map(load));
 };
 
 const events = new EventSource("events");
@@ -71,10 +70,11 @@ events.onmessage = (event) => {
   Object.assign(wanted, JSON.parse(event.data));
   refresh();
 };
-events.addEventListener("end", () => {
+events.addEventListener("end", async () => {
   ended = true;
+  await refresh();
+  // The server waits for this before it stops.
   events.close();
-  refresh();
   say("The run has ended. This is its last state.");
 });
 document.addEventListener("visibilitychange", refresh);

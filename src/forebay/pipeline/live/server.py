@@ -29,7 +29,9 @@ MAX_CONNECTIONS, BACKLOG = 64, 8
 EVERY_S = 0.5
 SEND_S = 5.0
 BEAT_S = 15.0
-LAST_S, END_S = 1.0, 3.0
+LAST_S, END_S = 3.0, 3.0
+"""How long browsers may take to fetch the last state, and connections to close."""
+LOOK_S = 0.05
 MAX_SEARCH_CHARS = 200
 HEADERS = {
     "Cache-Control": "no-store",
@@ -82,7 +84,7 @@ class PageServer:
             return
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._ended.set)
-        self._thread.join(2 * END_S)
+        self._thread.join(LAST_S + 2 * END_S)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -109,9 +111,7 @@ class PageServer:
         server = await self._loop.create_server(connect, sock=self._socket, backlog=BACKLOG)
         try:
             await self._ended.wait()
-            if self._browsers:
-                # Browsers fetch the last state.
-                await asyncio.sleep(LAST_S)
+            await self._wait(lambda: not self._browsers)
         finally:
             server.close()
             await runner.cleanup()
@@ -140,7 +140,7 @@ class PageServer:
         sent: dict[str, int] = {}
         beat_s = self._loop.time()
         self._browsers += 1
-        with suppress(asyncio.TimeoutError, ConnectionError):
+        try:
             while True:
                 ends = self._ended.is_set()
                 now = self._parts.versions()
@@ -150,14 +150,22 @@ class PageServer:
                     sent = now
                 if ends:
                     await _write(answer, b"event: end\ndata:\n\n")
+                    # A browser closes the stream once it has fetched the last state.
+                    await self._wait(lambda: request.transport is None or request.transport.is_closing())
                     break
                 with suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._ended.wait(), EVERY_S)
-            return answer
-        self._browsers -= 1
-        if request.transport is not None:
-            request.transport.abort()
+        except (asyncio.TimeoutError, ConnectionError):
+            if request.transport is not None:
+                request.transport.abort()
+        finally:
+            self._browsers -= 1
         return answer
+
+    async def _wait(self, done: Callable[[], bool]) -> None:
+        until_s = self._loop.time() + LAST_S
+        while not done() and self._loop.time() < until_s:
+            await asyncio.sleep(LOOK_S)
 
 
 class _Refuse(asyncio.Protocol):
