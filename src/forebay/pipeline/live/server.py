@@ -31,7 +31,6 @@ SEND_S = 5.0
 BEAT_S = 15.0
 LAST_S, END_S = 3.0, 3.0
 """How long browsers may take to fetch the last state, and connections to close."""
-LOOK_S = 0.05
 MAX_SEARCH_CHARS = 200
 HEADERS = {
     "Cache-Control": "no-store",
@@ -73,6 +72,8 @@ class PageServer:
         self._loop = asyncio.new_event_loop()
         self._ended = asyncio.Event()
         self._browsers = 0
+        self._unread = asyncio.Event()
+        self._unread.set()
         self._thread = threading.Thread(target=self._run, name="live-page", daemon=True)
 
     def start(self) -> None:
@@ -100,7 +101,7 @@ class PageServer:
         app.router.add_get("/{token}/", self._page)
         app.router.add_get("/{token}/events", self._events)
         app.router.add_get("/{token}/part/{name}", self._part)
-        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=END_S)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=END_S)
         await runner.setup()
         serve = runner.server
         assert serve is not None
@@ -111,7 +112,8 @@ class PageServer:
         server = await self._loop.create_server(connect, sock=self._socket, backlog=BACKLOG)
         try:
             await self._ended.wait()
-            await self._wait(lambda: not self._browsers)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._unread.wait(), LAST_S)
         finally:
             server.close()
             await runner.cleanup()
@@ -140,6 +142,7 @@ class PageServer:
         sent: dict[str, int] = {}
         beat_s = self._loop.time()
         self._browsers += 1
+        self._unread.clear()
         try:
             while True:
                 ends = self._ended.is_set()
@@ -151,7 +154,7 @@ class PageServer:
                 if ends:
                     await _write(answer, b"event: end\ndata:\n\n")
                     # A browser closes the stream once it has fetched the last state.
-                    await self._wait(lambda: request.transport is None or request.transport.is_closing())
+                    await asyncio.sleep(LAST_S)
                     break
                 with suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._ended.wait(), EVERY_S)
@@ -160,12 +163,9 @@ class PageServer:
                 request.transport.abort()
         finally:
             self._browsers -= 1
+            if not self._browsers:
+                self._unread.set()
         return answer
-
-    async def _wait(self, done: Callable[[], bool]) -> None:
-        until_s = self._loop.time() + LAST_S
-        while not done() and self._loop.time() < until_s:
-            await asyncio.sleep(LOOK_S)
 
 
 class _Refuse(asyncio.Protocol):
