@@ -15,6 +15,7 @@ from tests.cli.commands import forebay, refusal
 from typer.testing import Result
 
 from forebay.cli.starter import Starter, fields_of, name_of, pipeline_text
+from forebay.connectors.files.settings import CsvSource
 from forebay.errors import SettingError
 from forebay.pipeline.load import load_spec, parse_spec
 from forebay.yaml_document import parse_yaml
@@ -53,6 +54,15 @@ def test_all_options_at_once(folder: Path) -> None:
     assert (spec.engine.url, spec.engine.model, spec.name) == (("http://127.0.0.1:8100",), "m", "mine")
     assert (spec.key, spec.ordering) == ("{{ user }}", "key")
     assert Path(spec.source.path).resolve() == folder / "rows.csv"  # type: ignore[union-attr]
+
+
+def test_an_export_of_a_spreadsheet_is_read_as_it_is(folder: Path) -> None:
+    (folder / "export.csv").write_text("nr;text\n1;café, naïve\n", encoding="cp1252")
+    assert init("--source", "export.csv", "--yes").exit_code == 0
+    source = load_spec(folder / "pipeline.yaml").source
+    assert isinstance(source, CsvSource)
+    assert (source.encoding, source.delimiter) == ("cp1252", ";")
+    assert "encoding: cp1252  # A guess" in (folder / "pipeline.yaml").read_text()
 
 
 @pytest.mark.parametrize(

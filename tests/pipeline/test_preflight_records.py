@@ -148,6 +148,10 @@ def test_odd_headers_are_warnings(tmp_path: Path) -> None:
     assert spec(tmp_path, b"text,text\na,b\n", name="in.csv").source.warnings() == [
         "in.csv: 2 columns are named 'text'; the later ones are read as 'text_2'"
     ]
+    assert spec(tmp_path, b"17,hello\n18,you\n", name="in.csv").source.warnings() == [
+        "in.csv: the first column is named '17', as if it were data; if the file has no header, name its "
+        "columns: `columns: [NAME, \u2026]`"
+    ]
     assert spec(tmp_path, b"text,id\na,b\n", name="in.csv").source.warnings() == []
     assert spec(tmp_path, GOOD).source.warnings() == []
 
@@ -217,3 +221,4 @@ def test_file_without_records_reads_nothing(tmp_path: Path) -> None:
     assert reads_nothing(spec(tmp_path, b"user,text\n", name="in.csv"))
     assert not reads_nothing(spec(tmp_path, b"broken"))
     assert not reads_nothing(spec(tmp_path, GOOD))
+    assert not reads_nothing(spec(tmp_path, b'{"text": "' + bytes(1 << 19) + b'"}\n'))

@@ -71,7 +71,7 @@ def run(
     source: Annotated[
         str | None,
         option(
-            "For an application: a JSONL or CSV file or a folder of them, wikimedia, jetstream, "
+            "For an application: a file of JSON lines, CSV or text, a folder of them, wikimedia, jetstream, "
             "generator, or kafka://HOST:PORT/TOPIC."
         ),
     ] = None,

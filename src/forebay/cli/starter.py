@@ -23,6 +23,7 @@ NO_NAMES = {"event", "key", "time_ms", "self", "not", "true", "false", "none", "
 """Words with another meaning in a template."""
 LINE_ENDS = re.compile("[\x85\u2028\u2029]")
 LOCAL = "local"
+COMMENTS = {"encoding": "  # A guess: the file is not UTF-8."}
 LOOKED_AT_RECORDS = 20
 MAX_FIELDS = 50
 
@@ -51,9 +52,9 @@ def parsed(text: str, folder: Path) -> PipelineSpec:
 
 def fields_of(source: str) -> list[str]:
     """The field names in the first lines of a source; empty if unknown. Raises `SettingError`."""
+    from forebay.connectors.files.guess import files_with
     from forebay.connectors.files.reader import columns_at
-    from forebay.connectors.files.source import Files, first_records
-    from forebay.connectors.formats import Format
+    from forebay.connectors.files.source import first_records
     from forebay.pipeline.load import source_settings
 
     if source in FEEDS:
@@ -61,7 +62,7 @@ def fields_of(source: str) -> list[str]:
     settings = source_settings(source)
     if settings["type"] == "kafka":
         return []
-    config = Files(Path(settings["path"]), Format(settings["type"], delimiter=settings.get("delimiter", ",")))
+    config = files_with(settings)
     if settings["type"] == "csv":
         return [name for name in columns_at(config) if name][:MAX_FIELDS]
     found: dict[str, None] = {}
@@ -92,7 +93,7 @@ def pipeline_text(starter: Starter, fields: Sequence[str], folder: Path) -> str:
         "# Where events come from. The position is saved, so that a stopped run resumes there.",
         "source:",
         *(
-            f"  {key}: {_text(value) if isinstance(value, str) else _json(value)}"
+            f"  {key}: {_text(value) if isinstance(value, str) else _json(value)}{COMMENTS.get(key, '')}"
             for key, value in _source(starter.source, folder).items()
         ),
         "",

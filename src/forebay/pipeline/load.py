@@ -209,34 +209,46 @@ def preset_spec(name: str, options: ApplicationOptions, settings: Sequence[str] 
 
 def source_settings(source: str) -> dict[str, Any]:
     """The settings of what `--source` names. Blocks on the file system; raises `SettingError`."""
-    from forebay.connectors.files.lines import data_files
-    from forebay.connectors.files.unpack import data_suffix
-
     if source in SOURCES:
         return dict(SOURCES[source])
     topic = TOPIC.fullmatch(source)
     if topic is not None:
         return {"type": "kafka", "bootstrap": topic["bootstrap"], "topics": [topic["topic"]]}
-    path = Path(source)
+    expected = f", one of {', '.join(SOURCES)}, or {TOPIC_FORM}{suggestion(source, SOURCES)}"
+    return file_settings(Path(source), "--source", expected)
+
+
+def file_settings(path: Path, option: str, or_else: str = "") -> dict[str, Any]:
+    """The settings of a file or folder that `option` names: by its name and its first bytes.
+
+    Blocks on the file system; raises `SettingError`.
+    """
+    from forebay.connectors.files.guess import guessed_settings
+    from forebay.connectors.files.lines import data_files
+    from forebay.connectors.files.unpack import data_suffix
+
     try:
         if not path.exists():
-            raise SettingError(
-                f"--source: there is no {path}; expected a file or folder, one of {', '.join(SOURCES)}, or "
-                f"{TOPIC_FORM}{suggestion(source, SOURCES)}"
-            )
+            raise SettingError(f"{option}: there is no {path}; expected a file or folder{or_else}")
         if not (path.is_file() or path.is_dir()):
-            raise SettingError(f"--source: expected a file or a folder, found {path}, which is neither")
+            raise SettingError(f"{option}: expected a file or a folder, found {path}, which is neither")
         files = list(data_files(path))
     except OSError as error:
-        raise SettingError(f"--source: {source:.200} cannot be read: {error.strerror}") from error
+        raise SettingError(f"{option}: {path!s:.200} cannot be read: {error.strerror}") from error
     kinds = {str(FILES[suffix]): file for file in files if (suffix := data_suffix(file)) in FILES}
     if len(kinds) != 1:
         found = " and ".join(map(str, kinds.values())) or path
         raise SettingError(
-            f"--source: expected files of one kind whose names end in {', '.join(FILES)}, found {found}"
+            f"{option}: expected files of one kind whose names end in {', '.join(FILES)}, found {found}"
         )
     [file] = kinds.values()
-    return {**FILES[data_suffix(file)], "path": str(path.resolve())}
+    named = FILES[data_suffix(file)]
+    return {
+        "type": named["type"],
+        "path": str(path.resolve()),
+        **guessed_settings(path, named["type"]),
+        **named,
+    }
 
 
 def _timed(source: dict[str, Any], time: str | None) -> dict[str, Any]:

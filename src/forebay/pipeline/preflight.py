@@ -137,10 +137,10 @@ def first_record_warning(spec: PipelineSpec) -> str | None:
 
 def reads_nothing(spec: PipelineSpec) -> bool:
     """Whether the source is files read to their end, without a record; blocks."""
+    from forebay.connectors.files.source import has_no_records
+
     source = spec.source
-    return (
-        isinstance(source, FileSource) and not source.follow and not any(True for _ in source.first_records())
-    )
+    return isinstance(source, FileSource) and not source.follow and has_no_records(source.files())
 
 
 class _Doubt(NamedTuple):
@@ -211,7 +211,7 @@ def likely_instead(lines: Sequence[bytes]) -> str:
     first = next((line.strip() for line in lines if line.strip()), b"")
     if first.startswith(b"["):
         return "it looks like a JSON array, and JSON lines have one object a line: jq -c '.[]' makes them"
-    if first.startswith(b"{"):
+    if first.startswith(b"{") and not first.endswith(b"}"):
         return (
             "it looks like JSON over several lines, and JSON lines have one object a line: jq -c . makes them"
         )

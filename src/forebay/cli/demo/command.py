@@ -24,7 +24,7 @@ STARTS = (
 
 def demo(
     *,
-    input: Annotated[Path | None, option("JSONL or CSV file of your own events.")] = None,
+    input: Annotated[Path | None, option("File of your own events: JSON lines, CSV or text.")] = None,
     engine: Annotated[str | None, option("URL of an engine; otherwise a local one.")] = None,
     model: ModelName = None,
     api_key_env: ApiKeyEnv = None,

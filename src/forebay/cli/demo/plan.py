@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from forebay.cli.demo.topics import (
     Outbreak,
@@ -25,12 +25,10 @@ from forebay.cli.output import blamed
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.files.settings import JsonlSink
 from forebay.connectors.files.sink import read_jsonl_sink
-from forebay.connectors.files.unpack import data_suffix
-from forebay.connectors.formats import Format
 from forebay.connectors.generator.posts import TOPICS
 from forebay.errors import MalformedRecord, SettingError
 from forebay.json_numbers import read_json
-from forebay.pipeline.load import parse_spec
+from forebay.pipeline.load import file_settings, parse_spec
 from forebay.pipeline.spec import PipelineSpec
 from forebay.records import JSON, DeadLetter, Event
 from forebay.settings import SecretRef
@@ -123,16 +121,12 @@ def _source(options: DemoOptions) -> tuple[dict[str, JSON], str]:
             "burst": {**burst, "factor": 4.0, "share": 0.8},
             "paced": False,
         }, "text"
-    kinds: dict[str, Literal["csv", "jsonl"]] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
-    kind = kinds.get(data_suffix(options.input))
-    if kind is None:
-        raise SettingError(f"--input: expected a .jsonl or .csv file, found {options.input.name!r}")
-    record = _first_record(options.input, kind)
+    source: dict[str, JSON] = file_settings(options.input, "--input")
+    record = _first_record(source)
     names = ", ".join(record) or "it has none"
     text = _field(record, options.text_field, TEXT_FIELDS, "--text-field")
     if text is None:
         raise SettingError(f"--text-field: expected one of the input's fields: {names}")
-    source: dict[str, JSON] = {"type": kind, "path": str(options.input.resolve())}
     source["limit"] = options.events or EVENTS
     time = _field(record, options.time_field, TIME_FIELDS, "--time-field")
     format = None if time is None else _time_format(record, time)
@@ -148,20 +142,17 @@ def _source(options: DemoOptions) -> tuple[dict[str, JSON], str]:
     return source, text
 
 
-def _first_record(path: Path, kind: Literal["csv", "jsonl"]) -> dict[str, Any]:
-    from forebay.connectors.files.source import Files, first_records
+def _first_record(source: Mapping[str, Any]) -> dict[str, Any]:
+    from forebay.connectors.files.guess import files_with
+    from forebay.connectors.files.source import first_records
 
-    try:
-        with path.open("rb"), blamed("--input"):
-            records = list(islice(first_records(Files(path, Format(kind))), FIRST_RECORDS))
-    except OSError as error:
-        raise SettingError(f"--input: {path} cannot be read: {error.strerror}") from None
+    with blamed("--input"):
+        records = list(islice(first_records(files_with(source)), FIRST_RECORDS))
     for record in records:
         if isinstance(record, Event):
             return dict(record.fields)
     why = next((f": {record.detail}" for record in records if isinstance(record, DeadLetter)), "")
-    wanted = "row can be read" if kind == "csv" else "line is a JSON object"
-    raise SettingError(f"--input: at the start of {path}, no {wanted}{why}")
+    raise SettingError(f"--input: no event at the start of {source['path']}{why}")
 
 
 def _field(record: dict[str, Any], asked: str | None, usual: tuple[str, ...], option: str) -> str | None:

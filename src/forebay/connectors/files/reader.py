@@ -294,6 +294,11 @@ def header_warnings(config: Files) -> list[str]:
     warnings: list[str] = []
     first: tuple[str, Sequence[str]] | None = None
     for part, names in _headers(config, warnings):
+        if first is None and names and names[0].strip().isdecimal():
+            warnings.append(
+                f"{part.name}: the first column is named {_shown(names[0])}, as if it were data; if the file "
+                "has no header, name its columns: `columns: [NAME, …]`"
+            )
         first = first or (part.name, names)
         warnings += compare_headers(part.name, names, *first)
     more = len(warnings) - MAX_WARNINGS

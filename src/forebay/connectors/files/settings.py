@@ -86,7 +86,7 @@ class FileSource(Timed):
         )
 
     def summary(self) -> str:
-        return f"{self.type}: {self.path}"
+        return f"{self.type}: {self.path}{'' if self.encoding == UTF_8 else f' ({self.encoding})'}"
 
     def problems(self, pipeline: PipelineView) -> Iterator[Problem]:
         if self.replay is not None:

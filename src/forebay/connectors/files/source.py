@@ -147,6 +147,23 @@ def first_records(config: Files) -> Iterator[Event | DeadLetter]:
         left -= place.offset
 
 
+def has_no_records(config: Files) -> bool:
+    """Whether its files are empty, or too short to hide a record from `first_records`. Blocks; raises as
+    `line_reader`."""
+    if next(first_records(config), None) is not None:
+        return False
+    left = FIRST_BYTES
+    for part in files_of(config.path):
+        try:
+            with part.open() as file:
+                left -= len(file.read(left + 1))
+        except UNREADABLE:
+            return False
+        if left < 0:
+            return False
+    return True
+
+
 def piece_bytes(parts: Sequence[LinePart]) -> int:
     """A few lines of average length, sampled from the first files. Blocks. Raises `SettingError`."""
     taken = lines = 0
