@@ -298,12 +298,13 @@ def test_on_a_terminal_one_line_is_drawn_over() -> None:
     assert text(shown).count("\n") <= 1
 
 
-def test_without_one_result_per_event_the_end_does_not_count_events(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    plain = console()
-    report(replace(NOW, state="FINISHED"), one_each=False, json=None, console=plain)
-    assert text(plain) == "finished after 12 s: 15 results, 1 dead letter, 100 tokens\n"
+def test_without_one_result_per_event_the_end_counts_records(capsys: pytest.CaptureFixture[str]) -> None:
+    plain, end = console(), replace(NOW, state="FINISHED", read=600)
+    report(end, one_each=False, json=None, console=plain)
+    assert text(plain) == "finished after 12 s: 600 records read, 15 results, 1 dead letter, 100 tokens\n"
+    restarted = console()
+    report(replace(end, restarts=1), one_each=False, json=None, console=restarted)
+    assert text(restarted) == "finished after 12 s: 15 results, 1 dead letter, 100 tokens\n"
     report(NOW, one_each=False, json="-", console=plain)
     assert json.loads(capsys.readouterr().out)["accepted"] is None
 

@@ -197,6 +197,9 @@ def report(
         return
     tokens = last.prompt_tokens + last.completion_tokens
     events = f"{counted(last.accepted, 'event')}, " if one_each else ""
+    # Flink counts what was read from 0 after a restart.
+    if last.read and not (one_each or last.restarts or last.resumes):
+        events = f"{counted(last.read, 'record')} read, "
     cost = "" if last.cost_pico is None else f", cost {cost_text(last.cost_pico)}"
     outcome = (
         f"{counted(last.results, 'result')}, {counted(last.dead_letters, 'dead letter')}, "
