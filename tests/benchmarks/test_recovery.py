@@ -12,7 +12,7 @@ import pytest
 from benchmarks.killable import AFTER_S, DOWN_S, MAX_RESULTS, TURNS, WITH_BROKER, plan
 from benchmarks.recovery import Killed, Recovery, Run, await_archive
 from benchmarks.tally import SinkWatch, Tally, numbered, tally
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 EXACT = Tally(events=5, results=5, dead_letters=0, lost=0, duplicated=0, wrong=0, restored=2)
@@ -153,6 +153,8 @@ def test_an_answer_to_another_event_is_wrong() -> None:
     assert (found.wrong, found.lost) == (1, 1)
 
 
+@example([*range(10)], [])
+@example([*range(9)], [9])
 @given(st.lists(st.integers(0, 9)), st.lists(st.integers(0, 9)))
 def test_every_line_is_counted_once(results: list[int], letters: list[int]) -> None:
     found = tally(numbered(10), map(result, results), map(letter, letters))
