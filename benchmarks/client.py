@@ -10,7 +10,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from statistics import median
 from typing import Any
 
@@ -205,22 +204,6 @@ async def with_engine(url: str) -> AsyncIterator[Call]:
 
 
 @asynccontextmanager
-async def with_pyreqwest(url: str) -> AsyncIterator[Call]:
-    from pyreqwest.client import ClientBuilder
-
-    async with ClientBuilder().build() as client:
-        data = body()
-
-        async def call() -> None:
-            request = client.post(url + CHAT_PATH).headers(JSON).body_bytes(data).build_streamed()
-            async with request as response:
-                while await response.body_reader.read_chunk():
-                    pass
-
-        yield call
-
-
-@asynccontextmanager
 async def with_none(url: str) -> AsyncIterator[Call]:
     yield lambda: asyncio.sleep(CALL_S)
 
@@ -230,14 +213,9 @@ CLIENTS: dict[str, Callable[[str], Opened]] = {
     "forebay": with_forebay,
     "forebay, pulled": with_pulled_answers,
     "forebay, engine": with_engine,
-    "pyreqwest": with_pyreqwest,
     "none": with_none,
 }
 """`pulled`: as the gateway reads."""
-
-
-def installed() -> tuple[str, ...]:
-    return tuple(name for name in CLIENTS if name != "pyreqwest" or find_spec(name) is not None)
 
 
 async def drive(call: Call, per_s: float, seconds: float) -> int:
@@ -279,7 +257,7 @@ def measure_http_calls(
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise SetupError("the client and its server need a core each: this process may use only one")
-    names = options.clients or installed()
+    names = options.clients or tuple(CLIENTS)
     found: dict[float, dict[str, list[float]]] = {
         load: {name: [] for name in names} for load in options.loads
     }

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,6 @@ class RecoveryConfig:
     rescale_to: int | None = 2
     only: KillKind | None = None
     warm: bool = False
-    flink: Mapping[str, str] = field(default_factory=dict)
     state: str | None = None
     outages: int = 0
 
@@ -329,7 +328,6 @@ class _Runner:
                 **({} if self._moved is None else {"dir": self._moved.state}),
             },
             "parallelism": parallelism,
-            "flink": dict(self._config.flink),
         }
         self._file.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
 

@@ -1,18 +1,14 @@
-"""The pages of the documentation: each is in the navigation once and begins with what its reader can do."""
+"""The pages of the documentation: each is in the navigation once."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
 SECTIONS = ["Start", "Concepts", "Guides", "Reference", "Evaluation"]
-OPENING = re.compile(r"After this page you (?:can|know)\b")
-MAX_OPENING_LINES = 3
 
 
 def navigation(text: str) -> list[str]:
@@ -25,21 +21,6 @@ def wrong_navigation(text: str, pages: list[str]) -> list[str]:
     missing = [f"{page} is missing" for page in pages if page not in listed]
     twice = [f"{page} is listed twice" for page in sorted(set(listed)) if listed.count(page) > 1]
     return [*missing, *twice, *(f"{page} does not exist" for page in listed if page not in pages)]
-
-
-def opening(text: str) -> str:
-    return re.sub(r"<!--.*?-->", "", text).strip().partition("\n")[2].strip().partition("\n\n")[0]
-
-
-def wrong_opening(text: str) -> str:
-    found = opening(text)
-    if not OPENING.match(found):
-        return "the first paragraph does not begin with `After this page you can` or `you know`"
-    if found.count("\n") >= MAX_OPENING_LINES:
-        return f"the first paragraph has more than {MAX_OPENING_LINES} lines"
-    if not found.endswith(".") or re.search(r"[.!?] [A-Z]", found):
-        return "the first paragraph is not one sentence"
-    return ""
 
 
 def test_the_navigation_lists_every_page_once() -> None:
@@ -58,11 +39,6 @@ def test_the_start_page_links_every_page_but_measurements() -> None:
     text = (DOCS / "README.md").read_text(encoding="utf-8")
     pages = [page for page in PAGES if not page.startswith("results/") and page != "README.md"]
     assert [page for page in pages if f"({page})" not in text] == []
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_a_page_begins_with_what_its_reader_can_do(page: str) -> None:
-    assert wrong_opening((DOCS / page).read_text(encoding="utf-8")) == ""
 
 
 def extras(text: str) -> set[str]:

@@ -164,6 +164,7 @@ def run_until_answered(pipelines: Any, prometheus: Prometheus, wanted: list[Quer
 
 
 @pytest.mark.flink
+@pytest.mark.slow
 def test_each_query_about_a_pipeline_has_values(pipelines: Any, prometheus: Prometheus) -> None:
     pipelines.write(b"not json", *({"text": f"hello {n}"} for n in range(4000)))
     in_alerts = {name for rule in ALERTS for name in FLINK.findall(rule["expr"])} - LATER.keys()
@@ -178,6 +179,7 @@ def test_each_query_about_a_pipeline_has_values(pipelines: Any, prometheus: Prom
 
 
 @pytest.mark.flink
+@pytest.mark.slow
 def test_each_query_about_an_application_has_values(pipelines: Any, prometheus: Prometheus) -> None:
     job = TrendsJob()
     events = [*job.events(60_000, 1)]

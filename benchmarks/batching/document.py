@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from benchmarks.batching.measurement import CONTINUOUS, LONGEST_OF_ALL, STATIC, SYSTEMS, Batching, Cell
+from benchmarks.batching.measurement import CONTINUOUS, STATIC, SYSTEMS, Batching, Cell
 from forebay.bench.metrics import request_figures
 from forebay.bench.statistics import can_tell, percentile
 from forebay.pages.charts import Bar, Line, bar_figure, share_figure
@@ -108,10 +108,9 @@ def _name(cell: Cell) -> str:
 
 NAMES = {
     STATIC: "static batching (transformers)",
-    LONGEST_OF_ALL: "static, each batch as long as the longest of all",
     CONTINUOUS: "continuous batching (vLLM)",
 }
-COLOURS: Mapping[str, Colour] = {STATIC: "red", LONGEST_OF_ALL: "faint", CONTINUOUS: "blue"}
+COLOURS: Mapping[str, Colour] = {STATIC: "red", CONTINUOUS: "blue"}
 
 
 def batching_picture(document: Mapping[str, Any], title: str) -> Picture:
@@ -126,7 +125,7 @@ def batching_picture(document: Mapping[str, Any], title: str) -> Picture:
         )
         for limit, of in document["throughput"].items()
         if of.get(STATIC) and of.get(CONTINUOUS)
-        for system in (LONGEST_OF_ALL, STATIC, CONTINUOUS)
+        for system in SYSTEMS
         if of.get(system)
     ]
     what = "throughput, as a multiple of static batching"

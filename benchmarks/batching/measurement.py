@@ -36,8 +36,7 @@ REQUESTS = 1000
 STUDY_RATES_PER_S = (1.0, 4.0)
 STUDY_SATURATION_PER_S = 8.0
 """The rate at which vLLM was saturated in the study, by its own words."""
-STATIC, LONGEST_OF_ALL, CONTINUOUS = "static", "static_longest_of_all", "continuous"
-SYSTEMS = (STATIC, LONGEST_OF_ALL, CONTINUOUS)
+STATIC, CONTINUOUS = SYSTEMS = "static", "continuous"
 TIMEOUT_S = 4 * 3600.0
 WARM_UP_TOKENS = 8
 TRIES = 3
@@ -50,10 +49,9 @@ class BatchingOptions:
 
     `requests`: of each throughput cell; `latency_requests`: of each latency cell, 0: none. `relative_rates`:
     scale the study's rates to the engine: its 1 and 4 requests per second are an eighth and a half of what
-    saturated it. `batch_sizes`, `attentions`: what is tried for static batching. `longest_of_all`: also
-    measure the study's form of it. `even_lengths`: answers' lengths are quantiles of their distribution in
-    random order instead of random draws: of a few dozen draws hardly one exceeds 512 tokens, and two limits
-    would have the same answers.
+    saturated it. `batch_sizes`, `attentions`: what is tried for static batching. `even_lengths`:
+    answers' lengths are quantiles of their distribution in random order instead of random draws: of a few
+    dozen draws hardly one exceeds 512 tokens, and two limits would have the same answers.
     """
 
     limits: tuple[int, ...] = LIMITS
@@ -65,7 +63,6 @@ class BatchingOptions:
     relative_rates: bool = False
     batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128)
     attentions: tuple[str, ...] = ATTENTIONS
-    longest_of_all: bool = False
     even_lengths: bool = False
     seed: int = 0
 
@@ -131,9 +128,14 @@ class Cell:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        found = () if self.measured.verdict is None else self.measured.verdict.reasons
-        crowd = None if self.others_cores is None else disturbed(self.others_cores, len(usable_cores()))
-        return found if crowd is None else (*found, crowd)
+        return doubts(self.measured, self.others_cores)
+
+
+def doubts(measured: MeasuredRun, others_cores: float | None) -> tuple[str, ...]:
+    """Reasons not to trust a run, if other programs kept `others_cores` busy meanwhile."""
+    found = () if measured.verdict is None else measured.verdict.reasons
+    crowd = None if others_cores is None else disturbed(others_cores, len(usable_cores()))
+    return found if crowd is None else (*found, crowd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +214,7 @@ class Measurement:
                         f"a token of each {found.step_s * 1000:.0f} ms"
                     )
             for place in self._places():
-                yield from self._static_cell(STATIC, workers, costs, place)
-                if options.longest_of_all and place.limit is not None:
-                    yield from self._static_cell(LONGEST_OF_ALL, workers, costs, place)
+                yield from self._static_cell(workers, costs, place)
 
     def _places(self) -> Iterator[Place]:
         for limit in self.options.limits:
@@ -235,13 +235,11 @@ class Measurement:
         return [(rate, round(rate * scale, 4)) for rate in options.rates_per_s]
 
     def _static_cell(
-        self, system: str, workers: dict[str, TransformersWorker], costs: Sequence[BatchCost], place: Place
+        self, workers: dict[str, TransformersWorker], costs: Sequence[BatchCost], place: Place
     ) -> Iterator[Cell]:
-        lengths = [request.output_tokens for request in place.load.requests]
-        least = max(lengths) if system == LONGEST_OF_ALL else 0
-        cost = fastest(costs, [least] * len(lengths) if least else lengths)
-        target = StaticBatchTarget(workers[cost.attention], cost.batch_size, least_steps=least)
-        yield from self._cell(system, target, place, cost)
+        cost = fastest(costs, [request.output_tokens for request in place.load.requests])
+        target = StaticBatchTarget(workers[cost.attention], cost.batch_size)
+        yield from self._cell(STATIC, target, place, cost)
 
     def _cell(
         self, system: str, target: Target, place: Place, cost: BatchCost | None = None

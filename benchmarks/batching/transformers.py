@@ -222,11 +222,10 @@ class _Waiting:
 
 
 class StaticBatchTarget:
-    def __init__(self, worker: TransformersWorker, batch_size: int, *, least_steps: int = 0) -> None:
+    def __init__(self, worker: TransformersWorker, batch_size: int) -> None:
         check_batch_size(batch_size)
         self._worker = worker
         self._batch_size = batch_size
-        self._least_steps = least_steps
         self._waiting: deque[_Waiting] = deque()
         self._some = asyncio.Event()
         self.batches: list[BatchAnswer] = []
@@ -234,8 +233,7 @@ class StaticBatchTarget:
 
     @property
     def name(self) -> str:
-        form = ", each as long as the longest of all" if self._least_steps else ""
-        return f"transformers, static batches of {self._batch_size}{form}"
+        return f"transformers, static batches of {self._batch_size}"
 
     @asynccontextmanager
     async def open(
@@ -276,7 +274,7 @@ class StaticBatchTarget:
                 await self._run(batch)
 
     async def _run(self, batch: Sequence[_Waiting]) -> None:
-        steps = max(self._least_steps, *(one.request.output_tokens for one in batch))
+        steps = max(one.request.output_tokens for one in batch)
         prompts = [one.request.prompt for one in batch]
         try:
             answer = await asyncio.to_thread(self._worker.answer, prompts, steps)

@@ -6,19 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from benchmarks.cli.options import (
-    Cores,
-    Dtype,
-    Plot,
-    Quick,
-    Seed,
-    Url,
-    check_known,
-    check_report_files,
-    command_line,
-    report,
-    show_table,
-)
+from benchmarks.cli import common
 from forebay.cli.options import option
 from forebay.cli.output import JsonFile, check_writable, errors_console, results_console, say
 from forebay.errors import ForebayError, SettingError
@@ -36,7 +24,7 @@ Model = Annotated[str, option("`default`, a directory, or a hub's OWNER/NAME; wi
 
 def batching(
     *,
-    quick: Quick = False,
+    quick: common.Quick = False,
     scale: Annotated[
         float | None,
         option(
@@ -56,24 +44,14 @@ def batching(
     attention: Annotated[
         list[str] | None, option("An attention of transformers; may be repeated; default: sdpa and eager.")
     ] = None,
-    longest_of_all: Annotated[
-        bool, option("Also measure the study's stricter form of static batching.", "--longest-of-all")
-    ] = False,
-    random_lengths: Annotated[
-        bool,
-        option(
-            "Draw the answers' lengths at random also for few requests, instead of quantiles.",
-            "--random-lengths",
-        ),
-    ] = False,
     latency: Annotated[bool, option("Also measure latency at two rates.")] = True,
-    url: Url = None,
+    url: common.Url = None,
     model: Model = "default",
     python: Python = None,
-    dtype: Dtype = None,
-    cores: Cores = None,
-    seed: Seed = 0,
-    plot: Plot = None,
+    dtype: common.Dtype = None,
+    cores: common.Cores = None,
+    seed: common.Seed = 0,
+    plot: common.Plot = None,
     requests: Annotated[
         Path | None, option("Write every run to this JSON, and its requests next to it.")
     ] = None,
@@ -88,11 +66,11 @@ def batching(
     from forebay.engine.launch import ConsoleProgress, parse_cores
     from forebay.pages.picture import write_picture
 
-    check_report_files(json, plot)
+    common.check_report_files(json, plot)
     if requests is not None:
         check_writable("--requests", requests)
     wanted = set(system or (STATIC, CONTINUOUS))
-    check_known("--system", wanted, (STATIC, CONTINUOUS))
+    common.check_known("--system", wanted, (STATIC, CONTINUOUS))
     sizes = _sizes(quick=quick, scale=scale)
     options = replace(
         sizes,
@@ -100,8 +78,6 @@ def batching(
         latency_requests=sizes.latency_requests if latency else 0,
         batch_sizes=tuple(batch_size or sizes.batch_sizes),
         attentions=tuple(attention or sizes.attentions),
-        longest_of_all=longest_of_all,
-        even_lengths=sizes.even_lengths and not random_lengths,
         seed=seed,
     )
     console = errors_console()
@@ -142,7 +118,7 @@ def batching(
         # What was measured so far took long: write it, then raise.
         failure, measurement.complete = error, False
     found = Batching(options, tuple(cells), tuple(costs), measurement.complete)
-    origin = systems.provenance(command_line(), seed=seed)
+    origin = systems.provenance(common.command_line(), seed=seed)
     document = batching_document(found, held_equal=systems.held_equal(), provenance=origin)
 
     def write_more() -> None:
@@ -161,28 +137,30 @@ def batching(
 
     def show() -> None:
         for table in (throughput_table, latency_table):
-            show_table(*table(document))
+            common.show_table(*table(document))
 
     if failure is None:
-        report(json, document, show, more_files=write_more, passed=document["valid"], complete=found.complete)
+        common.report(
+            json, document, show, more_files=write_more, passed=document["valid"], complete=found.complete
+        )
     else:
-        report(json, document, show, more_files=write_more)
+        common.report(json, document, show, more_files=write_more)
         raise failure
 
 
 def burst(
     *,
-    quick: Quick = False,
+    quick: common.Quick = False,
     requests: Annotated[
         int | None, option("Requests in the batch; default: 5000 with a GPU, else 500.")
     ] = None,
-    url: Url = None,
+    url: common.Url = None,
     model: Annotated[
         str, option("`default`, a directory, or a hub's OWNER/NAME, without --url.")
     ] = "default",
-    dtype: Dtype = None,
-    cores: Cores = None,
-    seed: Seed = 0,
+    dtype: common.Dtype = None,
+    cores: common.Cores = None,
+    seed: common.Seed = 0,
     json: JsonFile = None,
 ) -> None:
     """Send many short requests as one batch, and one alone."""
@@ -192,7 +170,7 @@ def burst(
     from forebay.bench.resources import processor_use
     from forebay.engine.launch import ConsoleProgress, parse_cores
 
-    check_report_files(json)
+    common.check_report_files(json)
     if quick and requests is not None:
         raise SettingError("--quick and --requests: use only one of them")
     if requests is None:
@@ -211,15 +189,15 @@ def burst(
         found = measure_burst(target.url, None, options)
         others = before.others_cores(processor_use()) if url is None else None
     document = burst_document(
-        found, provenance=systems.provenance(command_line(), seed=seed), others_cores=others
+        found, provenance=systems.provenance(common.command_line(), seed=seed), others_cores=others
     )
 
     def show() -> None:
-        show_table(*burst_table(document))
+        common.show_table(*burst_table(document))
         for reason in document["reasons"]:
             say(results_console(), f"INVALID: {reason}")
 
-    report(json, document, show, passed=not document["reasons"], complete=found.complete)
+    common.report(json, document, show, passed=not document["reasons"], complete=found.complete)
 
 
 def _sizes(*, quick: bool, scale: float | None) -> BatchingOptions:

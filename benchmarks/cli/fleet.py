@@ -11,19 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from benchmarks.cli.options import (
-    CalibratedEngine,
-    Plot,
-    Quick,
-    Seed,
-    Trace,
-    check_known,
-    check_report_files,
-    note,
-    provenance,
-    report,
-    show_table,
-)
+from benchmarks.cli import common
 from forebay.cli.options import option
 from forebay.cli.output import STDOUT, JsonFile, errors_console, results_console, say, shows_text, write_json
 from forebay.errors import SettingError, SetupError
@@ -38,7 +26,7 @@ Replicas = Annotated[int, option("How many.", min=1, max=1000)]
 
 def routing(
     *,
-    trace: Trace | None = None,
+    trace: common.Trace | None = None,
     replicas: Replicas = 8,
     load_sweep: Annotated[
         bool, option("From idle to 1.3 × capacity, instead of 0.7 and 0.9.", "--load-sweep")
@@ -52,9 +40,9 @@ def routing(
             "engines, to be measured themselves; may be repeated."
         ),
     ] = None,
-    seed: Seed = 0,
+    seed: common.Seed = 0,
     json: JsonFile = None,
-    plot: Plot = None,
+    plot: common.Plot = None,
 ) -> None:
     """Compare routing policies on a trace. Exit status 1 if the default does not beat the others as
     promised."""
@@ -68,7 +56,7 @@ def routing(
     from forebay.planning.simulate.engine import find_model
     from forebay.planning.simulate.traces import read_trace
 
-    check_report_files(json, plot)
+    common.check_report_files(json, plot)
     if engine and len(engine) > 1:
         raise SettingError("--engine: a trace is served by one kind of engine; give one, or no --trace")
     model = find_model(engine[0] if engine else "llama-8b")
@@ -82,7 +70,7 @@ def routing(
     if plot is not None:
         title = f"{trace.name}, {replicas} replicas of {scenario.model.name}"
         write_picture(plot, routing_picture(found, title))
-    report(json, found.document(), lambda: _show_routing(found), passed=found.passed)
+    common.report(json, found.document(), lambda: _show_routing(found), passed=found.passed)
 
 
 def _routing_of_engines(urls: list[str], policies: list[str], seed: int, json: str | None) -> None:
@@ -90,7 +78,7 @@ def _routing_of_engines(urls: list[str], policies: list[str], seed: int, json: s
 
     if len(urls) < 2:
         raise SettingError("bench routing: expected --trace FILE, or --engine URL twice or more")
-    check_report_files(json)
+    common.check_report_files(json)
     options = EnginesOptions(seed=seed)
     if policies:
         options = replace(options, policies=tuple(policies))
@@ -102,15 +90,15 @@ def _routing_of_engines(urls: list[str], policies: list[str], seed: int, json: s
         (policy, *(None if figures[name] is None else _short(figures[name]) for name in names))
         for policy, figures in found["policies"].items()
     ]
-    report(json, found, lambda: show_table(("policy", *names), rows), passed=passed(found))
+    common.report(json, found, lambda: common.show_table(("policy", *names), rows), passed=passed(found))
 
 
 def overload(
     *,
-    trace: Trace,
+    trace: common.Trace,
     replicas: Replicas = 8,
-    engine: CalibratedEngine = "llama-8b",
-    seed: Seed = 0,
+    engine: common.CalibratedEngine = "llama-8b",
+    seed: common.Seed = 0,
     json: JsonFile = None,
 ) -> None:
     """Offer twice the capacity for two minutes, then half, to admission and to other methods."""
@@ -119,16 +107,16 @@ def overload(
     from forebay.planning.simulate.engine import find_model
     from forebay.planning.simulate.traces import read_trace
 
-    check_report_files(json)
+    common.check_report_files(json)
     found = measure_overload(Scenario(read_trace(trace), find_model(engine), replicas, seed=seed))
     ways = found["ways"]
     rows = [(name, *(_short(way[name]) for way in ways.values())) for name in ways["admission"]]
-    report(json, found, lambda: show_table(("figure", *ways), rows))
+    common.report(json, found, lambda: common.show_table(("figure", *ways), rows))
 
 
 def _show_routing(found: RoutingReport) -> None:
     for figure, title in (("goodput", "goodput by load"), ("ttft_mean_s", "mean TTFT (s) by load")):
-        show_table(
+        common.show_table(
             ("policy", *(f"{load:g}" for load in found.loads)),
             ((name, *(_short(getattr(one, figure)) for one in own)) for name, own in found.policies.items()),
             title,
@@ -146,7 +134,7 @@ def _short(value: float) -> str:
     return f"{value:.3f}" if value < 10 else f"{value:.1f}" if value < 1000 else f"{value:.0f}"
 
 
-def ray(*, quick: Quick = False, json: JsonFile = None) -> None:
+def ray(*, quick: common.Quick = False, json: JsonFile = None) -> None:
     """Compare our gateway, Serve with our router, and both in turn, on four scripted replicas of a local Ray.
 
     Prompts share prefixes. Then kills a replica, and disconnects clients. Takes six minutes. Exit status 1 if
@@ -155,22 +143,22 @@ def ray(*, quick: Quick = False, json: JsonFile = None) -> None:
     from benchmarks.ray_fleet.cluster import find_ray
     from benchmarks.ray_fleet.measure import RayOptions, measure_ray
 
-    check_report_files(json)
+    common.check_report_files(json)
     program = find_ray()
     if program is None:
         raise SetupError("Ray is missing: make ray")
     options = RayOptions(rounds=1) if quick else RayOptions()
-    found = measure_ray(options, program, note)
-    origin = provenance(model="scripted", seed=options.load.seed)
+    found = measure_ray(options, program, common.note)
+    origin = common.provenance(model="scripted", seed=options.load.seed)
     passed = all(found["passed"].values())
-    report(json, {"provenance": origin, **found}, lambda: _show_ray(found), passed=passed)
+    common.report(json, {"provenance": origin, **found}, lambda: _show_ray(found), passed=passed)
 
 
 def _show_ray(found: dict[str, Any]) -> None:
     from benchmarks.evaluation import routing
 
     for table in (routing.ways_table, routing.targets_table, routing.kills_table):
-        show_table(*table(found))
+        common.show_table(*table(found))
 
 
 def slowdown(
@@ -182,21 +170,21 @@ def slowdown(
             "may be repeated. Default: streaming, whole."
         ),
     ] = None,
-    quick: Quick = False,
+    quick: common.Quick = False,
     json: JsonFile = None,
 ) -> None:
     """Run a pipeline on an engine at speed 1, 1/10, 1/50 and back. Exit status 1 if too few events are
     answered."""
     from benchmarks.slowdown import REPLICAS, SlowdownOptions, measure_slowdown
 
-    check_report_files(json)
-    check_known("--replica", replica, REPLICAS)
+    common.check_report_files(json)
+    common.check_known("--replica", replica, REPLICAS)
     runs: list[dict[str, Any]] = []
     for kind in replica or ("streaming", "whole"):
         step_s = 40.0 if quick else 120.0
         with tempfile.TemporaryDirectory(prefix="forebay-slowdown-") as folder:
             run = measure_slowdown(
-                SlowdownOptions(replica=kind, step_s=step_s), Path(folder), load_settings(), note
+                SlowdownOptions(replica=kind, step_s=step_s), Path(folder), load_settings(), common.note
             )
         runs.append(run)
         if json is not None and json != STDOUT:
@@ -212,7 +200,7 @@ def slowdown(
 
 def _show_slowdown(run: dict[str, Any]) -> None:
     names = ("calls", "thrown_away", "retries", "held_mean", "held_max")
-    show_table(
+    common.show_table(
         ("speed", "goodput", "answers/s", *(name.replace("_", " ") for name in names)),
         (
             (

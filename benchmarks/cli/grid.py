@@ -5,18 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from benchmarks.cli.options import (
-    Cores,
-    Dtype,
-    Plot,
-    Quick,
-    Seed,
-    check_report_files,
-    note,
-    provenance,
-    report,
-    show_table,
-)
+from benchmarks.cli import common
 from forebay.cli.options import option
 from forebay.cli.output import JsonFile, errors_console, results_console, say
 from forebay.errors import SettingError
@@ -37,7 +26,7 @@ QUICK_MODELS = ("default", "random:opt-125m")
 
 def grid(
     *,
-    quick: Quick = False,
+    quick: common.Quick = False,
     model: Annotated[
         list[str] | None,
         option(
@@ -84,11 +73,11 @@ def grid(
         list[str] | None,
         option("A server that runs already, instead of one started here; one for each replica."),
     ] = None,
-    cores: Cores = None,
-    dtype: Dtype = None,
+    cores: common.Cores = None,
+    dtype: common.Dtype = None,
     kv_cache_gib: Annotated[float, option("KV cache of each replica, in GiB.")] = 1.0,
-    seed: Seed = 0,
-    plot: Plot = None,
+    seed: common.Seed = 0,
+    plot: common.Plot = None,
     json: JsonFile = None,
 ) -> None:
     """Measure throughput, event latency and resources over models, replicas, arrivals and lengths."""
@@ -110,7 +99,7 @@ def grid(
     from forebay.pages.picture import write_picture
     from forebay.planning.simulate.traces import read_trace
 
-    check_report_files(json, plot)
+    common.check_report_files(json, plot)
     asked_sizes = {
         "requests": requests,
         "prompt_tokens": prompt_tokens,
@@ -143,15 +132,15 @@ def grid(
         seed=seed,
     )
     engines.check(options.models)
-    measurement = Measurement(options, engines.start, note, local=not url)
+    measurement = Measurement(options, engines.start, common.note, local=not url)
     found: list[Found] = []
     try:
         for each in measurement.found():
             found.append(each)
-            note(found_line(each))
+            common.note(found_line(each))
     except KeyboardInterrupt:
         measurement.complete = False
-    origin = provenance(seed=seed, data=trace)
+    origin = common.provenance(seed=seed, data=trace)
     if not url:
         origin["engine_versions"] = engine_versions(load_settings())
     document = grid_document(options, found, complete=measurement.complete, provenance=origin)
@@ -160,7 +149,7 @@ def grid(
         if plot is not None:
             write_picture(plot, grid_picture(document))
 
-    report(
+    common.report(
         json,
         document,
         lambda: show_grid(document),
@@ -224,7 +213,7 @@ def show_grid(document: dict[str, Any]) -> None:
 
     for rows in (engine_rows(document), cell_rows(document)):
         if len(rows) > 1:
-            show_table(rows[0], rows[1:])
+            common.show_table(rows[0], rows[1:])
     for each in (*document["engines"], *document["cells"]):
         if each["error"]:
             say(results_console(), f"FAILED: {each['model']}: {each['error']}")

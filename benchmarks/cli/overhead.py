@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 from rich.text import Text
 
-from benchmarks.cli.options import (
-    Plot,
-    Quick,
-    check_known,
-    check_report_files,
-    digits,
-    note,
-    report,
-    show_table,
-)
+from benchmarks.cli import common
 from forebay.cli.options import option
 from forebay.cli.output import JsonFile, errors_console, results_console, say
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from benchmarks.cost import Cost, LoadCost
 
 
@@ -34,19 +23,19 @@ def overhead(
     quick: Annotated[bool, option("Shorter parts, and no memory run.", "--quick")] = False,
     page: Annotated[bool, option("Instead: compare a run whose page is open with one without.")] = False,
     json: JsonFile = None,
-    plot: Plot = None,
+    plot: common.Plot = None,
 ) -> None:
     """Compare Forebay with the engine alone and with PyFlink's AsyncFunction, in one run."""
     from benchmarks.overhead import OverheadOptions, PageOptions, measure_overhead, measure_page
     from benchmarks.picture import added_picture
     from forebay.pages.picture import write_picture
 
-    check_report_files(json, plot)
+    common.check_report_files(json, plot)
     if page:
         if engine != "fake" or plot is not None:
             raise SettingError("--page: expected no --engine and no --plot with it; it has a scripted engine")
-        compared = measure_page(PageOptions(seconds=4.0) if quick else PageOptions(), note)
-        report(json, compared, lambda: results_console().print_json(orjson.dumps(compared).decode()))
+        compared = measure_page(PageOptions(seconds=4.0) if quick else PageOptions(), common.note)
+        common.report(json, compared, lambda: results_console().print_json(orjson.dumps(compared).decode()))
         return
     console = errors_console()
     with console.status("starting") as status:
@@ -61,20 +50,20 @@ def overhead(
         lines = {name: part["added_ms"] for name, part in found.items() if _is_system(part)}
         title = "95 % of calls 50 ms, 5 % 2 s; 100 events/s" if engine == "fake" else engine
         write_picture(plot, added_picture(lines, title))
-    report(json, found, lambda: _show_overhead(found))
+    common.report(json, found, lambda: _show_overhead(found))
 
 
 def _show_overhead(found: dict[str, Any]) -> None:
     _show_systems("", found)
     for name, part in found.items():
         if name == "cost":
-            show_table(
+            common.show_table(
                 ("events/s", "of a core", "processor/event, ms", "memory"),
                 (
                     (
                         f"{load['events_per_s']:.0f}",
                         f"{load['cores']:.1%}",
-                        digits(load["ms_per_event"], ".2f"),
+                        common.digits(load["ms_per_event"], ".2f"),
                         f"{sum(load['memory_mb'].values()):.0f} MB",
                     )
                     for load in part["loads"]
@@ -100,10 +89,10 @@ def _show_systems(title: str, found: dict[str, Any]) -> None:
         "checkpoint p99 ms": ("checkpoint_ms_p99", ".0f"),
         "in flight": ("in_flight_mean", ".1f"),
     }
-    show_table(
+    common.show_table(
         ("system", *columns),
         (
-            (name, *(digits(part[figure], form) for figure, form in columns.values()))
+            (name, *(common.digits(part[figure], form) for figure, form in columns.values()))
             for name, part in found.items()
             if _is_system(part)
         ),
@@ -125,43 +114,40 @@ OUTSIDE = {"engine": "scripted engine", "source": "scripted feed"}
 MEMORY = {"jvm": "JVM", "client": "Python that started it", "command": "forebay run"}
 
 
-def cost(*, quick: Quick = False, json: JsonFile = None) -> None:
+def cost(*, quick: common.Quick = False, json: JsonFile = None) -> None:
     """Measure the processor time and memory of each part of a run, from idle to its highest rate; takes
     minutes."""
     from benchmarks.cost import QUICK, CostOptions, cost_document, measure_cost
 
-    check_report_files(json)
-    found = measure_cost(QUICK if quick else CostOptions(), note)
-    report(json, cost_document(found), lambda: show_cost(found, results_console()))
+    common.check_report_files(json)
+    found = measure_cost(QUICK if quick else CostOptions(), common.note)
+    common.report(json, cost_document(found), lambda: show_cost(found))
 
 
-def show_cost(found: Cost, console: Console) -> None:
+def show_cost(found: Cost) -> None:
     """The figures as a table: shares of a core if idle, else milliseconds per event."""
-    from rich.table import Table
-
-    def row(name: str, values: Iterable[str]) -> None:
-        table.add_row(name, *values)
 
     def used(load: LoadCost, processor_s: float) -> str:
         per_event = load.ms_per_event(processor_s)
         return f"{processor_s / load.seconds:.2%}" if per_event is None else f"{per_event:.2f} ms"
 
-    table = Table("processor, per event", box=None)
-    for load in found.loads:
-        table.add_column(
-            "idle, of a core" if load.rate_per_s == 0 else f"{load.events_per_s:.4g}/s", justify="right"
-        )
-    for part, name in PARTS.items():
-        row(name, (used(load, load.processor_s[part]) for load in found.loads))
-    row("all of Forebay", (used(load, sum(load.processor_s.values())) for load in found.loads))
+    rows = {
+        name: [used(load, load.processor_s[part]) for load in found.loads] for part, name in PARTS.items()
+    }
+    rows["all of Forebay"] = [used(load, sum(load.processor_s.values())) for load in found.loads]
     for part, name in OUTSIDE.items():
-        row(f"outside: {name}", (used(load, load.outside_s[part]) for load in found.loads))
-    row("", ())
+        rows[f"outside: {name}"] = [used(load, load.outside_s[part]) for load in found.loads]
     for part, name in MEMORY.items():
-        row(f"memory: {name}", (f"{load.memory_mb[part]:.0f} MB" for load in found.loads))
-    row("memory: all", (f"{sum(load.memory_mb.values()):.0f} MB" for load in found.loads))
-    console.print(table)
-    say(console, f"first request after {found.first_request_s:.1f} s; {found.cores} cores, {found.processor}")
+        rows[f"memory: {name}"] = [f"{load.memory_mb[part]:.0f} MB" for load in found.loads]
+    rows["memory: all"] = [f"{sum(load.memory_mb.values()):.0f} MB" for load in found.loads]
+    heads = [
+        "idle, of a core" if each.rate_per_s == 0 else f"{each.events_per_s:.4g}/s" for each in found.loads
+    ]
+    common.show_table(("processor, per event", *heads), ((name, *row) for name, row in rows.items()))
+    say(
+        results_console(),
+        f"first request after {found.first_request_s:.1f} s; {found.cores} cores, {found.processor}",
+    )
 
 
 def gateway(
@@ -189,19 +175,20 @@ def gateway(
     from benchmarks.gateway import GatewayOptions, UsersOptions, measure_gateway, measure_users
     from benchmarks.hostile import WAYS, measure_hostile
 
-    check_report_files(json)
-    check_known("--attack", attack, WAYS)
+    common.check_report_files(json)
+    common.check_known("--attack", attack, WAYS)
     options = GatewayOptions(rate_per_s=rate, rounds=rounds, seconds=seconds)
     if users is not None:
         found = measure_users(
-            UsersOptions(users=users, rounds=rounds, url=engine, model=model, kv_tokens=kv_tokens), note
+            UsersOptions(users=users, rounds=rounds, url=engine, model=model, kv_tokens=kv_tokens),
+            common.note,
         )
     elif hostile:
-        found = measure_hostile(options, note, ways=attack or tuple(WAYS))
+        found = measure_hostile(options, common.note, ways=attack or tuple(WAYS))
     else:
-        found = measure_gateway(options, note)
+        found = measure_gateway(options, common.note)
     show = _show_users if users is not None else _show_hostile if hostile else _show_gateway
-    report(json, found, lambda: show(found), passed=found["passed"])
+    common.report(json, found, lambda: show(found), passed=found["passed"])
 
 
 def _quantiles(found: dict[str, Any], way: str, figures: Sequence[str], per: float = 1.0) -> Iterator[str]:
@@ -210,7 +197,7 @@ def _quantiles(found: dict[str, Any], way: str, figures: Sequence[str], per: flo
 
 def _show_users(found: dict[str, Any]) -> None:
     times = ("first_ms", "whole_ms")
-    show_table(
+    common.show_table(
         ("way", "answers", "refused", "first token p50 s", "p99 s", "answer p50 s", "p99 s"),
         (
             (way, found[f"{way}_answers"], found[f"{way}_refused"], *_quantiles(found, way, times, per=1000))
@@ -222,7 +209,7 @@ def _show_users(found: dict[str, Any]) -> None:
 
 def _show_hostile(found: dict[str, Any]) -> None:
     places = {"alone_ms_{}": 1, "attacked_ms_{}": 1, "{}_ratio": 2}
-    show_table(
+    common.show_table(
         ("hostile client", "p50 ms", "attacked", "ratio", "p99 ms", "attacked", "ratio", "lost"),
         (
             (
@@ -240,7 +227,7 @@ def _show_hostile(found: dict[str, Any]) -> None:
 
 
 def _show_gateway(found: dict[str, Any]) -> None:
-    show_table(
+    common.show_table(
         ("way", "TTFT p50 ms", "p99 ms", "latency p50 ms", "p99 ms"),
         ((way, *_quantiles(found, way, ("ttft_ms", "latency_ms"))) for way in ("direct", "gateway", "added")),
     )

@@ -9,7 +9,7 @@ import orjson
 import typer
 from rich.text import Text
 
-from benchmarks.cli.options import Plot, Quick, check_known, check_report_files, provenance
+from benchmarks.cli import common
 from forebay.cli.options import option
 from forebay.cli.output import JsonFile, errors_console, results_console, say, shows_text, write_json
 from forebay.errors import SettingError
@@ -24,7 +24,7 @@ def peers(
     part: Annotated[
         list[str] | None, option("latency, vllm, refusals or kill; repeatable. Default: all.", metavar="PART")
     ] = None,
-    quick: Quick = False,
+    quick: common.Quick = False,
     recorded: Annotated[
         list[Path] | None,
         option(
@@ -34,15 +34,15 @@ def peers(
         ),
     ] = None,
     json: JsonFile = None,
-    plot: Plot = None,
+    plot: common.Plot = None,
 ) -> None:
     """Do the same work with other systems, each in its own environment, and with Forebay."""
     from benchmarks.peers.parts import PARTS
     from benchmarks.peers.peers import PEERS, peers_named
     from benchmarks.peers.tables import merged
 
-    check_report_files(json, plot)
-    check_known("--part", part, PARTS)
+    common.check_report_files(json, plot)
+    common.check_known("--part", part, PARTS)
     chosen = peers_named(peer)
     if recorded:
         document = merged((_read(path) for path in recorded), {each.name: each.title for each in PEERS})
@@ -69,7 +69,7 @@ def _measure_peers(chosen: Any, parts: Any, *, quick: bool) -> dict[str, Any]:
         progress=ConsoleProgress(console),
         note=lambda words: say(console, words),
     )
-    return {"provenance": provenance(), **document}
+    return {"provenance": common.provenance(), **document}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def evaluation(
     from benchmarks.evaluation import PAGES
     from benchmarks.evaluation import page as pages
 
-    check_report_files(json)
+    common.check_report_files(json)
     files = pages.evaluation(folder, PAGES)
     paths = pages.changed(files) if check else pages.write(files)
     write_json(json, {"files": len(files), "changed": [str(path) for path in paths]})

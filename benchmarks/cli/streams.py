@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import orjson
 
-from benchmarks.cli.options import check_known, check_report_files, digits, note, report, show_table
+from benchmarks.cli import common
 from forebay.cli.options import option
 from forebay.cli.output import JsonFile, errors_console, results_console, say
 from forebay.engine.launch import ConsoleProgress
@@ -36,65 +36,65 @@ def applications(
     """Measure the stateful applications against simple baselines; skipped parts are listed."""
     from benchmarks.applications import APPLICATIONS, ApplicationsOptions, measure_applications
 
-    check_report_files(json)
-    check_known("--app", app, APPLICATIONS)
+    common.check_report_files(json)
+    common.check_known("--app", app, APPLICATIONS)
     if data is not None and not data.is_dir():
         raise SettingError(f"--data: there is no folder {data}")
     apps = app or (["topics"] if file else list(APPLICATIONS))
     if file and "topics" not in apps:
         raise SettingError("--file gives topics to score; add --app topics")
     options = ApplicationsOptions(apps, data, tuple(file or ()), seed, engine)
-    found = measure_applications(options, load_settings(), ConsoleProgress(errors_console()), note)
-    report(json, found, lambda: show_applications(found))
+    found = measure_applications(options, load_settings(), ConsoleProgress(errors_console()), common.note)
+    common.report(json, found, lambda: show_applications(found))
 
 
 def show_applications(report: dict[str, Any]) -> None:
     if report.get("topics"):
         header = ("topics", "NMI", "ARI", "clusters", "gold", "texts/s", "with embedding")
-        show_table(
+        common.show_table(
             header,
             (
                 (
                     title,
-                    digits(each["nmi"], ".3f"),
-                    digits(each.get("ari"), ".3f"),
+                    common.digits(each["nmi"], ".3f"),
+                    common.digits(each.get("ari"), ".3f"),
                     each.get("clusters"),
                     each.get("gold"),
-                    digits(each.get("texts_per_s"), ".0f"),
-                    digits(each.get("texts_per_s_embedded"), ".0f"),
+                    common.digits(each.get("texts_per_s"), ".0f"),
+                    common.digits(each.get("texts_per_s_embedded"), ".0f"),
                 )
                 for name, part in report["topics"].items()
                 for title, each in _with_baselines(name, part)
             ),
         )
     if "trends" in report:
-        show_table(
+        common.show_table(
             ("trends", "precision", "recall", "delay p50, s", "events/s", "state, MiB"),
             (
                 (
                     title,
-                    digits(each["precision"], ".2f"),
-                    digits(each["recall"], ".2f"),
+                    common.digits(each["precision"], ".2f"),
+                    common.digits(each["recall"], ".2f"),
                     # The baselines see the whole stream.
-                    digits(each["delay_s_p50"], ".0f") if each is report["trends"] else None,
-                    digits(each.get("events_per_s"), ".0f"),
-                    digits(each.get("state_mib"), ".0f"),
+                    common.digits(each["delay_s_p50"], ".0f") if each is report["trends"] else None,
+                    common.digits(each.get("events_per_s"), ".0f"),
+                    common.digits(each.get("state_mib"), ".0f"),
                 )
                 for title, each in _with_baselines("planted bursts", report["trends"])
             ),
         )
     if "summary" in report:
         part = report["summary"]
-        show_table(
+        common.show_table(
             ("summaries", "close p50, s", "close p90, s", "close ratio", "tokens", "token ratio"),
             (
                 (
                     title,
-                    digits(each["close_s_p50"], ".2f"),
-                    digits(each["close_s_p90"], ".2f"),
-                    digits(each.get("close_ratio") if each is not part else None, ".3f"),
+                    common.digits(each["close_s_p50"], ".2f"),
+                    common.digits(each["close_s_p90"], ".2f"),
+                    common.digits(each.get("close_ratio") if each is not part else None, ".3f"),
                     each["prompt_tokens"] + each["completion_tokens"],
-                    digits(each.get("token_ratio") if each is not part else None, ".3f"),
+                    common.digits(each.get("token_ratio") if each is not part else None, ".3f"),
                 )
                 for title, each in _with_baselines("while windows are open", part)
             ),
@@ -108,10 +108,10 @@ def show_applications(report: dict[str, Any]) -> None:
         part = report["sessions"]
         places = {"scripted replica": part, "two": part.get("two_replicas"), "engine": part.get("engine")}
         names = ("lost", "doubled", "disorder", "wrong", "seconds")
-        show_table(
+        common.show_table(
             ("sessions", "sessions", "hit share", *names),
             (
-                (title, row.get("sessions"), digits(row["hit_share"], ".3f"), *map(row.get, names))
+                (title, row.get("sessions"), common.digits(row["hit_share"], ".3f"), *map(row.get, names))
                 for where, each in places.items()
                 if each is not None
                 for title, row in _with_baselines(where, each)
@@ -156,13 +156,12 @@ def recovery(
     outages: Annotated[
         int, option("With --state moto: how many times it answers 503 or nothing for 30 s.", min=0)
     ] = 0,
-    flink: Annotated[list[str] | None, option("KEY=VALUE of Flink; may be repeated.")] = None,
     json: JsonFile = None,
 ) -> None:
     """Kill a running pipeline repeatedly. Exit status 1 unless every event gives exactly one result."""
     from benchmarks.recovery import RecoveryConfig, measure_recovery
 
-    check_report_files(json)
+    common.check_report_files(json)
     if only == "broker" and sink != "kafka":
         raise SettingError("--only broker: needs --sink kafka; found --sink files")
     if state is not None and sink != "files":
@@ -181,12 +180,11 @@ def recovery(
             events=events,
             warm=warm,
             only=only,
-            flink=_options(flink or []),
             state=state,
             outages=outages,
         )
         progress = ConsoleProgress(errors_console())
-        return measure_recovery(config, load_settings(), progress=progress, say=note)
+        return measure_recovery(config, load_settings(), progress=progress, say=common.note)
 
     if work_dir is None:
         with tempfile.TemporaryDirectory(prefix="forebay-recovery-") as folder:
@@ -199,7 +197,7 @@ def recovery(
         if any(work_dir.iterdir()):
             raise SettingError(f"--work-dir {work_dir}: expected an empty folder")
         found = measure(work_dir.resolve())
-    report(json, found.document(), lambda: show_recovery(found), passed=found.passed)
+    common.report(json, found.document(), lambda: show_recovery(found), passed=found.passed)
 
 
 def kafka(
@@ -212,18 +210,20 @@ def kafka(
     (FOREBAY_KAFKA_HOME)."""
     from benchmarks.kafka import KafkaOptions, measure_kafka
 
-    check_report_files(json)
-    found = measure_kafka(KafkaOptions(records=records, events=events), load_settings(), note)
-    report(json, found, lambda: results_console().print_json(orjson.dumps(found).decode()))
+    common.check_report_files(json)
+    found = measure_kafka(KafkaOptions(records=records, events=events), load_settings(), common.note)
+    common.report(json, found, lambda: results_console().print_json(orjson.dumps(found).decode()))
 
 
 def show_recovery(found: Recovery) -> None:
     document = found.document()
     names = ("events", "results", "lost", "duplicated", "dead_letters", "restored")
     counts = (*(document[name] for name in names), f"{document['kills']} of {found.run.planned}")
-    show_table(("events", "results", "lost", "duplicated", "dead letters", "restored", "kills"), [counts])
+    common.show_table(
+        ("events", "results", "lost", "duplicated", "dead letters", "restored", "kills"), [counts]
+    )
     spreads = {**document["next_result_s"]["by_kind"], "all": document["next_result_s"]}
-    show_table(
+    common.show_table(
         ("killed", "times", "next result p50, s", "max, s"),
         (
             (kind, document["by_kind"].get(kind, document["kills"]), f"{of['p50']:.1f}", f"{of['max']:.1f}")
@@ -234,10 +234,3 @@ def show_recovery(found: Recovery) -> None:
     verdict = "every event gave exactly one result" if found.passed else "NOT PASSED"
     wrong = f", {document['wrong']} lines wrong" if document["wrong"] else ""
     say(results_console(), f"{verdict}: {document['kills']} kills in {found.seconds:.0f} s{wrong}")
-
-
-def _options(given: list[str]) -> dict[str, str]:
-    options = dict(option.partition("=")[::2] for option in given)
-    if "" in options.values():
-        raise SettingError(f"--flink: expected KEY=VALUE, found {' '.join(given)}")
-    return options

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.table import Table
-
-from benchmarks.cli.options import check_known, check_report_files, note, report, show_table
+from benchmarks.cli import common
 from forebay.cli.options import option
-from forebay.cli.output import JsonFile, errors_console, results_console, say, shows_text, write_json
+from forebay.cli.output import JsonFile, results_console, say
 
 if TYPE_CHECKING:
     from benchmarks.known_times import CaseFound
@@ -29,16 +27,16 @@ def client(
     rate."""
     from benchmarks.client import ClientOptions, measure_client
 
-    check_report_files(json)
+    common.check_report_files(json)
     given = ClientOptions(seconds=seconds, tokens=tokens, seed=seed)
     options = ClientOptions(tuple(rate or given.rates), seconds, tokens, seed=seed)
-    found = measure_client(options, note)
+    found = measure_client(options, common.note)
     passed = all(run["verdict"] == "VALID" for run in found["runs"])
-    report(json, found, lambda: _show_client(found["runs"]), passed=passed)
+    common.report(json, found, lambda: _show_client(found["runs"]), passed=passed)
 
 
 def _show_client(runs: list[dict[str, Any]]) -> None:
-    show_table(
+    common.show_table(
         ("requests/s", "", "schedule delay p50, p99, max, ms", "added to TTFT p50, p99, ms", "cores"),
         (
             (
@@ -63,29 +61,31 @@ def http_calls(
     chunks: Annotated[int, option("Pieces of each answer.", min=1)] = 4,
     json: JsonFile = None,
 ) -> None:
-    """Measure the processor time of a streamed call with Forebay's HTTP client, with aiohttp, and with
-    pyreqwest if it is installed."""
+    """Measure the processor time of a streamed call with Forebay's HTTP client and with aiohttp."""
     from benchmarks.client import HttpCallsOptions, measure_http_calls
 
-    check_report_files(json)
-    console = errors_console()
-    options = HttpCallsOptions(rounds, seconds, chunks=chunks)
-    found = measure_http_calls(options, lambda words: say(console, words))
-    write_json(json, found)
-    if not shows_text(json):
-        return
-    table = Table("milliseconds of processor a call, median", box=None)
-    for load in found["loads"]:
-        rate = "as many as it makes" if load["per_s"] is None else f"{load['per_s']:g} calls/s"
-        table.add_column(rate, justify="right")
-        table.add_column("of aiohttp", justify="right")
-    for name in found["clients"]:
-        cells = []
-        for load in found["loads"]:
-            ms = load["median"]
-            cells += [f"{ms[name]:.3f}", f"{ms[name] / ms['aiohttp']:.2f}"]
-        table.add_row(name, *cells)
-    results_console().print(table)
+    common.check_report_files(json)
+    found = measure_http_calls(HttpCallsOptions(rounds, seconds, chunks=chunks), common.note)
+    common.report(json, found, lambda: _show_http_calls(found))
+
+
+def _show_http_calls(found: dict[str, Any]) -> None:
+    rates = [load["per_s"] for load in found["loads"]]
+    names = ["as many as it makes" if rate is None else f"{rate:g} calls/s" for rate in rates]
+    common.show_table(
+        (
+            "milliseconds of processor a call, median",
+            *(each for name in names for each in (name, "of aiohttp")),
+        ),
+        (
+            (name, *(f"{ms:.3f}" for load in found["loads"] for ms in _with_share(load["median"], name)))
+            for name in found["clients"]
+        ),
+    )
+
+
+def _with_share(ms: dict[str, float], name: str) -> tuple[float, float]:
+    return ms[name], ms[name] / ms["aiohttp"]
 
 
 def known_times(
@@ -97,11 +97,11 @@ def known_times(
     """Compare what `forebay bench` measures with what a server did. Exit status 1 if a figure is wrong."""
     from benchmarks.known_times import CASES, measure_cases
 
-    check_report_files(json)
-    check_known("--case", case, CASES)
-    found = measure_cases(case or list(CASES), requests, note)
+    common.check_report_files(json)
+    common.check_known("--case", case, CASES)
+    found = measure_cases(case or list(CASES), requests, common.note)
     document = {"cases": [_case_document(each) for each in found]}
-    report(json, document, lambda: _show_known_times(found), passed=all(each.right for each in found))
+    common.report(json, document, lambda: _show_known_times(found), passed=all(each.right for each in found))
 
 
 def _case_document(found: CaseFound) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def _case_document(found: CaseFound) -> dict[str, Any]:
 
 
 def _show_known_times(found: list[CaseFound]) -> None:
-    show_table(
+    common.show_table(
         ("case", "figure", "mean", "truth", "median", "truth", "largest error ms", "right"),
         (
             (

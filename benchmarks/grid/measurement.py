@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from benchmarks.batching.measurement import doubts
 from benchmarks.grid.cells import (
     EXACT,
     CellSpec,
@@ -30,10 +31,9 @@ from forebay.bench.client import measure
 from forebay.bench.load.schedules import RequestLoad
 from forebay.bench.records import LoadRun
 from forebay.bench.report.document import MeasuredRun, measured_run
-from forebay.bench.resources import GpuResources, ProcessResources, disturbed, processor_use
+from forebay.bench.resources import GpuResources, ProcessResources, processor_use
 from forebay.bench.sampling import Sampler, Source
 from forebay.bench.targets.base import Target
-from forebay.engine.launch.spec import usable_cores
 from forebay.errors import ForebayError
 
 TIMEOUT_S = 1800.0
@@ -54,9 +54,7 @@ class Served:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        found = () if self.measured.verdict is None else self.measured.verdict.reasons
-        crowd = None if self.others_cores is None else disturbed(self.others_cores, len(usable_cores()))
-        return found if crowd is None else (*found, crowd)
+        return doubts(self.measured, self.others_cores)
 
 
 @dataclass(frozen=True, slots=True)

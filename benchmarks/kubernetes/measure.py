@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,8 +45,6 @@ def measure_kubernetes(
     real: bool,
     burst: bool = True,
     restarts: int = 0,
-    rate_per_s: float | None = None,
-    slo_s: float | None = None,
     say: Callable[[str], None] = lambda words: None,
 ) -> dict[str, Any]:
     way = isolated()
@@ -55,7 +52,7 @@ def measure_kubernetes(
         raise SetupError(MISSING)
     if kubernetes_home() is None:
         raise SetupError(NO_PLANE)
-    asked = {"real": real, "burst": burst, "restarts": restarts, "rate_per_s": rate_per_s, "slo_s": slo_s}
+    asked = {"real": real, "burst": burst, "restarts": restarts}
     (folder / "options.json").write_bytes(orjson.dumps(asked))
     command = [*way, sys.executable, "-m", "benchmarks.kubernetes.measure", str(folder)]
     errors = folder / "errors.txt"
@@ -139,10 +136,6 @@ async def burst(plane: ControlPlane, folder: Path, asked: Mapping[str, Any]) -> 
     """A burst on pods that are processes; returns the report's document."""
     settings, real = load_settings(), bool(asked["real"])
     options = real_burst(settings) if real else scripted_burst()
-    if asked["rate_per_s"] is not None:
-        options = replace(options, rate=asked["rate_per_s"])
-    if asked["slo_s"] is not None:
-        options = replace(options, scaling={**options.scaling, "slo_s": asked["slo_s"]})
     async with node_on(plane, folder, images(folder, settings, real=real)) as api:
         report = await BurstRun(options, api, folder, say).run()
     return report.document()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from benchmarks.peers.base import Peer
 from forebay.connectors.jars import KAFKA
 from forebay.errors import SettingError
@@ -9,6 +11,25 @@ from forebay.errors import SettingError
 OPENAI_JAR = "flink-model-openai-2.3.0.jar"
 WRONG_ROWS = "not measured: it gives events the answers of others"
 FLINK_DOCS = "https://nightlies.apache.org/flink/flink-docs-stable/docs"
+ROW_BUNDLES = {"bundle_ms": 1000, "bundle_size": 1000}
+"""Flink's own defaults except the size. Of 10, 100 and 1000 ms the best at 100 events/s: each bundle ends by
+waiting for its slowest call, so the fewer the better."""
+
+
+def _of_flink(
+    name: str, title: str, program: str, docs: str, *packages: str, jars: tuple[str, ...] = (), **more: Any
+) -> Peer:
+    return Peer(
+        name,
+        title,
+        program,
+        docs=f"{FLINK_DOCS}/{docs}/",
+        packages=("apache-flink", *packages),
+        checkpoints="flink",
+        jars=(KAFKA.name, *jars),
+        **more,
+    )
+
 
 PEERS = (
     Peer(
@@ -19,58 +40,35 @@ PEERS = (
         packages=("forebay", "apache-flink"),
         checkpoints="forebay",
     ),
-    Peer(
-        "async_function",
-        "PyFlink AsyncFunction",
-        "async_function.py",
-        docs=f"{FLINK_DOCS}/dev/python/datastream/operators/asyncio/",
-        packages=("apache-flink", "aiohttp"),
-        checkpoints="flink",
-        # Flink's own defaults except the size. Of 10, 100 and 1000 ms the best at 100 events/s: each bundle
-        # ends by waiting for its slowest call, so the fewer the better.
-        options={"bundle_ms": 1000, "bundle_size": 1000},
-        jars=(KAFKA.name,),
+    _of_flink(
+        *("async_function", "PyFlink AsyncFunction", "async_function.py"),
+        *("dev/python/datastream/operators/asyncio", "aiohttp"),
+        options=ROW_BUNDLES,
     ),
-    Peer(
-        "async_scalar_function",
-        "PyFlink AsyncScalarFunction",
-        "async_scalar_function.py",
-        docs=f"{FLINK_DOCS}/dev/table/functions/udfs/",
-        packages=("apache-flink", "aiohttp"),
-        checkpoints="flink",
-        options={"bundle_ms": 1000, "bundle_size": 1000, "copy_rows": False},
-        jars=(KAFKA.name,),
+    _of_flink(
+        *("async_scalar_function", "PyFlink AsyncScalarFunction", "async_scalar_function.py"),
+        *("dev/table/functions/udfs", "aiohttp"),
+        options={**ROW_BUNDLES, "copy_rows": False},
         limits=dict.fromkeys(("vllm", "refusals", "kill"), WRONG_ROWS),
     ),
-    Peer(
-        "async_scalar_function_mended",
-        "AsyncScalarFunction, rows copied",
-        "async_scalar_function.py",
-        docs=f"{FLINK_DOCS}/dev/table/functions/udfs/",
-        packages=("apache-flink", "aiohttp"),
-        checkpoints="flink",
-        options={"bundle_ms": 1000, "bundle_size": 1000, "copy_rows": True},
-        jars=(KAFKA.name,),
+    _of_flink(
+        *("async_scalar_function_mended", "AsyncScalarFunction, rows copied", "async_scalar_function.py"),
+        *("dev/table/functions/udfs", "aiohttp"),
+        options={**ROW_BUNDLES, "copy_rows": True},
     ),
-    Peer(
-        "ml_predict",
-        "Flink SQL ML_PREDICT",
-        "ml_predict.py",
-        docs=f"{FLINK_DOCS}/connectors/models/openai/",
-        packages=("apache-flink",),
-        checkpoints="flink",
-        options={"models": 1},
-        jars=(KAFKA.name, OPENAI_JAR),
-    ),
-    Peer(
-        "ml_predict_20",
-        "ML_PREDICT over 20 models",
-        "ml_predict.py",
-        docs=f"{FLINK_DOCS}/connectors/models/openai/",
-        packages=("apache-flink",),
-        checkpoints="flink",
-        options={"models": 20},
-        jars=(KAFKA.name, OPENAI_JAR),
+    *(
+        _of_flink(
+            name,
+            title,
+            "ml_predict.py",
+            "connectors/models/openai",
+            jars=(OPENAI_JAR,),
+            options={"models": models},
+        )
+        for name, title, models in (
+            ("ml_predict", "Flink SQL ML_PREDICT", 1),
+            ("ml_predict_20", "ML_PREDICT over 20 models", 20),
+        )
     ),
     Peer(
         "flink_agents",

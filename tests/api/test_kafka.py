@@ -85,6 +85,7 @@ def test_a_defect_in_value_ends_the_job_and_names_the_sink_and_the_record(
         env.execute("topics")
 
 
+@pytest.mark.slow
 def test_what_is_too_large_for_a_topic_is_a_dead_letter_or_ends_the_job(
     node: Any, topic: Callable[..., str], kafka_jar: Path, tmp_path: Path, flink_logs: Path
 ) -> None:
@@ -177,6 +178,7 @@ def impatient(flink_logs: Path, kafka_jar: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("impatient")
+@pytest.mark.slow
 def test_topics_that_are_missing_and_brokers_that_do_not_answer(
     node: Any, topic: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -114,6 +114,7 @@ def test_topics_are_those_of_the_stage_whatever_comes_in(pipelines: Any) -> None
     assert answers(pipelines) == job.foretold(as_taken(events))
 
 
+@pytest.mark.slow
 def test_a_summary_whose_calls_failed_names_the_cause_everywhere(pipelines: Any) -> None:
     events = [{"at": NOW_MS + n, "text": "((fault:too_long))"} for n in range(3)]
     pipelines.write(*events, {"at": NOW_MS + 9, "text": "hello", "channel": "b"})

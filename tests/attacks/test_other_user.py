@@ -84,6 +84,7 @@ def test_the_attack_works_on_what_is_open(public: Path) -> None:
 
 
 @pytest.mark.flink
+@pytest.mark.slow
 def test_files_and_processes_of_a_run_are_closed(pipelines: Any, public: Path) -> None:
     """Also with everything in a folder like `/tmp`. Ports: see `test_ports.py`."""
     before = os.umask(0o077)

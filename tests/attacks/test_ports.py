@@ -45,6 +45,7 @@ def flood(port: int) -> None:
 
 
 @pytest.mark.flink
+@pytest.mark.slow
 def test_bytes_without_end_do_not_fill_a_pipelines_memory(pipelines: Any) -> None:
     pipelines.write(*({"id": str(n), "text": f"t{n}"} for n in range(EVENTS)))
     grown: list[float] = []

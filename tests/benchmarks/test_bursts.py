@@ -108,13 +108,6 @@ def test_a_burst_is_found_where_it_is() -> None:
     assert none == []
 
 
-def test_the_same_plan_gives_the_same_posts(posts: list[tuple[int, str]]) -> None:
-    again = BurstStream(PLAN)
-    assert list(again.posts()) == posts
-    other = BurstStream(BurstPlan(seed=4, bursts=20, hours=0.8, warm_up_s=300, vocabulary=20_000))
-    assert [burst.onset_s for burst in other.bursts] != [burst.onset_s for burst in again.bursts]
-
-
 def test_posts_come_in_order_at_the_days_rate(stream: BurstStream, posts: list[tuple[int, str]]) -> None:
     times = [time_ms for time_ms, _ in posts]
     assert times == sorted(times)
@@ -124,10 +117,3 @@ def test_posts_come_in_order_at_the_days_rate(stream: BurstStream, posts: list[t
     # Trough at 4 o'clock: 6 o'clock is two hours after it, 16 o'clock the top.
     assert stream.rate_per_s(-2 * 3600) == pytest.approx(0.4 * PLAN.rate_per_s)
     assert stream.rate_per_s(10 * 3600) == pytest.approx(1.6 * PLAN.rate_per_s)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_shapes_have_height_1_and_no_more(shape: str) -> None:
-    heights = [shape_at(shape, index / 1000) for index in range(-100, 1100)]
-    assert max(heights) == pytest.approx(1, abs=0.01)
-    assert min(heights) == heights[0] == heights[-1] == 0

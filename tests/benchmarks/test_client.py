@@ -8,7 +8,7 @@ import os
 import orjson
 import pytest
 from benchmarks.__main__ import application
-from benchmarks.client import ClientOptions, HttpCallsOptions, installed, measure_client, measure_http_calls
+from benchmarks.client import CLIENTS, ClientOptions, HttpCallsOptions, measure_client, measure_http_calls
 from typer.testing import CliRunner
 
 two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
@@ -47,5 +47,5 @@ def test_a_client_that_is_too_late_is_invalid(monkeypatch: pytest.MonkeyPatch) -
 def test_every_client_gets_its_answers() -> None:
     found = measure_http_calls(HttpCallsOptions(rounds=1, seconds=0.2, loads=(50.0, math.inf)))
     for load in found["loads"]:
-        assert load["median"].keys() == set(installed())
+        assert load["median"].keys() == set(CLIENTS)
         assert all(ms > 0 for ms in load["median"].values())

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,6 @@ from typing import Any
 import pytest
 from benchmarks.cli.overhead import show_cost
 from benchmarks.cost import PARTS, Cost, CostOptions, LoadCost, cost_document, measure_cost, part_of
-from rich.console import Console
 
 from benchmarks import cost
 from forebay.bench.resources import ProcessUse
@@ -130,7 +128,9 @@ def test_a_run_that_makes_the_archive_is_not_measured(
         assert (run.folder, started) == (folders[-1], folders)  # type: ignore[attr-defined]
 
 
-def test_the_document_and_the_table_show_the_same() -> None:
+def test_the_document_and_the_table_show_the_same(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = Cost("A processor", 2, 5.25, (found(0.0, 0), found(), found(math.inf, 20_000)))
     document = cost_document(whole)
     json.dumps(document, allow_nan=False)
@@ -138,11 +138,12 @@ def test_the_document_and_the_table_show_the_same() -> None:
     assert [load["ms_per_event"] for load in document["loads"]] == [None, 3.75, 0.1875]
     assert [load["events_per_s"] for load in document["loads"]] == [0.0, 100.0, 2000.0]
     assert [load["cores"] for load in document["loads"]] == [0.375] * 3
-    shown = StringIO()
-    show_cost(whole, Console(file=shown, width=120))
-    lines = {line.split("  ")[0].strip(): line.split() for line in shown.getvalue().splitlines()}
+    monkeypatch.setenv("COLUMNS", "120")
+    show_cost(whole)
+    shown = capsys.readouterr().out
+    lines = {line.split("  ")[0].strip(): line.split() for line in shown.splitlines()}
     assert lines["all of Forebay"][-5:] == ["37.50%", "3.75", "ms", "0.19", "ms"]
     assert lines["operator"][-5:] == ["20.00%", "2.00", "ms", "0.10", "ms"]
     assert lines["outside: scripted engine"][-3:-1] == ["ms", "0.20"]
     assert lines["memory: all"][-2:] == ["250", "MB"]
-    assert "5.2 s" in shown.getvalue()
+    assert "5.2 s" in shown

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from benchmarks.evaluation import PAGES, batching, grid, peers
+from benchmarks.evaluation import PAGES, batching, grid
 from benchmarks.evaluation.page import (
     Page,
     Records,
@@ -15,12 +15,9 @@ from benchmarks.evaluation.page import (
     changed,
     evaluation,
     invalid,
-    origin,
     table,
     write,
 )
-
-from forebay.errors import SettingError
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 MARKER = "<!-- table: {} -->\n{}<!-- end -->\n"
@@ -52,14 +49,6 @@ def render(records: Records) -> Rendered:
 
 
 ONE = Page("one", "How many?", ("one.json",), render)
-
-
-def test_tables_are_written_between_markers_and_nothing_else_changes(folder: Path) -> None:
-    assert [path.name for path in write(evaluation(folder, [ONE]))] == ["one.md", "README.md"]
-    numbers = "| a | b |\n| --- | --- |\n| 7 | – |\n"
-    assert (folder / "one.md").read_text() == "# One\n" + MARKER.format("numbers", numbers) + "the rest\n"
-    assert "| [How many?](one.md) | It is 7. |" in (folder / "README.md").read_text()
-    assert write(evaluation(folder, [ONE])) == []
 
 
 def test_a_figure_that_is_changed_by_hand_is_seen(folder: Path) -> None:
@@ -95,22 +84,6 @@ def test_the_front_page_has_no_invalid_throughput() -> None:
     assert grid.throughput([{"engines": [other]}]).startswith("No engine's throughput is valid.")
 
 
-def test_a_page_answers_several_questions(folder: Path) -> None:
-    def first(records: Records) -> Rendered:
-        return Rendered({"numbers": "n\n", "origin": "- first\n"}, finding="One.")
-
-    def second(records: Records) -> Rendered:
-        return Rendered({"more": "m\n", "origin": "- second\n"}, finding="More.")
-
-    page = folder / "one.md"
-    page.write_text("".join(MARKER.format(name, "") for name in ("numbers", "more", "origin")))
-    write(evaluation(folder, [Page("one", "How?", (), first), Page("one", "Why?", (), second)]))
-    filled = {"numbers": "n\n", "more": "m\n", "origin": "- first\n- second\n"}
-    assert page.read_text() == "".join(MARKER.format(name, text) for name, text in filled.items())
-    with pytest.raises(SettingError, match="two questions of one page have a table numbers"):
-        evaluation(folder, [ONE, ONE])
-
-
 def cell(**values: Any) -> dict[str, Any]:
     return {"requests": 200, "rate_per_s": 0.25, "cdf_s": [0.1 * n for n in range(1, 201)]} | values
 
@@ -130,42 +103,3 @@ def test_batching_tables_bracket_invalid_and_omit_unknown_figures() -> None:
         "| static batching (transformers) | 0.25 (the study's 1) | 200 | 10.05 | 18.01 | – | 20.00 |",
         "| continuous batching (vLLM) | 0.25 (the study's 1) | 3 | (2.00) | – | – | (3.00) |",
     ]
-
-
-def test_documents_of_other_limits_become_one() -> None:
-    empty: dict[str, Any] = {
-        key: {} for key in ("output_throughput", "ratio", "latency", "others_cores", "settings")
-    }
-    parts = [
-        {"model": "a", "throughput": {"32": 1, "1536": 2}, "reasons": {"b": []}, **empty},
-        {"model": "b", "throughput": {"128": 3}, "reasons": {"a": []}, **empty},
-    ]
-    found = batching.merged(parts)
-    assert list(found["throughput"].items()) == [("32", 1), ("128", 3), ("1536", 2)]
-    assert set(found["reasons"]) == {"a", "b"}
-    assert found["model"] == "a"
-
-
-def test_where_a_document_comes_from() -> None:
-    provenance = {
-        "command": "forebay bench x",
-        "machine": {"processor": "P", "cores": 2, "gpus": ["H100"]},
-        "model": "m",
-        "engine_versions": {"vllm": "0.32.0"},
-        "versions": {"python": "3.11.7"},
-    }
-    said = origin({"a.json": {"provenance": provenance}, "b.json": {}})
-    assert said == "- [a.json](a.json): `forebay bench x`; P, 2 cores; H100; m; vllm 0.32.0, python 3.11.7\n"
-    provenance["machine"] = {"processor": "P", "instructions": "avx2", "cores": 2}
-    assert "; P with avx2, 2 cores; m;" in origin({"a.json": {"provenance": provenance}})
-
-
-def test_peers_are_in_the_order_of_latency_without_what_is_invalid() -> None:
-    seen = {"calls": 10, "called_again": 0, "answered": 10}
-    found = {
-        "slow": {"added_ms_p50": 9.0, **seen},
-        "fast": {"added_ms_p50": 1.0, **seen},
-        "wrong": {"added_ms_p50": 0.5, **seen, "called_again": 1},
-        "absent": {"skipped": "no wheel"},
-    }
-    assert [name for name, _ in peers.in_order(found)] == ["fast", "slow"]

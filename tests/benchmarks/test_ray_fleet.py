@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from benchmarks.evaluation import routing as page
 from benchmarks.ray_fleet.client import MODEL, Answer, Order, PrefixLoad, over_fleet, over_http
 from benchmarks.ray_fleet.measure import (
     DIRECT,
@@ -147,15 +146,3 @@ def test_a_group_that_keeps_its_replica_is_cached_after_one_request() -> None:
     assert set(hits) == {0, 1}
     by_group = [{f"a-{n}" for n, group in enumerate(LOAD.group_of) if group == each} for each in (0, 1)]
     assert [set(found.calls) for found in reports] == by_group
-
-
-def test_the_page_marks_what_is_missed_and_leaves_out_what_is_not_known() -> None:
-    found = document(cached=77)
-    rows = page.targets_table(found)[1]
-    assert [row[-1] for row in rows] == ["no", "yes", "yes", "yes", "yes"]
-    assert rows[0] == ("hit share, compared with our gateway's", "at least −3%", "−3.7%", "no")
-    assert page.rounds_table(found)[1] == [], "one round differs from none"
-    assert (10, 0, "77.0%", "100.0%", "45.0 ms", "–") in [row[1:] for row in page.ways_table(found)[1]]
-    assert "hit share −3.7%, goodput +0.0%. 5.0 ms more" in page.finding(found)
-    found["killed"]["pipeline"] = {**found["killed"]["gateway"], "broken": None}
-    assert ("a pipeline's client", 10, 4, None, 0, "0.1 s", "4 s") in page.kills_table(found)[1]

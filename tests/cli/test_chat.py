@@ -232,6 +232,7 @@ def test_what_keeps_an_answer_away_is_named(
 
 
 @pytest.mark.flink
+@pytest.mark.slow
 def test_a_real_run_answers_remembers_and_resumes(tmp_path: Path, spec: PipelineSpec) -> None:
     log, out = tmp_path / "run.log", Path(spec.directories()["sink.path"])
 

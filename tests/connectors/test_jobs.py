@@ -23,7 +23,7 @@ from forebay.connectors.feeds.sse import SseFeed
 from forebay.connectors.files.source import Files, ReplaySpeed, file_source, replay_source
 from forebay.connectors.formats import Format, dead_letter_json
 from forebay.connectors.generator import source as generator
-from forebay.connectors.generator.source import Burst, Generator, generator_source
+from forebay.connectors.generator.source import Generator, generator_source
 from forebay.errors import LaunchError
 from forebay.flink.checkpoints import newest_checkpoint
 from forebay.flink.event_time import with_event_time
@@ -64,19 +64,6 @@ def test_every_line_is_an_event_or_a_dead_letter_with_its_exact_bytes(jobs: Any,
     assert raws(lines) == [line for line in BAD_LINES if line]
     assert raws(lines, "Event") == [BAD_LINES[0], BAD_LINES[4], BAD_LINES[12]]
     assert [line[3] for line in lines][-1] == "in.jsonl@13"
-
-
-def test_multi_line_rows_are_assembled_and_an_open_one_is_a_dead_letter(jobs: Any, tmp_path: Path) -> None:
-    source = tmp_path / "in.csv"
-    source.write_bytes(
-        b'id,text\r\n1,"two\r\nlines"\r\n2,5" disk\r\n3,a,b\r\n\xff,x\r\n4,"open\r\n5,good\r\nfor ever'
-    )
-    env = jobs.environment()
-    jobs.write(file_source(env, Files(source, Format("csv"))))
-    lines = jobs.run(env)
-    assert raws(lines, "Event") == [b'1,"two\r\nlines"', b'2,5" disk', b"5,good"]
-    assert raws(lines, "DeadLetter") == [b"3,a,b", b"\xff,x", b'4,"open', b"for ever"]
-    assert [line[3] for line in lines] == [f"in.csv@{n}" for n in (2, 4, 5, 6, 7, 8, 9)]
 
 
 class Slowly:
@@ -165,16 +152,6 @@ def test_dead_letters_are_fed_in_again_as_they_were(jobs: Any, tmp_path: Path) -
     assert raws(lines, "Event") == originals[:1]
 
 
-def test_a_paced_generator_gives_the_events_of_its_schedule(jobs: Any) -> None:
-    config = Generator(count=150, rate_per_s=100, bursts=(Burst(0.3, 0.3),), seed=7)
-    env = jobs.environment()
-    jobs.write(generator_source(env, config))
-    lines = jobs.run(env)
-    expected = [config.event(i) for i in range(150)]
-    assert raws(lines, "Event") == [event.raw for event in expected]
-    assert [line[2] for line in lines] == [str(event.time_ms) for event in expected]
-
-
 class FastClock:
     """A clock on which fifty seconds pass in one."""
 
@@ -205,17 +182,6 @@ def test_a_paced_generator_continues_after_a_restore(jobs: Any, monkeypatch: pyt
     monkeypatch.setattr(generator, "SystemClock", FastClock)
     lines = jobs.run(build(restore_from=newest_checkpoint(jobs.checkpoints)))
     assert sorted(line[3] for line in lines) == sorted(f"generator@{i}" for i in range(total))
-
-
-def test_a_replay_gives_every_record_in_order_and_ends(jobs: Any, tmp_path: Path) -> None:
-    source = tmp_path / "in.jsonl"
-    records = [b'{"at": %d, "n": %d}' % (1000 + n // 10, n) for n in range(200)]
-    source.write_bytes(b"\n".join([*records[:100], b"broken", *records[100:]]))
-    env = jobs.environment()
-    config = Files(source, Format(time=EventTime("at", "unix_s")))
-    jobs.write(replay_source(env, config, ReplaySpeed(speed=20)))
-    lines = jobs.run(env)
-    assert raws(lines) == [*records[:100], b"broken", *records[100:]]
 
 
 def test_a_replayed_directory_continues_in_its_file_despite_new_ones(jobs: Any, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.harness.chain import Chain, Operator
 from tests.harness.keyed_state import ChosenCalls, WallClock, held_keys, set_after_round
 
 from forebay.codec import decode
-from forebay.flink import operator, stages
+from forebay.flink import backpressure, operator, shard_timers, stages
 from forebay.flink.keying import Keying
 from forebay.flink.request_handler import result as result_of
 from forebay.records import Completion, DeadLetter, KeyedEvent, Result, Timing, Usage
@@ -138,10 +138,10 @@ class Runs:
 
         patch.setattr(operator, "RequestPool", calls)
         patch.setattr(operator, "Mailbox", mailbox)
-        patch.setattr(operator, "is_cancelled", lambda: False)
+        patch.setattr(backpressure, "is_cancelled", lambda: False)
         for module in (operator, stages):
             patch.setattr(module, "held_keys", held_keys)
-        patch.setattr(operator, "set_after_round", set_after_round)
+        patch.setattr(shard_timers, "set_after_round", set_after_round)
         # So that snapshots are taken within a run of some dozens of inputs.
         patch.setattr(stages, "MIN_LOG_BYTES", 256)
 

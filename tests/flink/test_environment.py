@@ -151,6 +151,7 @@ def test_import_path_has_packages_and_source_but_no_stdlib() -> None:
 
 
 @pytest.mark.flink
+@pytest.mark.slow
 def test_jvm_changes_only_flinks_variables_and_logs_to_its_folder(tmp_path: Path) -> None:
     script = f"""
 import os

@@ -16,9 +16,10 @@ from tests.harness.programs import AskLater, Remember
 from forebay.apps.sessions import Sessions
 from forebay.apps.summaries.settings import SummarySpec
 from forebay.codec import decode, encode
-from forebay.flink import operator
+from forebay.flink import backpressure, operator
+from forebay.flink.backpressure import MAX_SHARE
 from forebay.flink.infer import QUEUES
-from forebay.flink.operator import END_ROUNDS, MAX_SHARE, InferenceOperator
+from forebay.flink.operator import END_ROUNDS, InferenceOperator
 from forebay.flink.request_pool import ANSWERS, FACTOR, PoolLoad
 from forebay.flink.types import END_OF_INPUT_MS
 from forebay.records import JSON, DeadLetter, Event, KeyedEvent, Message
@@ -123,7 +124,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Any:
         calls = Calls(clock, frozenset(quick))
         monkeypatch.setattr(operator, "RequestPool", lambda *_, **__: calls)
         monkeypatch.setattr(operator, "held_keys", held_keys)
-        monkeypatch.setattr(operator, "is_cancelled", lambda: False)
+        monkeypatch.setattr(backpressure, "is_cancelled", lambda: False)
         machines = ProgramMachines(program, StateLimits(shard_queue=QUEUES * CAPACITY, **limits))
         function = InferenceOperator(nobody, wrapped(machines), capacity=CAPACITY, clock=clock)
         made = Run(function, calls, clock)

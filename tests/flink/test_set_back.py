@@ -9,7 +9,7 @@ from tests.harness.chain import Chain, Operator
 from tests.harness.keyed_state import ChosenCalls, WallClock, held_keys, set_after_round
 
 from forebay.codec import encode
-from forebay.flink import operator, stages
+from forebay.flink import operator, shard_timers, stages
 from forebay.flink.keying import Keying
 from forebay.flink.operator import InferenceOperator
 from forebay.flink.shards import flink_keys
@@ -58,7 +58,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, clock: WallClock) -> list[ChosenCalls
 
     monkeypatch.setattr(operator, "RequestPool", opened)
     monkeypatch.setattr(operator, "held_keys", held_keys)
-    monkeypatch.setattr(operator, "set_after_round", set_after_round)
+    monkeypatch.setattr(shard_timers, "set_after_round", set_after_round)
     return made
 
 

@@ -196,6 +196,7 @@ def test_killed_process_is_reported_and_ends_its_jvm(process: FlinkProcess, numb
 
 
 @pytest.mark.flink
+@pytest.mark.slow
 def test_unexpected_error_ends_the_attempt_and_is_logged(process: FlinkProcess) -> None:
     process.send("no order")  # type: ignore[arg-type]
     report = heard(process)
@@ -215,6 +216,7 @@ def test_unused_process_ends_with_the_block(tmp_path: Path) -> None:
 
 
 @pytest.mark.flink
+@pytest.mark.slow
 def test_started_process_is_taken_only_for_a_plan_with_its_class_path(tmp_path: Path) -> None:
     timed = {"source": {"type": "jsonl", "path": "in.jsonl", "time": "at"}, "event_time": {}}
     with FlinkLauncher() as launcher:

@@ -37,6 +37,7 @@ def value(text: str) -> bytes:
     return b"\0\0\0\0\7" + out.getvalue()
 
 
+@pytest.mark.slow
 def test_every_avro_record_gives_one_result_or_dead_letter(
     node: Any, kafka_jar: Path, topic: Callable[..., str], pipelines: Any, flink_logs: Path
 ) -> None:

@@ -87,6 +87,7 @@ def test_every_record_gives_one_result_or_dead_letter(
     assert len(given_up[b"huge"].value_dict["input"]) == len(bad[3]["value"] or b"")
 
 
+@pytest.mark.slow
 def test_empty_topic_is_at_its_end(
     node: Any, kafka_jar: Path, topic: Callable[..., str], pipelines: Any
 ) -> None:
@@ -133,6 +134,7 @@ def test_pipelines_of_one_name_have_separate_transactions(
     assert len(set(positions)) == len(positions)
 
 
+@pytest.mark.slow
 def test_limits_of_a_real_node_are_reported_before_the_start(
     node: Any, kafka_jar: Path, topic: Callable[..., str], flink_logs: Path
 ) -> None:

@@ -61,6 +61,7 @@ def test_local_engine_killed_during_a_run_loses_no_record(pipelines: Any, flink_
     assert positions == sorted(f"generator@{n}" for n in range(last.results))
 
 
+@pytest.mark.slow
 def test_results_are_committed_long_before_the_interval(pipelines: Any) -> None:
     folder = pipelines.folder / "in"
     folder.mkdir()

@@ -33,6 +33,7 @@ PIPELINE: dict[str, Any] = {
 
 
 @pytest.mark.flink
+@pytest.mark.slow
 def test_each_event_of_a_run_is_a_trace(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(json.dumps(PIPELINE))
     lines = [json.dumps({"text": f"text {n}"}) for n in range(3)]

@@ -9,22 +9,23 @@ fires a timer at once.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pyflink.common import Row, Types
-from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext, TimeDomain
+from pyflink.common import Types
+from pyflink.datastream import KeyedProcessFunction, OutputTag, RuntimeContext
 from pyflink.datastream.state import MapStateDescriptor
 
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode
 from forebay.engine.answer import CUT
-from forebay.errors import ForebayError, SettingError
-from forebay.flink.event_time import EARLIEST_MS, UNKNOWN_MS, LowWatermark, MinTracker, clamp_ms, is_suspect
+from forebay.errors import SettingError
+from forebay.flink.backpressure import Backpressure, refuse_if_cancelled
+from forebay.flink.event_time import UNKNOWN_MS, is_suspect
 from forebay.flink.event_traces import open_event_traces
 from forebay.flink.job_marks import ActivityMarks, mark_end
-from forebay.flink.jvm_task import collect_less, held_keys, is_cancelled, set_after_round
+from forebay.flink.jvm_task import collect_less, held_keys
 from forebay.flink.mailbox import WOKEN_MS, Mailbox, OperatorWaker
 from forebay.flink.metrics import (
     LEARNED,
@@ -34,8 +35,10 @@ from forebay.flink.metrics import (
     LearnedState,
     OperatorLoad,
 )
-from forebay.flink.request_pool import Handler, Ordering, PollInterval, RequestPool, RoomWait
-from forebay.flink.types import BYTES, END_OF_INPUT_MS, SET_BACK_MS, STATE
+from forebay.flink.request_pool import Handler, Ordering, PollInterval, RequestPool
+from forebay.flink.shard_timers import Shard, ShardTimers
+from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE
+from forebay.flink.watermark_holds import WatermarkHolds
 from forebay.records import DeadLetter, Result
 from forebay.stateful.machine import (
     IN_FLIGHT,
@@ -44,8 +47,6 @@ from forebay.stateful.machine import (
     HoldWatermark,
     OpenMachines,
     ReleaseWatermark,
-    Room,
-    ShardMachine,
     StartCall,
     Store,
     Times,
@@ -53,31 +54,12 @@ from forebay.stateful.machine import (
     emits_letter,
 )
 
-TIMED = Types.ROW_NAMED(["time_ms", "low_ms", "record"], [Types.LONG(), Types.LONG(), Types.STRING()])
-"""An empty record carries only a watermark."""
 DEAD_LETTERS = OutputTag("dead-letters", BYTES)
 HEARTBEAT_MS = 200
 WAIT_S = 0.2
-ROOM_WAIT_S = 0.04
-MAX_SHARE = 1 / 64
-"""Of the time for which a machine's queue has been full; 1/capacity if that is less."""
 END_ROUNDS = 8
 """Timers may set timers."""
 FIRE_S = 0.1
-
-
-@dataclass(slots=True)
-class Shard:
-    """`held`: watermark holds by name. `overdue`: timers for event times that had passed. `full_since`: by
-    key; None for the shard. `rounds`: of timers, at the end of the input."""
-
-    key: int
-    machine: ShardMachine
-    held: dict[str, HoldWatermark] = field(default_factory=dict)
-    timer_ms: int | None = None
-    overdue: list[int] = field(default_factory=list)
-    full_since: dict[str | None, float] = field(default_factory=dict)
-    rounds: int = 0
 
 
 class InferenceOperator(KeyedProcessFunction):
@@ -124,13 +106,10 @@ class InferenceOperator(KeyedProcessFunction):
         collect_less()
         self._new_machine = self._open_machines(open_store)
         self._shards: dict[int, Shard] = {}
-        self._low = LowWatermark()
-        self._read_times = MinTracker()
-        self._emitted_low_ms = EARLIEST_MS
+        self._holds = WatermarkHolds()
         self._counts = InferenceCounters()
-        self._room_wait = RoomWait(self._capacity)
         self._ended = False
-        self._early = False
+        self._timers = ShardTimers(runtime_context, self._clock)
         self._context = runtime_context
         self._metrics = FlinkMetrics(runtime_context.get_metrics_group(), self._counts, self._load)
         self._waker = OperatorWaker(runtime_context)
@@ -144,11 +123,13 @@ class InferenceOperator(KeyedProcessFunction):
             ordering=self._ordering,
             on_ready=self._waker.wake,
         )
+        self._backpressure = Backpressure(
+            self._calls, self._counts, self._metrics, capacity=self._capacity, clock=self._clock
+        )
         self._calls.start()
         self._metrics.report_through(self._waker.wake)
         # Before the first event, whenever restored timers are due: holds bound event time.
         self._keys = partial(held_keys, runtime_context, IN_FLIGHT)
-        self._seen_ms = EARLIEST_MS
         for key, ctx in self._keys():
             self._recover(key, ctx)
         self._learned: LearnedState | None = None
@@ -171,7 +152,7 @@ class InferenceOperator(KeyedProcessFunction):
 
     def process_element(self, value: tuple[int, bytes], ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         key, data = value
-        self._early = False
+        self._timers.early = False
         shard = self._shards.get(key) or self._recover(key, ctx)
         if data:
             self._marks.read()
@@ -185,7 +166,8 @@ class InferenceOperator(KeyedProcessFunction):
                     self._traces.refused(record)
                 yield DEAD_LETTERS, data
             else:
-                yield from self._make_room(shard, record.key, ctx)
+                take = partial(self._take_answers, shard, ctx)
+                yield from self._backpressure.make_room(shard, record.key, take)
                 self._counts.accepted += 1
                 time_ms = record.event.time_ms
                 self._counts.suspect_times += time_ms is not None and is_suspect(time_ms)
@@ -204,7 +186,7 @@ class InferenceOperator(KeyedProcessFunction):
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
         if timestamp == WOKEN_MS:
-            self._early = False
+            self._timers.early = False
             for key in self._waker.each(self._calls.ready()):
                 yield from self._look_after(self._shards[key], ctx)
             if self._learned is not None:
@@ -213,7 +195,7 @@ class InferenceOperator(KeyedProcessFunction):
             self._metrics.flush_if_due(self._clock.monotonic_s())
             return
         key = ctx.get_current_key()
-        self._early = self._is_early(timestamp, ctx)
+        self._timers.begin(timestamp, ctx)
         shard = self._shards.get(key) or self._recover(key, ctx)
         if timestamp >= END_OF_INPUT_MS:
             yield from self._finish(timestamp, shard, ctx)
@@ -221,7 +203,7 @@ class InferenceOperator(KeyedProcessFunction):
         if timestamp == shard.timer_ms:
             shard.timer_ms = None
         if shard.machine.timers:
-            self._mark_due(timestamp, shard, ctx)
+            self._timers.mark_due(timestamp, shard, ctx)
         yield from self._look_after(shard, ctx)
 
     def _look_after(self, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
@@ -273,12 +255,9 @@ class InferenceOperator(KeyedProcessFunction):
             elif isinstance(effect, HoldWatermark):
                 self._hold(shard, effect)
             elif isinstance(effect, ReleaseWatermark):
-                held = shard.held.pop(effect.name)
-                self._low.release(held.time_ms)
-                if held.read_ms is not None:
-                    self._read_times.remove(held.read_ms)
+                self._holds.release(shard.held.pop(effect.name))
             elif isinstance(effect, WakeAt):
-                self._wake(effect, shard, ctx)
+                self._timers.wake(effect, shard, ctx)
             elif isinstance(effect, CountFailure):
                 self._counts.fail(effect.cause)
             elif isinstance(effect.record, DeadLetter):
@@ -302,79 +281,27 @@ class InferenceOperator(KeyedProcessFunction):
 
     def _hold(self, shard: Shard, held: HoldWatermark) -> None:
         shard.held[held.name] = held
-        self._low.hold(held.time_ms)
-        if held.read_ms is not None:
-            first = self._read_times.lowest is None
-            self._read_times.add(held.read_ms)
-            if first:
-                # Report at once that something is awaited.
-                self._metrics.report_oldest()
+        first = self._holds.oldest_read_ms is None
+        self._holds.hold(held)
+        if first and held.read_ms is not None:
+            # Report at once that something is awaited.
+            self._metrics.report_oldest()
 
     def _output(self, answer: Result, data: bytes, ctx: KeyedProcessFunction.Context) -> object:
         if not self.event_time:
             return data
-        low_ms = clamp_ms(self._low.now_ms(ctx.timer_service().current_watermark()))
-        self._emitted_low_ms = max(self._emitted_low_ms, low_ms)
-        time_ms = low_ms if answer.time_ms is None else clamp_ms(answer.time_ms)
-        return Row(time_ms, low_ms, data.decode("latin-1"))
+        return self._holds.timed(answer, data, ctx.timer_service().current_watermark())
 
     def _emit_watermark(self, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         watermark_ms = ctx.timer_service().current_watermark()
-        low_ms = clamp_ms(self._low.now_ms(watermark_ms))
-        if low_ms > self._emitted_low_ms:
-            self._emitted_low_ms = low_ms
-            yield Row(low_ms, low_ms, "")
+        if (row := self._holds.advanced(watermark_ms)) is not None:
+            yield row
         if watermark_ms < END_OF_INPUT_MS - HEARTBEAT_MS:
             ctx.timer_service().register_event_time_timer(max(watermark_ms, 0) + HEARTBEAT_MS)
 
     def _times(self, ctx: KeyedProcessFunction.Context) -> Times:
         watermark_ms = ctx.timer_service().current_watermark()
         return Times(self._clock.wall_ms(), watermark_ms if watermark_ms > UNKNOWN_MS else None)
-
-    # -- room
-
-    def _make_room(self, shard: Shard, of: str, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
-        blocked_s: float | None = None
-        seen_s = 0.0
-        while (room := shard.machine.room(of)) != "queue":
-            if room == "slot" and (
-                self._calls.has_room() or (blocked_s is not None and self._calls.may_queue())
-            ):
-                self._room_wait.over()
-                break
-            if blocked_s is None:
-                blocked_s = seen_s = self._clock.monotonic_s()
-            else:
-                self._refuse_if_cancelled()
-                yield from self._take_answers(shard, ctx)
-                if seen_s - blocked_s >= self._longest_wait_s(shard, room, of, blocked_s, seen_s):
-                    return
-            if room == "slot":
-                self._calls.wait_for_room(ROOM_WAIT_S)
-            elif self._calls.wait_ready(shard.key, ROOM_WAIT_S):
-                yield from self._take_answers(shard, ctx)
-            seen_s = self._note_wait(seen_s)
-        if shard.full_since:
-            shard.full_since.pop(of, None)
-            if room == "queue":
-                shard.full_since.pop(None, None)
-
-    def _longest_wait_s(self, shard: Shard, room: Room, of: str, blocked_s: float, now_s: float) -> float:
-        if room == "slot":
-            return self._room_wait.most_s(now_s, self._calls.finished, self._calls.load.pending)
-        since_s = shard.full_since.setdefault(of if room == "full key" else None, blocked_s)
-        return (now_s - since_s) * min(MAX_SHARE, 1 / self._capacity)
-
-    def _note_wait(self, since_s: float) -> float:
-        now_s = self._clock.monotonic_s()
-        self._counts.waited_s += now_s - since_s
-        self._metrics.flush_if_due(now_s)
-        return now_s
-
-    def _refuse_if_cancelled(self) -> None:
-        # If this thread does not end by itself, Flink ends the JVM after three minutes.
-        if is_cancelled():
-            raise ForebayError("the job was cancelled while calls were awaited")
 
     # -- timers: of shards, and of their machines
 
@@ -384,10 +311,8 @@ class InferenceOperator(KeyedProcessFunction):
         now_s = self._clock.monotonic_s()
         self._metrics.flush_if_due(now_s)
         now_ms = self._clock.wall_ms()
-        set_back = now_ms < self._seen_ms - SET_BACK_MS
-        self._seen_ms = now_ms
-        if set_back:
-            # All timers are late by as much as the clock went back. (Flink fires only the next one in time.)
+        if self._timers.clock_set_back(now_ms):
+            # Flink fires only the next timer in time.
             for key, of_key in self._keys():
                 if key in self._shards:
                     self._schedule_poll(self._shards[key], of_key, always=True)
@@ -399,38 +324,7 @@ class InferenceOperator(KeyedProcessFunction):
             wake_ms = now_ms + self._pace.idle_ms
         else:
             return
-        # A distant timer, set while the shard was idle, must not replace one needed soon.
-        if shard.timer_ms is None or wake_ms < shard.timer_ms:
-            shard.timer_ms = wake_ms
-            self._set_wall(wake_ms, ctx)
-
-    def _wake(self, wanted: WakeAt, shard: Shard, ctx: KeyedProcessFunction.Context) -> None:
-        timers = ctx.timer_service()
-        if wanted.clock == "wall":
-            self._set_wall(wanted.time_ms, ctx)
-        elif (watermark_ms := timers.current_watermark()) < END_OF_INPUT_MS:
-            # After the final watermark it would fire at once; a program that sets it each time would not end.
-            timers.register_event_time_timer(wanted.time_ms)
-            if wanted.time_ms <= watermark_ms:
-                # Flink fires it when the watermark next moves, which is never if the stream has stopped.
-                shard.overdue.append(wanted.time_ms)
-                self._set_wall(self._clock.wall_ms(), ctx)
-
-    def _is_early(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> bool:
-        return ctx.time_domain() == TimeDomain.PROCESSING_TIME and timestamp > self._clock.wall_ms()
-
-    def _set_wall(self, time_ms: int, ctx: KeyedProcessFunction.Context) -> None:
-        if self._early:
-            # Set now, it would fire at once, in a round that lasts while something is awaited.
-            set_after_round(self._context, ctx, time_ms)
-        else:
-            ctx.timer_service().register_processing_time_timer(time_ms)
-
-    def _mark_due(self, timestamp: int, shard: Shard, ctx: KeyedProcessFunction.OnTimerContext) -> None:
-        shard.machine.mark_due("event" if ctx.time_domain() == TimeDomain.EVENT_TIME else "wall", timestamp)
-        for time_ms in sorted(shard.overdue):
-            shard.machine.mark_due("event", time_ms)
-        shard.overdue.clear()
+        self._timers.poll_at(wake_ms, shard, ctx)
 
     def _fire(self, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         until_s = self._clock.monotonic_s() + FIRE_S
@@ -449,7 +343,7 @@ class InferenceOperator(KeyedProcessFunction):
         yield from self._take_answers(shard, ctx)
         yield from self._fire_at_end(shard, ctx)
         if shard.machine.awaiting or shard.machine.due:
-            self._refuse_if_cancelled()
+            refuse_if_cancelled()
             if not (shard.machine.due and self._calls.has_room()):
                 self._calls.wait_any_ready(WAIT_S)
             yield from self._take_answers(shard, ctx)
@@ -463,7 +357,7 @@ class InferenceOperator(KeyedProcessFunction):
         # An input that was idle when all others ended continues: each of its events has its own rounds.
         shard.rounds = 0
         while shard.machine.awaiting or self._may_fire(shard):
-            self._refuse_if_cancelled()
+            refuse_if_cancelled()
             if shard.machine.awaiting:
                 self._calls.wait_ready(shard.key, WAIT_S)
                 yield from self._take_answers(shard, ctx)
@@ -474,9 +368,9 @@ class InferenceOperator(KeyedProcessFunction):
 
     def _run_mails(self) -> None:
         """Let checkpoints and commits through while answers are awaited at the end of the input."""
-        early = self._early
+        early = self._timers.early
         self._mailbox.run_mails()
-        self._early = early
+        self._timers.early = early
 
     def _may_fire(self, shard: Shard) -> bool:
         return shard.machine.due or (shard.machine.timers and shard.rounds < END_ROUNDS)
@@ -490,5 +384,5 @@ class InferenceOperator(KeyedProcessFunction):
 
     def _load(self) -> OperatorLoad:
         load = self._calls.load
-        lowest = self._read_times.lowest
+        lowest = self._holds.oldest_read_ms
         return OperatorLoad(load.in_flight, load.pending, NOTHING_READ_MS if lowest is None else lowest)

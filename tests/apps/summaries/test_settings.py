@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 from typing import Any
 
 import orjson
 import pytest
-from benchmarks.conversations import BEGIN_MS, by_window, chatter, expected_summaries
+from benchmarks.conversations import BEGIN_MS, Window, by_window, chatter, expected_summaries
 from benchmarks.tally import tally
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,6 +46,11 @@ def lines(machine: Machine) -> list[bytes]:
     return [orjson.dumps({"answer": result.answer}) for result in machine.results]
 
 
+@cache
+def expected() -> dict[Window, Any]:
+    return expected_summaries(EVENTS, SMALL)
+
+
 @settings(max_examples=25)
 @given(st.integers(0, 2**32), st.sampled_from((0.05, 0.5, 0.95)))
 def test_kills_and_answer_times_do_not_change_the_summaries(seed: int, pace: float) -> None:
@@ -61,7 +67,7 @@ def test_kills_and_answer_times_do_not_change_the_summaries(seed: int, pace: flo
             answer(machine, rng.choice(list(machine.calls)))
     machine.pass_time(watermark_ms=2**63 - 1)
     machine.end(answer)
-    found = tally(by_window(expected_summaries(EVENTS, SMALL), whole=True), lines(machine), [])
+    found = tally(by_window(expected(), whole=True), lines(machine), [])
     assert found.exact
     assert found.events == 80
     assert machine.letters == []

@@ -10,7 +10,6 @@ from benchmarks.batching.transformers import BatchCost, fastest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.errors import SettingError
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 
@@ -77,8 +76,3 @@ def test_even_answers_want_large_batches_and_uneven_ones_small() -> None:
     small, large = cost(1, 0.1, 0.02), cost(8, 0.8, 0.08)
     assert fastest([small, large], [100] * 8) is large
     assert fastest([small, large], [2] * 7 + [400]) is small
-
-
-def test_without_a_batch_that_fits_there_is_nothing_to_measure() -> None:
-    with pytest.raises(SettingError, match="no batch size could be measured"):
-        fastest([], [1])

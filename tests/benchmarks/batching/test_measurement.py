@@ -14,7 +14,6 @@ import pytest
 from benchmarks.batching.document import batching_document
 from benchmarks.batching.measurement import (
     CONTINUOUS,
-    LONGEST_OF_ALL,
     STATIC,
     Batching,
     BatchingOptions,
@@ -42,7 +41,6 @@ SMALL = BatchingOptions(
     batch_sizes=(2, 3),
     attentions=("sdpa",),
     relative_rates=True,
-    longest_of_all=True,
 )
 
 
@@ -73,15 +71,14 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Batching:
 
 def test_every_system_gets_the_same_lengths_and_prompts_of_its_own(found: Batching) -> None:
     for limit in SMALL.limits:
-        cells = [found.cell(system, limit=limit) for system in (CONTINUOUS, STATIC, LONGEST_OF_ALL)]
+        cells = [found.cell(system, limit=limit) for system in (CONTINUOUS, STATIC)]
         runs = [cell.run for cell in cells if cell is not None]
-        assert len(runs) == 3
+        assert len(runs) == 2
         lengths = [[record.output_tokens for record in run.records] for run in runs]
-        assert lengths[0] == lengths[1] == lengths[2]
+        assert lengths[0] == lengths[1]
         assert all(1 <= length <= limit for length in lengths[0] if length)
         assert all(record.asked_prompt_tokens == 8 for run in runs for record in run.records)
         assert all(record.due_s == 0 for run in runs for record in run.records)
-        # Static batching in both forms is measured on one load: it has no cache that the first could warm.
         assert runs[0].asked["nonce"] != runs[1].asked["nonce"]
 
 
@@ -102,7 +99,6 @@ def test_rates_are_those_of_the_study_relative_to_what_the_engine_can_do(found: 
             assert cell is not None
             assert cell.rate_per_s == pytest.approx(capacity.figures.requests_per_s * rate / 8, abs=1e-4)
             assert all(2 <= (record.asked_prompt_tokens or 0) <= 6 for record in cell.run.records)
-        assert found.cell(LONGEST_OF_ALL, rate=rate) is None
 
 
 def test_the_document_has_both_tables(found: Batching) -> None:
@@ -110,7 +106,7 @@ def test_the_document_has_both_tables(found: Batching) -> None:
     assert document["complete"] is True
     for limit in ("4", "16"):
         row = document["throughput"][limit]
-        assert set(row) == {STATIC, LONGEST_OF_ALL, CONTINUOUS}
+        assert set(row) == {STATIC, CONTINUOUS}
         assert document["ratio"][limit] == pytest.approx(row[CONTINUOUS] / row[STATIC])
         assert document["settings"][limit][STATIC] == {"batch_size": 3, "attention": "sdpa"}
         cell = found.cell(STATIC, limit=int(limit))
@@ -132,7 +128,7 @@ def test_the_document_has_both_tables(found: Batching) -> None:
 @pytest.mark.long
 @pytest.mark.vllm
 def test_both_systems_are_measured(tmp_path: Path) -> None:
-    options = replace(SMALL, requests=4, latency_requests=2, prompt_tokens=32, longest_of_all=False)
+    options = replace(SMALL, requests=4, latency_requests=2, prompt_tokens=32)
     silent, costs = Silent(), list[BatchCost]()
     systems = Systems(settings=load_settings(), progress=silent, max_model_len=512)
     measurement = Measurement(options, lambda words: None)

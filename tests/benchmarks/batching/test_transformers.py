@@ -72,16 +72,6 @@ def test_a_batch_is_as_long_as_its_longest_and_its_answers_come_together(
     assert len(target.batches) == 3
 
 
-def test_in_the_studys_form_each_batch_runs_as_long_as_the_longest_answer(
-    start: Start, tmp_path: Path
-) -> None:
-    target = StaticBatchTarget(start(), 2, least_steps=9)
-    run = measure(target, burst([5, 2, 1, 9]))
-    assert batches(tmp_path) == [[2, 9], [2, 9]]
-    assert [record.output_tokens for record in run.records] == [5, 2, 1, 9]
-    assert "longest of all" in target.name
-
-
 def test_a_batch_that_fails_is_an_error_of_its_requests_and_no_others(start: Start) -> None:
     worker = start()
     run = measure(StaticBatchTarget(worker, 2), burst([1, 1], "fail"))

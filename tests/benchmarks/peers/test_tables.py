@@ -54,21 +54,6 @@ DOCUMENT: dict[str, Any] = {
 }
 
 
-def test_a_table_has_every_peer_with_its_figures_or_the_reason() -> None:
-    table = table_of("latency", DOCUMENT)
-    assert table.title == "95 % of calls 50 ms, 5 % 2 s; 100 events/s for 20 s"
-    rows = {row[0]: dict(zip(table.heads, row, strict=True)) for row in table.rows}
-    assert list(rows) == ["Forebay", "Slow", "Broken", "Absent"]
-    forebay, slow = rows["Forebay"], rows["Slow"]
-    assert (forebay["events/s"], forebay["added p50"], forebay["added p99"]) == ("100.0", "1 ms", "10 ms")
-    assert (forebay["processor/event"], forebay["memory"]) == ("2.0 ms", "1,500 MB")
-    # Some had no result: what is known is a lower bound.
-    assert (slow["added p50"], slow["added p99"]) == ("≥ 9,000 ms", "≥ 36.0 s")
-    assert slow["memory"] == "–"
-    assert set(rows["Broken"].values()) == {"Broken", ""}
-    assert table.reasons == {"Broken": "gave no result", "Absent": "no wheel\nfor this | Python"}
-
-
 def test_of_two_documents_the_later_counts_and_nothing_is_dropped() -> None:
     later = deepcopy(DOCUMENT)
     later["provenance"] = {"command": "second"}

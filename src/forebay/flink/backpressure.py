@@ -1,0 +1,81 @@
+"""Blocks an operator's input while its calls or a shard's queue are full: Flink's backpressure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from forebay.clock import Clock
+from forebay.errors import ForebayError
+from forebay.flink.jvm_task import is_cancelled
+from forebay.flink.metrics import FlinkMetrics, InferenceCounters
+from forebay.flink.request_pool import RequestPool, RoomWait
+from forebay.flink.shard_timers import Shard
+from forebay.stateful.machine import Room
+
+ROOM_WAIT_S = 0.04
+MAX_SHARE = 1 / 64
+"""Of the time for which a machine's queue has been full; 1/capacity if that is less."""
+
+
+def refuse_if_cancelled() -> None:
+    # If the task's thread does not end by itself, Flink ends the JVM after three minutes.
+    if is_cancelled():
+        raise ForebayError("the job was cancelled while calls were awaited")
+
+
+class Backpressure:
+    def __init__(
+        self,
+        calls: RequestPool,
+        counts: InferenceCounters,
+        metrics: FlinkMetrics,
+        *,
+        capacity: int,
+        clock: Clock,
+    ) -> None:
+        self._calls = calls
+        self._counts = counts
+        self._metrics = metrics
+        self._capacity = capacity
+        self._clock = clock
+        self._room_wait = RoomWait(capacity)
+
+    def make_room(self, shard: Shard, of: str, take: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        """Wait for room for an event of the key `of`, but not for long; yield what `take` takes meanwhile."""
+        blocked_s: float | None = None
+        seen_s = 0.0
+        while (room := shard.machine.room(of)) != "queue":
+            if room == "slot" and (
+                self._calls.has_room() or (blocked_s is not None and self._calls.may_queue())
+            ):
+                self._room_wait.over()
+                break
+            if blocked_s is None:
+                blocked_s = seen_s = self._clock.monotonic_s()
+            else:
+                refuse_if_cancelled()
+                yield from take()
+                if seen_s - blocked_s >= self._longest_wait_s(shard, room, of, blocked_s, seen_s):
+                    return
+            if room == "slot":
+                self._calls.wait_for_room(ROOM_WAIT_S)
+            elif self._calls.wait_ready(shard.key, ROOM_WAIT_S):
+                yield from take()
+            seen_s = self._note_wait(seen_s)
+        if shard.full_since:
+            shard.full_since.pop(of, None)
+            if room == "queue":
+                shard.full_since.pop(None, None)
+
+    def _longest_wait_s(self, shard: Shard, room: Room, of: str, blocked_s: float, now_s: float) -> float:
+        if room == "slot":
+            return self._room_wait.most_s(now_s, self._calls.finished, self._calls.load.pending)
+        since_s = shard.full_since.setdefault(of if room == "full key" else None, blocked_s)
+        return (now_s - since_s) * min(MAX_SHARE, 1 / self._capacity)
+
+    def _note_wait(self, since_s: float) -> float:
+        now_s = self._clock.monotonic_s()
+        self._counts.waited_s += now_s - since_s
+        self._metrics.flush_if_due(now_s)
+        return now_s
