@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import socket
+import socketserver
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,7 +16,7 @@ from typing import Any
 import psutil
 import py4j.java_gateway
 import pytest
-from py4j.java_gateway import GatewayParameters
+from py4j.java_gateway import GatewayParameters, JavaClass, JVMView
 from py4j.protocol import Py4JNetworkError
 from pyflink.java_gateway import get_gateway
 
@@ -64,6 +65,28 @@ def test_call_without_a_free_connection_fails(monkeypatch: pytest.MonkeyPatch) -
         client._give_back_connection(taken)
         assert client._get_connection() is taken
         taken.close()
+
+
+def test_names_of_packages_and_classes_are_asked_for_once() -> None:
+    asked: list[str] = []
+
+    class Py4J(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            while self.rfile.readline():
+                name = [self.rfile.readline().decode().strip() for _ in range(4)][1]
+                asked.append(name)
+                self.wfile.write(b"!ycorg.Thing\n" if name == "org.Thing" else b"!yp\n")
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Py4J) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        client = SealedClient(GatewayParameters(port=server.server_address[1]), 1)
+        jvm = JVMView(client, "jvm", "rj")
+        # `Thing` may be imported between the two uses.
+        found = [(jvm.org.Thing, jvm.Thing) for _ in range(2)]
+        assert [type(thing) for thing, _ in found] == [JavaClass, JavaClass]
+        client._get_connection().close()
+        server.shutdown()
+    assert asked == ["org", "org.Thing", "Thing", "Thing"]
 
 
 def test_call_after_all_connections_are_closed_fails_at_once() -> None:
