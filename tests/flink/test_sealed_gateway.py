@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import py4j.java_gateway
 import pytest
-from py4j.java_gateway import GatewayParameters, JavaClass, JVMView
+from py4j.java_gateway import GatewayParameters
 from py4j.protocol import Py4JNetworkError
 from pyflink.java_gateway import get_gateway
 
@@ -80,10 +80,11 @@ def test_names_of_packages_and_classes_are_asked_for_once() -> None:
     with socketserver.TCPServer(("127.0.0.1", 0), Py4J) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         client = SealedClient(GatewayParameters(port=server.server_address[1]), 1)
-        jvm = JVMView(client, "jvm", "rj")
-        # `Thing` may be imported between the two uses.
-        found = [(jvm.org.Thing, jvm.Thing) for _ in range(2)]
-        assert [type(thing) for thing, _ in found] == [JavaClass, JavaClass]
+        for _ in range(2):
+            # `Thing` may be imported between the two.
+            for name in ("org", "org.Thing", "Thing"):
+                answer = client.send_command(f"r\nu\n{name}\nrj\ne\n")
+                assert answer == ("ycorg.Thing" if name == "org.Thing" else "yp")
         client._get_connection().close()
         server.shutdown()
     assert asked == ["org", "org.Thing", "Thing", "Thing"]

@@ -90,6 +90,8 @@ class ServeRest:
             raise self._refused(status, body)
 
     async def _ask(self, method: str, path: str, content: Any = None) -> tuple[int, bytes]:
+        import aiohttp
+
         if self._session is None:
             raise RuntimeError("ServeRest is used outside of `async with`")
         data = None if content is None else orjson.dumps(content)
