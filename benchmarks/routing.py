@@ -16,10 +16,10 @@ import numpy as np
 from forebay.engine.load import ReplicaCounters
 from forebay.engine.replica import HttpReplica
 from forebay.errors import LaunchError, SettingError
-from forebay.fleet.config import FleetConfig
+from forebay.fleet.config import DEFAULT_POLICY, FleetConfig
 from forebay.fleet.discovery import FixedReplicas
 from forebay.fleet.engine import FleetEngine
-from forebay.fleet.policies import DEFAULT_POLICY, POLICIES, make_policy
+from forebay.fleet.policies import POLICIES, make_policy
 from forebay.fleet.replica_table import ReplicaLimits, ReplicaTable
 from forebay.fleet.routing_request import RoutingRequest
 from forebay.planning.simulate import NAMES, Figures, Scenario

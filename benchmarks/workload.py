@@ -9,9 +9,8 @@ from typing import Literal
 
 from forebay.engine import EngineFactory
 from forebay.engine.client import HttpEngine
-from forebay.fleet.config import FleetConfig
+from forebay.fleet.config import FleetConfig, FleetEngineFactory
 from forebay.fleet.discovery import FixedReplicas
-from forebay.fleet.engine import FleetEngineFactory
 from forebay.records import Event, Message, Request, Sampling
 from forebay.testing.engine import ScriptedEngineFactory
 from forebay.testing.script import Fixed

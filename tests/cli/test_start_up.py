@@ -21,6 +21,7 @@ except SystemExit as end:
 print("\\n" + json.dumps([status, sorted(sys.modules)]))
 """
 SLOW = ("aiohttp", "jinja2", "jsonschema", "numpy", "psutil", "pyflink", "rich.live", "ruamel.yaml")
+ONLY_TASKS = ("aiohttp", "jsonschema", "numpy")
 STARTS_FLINK = ("forebay.pipeline.flink_process", "forebay.pipeline.supervisor", "forebay.flink.jvm")
 COMPLETION = {"_FOREBAY_COMPLETE": "complete_bash", "COMP_WORDS": "forebay ru", "COMP_CWORD": "1"}
 
@@ -65,4 +66,18 @@ def test_a_dry_run_loads_nothing_that_starts_flink(tmp_path: Path) -> None:
     )
     loaded = modules_of(tmp_path, "run", "p.yaml", "--dry-run")
     assert "forebay.pipeline.spec" in loaded
-    assert not {name for name in STARTS_FLINK if name in loaded}
+    assert not {name for name in (*STARTS_FLINK, *ONLY_TASKS) if name in loaded}
+
+
+@pytest.mark.parametrize(
+    ("module", "slow"),
+    [
+        ("forebay.pipeline.run", (*ONLY_TASKS, "pyflink.datastream")),
+        ("forebay.pipeline.flink_client", ONLY_TASKS),
+        ("forebay.flink.operator", ONLY_TASKS),
+    ],
+)
+def test_what_starts_a_job_waits_for_no_library(module: str, slow: tuple[str, ...]) -> None:
+    program = f"import sys, {module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not {name for name in slow if name in done.stdout.split()}

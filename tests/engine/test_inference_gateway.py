@@ -7,8 +7,8 @@ import pytest
 from tests.harness.inference_gateway import ScriptedGateway
 
 from forebay.engine.client import InferenceGatewayFactory, PickerHeaders
+from forebay.fleet.config import FleetEngineFactory
 from forebay.fleet.discovery import FixedReplicas
-from forebay.fleet.engine import FleetEngineFactory
 from forebay.flink.metrics import InferenceCounters
 from forebay.flink.request_handler import RequestHandler
 from forebay.pipeline.inference import call_of, served_model

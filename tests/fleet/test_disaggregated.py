@@ -18,7 +18,7 @@ from forebay.engine.protocol import KV_TRANSFER, request_body
 from forebay.engine.retry import RetryPolicy, complete_with_retry
 from forebay.errors import ServerFault, Unauthorized
 from forebay.fleet import disaggregated
-from forebay.fleet.config import FleetConfig
+from forebay.fleet.config import FleetConfig, FleetEngineFactory
 from forebay.fleet.disaggregated import (
     MISSING,
     PREFILL_PARAMS,
@@ -29,7 +29,7 @@ from forebay.fleet.disaggregated import (
     while_some_prefill,
 )
 from forebay.fleet.discovery import FileReplicas, FixedReplicas
-from forebay.fleet.engine import FleetEngine, FleetEngineFactory
+from forebay.fleet.engine import FleetEngine
 from forebay.records import JSON, Completion, Message, Request, Sampling
 from forebay.testing.replica.server import FakeReplica
 from forebay.testing.script import Faults, Fixed, ReplicaScript

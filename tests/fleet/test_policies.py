@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import SettingError
-from forebay.fleet.policies import DEFAULT_POLICY, POLICIES, SessionAffinity, make_policy
+from forebay.fleet.config import DEFAULT_POLICY
+from forebay.fleet.policies import POLICIES, SessionAffinity, make_policy
 from forebay.fleet.replica_table import ReplicaLimits, ReplicaTable
 from forebay.fleet.routing_request import RoutingRequest
 from forebay.records import ReplicaLoad

@@ -22,10 +22,9 @@ from forebay.fleet.autoscale.demand import read_reports
 from forebay.fleet.autoscale.meter import COUNTED_S, TopicBacklog, TopicQueue, encode_backlog
 from forebay.fleet.autoscale.settings import ScalingLink, ScalingSettings
 from forebay.fleet.client import FleetClient
-from forebay.fleet.config import FleetConfig
+from forebay.fleet.config import FleetConfig, FleetEngineFactory
 from forebay.fleet.disaggregated import engine_factory
 from forebay.fleet.discovery import FixedReplicas, ScaledReplicas, ScaledReplicaSet, write_listing
-from forebay.fleet.engine import FleetEngineFactory
 from forebay.flink import demand
 from forebay.flink.demand import PATIENCE_S, QueueReader
 from forebay.flink.metrics import NOTHING_DUE_S, InferenceCounters, ScalingGauges

@@ -156,9 +156,13 @@ def test_jvm_changes_only_flinks_variables_and_logs_to_its_folder(tmp_path: Path
     script = f"""
 import os
 from pathlib import Path
+from py4j.java_gateway import GatewayConnection
 from forebay.flink.environment import FlinkConfig, flink_environment
-before = dict(os.environ)
+before, calls, send = dict(os.environ), [], GatewayConnection.send_command
+GatewayConnection.send_command = lambda self, command: calls.append(command) or send(self, command)
 env = flink_environment(FlinkConfig(log_dir=Path({str(tmp_path)!r}), heap_mb=300))
+# Each takes a tenth of a millisecond or longer; option by option, there were more than 700.
+assert len(calls) < 300, len(calls)
 changed = {{key for key, value in os.environ.items() if before.get(key) != value}}
 assert {{key for key in changed if not key.startswith("FLINK_")}} == {{{WORKERS_VARIABLE!r}}}, changed
 env.from_collection([1, 2]).map(lambda number: number * 21).print()

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import socket
+import socketserver
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -64,6 +65,29 @@ def test_call_without_a_free_connection_fails(monkeypatch: pytest.MonkeyPatch) -
         client._give_back_connection(taken)
         assert client._get_connection() is taken
         taken.close()
+
+
+def test_names_of_packages_and_classes_are_asked_for_once() -> None:
+    asked: list[str] = []
+
+    class Py4J(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            while self.rfile.readline():
+                name = [self.rfile.readline().decode().strip() for _ in range(4)][1]
+                asked.append(name)
+                self.wfile.write(b"!ycorg.Thing\n" if name == "org.Thing" else b"!yp\n")
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Py4J) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        client = SealedClient(GatewayParameters(port=server.server_address[1]), 1)
+        for _ in range(2):
+            # `Thing` may be imported between the two.
+            for name in ("org", "org.Thing", "Thing"):
+                answer = client.send_command(f"r\nu\n{name}\nrj\ne\n")
+                assert answer == ("ycorg.Thing" if name == "org.Thing" else "yp")
+        client._get_connection().close()
+        server.shutdown()
+    assert asked == ["org", "org.Thing", "Thing", "Thing"]
 
 
 def test_call_after_all_connections_are_closed_fails_at_once() -> None:

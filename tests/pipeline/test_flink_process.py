@@ -17,10 +17,17 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from forebay.errors import SettingError
-from forebay.pipeline.attempt import AttemptSpec, Preparation
 from forebay.pipeline.flink_process import FlinkLauncher, FlinkProcess, StdoutResults
 from forebay.pipeline.load import parse_spec
-from forebay.pipeline.messages import AttemptLost, Checked, Failed, end_of, end_of_jvm
+from forebay.pipeline.messages import (
+    AttemptLost,
+    AttemptSpec,
+    Checked,
+    Failed,
+    Preparation,
+    end_of,
+    end_of_jvm,
+)
 from forebay.pipeline.plan import Plan
 from forebay.pipeline.state_store import RunState
 from forebay.ports import free_port

@@ -12,8 +12,8 @@ from benchmarks.topic_client import delete_before, delete_topic, make_topic, pro
 
 from forebay.connectors.kafka.admin import Place, kafka_admin
 from forebay.errors import PipelineFailed
+from forebay.pipeline.messages import JobLost
 from forebay.pipeline.state_store import read_state
-from forebay.pipeline.watch import JobLost
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 

@@ -12,10 +12,10 @@ from forebay.connectors.generator.settings import BurstSpec
 from forebay.connectors.kafka.settings import KafkaSink
 from forebay.engine.prices import TokenPrices
 from forebay.errors import SettingError
+from forebay.fleet.config import FleetEngineFactory
 from forebay.fleet.disaggregated import DisaggregatedEngineFactory
 from forebay.fleet.discovery import DnsReplicas, FileReplicas, FixedReplicas, ReplicaList
 from forebay.fleet.endpoints import KubernetesReplicas, RayReplicas
-from forebay.fleet.engine import FleetEngineFactory
 from forebay.pipeline.inference import call_of
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.spec import PipelineSpec

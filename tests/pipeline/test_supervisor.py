@@ -17,17 +17,18 @@ from forebay.errors import LaunchError, PipelineFailed, ResultsLost, SettingErro
 from forebay.fleet.discovery import FixedReplicas
 from forebay.flink.checkpoints import END_MARK, drain_folder
 from forebay.pipeline import inference, run, supervisor
-from forebay.pipeline.attempt import AttemptSpec, Preparation
 from forebay.pipeline.inference import Served
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.messages import (
     AttemptLost,
+    AttemptSpec,
     AwaitsKafka,
     Checked,
     Failed,
     Finished,
     JobStatus,
     NewTopics,
+    Preparation,
     Ready,
     Report,
     ResumesEarlier,

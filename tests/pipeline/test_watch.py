@@ -18,9 +18,9 @@ from forebay.pipeline import watch as module
 from forebay.pipeline.backlog import LastCount
 from forebay.pipeline.kafka.offsets import GroupOffsets, OffsetObservation, OffsetSettlement
 from forebay.pipeline.load import parse_spec
-from forebay.pipeline.messages import JobStatus
+from forebay.pipeline.messages import JobStatus, StopRequests
 from forebay.pipeline.snapshot import CheckpointStats, KvTransfers, Snapshot, counted
-from forebay.pipeline.watch import Rests, StopRequests, watch_until_end
+from forebay.pipeline.watch import Rests, watch_until_end
 
 NOW = Snapshot(1.0, "RUNNING", results=8, dead_letters=2, prompt_tokens=500, completion_tokens=100)
 

@@ -21,7 +21,7 @@ from forebay.engine.replica import ContextNeed, ServedModel, answer_need, check_
 from forebay.engine.retry import RetryPolicy
 from forebay.errors import SettingError
 from forebay.fleet.cache_subscriber import check_form
-from forebay.fleet.config import FleetConfig, stall_s_for
+from forebay.fleet.config import DEFAULT_POLICY, FleetConfig, check_policy, stall_s_for
 from forebay.fleet.disaggregated import check_prefill, engine_factory
 from forebay.fleet.discovery import (
     DnsReplicas,
@@ -32,7 +32,6 @@ from forebay.fleet.discovery import (
     discover_model,
 )
 from forebay.fleet.endpoints import KubernetesReplicas
-from forebay.fleet.policies import DEFAULT_POLICY, make_policy
 from forebay.flink.request_handler import InferenceSpec
 from forebay.records import JSON, Message, Sampling
 from forebay.settings import SecretRef
@@ -96,7 +95,7 @@ class Fleet:
             replicas = KubernetesReplicas(kubernetes)
         else:
             replicas = FixedReplicas(urls)
-        make_policy(routing)
+        check_policy(routing)
         if kv_events is not None:
             check_form(kv_events)
         object.__setattr__(self, "replicas", replicas)

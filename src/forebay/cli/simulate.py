@@ -66,7 +66,7 @@ def run(
         return
     from rich.table import Table
 
-    from forebay.fleet.policies import DEFAULT_POLICY
+    from forebay.fleet.config import DEFAULT_POLICY
     from forebay.pages.picture import check_picture, write_picture
     from forebay.planning.simulate import Scenario, dispatcher_for, runs_picture
     from forebay.planning.simulate.engine import find_model

@@ -11,20 +11,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
-from jsonschema import ValidationError
-from jsonschema.exceptions import SchemaError
-from jsonschema.protocols import Validator
-from jsonschema.validators import Draft202012Validator, extend, validator_for
-from referencing import Registry
-from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT202012
 
 from forebay.errors import AnswerCut, InvalidAnswer, SettingError
 from forebay.json_numbers import NumberRefused, read_json
 from forebay.records import JSON
+
+if TYPE_CHECKING:
+    # Few pipelines have a schema, and each run would import jsonschema three times.
+    from jsonschema import ValidationError
+    from jsonschema.protocols import Validator
 
 MAX_PATTERN_CHARS = 100
 DIALECT = "$schema"
@@ -95,6 +93,8 @@ def _check(pattern: str, path: str) -> None:
 
 def linear(dialect: type[Validator]) -> type[Validator]:
     """A validator like `dialect` that searches with `search`, and compares unique items by their hashes."""
+    from jsonschema.validators import extend
+
     own = {
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
@@ -106,10 +106,12 @@ def linear(dialect: type[Validator]) -> type[Validator]:
     return made
 
 
-Errors = Iterator[ValidationError]
+Errors: TypeAlias = "Iterator[ValidationError]"
 
 
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Mapping[str, Any]) -> Errors:
+    from jsonschema import ValidationError
+
     if validator.is_type(instance, "string") and not search(pattern, instance):
         yield ValidationError(f"{instance!r} does not match {pattern!r}")
 
@@ -123,6 +125,8 @@ def _pattern_properties(validator: Any, parts: Any, instance: Any, schema: Mappi
 
 
 def _additional_properties(validator: Any, rest: Any, instance: Any, schema: Mapping[str, Any]) -> Errors:
+    from jsonschema import ValidationError
+
     if not validator.is_type(instance, "object"):
         return
     known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
@@ -136,6 +140,8 @@ def _additional_properties(validator: Any, rest: Any, instance: Any, schema: Map
 
 
 def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Mapping[str, Any]) -> Errors:
+    from jsonschema import ValidationError
+
     if wanted and validator.is_type(instance, "array") and len(set(map(_hashable, instance))) < len(instance):
         yield ValidationError("it has non-unique elements")
 
@@ -169,6 +175,9 @@ class AnswerCheck:
     def __init__(
         self, schema: Mapping[str, JSON], *, where: str = "output.schema", accept: Accept | None = None
     ) -> None:
+        from jsonschema.exceptions import SchemaError
+        from referencing import Registry
+
         self._schema = _plain(schema, where, 0)
         self._where = where
         self._accept = accept
@@ -199,6 +208,8 @@ class AnswerCheck:
         Raises `InvalidAnswer` with the path and the problem, or `AnswerCut` if the text is incomplete and
         `finish_reason` is that of a cut completion.
         """
+        from referencing.exceptions import Unresolvable
+
         if len(text) > MAX_ANSWER_CHARS:
             raise InvalidAnswer(f"the answer has {len(text)} characters, more than {MAX_ANSWER_CHARS}")
         try:
@@ -240,6 +251,8 @@ def _restore(schema: Mapping[str, JSON], where: str, accept: Accept | None) -> A
 
 
 def _dialect(schema: Mapping[str, JSON], where: str) -> type[Validator]:
+    from jsonschema.validators import Draft202012Validator, validator_for
+
     if DIALECT not in schema:
         return Draft202012Validator
     name = schema[DIALECT]
@@ -264,6 +277,10 @@ def _plain(value: Any, where: str, depth: int) -> Any:
 
 
 def _check_references(schema: Any, where: str) -> None:
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
     resolver = Registry().with_resource("", DRAFT202012.create_resource(schema)).resolver()
     for path, reference in _references(schema, where):
         if not reference.startswith("#"):

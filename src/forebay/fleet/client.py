@@ -26,12 +26,12 @@ from forebay.engine.replica import HttpReplica, ServedModel
 from forebay.errors import SettingError, Unreachable
 from forebay.fleet.admission import Admission, Dispatcher, ImmediateDispatcher
 from forebay.fleet.cache_events import CacheEventCounts
-from forebay.fleet.config import FleetConfig
+from forebay.fleet.config import DEFAULT_POLICY, FleetConfig
 from forebay.fleet.discovery import ScaledReplicaSet
 from forebay.fleet.lease import ReplicaLease
 from forebay.fleet.membership import Connect, Membership
 from forebay.fleet.placement import Placements, WaitingRequest
-from forebay.fleet.policies import DEFAULT_POLICY, LeastRequests, make_policy
+from forebay.fleet.policies import LeastRequests, make_policy
 from forebay.fleet.replica_table import ReplicaTable
 from forebay.fleet.routing_request import BLOCK_CHARS, RoutingRequest, TokenEstimate, text_blocks
 from forebay.fleet.served import serves

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -15,9 +15,12 @@ from forebay.fleet.cache_subscriber import check_form
 from forebay.fleet.discovery import MAX_REPLICAS, DnsReplicas, FileReplicas, FixedReplicas, ReplicaList
 from forebay.fleet.endpoints import KubernetesReplicas, RayPlace, RayReplicas, ServiceName
 from forebay.fleet.health import RULES, HealthRules
-from forebay.fleet.policies import DEFAULT_POLICY, make_policy
 from forebay.settings import SecretRef
 
+if TYPE_CHECKING:
+    from forebay.fleet.engine import FleetEngine
+
+DEFAULT_POLICY = "expected_ttft"
 MIN_STALL_S = 1.0
 """Shorter silence is never a stall."""
 
@@ -54,11 +57,31 @@ class FleetConfig:
     stream: bool = True
 
     def __post_init__(self) -> None:
-        make_policy(self.routing)
+        if self.routing != DEFAULT_POLICY:
+            check_policy(self.routing)
         if self.kv_events is not None:
             check_form(self.kv_events)
         if not (self.check_s > 0 and self.check_timeout_s > 0 and self.stall_s > 0):
             raise SettingError("fleet: expected check_s, check_timeout_s and stall_s above 0")
+
+
+@dataclass(frozen=True)
+class FleetEngineFactory:
+    """Opens a `FleetEngine`. Reads the API key when called, and never holds it."""
+
+    config: FleetConfig
+
+    def __call__(self) -> FleetEngine:
+        from forebay.fleet.engine import FleetEngine  # imports numpy, which only tasks need
+
+        return FleetEngine(self.config)
+
+
+def check_policy(name: str) -> None:
+    """Raises as `make_policy`."""
+    from forebay.fleet.policies import make_policy
+
+    make_policy(name)
 
 
 def _listed(value: Any) -> Any:
@@ -84,7 +107,7 @@ def _checked(check: Callable[[str], object], prefix: str) -> AfterValidator:
 
 Urls = Annotated[tuple[HttpUrl, ...], BeforeValidator(_listed), Field(max_length=MAX_REPLICAS)]
 ByUrl = BeforeValidator(_by_url)
-Routing = Annotated[str, _checked(make_policy, "policy: ")]
+Routing = Annotated[str, _checked(check_policy, "policy: ")]
 KvEvents = Annotated[str, _checked(check_form, "kv_events: ")]
 KubernetesService = Annotated[str, _checked(ServiceName.parse, "kubernetes: ")]
 RayApplication = Annotated[str, _checked(RayPlace.parse, "ray: ")]

@@ -14,9 +14,9 @@ from forebay.engine.protocol import KV_TRANSFER
 from forebay.engine.replica import NO_LIST, HttpReplica
 from forebay.errors import EngineError, SettingError, Unreachable
 from forebay.fleet.client import FleetClient
-from forebay.fleet.config import FleetConfig
+from forebay.fleet.config import FleetConfig, FleetEngineFactory
 from forebay.fleet.discovery import ReplicaList
-from forebay.fleet.engine import FleetEngine, FleetEngineFactory
+from forebay.fleet.engine import FleetEngine
 from forebay.records import JSON, Completion, KvHandover, Message, Request
 from forebay.settings import SecretRef, read_secret
 

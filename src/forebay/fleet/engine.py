@@ -320,13 +320,3 @@ class FleetEngine:
     def _all_tried(self, replicas: tuple[int, ...], model: str) -> bool:
         left = set(self.client.fleet.numbers()) - set(replicas)
         return not (left & set(self.client.served.rows(model)) if self._any_model else left)
-
-
-@dataclass(frozen=True)
-class FleetEngineFactory:
-    """Opens a `FleetEngine`. Reads the API key when called, and never holds it."""
-
-    config: FleetConfig
-
-    def __call__(self) -> FleetEngine:
-        return FleetEngine(self.config)

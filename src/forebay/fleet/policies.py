@@ -191,7 +191,6 @@ class Dynamo:
 
 log = logging.getLogger(__name__)
 
-DEFAULT_POLICY = "expected_ttft"
 MakePolicy = Callable[[int], Policy]
 
 POLICIES: Registry[MakePolicy] = Registry(

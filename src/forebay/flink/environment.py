@@ -28,6 +28,7 @@ from forebay.settings import load_settings
 
 REMOTE = {"execution.target": "remote", "execution.attached": "true"}
 WORKERS_VARIABLE = "_python_worker_execution_mode"
+JAR_KEYS = {"pipeline.jars", "pipeline.classpaths"}
 MAX_PAUSE_MS = 500
 MIN_NETWORK_MB, MAX_NETWORK_MB = 4, 64
 
@@ -91,9 +92,12 @@ def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
 def _made(
     make: Callable[[Configuration], StreamExecutionEnvironment], options: Mapping[str, str]
 ) -> StreamExecutionEnvironment:
-    configuration = Configuration()
-    for key, value in options.items():
-        configuration.set_string(key, value)
+    # In one call: `set_string` asks the JVM ten times a key.
+    java = get_gateway().jvm.org.apache.flink.configuration.Configuration
+    configuration = Configuration(j_configuration=java.fromMap(dict(options)))
+    for key in JAR_KEYS & options.keys():
+        # This loads the jars, too.
+        configuration.set_string(key, options[key])
     try:
         env = make(configuration)
     except Py4JJavaError as error:

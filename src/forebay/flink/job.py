@@ -8,12 +8,10 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyflink.common import JobClient
-from pyflink.datastream import StreamExecutionEnvironment
 from pyflink.version import __version__ as FLINK_VERSION
 
 from forebay.clients.s3.location import Location, uri_of
@@ -23,6 +21,10 @@ from forebay.flink.checkpoints import MAX_DRAINS, drain_folder
 from forebay.flink.metric_names import GROUP, read_name
 from forebay.flink.metrics import READ, READ_METRIC
 from forebay.flink.rest import FlinkRest, NotFound
+
+if TYPE_CHECKING:
+    from pyflink.common import JobClient
+    from pyflink.datastream import StreamExecutionEnvironment
 
 MAX_CAUSE_CHARS = 500
 QUERY_CHARS = 3000

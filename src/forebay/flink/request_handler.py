@@ -7,7 +7,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -20,10 +20,6 @@ from forebay.engine.prices import TokenPrices, most_answer_tokens, most_prompt_t
 from forebay.engine.prompt import FieldTemplate, PromptTemplate, request_hash
 from forebay.engine.retry import RetryPolicy, check_content, complete_with_retry
 from forebay.errors import BadRequest, EngineError, ProgramFailed, RecordError, SettingError, TemplateFailed
-from forebay.fleet.autoscale.settings import ScalingLink
-from forebay.fleet.disaggregated import DisaggregatedEngine
-from forebay.fleet.engine import FleetEngine
-from forebay.flink.demand import Clients, MeteredHandler
 from forebay.flink.metrics import InferenceCounters, ScalingGauges
 from forebay.flink.request_pool import Answer, Handler
 from forebay.flink.service_class import EventClasses, due_s
@@ -41,6 +37,11 @@ from forebay.records import (
     Usage,
 )
 from forebay.stateful.turns import ProgramRequest, letter_of_item, result_of
+
+if TYPE_CHECKING:
+    # Only tasks need a fleet, which imports numpy.
+    from forebay.fleet.autoscale.settings import ScalingLink
+    from forebay.flink.demand import Clients
 
 PRIORITY = re.compile(r"-?[0-9]{1,9}")
 TOKENS = re.compile(r"0*[1-9][0-9]{0,6}")
@@ -142,6 +143,9 @@ class RequestHandler:
     """Belongs to the event loop on which it was made."""
 
     def __init__(self, call: InferenceSpec, counts: InferenceCounters, clock: Clock | None = None) -> None:
+        from forebay.fleet.disaggregated import DisaggregatedEngine
+        from forebay.fleet.engine import FleetEngine
+
         self._call = call
         self._counts = counts
         self._clock = clock or SystemClock()
@@ -317,6 +321,10 @@ class OpenRequestHandler:
         handler = self.handler(call, counts, clock)
         if call.scaling is None:
             return handler
+        from forebay.fleet.disaggregated import DisaggregatedEngine
+        from forebay.fleet.engine import FleetEngine
+        from forebay.flink.demand import MeteredHandler
+
         engine = handler.engine
         client: Clients | None = None
         if isinstance(engine, FleetEngine):

@@ -13,11 +13,18 @@ from typing import Any
 
 import py4j.java_gateway
 from py4j.java_gateway import GatewayClient, GatewayConnection, GatewayParameters, JavaGateway
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import (
+    REFL_GET_UNKNOWN_SUB_COMMAND_NAME,
+    REFLECTION_COMMAND_NAME,
+    SUCCESS_CLASS,
+    SUCCESS_PACKAGE,
+    Py4JNetworkError,
+)
 
 CONNECTIONS = 10
 """Each is a thread of the JVM; as many calls run at once."""
 WAIT_S = 60.0
+LOOK_UP = REFLECTION_COMMAND_NAME + REFL_GET_UNKNOWN_SUB_COMMAND_NAME
 
 
 class SealedClient(GatewayClient):
@@ -29,12 +36,30 @@ class SealedClient(GatewayClient):
     def __init__(self, parameters: GatewayParameters, connections: int) -> None:
         super().__init__(gateway_parameters=parameters)
         self._given_back = threading.Condition()
+        self._found: dict[str, str] = {}
         self.release_client: SealedClient | None = None
         self._all = tuple(self._create_connection() for _ in range(connections))
         self.deque.extend(self._all)
 
     def ends(self) -> set[tuple[str, int]]:
         return {connection.socket.getsockname()[:2] for connection in self._all}
+
+    def send_command(self, command: str, retry: bool = True, binary: bool = False) -> Any:
+        """Remembers packages and classes: Py4J asks for each part of a name at each use, and the JVM then
+        looks for a class `org` in all jars."""
+        if (found := self._found.get(command)) is not None:
+            return found
+        answer = super().send_command(command, retry, binary)
+        if command.startswith(LOOK_UP):
+            name = command.split("\n", 3)[2]
+            # What is not imported yet looks like a package, and a later import may change a short name.
+            if (
+                name.islower()
+                if answer == SUCCESS_PACKAGE
+                else "." in name and answer.startswith(SUCCESS_CLASS)
+            ):
+                self._found[command] = answer
+        return answer
 
     def _get_connection(self) -> GatewayConnection:
         with self._given_back:

@@ -19,7 +19,11 @@ ONE_MODE = (
     "Python runs inside Flink's JVM: worker processes added ten times the delay, took a core when idle and "
     "could leave timers out of a checkpoint"
 )
-MODULES = ("pyflink.fn_execution.embedded.operations", "forebay.engine.client", "forebay.flink.operator")
+MODULES = (
+    "pyflink.fn_execution.embedded.operations",
+    "forebay.fleet.disaggregated",
+    "forebay.flink.operator",
+)
 
 
 def check_environment(env: StreamExecutionEnvironment) -> None:

@@ -23,6 +23,7 @@ from forebay.fields import (
     Switch,
 )
 from forebay.fleet.config import (
+    DEFAULT_POLICY,
     PLACES,
     ByUrl,
     FleetConfig,
@@ -32,7 +33,6 @@ from forebay.fleet.config import (
     Routing,
 )
 from forebay.fleet.discovery import FixedReplicas
-from forebay.fleet.policies import DEFAULT_POLICY
 from forebay.gateway.asgi import OURS_UP
 from forebay.gateway.call import RelayRules
 from forebay.gateway.cors import ANY

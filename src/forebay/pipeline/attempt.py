@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forebay.clients.s3.client import S3Client
-from forebay.clients.s3.location import Location, location_of
+from forebay.clients.s3.location import location_of
 from forebay.clock import SystemClock
 from forebay.connectors.jars import plugins
 from forebay.connectors.kafka.admin import KafkaAway, KafkaRefused, Place
@@ -44,20 +43,23 @@ from forebay.pipeline.kafka.offsets import GroupOffsets, settlement
 from forebay.pipeline.kafka.start import KafkaStart, await_brokers, begin, resumed
 from forebay.pipeline.kafka.transactions import NAMES, CommitWatch, Start, Topic, end_transactions
 from forebay.pipeline.messages import (
+    CANCEL_S,
+    AttemptSpec,
     AwaitsKafka,
     JobStatus,
     NewTopics,
+    Preparation,
     Ready,
     Report,
     ResumesEarlier,
     Skipped,
+    StopRequests,
 )
-from forebay.pipeline.plan import Plan
 from forebay.pipeline.resume import check_same_kafka, fingerprint
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.spec import PipelineSpec
-from forebay.pipeline.state_store import RunState, number_of
-from forebay.pipeline.watch import CANCEL_S, POLL_S, StopRequests, watch_until_end
+from forebay.pipeline.state_store import number_of
+from forebay.pipeline.watch import POLL_S, watch_until_end
 from forebay.ports import free_port
 
 if TYPE_CHECKING:
@@ -67,31 +69,6 @@ ARRIVAL_S = 10.0
 MIN_KAFKA_S = 0.4
 """A broker remembers the name of each transaction for a week."""
 NEVER = "3650 d"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preparation:
-    plan: Plan
-    file_systems: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptSpec(Preparation):
-    """Run job `job_id` from `restore_from`, or from the beginning. `state` is the record of earlier runs.
-    A checkpoint `chosen` by hand is used unchanged. All attempts of a run share `run_id`."""
-
-    state: RunState
-    job_id: str
-    run_id: str = ""
-    restore_from: Location | None = None
-    chosen: bool = False
-    fresh: bool = False
-
-
-def file_system_options(plan: Plan) -> dict[str, str]:
-    """Without secrets. Raises like `S3Client`."""
-    place = next(iter(plan.in_object_store.values()), None)
-    return {} if place is None else S3Client(place.bucket).flink_options()
 
 
 class JobAttempt:

@@ -21,25 +21,29 @@ from forebay.flink.environment import FlinkConfig, flink_environment
 from forebay.flink.job import JvmGone
 from forebay.flink.jvm import Jvm
 from forebay.flink.thread_mode import FUNCTIONS, import_ahead, import_functions
-from forebay.pipeline.attempt import AttemptSpec, JobAttempt, Preparation, load_ahead
+from forebay.pipeline.attempt import JobAttempt, load_ahead
 from forebay.pipeline.kafka.transactions import NAMES
 from forebay.pipeline.messages import (
     CANCEL,
     DRAIN,
     GO,
     AttemptLost,
+    AttemptSpec,
+    Cancelled,
     Checked,
     Failed,
     Finished,
+    JobLost,
     JobStatus,
+    Preparation,
     Ready,
     Report,
+    StopRequests,
     encode_report,
     end_of_jvm,
 )
 from forebay.pipeline.plan import Plan
 from forebay.pipeline.snapshot import Snapshot
-from forebay.pipeline.watch import Cancelled, JobLost, StopRequests
 
 
 def plan_ahead(plan: Plan) -> bool:

@@ -20,8 +20,8 @@ from forebay.pipeline.outputs import StdoutResults
 from forebay.processes import module_command, own_name
 
 if TYPE_CHECKING:
-    from forebay.pipeline.attempt import AttemptSpec, Preparation
     from forebay.pipeline.inference import Served
+    from forebay.pipeline.messages import AttemptSpec, Preparation
     from forebay.pipeline.plan import Plan
 
 

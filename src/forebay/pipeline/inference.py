@@ -13,8 +13,7 @@ from forebay.engine.prices import to_pico
 from forebay.engine.replica import ContextNeed, ServedModel, answer_need, check_context
 from forebay.errors import SettingError
 from forebay.fleet.autoscale.settings import ScalingLink
-from forebay.fleet.config import FleetConfig, stall_s_for
-from forebay.fleet.disaggregated import check_prefill, engine_factory
+from forebay.fleet.config import FleetConfig, FleetEngineFactory, stall_s_for
 from forebay.fleet.discovery import FixedReplicas, ReplicaList, Say, discover_model
 from forebay.flink.request_handler import InferenceSpec
 from forebay.flink.service_class import EventClasses
@@ -45,6 +44,8 @@ def served_by(spec: PipelineSpec, urls: Sequence[str], say: Say = lambda words, 
     prices_of(spec.prices, model)
     prefill = _prefill(spec, replicas)
     if prefill is not None:
+        from forebay.fleet.disaggregated import check_prefill
+
         words = check_prefill(
             prefill, model, chat=spec.engine.api == "chat", api_key=spec.engine.secret(), key="engine.prefill"
         )
@@ -119,7 +120,12 @@ def engine_of(
         deadline_s=spec.deadline_s,
         scaled=scaled,
     )
-    return engine_factory(fleet, _prefill(spec, replicas))
+    prefill = _prefill(spec, replicas)
+    if prefill is None:
+        return FleetEngineFactory(fleet)
+    from forebay.fleet.disaggregated import engine_factory  # imports numpy
+
+    return engine_factory(fleet, prefill)
 
 
 def _is_gateway(spec: PipelineSpec, replicas: ReplicaList) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,10 +11,50 @@ from typing import Annotated, Literal
 import orjson
 from pydantic import Field, TypeAdapter
 
+from forebay.clients.s3.location import Location
+from forebay.errors import PipelineFailed
+from forebay.pipeline.plan import Plan
 from forebay.pipeline.snapshot import Snapshot
+from forebay.pipeline.state_store import RunState
 
+CANCEL_S = 60.0
 GO, DRAIN, CANCEL = b"go\n", b"drain\n", b"cancel\n"
 """Commands: submit the job, which waits for this once built; complete what it has read; end it."""
+
+
+class JobLost(PipelineFailed):
+    """Flink, or a part of it, is gone or broken: a new attempt may succeed."""
+
+
+class Cancelled(BaseException):
+    pass
+
+
+@dataclass(slots=True)
+class StopRequests:
+    """Set by one thread and read by another. `drain`: complete and commit what was read, then end."""
+
+    drain: bool = False
+    cancel: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preparation:
+    plan: Plan
+    file_systems: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptSpec(Preparation):
+    """Run job `job_id` from `restore_from`, or from the beginning. `state` is the record of earlier runs.
+    A checkpoint `chosen` by hand is used unchanged. All attempts of a run share `run_id`."""
+
+    state: RunState
+    job_id: str
+    run_id: str = ""
+    restore_from: Location | None = None
+    chosen: bool = False
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from forebay.pipeline.state_store import (
 from forebay.processes import is_same, kill, pid_space, wait_gone
 
 if TYPE_CHECKING:
-    from forebay.pipeline.attempt import AttemptSpec
+    from forebay.pipeline.messages import AttemptSpec
 
 ORPHAN_S = 30.0
 KEPT_LOGS = 20

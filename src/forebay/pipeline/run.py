@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from pathlib import Path
 
+from forebay.clients.s3.client import S3Client
 from forebay.clients.s3.location import Location, location_of
 from forebay.connectors.files.sink import GrowingSinks
 from forebay.errors import SettingError
 from forebay.files import check_nobody_else_writes
 from forebay.flink.job import check_cluster
-from forebay.pipeline.attempt import Preparation, file_system_options
 from forebay.pipeline.flink_process import FlinkLauncher
+from forebay.pipeline.messages import Preparation
 from forebay.pipeline.plan import Plan
 from forebay.pipeline.preflight import check
 from forebay.pipeline.resume import (
@@ -54,7 +55,7 @@ def run_pipeline(
     finished; `PipelineFailed` if the job failed, the engine is lost, or Flink was lost too often.
     """
     check(plan)
-    preparation = Preparation(plan=plan, file_systems=file_system_options(plan))
+    preparation = Preparation(plan=plan, file_systems=_file_system_options(plan))
     if launcher is not None:
         # A lock in an object store may have to be waited for.
         launcher.prepare(preparation)
@@ -82,6 +83,12 @@ def run_pipeline(
             files=files,
         )
         return supervisor.run(lambda: open_.enter_context(engine), launcher)
+
+
+def _file_system_options(plan: Plan) -> dict[str, str]:
+    """Without secrets. Raises like `S3Client`."""
+    place = next(iter(plan.in_object_store.values()), None)
+    return {} if place is None else S3Client(place.bucket).flink_options()
 
 
 def _restore_from(plan: Plan, store: StateStore, state: RunState) -> Location | None:

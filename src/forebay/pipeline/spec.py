@@ -31,8 +31,7 @@ from forebay.fields import (
     Switch,
     wrong,
 )
-from forebay.fleet.config import ByUrl, Routing
-from forebay.fleet.policies import DEFAULT_POLICY
+from forebay.fleet.config import DEFAULT_POLICY, ByUrl, Routing
 from forebay.flink.shards import MAX_PARALLELISM
 from forebay.pipeline.cost_settings import BudgetSpec, ModelName, PricesSpec, cost_problems
 from forebay.pipeline.flink_options import close_option, is_option, owned

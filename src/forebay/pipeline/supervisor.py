@@ -18,22 +18,25 @@ from forebay.clock import uptime_s
 from forebay.connectors.files.settings import StdoutSink
 from forebay.connectors.files.sink import GrowingSinks
 from forebay.errors import ForebayError, LaunchError, PipelineFailed, ResultsLost, SettingError, SetupError
-from forebay.flink.jvm import HEAP_MB, start_jvm
-from forebay.pipeline.attempt import AttemptSpec, JobAttempt, Preparation
 from forebay.pipeline.flink_process import FlinkLauncher, FlinkProcess
 from forebay.pipeline.inference import Served, served_by
 from forebay.pipeline.messages import (
+    CANCEL_S,
     AttemptLost,
+    AttemptSpec,
     AwaitsKafka,
     Checked,
     Failed,
     Finished,
+    JobLost,
     JobStatus,
     NewTopics,
+    Preparation,
     Ready,
     Report,
     ResumesEarlier,
     Skipped,
+    StopRequests,
 )
 from forebay.pipeline.outputs import OutputCounts, StdoutResults, end_notes
 from forebay.pipeline.plan import resolved
@@ -50,7 +53,6 @@ from forebay.pipeline.snapshot import (
 )
 from forebay.pipeline.state_store import RunState, StateStore
 from forebay.pipeline.supervision import EngineSupervisor, JobStallDetector, Restarts
-from forebay.pipeline.watch import CANCEL_S, JobLost, StopRequests
 
 TICK_S = 0.5
 EMBEDDED_CANCEL_S = 15.0
@@ -193,6 +195,9 @@ class Supervisor:
                 raise JobLost(f"{stalled}; it is considered lost")
 
     def _run_here(self, enter: Callable[[], Engine]) -> Snapshot:
+        from forebay.flink.jvm import HEAP_MB, start_jvm
+        from forebay.pipeline.attempt import JobAttempt
+
         self._printed = StdoutResults() if isinstance(self._plan.spec.sink, StdoutSink) else None
         with self._printed.taken() if self._printed else nullcontext():
             start_jvm(self._plan.settings.run / "flink", heap_mb=HEAP_MB, jars=self._plan.jars)

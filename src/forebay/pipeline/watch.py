@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from forebay.clients.s3.location import Location
 from forebay.connectors.feeds.feed import FeedRefused
@@ -18,7 +18,7 @@ from forebay.flink.metric_names import LIMIT_REACHED, LOOKED
 from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.flink.rest import RestSilent
 from forebay.pipeline.backlog import LastCount
-from forebay.pipeline.messages import JobStatus, Signs
+from forebay.pipeline.messages import CANCEL_S, Cancelled, JobLost, JobStatus, Signs, StopRequests
 from forebay.pipeline.snapshot import CheckpointStats, Snapshot, counted
 
 log = logging.getLogger("forebay")
@@ -27,7 +27,6 @@ POLL_S = 0.5
 STILL_LOOKS, SETTLED_LOOKS = 10, 15
 RESTING_ROUNDS, SETTLED_ROUNDS = 3, 9
 LATE_LOOKS = 2
-CANCEL_S = 60.0
 REFUSED = tuple(f"{error.__name__}: " for error in (FeedRefused, RegistryRefused))
 """No restart fixes them."""
 BROKEN = (
@@ -37,22 +36,6 @@ BROKEN = (
     *LOST_POSITION,
 )
 """A new Flink fixes them, but a restart in the old one does not."""
-
-
-class JobLost(PipelineFailed):
-    """Flink, or a part of it, is gone or broken: a new attempt may succeed."""
-
-
-class Cancelled(BaseException):
-    pass
-
-
-@dataclass(slots=True)
-class StopRequests:
-    """Set by one thread and read by another. `drain`: complete and commit what was read, then end."""
-
-    drain: bool = False
-    cancel: bool = False
 
 
 def watch_until_end(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from forebay.errors import SettingError
-from forebay.fleet.policies import DEFAULT_POLICY
+from forebay.fleet.config import DEFAULT_POLICY
 from forebay.planning.memory import Accelerator, MemoryPlan
 from forebay.planning.model_config import ModelShape
 from forebay.planning.simulate import Scenario, Slo

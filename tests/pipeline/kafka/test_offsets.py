@@ -17,8 +17,8 @@ from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.pipeline.kafka.offsets import GroupOffsets, OffsetObservation, OffsetSettlement
 from forebay.pipeline.kafka.start import KafkaStart, begin, read_before
 from forebay.pipeline.load import parse_spec
+from forebay.pipeline.messages import JobLost
 from forebay.pipeline.snapshot import Snapshot
-from forebay.pipeline.watch import JobLost
 
 NOTHING = 10**15
 

@@ -10,10 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import aiohttp
 import orjson
 from yarl import URL
 
@@ -21,6 +20,9 @@ from forebay.clients.ray.instance import ServeInstance, plain
 from forebay.clock import Clock
 from forebay.errors import DeployError, SettingError
 from forebay.settings import ray_token
+
+if TYPE_CHECKING:
+    import aiohttp  # takes a tenth of a second, and few runs use Ray
 
 APPLICATIONS = "/api/serve/applications/"
 TIMEOUT_S = 30.0
@@ -38,10 +40,12 @@ class ServeRest:
 
     def __init__(self, address: str, *, timeout_s: float = TIMEOUT_S) -> None:
         self.address = address.rstrip("/")
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> ServeRest:
+        import aiohttp
+
         headers = {"User-Agent": "forebay"}
         try:
             token = ray_token()
@@ -51,7 +55,8 @@ class ServeRest:
             raise DeployError("Ray's token: expected printable text in one line, found something else")
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
-        self._session = aiohttp.ClientSession(timeout=self._timeout, headers=headers)
+        timeout = aiohttp.ClientTimeout(total=self._timeout_s)
+        self._session = aiohttp.ClientSession(timeout=timeout, headers=headers)
         return self
 
     async def __aexit__(
@@ -85,6 +90,8 @@ class ServeRest:
             raise self._refused(status, body)
 
     async def _ask(self, method: str, path: str, content: Any = None) -> tuple[int, bytes]:
+        import aiohttp
+
         if self._session is None:
             raise RuntimeError("ServeRest is used outside of `async with`")
         data = None if content is None else orjson.dumps(content)
@@ -101,7 +108,7 @@ class ServeRest:
                 return answer.status, bytes(found)
         except (asyncio.TimeoutError, TimeoutError):
             raise DeployError(
-                f"{self.address}: the Ray cluster does not answer within {self._timeout.total:g} s; "
+                f"{self.address}: the Ray cluster does not answer within {self._timeout_s:g} s; "
                 f"check that its head runs"
             ) from None
         except (aiohttp.ClientError, OSError) as error:

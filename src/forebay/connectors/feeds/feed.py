@@ -9,15 +9,17 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-import aiohttp
 import orjson
-from yarl import URL
 
 from forebay.errors import ForebayError
 from forebay.records import JSON
 from forebay.settings import SecretRef, read_secret
+
+if TYPE_CHECKING:
+    import aiohttp  # takes a tenth of a second
+    from yarl import URL
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -83,6 +85,9 @@ def header_values(headers: Headers) -> dict[str, str]:
 def redirects(headers: Headers) -> list[aiohttp.TraceConfig]:
     """Make a session raise `FeedRefused` for a redirect to another origin: it could lead to addresses that
     only this machine reaches. Without secret headers, the same host may change to TLS."""
+    import aiohttp
+    from yarl import URL
+
     upgrade = HARMLESS.issuperset(name.lower() for name in headers)
 
     async def stay(session: object, context: object, params: aiohttp.TraceRequestRedirectParams) -> None:
@@ -125,6 +130,8 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
 
 
 def broken(error: BaseException) -> FeedBroken | FeedRefused:
+    import aiohttp
+
     if isinstance(error, aiohttp.ClientResponseError):
         return answered(error.status)
     if isinstance(error, aiohttp.InvalidURL):

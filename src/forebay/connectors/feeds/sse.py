@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
-import aiohttp
-
 from forebay.connectors.feeds.feed import (
     CONNECT_S,
     Backoff,
@@ -169,6 +167,8 @@ class SseFeed:
         headers = {"User-Agent": "forebay", **header_values(self.headers), "Accept": EVENT_STREAM}
         if mark.at:
             headers["Last-Event-ID"] = mark.at
+        import aiohttp  # takes a tenth of a second, and only the source needs it
+
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=self.silence_s)
         try:
             async with (

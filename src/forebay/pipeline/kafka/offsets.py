@@ -20,9 +20,9 @@ from forebay.connectors.kafka.settings import KafkaSource
 from forebay.errors import LaunchError
 from forebay.flink.job import Checkpoints
 from forebay.pipeline.kafka.start import places_read, topic_names
+from forebay.pipeline.messages import JobLost
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.spec import PipelineSpec
-from forebay.pipeline.watch import JobLost
 
 Offsets = TypeVar("Offsets")
 

@@ -12,7 +12,8 @@ from itertools import cycle
 import numpy as np
 
 from forebay.fleet.admission import Admission, Dispatcher, ImmediateDispatcher
-from forebay.fleet.policies import DEFAULT_POLICY, POLICIES, make_policy
+from forebay.fleet.config import DEFAULT_POLICY
+from forebay.fleet.policies import POLICIES, make_policy
 from forebay.fleet.replica_table import ReplicaLimits, ReplicaTable
 from forebay.fleet.routing_request import InFlightRequest, RoutingRequest
 from forebay.pages.charts import Line, share_figure
