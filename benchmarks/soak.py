@@ -44,7 +44,7 @@ TRACKED = {"JDK_JAVA_OPTIONS": "-XX:NativeMemoryTracking=summary"}
 PARTITIONS = 4
 BATCH, MOST_AHEAD = 2000, 10_000
 EVENTS_BETWEEN_RESTARTS = 500
-WAIT_S, POLL_S = 300.0, 0.25
+WAIT_S, POLL_S = 900.0, 0.25
 TOPIC = {"retention.bytes": "67108864", "segment.bytes": "16777216"}
 OFTEN = {
     "restart-strategy.exponential-delay.initial-backoff": "100 ms",
@@ -157,6 +157,7 @@ class _Soak:
         self._ended = threading.Event()
         self._begun_s = self._sampled_s = time.monotonic()
         self._samples: list[Sample] = []
+        self._name = ""
         self._letters = work / "letters"
         pipeline = work / "soak.yaml"
         pipeline.write_bytes(orjson.dumps(self._document()))
@@ -255,7 +256,7 @@ class _Soak:
             time.sleep(POLL_S)
             if self.run.status() is not None:
                 raise LaunchError(f"the run ended with status {self.run.status()}: {self.run.said()}")
-            if hasattr(self, "_name") and time.monotonic() >= self._sampled_s + self._options.every_s:
+            if self._name and time.monotonic() >= self._sampled_s + self._options.every_s:
                 self._sampled_s = time.monotonic()
                 self._sample()
 
