@@ -42,7 +42,7 @@ SERIES = (*PROCESSES, "heap_mb", "metaspace_mb", "malloc_mb", "classes", "thread
 `malloc_mb`: native memory that the JVM itself has allocated; Python's is not in it."""
 TRACKED = {"JDK_JAVA_OPTIONS": "-XX:NativeMemoryTracking=summary"}
 PARTITIONS = 4
-BATCH, MOST_AHEAD = 2000, 10_000
+BATCH, MOST_AHEAD = 500, 1500
 EVENTS_BETWEEN_RESTARTS = 500
 WAIT_S, POLL_S = 900.0, 0.25
 TOPIC = {"retention.bytes": "67108864", "segment.bytes": "16777216"}
