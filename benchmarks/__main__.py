@@ -10,6 +10,7 @@ from benchmarks.cli.grid import grid
 from benchmarks.cli.overhead import cost, gateway, overhead
 from benchmarks.cli.peers import evaluation, peers
 from benchmarks.cli.scaling import autoscale, kubernetes
+from benchmarks.cli.soak import soak
 from benchmarks.cli.streams import applications, kafka, recovery
 from benchmarks.cli.tools import client, http_calls, known_times
 from forebay.cli import serve
@@ -25,7 +26,7 @@ def application() -> typer.Typer:
     )
     for measure in (
         overhead, cost, batching, burst, grid, autoscale, recovery, kafka, routing, overload, applications,
-        kubernetes, ray, slowdown, peers, evaluation, gateway, client, http_calls, known_times,
+        kubernetes, ray, slowdown, peers, evaluation, gateway, client, http_calls, known_times, soak,
     ):  # fmt: skip
         app.command(cls=Command)(measure)
     return app

@@ -50,7 +50,6 @@ Note = Callable[[str], None]
 RATE_PER_S = 100.0
 SLOTS = 64
 IN_FLIGHT = 1000
-WARM_RESULTS = 20_000
 WORKER_TIMEOUT_S = 1800.0
 SPREADS = {"two in one JVM": (2, 1), "two task managers": (2, 2)}
 
@@ -124,13 +123,6 @@ def _scripted(options: OverheadOptions, note: Note) -> Report:
         "subtasks": {name: _on_subtasks(inside, name, *spread, note) for name, spread in SPREADS.items()},
         "cost": cost_document(measure_cost(QUICK if quick else CostOptions(), note)),
     }
-    if not quick:
-        note("memory over 200,000 events")
-        report["memory"] = memory_growth(
-            run_worker(
-                "forebay", replace(inside, events=200_000, capacity=64, scripted_s=0.01, sample_memory=True)
-            )["memory"]
-        )
     return report
 
 
@@ -161,23 +153,6 @@ def _ratios(report: Report) -> Report:
 
 def _share(part: float, whole: float) -> float:
     return round(part / whole, 4) if whole else 0.0
-
-
-def memory_growth(samples: list[dict[str, float]]) -> Report:
-    """Growth of the resident size from the first 20,000 results to the end, as a share of it."""
-    warm = [sample for sample in samples if sample["results"] >= WARM_RESULTS]
-    if len(warm) < 10:
-        return {"samples": len(warm)}
-    report: Report = {"samples": len(warm)}
-    for kind in ("jvm_mb", "python_mb"):
-        before = sum(sample[kind] for sample in warm[:5]) / 5
-        after = sum(sample[kind] for sample in warm[-5:]) / 5
-        report[kind] = {
-            "before": round(before, 1),
-            "after": round(after, 1),
-            "growth": round(after / before - 1, 4) if before else 0.0,
-        }
-    return report
 
 
 def run_worker(system: System, load: Workload) -> Report:

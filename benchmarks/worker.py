@@ -15,8 +15,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from benchmarks.jobs import async_function_job, drive, forebay_job
 from benchmarks.workload import Checkpoint, Seen, Workload, figures
 from forebay.connectors.files.sink import read_jsonl_sink
@@ -63,33 +61,21 @@ def _job(system: str, load: Workload) -> dict[str, Any]:
             else:
                 forebay_job(env, load, home / "out")
             job = submit(env, f"overhead-{system}", embedded_rest(config, port))
-            checkpoints, memory = _watch(job, load)
+            checkpoints = _watch(job)
         seen = [Seen.parse(line.decode()) for line in read_jsonl_sink(home / "out")]
-        return {**asdict(figures(load, seen, checkpoints)), "memory": memory}
+        return asdict(figures(load, seen, checkpoints))
 
 
-def _watch(job: RunningJob, load: Workload) -> tuple[list[Checkpoint], list[dict[str, float]]]:
+def _watch(job: RunningJob) -> list[Checkpoint]:
     done: tuple[tuple[int, int], ...] = ()
     wall_to_monotonic_s = time.monotonic() - time.time()
-    memory: list[dict[str, float]] = []
     while (cause := job.ended()) is None:
         time.sleep(POLL_S)
         with suppress(LaunchError):
             done = job.checkpoints().done
-            if load.sample_memory:
-                memory.append({"results": job.counts().get("results", 0.0), **_resident()})
     if cause:
         raise LaunchError(f"the job failed: {cause}")
-    return [Checkpoint(at / 1000 + wall_to_monotonic_s, took) for at, took in done], memory
-
-
-def _resident() -> dict[str, float]:
-    sizes = {"jvm_mb": 0.0, "python_mb": 0.0}
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):
-            kind = "jvm_mb" if process.name() == "java" else "python_mb"
-            sizes[kind] += process.memory_info().rss / 1e6
-    return sizes
+    return [Checkpoint(at / 1000 + wall_to_monotonic_s, took) for at, took in done]
 
 
 if __name__ == "__main__":

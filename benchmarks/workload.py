@@ -43,7 +43,6 @@ class Workload:
     async_bundle_ms: int = 100
     checkpoint_s: float = 1.0
     margin: float = 0.15
-    sample_memory: bool = False
     parallelism: int = 1
     task_managers: int = 1
 

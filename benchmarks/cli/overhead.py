@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def overhead(
     *,
     engine: Annotated[str, option("`fake`, or the URL of a real engine.")] = "fake",
-    quick: Annotated[bool, option("Shorter parts, and no memory run.", "--quick")] = False,
+    quick: Annotated[bool, option("Shorter parts.", "--quick")] = False,
     page: Annotated[bool, option("Instead: compare a run whose page is open with one without.")] = False,
     json: JsonFile = None,
     plot: common.Plot = None,

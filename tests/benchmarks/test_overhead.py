@@ -12,7 +12,6 @@ import pytest
 from benchmarks.overhead import (
     OverheadOptions,
     measure_overhead,
-    memory_growth,
     open_page,
     page_address,
     page_report,
@@ -66,17 +65,6 @@ def worker(monkeypatch: pytest.MonkeyPatch, *, stdout: str = "", stderr: str = "
 def test_a_worker_reports_in_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
     worker(monkeypatch, stdout='a log line\n{"answered": 3}\n')
     assert run_worker("forebay", LOAD) == {"answered": 3}
-
-
-def test_growth_is_counted_from_the_warm_up() -> None:
-    samples = [
-        {"results": 1000.0 * i, "jvm_mb": 900.0 if i < 20 else 500.0 + i, "python_mb": 0.0} for i in range(41)
-    ]
-    report = memory_growth(samples)
-    assert report["samples"] == 21
-    assert report["jvm_mb"] == {"before": 522.0, "after": 538.0, "growth": round(538 / 522 - 1, 4)}
-    assert report["python_mb"]["growth"] == 0.0
-    assert memory_growth(samples[:25]) == {"samples": 5}
 
 
 def test_the_page_is_compared_with_none_round_by_round() -> None:

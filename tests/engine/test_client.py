@@ -103,6 +103,15 @@ async def test_connections_are_kept_and_used_again() -> None:
         assert engine._server.connections == 1
 
 
+async def test_proxies_of_the_environment_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{unused.getsockname()[1]}")
+        async with serving() as (engine, _):
+            assert (await engine.complete(ask("hello"), timeout_s=30)).text == echo("hello")
+
+
 async def test_a_thousand_calls_run_at_once() -> None:
     script = ReplicaScript(delay=Fixed(0.0), slots=1)
     async with serving(script) as (engine, replica):

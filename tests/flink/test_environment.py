@@ -84,6 +84,12 @@ def test_network_memory_follows_parallelism(parallelism: int, mb: int) -> None:
     assert [options[name] for name in names] == [f"{mb} mb"] * 2
 
 
+def test_job_survives_a_pause_of_the_only_jvm() -> None:
+    assert flink_options(FlinkConfig())["heartbeat.timeout"] == "30 min"
+    for config in (FlinkConfig(parallelism=2, task_managers=2), FlinkConfig(cluster="h:1")):
+        assert "heartbeat.timeout" not in flink_options(config)
+
+
 def test_own_task_managers_get_the_jars() -> None:
     jars, port = (Path("connector.jar"),), {"rest.port": "1"}
     options = flink_options(FlinkConfig(parallelism=2, task_managers=2, jars=jars, options=port))

@@ -37,6 +37,10 @@ class ManualClock:
         self._monotonic_s += seconds
         self._wall_ms += seconds * 1000
 
+    def step_wall(self, seconds: float) -> None:
+        """Set the wall clock forward or back; monotonic time continues."""
+        self._wall_ms += seconds * 1000
+
     def pause(self, seconds: float) -> None:
         """Replaces `time.sleep`; advances this clock at once."""
         self.slept_s.append(seconds)

@@ -96,6 +96,18 @@ def test_a_checkpoint_that_is_wanted_is_made_once() -> None:
     assert of.checkpoints == [5.0]
 
 
+def test_store_that_takes_ten_seconds_gets_no_busy_loop() -> None:
+    of = job(answers=[10 + n / 10 for n in range(1000)])
+    of.duration_s = 10.0
+    loop, steps = CheckpointLoop(of, CheckpointSchedule(5.0, 0.0), clock=of.clock), 0
+    while of.clock.monotonic_s() < 130.0:
+        loop.step(of.clock.advance)
+        steps += 1
+    # The last one commits the last answer; until then one follows the other after half a second.
+    assert of.checkpoints == pytest.approx([10 + 10.5 * n for n in range(11)], abs=0.5)
+    assert steps <= 4 * len(of.checkpoints)
+
+
 def test_failed_checkpoint_is_tried_again_until_one_completes() -> None:
     of = job(answers=[10.0])
     of.broken = True

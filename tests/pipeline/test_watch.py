@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.harness.clock import ManualClock
 
+from forebay.errors import PipelineFailed
 from forebay.fleet.autoscale.meter import TopicBacklog
 from forebay.flink.job import Checkpoints
 from forebay.flink.metrics import NOTHING_READ_MS
@@ -18,7 +19,7 @@ from forebay.pipeline import watch as module
 from forebay.pipeline.backlog import LastCount
 from forebay.pipeline.kafka.offsets import GroupOffsets, OffsetObservation, OffsetSettlement
 from forebay.pipeline.load import parse_spec
-from forebay.pipeline.messages import JobStatus, StopRequests
+from forebay.pipeline.messages import JobLost, JobStatus, StopRequests
 from forebay.pipeline.snapshot import CheckpointStats, KvTransfers, Snapshot, counted
 from forebay.pipeline.watch import Rests, watch_until_end
 
@@ -266,3 +267,27 @@ def test_checkpoint_failed_at_the_jobs_end_is_ignored(
     )
     assert [look.snapshot.checkpoint_failure for look in told] == ["declined (task is closing)"]
     assert (last.state, last.checkpoint_failure) == ("FINISHED", "")
+
+
+@pytest.mark.parametrize(
+    ("cause", "error"),
+    [
+        ("TimeoutException: Heartbeat of TaskManager with id 9716fea8 timed out.", JobLost),
+        ("OutOfMemoryError: Metaspace", JobLost),
+        ("FunctionFailed: event 7: KeyError", PipelineFailed),
+    ],
+)
+def test_causes_that_a_new_flink_fixes(tmp_path: Path, cause: str, error: type[PipelineFailed]) -> None:
+    ended: Any = SimpleNamespace(ended=lambda: cause)
+    with pytest.raises(PipelineFailed, match=cause.partition(":")[0]) as raised:
+        watch_until_end(
+            ended,
+            lambda _: None,
+            StopRequests(),
+            tmp_path,
+            one_each=True,
+            waiting=LastCount(ManualClock()),
+            answered=lambda _: False,
+            committed=lambda _: None,
+        )
+    assert type(raised.value) is error

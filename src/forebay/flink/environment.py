@@ -27,6 +27,9 @@ from forebay.flink.thread_mode import FEW_RECORDS, MODE, ONE_MODE, import_functi
 from forebay.settings import load_settings
 
 REMOTE = {"execution.target": "remote", "execution.attached": "true"}
+ONE_JVM = {"heartbeat.timeout": "30 min"}
+"""Flink's default is 50 s: after a longer pause of the machine, job and task manager, which stop together,
+would each give up the other, and the job would restart."""
 WORKERS_VARIABLE = "_python_worker_execution_mode"
 JAR_KEYS = {"pipeline.jars", "pipeline.classpaths"}
 MAX_PAUSE_MS = 500
@@ -167,6 +170,7 @@ def flink_options(config: FlinkConfig) -> dict[str, str]:
             _local_options(config.parallelism) if config.cluster is None else _cluster_options(config.cluster)
         ),
         **(REMOTE if config.task_managers > 1 else {}),
+        **(ONE_JVM if config.cluster is None and config.task_managers == 1 else {}),
     }
     brought = list(config.jars)
     if config.cluster is not None:

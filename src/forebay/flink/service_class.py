@@ -31,5 +31,6 @@ class EventClasses:
 
 def due_s(item: KeyedEvent, service: ServiceClass, clock: Clock) -> float:
     """On the monotonic clock, in whole seconds: among those due in the same second, priority decides."""
-    left_s = service.slo_s + (item.read_ms - clock.wall_ms()) / 1000
-    return float(math.floor(clock.monotonic_s() + left_s))
+    # A clock that was set back would make the event's deadline later.
+    age_s = max(0.0, (clock.wall_ms() - item.read_ms) / 1000)
+    return float(math.floor(clock.monotonic_s() + service.slo_s - age_s))

@@ -32,7 +32,7 @@ REFUSED = tuple(f"{error.__name__}: " for error in (FeedRefused, RegistryRefused
 BROKEN = (
     "NoResourceAvailableException",
     "OutOfMemoryError",
-    "TimeoutException: The heartbeat of TaskManager",
+    "TimeoutException: Heartbeat of TaskManager",
     *LOST_POSITION,
 )
 """A new Flink fixes them, but a restart in the old one does not."""

@@ -254,6 +254,18 @@ def test_end_is_reached_once_all_is_read_and_answered(kafka: FakeKafka) -> None:
     assert kafka.groups["forebay-p"] == run.ends
 
 
+@pytest.mark.parametrize("step_s", [-3600.0, 86_400.0])
+def test_clock_that_is_set_neither_ends_nor_prolongs_a_run(kafka: FakeKafka, step_s: float) -> None:
+    run = Run(until_latest=True)
+    assert not run()
+    kafka.groups["forebay-p-read"] = run.ends
+    assert not run(oldest_read_ms=0)
+    assert not run(oldest_read_ms=0)
+    run.clock.step_wall(step_s)
+    assert not run(oldest_read_ms=0)
+    assert [run(oldest_read_ms=0) for _ in range(12)][-1]
+
+
 def test_run_does_not_end_before_its_counts_arrive(kafka: FakeKafka) -> None:
     """Otherwise a run that only wrote to topics would report no input."""
     run = Run(until_latest=True)

@@ -150,6 +150,7 @@ class GroupOffsets:
         self._clock = clock or SystemClock()
         self._looked_s = self._clock.monotonic_s()
         self._read_to_end_ms: int | None = None
+        self._read_to_end_s = 0.0
         self._read: tuple[Place, ...] | None = None
         self._owed: tuple[Place, ...] | None = None
         self._settled: tuple[Place, ...] | None = None
@@ -181,7 +182,7 @@ class GroupOffsets:
             return False
         if self._read_to_end_ms is None:
             return False
-        if now.oldest_read_ms == 0 and self._clock.wall_ms() - self._read_to_end_ms < METRICS_S * 1000:
+        if now.oldest_read_ms == 0 and self._clock.monotonic_s() - self._read_to_end_s < METRICS_S:
             # The operator's counts have not arrived: ending now would report a run without input.
             return False
         return not (now.in_flight or now.pending) or now.oldest_read_ms > self._read_to_end_ms
@@ -225,7 +226,7 @@ class GroupOffsets:
         # While offsets move, there is more to read.
         unsure = source.until_latest and self._read_to_end_ms is None and read == self._read
         if unsure and all_read(cluster, read, self._ends, source.isolation):
-            self._read_to_end_ms = self._clock.wall_ms()
+            self._read_to_end_ms, self._read_to_end_s = self._clock.wall_ms(), self._clock.monotonic_s()
         self._read = read
         self._owed = self._settling.look(sight, read) or self._owed
         if self._owed is not None:

@@ -1,0 +1,66 @@
+"""`soak`: memory over events, restarts and time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+from benchmarks.cli import common
+from forebay.cli.options import option
+from forebay.cli.output import JsonFile
+from forebay.settings import load_settings
+
+
+def soak(
+    *,
+    hours: Annotated[float, option("Hours at rest, at the end.", min=0.0)] = 1.0,
+    events: Annotated[int, option("Events before that.", min=1)] = 3_000_000,
+    restarts: Annotated[int, option("Restarts of the job inside one JVM.", min=0)] = 200,
+    every_s: Annotated[float, option("Seconds between two samples.", min=1.0)] = 10.0,
+    json: JsonFile = None,
+    plot: common.Plot = None,
+) -> None:
+    """Sample the memory of a pipeline between topics whose page is open. Exit status 1 if something grows on.
+
+    Starts a Kafka (FOREBAY_KAFKA_HOME). The scripted engine answers at once.
+    """
+    from benchmarks.soak import SoakOptions, measure_soak, soak_picture
+    from forebay.pages.picture import write_picture
+
+    common.check_report_files(json, plot)
+    options = SoakOptions(hours=hours, events=events, restarts=restarts, every_s=every_s)
+    with TemporaryDirectory(prefix="forebay-soak-") as work:
+        found = measure_soak(options, load_settings(), Path(work), common.note)
+    if plot is not None:
+        write_picture(plot, soak_picture(found))
+    common.report(json, found, lambda: show_soak(found), passed=found["level"])
+
+
+UNITS = {"events": ("B an event", 1e6), "restarts": ("kB a restart", 1e3), "rest": ("MB an hour", 1.0)}
+
+
+def show_soak(found: dict[str, Any]) -> None:
+    for part, (unit, scale) in UNITS.items():
+        samples = [sample for sample in found["samples"] if sample["part"] == part]
+        common.show_table(
+            (part, "first", "last", f"second half: {unit}", "95 % interval", "levels off"),
+            (
+                (
+                    name,
+                    f"{samples[0][name]:.0f}",
+                    f"{samples[-1][name]:.0f}",
+                    *(
+                        (None, None, None)
+                        if each is None
+                        else (
+                            f"{each['slope'] * scale:.3g}",
+                            f"{each['low'] * scale:.3g} to {each['high'] * scale:.3g}",
+                            "yes" if each["level"] else "no",
+                        )
+                    ),
+                )
+                for name, each in found["trends"][part].items()
+                if samples and name.endswith("_mb")
+            ),
+        )

@@ -1,0 +1,306 @@
+"""Samples the memory of a pipeline between topics: while events pass, while its job restarts, and at rest."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import statistics
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from benchmarks.cost import answers, processor_name
+from benchmarks.overhead import open_page, page_address
+from benchmarks.places import kafka_to_start
+from benchmarks.run_process import Part, PipelineProcess
+from benchmarks.workload import prompt_of
+from forebay.bench.resources import process_use
+from forebay.connectors.jars import KAFKA, install_jar
+from forebay.errors import LaunchError
+from forebay.flink.java import java_home
+from forebay.pages.charts import Line, line_figure
+from forebay.pages.picture import Picture
+from forebay.pages.svg import COLOURS
+from forebay.pages.units import NUMBER, Unit
+from forebay.settings import Settings
+from forebay.testing.kafka import LocalKafka, local_kafka
+from forebay.testing.replica import ReplicaProcess, ReplicaScript
+from forebay.testing.script import Fixed
+
+PROCESSES: dict[str, Part] = {"jvm_mb": "jvm", "client_mb": "flink", "command_mb": "command"}
+SERIES = (*PROCESSES, "heap_mb", "metaspace_mb", "malloc_mb", "classes", "threads")
+"""`jvm_mb`, `client_mb`, `command_mb`: memory of each process (PSS). `heap_mb`: used, with garbage.
+`malloc_mb`: native memory that the JVM itself has allocated; Python's is not in it."""
+TRACKED = {"JDK_JAVA_OPTIONS": "-XX:NativeMemoryTracking=summary"}
+PARTITIONS = 4
+BATCH, MOST_AHEAD = 500, 1500
+EVENTS_BETWEEN_RESTARTS = 500
+WAIT_S, POLL_S = 900.0, 0.25
+TOPIC = {"retention.bytes": "67108864", "segment.bytes": "16777216"}
+OFTEN = {
+    "restart-strategy.exponential-delay.initial-backoff": "100 ms",
+    "restart-strategy.exponential-delay.max-backoff": "1 s",
+    "restart-strategy.exponential-delay.attempts-before-reset-backoff": str(2**31 - 1),
+}
+BLOCKS = 10
+STUDENT = 2.306
+"""Student's t of a 95 % confidence interval, for `BLOCKS` - 2 degrees of freedom."""
+FLAT = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class SoakOptions:
+    hours: float = 1.0
+    events: int = 3_000_000
+    restarts: int = 200
+    every_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """Growth of the second half of a series per event, restart or hour, with its 95 % confidence interval."""
+
+    slope: float
+    low: float
+    high: float
+    level: bool
+
+
+def trend(points: Sequence[tuple[float, float]]) -> Trend | None:
+    """None for too few points. `level`: growth is not certain, or below `FLAT` of the mean."""
+    half = points[len(points) // 2 :]
+    if len(half) < 2 * BLOCKS or half[0][0] == half[-1][0]:
+        return None
+    # Neighbouring samples resemble each other; means of blocks much less.
+    edges = [len(half) * number // BLOCKS for number in range(BLOCKS + 1)]
+    blocks = [half[begin:end] for begin, end in pairwise(edges)]
+    xs, ys = ([statistics.fmean(point[axis] for point in block) for block in blocks] for axis in (0, 1))
+    slope, base = statistics.linear_regression(xs, ys)
+    errors = sum((y - base - slope * x) ** 2 for x, y in zip(xs, ys, strict=True))
+    spread = sum((x - statistics.fmean(xs)) ** 2 for x in xs)
+    reach = STUDENT * math.sqrt(errors / (BLOCKS - 2) / spread)
+    grown = slope * (half[-1][0] - half[0][0])
+    level = slope - reach <= 0 or grown < FLAT * statistics.fmean(ys)
+    return Trend(slope, slope - reach, slope + reach, level)
+
+
+def read_native(text: str) -> dict[str, float] | None:
+    """The figures in what `GC.heap_info` and `VM.native_memory` of `jcmd` print; None if one is missing."""
+    found = {"heap_mb": sum(map(int, re.findall(r"generation +total \d+K, used (\d+)K", text))) * 1024 / 1e6}
+    for name, pattern in (
+        ("metaspace_mb", r"Metaspace +used (\d+)K"),
+        ("malloc_mb", r"malloc: (\d+)KB"),
+        ("classes", r"\(classes #(\d+)\)"),
+        ("threads", r"\(threads #(\d+)\)"),
+    ):
+        value = re.search(pattern, text)
+        if value is None:
+            return None
+        found[name] = int(value[1]) * (1024 / 1e6 if name.endswith("_mb") else 1)
+    return found
+
+
+Sample = dict[str, Any]
+Note = Callable[[str], None]
+PARTS = {"events": "events", "restarts": "restarts", "rest": "hours"}
+"""Each part of a soak, and the figure over which its growth is measured."""
+
+
+def measure_soak(options: SoakOptions, settings: Settings, work: Path, note: Note) -> dict[str, Any]:
+    """Blocks for hours. `work`: an empty folder."""
+    with ExitStack() as opened:
+        kafka = opened.enter_context(local_kafka(kafka_to_start(settings), work / "kafka"))
+        replica = opened.enter_context(ReplicaProcess(ReplicaScript(delay=Fixed(0.0))))
+        soak = _Soak(options, kafka, replica, work, note)
+        install_jar(KAFKA, soak.run.home / "connectors", settings.connectors_from or str(settings.connectors))
+        opened.enter_context(soak.run)
+        opened.enter_context(soak.started())
+        samples = soak.samples()
+    trends = {
+        part: {
+            name: trend([(one[over], one[name]) for one in samples if one["part"] == part]) for name in SERIES
+        }
+        for part, over in PARTS.items()
+    }
+    return {
+        "processor": processor_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        **asdict(options),
+        "level": all(found is None or found.level for each in trends.values() for found in each.values()),
+        "trends": {
+            part: {name: None if found is None else asdict(found) for name, found in each.items()}
+            for part, each in trends.items()
+        },
+        "samples": samples,
+    }
+
+
+def points(samples: Sequence[Sample], part: str, name: str) -> list[tuple[float, float]]:
+    return [(one[PARTS[part]], one[name]) for one in samples if one["part"] == part]
+
+
+class _Soak:
+    def __init__(
+        self, options: SoakOptions, kafka: LocalKafka, replica: ReplicaProcess, work: Path, note: Note
+    ) -> None:
+        self._options, self._kafka, self._replica, self._note = options, kafka, replica, note
+        self._feeding = threading.Event()
+        self._ended = threading.Event()
+        self._begun_s = self._sampled_s = time.monotonic()
+        self._samples: list[Sample] = []
+        self._name = ""
+        self._letters = work / "letters"
+        pipeline = work / "soak.yaml"
+        pipeline.write_bytes(orjson.dumps(self._document()))
+        self.run = PipelineProcess(pipeline, replica.url, work)
+        self.run.options = ("--ui",)
+        self.run.environment = TRACKED
+
+    def _document(self) -> dict[str, Any]:
+        access = {"type": "kafka", "bootstrap": self._kafka.bootstrap}
+        return {
+            "name": "soak",
+            "source": {**access, "topics": ["events"], "group": "soak"},
+            "prompt": "{{ text }}",
+            "capacity": 64,
+            "sampling": {"max_tokens": 8},
+            "sink": {**access, "topic": "results"},
+            "dead_letters": {"type": "jsonl", "path": str(self._letters)},
+            "flink": OFTEN,
+        }
+
+    @contextmanager
+    def started(self) -> Iterator[None]:
+        """Feed the pipeline, and keep its page open."""
+        from benchmarks.topic_client import make_topic
+
+        for topic in ("events", "results"):
+            make_topic(self._kafka.bootstrap, topic, PARTITIONS, **TOPIC)
+        self.run.start()
+        feeder = threading.Thread(target=self._feed, daemon=True)
+        self._feeding.set()
+        feeder.start()
+        try:
+            self._await(lambda: answers(self._replica) > 0)
+            self._jvm = self._pid("jvm")
+            with open_page(page_address(self.run.said())):
+                yield
+        finally:
+            self._ended.set()
+            self._feeding.set()
+            feeder.join()
+
+    def _feed(self) -> None:
+        from benchmarks.topic_client import produce
+
+        for batch in count():
+            while answers(self._replica) < batch * BATCH - MOST_AHEAD and not self._ended.wait(POLL_S):
+                pass
+            self._feeding.wait()
+            if self._ended.is_set():
+                return
+            numbers = range(batch * BATCH, (batch + 1) * BATCH)
+            records = ({"value": orjson.dumps({"n": n, "text": prompt_of(n)})} for n in numbers)
+            produce(self._kafka.bootstrap, "events", records)
+
+    def samples(self) -> list[Sample]:
+        self._part("events")
+        self._until(lambda: answers(self._replica) >= self._options.events)
+        self._part("restarts")
+        while self._restarts() < self._options.restarts:
+            self._restart()
+        self._part("rest")
+        self._feeding.clear()
+        until_s = time.monotonic() + 3600 * self._options.hours
+        self._until(lambda: time.monotonic() >= until_s)
+        return self._samples
+
+    def _part(self, name: str) -> None:
+        self._name = name
+        self._note(f"{name}: from {answers(self._replica):,} events and {self._restarts()} restarts")
+
+    def _restart(self) -> None:
+        """Fail the task that writes dead letters: a file takes the place of its folder."""
+        from benchmarks.topic_client import produce
+
+        before, aside = self._restarts(), self._letters.with_name("aside")
+        self._letters.rename(aside)
+        self._letters.touch()
+        produce(self._kafka.bootstrap, "events", [{"value": b"{"}])
+        self._await(lambda: self._restarts() > before)
+        self._letters.unlink()
+        aside.rename(self._letters)
+        wanted = answers(self._replica) + EVENTS_BETWEEN_RESTARTS
+        self._await(lambda: answers(self._replica) >= wanted)
+
+    def _restarts(self) -> int:
+        return self.run.log.read_text(errors="replace").count("Flink restarts the job")
+
+    def _await(self, there: Callable[[], bool]) -> None:
+        until_s = time.monotonic() + WAIT_S
+        self._until(lambda: there() or time.monotonic() >= until_s)
+        if not there():
+            raise LaunchError(f"nothing happened within {WAIT_S:.0f} s: {self.run.said()}")
+
+    def _until(self, done: Callable[[], bool]) -> None:
+        while not done():
+            time.sleep(POLL_S)
+            if self.run.status() is not None:
+                raise LaunchError(f"the run ended with status {self.run.status()}: {self.run.said()}")
+            if self._name and time.monotonic() >= self._sampled_s + self._options.every_s:
+                self._sampled_s = time.monotonic()
+                self._sample()
+
+    def _sample(self) -> None:
+        if self._pid("jvm") != self._jvm:
+            raise LaunchError(f"the run has another JVM: {self.run.said()}")
+        native = read_native(self._jcmd("GC.heap_info") + self._jcmd("VM.native_memory", "summary"))
+        if native is None:
+            # On a busy machine the JVM may not answer in time.
+            return
+        used = {name: process_use(self._pid(part)).memory_mb for name, part in PROCESSES.items()}
+        self._samples.append(
+            {
+                "part": self._name,
+                "hours": (time.monotonic() - self._begun_s) / 3600,
+                "events": answers(self._replica),
+                "restarts": self._restarts(),
+                **{name: round(value, 2) for name, value in (used | native).items()},
+            }
+        )
+
+    def _jcmd(self, *words: str) -> str:
+        command = (str(java_home() / "bin" / "jcmd"), str(self._jvm), *words)
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+    def _pid(self, part: Part) -> int:
+        found = self.run.processes(part)
+        return min(found, key=lambda process: process.create_time()).pid
+
+
+def soak_picture(document: dict[str, Any]) -> Picture:
+    names = [name for name in SERIES if name.endswith("_mb")]
+    figures = [
+        line_figure(
+            part,
+            [
+                Line(name.removesuffix("_mb"), points(document["samples"], part, name), colour)
+                for name, colour in zip(names, COLOURS, strict=False)
+            ],
+            label=f"memory over {over}",
+            x_name=over,
+            x_unit=NUMBER,
+            y_unit=Unit("MB"),
+        )
+        for part, over in PARTS.items()
+    ]
+    return Picture("Memory of a pipeline between topics", figures, columns=3)
