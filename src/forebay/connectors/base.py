@@ -202,7 +202,7 @@ LinePattern = Annotated[str, Field(max_length=2000), AfterValidator(_pattern)]
 
 
 def check_line_time(time: str | None, pattern: str | None) -> None:
-    """Raise `ValueError` if `time` is no field of the lines of text."""
+    """Raise `ValueError` if `time` is not a field of the lines of text."""
     if time is not None and time not in (("text",) if pattern is None else groups_of(pattern)):
         raise wrong(
             f"expected a field of the lines as 'time', found {time}; name a part of a line with it: "

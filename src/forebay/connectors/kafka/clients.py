@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
+from operator import itemgetter
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -68,7 +69,7 @@ READ_S = 30.0
 
 
 class FollowedTopic:
-    """The committed records of a topic, each once, as they appear. In order within each partition.
+    """The committed records of a topic, each once, as they appear.
 
     Of those that are there at first, only the `newest` are read, as many of each partition; None: all.
     Methods block, and raise `KafkaAway`.
@@ -79,11 +80,11 @@ class FollowedTopic:
         self._topic = topic
         self._newest = newest
         self._partitions: list[Any] = []
-        self._values: deque[bytes] = deque()
+        self._read: deque[tuple[int, bytes]] = deque()
         self._consumer: Any = None
 
     def new(self) -> Iterator[bytes]:
-        """The values up to the present end; a tombstone is empty."""
+        """The values up to the present end, by their times; a tombstone is empty."""
         with _named_errors(self._cluster):
             if self._consumer is None:
                 self._consumer = self._open()
@@ -91,12 +92,7 @@ class FollowedTopic:
             self._assign()
             ends = consumer.endOffsets(java_list(self._partitions))
             still_s = 0.0
-            while True:
-                # Kept, for the caller may stop between two.
-                while self._values:
-                    yield self._values.popleft()
-                if all(consumer.position(each) >= ends[each] for each in self._partitions):
-                    return
+            while any(consumer.position(each) < ends[each] for each in self._partitions):
                 records = consumer.poll(wait)
                 still_s = still_s + POLL_MS / 1000 if records.isEmpty() else 0.0
                 if still_s > READ_S:
@@ -104,10 +100,16 @@ class FollowedTopic:
                         f"Kafka at {self._cluster.bootstrap} returned no record of {self._topic!r} for "
                         f"{READ_S:g} s"
                     )
-                self._values += (bytes(record.value() or b"") for record in records.iterator())
+                for record in records.iterator():
+                    self._read.append((record.timestamp(), bytes(record.value() or b"")))
+        self._read = deque(sorted(self._read, key=itemgetter(0)))
+        # The caller may stop between two.
+        while self._read:
+            yield self._read.popleft()[1]
 
     def _open(self) -> Any:
         more = {"isolation.level": "read_committed", "auto.offset.reset": "earliest"}
+        more["metadata.max.age.ms"] = str(round(CALL_TIMEOUT_S * 1000))
         plain = shaded("common.serialization.ByteArrayDeserializer")
         properties = client_properties(self._cluster, CALL_TIMEOUT_S, more)
         return shaded("clients.consumer.KafkaConsumer")(properties, plain(), plain())

@@ -176,7 +176,7 @@ class KafkaSource(Enveloped, KafkaAccess):
     )
     line_pattern: LinePattern | None = Field(
         None,
-        description="For text: as of `text` files. `.` ends at a line's end; `(?s)` in front lets it go on.",
+        description="For text: as of `text` files. `.` ends at a line's end; `(?s)` in front makes it continue.",
     )
     registry: RegistrySpec | None = Field(
         None, description="The schema registry; needed with `format: registry`."
