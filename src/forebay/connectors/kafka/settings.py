@@ -176,7 +176,7 @@ class KafkaSource(Enveloped, KafkaAccess):
     )
     line_pattern: LinePattern | None = Field(
         None,
-        description="For text: as of `text` files. `.` ends at a line's end; `(?s)` in front makes it continue.",
+        description="For text: as of `text` files. `.` ends at a line's end, unless `(?s)` is in front.",
     )
     registry: RegistrySpec | None = Field(
         None, description="The schema registry; needed with `format: registry`."
