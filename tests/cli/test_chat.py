@@ -296,10 +296,11 @@ def test_a_run_between_topics_answers_and_its_turns_are_shown(
         run = pool.submit(pipelines.run, spec, replica.url, enough=lambda _: stop.is_set())
         try:
             wait_until(lambda: run.done() or LocalStore(Path(spec.checkpoint.dir)).running())
-            found = [chat(tmp_path, "--message", text, "--json") for text in ("one", "two")]
+            found = [chat(tmp_path, "--message", text, "--json", "--timeout=200") for text in ("one", "two")]
         finally:
             stop.set()
         run.result()
+    assert not [each.exception for each in found if each.exception]
     answers = [json.loads(each.stdout)["answer"] for each in found]
     assert [answer["turn"] for answer in answers] == [1, 2]
     shown = chat(tmp_path)
