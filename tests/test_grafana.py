@@ -1,6 +1,7 @@
 """A real Prometheus that scraped real pipelines and a gateway has values for the queries of the boards.
 
-Panels with `when`, and the count of what waits in Kafka, are only parsed; alerts are only silent there."""
+Panels with `when`, the wanted replicas and what waits in Kafka are only parsed; alerts are only silent
+there."""
 
 from __future__ import annotations
 
@@ -56,6 +57,7 @@ def queries(name: str) -> list[Query]:
         for panel in panels
         if not panel.when
         for legend, text in panel.queries.items()
+        if legend != "wanted"
     ]
 
 
@@ -246,6 +248,11 @@ def test_each_alert_has_a_runbook() -> None:
     headings = {title.lower() for title in re.findall(r"^### (\w+)$", PAGE.read_text(encoding="utf-8"), re.M)}
     runbooks = {rule["annotations"]["runbook"] for rule in (*ALERTS, *RULES.values())}
     assert {f"docs/how-to/metrics.md#{title}" for title in headings} == runbooks
+
+
+def test_wanted_and_present_replicas_of_a_fleet_are_in_one_panel() -> None:
+    (panel,) = (each for each in BOARDS["fleet"]["Fleet"] if each.title == "Replicas")
+    assert list(panel.queries) == ["wanted", "known", "get requests"]
 
 
 @pytest.mark.parametrize("name", BOARDS)

@@ -253,14 +253,11 @@ FLEET = {
         Panel(
             "Replicas",
             {
+                "wanted": _sum("wanted_replicas", over="max"),
                 "known": f"count({_sum(AVAILABLE, 'replica', 'max')})",
                 "get requests": f"sum({_sum(AVAILABLE, 'replica', 'min')})",
             },
-        ),
-        Panel(
-            "Replicas that pipelines need",
-            {"wanted": _sum("wanted_replicas", over="max")},
-            when="with `scaling`",
+            note="Pipelines with `scaling` report how many are wanted.",
         ),
         Panel(
             "Requests in vLLM's queue",

@@ -8,21 +8,23 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from benchmarks.topic_client import produce
 from tests.cli.commands import refusal
 from tests.cli.test_watch import commit
-from tests.pipeline.test_chat import sessions, turn
+from tests.pipeline.test_chat import letter, sessions, turn
 from typer.testing import CliRunner, Result
 
 from forebay.cli import application
 from forebay.connectors.files.sink import FollowedLines, read_jsonl_sink
 from forebay.errors import PipelineFailed
-from forebay.pipeline.chat import FILE
+from forebay.pipeline.chat import FILE, Conversation
 from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import LocalStore, RunState, write_state
 from forebay.testing.replica import ReplicaScript, ReplicaThread
@@ -141,6 +143,15 @@ def test_a_stopped_run_shows_its_turns_and_what_to_do(tmp_path: Path, spec: Pipe
     assert "start it with `forebay run " in str(found.exception)
 
 
+def test_a_topic_may_be_read_by_a_run_that_is_not_seen_here(tmp_path: Path, spec: PipelineSpec) -> None:
+    commit(spec, 0, turn(1, "one"))
+    topic = json.dumps({"type": "kafka", "bootstrap": "h:1", "topics": ["chat"]})
+    said = str(chat(tmp_path, "--set", f"source={topic}").exception)
+    assert "If it runs on Kubernetes" in said
+    assert "write records to its source (kafka: chat at h:1)" in said
+    assert "Kubernetes" not in str(chat(tmp_path).exception)
+
+
 def test_the_command_that_starts_the_run_has_the_options_given(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "old.jsonl").touch()
@@ -164,14 +175,6 @@ def test_only_the_message_with_wrong_bytes_is_refused(tmp_path: Path, spec: Pipe
         found = CliRunner().invoke(application(), words, b"hello\n\xff\nagain\n")
     assert found.stdout.splitlines() == ["    you wrote hello", "    you wrote again"]
     assert "the message: expected UTF-8" in found.stderr
-
-
-def test_messages_whose_failure_is_not_seen_are_announced(tmp_path: Path, spec: PipelineSpec) -> None:
-    topic = json.dumps({"type": "kafka", "bootstrap": "h:1", "topic": "failed"})
-    with answering(spec):
-        found = chat(tmp_path, "--message", "hello", "--set", f"dead_letters={topic}")
-    assert "a message that fails is not noticed here: dead letters go to topic failed" in found.stderr
-    assert "you wrote hello" in found.stdout
 
 
 def test_a_key_that_a_stopped_run_lacks_is_refused(tmp_path: Path, spec: PipelineSpec) -> None:
@@ -268,3 +271,44 @@ def test_a_real_run_answers_remembers_and_resumes(tmp_path: Path, spec: Pipeline
             assert turn_of("three") == 4
     turns = [json.loads(line)["answer"]["turn"] for line in read_jsonl_sink(out)]
     assert turns == [1, 2, 3, 4]
+
+
+@pytest.mark.flink
+@pytest.mark.usefixtures("kafka_jar")
+def test_a_run_between_topics_answers_and_its_turns_are_shown(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    node: Any,
+    topic: Callable[..., str],
+    pipelines: Any,
+) -> None:
+    monkeypatch.setenv("FOREBAY_HOME", str(pipelines.folder / "home"))
+    access, letters, stop = {"type": "kafka", "bootstrap": node.bootstrap}, topic(), threading.Event()
+    spec = sessions(
+        tmp_path,
+        source={**access, "topics": [topic(2)]},
+        sink={**access, "topic": topic(2)},
+        dead_letters={**access, "topic": letters},
+        checkpoint={"interval_s": 0.5},
+    )
+    document = spec.model_dump(mode="json", exclude={"prompt", "messages", "checkpoint"}, exclude_none=True)
+    (tmp_path / "chat.yaml").write_text(json.dumps(document))
+    with ReplicaThread() as replica, ThreadPoolExecutor(1) as pool:
+        run = pool.submit(pipelines.run, spec, replica.url, enough=lambda _: stop.is_set())
+        try:
+            wait_until(lambda: run.done() or LocalStore(Path(spec.checkpoint.dir)).running())
+            found = [chat(tmp_path, "--message", text, "--json", "--timeout=200") for text in ("one", "two")]
+        finally:
+            stop.set()
+        run.result()
+    assert not [each.exception for each in found if each.exception]
+    answers = [json.loads(each.stdout)["answer"] for each in found]
+    assert [answer["turn"] for answer in answers] == [1, 2]
+    shown = chat(tmp_path)
+    assert shown.stdout.splitlines()[:4:2] == ["ann> one", "ann> two"]
+    assert "does not run" in str(shown.exception)
+    produce(node.bootstrap, letters, [{"value": orjson.dumps(letter("mine"))}])
+    with closing(Conversation(spec, "ann")) as conversation:
+        failed = conversation.turn("mine")
+    assert failed is not None
+    assert failed["cause"] == "no_key"

@@ -175,6 +175,7 @@ def test_messages_to_a_topic_have_their_key(
         {**KAFKA, "until_latest": True},
         {**KAFKA, "topics": ["a", "b"]},
         {**KAFKA, "format": "text"},
+        {"type": "csv", "path": "in", "follow": True},
     ],
 )
 def test_sources_that_take_no_message_are_named(tmp_path: Path, source: dict[str, Any]) -> None:
@@ -187,9 +188,8 @@ def test_sources_that_take_no_message_are_named(tmp_path: Path, source: dict[str
 def test_only_sessions_whose_results_can_be_read_are_talked_to(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="expected a pipeline with the application sessions, found none"):
         Conversation(sessions(tmp_path, application=None, prompt="{{ text }}"), "ann")
-    topic = {"type": "kafka", "bootstrap": "h:1", "topic": "answers"}
-    with pytest.raises(SettingError, match="the turns go to topic answers"):
-        Conversation(sessions(tmp_path, sink=topic), "ann")
+    with pytest.raises(SettingError, match="the turns go to standard output"):
+        Conversation(sessions(tmp_path, sink={"type": "stdout"}), "ann")
 
 
 def test_the_turns_of_a_key_and_the_other_keys_are_found(tmp_path: Path) -> None:
@@ -237,16 +237,6 @@ def test_a_dead_letter_without_a_key_is_found(tmp_path: Path) -> None:
     found = Conversation(spec, "ann").turn("mine")
     assert found is not None
     assert found["cause"] == "no_key"
-
-
-def test_dead_letters_that_are_not_seen_are_named(tmp_path: Path) -> None:
-    topic = {"type": "kafka", "bootstrap": "h:1", "topic": "failed"}
-    said = Conversation(sessions(tmp_path, dead_letters=topic), "ann").unseen
-    assert (
-        said
-        == "a message that fails is not noticed here: dead letters go to topic failed at h:1, exactly-once"
-    )
-    assert Conversation(sessions(tmp_path), "ann").unseen == ""
 
 
 def test_results_that_cannot_be_read_are_named(tmp_path: Path) -> None:

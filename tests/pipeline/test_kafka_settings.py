@@ -50,6 +50,20 @@ def test_where_to_start(start: str, found: object) -> None:
     assert parse_spec(document(start=start)).source.start == found
 
 
+def test_lines_of_text_have_fields_and_times_by_their_pattern() -> None:
+    lines = {"format": "text", "line_pattern": r"(?P<at>\S+) (?P<text>(?s).*)"}
+    spec = parse_spec(document(**lines, time="at"))
+    event = spec.source.topics_of(spec).format.read(b"2026-01-31T12:00:00Z two\nlines")
+    assert (event.fields["text"], event.time_ms) == ("two\nlines", 1769860800000)
+    for source, said in (
+        ({"format": "text", "time": "at"}, "name a part of a line with it: line_pattern: "),
+        ({"line_pattern": lines["line_pattern"]}, "expected no 'line_pattern' with format: jsonl"),
+        ({"format": "text", "line_pattern": "no group"}, "expected a regular expression of RE2"),
+    ):
+        with pytest.raises(SettingError, match=said):
+            parse_spec(document(**source))
+
+
 def test_reader_without_its_offset_fails_unless_nobody_restarts_it() -> None:
     def reset(*, watched: bool, **source: Any) -> str:
         spec = parse_spec(document(**source))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ from tests.harness.programs import Remember
 
 from forebay.codec import encode
 from forebay.records import DeadLetter, Event, KeyedEvent, Message, Result, Usage
-from forebay.stateful.budget import DAY_MS, MAX_WAITING, SPENT, BudgetedMachines, Ledger
+from forebay.stateful.budget import DAY, DAY_MS, MAX_WAITING, SPENT, BudgetedMachines, Ledger
 from forebay.stateful.key_states import StateLimits
 from forebay.stateful.machine import (
     CountFailure,
@@ -70,9 +70,13 @@ class Shard:
         self._do(self.machine.answered(id, letter, self._times))
 
     def spent(self) -> dict[tuple[str, int], int]:
-        ledger = Ledger(self.stores[SPENT], CEILING)
-        names = (name.partition(":") for name in self.stores[SPENT])
-        return {(key, int(day)): ledger.spent_pico(key, int(day) * DAY_MS) for day, _, key in names}
+        stores = [self.stores[name] for name in SPENT]
+        ledger = Ledger(stores, CEILING)
+        return {
+            (key, day): ledger.spent_pico(key, day * DAY_MS)
+            for store, day in zip(stores, ledger.days(), strict=True)
+            for key in store.keys() - {DAY}
+        }
 
     def save(self) -> Any:
         stores = {name: DictStore(store) for name, store in self.stores.items()}
@@ -207,6 +211,23 @@ def test_each_utc_day_has_its_own_ceiling_and_old_days_are_dropped() -> None:
     shard.event("a")
     shard.answer("e7", 1)
     assert shard.spent() == {("a", 20_001): 1, ("a", 20_002): 1}
+
+
+class Unwalked(DictStore):
+    def items(self) -> NoReturn:
+        raise AssertionError("a walk over the amounts of all keys")
+
+
+def test_no_restart_and_no_new_day_walks_over_all_amounts() -> None:
+    shard = Shard()
+    shard.stores = {name: Unwalked() for name in SPENT}
+    for _ in range(4):
+        shard.restart()
+        for key in "abc":
+            shard.event(key)
+            shard.answer(f"e{shard.accepted - 1}", MOST)
+        shard.now_ms += DAY_MS
+    assert shard.spent() == {(key, day): MOST for key in "abc" for day in (20_002, 20_003)}
 
 
 def test_calls_of_a_checkpoint_end_though_the_ceiling_is_lower_now() -> None:

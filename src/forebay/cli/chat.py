@@ -8,6 +8,7 @@ import sys
 import time as clocks
 import uuid
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,7 +57,7 @@ def chat(
     A message goes through the pipeline's source (a followed folder of JSON lines, or a topic): it is answered
     once, in the order of its key, and remembered. If the application does not run, only the turns are shown.
     """
-    from forebay.pipeline.chat import Conversation
+    from forebay.pipeline.chat import Conversation, start_kafka
     from forebay.pipeline.load import ApplicationOptions, load_pipeline
 
     check_json(json)
@@ -65,10 +66,13 @@ def chat(
     spec = load_pipeline(pipeline, ApplicationOptions(source, out, None, time), set or ())
     with blamed(f"forebay chat {pipeline}"):
         conversation = Conversation(spec, key)
+        if spec.topics():
+            start_kafka(load_settings())
     given = {"source": source, "out": out, "time": time}
     options = [f"--{name}={value}" for name, value in given.items() if value is not None]
     start = shlex.join(["forebay", "run", pipeline, *options, *(f"--set={each}" for each in set or ())])
-    _Chat(spec, conversation, key, timeout).run(pipeline, start, message, json)
+    with closing(conversation):
+        _Chat(spec, conversation, key, timeout).run(pipeline, start, message, json)
 
 
 class _Chat:
@@ -94,10 +98,8 @@ class _Chat:
             self._check_key(talks)
             raise PipelineFailed(
                 f"the pipeline {self._spec.name!r} does not run, so nobody answers; start it with `{start}`, "
-                f"then repeat this command"
+                f"then repeat this command{self._elsewhere()}"
             )
-        if self._conversation.unseen:
-            say(self._errors, self._conversation.unseen, style="yellow")
         with blamed(f"forebay chat {pipeline}"), way_in(self._spec, self._key, load_settings()) as send:
             if message is not None:
                 found = self._ask(send, message)
@@ -114,6 +116,16 @@ class _Chat:
                     self._show(self._ask(send, text))
                 except SettingError as error:
                     say(self._errors, str(error), style="red")
+
+    def _elsewhere(self) -> str:
+        from forebay.connectors.kafka.settings import KafkaSource
+
+        if not isinstance(self._spec.source, KafkaSource):
+            return ""
+        return (
+            f". If it runs on Kubernetes, which is not seen from here, write records to its source "
+            f"({self._spec.source.summary()}) with a client of Kafka: this command shows their turns"
+        )
 
     def _check_key(self, talks: Iterable[Talk]) -> None:
         from forebay.documents import suggestion

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from forebay.connectors.event_time import EventTime, zone_of
+from forebay.connectors.formats import groups_of
 from forebay.errors import SettingError
 from forebay.fields import FieldPath, Model, PositiveInt, Secret, url, wrong
 from forebay.records import DeadLetter, Event
@@ -187,6 +188,26 @@ def _time_zone(value: str) -> str:
     except SettingError as error:
         raise wrong(str(error).removeprefix("time zone: ")) from None
     return value
+
+
+def _pattern(value: str) -> str:
+    try:
+        groups_of(value)
+    except ValueError as error:
+        raise wrong(f"expected a regular expression of RE2 with named groups: {error}") from None
+    return value
+
+
+LinePattern = Annotated[str, Field(max_length=2000), AfterValidator(_pattern)]
+
+
+def check_line_time(time: str | None, pattern: str | None) -> None:
+    """Raise `ValueError` if `time` is not a field of the lines of text."""
+    if time is not None and time not in (("text",) if pattern is None else groups_of(pattern)):
+        raise wrong(
+            f"expected a field of the lines as 'time', found {time}; name a part of a line with it: "
+            rf"line_pattern: '(?P<{time}>\S+) (?P<text>.*)'"
+        )
 
 
 class Timed(SourceSettings):

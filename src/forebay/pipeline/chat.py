@@ -8,18 +8,19 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from forebay.apps.sessions import SessionsSpec
 from forebay.apps.sessions_page import Talk, read_sessions
 from forebay.clients.s3.location import location_of
-from forebay.connectors.files.settings import JsonlSource
+from forebay.connectors.base import SinkSettings
+from forebay.connectors.files.settings import JsonlSink, JsonlSource
 from forebay.connectors.files.sink import FollowedLines
 from forebay.connectors.files.unpack import UTF_8
 from forebay.connectors.jars import KAFKA, installed_jar
-from forebay.connectors.kafka.settings import KafkaSource
+from forebay.connectors.kafka.settings import KafkaSink, KafkaSource
 from forebay.engine.replica import list_models
 from forebay.errors import ForebayError, PipelineFailed, SettingError
 from forebay.flink.jvm import HEAP_MB, start_jvm
@@ -32,6 +33,8 @@ from forebay.settings import Settings, read_secret
 
 FILE = "forebay-chat.jsonl"
 MAX_KEYS = 1000
+NEWEST_RECORDS = 5000
+"""Of a topic, about a second's work."""
 CHECK_S = 5.0
 """Longest check of the engine while an answer is awaited."""
 LATER = "the message is in the source, and is answered when the pipeline can"
@@ -39,30 +42,44 @@ Send = Callable[[bytes], None]
 Found = TypeVar("Found")
 
 
+class CommittedLines(Protocol):
+    def new(self) -> Iterator[bytes]: ...
+
+
 class Conversation:
-    """The sessions of one key. Methods block, and raise `PipelineFailed` or the object store's errors."""
+    """The sessions of one key. Methods block, and raise `PipelineFailed`, or as object stores and Kafka.
+
+    If turns or dead letters go to topics, they need `start_kafka` first.
+    """
 
     def __init__(self, spec: PipelineSpec, key: str) -> None:
         if not isinstance(spec.application, SessionsSpec):
             found = "none" if spec.application is None else spec.application.type
             raise SettingError(f"expected a pipeline with the application sessions, found {found}")
-        places = spec.directories()
-        if "sink.path" not in places:
-            raise SettingError(
-                f"the turns go to {spec.sink.summary()}, which cannot be read here; expected a sink of type "
-                f"jsonl"
-            )
-        self.unseen = (
-            ""
-            if "dead_letters.path" in places
-            else f"a message that fails is not noticed here: dead letters go to {spec.dead_letters.summary()}"
-        )
+        for what, sink in (("the turns", spec.sink), ("dead letters", spec.dead_letters)):
+            if not isinstance(sink, JsonlSink | KafkaSink):
+                raise SettingError(
+                    f"{what} go to {sink.summary()}, which cannot be read here; expected a sink of type "
+                    f"jsonl or kafka"
+                )
         self._spec = spec
         self._text = spec.application.text
         self._key = key
-        self._followed = [FollowedLines(location_of(path), None, ALL_BYTES) for path in places.values()]
+        self._clients = ExitStack()
+        self._followed = [self._follow(sink) for sink in (spec.sink, spec.dead_letters)]
         self._lines = NewestLines(NEWEST_BYTES)
         self.keys: dict[str, None] = {}
+
+    def close(self) -> None:
+        self._clients.close()
+
+    def _follow(self, sink: SinkSettings) -> CommittedLines:
+        if isinstance(sink, JsonlSink):
+            return FollowedLines(location_of(sink.path), None, ALL_BYTES)
+        from forebay.connectors.kafka.clients import FollowedTopic
+
+        assert isinstance(sink, KafkaSink)
+        return self._clients.enter_context(closing(FollowedTopic(sink.cluster(), sink.topic, NEWEST_RECORDS)))
 
     def talks(self) -> list[Talk]:
         """The sessions of the key so far, the newest last; and the other keys that were seen, as `keys`."""
@@ -108,6 +125,11 @@ def _is_marked(value: dict[str, Any], mark: str) -> bool:
         return False
 
 
+def start_kafka(settings: Settings) -> None:
+    """Start this process's JVM with Kafka's clients, unless it has one."""
+    start_jvm(settings.run / "flink", heap_mb=HEAP_MB, jars=[installed_jar(KAFKA, settings.connectors)])
+
+
 @contextmanager
 def way_in(spec: PipelineSpec, key: str, settings: Settings) -> Iterator[Send]:
     """Opens the way into the pipeline's source for records of a key. Raises `SettingError`."""
@@ -120,11 +142,12 @@ def way_in(spec: PipelineSpec, key: str, settings: Settings) -> Iterator[Send]:
         raise SettingError(
             f"a message cannot be added to the source ({source.summary()}); expected jsonl in UTF-8 with "
             f"`follow: true`, or kafka with one topic of JSON objects and without `until_latest`; neither "
-            f"with `payload`"
+            f"with `payload`. Rows of CSV and a registry's schemas have no field for the mark by which the "
+            f"answer is found"
         )
     from forebay.connectors.kafka.clients import kafka_writer
 
-    start_jvm(settings.run / "flink", heap_mb=HEAP_MB, jars=[installed_jar(KAFKA, settings.connectors)])
+    start_kafka(settings)
     with kafka_writer(source.cluster(), source.topics[0]) as writer:
 
         def send(record: bytes) -> None:

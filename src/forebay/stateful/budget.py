@@ -31,7 +31,11 @@ from forebay.stateful.program import TimeDomain
 from forebay.stateful.turns import letter_of_item
 
 Verdict = Literal["start", "wait", "refuse"]
-SPENT = "spent"
+AMOUNT = "spent"
+SPENT = f"{AMOUNT}-even", f"{AMOUNT}-odd"
+"""Stores of even and odd days."""
+DAY = ""
+"""Name of a store's day; no key is empty."""
 MAX_WAITING = 64
 """Calls of a key; further ones are refused."""
 DAY_MS = 86_400_000
@@ -41,26 +45,27 @@ class Ledger:
     """What the keys of a shard have spent, by the UTC day on which an answer arrived, and what their calls in
     flight may cost. All amounts are in 10^-12 of the currency.
 
-    Days before yesterday are dropped when a day begins; yesterday stays, for a clock that is set back a
-    little.
+    Two stores take turns, so that yesterday stays, for a clock that is set back a little; the day before is
+    dropped as a whole when something is spent: a walk over 100,000 keys would hold up the shard.
     """
 
-    def __init__(self, store: Store, ceiling_pico: int) -> None:
-        self._store = store
+    def __init__(self, stores: Sequence[Store], ceiling_pico: int) -> None:
+        self._stores = stores
         self._ceiling_pico = ceiling_pico
-        self._day: int | None = None
+        self._days: list[int] | None = None
         self._calls: dict[tuple[str, str], int] = {}
         self._held: dict[str, int] = {}
 
     def spent_pico(self, key: str, now_ms: int) -> int:
-        data = self._store.get(_name(now_ms // DAY_MS, key))
-        if data is None:
-            return 0
-        try:
-            (spent,) = unpack_state(data, SPENT)
-            return int(spent)
-        except (ValueError, TypeError) as error:
-            raise damaged(SPENT, error) from None
+        day = now_ms // DAY_MS
+        slot = day % len(self._stores)
+        return _read(self._stores[slot], key) if self.days()[slot] == day else 0
+
+    def days(self) -> list[int]:
+        """Of each store."""
+        if self._days is None:
+            self._days = [_read(store, DAY) for store in self._stores]
+        return self._days
 
     def verdict(self, key: str, most_pico: int, now_ms: int) -> Verdict:
         """Of a call that may cost `most_pico`. It waits only if a call of its key is in flight."""
@@ -76,7 +81,7 @@ class Ledger:
         )
 
     def latest_ms(self) -> int:
-        return max((_day(name) for name, _ in self._store.items()), default=0) * DAY_MS
+        return max(self.days()) * DAY_MS
 
     def holds(self, key: str) -> bool:
         return key in self._held
@@ -91,25 +96,26 @@ class Ledger:
         most_pico = self._calls.pop((key, id))
         if held := self._held.pop(key, 0) - most_pico:
             self._held[key] = held
-        day = now_ms // DAY_MS
-        if day != self._day:
-            self._day = day
-            self._drop_old(day)
         if cost_pico:
-            self._store.put(_name(day, key), pack_state(self.spent_pico(key, now_ms) + cost_pico))
-
-    def _drop_old(self, day: int) -> None:
-        for name in [name for name, _ in self._store.items()]:
-            if abs(_day(name) - day) > 1:
-                self._store.remove(name)
-
-
-def _name(day: int, key: str) -> str:
-    return f"{day}:{key}"
+            spent_pico, day = self.spent_pico(key, now_ms), now_ms // DAY_MS
+            slot = day % len(self._stores)
+            store = self._stores[slot]
+            if self.days()[slot] != day:
+                store.clear()
+                store.put(DAY, pack_state(day))
+                self.days()[slot] = day
+            store.put(key, pack_state(spent_pico + cost_pico))
 
 
-def _day(name: str) -> int:
-    return int(name.partition(":")[0])
+def _read(store: Store, name: str) -> int:
+    data = store.get(name)
+    if data is None:
+        return 0
+    try:
+        (number,) = unpack_state(data, AMOUNT)
+        return int(number)
+    except (ValueError, TypeError) as error:
+        raise damaged(AMOUNT, error) from None
 
 
 @dataclass(frozen=True)
@@ -121,8 +127,8 @@ class BudgetedMachines:
     most_pico: Callable[[KeyedEvent], int]
 
     def __call__(self, open_store: Callable[[str], Store]) -> Callable[[], ShardMachine]:
-        machine, store = self.machines(open_store), open_store(SPENT)
-        return lambda: BudgetedMachine(machine(), Ledger(store, self.per_key_per_day_pico), self.most_pico)
+        machine, stores = self.machines(open_store), [open_store(name) for name in SPENT]
+        return lambda: BudgetedMachine(machine(), Ledger(stores, self.per_key_per_day_pico), self.most_pico)
 
 
 class BudgetedMachine(ShardMachine):

@@ -12,6 +12,7 @@ from tests.pages.documents import ATTACKS, seen
 from tests.pipeline.live.runs import Run, letter, result, trend
 
 from forebay.fleet.autoscale.meter import TopicBacklog
+from forebay.pipeline.live import view
 from forebay.pipeline.live.view import SHOWN_RESULTS, VIEW_SHARE, LivePage
 from forebay.pipeline.snapshot import CheckpointStats, Snapshot
 
@@ -47,6 +48,33 @@ def test_the_numbers_say_what_they_are(tmp_path: Path) -> None:
         "0.12 cost of the calls since the job last started, in the currency of the prices",
     ):
         assert expected in shown
+
+
+def test_parts_are_drawn_once_for_all_and_results_once_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, clock, drawn = Run(tmp_path), ManualClock(), list[str]()
+    monkeypatch.setattr(view, "fragment", lambda _template, name, **_: drawn.append(name) or name)
+    page = LivePage(run.spec, run.outputs, clock_s=clock.monotonic_s)
+
+    def times(name: str) -> int:
+        for _browser in range(2):
+            page.part(name)
+        return drawn.count(name)
+
+    def commit() -> int:
+        run.commit("results", result(1))
+        return times("results")
+
+    assert [commit(), commit()] == [1, 1]
+    clock.advance(view.RESULTS_S)
+    assert [times("results"), commit()] == [2, 2]
+    for second in range(12):
+        page.watch(replace(NOW, elapsed_s=float(second)))
+        assert times("numbers") == second + 1
+        assert times("charts") == 1 + (second + 1) // view.CHARTS_EVERY
+    page.watch(replace(NOW, state="FINISHED"))
+    assert [times("results"), times("charts"), commit()] == [3, 5, 4]
 
 
 def test_the_backlog_says_when_it_will_be_gone(tmp_path: Path) -> None:

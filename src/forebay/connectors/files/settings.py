@@ -15,6 +15,7 @@ from forebay.connectors.base import DEAD_LETTERS as LETTERS
 from forebay.connectors.base import (
     Connector,
     Enveloped,
+    LinePattern,
     OneCharacter,
     PipelineView,
     Problem,
@@ -22,9 +23,10 @@ from forebay.connectors.base import (
     SourceSettings,
     Timed,
     Written,
+    check_line_time,
 )
 from forebay.connectors.files.unpack import UTF_8, canonical_encoding
-from forebay.connectors.formats import Format, groups_of
+from forebay.connectors.formats import Format
 from forebay.connectors.kafka.registry import RegistrySpec
 from forebay.errors import SettingError
 from forebay.fields import FieldPath, Folder, LocalPath, Model, PositiveFloat, PositiveInt, Switch, wrong
@@ -155,17 +157,6 @@ class CsvSource(FileSource):
         return self.columns is not None or len(list(islice(files_of(Path(self.path)), 2))) == 1
 
 
-def _pattern(value: str) -> str:
-    try:
-        groups_of(value)
-    except ValueError as error:
-        raise wrong(f"expected a regular expression of RE2 with named groups: {error}") from None
-    return value
-
-
-LinePattern = Annotated[str, Field(max_length=2000), AfterValidator(_pattern)]
-
-
 class TextSource(FileSource):
     """Lines of text, such as logs; blank lines are skipped."""
 
@@ -178,12 +169,7 @@ class TextSource(FileSource):
     )
 
     def model_post_init(self, context: Any, /) -> None:
-        names = ("text",) if self.line_pattern is None else groups_of(self.line_pattern)
-        if self.time is not None and self.time not in names:
-            raise wrong(
-                f"expected a field of the lines as 'time', found {self.time}; name a part of a line with it: "
-                rf"line_pattern: '(?P<{self.time}>\S+) (?P<text>.*)'"
-            )
+        check_line_time(self.time, self.line_pattern)
 
     def format(self) -> Format:
         return replace(super().format(), kind="text", pattern=self.line_pattern)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from operator import itemgetter
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -66,34 +68,78 @@ def kafka_writer(cluster: KafkaCluster, topic: str) -> Iterator[KafkaWriter]:
 READ_S = 30.0
 
 
+class FollowedTopic:
+    """The committed records of a topic, each once, as they appear.
+
+    Of those that are there at first, only the `newest` are read, as many of each partition; None: all.
+    Methods block, and raise `KafkaAway`.
+    """
+
+    def __init__(self, cluster: KafkaCluster, topic: str, newest: int | None = None) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._newest = newest
+        self._partitions: list[Any] = []
+        self._read: deque[tuple[int, bytes]] = deque()
+        self._consumer: Any = None
+
+    def new(self) -> Iterator[bytes]:
+        """The values up to the present end, by their times; a tombstone is empty."""
+        with _named_errors(self._cluster):
+            if self._consumer is None:
+                self._consumer = self._open()
+            consumer, wait = self._consumer, get_gateway().jvm.java.time.Duration.ofMillis(POLL_MS)
+            self._assign()
+            ends = consumer.endOffsets(java_list(self._partitions))
+            still_s = 0.0
+            while any(consumer.position(each) < ends[each] for each in self._partitions):
+                records = consumer.poll(wait)
+                still_s = still_s + POLL_MS / 1000 if records.isEmpty() else 0.0
+                if still_s > READ_S:
+                    raise KafkaAway(
+                        f"Kafka at {self._cluster.bootstrap} returned no record of {self._topic!r} for "
+                        f"{READ_S:g} s"
+                    )
+                for record in records.iterator():
+                    self._read.append((record.timestamp(), bytes(record.value() or b"")))
+        self._read = deque(sorted(self._read, key=itemgetter(0)))
+        # The caller may stop between two.
+        while self._read:
+            yield self._read.popleft()[1]
+
+    def _open(self) -> Any:
+        more = {"isolation.level": "read_committed", "auto.offset.reset": "earliest"}
+        more["metadata.max.age.ms"] = str(round(CALL_TIMEOUT_S * 1000))
+        plain = shaded("common.serialization.ByteArrayDeserializer")
+        properties = client_properties(self._cluster, CALL_TIMEOUT_S, more)
+        return shaded("clients.consumer.KafkaConsumer")(properties, plain(), plain())
+
+    def _assign(self) -> None:
+        """Add the partitions that are new."""
+        made, known = shaded("common.TopicPartition"), len(self._partitions)
+        there = len(self._consumer.partitionsFor(self._topic))
+        added = [made(self._topic, number) for number in range(known, there)]
+        if not added:
+            return
+        self._partitions += added
+        self._consumer.assign(java_list(self._partitions))
+        begins = self._consumer.beginningOffsets(java_list(added))
+        ends = self._consumer.endOffsets(java_list(added))
+        for each in added:
+            begin = begins[each]
+            if self._newest is not None and not known:
+                begin = max(begin, ends[each] - max(self._newest // len(added), 1))
+            self._consumer.seek(each, begin)
+
+    def close(self) -> None:
+        if self._consumer is not None:
+            _close(self._consumer)
+
+
 def read_committed(cluster: KafkaCluster, topic: str) -> Iterator[bytes]:
-    """In order within each partition. Blocks; raises `KafkaAway` if no record arrives for `READ_S`."""
-    jvm, plain = get_gateway().jvm, shaded("common.serialization.ByteArrayDeserializer")
-    properties = client_properties(cluster, more={"isolation.level": "read_committed"})
-    with _named_errors(cluster):
-        consumer = shaded("clients.consumer.KafkaConsumer")(properties, plain(), plain())
-    try:
-        with _named_errors(cluster):
-            wait = jvm.java.time.Duration.ofMillis(POLL_MS)
-            made = shaded("common.TopicPartition")
-            partitions = java_list(made(topic, each.partition()) for each in consumer.partitionsFor(topic))
-            ends = consumer.endOffsets(partitions)
-            for partition in partitions:
-                only = java_list([partition])
-                consumer.assign(only)
-                consumer.seekToBeginning(only)
-                still_s = 0.0
-                while consumer.position(partition) < ends[partition]:
-                    records = consumer.poll(wait)
-                    still_s = still_s + POLL_MS / 1000 if records.isEmpty() else 0.0
-                    if still_s > READ_S:
-                        raise KafkaAway(
-                            f"Kafka at {cluster.bootstrap} returned no record of {topic!r} for {READ_S:g} s"
-                        )
-                    for record in records.records(partition):
-                        yield bytes(record.value() or b"")
-    finally:
-        _close(consumer)
+    """As `FollowedTopic.new`."""
+    with closing(FollowedTopic(cluster, topic)) as followed:
+        yield from followed.new()
 
 
 @contextmanager

@@ -14,10 +14,12 @@ from forebay.connectors.base import (
     DEAD_LETTERS,
     Connector,
     Enveloped,
+    LinePattern,
     PipelineView,
     Problem,
     SinkSettings,
     Written,
+    check_line_time,
 )
 from forebay.connectors.formats import Format
 from forebay.connectors.kafka.cluster import AS_FIRST, KafkaCluster, TopicStart
@@ -172,6 +174,10 @@ class KafkaSource(Enveloped, KafkaAccess):
         description="What values are: a JSON object each, `text`, whose one field is `text`, or `registry`: "
         "Avro, JSON or Protobuf with a schema's id in front, whose schema a `registry` holds.",
     )
+    line_pattern: LinePattern | None = Field(
+        None,
+        description="For text: as of `text` files. `.` ends at a line's end, unless `(?s)` is in front.",
+    )
     registry: RegistrySpec | None = Field(
         None, description="The schema registry; needed with `format: registry`."
     )
@@ -214,6 +220,10 @@ class KafkaSource(Enveloped, KafkaAccess):
             raise wrong("expected 'format: registry' and 'registry' together, found one of them")
         if self.format == "text" and self.payload is not None:
             raise wrong("expected no 'payload' with format: text; JSON objects are read with format: jsonl")
+        if self.format == "text":
+            check_line_time(self.time, self.line_pattern)
+        elif self.line_pattern is not None:
+            raise wrong(f"expected no 'line_pattern' with format: {self.format}; text has one")
         if self.limit is not None:
             raise wrong("expected no 'limit' with type: kafka; 'until_latest' ends with what is there")
 
@@ -250,6 +260,7 @@ class KafkaSource(Enveloped, KafkaAccess):
                 time=self.event_time(),
                 max_record_bytes=self.max_record_bytes,
                 payload=self.payload,
+                pattern=self.line_pattern,
             ),
             self.topics,
             self.pattern,

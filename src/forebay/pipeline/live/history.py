@@ -94,7 +94,7 @@ class History:
         self.last = Snapshot(0.0, "CREATED")
         self.throughput = Throughput()
         self.now = Throughput(NOW_S)
-        self.version = 0
+        self.version = self.points_added = 0
         self._step_s = STEP_S
         self._recent: deque[Snapshot] = deque()
         self._answered_s = 0.0
@@ -119,6 +119,7 @@ class History:
         self.now.add(now)
         if not self.points or now.elapsed_s - self.points[-1].elapsed_s >= self._step_s:
             self.points.append(self._point(now))
+            self.points_added += 1
         if len(self.points) > MAX_POINTS:
             del self.points[1::2]
             self._step_s *= 2

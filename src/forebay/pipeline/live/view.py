@@ -25,8 +25,10 @@ from forebay.untrusted_text import counted
 LOG = logging.getLogger("forebay")
 TEMPLATE = "live.html.j2"
 LEAD = "What this run does now, from its own counts and its committed results. Times are in UTC."
-CHARTS_EVERY = 4
-"""Charts are redrawn with every fourth snapshot."""
+CHARTS_EVERY, KEYS_EVERY = 4, 4
+"""Charts are redrawn with every fourth point, the newest keys read with every fourth snapshot."""
+RESULTS_S = 1.0
+"""At 1,000 results a second, nobody reads them faster, and each drawing takes a millisecond."""
 VIEW_SHARE = 0.02
 SHOWN_RESULTS = 30
 SEARCHED_RESULTS = 2000
@@ -55,6 +57,9 @@ class LivePage:
         self._order = _order_of(spec)
         self._keys: list[str | None] = []
         self._keys_of = -1
+        self._drawn: dict[str, tuple[int, str]] = {}
+        self._results_of = 0
+        self._results_due_s = 0.0
         self._view = ""
         self._view_of = -1
         self._view_version = 0
@@ -68,14 +73,18 @@ class LivePage:
 
     def versions(self) -> dict[str, int]:
         with self._lock:
-            version, ended = self._history.version, self._history.last.state in ENDED
+            history = self._history
+            version, points, ended = history.version, history.points_added, history.last.state in ENDED
         self._look_at_view(at_once=ended)
+        added, now_s = self._outputs.results.added, self._clock_s()
+        if added != self._results_of and (ended or now_s >= self._results_due_s):
+            self._results_of, self._results_due_s = added, now_s + RESULTS_S
         found = {
             "status": version,
             "numbers": version,
-            "charts": version // CHARTS_EVERY,
+            "charts": points if ended else points // CHARTS_EVERY * CHARTS_EVERY,
             "letters": self._outputs.letters.added,
-            "results": self._outputs.results.added,
+            "results": self._results_of,
         }
         return found if self._make is None else {**found, "application": self._view_version}
 
@@ -88,7 +97,14 @@ class LivePage:
             "results": lambda: self._results(search),
             "application": self._application,
         }
-        return fragment(TEMPLATE, name, **values[name]())
+        version = self.versions()[name]
+        if search or self._drawn.get(name, (None,))[0] != version:
+            html = fragment(TEMPLATE, name, **values[name]())
+            if search:
+                return html
+            # Once for all browsers.
+            self._drawn[name] = version, html
+        return self._drawn[name][1]
 
     def page(self, *, live: bool = True) -> str:
         """`live`: it refreshes itself."""
@@ -111,7 +127,8 @@ class LivePage:
     def _status(self) -> dict[str, Any]:
         with self._lock:
             history = self._history
-            if (version := history.version // CHARTS_EVERY) != self._keys_of:
+            version = history.version // KEYS_EVERY
+            if self._order is not None and version != self._keys_of:
                 self._keys_of, self._keys = version, self._newest_keys()
             hot = history.hot_key(self._keys, self._order)
             look, status = history.status()
@@ -171,9 +188,8 @@ class LivePage:
         return "examples are below" if kept else f"they go to {self._spec.dead_letters.summary()}"
 
     def _newest_keys(self) -> list[str | None]:
-        return [
-            _row(line).get("key") for line in islice(reversed(list(self._outputs.results.lines)), KEYS_OF)
-        ]
+        newest = islice(reversed(list(self._outputs.results.lines)), KEYS_OF)
+        return [_row(line).get("key") for line in newest]
 
     # -- the application's view
 
