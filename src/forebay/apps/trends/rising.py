@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from forebay.apps.samples import Keys, keys_of
 from forebay.apps.trends.values import Counts, Entry, Rise, TermSeen, TickReport, TrendSettings, joined
-from forebay.stateful.rates import Doubles
+
+Doubles = npt.NDArray[np.float64]
 
 ROWS = 3
 # Odd factors of multiply-shift hashing (Dietzfelbinger et al. 1997), one per row.
