@@ -39,17 +39,17 @@ class ApplicationsOptions:
 
 
 def measure_applications(
-    options: ApplicationsOptions, settings: Settings, progress: Progress, say: Callable[[str], None]
+    options: ApplicationsOptions, settings: Settings, progress: Progress, note: Callable[[str], None]
 ) -> dict[str, Any]:
     """One document with a part per application; `skipped` has the reason for each part that was not
     measured."""
     skipped: dict[str, str] = {}
     report: dict[str, Any] = {"seed": options.seed}
     if "topics" in options.apps:
-        report["topics"] = _topics(options, settings, progress, say, skipped)
+        report["topics"] = _topics(options, settings, progress, note, skipped)
     if "trends" in options.apps:
         plan = BurstPlan(**{**_fields(options.plan), "seed": options.seed})
-        report["trends"] = measure_trends(plan, say=say)
+        report["trends"] = measure_trends(plan, note=note)
         fight = options.data / FIGHT_FILE if options.data else None
         if fight is not None and fight.is_file():
             report["trends"]["fight"] = measure_fight(fight)
@@ -58,11 +58,11 @@ def measure_applications(
     if "summary" in options.apps:
         chats = options.data / CHATS if options.data else None
         if chats is not None and chats.is_dir():
-            report["summary"] = measure_chats(chats, options.engine, skipped, say)
+            report["summary"] = measure_chats(chats, options.engine, skipped, note)
         else:
             skipped[CHATS] = "not there; --data names its folder"
     if "sessions" in options.apps:
-        report["sessions"] = measure_sessions(SessionsPlan(seed=options.seed), options.engine, skipped, say)
+        report["sessions"] = measure_sessions(SessionsPlan(seed=options.seed), options.engine, skipped, note)
     return {**report, "skipped": skipped}
 
 
@@ -74,7 +74,7 @@ def _topics(
     options: ApplicationsOptions,
     settings: Settings,
     progress: Progress,
-    say: Callable[[str], None],
+    note: Callable[[str], None],
     skipped: dict[str, str],
 ) -> dict[str, Any]:
     files = list(options.files)
@@ -95,4 +95,4 @@ def _topics(
     except SetupError as error:
         skipped.update((stream.name, f"no embedding model: {error}") for stream in streams)
         return {}
-    return {stream.name: measure_topics(stream, model.embed, say=say, river=True) for stream in streams}
+    return {stream.name: measure_topics(stream, model.embed, note=note, river=True) for stream in streams}

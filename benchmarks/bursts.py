@@ -111,9 +111,9 @@ class BurstStream:
         main, *company = burst.terms
         with_it = [term for term in company if rng.random() < 0.8]
         at = int(rng.integers(len(words) + 1))
-        said = [term for term in with_it if term.startswith(main)][:1] or [main]
-        rest = [term for term in with_it if term not in said]
-        return " ".join([*words[:at], *said, *words[at:], *rest])
+        detail = [term for term in with_it if term.startswith(main)][:1] or [main]
+        rest = [term for term in with_it if term not in detail]
+        return " ".join([*words[:at], *detail, *words[at:], *rest])
 
 
 def shape_at(shape: str, share: float) -> float:

@@ -71,7 +71,7 @@ def river_baselines(
     gold: Sequence[Any],
     vectors: Floats,
     ours: Sequence[int],
-    say: Callable[[str], None],
+    note: Callable[[str], None],
     *,
     limit_s: float = LIMIT_S,
 ) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def river_baselines(
     2016) over embeddings, in stream order, each for at most `limit_s`."""
     found = {}
     for name, predict in (("river_textclust", _textclust(texts)), ("river_dbstream", _dbstream(vectors))):
-        say(f"topics: {name}")
+        note(f"topics: {name}")
         clusters: list[int] = []
         began = time.process_time()
         while len(clusters) < len(texts) and time.process_time() - began < limit_s:

@@ -27,8 +27,8 @@ MAX_TOKENS = 32
 def messages(count: int, sessions: int, seed: int, *, words: int = 30) -> Iterator[dict[str, Any]]:
     draw = random.Random(f"conversations:{seed}")
     for n in range(count):
-        said = " ".join(draw.choices(WORDS, k=draw.randint(words // 2, words * 3 // 2)))
-        yield {"n": n, "user": f"user-{n % sessions}", "text": f"Question {n}: {said}?"}
+        detail = " ".join(draw.choices(WORDS, k=draw.randint(words // 2, words * 3 // 2)))
+        yield {"n": n, "user": f"user-{n % sessions}", "text": f"Question {n}: {detail}?"}
 
 
 def expected_answers(events: list[dict[str, Any]], settings: Sessions) -> list[Any]:
@@ -48,8 +48,8 @@ def expected_answers(events: list[dict[str, Any]], settings: Sessions) -> list[A
 
 def rendered_again(header: str, turns: list[tuple[str, str]], text: str) -> tuple[Message, ...]:
     """The baseline: an always different header, and the whole history as one text."""
-    said = "".join(f"User: {user}\nAssistant: {answer}\n" for user, answer in turns)
-    return (Message("user", f"{header}\n\n{said}User: {text}\nAssistant:"),)
+    detail = "".join(f"User: {user}\nAssistant: {answer}\n" for user, answer in turns)
+    return (Message("user", f"{header}\n\n{detail}User: {text}\nAssistant:"),)
 
 
 CHANNELS = 40
@@ -66,12 +66,12 @@ def chatter(count: int, seed: int, *, size_s: float) -> Iterator[dict[str, Any]]
     draw = random.Random(f"chatter:{seed}")
     step_ms = size_s * 1000 / A_WINDOW / CHANNELS
     for n in range(count):
-        said = " ".join(draw.choices(WORDS, k=draw.randint(8, 40)))
+        detail = " ".join(draw.choices(WORDS, k=draw.randint(8, 40)))
         yield {
             NUMBER: n,
             "channel": f"channel-{n % CHANNELS}",
             "who": f"user-{draw.randrange(30)}",
-            "text": f"{said}, number {n}",
+            "text": f"{detail}, number {n}",
             "at": BEGIN_MS + round(n * step_ms),
         }
 
@@ -80,10 +80,10 @@ def expected_summaries(events: Sequence[dict[str, Any]], settings: SummarySpec) 
     """The summary of each window from a scripted replica in a run without kills."""
     machine = Machine(settings.program(event_time=True), wall_ms=BEGIN_MS + 10**9)
     for event in events:
-        said = {name: event[name] for name in event if name != NUMBER}
+        detail = {name: event[name] for name in event if name != NUMBER}
         machine.pass_time(watermark_ms=event["at"] - 1)
         _answer_all(machine)
-        machine.event(event["channel"], event[NUMBER], time_ms=event["at"], **said)
+        machine.event(event["channel"], event[NUMBER], time_ms=event["at"], **detail)
         _answer_all(machine)
     machine.pass_time(watermark_ms=2**63 - 1)
     machine.end(_answer_all)

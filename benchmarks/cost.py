@@ -244,17 +244,17 @@ class Run:
         while fetch_work(replica_url).calls == before:
             process.check()
             if time.monotonic() - began_s > START_TIMEOUT_S:
-                said = process.said()
-                raise LaunchError(f"the run made no request within {START_TIMEOUT_S:.0f} s: {said}")
+                detail = process.output()
+                raise LaunchError(f"the run made no request within {START_TIMEOUT_S:.0f} s: {detail}")
             time.sleep(POLL_S)
         self.first_request_s = round(time.monotonic() - began_s, 2)
-        self.check, self.said = process.check, process.said
+        self.check, self.output = process.check, process.output
         self.await_archive = process.await_archive
 
     def processes(self) -> dict[str, int]:
         jvm = self._process.jvm()
         if jvm is None:
-            raise LaunchError(f"the run that is measured has no JVM: {self._process.said()}")
+            raise LaunchError(f"the run that is measured has no JVM: {self._process.output()}")
         return {JVM: jvm, CLIENT: psutil.Process(jvm).ppid(), COMMAND: self._process.pid}
 
 

@@ -180,19 +180,19 @@ def _figures(
         tpot_s = (last_s - first_s) / (n - 1)
         later = n - truth.chunks[0][1]
         itl_s = (last_s - first_s) / later if later > 0 else None
-    told = case.answer.usage
+    counts = case.answer.usage
     rows: list[tuple[str, float | None, float | None]] = [
         ("service_ttft", found.service_ttft_s, first_s),
         ("service_e2el", found.service_e2el_s, last_s),
         ("tpot", found.tpot_s, tpot_s),
         ("itl_mean", found.itl_mean_s, itl_s),
         ("chunks", float(len(found.chunk_gaps_s)), float(len(true_gaps_s))),
-        ("token gaps", float(len(found.token_gaps_s)), float(len(true_token_gaps_s) if told else 0)),
+        ("token gaps", float(len(found.token_gaps_s)), float(len(true_token_gaps_s) if counts else 0)),
         ("longest_gap", max(found.chunk_gaps_s, default=None), max(true_gaps_s, default=None)),
         ("end", record.ended_s - (record.sent_s or 0.0), truth.ended_s - truth.read_s),
     ]
     rows += [("chunk_gap", *pair) for pair in zip(found.chunk_gaps_s, true_gaps_s, strict=False)]
-    if told:
+    if counts:
         rows += [("token_gap", *pair) for pair in zip(found.token_gaps_s, true_token_gaps_s, strict=False)]
     return rows
 

@@ -197,7 +197,7 @@ def measure_page(options: PageOptions, note: Note = lambda _: None) -> Report:
             time.sleep(options.warm_s)
             feed.pace(0)
             runs[name] = run, feed, replica
-        url = page_address(runs["page"][0].said())
+        url = page_address(runs["page"][0].output())
         for number in range(options.rounds):
             for name in sorted(turns, reverse=number % 2 == 0):
                 with open_page(url) if name == "page" else nullcontext():

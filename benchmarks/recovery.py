@@ -45,7 +45,7 @@ LOOK_S, STORE_LOOK_S = 0.1, 0.25
 SETTLE_S = 0.1
 """Writes that were in flight at a kill may still appear for this long."""
 
-Say = Callable[[str], None]
+Note = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,11 @@ def next_result_s(killed: Sequence[Killed]) -> dict[str, Any]:
 
 
 def measure_recovery(
-    config: RecoveryConfig, settings: Settings, *, progress: Progress | None = None, say: Say = lambda _: None
+    config: RecoveryConfig,
+    settings: Settings,
+    *,
+    progress: Progress | None = None,
+    note: Note = lambda _: None,
 ) -> Recovery:
     """Run a pipeline, make the kills, and compare; blocks for minutes."""
     if config.sink == "kafka" and SUBJECTS[config.app].in_order:
@@ -175,7 +179,7 @@ def measure_recovery(
         else:
             moved = open_.enter_context(other_machines(config.state, config.work, settings))
             where = moved.place
-        run = _Runner(config, kills, engine=engine, where=where, say=say, moved=moved).run()
+        run = _Runner(config, kills, engine=engine, where=where, note=note, moved=moved).run()
     return Recovery(config.engine, config.sink, config.app, config.seed, time.monotonic() - begin_s, run)
 
 
@@ -187,14 +191,14 @@ class _Runner:
         *,
         engine: KillableEngine,
         where: Place,
-        say: Say,
+        note: Note,
         moved: OtherMachines | None = None,
     ) -> None:
         self._config = config
         self._moved = moved
         self._kills = kills
         self._engine = engine
-        self._say = say
+        self._note = note
         self._folder = config.work
         self._file = self._folder / "pipeline.yaml"
         self._parallelism = 1
@@ -217,16 +221,16 @@ class _Runner:
             seen = self._place.look() if self._config.warm else 0
             for kill in self._kills:
                 if not self._reached(process, seen + kill.after_results, kill.after_s):
-                    self._say(f"the input was used up before the {kill.kind} could be killed")
+                    self._note(f"the input was used up before the {kill.kind} could be killed")
                     break
                 now = self._place.look()
                 killed.append(self._kill(process, kill, now - seen))
                 seen = self._place.look()
-                self._say(_line(len(killed), killed[-1]))
+                self._note(_line(len(killed), killed[-1]))
             while process.status() is None:
                 time.sleep(LOOK_S)
             if process.status() != 0:
-                raise PipelineFailed(f"the pipeline ended with status {process.status()}: {process.said()}")
+                raise PipelineFailed(f"the pipeline ended with status {process.status()}: {process.output()}")
             calls = self._engine.calls()
             return Run(
                 planned=len(self._kills),
@@ -243,7 +247,7 @@ class _Runner:
             if process.status() is not None:
                 if process.status() == 0:
                     return False
-                raise PipelineFailed(f"the pipeline ended with status {process.status()}: {process.said()}")
+                raise PipelineFailed(f"the pipeline ended with status {process.status()}: {process.output()}")
             if self._place.look() >= results:
                 break
         until_s = time.monotonic() + after_s
@@ -285,7 +289,7 @@ class _Runner:
             if process.status() is not None:
                 raise PipelineFailed(
                     f"the pipeline ended with status {process.status()} without a result after the "
-                    f"{kill.kind} was killed: {process.said()}"
+                    f"{kill.kind} was killed: {process.output()}"
                 )
         next_s = time.monotonic() - begin_s
         expect_gone(orphans)
@@ -352,7 +356,7 @@ def _patiently(what: str, process: PipelineProcess) -> Iterator[None]:
         yield
         time.sleep(pause_s)
     raise PipelineFailed(
-        f"{what} did not appear within {PATIENCE_S:.0f} s; the run's output: {process.said()}"
+        f"{what} did not appear within {PATIENCE_S:.0f} s; the run's output: {process.output()}"
     )
 
 

@@ -75,7 +75,7 @@ class RunProcess:
     def log(self) -> Path:
         return self._logs / f"run-{self.starts}.log"
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text(errors="replace")[-2000:].strip() if self.log.exists() else ""
 
     def status(self) -> int | None:
@@ -169,7 +169,7 @@ class PipelineProcess(RunProcess):
         others."""
         found, jvm = self.processes(part), self.processes("jvm")
         if not found:
-            raise PipelineFailed(f"the process to kill does not run; the run's output: {self.said()}")
+            raise PipelineFailed(f"the process to kill does not run; the run's output: {self.output()}")
         self.kill(part)
         expect_gone(jvm)
 

@@ -27,7 +27,7 @@ from forebay.records import Request, Sampling, Usage
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.script import Fixed
 
-Say = Callable[[str], None]
+Note = Callable[[str], None]
 TURNS = 10
 TIMEOUT_S = 600.0
 BASELINE = "stateless, history repeated below a changing header"
@@ -50,25 +50,25 @@ class SessionsPlan:
 
 
 def measure_sessions(
-    plan: SessionsPlan, engine: str | None, skipped: dict[str, str], say: Say = lambda _: None
+    plan: SessionsPlan, engine: str | None, skipped: dict[str, str], note: Note = lambda _: None
 ) -> dict[str, Any]:
     """Figures on a scripted replica, on two of them (`two_replicas`), and on the engine at that URL
     (`engine`)."""
     # Cached in blocks of 16 tokens of 4 characters, as vLLM does.
     script = ReplicaScript(delay=Fixed(0.05), block_chars=64, cache_blocks=200_000)
     with ReplicaProcess(script) as replica:
-        report = _measured(plan.seed, plan.scripted, [replica.url], say, scripted=True)
+        report = _measured(plan.seed, plan.scripted, [replica.url], note, scripted=True)
     with ReplicaProcess(script) as first, ReplicaProcess(script) as second:
         report["two_replicas"] = _measured(
-            plan.seed, plan.scripted, [first.url, second.url], say, scripted=True
+            plan.seed, plan.scripted, [first.url, second.url], note, scripted=True
         )
     with ReplicaProcess(script) as replica:
-        report["baselines"] = {BASELINE: _baseline(plan.seed, plan.scripted, replica.url, say)}
+        report["baselines"] = {BASELINE: _baseline(plan.seed, plan.scripted, replica.url, note)}
     if engine is None:
         skipped["sessions on a real engine"] = "--engine names its URL"
     else:
-        real = _measured(plan.seed, plan.real, [engine], say, scripted=False)
-        report["engine"] = {**real, "baselines": {BASELINE: _baseline(plan.seed, plan.real, engine, say)}}
+        real = _measured(plan.seed, plan.real, [engine], note, scripted=False)
+        report["engine"] = {**real, "baselines": {BASELINE: _baseline(plan.seed, plan.real, engine, note)}}
         if not real["cached_tokens"]:
             skipped["hit_share on the engine"] = (
                 "it reports no cached tokens; start vLLM with --enable-prompt-tokens-details"
@@ -76,7 +76,7 @@ def measure_sessions(
     return report
 
 
-def _measured(seed: int, load: Load, urls: Sequence[str], say: Say, *, scripted: bool) -> dict[str, Any]:
+def _measured(seed: int, load: Load, urls: Sequence[str], note: Note, *, scripted: bool) -> dict[str, Any]:
     events = _events(seed, load)
     settings = Sessions(budget_tokens=load.budget_tokens, idle_s=None)
     with tempfile.TemporaryDirectory(prefix="forebay-sessions-") as folder:
@@ -85,7 +85,7 @@ def _measured(seed: int, load: Load, urls: Sequence[str], say: Say, *, scripted:
         seconds = time.monotonic() - began_s
     figures = judged(events, rows, expected_answers(events, settings) if scripted else None)
     figures |= {"sessions": load.sessions, "turns": len(events), "seconds": round(seconds, 1)}
-    say(f"{load.sessions} sessions of {TURNS} turns, {len(urls)} replicas: {figures}")
+    note(f"{load.sessions} sessions of {TURNS} turns, {len(urls)} replicas: {figures}")
     return figures
 
 
@@ -166,9 +166,9 @@ def hit_share(sessions: Iterable[list[tuple[str, Usage]]]) -> float | None:
         per_char = usage.prompt_tokens / (
             len(text) + len(SYSTEM) + len(RULE) + len("\n<message>\n\n</message>\n")
         )
-        for said, spent in turns[1:]:
+        for detail, spent in turns[1:]:
             cached += spent.cached_tokens
-            repeated += max(0.0, spent.prompt_tokens - len(said) * per_char)
+            repeated += max(0.0, spent.prompt_tokens - len(detail) * per_char)
     return round(min(1.0, cached / repeated), 4) if repeated else None
 
 
@@ -176,7 +176,7 @@ def _events(seed: int, load: Load) -> list[dict[str, Any]]:
     return list(messages(load.sessions * TURNS, load.sessions, seed, words=load.words))
 
 
-def _baseline(seed: int, load: Load, url: str, say: Say) -> dict[str, Any]:
+def _baseline(seed: int, load: Load, url: str, note: Note) -> dict[str, Any]:
     events = _events(seed, load)
     began_s = time.monotonic()
     turns = asyncio.run(_stateless(events, url))
@@ -187,7 +187,7 @@ def _baseline(seed: int, load: Load, url: str, say: Say) -> dict[str, Any]:
         "cached_tokens": sum(each.cached_tokens for each in usage),
         "seconds": round(time.monotonic() - began_s, 1),
     }
-    say(f"{BASELINE}: {figures}")
+    note(f"{BASELINE}: {figures}")
     return figures
 
 

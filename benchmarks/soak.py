@@ -192,7 +192,7 @@ class _Soak:
         try:
             self._await(lambda: answers(self._replica) > 0)
             self._jvm = self._pid("jvm")
-            with open_page(page_address(self.run.said())):
+            with open_page(page_address(self.run.output())):
                 yield
         finally:
             self._ended.set()
@@ -249,20 +249,20 @@ class _Soak:
         until_s = time.monotonic() + WAIT_S
         self._until(lambda: there() or time.monotonic() >= until_s)
         if not there():
-            raise LaunchError(f"nothing happened within {WAIT_S:.0f} s: {self.run.said()}")
+            raise LaunchError(f"nothing happened within {WAIT_S:.0f} s: {self.run.output()}")
 
     def _until(self, done: Callable[[], bool]) -> None:
         while not done():
             time.sleep(POLL_S)
             if self.run.status() is not None:
-                raise LaunchError(f"the run ended with status {self.run.status()}: {self.run.said()}")
+                raise LaunchError(f"the run ended with status {self.run.status()}: {self.run.output()}")
             if self._name and time.monotonic() >= self._sampled_s + self._options.every_s:
                 self._sampled_s = time.monotonic()
                 self._sample()
 
     def _sample(self) -> None:
         if self._pid("jvm") != self._jvm:
-            raise LaunchError(f"the run has another JVM: {self.run.said()}")
+            raise LaunchError(f"the run has another JVM: {self.run.output()}")
         native = read_native(self._jcmd("GC.heap_info") + self._jcmd("VM.native_memory", "summary"))
         if native is None:
             # On a busy machine the JVM may not answer in time.

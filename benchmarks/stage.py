@@ -60,12 +60,12 @@ class SimulatedStage:
 
     def ask(self, ask: SummaryCall, answered: Answered) -> None:
         text = "\n".join(message.content for message in ask.messages())
-        said = summarise(text, ask.schema())
-        usage = Usage(tokens(text), tokens(said))
+        detail = summarise(text, ask.schema())
+        usage = Usage(tokens(text), tokens(detail))
         sequence = SimRequest(
             next(self._numbers), self._now_s, RoutingRequest(usage.prompt_tokens), usage.completion_tokens
         )
-        self._out[sequence] = lambda: answered(orjson.loads(said), usage)
+        self._out[sequence] = lambda: answered(orjson.loads(detail), usage)
         self._replica.submit(sequence, self._now_s)
 
     def run(self) -> None:

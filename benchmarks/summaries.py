@@ -79,18 +79,18 @@ def measure_summaries(
     channels: Channels,
     open_stage: Callable[[], Stage],
     plan: SummaryPlan,
-    say: Callable[[str], None] = lambda line: None,
+    note: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """`close_ratio` and `token_ratio` over the faster baseline, and whether each event was sent
     exactly once."""
     ours = _streamed(channels, open_stage(), plan)
-    say(f"summaries while windows are open: {ours.figures()}")
+    note(f"summaries while windows are open: {ours.figures()}")
     baselines = {
         "one_call": _collected(channels, open_stage(), plan, chunked=False),
         "map_reduce": _collected(channels, open_stage(), plan, chunked=True),
     }
     for name, each in baselines.items():
-        say(f"baseline {name}: {each.figures()}")
+        note(f"baseline {name}: {each.figures()}")
     baseline = min(baselines, key=lambda name: median(baselines[name].close_s.values()))
     missed, doubled = told_once(channels, ours, plan)
     own = median(ours.close_s.values())
@@ -287,25 +287,25 @@ TIMEOUT_S = 120.0
 
 
 def measure_chats(
-    folder: Path, engine: str | None, skipped: dict[str, str], say: Callable[[str], None]
+    folder: Path, engine: str | None, skipped: dict[str, str], note: Callable[[str], None]
 ) -> dict[str, Any]:
     channels: Channels = read_channels(folder)
     windows = Windows.tumbling(HOUR_MS)
     if engine is None:
         plan = SummaryPlan(windows, lead_ms=round(LEAD_S * 1000))
-        report = measure_summaries(channels, lambda: SimulatedStage(LLAMA_8B), plan, say)
+        report = measure_summaries(channels, lambda: SimulatedStage(LLAMA_8B), plan, note)
         return {"engine": f"simulated: {LLAMA_8B.name}", "speed": 1.0, **report}
     model = _model(engine)
-    for name in [name for name, said in channels.items() if _length_ms(said) > LONGEST_MS]:
+    for name in [name for name, detail in channels.items() if _length_ms(detail) > LONGEST_MS]:
         skipped[f"{folder.name}/{name}"] = f"longer than {LONGEST_MS // HOUR_MS} h, for a real engine"
-    channels = {name: said for name, said in channels.items() if _length_ms(said) <= LONGEST_MS}
+    channels = {name: detail for name, detail in channels.items() if _length_ms(detail) <= LONGEST_MS}
     # The lead is time for a call, which is not faster in a faster replay.
     plan = SummaryPlan(windows, lead_ms=round(REAL_LEAD_S * 1000 * SPEED))
 
     def open_stage() -> Stage:
         return RealStage(partial(HttpEngine, engine), model, speed=SPEED, timeout_s=TIMEOUT_S)
 
-    return {"engine": model, "speed": SPEED, **measure_summaries(channels, open_stage, plan, say)}
+    return {"engine": model, "speed": SPEED, **measure_summaries(channels, open_stage, plan, note)}
 
 
 def _length_ms(said: Any) -> int:
@@ -341,11 +341,11 @@ def read_channels(folder: Path) -> dict[str, list[Arrival]]:
 
 
 def _arrivals(name: str, lines: list[str]) -> list[Arrival]:
-    said = [found for found in map(_SAID.match, lines) if found]
+    detail = [found for found in map(_SAID.match, lines) if found]
     # Old logs use a twelve-hour clock without AM and PM.
-    clock = DAY_MIN if any(int(each[1]) > 12 for each in said) else HALF_DAY_MIN
+    clock = DAY_MIN if any(int(each[1]) > 12 for each in detail) else HALF_DAY_MIN
     minutes: list[int] = []
-    for each in said:
+    for each in detail:
         minute = int(each[1]) % (clock // 60) * 60 + int(each[2])
         while minutes and minute < minutes[-1] - 5:
             minute += clock
@@ -356,7 +356,7 @@ def _arrivals(name: str, lines: list[str]) -> list[Arrival]:
         within[minute] = within.get(minute, 0) + 1
     seen: dict[int, int] = {}
     arrivals = []
-    for number, (minute, each) in enumerate(zip(minutes, said, strict=True)):
+    for number, (minute, each) in enumerate(zip(minutes, detail, strict=True)):
         nth = seen[minute] = seen.get(minute, -1) + 1
         time_ms = DAY_BEGIN_MS + 60_000 * (minute - first) + 60_000 * nth // within[minute]
         arrivals.append(Arrival(f"{name}@{number}", time_ms, f"{each[3] or each[4]}: {each[5]}"))

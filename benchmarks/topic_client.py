@@ -148,7 +148,7 @@ class TopicReader:
             )
             for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
         ]
-        committed, all_ = ({at.partition: told.result().offset for at, told in end.items()} for end in ends)
+        committed, all_ = ({at.partition: found.result().offset for at, found in end.items()} for end in ends)
         return sorted(n for n in all_ if committed[n] < all_[n])
 
 

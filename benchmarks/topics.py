@@ -67,7 +67,7 @@ def measure_topics(
     data: Labelled,
     embed: Callable[[Sequence[str]], Floats],
     settings: TopicSettings | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    note: Callable[[str], None] = lambda line: None,
     *,
     river: bool = False,
 ) -> dict[str, Any]:
@@ -78,10 +78,10 @@ def measure_topics(
     for start in range(0, len(data.texts), BATCH):
         parts.append(embed(data.texts[start : start + BATCH]))
         if start % (BATCH * 16) == 0:
-            say(f"{data.name}: {start} of {len(data.texts)} texts embedded")
+            note(f"{data.name}: {start} of {len(data.texts)} texts embedded")
     vectors = np.concatenate(parts)
     embedding_s = time.monotonic() - began
-    say(f"{data.name}: clusters")
+    note(f"{data.name}: clusters")
     with threadpool_limits(1, "blas"):
         began, used = time.monotonic(), time.process_time()
         finder = TopicFinder(settings or TopicSettings(), vectors.shape[1])
@@ -115,7 +115,7 @@ def measure_topics(
         "baselines": {
             "leader_minilm_0.4": {**_agreement(data.gold, leader), "texts_per_s": len(data.texts) / leader_s},
             **(
-                river_baselines(data.texts, data.gold, vectors, final, say)
+                river_baselines(data.texts, data.gold, vectors, final, note)
                 if river and river_baselines_are_installed()
                 else {}
             ),

@@ -54,21 +54,21 @@ class Sighting:
 
 
 def measure_trends(
-    plan: BurstPlan, settings: TrendSettings | None = None, say: Callable[[str], None] = lambda line: None
+    plan: BurstPlan, settings: TrendSettings | None = None, note: Callable[[str], None] = lambda line: None
 ) -> dict[str, Any]:
     """Precision, recall, delay, speed and memory on one stream."""
     stream = BurstStream(plan)
     settings = settings or TrendSettings()
-    say(f"trends: {plan.hours:g} hours of posts")
+    note(f"trends: {plan.hours:g} hours of posts")
     posts = list(stream.posts())
     used = time.process_time()
     events = list(find_trends(posts, settings))
     used = time.process_time() - used
-    say("trends: Kleinberg's automaton")
+    note("trends: Kleinberg's automaton")
     seen = sightings(events)
     offline = kleinberg_sightings(posts, settings.least_nats)
     plain = zscore_sightings(posts)
-    say(f"trends: {DISTINCT_TERMS} distinct terms")
+    note(f"trends: {DISTINCT_TERMS} distinct terms")
     return {
         **hits(stream.bursts, seen),
         "bursts": len(stream.bursts),
@@ -114,16 +114,16 @@ def sightings(events: Sequence[TrendEvent]) -> list[Sighting]:
         return trend
 
     terms: dict[tuple[int, int], set[str]] = {}
-    said: dict[tuple[int, int], float] = {}
+    detail: dict[tuple[int, int], float] = {}
     onset: dict[tuple[int, int], float] = {}
     for event in events:
         trend = end(event.trend), event.rises
         terms.setdefault(trend, set()).update((*event.terms, event.name))
         if event.kind in ("born", "returned"):
-            said[trend] = min(said.get(trend, np.inf), event.time_ms / 1000)
+            detail[trend] = min(detail.get(trend, np.inf), event.time_ms / 1000)
         onset[trend] = event.onset_ms / 1000
-    ordered = sorted(said, key=lambda trend: said[trend])
-    return [Sighting(frozenset(terms[trend]), said[trend], onset[trend]) for trend in ordered]
+    ordered = sorted(detail, key=lambda trend: detail[trend])
+    return [Sighting(frozenset(terms[trend]), detail[trend], onset[trend]) for trend in ordered]
 
 
 def hits(bursts: Sequence[PlantedBurst], seen: Sequence[Sighting]) -> dict[str, Any]:

@@ -102,12 +102,12 @@ def test_it_is_exactly_once_over_a_kill_and_its_source_settings_are_bound(
         (without, (), "source: type: expected one of jsonl, csv"),
     ):
         refused = run(where, tmp_path, *words, *more)
-        _, said = refused.communicate(timeout=200)
+        _, message = refused.communicate(timeout=200)
         assert refused.returncode == 2
-        assert re.search(refusal, said)
-    _, said = run(environment, tmp_path, *words).communicate(timeout=400)
+        assert re.search(refusal, message)
+    _, message = run(environment, tmp_path, *words).communicate(timeout=400)
     found = rows(tmp_path)
-    assert sorted(text for _, _, _, text, _ in found) == sorted(expected), said
+    assert sorted(text for _, _, _, text, _ in found) == sorted(expected), message
     assert {level for *_, level in found} == {"ERROR"}
     assert len({id for id, *_ in found}) == len(expected)
     letters = [
@@ -129,7 +129,7 @@ def test_its_application_runs_by_its_name(
     posts = [{"user": f"u{number % 3}", "text": f"text {number}"} for number in range(30)]
     (tmp_path / "posts.jsonl").write_text("".join(json.dumps(post) + "\n" for post in posts))
     words = ("--source", "posts.jsonl", "--set", "application.every=5", "--engine", replica.url)
-    _, said = run(environment, tmp_path, "run", "digest", *words).communicate(timeout=400)
+    _, text = run(environment, tmp_path, "run", "digest", *words).communicate(timeout=400)
     results = [
         json.loads(line)
         for part in (tmp_path / "out" / "digest" / "results").glob("part-*.jsonl")
@@ -137,7 +137,7 @@ def test_its_application_runs_by_its_name(
     ]
     assert sorted((result["key"], result["answer"]["texts"]) for result in results) == sorted(
         (f"u{user}", 5) for user in range(3) for _ in range(2)
-    ), said
+    ), text
 
 
 def test_its_names_are_listed_and_its_policy_is_simulated(
@@ -146,8 +146,8 @@ def test_its_names_are_listed_and_its_policy_is_simulated(
     listed, _ = run(environment, tmp_path, "run", "--help").communicate(timeout=200)
     assert "digest (forebay-example 1.0)" in listed
     words = ("simulate", "--requests", "300", "--policy", "sticky", "--json")
-    out, said = run(environment, tmp_path, *words).communicate(timeout=200)
-    assert json.loads(out)["policies"]["sticky"]["goodput"] > 0, said
+    out, text = run(environment, tmp_path, *words).communicate(timeout=200)
+    assert json.loads(out)["policies"]["sticky"]["goodput"] > 0, text
 
 
 @pytest.mark.long

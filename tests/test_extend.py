@@ -117,13 +117,13 @@ def test_a_connector_of_a_package_is_settings_like_our_own(
     monkeypatch.delenv("NUMBERS_TOKEN", raising=False)
     with pytest.raises(SettingError, match=r"^source\.token: environment variable NUMBERS_TOKEN is not set"):
         check_secrets(spec, here=True)
-    for source, said in (
+    for source, text in (
         ({"type": "numbers", "frist": 3}, r"source: unknown key 'frist'; did you mean 'first'\?"),
         ({"type": "numbers", "first": "x"}, r"source\.first: expected a valid integer.*found 'x'"),
         ({"type": "number"}, r"found 'number'; did you mean 'numbers'\?"),
         ({"type": "shout"}, r"'shout' of the package numbers_package 1\.0 has no source"),
     ):
-        with pytest.raises(SettingError, match=said):
+        with pytest.raises(SettingError, match=text):
             parse_spec(pipeline(source=source))
     with pytest.raises(SettingError, match="has no sink for dead letters"):
         parse_spec(pipeline(dead_letters={"type": "shout"}))
@@ -133,7 +133,7 @@ def test_what_a_connector_finds_missing_is_reported_before_the_start(
     install_package: Install, tmp_path: Path
 ) -> None:
     install_package("forebay.connectors", "numbers_package", CONNECTOR, numbers="SOURCE")
-    for first, said in (
+    for first, text in (
         (13, "^source: first: 13 is unlucky$"),
         (
             14,
@@ -141,7 +141,7 @@ def test_what_a_connector_finds_missing_is_reported_before_the_start(
         ),
     ):
         spec = parse_spec(pipeline(source={"type": "numbers", "first": first}), base=tmp_path)
-        with pytest.raises(SettingError, match=said):
+        with pytest.raises(SettingError, match=text):
             check_paths(Plan(spec, Settings(tmp_path, tmp_path)))
 
 
@@ -155,7 +155,7 @@ def test_one_that_does_not_load_is_reported_with_its_line_only_if_named(
     file = tmp_path / "p.yaml"
     file.write_text("name: p\nprompt: x\nsource: {type: generator}\nsink: {type: stdout}\n")
     assert load_spec(file).source.type == "generator"
-    for change, said in (
+    for change, text in (
         ("source.type=numbers", "source: the connector 'numbers' of the package broken 1.0 cannot be loaded"),
         ("source.type=empty", "to be a forebay.extend.Connector with a source, a sink or both"),
         ("source.type=number", "found the class Numbers"),
@@ -164,7 +164,7 @@ def test_one_that_does_not_load_is_reported_with_its_line_only_if_named(
     ):
         with pytest.raises(SettingError) as told:
             load_spec(file, [change])
-        assert said in str(told.value)
+        assert text in str(told.value)
     file.write_text("name: p\nprompt: x\nsource:\n  type: numbers\nsink: {type: stdout}\n")
     with pytest.raises(SettingError, match=r"p\.yaml:3: source: the connector 'numbers'"):
         load_spec(file)
@@ -174,7 +174,7 @@ def test_an_application_of_a_package(install_package: Install) -> None:
     install_package("forebay.applications", "counting", APPLICATION, counter="Counter")
     document = pipeline(application={"type": "counter"}, key="{{ user }}", prompt=None)
     assert fingerprint(parse_spec(document)) | {"application.step": 1} == fingerprint(parse_spec(document))
-    for change, said in (
+    for change, text in (
         ({"key": None}, "key: expected a template with application counter"),
         (
             {"application": {"type": "counter", "step": 0}},
@@ -182,7 +182,7 @@ def test_an_application_of_a_package(install_package: Install) -> None:
         ),
         ({"application": {"type": "counted"}}, "did you mean 'counter'"),
     ):
-        with pytest.raises(SettingError, match=said):
+        with pytest.raises(SettingError, match=text):
             parse_spec({**document, **change})
 
 
@@ -217,13 +217,13 @@ def test_a_policy_of_a_package_is_held_to_what_a_policy_promises(caplog: pytest.
     fleet.set_available(3, False)
     policy = make_policy("nearest")
     assert policy.choose(RoutingRequest(2), fleet.nothing, fleet, 0.0) == 2
-    for tokens, said in (
+    for tokens, text in (
         (1, r"'nearest' of the package maps 1\.0 failed: ZeroDivisionError: oh"),
         (3, "chose replica 3, which is not available"),
         (4, "chose replica 4"),
         (-1, "chose replica -1"),
     ):
-        with pytest.raises(ForebayError, match=said):
+        with pytest.raises(ForebayError, match=text):
             policy.choose(RoutingRequest(tokens), fleet.nothing, fleet, 0.0)
     careful = make_policy("nearest", instead=LeastRequests())
     with caplog.at_level(logging.WARNING):

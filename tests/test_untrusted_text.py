@@ -88,9 +88,9 @@ def test_names_of_fields_in_an_error_steer_no_terminal(
     monkeypatch.setattr("signal.signal", lambda *arguments: None)
     with pytest.raises(SystemExit):
         main()
-    said = capsys.readouterr().err
-    assert "owned" in said
-    assert not steering(said)
+    text = capsys.readouterr().err
+    assert "owned" in text
+    assert not steering(text)
 
 
 def test_a_line_of_a_log_steers_no_terminal() -> None:
@@ -140,9 +140,9 @@ def test_the_last_line_of_a_run_and_the_lines_of_a_program(count: int, other: in
     console = Console(record=True, width=500)
     report(last, one_each=True, json=None, console=console)
     counts = {"accepted": count, "results": other, "dead_letters": count}
-    said = console.export_text() + "\n".join(lines({"sort": counts}))
-    assert re.search(r"\b1 (events|results|dead letters|tokens|answers|records|places)\b", said) is None
-    assert re.search(r"\b[023] (event|result|dead letter|token|answer|record|place)\b", said) is None
+    text = console.export_text() + "\n".join(lines({"sort": counts}))
+    assert re.search(r"\b1 (events|results|dead letters|tokens|answers|records|places)\b", text) is None
+    assert re.search(r"\b[023] (event|result|dead letter|token|answer|record|place)\b", text) is None
 
 
 PIECES = st.sampled_from(

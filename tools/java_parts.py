@@ -57,8 +57,8 @@ def parts_of(jar: Path) -> Iterator[str]:
                     yield "pkg:maven/{}/{}@{}".format(*found)
             elif re.fullmatch(r"META-INF/maven/.+/pom\.properties", name):
                 lines = archive.read(name).decode("utf-8", "replace").splitlines()
-                said = dict(line.split("=", 1) for line in lines if "=" in line)
-                yield f"pkg:maven/{said['groupId']}/{said['artifactId']}@{said['version']}"
+                detail = dict(line.split("=", 1) for line in lines if "=" in line)
+                yield f"pkg:maven/{detail['groupId']}/{detail['artifactId']}@{detail['version']}"
 
 
 def components() -> Iterator[Component]:

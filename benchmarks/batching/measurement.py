@@ -184,7 +184,7 @@ class Measurement:
     """
 
     options: BatchingOptions
-    tell: Tell = print
+    note: Tell = print
     local: bool = True
     complete: bool = True
     _capacity_per_s: float | None = None
@@ -206,10 +206,10 @@ class Measurement:
                 for size in options.batch_sizes:
                     found = batch_cost(worker, size, options.prompt_tokens)
                     if found is None:
-                        self.tell(f"static batching, {name}: a batch of {size} failed")
+                        self.note(f"static batching, {name}: a batch of {size} failed")
                         continue
                     costs.append(found)
-                    self.tell(
+                    self.note(
                         f"static batching, {name}: {size} prompts {found.prefill_s:.2f} s, "
                         f"a token of each {found.step_s * 1000:.0f} ms"
                     )
@@ -229,7 +229,7 @@ class Measurement:
         if not options.relative_rates:
             return [(rate, rate) for rate in options.rates_per_s]
         if self._capacity_per_s is None:
-            self.tell("no latency: its rates are relative to the throughput of continuous batching")
+            self.note("no latency: its rates are relative to the throughput of continuous batching")
             return []
         scale = self._capacity_per_s / STUDY_SATURATION_PER_S
         return [(rate, round(rate * scale, 4)) for rate in options.rates_per_s]
@@ -265,7 +265,7 @@ class Measurement:
             reason = disturbed(tries[-1][1], len(usable_cores()))
             if reason is None or not run.complete:
                 break
-            self.tell(f"{target.name}: {reason}")
+            self.note(f"{target.name}: {reason}")
             load = fresh_prompts(load)
         return min(tries, key=lambda one: (not one[0].complete, one[1]))
 

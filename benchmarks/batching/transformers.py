@@ -86,7 +86,7 @@ class TransformersWorker:
         if self.alive:
             return self
         options = self.options
-        told = {
+        found = {
             "model": options.model,
             "dtype": options.dtype,
             "attention": options.attention,
@@ -101,7 +101,7 @@ class TransformersWorker:
         try:
             with self._log.open("ab") as log:
                 self._process = subprocess.Popen(
-                    [str(options.python), "-I", str(options.script), orjson.dumps(told).decode()],
+                    [str(options.python), "-I", str(options.script), orjson.dumps(found).decode()],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from benchmarks.cli import common
 from forebay.cli.options import option
-from forebay.cli.output import JsonFile, check_writable, errors_console, results_console, say
+from forebay.cli.output import JsonFile, check_writable, errors_console, print_line, results_console
 from forebay.errors import ForebayError, SettingError
 from forebay.settings import load_settings
 
@@ -93,23 +93,23 @@ def batching(
         max_model_len=max(2048, options.prompt_tokens + max(options.limits)),
     )
     systems.model_directory()  # refuses a wrong name before anything starts
-    measurement = Measurement(options, lambda words: say(console, words), local=url is None)
+    measurement = Measurement(options, lambda words: print_line(console, words), local=url is None)
     cells: list[Cell] = []
     costs: list[BatchCost] = []
 
-    def note(cell: Cell) -> None:
+    def keep(cell: Cell) -> None:
         cells.append(cell)
-        say(console, cell_line(cell))
+        print_line(console, cell_line(cell))
 
     failure: ForebayError | None = None
     try:
         if CONTINUOUS in wanted:
             with systems.continuous() as target:
                 for cell in measurement.continuous(target):
-                    note(cell)
+                    keep(cell)
         if STATIC in wanted and measurement.complete:
             for cell in measurement.static(systems.transformers, costs):
-                note(cell)
+                keep(cell)
     except KeyboardInterrupt:
         measurement.complete = False
     except ForebayError as error:
@@ -195,7 +195,7 @@ def burst(
     def show() -> None:
         common.show_table(*burst_table(document))
         for reason in document["reasons"]:
-            say(results_console(), f"INVALID: {reason}")
+            print_line(results_console(), f"INVALID: {reason}")
 
     common.report(json, document, show, passed=not document["reasons"], complete=found.complete)
 

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
+from forebay.cli import output
 from forebay.cli.options import option
 from forebay.cli.output import (
     check_json,
     check_writable,
     errors_console,
     results_console,
-    say,
     shows_text,
     write_json,
 )
@@ -63,7 +63,7 @@ def provenance(**known: Any) -> dict[str, Any]:
 
 def note(words: str) -> None:
     """Print a line about the progress to standard error."""
-    say(errors_console(), words)
+    output.print_line(errors_console(), words)
 
 
 def report(

@@ -13,7 +13,15 @@ from rich.text import Text
 
 from benchmarks.cli import common
 from forebay.cli.options import option
-from forebay.cli.output import STDOUT, JsonFile, errors_console, results_console, say, shows_text, write_json
+from forebay.cli.output import (
+    STDOUT,
+    JsonFile,
+    errors_console,
+    print_line,
+    results_console,
+    shows_text,
+    write_json,
+)
 from forebay.errors import SettingError, SetupError
 from forebay.settings import load_settings
 
@@ -121,7 +129,7 @@ def _show_routing(found: RoutingReport) -> None:
             ((name, *(_short(getattr(one, figure)) for one in own)) for name, own in found.policies.items()),
             title,
         )
-    say(
+    print_line(
         results_console(),
         f"capacity {found.capacity_per_s:.2f} requests/s; a decision takes "
         + ", ".join(f"{cost:.0f} µs at {count} replicas" for count, cost in found.decision_us.items()),
@@ -213,7 +221,7 @@ def _show_slowdown(run: dict[str, Any]) -> None:
         run["replica"],
     )
     letters = ", ".join(f"{count} {cause}" for cause, count in run["dead_letters"].items()) or "none"
-    say(
+    print_line(
         results_console(),
         f"{run['results']} results, {run['doubled']} twice; dead letters: {letters}; thrown away "
         f"{run['thrown_away']} of {run['calls']} calls ({100 * run['thrown_away_share']:.1f} %)",

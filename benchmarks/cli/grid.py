@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from benchmarks.cli import common
 from forebay.cli.options import option
-from forebay.cli.output import JsonFile, errors_console, results_console, say
+from forebay.cli.output import JsonFile, errors_console, print_line, results_console
 from forebay.errors import SettingError
 from forebay.settings import load_settings
 
@@ -216,4 +216,4 @@ def show_grid(document: dict[str, Any]) -> None:
             common.show_table(rows[0], rows[1:])
     for each in (*document["engines"], *document["cells"]):
         if each["error"]:
-            say(results_console(), f"FAILED: {each['model']}: {each['error']}")
+            print_line(results_console(), f"FAILED: {each['model']}: {each['error']}")

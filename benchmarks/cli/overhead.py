@@ -10,7 +10,7 @@ from rich.text import Text
 
 from benchmarks.cli import common
 from forebay.cli.options import option
-from forebay.cli.output import JsonFile, errors_console, results_console, say
+from forebay.cli.output import JsonFile, errors_console, print_line, results_console
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def overhead(
         def show_part(part: str) -> None:
             status.update(Text(part))
             if not console.is_terminal:
-                say(console, part)
+                print_line(console, part)
 
         found = measure_overhead(OverheadOptions(engine=engine, quick=quick), show_part)
     if plot is not None:
@@ -144,7 +144,7 @@ def show_cost(found: Cost) -> None:
         "idle, of a core" if each.rate_per_s == 0 else f"{each.events_per_s:.4g}/s" for each in found.loads
     ]
     common.show_table(("processor, per event", *heads), ((name, *row) for name, row in rows.items()))
-    say(
+    print_line(
         results_console(),
         f"first request after {found.first_request_s:.1f} s; {found.cores} cores, {found.processor}",
     )
@@ -204,7 +204,7 @@ def _show_users(found: dict[str, Any]) -> None:
             for way in ("direct", "gateway")
         ),
     )
-    say(results_console(), f"first token p50: {found['ratio']:.2f} times that of the engine alone")
+    print_line(results_console(), f"first token p50: {found['ratio']:.2f} times that of the engine alone")
 
 
 def _show_hostile(found: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from benchmarks.cli import common
 from forebay.cli.options import option
-from forebay.cli.output import JsonFile, errors_console, results_console, say, shows_text, write_json
+from forebay.cli.output import JsonFile, errors_console, print_line, results_console, shows_text, write_json
 from forebay.errors import SettingError
 from forebay.files import read_bytes
 
@@ -67,7 +67,7 @@ def _measure_peers(chosen: Any, parts: Any, *, quick: bool) -> dict[str, Any]:
         load_settings(),
         quick=quick,
         progress=ConsoleProgress(console),
-        note=lambda words: say(console, words),
+        note=lambda words: print_line(console, words),
     )
     return {"provenance": common.provenance(), **document}
 
@@ -99,7 +99,7 @@ def _show_peers(document: dict[str, Any]) -> None:
     console = results_console()
     for part in document["parts"]:
         # Do not wrap, even in a narrow terminal.
-        say(console, Text(markdown(table_of(part, document)) + "\n"))
+        print_line(console, Text(markdown(table_of(part, document)) + "\n"))
 
 
 def evaluation(
@@ -118,8 +118,8 @@ def evaluation(
     write_json(json, {"files": len(files), "changed": [str(path) for path in paths]})
     if shows_text(json):
         for path in paths:
-            say(results_console(), f"{path} {'differs' if check else 'written'}")
+            print_line(results_console(), f"{path} {'differs' if check else 'written'}")
         if not paths:
-            say(results_console(), f"{len(files)} files in {folder} are as recorded")
+            print_line(results_console(), f"{len(files)} files in {folder} are as recorded")
     if check and paths:
         raise typer.Exit(1)

@@ -47,7 +47,7 @@ def kubernetes(
         tempfile.TemporaryDirectory(prefix="forebay-kubernetes-") as folder,
         console.status("the control plane starts") as status,
     ):
-        found = measure_kubernetes(Path(folder), real=not quick, restarts=times, say=status.update)
+        found = measure_kubernetes(Path(folder), real=not quick, restarts=times, note=status.update)
     origin = common.provenance(model="scripted" if quick else DEFAULT_MODEL, seed=1)
     if plot is not None:
         what = "scripted replicas" if quick else "vLLM"

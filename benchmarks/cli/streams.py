@@ -11,7 +11,7 @@ import orjson
 
 from benchmarks.cli import common
 from forebay.cli.options import option
-from forebay.cli.output import JsonFile, errors_console, results_console, say
+from forebay.cli.output import JsonFile, errors_console, print_line, results_console
 from forebay.engine.launch import ConsoleProgress
 from forebay.errors import SettingError
 from forebay.settings import load_settings
@@ -99,7 +99,7 @@ def show_applications(report: dict[str, Any]) -> None:
                 for title, each in _with_baselines("while windows are open", part)
             ),
         )
-        say(
+        print_line(
             results_console(),
             f"{part['engine']}: {part['events']} events in {part['windows']} windows, "
             f"{part['missed']} missed, {part['doubled']} doubled, {part['over_budget']} over their budget",
@@ -118,7 +118,7 @@ def show_applications(report: dict[str, Any]) -> None:
             ),
         )
     for name, reason in report["skipped"].items():
-        say(results_console(), f"skipped: {name}: {reason}")
+        print_line(results_console(), f"skipped: {name}: {reason}")
 
 
 def _with_baselines(name: str, part: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -184,7 +184,7 @@ def recovery(
             outages=outages,
         )
         progress = ConsoleProgress(errors_console())
-        return measure_recovery(config, load_settings(), progress=progress, say=common.note)
+        return measure_recovery(config, load_settings(), progress=progress, note=common.note)
 
     if work_dir is None:
         with tempfile.TemporaryDirectory(prefix="forebay-recovery-") as folder:
@@ -233,4 +233,4 @@ def show_recovery(found: Recovery) -> None:
     )
     verdict = "every event gave exactly one result" if found.passed else "NOT PASSED"
     wrong = f", {document['wrong']} lines wrong" if document["wrong"] else ""
-    say(results_console(), f"{verdict}: {document['kills']} kills in {found.seconds:.0f} s{wrong}")
+    print_line(results_console(), f"{verdict}: {document['kills']} kills in {found.seconds:.0f} s{wrong}")

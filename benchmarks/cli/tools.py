@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from benchmarks.cli import common
 from forebay.cli.options import option
-from forebay.cli.output import JsonFile, results_console, say
+from forebay.cli.output import JsonFile, print_line, results_console
 
 if TYPE_CHECKING:
     from benchmarks.known_times import CaseFound
@@ -51,7 +51,7 @@ def _show_client(runs: list[dict[str, Any]]) -> None:
     )
     for run in runs:
         for reason in run["reasons"]:
-            say(results_console(), f"{run['rate_per_s']:g}: {reason}")
+            print_line(results_console(), f"{run['rate_per_s']:g}: {reason}")
 
 
 def http_calls(
@@ -126,4 +126,4 @@ def _show_known_times(found: list[CaseFound]) -> None:
     )
     for each in found:
         for words in (*each.wrong, *(f"missing: {words}" for words in each.missing), *each.surplus):
-            say(results_console(), f"{each.name}: {words}")
+            print_line(results_console(), f"{each.name}: {words}")

@@ -37,7 +37,7 @@ from benchmarks.drill.scenario import (
 )
 from benchmarks.object_store import object_store
 from benchmarks.places import kafka_to_start
-from forebay.cli.output import STDOUT, check_json, errors_console, say, write_json
+from forebay.cli.output import STDOUT, check_json, errors_console, print_line, write_json
 from forebay.connectors.jars import KAFKA, S3, Jar, install_jar
 from forebay.errors import SettingError
 from forebay.settings import Settings, load_settings
@@ -146,13 +146,13 @@ def main(arguments: Sequence[str]) -> int:
                 kafka, s3 = around.kafka is not None, around.store is not None
                 session.many(options, range_of(options, kafka=kafka, s3=s3))
         except KeyboardInterrupt:
-            say(console, "stopped")
+            print_line(console, "stopped")
         except SettingError as error:
-            say(console, str(error), style="red")
+            print_line(console, str(error), style="red")
             return 2
     document = drill.document(time.monotonic() - begin_s)
     write_json(options.json, document)
-    say(
+    print_line(
         console,
         f"{document['scenarios']} scenarios, {document['faults']} faults, {document['seconds']:.0f} s: "
         f"{len(document['failed'])} failed",
@@ -165,19 +165,19 @@ def _surroundings(
 ) -> Surroundings:
     around = Surroundings(patience_s=options.patience)
     if compiler() is None:
-        say(console, "without full disks, slow disks and set clocks: they need Linux and a C compiler")
+        print_line(console, "without full disks, slow disks and set clocks: they need Linux and a C compiler")
     around = replace(around, connectors=settings.connectors)
     try:
         home = kafka_to_start(settings)
         _install(KAFKA, settings)
         around = replace(around, kafka=stack.enter_context(local_kafka(home, work / "kafka")))
     except SettingError as error:
-        say(console, f"without Kafka: {error}")
+        print_line(console, f"without Kafka: {error}")
     try:
         _install(S3, settings)
         store = stack.enter_context(object_store(work))
     except SettingError as error:
-        say(console, f"without S3: {error}")
+        print_line(console, f"without S3: {error}")
         return around
     # For this process, which reads the results; the runs have their own link.
     os.environ.update({**store.variables, "AWS_ENDPOINT_URL": store.direct_url})
@@ -221,14 +221,14 @@ class _Session:
         with self._console.status(f"{self._drill.made} faults so far; {name}"):
             outcome = self._played(scenario, f"seed-{scenario.seed}")
         self._drill.outcomes.append(outcome)
-        say(
+        print_line(
             self._console,
             f"{name}, {len(outcome.made)} of {len(scenario.faults)} faults, {outcome.starts} starts, "
             f"{outcome.seconds:.0f} s: {'right' if outcome.right else 'WRONG'}",
         )
         if not outcome.right:
             for problem in (*outcome.problems, scenario.to_json()):
-                say(self._console, f"  {problem}")
+                print_line(self._console, f"  {problem}")
             self._make_smaller(scenario)
 
     def _make_smaller(self, scenario: Scenario) -> None:
@@ -241,7 +241,7 @@ class _Session:
             with self._console.status(f"making seed {scenario.seed} smaller, in at most {self._tries} tries"):
                 smallest = shrink(scenario, fails, self._tries)
             self._drill.smallest.append(smallest)
-            say(self._console, f"  the smallest that failed: {smallest.to_json()}")
+            print_line(self._console, f"  the smallest that failed: {smallest.to_json()}")
 
     def _played(self, scenario: Scenario, name: str) -> Outcome:
         folder = self._work / name

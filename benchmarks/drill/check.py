@@ -48,46 +48,46 @@ def _problems(
     names = [name_of(line) for line in results]
     seen = Counter(name for name in names if name is not None)
     skipped = set(found.skipped)
-    yield from _told(
+    yield from _fault(
         "nameless results", [str(dict(r))[:200] for r, n in zip(results, names, strict=True) if n is None]
     )
-    yield from _told("lost", [name for name in expected.results if name not in seen and name not in skipped])
-    yield from _told("doubled", [f"{name} ({n} times)" for name, n in seen.items() if n > 1])
-    yield from _told("not expected", [name for name in seen if name not in expected.results])
+    yield from _fault("lost", [name for name in expected.results if name not in seen and name not in skipped])
+    yield from _fault("doubled", [f"{name} ({n} times)" for name, n in seen.items() if n > 1])
+    yield from _fault("not expected", [name for name in seen if name not in expected.results])
     wrong = [
         f"{name}: {str(line.get('answer'))[:80]} instead of {str(expected.results[name])[:80]}"
         for name, line in zip(names, results, strict=True)
         if name is not None and name in expected.results and line.get("answer") != expected.results[name]
     ]
-    yield from _told("wrong", wrong)
+    yield from _fault("wrong", wrong)
     letters = [(_letter_name(line, expected), line) for line in map(_object, found.letters)]
     refused = Counter(name for name, _ in letters)
     missing = set(expected.letters) - set(refused) - skipped
-    yield from _told("dead letters lost", sorted(missing))
-    yield from _told("dead letters doubled", [f"{name} ({n} times)" for name, n in refused.items() if n > 1])
-    yield from _told("dead letters not expected", [name for name in refused if name not in expected.letters])
+    yield from _fault("dead letters lost", sorted(missing))
+    yield from _fault("dead letters doubled", [f"{name} ({n} times)" for name, n in refused.items() if n > 1])
+    yield from _fault("dead letters not expected", [name for name in refused if name not in expected.letters])
     causes = [
         f"{name}: {line.get('cause')} instead of {expected.letters[name]}: {str(line.get('detail'))[:80]}"
         for name, line in letters
         if name in expected.letters and line.get("cause") != expected.letters[name]
     ]
-    yield from _told("dead letters with a wrong cause", causes)
-    yield from _told("named as deleted, and there", sorted(skipped & (set(seen) | set(refused))))
-    yield from _told("named as deleted, and were not", sorted(skipped - set(found.deleted)))
+    yield from _fault("dead letters with a wrong cause", causes)
+    yield from _fault("named as deleted, and there", sorted(skipped & (set(seen) | set(refused))))
+    yield from _fault("named as deleted, and were not", sorted(skipped - set(found.deleted)))
     yield from _misplaced(expected, [_object(line) for line in found.assignments])
-    yield from _told("out of order", list(_disorder(expected, [name for name in names if name is not None])))
+    yield from _fault("out of order", list(_disorder(expected, [name for name in names if name is not None])))
 
 
 def _misplaced(expected: Expected, lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     seen = Counter(str(line.get("id")) for line in lines)
-    yield from _told("texts without a topic", [id for id in expected.assignments if id not in seen])
-    yield from _told("texts with several topics", [id for id, n in seen.items() if n > 1])
+    yield from _fault("texts without a topic", [id for id in expected.assignments if id not in seen])
+    yield from _fault("texts with several topics", [id for id, n in seen.items() if n > 1])
     wrong = [
         f"{line.get('id')}: {str(line.get('answer'))[:80]}"
         for line in lines
         if (line.get("id"), _topic(line.get("answer"))) not in expected.assignments.items()
     ]
-    yield from _told("texts with a wrong topic", wrong)
+    yield from _fault("texts with a wrong topic", wrong)
 
 
 def _topic(answer: Any) -> Any:
@@ -132,7 +132,7 @@ def _letter_name(line: Mapping[str, Any], expected: Expected) -> str:
     return f"{line.get('cause')}: {str(line.get('detail'))[:120]} ({name})"
 
 
-def _told(what: str, which: Sequence[str]) -> Iterator[str]:
+def _fault(what: str, which: Sequence[str]) -> Iterator[str]:
     if which:
         more = f" and {len(which) - SHOWN} more" if len(which) > SHOWN else ""
         yield f"{len(which)} {what}: {', '.join(which[:SHOWN])}{more}"

@@ -98,7 +98,7 @@ class _Player:
             if left := wait_gone(self._machine.run.processes("all") | self._orphans, GONE_S):
                 yield f"processes outlived the command: {[_words(process) for process in left]}"
         except ForebayError as error:
-            yield f"{error}; its output: {self._machine.run.said()}"
+            yield f"{error}; its output: {self._machine.run.output()}"
             self._machine.run.kill("all")
             return
         self._check_report()
@@ -183,7 +183,7 @@ class _Player:
         if status == 0:
             return False
         if status is not None:
-            if FINISHED in run.said():
+            if FINISHED in run.output():
                 # A fault struck between the end of the job and that of the command: nothing is left to do.
                 return False
             self._go_on_after(status)
@@ -199,16 +199,16 @@ class _Player:
             words = f"nothing moved for {self._around.patience_s:.0f} s, after {moved[0]} requests"
             if endless:
                 # The comparison will show what is lost.
-                self._problems.append(f"{words}; its output: {run.said()}")
+                self._problems.append(f"{words}; its output: {run.output()}")
                 return self._stopped()
             raise PipelineFailed(words)
         return True
 
     def _go_on_after(self, status: int) -> None:
-        said = self._machine.run.said()
-        if not said:
+        detail = self._machine.run.output()
+        if not detail:
             raise PipelineFailed(f"the command ended with status {status} without a message")
-        if self._on_gap is None and skipped_places([said]):
+        if self._on_gap is None and skipped_places([detail]):
             self._on_gap = "continue"
         elif not self._excuses:
             raise PipelineFailed(f"the command ended with status {status} without a fault")
@@ -297,11 +297,11 @@ class _Player:
         finally:
             end()
         self._wait(lambda: first.run.status() is not None, "the run that was taken over continues")
-        said = first.run.said()
-        ended_before = first.run.status() == 0 and FINISHED in second.said()
-        if not ended_before and (first.run.status() == 0 or not any(words in said for words in TAKEN_OVER)):
+        detail = first.run.output()
+        ended_before = first.run.status() == 0 and FINISHED in second.output()
+        if not ended_before and (first.run.status() == 0 or not any(words in detail for words in TAKEN_OVER)):
             self._problems.append(
-                f"the run that was taken over ended with status {first.run.status()}, and said: {said}"
+                f"the run that was taken over ended with status {first.run.status()}, and said: {detail}"
             )
         self._orphans |= first.run.processes("all")
 

@@ -86,7 +86,7 @@ def latency_table(document: Mapping[str, Any]) -> Table:
             if (cell := of.get(system)) is not None:
                 ordered = cell["cdf_s"]
                 doubtful = f"{system}, {rate} requests/s" in document["reasons"]
-                told = [
+                found = [
                     bracketed(f"{percentile(ordered, percent):.2f}", doubtful=doubtful)
                     if can_tell(len(ordered), percent)
                     else None
@@ -94,7 +94,7 @@ def latency_table(document: Mapping[str, Any]) -> Table:
                 ]
                 longest = bracketed(f"{ordered[-1]:.2f}", doubtful=doubtful) if ordered else None
                 sent = f"{cell['rate_per_s']:.3g} (the study's {rate})"
-                rows.append([NAMES[system], sent, cell["requests"], *told, longest])
+                rows.append([NAMES[system], sent, cell["requests"], *found, longest])
     return ("latency, s", "requests/s", "requests", "p50", "p90", "p99", "longest"), rows
 
 

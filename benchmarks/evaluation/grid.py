@@ -32,7 +32,7 @@ def render(records: Records) -> Rendered:
 def throughput(documents: Any) -> str:
     """The valid engines' output tokens per second, by how uneven the answers are; how many are not valid."""
     engines = [engine for document in documents for engine in document["engines"]]
-    said = []
+    detail = []
     for engine in engines:
         rates = [
             f"{found['output_tokens_per_s']:.0f} ({tail})"
@@ -40,11 +40,11 @@ def throughput(documents: Any) -> str:
             if tail not in engine["reasons"]
         ]
         if rates:
-            said.append(f"{in_words(engine)}: {', '.join(rates)}")
-    doubtful = len(engines) - len(said)
+            detail.append(f"{in_words(engine)}: {', '.join(rates)}")
+    doubtful = len(engines) - len(detail)
     rest = f" {doubtful} of {len(engines)} engines are INVALID: they cannot be compared yet."
-    found = f"Output tokens/s by lengths, all requests at once: {'; '.join(said)}."
-    return (found if said else "No engine's throughput is valid.") + (rest if doubtful else "")
+    found = f"Output tokens/s by lengths, all requests at once: {'; '.join(detail)}."
+    return (found if detail else "No engine's throughput is valid.") + (rest if doubtful else "")
 
 
 def name_of(one: Document) -> str:

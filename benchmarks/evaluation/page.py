@@ -107,8 +107,8 @@ def _processor(machine: Mapping[str, Any]) -> str:
     if "cores" not in machine:
         return ""
     instructions = machine.get("instructions")
-    told = f" with {instructions}" if instructions else ""
-    return f"{machine['processor']}{told}, {machine['cores']} cores"
+    found = f" with {instructions}" if instructions else ""
+    return f"{machine['processor']}{found}, {machine['cores']} cores"
 
 
 def _add(tables: dict[str, str], more: Mapping[str, str]) -> None:
@@ -152,5 +152,5 @@ def invalid(document: Measured, measured: Iterable[Measured], name: Callable[[Me
 
 
 def _reasons_of(found: Any) -> list[str]:
-    told = found if isinstance(found, list) else [text for each in found.values() for text in each]
-    return list(dict.fromkeys(reason.partition(ADVICE)[0] for reason in told))
+    counts = found if isinstance(found, list) else [text for each in found.values() for text in each]
+    return list(dict.fromkeys(reason.partition(ADVICE)[0] for reason in counts))

@@ -145,8 +145,8 @@ def engine_rows(document: Mapping[str, Any]) -> Rows:
                 parallelism_name(engine["parallelism"]),
                 *rates,
                 *(
-                    _bracketed(told, valid=next(iter(at_once), None) not in (engine["reasons"] or ()))
-                    for told in (
+                    _bracketed(columns, valid=next(iter(at_once), None) not in (engine["reasons"] or ()))
+                    for columns in (
                         number(figure(first, "resources", "engine_cores_mean"), 1),
                         number(None if memory is None else memory / 1000, 1),
                     )
@@ -171,12 +171,14 @@ def cell_rows(document: Mapping[str, Any]) -> Rows:
     """Every cell: arrivals, an event's time through the pipeline, and the engine's own; invalid
     values in brackets."""
     cells = document["cells"]
-    told = {
+    columns = {
         name: path for name, path in TIMES.items() if any(figure(cell, *path) is not None for cell in cells)
     }
-    rows = [["model", "replicas × cores", "arrival", "lengths", "rate, 1/s", *told, "engine, cores", "run"]]
+    rows = [
+        ["model", "replicas × cores", "arrival", "lengths", "rate, 1/s", *columns, "engine, cores", "run"]
+    ]
     for cell in cells:
-        times = [_told(cell, path) for path in told.values()]
+        times = [_figure(cell, path) for path in columns.values()]
         side = "serving" if cell["stream"] is None else "stream"
         tasks = f", {cell['subtasks']} subtasks" if cell["subtasks"] > 1 else ""
         rows.append(
@@ -187,8 +189,8 @@ def cell_rows(document: Mapping[str, Any]) -> Rows:
                 cell["tail"],
                 number(cell["rate_per_s"], 2),
                 *times,
-                _told(cell, (side, "resources", "engine_cores_mean")),
-                _told(cell, (side, "resources", "run_cores_mean")),
+                _figure(cell, (side, "resources", "engine_cores_mean")),
+                _figure(cell, (side, "resources", "run_cores_mean")),
             ]
         )
     return rows
@@ -199,12 +201,12 @@ def side_valid(cell: Mapping[str, Any], side: str) -> bool:
     return cell["error"] is None and not any(reason.startswith(named) for reason in cell["reasons"])
 
 
-def _told(cell: Mapping[str, Any], path: Sequence[str]) -> str:
+def _figure(cell: Mapping[str, Any], path: Sequence[str]) -> str:
     return _bracketed(number(figure(cell, *path), 2), valid=side_valid(cell, path[0]))
 
 
-def _bracketed(told: str, *, valid: bool) -> str:
-    return told if valid or told == NONE else f"({told})"
+def _bracketed(columns: str, *, valid: bool) -> str:
+    return columns if valid or columns == NONE else f"({columns})"
 
 
 def short_model(model: str) -> str:

@@ -96,7 +96,7 @@ Found = Capacity | Cell
 class Measurement:
     options: GridOptions
     start: StartEngine
-    tell: Callable[[str], None] = print
+    note: Callable[[str], None] = print
     local: bool = True
     complete: bool = True
     session: OpenSession = open_session

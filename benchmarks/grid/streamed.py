@@ -67,8 +67,8 @@ def sample_figures(samples: Sequence[EngineSample], duration_s: float) -> dict[s
     within = [values for at_s, values in merged if 0 <= at_s <= duration_s] or [each for _, each in merged]
     found: dict[str, float] = {}
     for name in (*GAUGES, "kv_cache_usage"):
-        if told := [values[name] for values in within if name in values]:
-            found[f"{name}_mean"], found[f"{name}_max"] = fmean(told), max(told)
+        if counts := [values[name] for values in within if name in values]:
+            found[f"{name}_mean"], found[f"{name}_max"] = fmean(counts), max(counts)
     for part in ("engine", "run", "feed"):
         if cores := [values[f"{part}_cores"] for values in within if f"{part}_cores" in values]:
             found[f"{part}_cores_mean"] = fmean(cores)
@@ -77,8 +77,8 @@ def sample_figures(samples: Sequence[EngineSample], duration_s: float) -> dict[s
             found[f"{part}_memory_mb_max"] = max(memory)
     counted = {}
     for name in COUNTERS:
-        if told := [values[name] for _, values in merged if name in values]:
-            counted[name] = told[-1] - told[0]
+        if counts := [values[name] for _, values in merged if name in values]:
+            counted[name] = counts[-1] - counts[0]
     for name in COUNTERS[:3]:
         if name in counted:
             found[name] = counted[name]
@@ -195,8 +195,8 @@ def distribution_document(found: Distribution | None) -> dict[str, float | None]
     """Mean and p50, p90, p99 as far as the samples allow."""
     if found is None:
         return None
-    told = {f"p{percent:g}": found.percentiles.get(percent) for percent in PERCENTILES}
-    return {"mean": found.mean, **told, "max": found.maximum}
+    counts = {f"p{percent:g}": found.percentiles.get(percent) for percent in PERCENTILES}
+    return {"mean": found.mean, **counts, "max": found.maximum}
 
 
 def figure(cell: Mapping[str, Any], *path: str) -> float | None:

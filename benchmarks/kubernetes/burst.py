@@ -203,12 +203,12 @@ class BurstRun:
     """One run on a cluster whose node is up."""
 
     def __init__(
-        self, options: BurstOptions, api: Api, folder: Path, say: Callable[[str], None] = lambda words: None
+        self, options: BurstOptions, api: Api, folder: Path, note: Callable[[str], None] = lambda words: None
     ) -> None:
         self._options = options
         self._api = api
         self._folder = folder
-        self._say = say
+        self._note = note
         self._seen = Seen()
         self._clock = asyncio.get_running_loop().time
         self._began_s = self._clock()
@@ -265,7 +265,7 @@ class BurstRun:
                     f"{line['ready']}, starting {line['starting']}, draining {line['draining']}, at replicas "
                     f"{line['running']}, waiting {line['waiting']}"
                 )
-                self._say(f"until {what}: {course}")
+                self._note(f"until {what}: {course}")
             if now_s > self._options.longest_s:
                 raise PipelineFailed(f"not within {self._options.longest_s:.0f} s: {what} ({course})")
             await asyncio.sleep(LOOK_S)
@@ -315,8 +315,8 @@ class BurstRun:
         counts = Counter(row["fields"][ID] for row in rows)
         dead, seen = self._dead(), self._seen
         listed = await self._api.get(f"/api/v1/namespaces/{NAMESPACE}/events")
-        told = [each for each in listed["items"] if each["source"].get("component") == "forebay-autoscale"]
-        told.sort(key=lambda each: int(each["metadata"]["resourceVersion"]))
+        found = [each for each in listed["items"] if each["source"].get("component") == "forebay-autoscale"]
+        found.sort(key=lambda each: int(each["metadata"]["resourceVersion"]))
         replicas = sorted(seen.replicas.values(), key=lambda each: each.ready_s or float("inf"))
         return BurstReport(
             events=len(stream.ids),
@@ -332,7 +332,7 @@ class BurstRun:
             sent_late=sum(each.sent_late for each in replicas),
             at_stop=sum(each.at_stop for each in replicas),
             replicas=[replace(each, name=f"{number}").document() for number, each in enumerate(replicas, 1)],
-            controller=[str(each["message"]) for each in told],
+            controller=[str(each["message"]) for each in found],
             course=seen.course,
         )
 

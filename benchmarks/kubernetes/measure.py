@@ -45,7 +45,7 @@ def measure_kubernetes(
     real: bool,
     burst: bool = True,
     restarts: int = 0,
-    say: Callable[[str], None] = lambda words: None,
+    note: Callable[[str], None] = lambda words: None,
 ) -> dict[str, Any]:
     way = isolated()
     if way is None:
@@ -68,15 +68,15 @@ def measure_kubernetes(
     try:
         assert process.stdout is not None
         for line in process.stdout:
-            say(line.strip())
+            note(line.strip())
         status = process.wait()
     finally:
         # All its processes end with it.
         process.kill()
         process.wait()
     if status:
-        said = errors.read_text(errors="replace").strip()
-        raise LaunchError(f"the measurement ended with status {status}: {said[-2000:]}")
+        detail = errors.read_text(errors="replace").strip()
+        raise LaunchError(f"the measurement ended with status {status}: {detail[-2000:]}")
     found: dict[str, Any] = orjson.loads((folder / "report.json").read_bytes())
     return found
 
@@ -105,7 +105,7 @@ MISSING = (
 )
 
 
-def say(words: str) -> None:
+def note(words: str) -> None:
     print(words, flush=True)
 
 
@@ -137,7 +137,7 @@ async def burst(plane: ControlPlane, folder: Path, asked: Mapping[str, Any]) -> 
     settings, real = load_settings(), bool(asked["real"])
     options = real_burst(settings) if real else scripted_burst()
     async with node_on(plane, folder, images(folder, settings, real=real)) as api:
-        report = await BurstRun(options, api, folder, say).run()
+        report = await BurstRun(options, api, folder, note).run()
     return report.document()
 
 
@@ -149,16 +149,16 @@ def main(folder: Path) -> None:
     document: dict[str, Any] = {}
     asyncio.run(network_up())
     if options["burst"]:
-        say("the control plane starts")
+        note("the control plane starts")
         with control_plane_in(folder / "plane", home, fake_pods=False) as plane:
             os.environ["KUBECONFIG"] = str(plane.kubeconfig)
             document["burst"] = asyncio.run(burst(plane, folder, options))
     if options["restarts"]:
-        say("the control plane starts, with fake pods")
+        note("the control plane starts, with fake pods")
         with control_plane_in(folder / "restarts-plane", home) as plane:
             os.environ["KUBECONFIG"] = str(plane.kubeconfig)
             (folder / "restarts").mkdir()
-            drill = Restarts(plane, folder / "restarts", say)
+            drill = Restarts(plane, folder / "restarts", note)
             document["restarts"] = asyncio.run(drill.run(options["restarts"])).document()
     (folder / "report.json").write_bytes(orjson.dumps(document))
 

@@ -112,8 +112,8 @@ class Signal:
     def __call__(self, urls: Sequence[str]) -> list[str | DeployError]:
         self.rounds += 1
         wanted = self.wanted
-        told = f"{WANTED} {wanted}\n{IN_FLIGHT} {self.in_flight}\n"
-        return [DeployError(f"{url}: cannot read metrics") if wanted is None else told for url in urls]
+        found = f"{WANTED} {wanted}\n{IN_FLIGHT} {self.in_flight}\n"
+        return [DeployError(f"{url}: cannot read metrics") if wanted is None else found for url in urls]
 
 
 def deployment_of(folder: Path) -> Deployment:
@@ -150,10 +150,10 @@ def deployment_of(folder: Path) -> Deployment:
 class Restarts:
     """The drill on a control plane with fake pods."""
 
-    def __init__(self, plane: ControlPlane, folder: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, plane: ControlPlane, folder: Path, note: Callable[[str], None]) -> None:
         self._plane = plane
         self._deployment = deployment_of(folder)
-        self._say = say
+        self._note = note
         self._signal = Signal()
         self._report = RestartReport()
         self._allowed = {1}
@@ -287,7 +287,7 @@ class Restarts:
         self._report.restarts += 1
         self._report.changes += 1
         self._report.strayed += not await self._routed()
-        self._say(
+        self._note(
             f"restart {number + 1}: {before} -> {wanted} replicas after {self._report.scaled_s[-1]:.1f} s"
         )
 

@@ -120,7 +120,7 @@ def observe(
         _wait(lambda: False, min(3.0, load.drain_s))
         checkpoints_ms = _checkpoints(peer, order, place, warm_at)
         status = process.status()
-        ended = None if status is None else f"ended with status {status}: {process.said()[-600:]}"
+        ended = None if status is None else f"ended with status {status}: {process.output()[-600:]}"
         return Observed(
             start_s=start_s,
             end_s=end_s,
@@ -175,7 +175,7 @@ def _warm_up(process: RunProcess, feed: Feed, watch: Watch, peer: Peer) -> None:
     number = 0
     while not watch.warm:
         if process.status() is not None or time.monotonic() > until_s:
-            raise LaunchError(f"{peer.title} gave no result: {process.said()}")
+            raise LaunchError(f"{peer.title} gave no result: {process.output()}")
         feed.send(f"warm-{number}")
         number += 1
         _wait(lambda: watch.warm > 0, WARM_EVERY_S)

@@ -232,8 +232,8 @@ def table_of(part: str, document: Document) -> TableOf:
         found = measured["peers"].get(name, {"skipped": about.get("skipped", NOT_MEASURED)})
         reason = found.get("skipped") or found.get("failed")
         doubtful = doubt(found)
-        if said := reason or doubtful:
-            reasons[about["title"]] = said
+        if detail := reason or doubtful:
+            reasons[about["title"]] = detail
         shown = "({})" if doubtful else "{}"
         cells = (shown.format(column.cell(found)) if reason is None else "" for column in columns)
         rows.append((about["title"], *cells))

@@ -98,7 +98,7 @@ class RayCluster:
             finally:
                 process.kill()
 
-    def said(self) -> str:
+    def output(self) -> str:
         return (self._folder / "program").read_text(errors="replace")[-2000:]
 
     def warned(self) -> str:
@@ -148,7 +148,7 @@ class RayCluster:
         words.append(f"--dashboard-agent-listen-port={self.agent_port}")
         words += [f"--num-cpus={self._cpus}", f"--temp-dir={self._folder}/t{self._heads}"]
         self._start(LOOPBACK, words)
-        wait_until(self._is_up, tell=self._log)
+        wait_until(self._is_up, describe=self._log)
 
     def kill_head(self) -> None:
         self._kill(LOOPBACK)

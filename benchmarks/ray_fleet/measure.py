@@ -219,7 +219,9 @@ class FleetOnRay:
         for _ in range(round(REPLACE_TIMEOUT_S / LOOK_S)):
             if len(urls := self.urls()) == REPLICAS:
                 return tuple(urls)
-            note(f"Serve reports {len(urls)} of {REPLICAS} engines: {self._told()}; {self.cluster.warned()}")
+            note(
+                f"Serve reports {len(urls)} of {REPLICAS} engines: {self._status()}; {self.cluster.warned()}"
+            )
             time.sleep(LOOK_S)
         raise LaunchError(f"after {REPLACE_TIMEOUT_S:g} s Serve did not report {REPLICAS} engines")
 
@@ -227,7 +229,7 @@ class FleetOnRay:
         """The process of Serve's replica that owns each engine, by the engine's URL."""
         return asyncio.run(self._look())[1]
 
-    def _told(self) -> str:
+    def _status(self) -> str:
         async def look() -> dict[str, Any] | None:
             async with ServeRest(self.cluster.address) as rest:
                 return await fleet_status(rest, self.spec)
@@ -271,7 +273,7 @@ def front_process(cluster: RayCluster) -> Iterator[str]:
         assert process.stdout is not None
         line = process.stdout.readline()
         if "http://" not in line:
-            raise LaunchError(f"the Ray program did not start: {cluster.said()}")
+            raise LaunchError(f"the Ray program did not start: {cluster.output()}")
         yield line.strip()
 
 

@@ -20,13 +20,13 @@ def start(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Start]:
     started: list[subprocess.Popen[bytes]] = []
 
     def run(name: str, *args: str) -> subprocess.Popen[bytes]:
-        with (tmp_path / name).open("wb") as said:
+        with (tmp_path / name).open("wb") as text:
             process = subprocess.Popen(
                 [sys.executable, "-W", "ignore", "program.py", *args],
                 cwd=tmp_path,
                 env={**os.environ, "FOREBAY_HOME": str(tmp_path / "home")},
-                stdout=said,
-                stderr=said,
+                stdout=text,
+                stderr=text,
             )
         started.append(process)
         return process

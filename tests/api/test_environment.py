@@ -185,9 +185,9 @@ def importing_pyflink(before: str = "") -> str:
 
 
 def test_pyflink_does_not_show_what_it_lacks_unless_it_is_asked() -> None:
-    said = importing_pyflink()
-    assert "GCSFileSystem" not in said
-    assert "PYFLINK_CYTHON" not in said
+    text = importing_pyflink()
+    assert "GCSFileSystem" not in text
+    assert "PYFLINK_CYTHON" not in text
     asked = "logging.getLogger('pyflink.fn_execution').setLevel(logging.INFO)"
     assert "PYFLINK_CYTHON" in importing_pyflink(asked)
 

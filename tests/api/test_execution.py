@@ -36,15 +36,16 @@ def test_a_defect_in_what_is_written_ends_the_job_at_the_second_failure(
     fb.write_jsonl(odd, tmp_path / "out")
     with pytest.raises(FunctionFailed) as raised:
         env.execute("odd")
-    said = str(raised.value)
-    assert said.startswith(
+    message = str(raised.value)
+    assert message.startswith(
         f"the Flink job failed: write_jsonl '{tmp_path}/out': making JSON failed for the Odd"
     )
     assert (
-        "Type is not JSON serializable: Odd; the job was cancelled, because it failed twice in a row" in said
+        "Type is not JSON serializable: Odd; the job was cancelled, because it failed twice in a row"
+        in message
     )
-    assert "Flink's log is in " in said
-    assert "\n" not in said
+    assert "Flink's log is in " in message
+    assert "\n" not in message
     (restart,) = [record for record in caplog.records if record.name == "forebay"]
     assert restart.levelno == logging.WARNING
     assert restart.getMessage().startswith("Flink restarts the job: FunctionFailed: write_jsonl")
@@ -93,11 +94,11 @@ def interrupted(process: subprocess.Popen[bytes], said: Path) -> str:
 
 @pytest.mark.slow
 def test_ctrl_c_cancels_the_job_with_one_message(start: Start, tmp_path: Path) -> None:
-    said = interrupted(start("said"), tmp_path / "said")
-    assert said.count("Traceback") == 1
-    assert "while sending command" not in said
-    assert said.endswith("KeyboardInterrupt\n")
-    assert "is cancelled; its checkpoints stay" in said
+    text = interrupted(start("said"), tmp_path / "said")
+    assert text.count("Traceback") == 1
+    assert "while sending command" not in text
+    assert text.endswith("KeyboardInterrupt\n")
+    assert "is cancelled; its checkpoints stay" in text
     assert any((tmp_path / "state").glob("*/chk-*/_metadata"))
 
 
@@ -119,9 +120,9 @@ def test_a_job_on_a_cluster_is_not_started_twice_and_ctrl_c_cancels_it(start: St
             in (tmp_path / "second").read_text()
         )
         assert end_job(rest, job["id"], TIMEOUT_S) == "CANCELED"
-        said = interrupted(start("third", address), tmp_path / "third")
-        assert "the job resumes from checkpoint state/" in said
-        assert f"at {address} is cancelled; its checkpoints stay" in said
+        text = interrupted(start("third", address), tmp_path / "third")
+        assert "the job resumes from checkpoint state/" in text
+        assert f"at {address} is cancelled; its checkpoints stay" in text
         assert {each["status"] for each in rest.json("/jobs")["jobs"]} == {"CANCELED"}
         assert len(rest.json("/jobs")["jobs"]) == 2
 

@@ -150,9 +150,9 @@ def test_an_engine_that_does_not_answer_may_come_later(monkeypatch: pytest.Monke
 
 
 def test_a_wait_for_the_server_is_reported_once_and_not_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    say = inference.SaidOnce(3.0)
+    note = inference.SaidOnce(3.0)
     for waited_s in (0.0, 1.0, 3.5, 8.0):
-        say(f"waited {waited_s} s", waited_s)
+        note(f"waited {waited_s} s", waited_s)
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("WARNING", "waited 3.5 s")
     ]
@@ -164,9 +164,9 @@ def test_which_server_is_waited_for_is_reported(
     monkeypatch.setattr(inference, "SILENT_S", 0.0)
     with pytest.raises(PipelineFailed):
         fb.Inference("http://127.0.0.1:9", deadline_s=0.5).served_model()
-    (said,) = [record.getMessage() for record in caplog.records if record.name == "forebay"]
-    assert said.startswith("waiting for the engine, at most 0.5 s: ")
-    assert "127.0.0.1:9" in said
+    (text,) = [record.getMessage() for record in caplog.records if record.name == "forebay"]
+    assert text.startswith("waiting for the engine, at most 0.5 s: ")
+    assert "127.0.0.1:9" in text
 
 
 def test_an_engine_of_ones_own_needs_no_name_of_a_model() -> None:
@@ -189,8 +189,8 @@ def test_servers_that_prefill_are_asked_when_the_operator_is_made(caplog: pytest
         assert not caplog.records
         fleet = fb.Fleet(decodes.url, prefill=["http://127.0.0.1:9"])
         assert fb.Inference(fleet).served_model() == "m"
-    (said,) = [record.getMessage() for record in caplog.records if record.name == "forebay"]
-    assert said.startswith("prefill: prompts are prefilled where they are decoded until one of its servers")
+    (text,) = [record.getMessage() for record in caplog.records if record.name == "forebay"]
+    assert text.startswith("prefill: prompts are prefilled where they are decoded until one of its servers")
     with ReplicaThread(script("m")) as decodes, ReplicaThread(script("other")) as prefills:
         fleet = fb.Fleet(decodes.url, prefill=[prefills.url])
         with pytest.raises(SettingError, match=r"^prefill: http://\S+ serves other, not 'm'"):

@@ -53,6 +53,6 @@ def test_a_second_copy_is_refused_and_a_killed_one_resumes(start: Start, tmp_pat
     second_half, _ = write(2), start("third")
     wait_until(lambda: len(answers()) >= 2 * LINES, timeout_s=TIMEOUT_S)
     assert answers() == [*first_half, *second_half]
-    said = (tmp_path / "third").read_text()
-    assert "the job resumes from checkpoint state/" in said
-    assert "GCSFileSystem" not in said
+    text = (tmp_path / "third").read_text()
+    assert "the job resumes from checkpoint state/" in text
+    assert "GCSFileSystem" not in text

@@ -109,10 +109,10 @@ def test_a_program_passes_mypy_strict(tmp_path: Path, cache: Path) -> None:
 
 
 def test_mistakes_are_seen(tmp_path: Path, cache: Path) -> None:
-    said = mypy(tmp_path, WRONG, cache).stdout
+    text = mypy(tmp_path, WRONG, cache).stdout
     for line, words in ((4, "promt"), (5, "window"), (6, '"anwser"'), (7, "no_such_name")):
-        assert any(each.startswith(f"program.py:{line}:") and words in each for each in said.splitlines()), (
-            said
+        assert any(each.startswith(f"program.py:{line}:") and words in each for each in text.splitlines()), (
+            text
         )
 
 

@@ -81,9 +81,9 @@ def test_no_post_ends_the_block_and_each_is_one_line(posts: list[str]) -> None:
     assert len(lines) == len(posts) + 2 == len(block.splitlines())
     for line, post in zip(lines[1:-1], posts, strict=True):
         assert not MARK.search(line)
-        said, there = orjson.loads(line), post[:MAX_POST_CHARS].encode("utf-8", "replace").decode()
+        text, there = orjson.loads(line), post[:MAX_POST_CHARS].encode("utf-8", "replace").decode()
         # Only blanks and the shape of one character are lost.
-        assert said.replace(" ", "").replace("‹", "<") == there.replace(" ", "").replace("‹", "<")
+        assert text.replace(" ", "").replace("‹", "<") == there.replace(" ", "").replace("‹", "<")
     first, words, last = quoted_words(posts).splitlines()
     assert (first, last) == ("<words>", "</words>")
     assert not MARK.search(words)

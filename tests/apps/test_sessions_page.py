@@ -40,7 +40,7 @@ LINES = [
 
 def test_each_session_is_a_conversation() -> None:
     first, bob, second = read_sessions(LINES, "m.text")
-    assert [said for _, said, _ in first.turns] == ["Hello?", "Are you there?"]
+    assert [text for _, text, _ in first.turns] == ["Hello?", "Are you there?"]
     assert (first.answered, first.ended, first.summary) == (2, "idle", "Ann greets.")
     assert [(second.key, *second.turns)] == [("ann", (1, "Me again.", "Yes."))]
     assert bob.turns[1] == (0, "Do it", "no answer: it refused (answer_refused: no)")
@@ -79,7 +79,7 @@ def test_what_failed_is_shown_where_it_came(clock: str) -> None:
     lines = [turn("ann", 1, "2", **at(2)), turn("ann", 2, "10", **at(10)), ended("ann", 2)]
     lines += [turn("ann", 1, "20", **at(20))]
     lines += [unanswered("ann", str(place), **at(place)) for place in (30, 15, 9, 1)]
-    found = [[said for _, said, _ in talk.turns] for talk in read_sessions(lines, "m.text")]
+    found = [[text for _, text, _ in talk.turns] for talk in read_sessions(lines, "m.text")]
     assert found == [["1", "2", "9", "10", "15"], ["20", "30"]]
 
 

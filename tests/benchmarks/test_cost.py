@@ -98,8 +98,8 @@ def test_an_idle_load_begins_once_what_came_before_is_answered(monkeypatch: pyte
 def test_a_run_is_measured(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOREBAY_HOME", str(home))
     monkeypatch.setattr(process, "ARCHIVE_S", 0.0)
-    said: list[str] = []
-    whole = measure_cost(CostOptions(2.0, 2.0, 0.5, (0.0, 50.0)), said.append)
+    text: list[str] = []
+    whole = measure_cost(CostOptions(2.0, 2.0, 0.5, (0.0, 50.0)), text.append)
     idle, busy = whole.loads
     assert (idle.events, busy.events > 0) == (0, True)
     assert whole.first_request_s > 0
@@ -109,7 +109,7 @@ def test_a_run_is_measured(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert busy.outside_s["engine"] > 0
     assert min(busy.memory_mb.values()) > 10
     assert "forebay-calls" in busy.threads["jvm"]
-    assert said[0] == "starting the run"
+    assert text[0] == "starting the run"
 
 
 @pytest.mark.parametrize(("first", "folders"), [(False, ["run"]), (True, ["run", "run-again"])])

@@ -64,8 +64,8 @@ def test_what_is_invalid_is_named_with_each_reason_once() -> None:
         {"id": "a", "reasons": []},
         {"id": "b", "reasons": {"exact": ["busy; end them, and measure again"], "heavy": ["busy", "late"]}},
     ]
-    said = invalid(document, measured, lambda one: str(one["id"]))
-    assert said == "The run was ended early: this is what was measured until then.\n\n- b: busy; late\n"
+    text = invalid(document, measured, lambda one: str(one["id"]))
+    assert text == "The run was ended early: this is what was measured until then.\n\n- b: busy; late\n"
     assert invalid({"complete": True}, measured[:1], lambda _: "") == "Nothing is INVALID.\n"
 
 

@@ -78,8 +78,8 @@ def test_the_page_is_compared_with_none_round_by_round() -> None:
 
 
 def test_the_address_of_the_page_is_found_in_what_the_run_says() -> None:
-    said = "warning: x\nwatch this run at http://127.0.0.1:5/secret/\n    1 s running"
-    assert page_address(said) == "http://127.0.0.1:5/secret/"
+    text = "warning: x\nwatch this run at http://127.0.0.1:5/secret/\n    1 s running"
+    assert page_address(text) == "http://127.0.0.1:5/secret/"
     with pytest.raises(LaunchError, match="the run has no page: nothing"):
         page_address("nothing")
 

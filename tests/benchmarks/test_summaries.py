@@ -82,16 +82,16 @@ def test_a_real_stage_answers_through_an_engine() -> None:
 
 def test_logs_become_streams(tmp_path: Path) -> None:
     (tmp_path / "day.raw.txt").write_text(LOG)
-    (said,) = read_channels(tmp_path).values()
-    assert [each.text for each in said] == [
+    (text,) = read_channels(tmp_path).values()
+    assert [each.text for each in text] == [
         "bob: hello",
         "eve: hi bob",
         "bob: waves",
         "bob: my <b>sound</b> is gone",
         "eve: try [this]",
     ]
-    assert said[0].time_ms is not None
-    since = [((each.time_ms or 0) - said[0].time_ms) / 60_000 for each in said]
+    assert text[0].time_ms is not None
+    since = [((each.time_ms or 0) - text[0].time_ms) / 60_000 for each in text]
     assert since == [0, 0.5, 1, 3, 62]
     with pytest.raises(SettingError, match="no logs"):
         read_channels(tmp_path / "none")

@@ -36,33 +36,33 @@ def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
 
 def asked(folder: Path, data: bytes, *words: str) -> tuple[int, str, str]:
     running = start(folder, *words)
-    out, said = running.communicate(data, timeout=300)
-    return running.returncode, out.decode(), said.decode()
+    out, text = running.communicate(data, timeout=300)
+    return running.returncode, out.decode(), text.decode()
 
 
 def test_answers_in_order_and_dead_letters_with_their_cause(tmp_path: Path, replica: ReplicaThread) -> None:
     data = b'{"text": "a"}\n{"txt": "b"}\nnope\n{"text": "c"}\n'
-    status, out, said = asked(tmp_path, data, "Say {{ text }}", "--engine", replica.url)
+    status, out, text = asked(tmp_path, data, "Say {{ text }}", "--engine", replica.url)
     assert (status, len(out.splitlines())) == (1, 2)
-    one, two = said.splitlines()
+    one, two = text.splitlines()
     assert one == "line 2: template_failed: prompt: field 'text' is missing; the event has txt"
     assert two.startswith("line 3: malformed_record: not JSON: ")
 
 
 def test_an_answer_that_was_cut_is_printed_and_marked_so(tmp_path: Path, replica: ReplicaThread) -> None:
     data = b"((fault:length))\nwhole\n"
-    status, out, said = asked(tmp_path, data, "Say {{ text }}", "--engine", replica.url)
+    status, out, text = asked(tmp_path, data, "Say {{ text }}", "--engine", replica.url)
     assert (status, len(out.splitlines())) == (0, 2)
     assert (
-        said == "line 1: the answer was truncated at max_tokens; raise it with --set sampling.max_tokens=N\n"
+        text == "line 1: the answer was truncated at max_tokens; raise it with --set sampling.max_tokens=N\n"
     )
 
 
 def test_lines_of_json_hold_the_record_and_the_answer(tmp_path: Path, replica: ReplicaThread) -> None:
     words = ("In a word: {{ text }}", "--engine", replica.url, "--choices", "red,blue", "--json")
-    status, out, said = asked(tmp_path, b"sky\nblood\n", *words)
+    status, out, text = asked(tmp_path, b"sky\nblood\n", *words)
     lines = [json.loads(line) for line in out.splitlines()]
-    assert (status, said) == (0, "")
+    assert (status, text) == (0, "")
     assert [(line["position"], line["fields"]) for line in lines] == [
         ("line 1", {"text": "sky"}),
         ("line 2", {"text": "blood"}),

@@ -17,14 +17,14 @@ KUBERNETES = ("autoscale", "kubernetes", "engine", "--pods=a=b")
 
 
 def test_limits_that_contradict_each_other_are_refused() -> None:
-    said = refusal(*KUBERNETES, "--min=5", "--max=2")
-    assert "the least number, 5, is above the most, 2; lower one of them" in said
+    text = refusal(*KUBERNETES, "--min=5", "--max=2")
+    assert "the least number, 5, is above the most, 2; lower one of them" in text
 
 
 @pytest.mark.parametrize("word", ["engine", "other=0", "other=", "other=x", "=3", ""])
 def test_each_deployment_has_a_name_of_its_own_and_perhaps_its_parts(word: str) -> None:
-    said = refusal(*KUBERNETES, word, "--max=4")
-    assert f"or as NAME=PARTS with a whole number from 1, found {word!r}" in said
+    text = refusal(*KUBERNETES, word, "--max=4")
+    assert f"or as NAME=PARTS with a whole number from 1, found {word!r}" in text
 
 
 def test_missing_cluster_is_reported_with_the_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,8 +40,8 @@ def test_there_is_a_load_to_scale_by(tmp_path: Path) -> None:
     none = "expected at least one of them, found none"
     assert refusal(*KUBERNETES[:3], "--max=2") == f"--pods, --gateway-pods: {none}"
     (tmp_path / "fleet.yaml").write_text("name: fleet\nmodel: m\n")
-    said = refusal("autoscale", "ray", str(tmp_path / "fleet.yaml"), "--max=2")
-    assert said == f"--metrics, --gateway-metrics: {none}"
+    text = refusal("autoscale", "ray", str(tmp_path / "fleet.yaml"), "--max=2")
+    assert text == f"--metrics, --gateway-metrics: {none}"
 
 
 def test_metrics_on_ray_have_an_address(tmp_path: Path) -> None:

@@ -64,8 +64,8 @@ def test_no_rate_is_searched_by_windows(pipeline: Path) -> None:
         "name: p\nsource: {type: sse, url: 'http://127.0.0.1:9/', time: t}\napplication: {type: trends}\n"
         "sink: {type: jsonl, path: out}\n"
     )
-    said = refusal("bench", "stream", str(pipeline), "--find-rate")
-    assert "--find-rate: not available for application trends" in said
+    text = refusal("bench", "stream", str(pipeline), "--find-rate")
+    assert "--find-rate: not available for application trends" in text
 
 
 def _starts(session: object) -> None:

@@ -146,9 +146,9 @@ def test_a_stopped_run_shows_its_turns_and_what_to_do(tmp_path: Path, spec: Pipe
 def test_a_topic_may_be_read_by_a_run_that_is_not_seen_here(tmp_path: Path, spec: PipelineSpec) -> None:
     commit(spec, 0, turn(1, "one"))
     topic = json.dumps({"type": "kafka", "bootstrap": "h:1", "topics": ["chat"]})
-    said = str(chat(tmp_path, "--set", f"source={topic}").exception)
-    assert "If it runs on Kubernetes" in said
-    assert "write records to its source (kafka: chat at h:1)" in said
+    text = str(chat(tmp_path, "--set", f"source={topic}").exception)
+    assert "If it runs on Kubernetes" in text
+    assert "write records to its source (kafka: chat at h:1)" in text
     assert "Kubernetes" not in str(chat(tmp_path).exception)
 
 
@@ -179,9 +179,9 @@ def test_only_the_message_with_wrong_bytes_is_refused(tmp_path: Path, spec: Pipe
 
 def test_a_key_that_a_stopped_run_lacks_is_refused(tmp_path: Path, spec: PipelineSpec) -> None:
     commit(spec, 0, turn(1, "one", key="anna"), turn(1, "one", key="bob"))
-    said = refusal("chat", str(tmp_path / "chat.yaml"), "--key", "ann")
-    assert "--key: 'ann' has no turn in JSON lines in " in said
-    assert "2 other keys have one; did you mean 'anna'?" in said
+    text = refusal("chat", str(tmp_path / "chat.yaml"), "--key", "ann")
+    assert "--key: 'ann' has no turn in JSON lines in " in text
+    assert "2 other keys have one; did you mean 'anna'?" in text
 
 
 def test_a_new_key_of_a_run_begins_a_session(tmp_path: Path, spec: PipelineSpec) -> None:
@@ -190,8 +190,8 @@ def test_a_new_key_of_a_run_begins_a_session(tmp_path: Path, spec: PipelineSpec)
 
 
 def test_json_needs_one_message(tmp_path: Path, spec: PipelineSpec) -> None:
-    said = refusal("chat", str(tmp_path / "chat.yaml"), "--key", "ann", "--json")
-    assert "--json: expected --message with it" in said
+    text = refusal("chat", str(tmp_path / "chat.yaml"), "--key", "ann", "--json")
+    assert "--json: expected --message with it" in text
 
 
 def test_other_pipelines_are_refused_by_name(tmp_path: Path) -> None:
@@ -242,8 +242,8 @@ def test_a_real_run_answers_remembers_and_resumes(tmp_path: Path, spec: Pipeline
     @contextmanager
     def running(replica: ReplicaThread) -> Iterator[None]:
         command = [sys.executable, "-m", "forebay", "run", str(tmp_path / "chat.yaml")]
-        with log.open("wb") as said:
-            process = subprocess.Popen([*command, "--engine", replica.url], stdout=said, stderr=said)
+        with log.open("wb") as text:
+            process = subprocess.Popen([*command, "--engine", replica.url], stdout=text, stderr=text)
         try:
             wait_until(lambda: LocalStore(Path(spec.checkpoint.dir)).running())
             yield

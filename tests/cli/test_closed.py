@@ -66,7 +66,7 @@ class Attacked:
         )
         wait_until(
             lambda: any((folder / "out").rglob("*.jsonl")) or self.process.poll() is not None,
-            tell=(folder / "said").read_text,
+            describe=(folder / "said").read_text,
         )
         self.parts = [psutil.Process(self.process.pid)]
         self.parts += self.parts[0].children(recursive=True)

@@ -118,9 +118,9 @@ def test_a_file_replayed_over_a_kafka_of_the_demos_own(
     assert "31 events, 30 answers, 1 dead letter" in done.stdout
     assert "malformed_record" in done.stdout
     assert f"its data is in {tmp_path / 'out' / 'kafka'}" in done.stdout
-    said = done.stdout.partition(", at 127.0.0.1:")[2]
+    text = done.stdout.partition(", at 127.0.0.1:")[2]
     with socket.socket() as probe:
-        assert probe.connect_ex(("127.0.0.1", int(said.partition(";")[0]))) != 0
+        assert probe.connect_ex(("127.0.0.1", int(text.partition(";")[0]))) != 0
 
 
 @pytest.mark.long

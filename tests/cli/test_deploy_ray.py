@@ -67,7 +67,7 @@ def test_a_cluster_is_started_where_none_is_named(
 ) -> None:
     asked: list[str] = []
 
-    def start(address: str, say: Any) -> bool:
+    def start(address: str, note: Any) -> bool:
         asked.append(address)
         raise DeployError("started")
 

@@ -55,8 +55,8 @@ def test_as_a_document() -> None:
 def test_first_records_that_lack_a_field_are_a_warning_next_to_the_plan() -> None:
     done = run("p.yaml", "--dry-run", "--set", "prompt={{ txt }}")
     assert done.exit_code == 0
-    said = "warning: source: not even the first record can be used: prompt: field 'txt' is missing"
-    assert said in done.stderr
+    text = "warning: source: not even the first record can be used: prompt: field 'txt' is missing"
+    assert text in done.stderr
     assert "warning" not in done.stdout
 
 

@@ -138,7 +138,7 @@ def test_an_answer_that_would_not_do_is_asked_for_again(
     done = init()
     assert done.exit_code == 0, done.output
     assert [question.split()[1] for question in asked] == [*7 * ["to"], "answers,", *2 * ["(a"]]
-    for said in (
+    for text in (
         "--source: there is no none.jsonl",
         "it looks like a JSON array",
         "prompt: expected a template",
@@ -146,7 +146,7 @@ def test_an_answer_that_would_not_do_is_asked_for_again(
         "the prompt has no field",
         "forebay init: engine.url: expected a URL",
     ):
-        assert said in done.stderr
+        assert text in done.stderr
     # Of a file that is not there yet.
     assert "yaml:" not in done.stderr
     spec = load_spec(folder / "pipeline.yaml")

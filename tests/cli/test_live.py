@@ -315,6 +315,6 @@ def test_failures_are_shown_by_cause_and_cut_answers_counted() -> None:
     assert " · failed: prompt_too_long 7, a 2, timeout 1, … · cut 3" in line_of(now, Throughput())
     shown = console()
     report(replace(now, state="FINISHED"), one_each=False, json=None, console=shown)
-    said = text(shown)
-    assert "failed, by cause: prompt_too_long 7, a 2, timeout 1, b 1" in said
-    assert "3 answers were cut at max_tokens (finish_reason length): raise sampling.max_tokens if" in said
+    message = text(shown)
+    assert "failed, by cause: prompt_too_long 7, a 2, timeout 1, b 1" in message
+    assert "3 answers were cut at max_tokens (finish_reason length): raise sampling.max_tokens if" in message

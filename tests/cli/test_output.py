@@ -22,8 +22,8 @@ from forebay.cli.live import LiveLine, report
 from forebay.cli.output import (
     check_json,
     errors_console,
+    print_line,
     results_console,
-    say,
     shows_text,
     with_values,
     write_file,
@@ -42,8 +42,8 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 @pytest.mark.parametrize("make", [results_console, errors_console])
 def test_a_message_and_a_table_are_whole(make: object, capsys: pytest.CaptureFixture[str]) -> None:
     console = make()  # type: ignore[operator]
-    say(console, TEXT)
-    say(console, TEXT, style="red")
+    print_line(console, TEXT)
+    print_line(console, TEXT, style="red")
     console.width = 200
     table = Table(TEXT, title=None, box=None)
     table.add_row(TEXT)
@@ -56,7 +56,7 @@ def test_a_message_is_whole_on_any_console() -> None:
     """An external message, including markup."""
     out = StringIO()
     console = Console(file=out, width=40)
-    say(console, TEXT)
+    print_line(console, TEXT)
     with ConsoleProgress(console).step(TEXT) as detail:
         detail(TEXT)
     assert out.getvalue().count(TEXT) == 3
@@ -67,10 +67,10 @@ def test_a_runs_lines_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
     LiveLine(console).show(Snapshot(1.0, "RUNNING", restarts=1, failure=TEXT))
     report(Snapshot(1.0, TEXT), one_each=True, json=None, console=console, limited=TEXT)
     show_lost([b'{"cause": "[x]", "detail": "[y] :smile:"}'], console, 1, TEXT)
-    said = capsys.readouterr().err
-    assert f"Flink restarts the job: {TEXT}" in said
-    assert f"; {TEXT}" in said
-    assert "most often [x]: [y] :smile:" in said
+    text = capsys.readouterr().err
+    assert f"Flink restarts the job: {TEXT}" in text
+    assert f"; {TEXT}" in text
+    assert "most often [x]: [y] :smile:" in text
 
 
 def test_an_error_names_its_extra(

@@ -59,8 +59,8 @@ def start(*words: str) -> subprocess.Popen[bytes]:
 
 
 def test_a_document_has_no_place_next_to_results(tmp_path: Path) -> None:
-    said = refusal("run", str(pipeline(tmp_path)), "--json")
-    assert said.startswith("--json: not possible on standard output")
+    text = refusal("run", str(pipeline(tmp_path)), "--json")
+    assert text.startswith("--json: not possible on standard output")
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, run: Callable[[PipelineSpec, Any], Snapshot]) -> None:
@@ -102,20 +102,20 @@ def test_a_run_stopped_before_its_first_checkpoint_reports_a_fresh_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripted(monkeypatch, stopped)
-    said = run(pipeline(tmp_path)).stderr
-    assert "stopped; run the same command to start over: there is no checkpoint yet" in said
+    text = run(pipeline(tmp_path)).stderr
+    assert "stopped; run the same command to start over: there is no checkpoint yet" in text
     assert (
         "after 12 s: 7 results and 2 dead letters (those that are not committed yet and will be repeated are "
-        "included)" in said
+        "included)" in text
     )
 
 
 def test_a_stopped_run_reports_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch, stopped)
-    said = run(pipeline(tmp_path, sink={"type": "jsonl", "path": "out"})).stderr
+    text = run(pipeline(tmp_path, sink={"type": "jsonl", "path": "out"})).stderr
     assert (
         "after 12 s: 4 results and 1 dead letter written; 4 more answers are not committed yet and "
-        "will be repeated" in said
+        "will be repeated" in text
     )
 
 
@@ -139,8 +139,8 @@ def test_a_file_without_records_is_named_at_the_end(tmp_path: Path, monkeypatch:
     scripted(monkeypatch, lambda _spec, _watch: Snapshot(12.0, "FINISHED"))
     (tmp_path / "in.jsonl").write_text("")
     file = pipeline(tmp_path, source={"type": "jsonl", "path": "in.jsonl"})
-    said = run(file).stderr
-    assert f"nothing to read: jsonl: {tmp_path / 'in.jsonl'} is empty" in said
+    text = run(file).stderr
+    assert f"nothing to read: jsonl: {tmp_path / 'in.jsonl'} is empty" in text
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
     assert "nothing to read" not in run(file).stderr
 
@@ -161,10 +161,10 @@ def test_the_most_frequent_cause_and_an_example_are_named() -> None:
 
 
 def test_text_of_a_record_is_short_and_steers_no_terminal() -> None:
-    said = lost(("bad_record", "\x1b[2J\x07" + "a" * 5000))
-    assert "\x1b" not in said
-    assert "\x07" not in said
-    assert len(said) < 600
+    text = lost(("bad_record", "\x1b[2J\x07" + "a" * 5000))
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert len(text) < 600
 
 
 def test_letters_that_are_not_in_files_are_located() -> None:
@@ -173,13 +173,13 @@ def test_letters_that_are_not_in_files_are_located() -> None:
 
 @pytest.mark.flink
 def test_standard_output_has_the_results_and_nothing_else(tmp_path: Path, replica: ReplicaThread) -> None:
-    out, said = start(str(pipeline(tmp_path)), "--engine", replica.url).communicate(timeout=400)
+    out, text = start(str(pipeline(tmp_path)), "--engine", replica.url).communicate(timeout=400)
     lines = [json.loads(line) for line in out.splitlines()]
-    assert len({line["position"] for line in lines}) == len(lines) == 20, said.decode()
-    assert b"20 events, 20 results, 0 dead letters" in said
-    assert b"the dead letters: " in said
+    assert len({line["position"] for line in lines}) == len(lines) == 20, text.decode()
+    assert b"20 events, 20 results, 0 dead letters" in text
+    assert b"the dead letters: " in text
     # Flink's libraries log these although nothing is wrong.
-    assert b"GCSFileSystem" not in said
+    assert b"GCSFileSystem" not in text
 
 
 @pytest.mark.long
@@ -191,9 +191,9 @@ def test_a_run_ends_when_nobody_reads_its_results_any_more(tmp_path: Path, repli
     assert running.stderr is not None
     assert json.loads(running.stdout.readline())["id"]
     running.stdout.close()
-    said = running.stderr.read().decode()
-    assert running.wait(200) == 1, said
-    assert "forebay: standard output was closed, and the job is cancelled" in said
+    text = running.stderr.read().decode()
+    assert running.wait(200) == 1, text
+    assert "forebay: standard output was closed, and the job is cancelled" in text
 
 
 class Run:
@@ -234,8 +234,8 @@ class Run:
 
     def ended(self) -> tuple[int, Any, str]:
         """Status, document, and standard error."""
-        out, said = self.process.communicate(timeout=400)
-        return self.process.returncode, json.loads(out) if out else None, said.decode()
+        out, text = self.process.communicate(timeout=400)
+        return self.process.returncode, json.loads(out) if out else None, text.decode()
 
 
 @pytest.fixture
@@ -270,16 +270,16 @@ def test_a_run_whose_flink_dies_or_hangs_resumes_by_itself(endless: Run) -> None
     expected = {f"generator@{n}" for n in range(len(endless.positions()))}
     wait_until(lambda: expected <= set(endless.positions()))
     endless.process.send_signal(signal.SIGINT)
-    status, document, said = endless.ended()
-    assert status == 130, said
+    status, document, text = endless.ended()
+    assert status == 130, text
     hang, *losses = document["resumes"]
     assert "; it is considered lost" in hang
     assert len(losses) == 2
     assert "the process that holds Flink was killed (by SIGKILL" in losses[0]
     assert "Flink's JVM crashed" in losses[1]
-    assert said.count("; resuming from checkpoint chk-") == 3
-    assert "Traceback" not in said
-    assert "py4j" not in said.lower()
+    assert text.count("; resuming from checkpoint chk-") == 3
+    assert "Traceback" not in text
+    assert "py4j" not in text.lower()
     positions = endless.positions()
     assert len(set(positions)) == len(positions)
 
@@ -289,10 +289,10 @@ def test_a_run_that_is_stopped_ends_in_order_and_can_be_resumed(endless: Run) ->
     for number, expected in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
         endless.await_results(20)
         endless.process.send_signal(number)
-        status, document, said = endless.ended()
-        assert status == expected, said
+        status, document, text = endless.ended()
+        assert status == expected, text
         assert document["state"] == "INTERRUPTED"
-        assert said.endswith("stopped; run the same command to resume from the newest checkpoint\n")
+        assert text.endswith("stopped; run the same command to resume from the newest checkpoint\n")
         assert not json.loads((endless.home / "run.json").read_text())["finished"]
         # Checkpoints before the restored one are deleted.
         assert len([path for path in endless.home.iterdir() if path.is_dir()]) <= 2
@@ -307,14 +307,14 @@ def test_a_run_that_is_stopped_as_it_starts_shows_one_line(endless: Run) -> None
     wait_until(lambda: bool(psutil.Process(endless.process.pid).children()))
     flink = endless.flink()
     endless.process.send_signal(signal.SIGTERM)
-    status, document, said = endless.ended()
+    status, document, text = endless.ended()
     assert status == 143
     if document is None:
-        assert said in {"", "stopped; run the same command to start over: there is no checkpoint yet\n"}
+        assert text in {"", "stopped; run the same command to start over: there is no checkpoint yet\n"}
     else:
         # The run had begun.
         assert document["state"] == "INTERRUPTED"
-        assert "Traceback" not in said
+        assert "Traceback" not in text
     assert not wait_gone({flink}, 60)
 
 
@@ -323,8 +323,8 @@ def test_a_run_that_only_gave_dead_letters_to_a_topic_shows_it(
 ) -> None:
     scripted(monkeypatch, lambda _spec, _watch: Snapshot(12.0, "FINISHED", accepted=19, dead_letters=19))
     letters = {"type": "kafka", "bootstrap": "broker:9092", "topic": "letters"}
-    said = run(pipeline(tmp_path, dead_letters=letters)).stderr
-    assert "warning: no results, only dead letters (19), causes in topic letters" in said
+    text = run(pipeline(tmp_path, dead_letters=letters)).stderr
+    assert "warning: no results, only dead letters (19), causes in topic letters" in text
 
 
 def test_first_records_that_lack_a_field_are_a_warning_before_the_start(
@@ -332,5 +332,5 @@ def test_first_records_that_lack_a_field_are_a_warning_before_the_start(
 ) -> None:
     scripted(monkeypatch, stopped)
     (tmp_path / "in.jsonl").write_text('{"txt": "a"}\n')
-    said = run(pipeline(tmp_path, source={"type": "jsonl", "path": "in.jsonl"})).stderr
-    assert said.startswith("warning: source: not even the first record can be used: prompt: field 'text' is")
+    text = run(pipeline(tmp_path, source={"type": "jsonl", "path": "in.jsonl"})).stderr
+    assert text.startswith("warning: source: not even the first record can be used: prompt: field 'text' is")

@@ -45,13 +45,13 @@ def test_made_up_requests_give_the_same_figures_each_time(tmp_path: Path) -> Non
 
 
 def test_settings_that_are_wrong_are_reported(tmp_path: Path) -> None:
-    for option, value, said in (
+    for option, value, text in (
         ("--policy", "best", "expected one of random"),
         ("--load", "0", "--load"),
         ("--engine", "h100", "engine: expected one of"),
         ("--rate", "0", "arrivals"),
     ):
-        assert said in refusal("simulate", option, value)
+        assert text in refusal("simulate", option, value)
     bad = tmp_path / "bad.csv"
     bad.write_text(TRACE + "2023-11-16,1\n")
     with pytest.raises(SettingError, match="line 202: expected 3 columns"):

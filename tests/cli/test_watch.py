@@ -71,10 +71,10 @@ def test_trends_are_printed_when_they_appear_and_the_top_five_at_the_end(
     monkeypatch.setattr(RunOutputs, "look", lambda self: (look(self), looks.append(1))[0])
 
     scripted(monkeypatch, find)
-    said = run("trends", "--source", "generator", "--out", str(tmp_path / "out")).stderr
-    assert "trend storm 3 (2.50 posts/s, 0.10 before): big storm\n" in said
-    assert "trend storm: It rains.\n" in said
-    last = said.splitlines()[-6:]
+    text = run("trends", "--source", "generator", "--out", str(tmp_path / "out")).stderr
+    assert "trend storm 3 (2.50 posts/s, 0.10 before): big storm\n" in text
+    assert "trend storm: It rains.\n" in text
+    last = text.splitlines()[-6:]
     assert last[0] == f"this run as a page: {tmp_path}/out/page.html"
     assert last[1] == "1. storm 0: 2.50 posts/s at 00:01:05 – It rains."
     assert [line[:2] for line in last[1:]] == ["1.", "2.", "3.", "4.", "5."]
@@ -141,8 +141,8 @@ def test_the_page_is_served_while_the_run_lasts_and_written_at_its_end(
     start = PageServer.start
     monkeypatch.setattr(PageServer, "start", lambda self: (addresses.append(self.url), start(self))[1])
     scripted(monkeypatch, serve)
-    said = run(str(pipeline(tmp_path, sink={"type": "jsonl", "path": "out"})), "--ui")
-    assert f"watch this run at {addresses[0]}\n" in said.stderr
+    text = run(str(pipeline(tmp_path, sink={"type": "jsonl", "path": "out"})), "--ui")
+    assert f"watch this run at {addresses[0]}\n" in text.stderr
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{22}/", addresses[0])
     assert "running for 7.0 s" in pages[0]
     with pytest.raises(OSError, match="refused"):
@@ -196,9 +196,9 @@ def test_an_application_of_a_file_says_what_it_found(tmp_path: Path, monkeypatch
         "sink": {"type": "jsonl", "path": "out"},
     }
     file.write_bytes(orjson.dumps(document))
-    said = run(str(file)).stderr
-    assert "1. storm: 2.50 posts/s" in said
-    assert "page" not in said
+    text = run(str(file)).stderr
+    assert "1. storm: 2.50 posts/s" in text
+    assert "page" not in text
 
 
 def test_without_ui_a_pipeline_writes_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

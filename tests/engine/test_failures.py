@@ -138,8 +138,8 @@ def test_any_body_gives_a_short_message_of_one_line(status: int, body: bytes) ->
 
 @given(st.text(), st.text(), st.integers(0, 400))
 def test_the_key_is_never_quoted(before: str, after: str, pad: int) -> None:
-    said = before + "sk-key" + "." * pad + "sk-key" + after
-    for text in (str(from_status(400, said.encode("utf-8", "replace"))), str(from_object(said))):
+    message = before + "sk-key" + "." * pad + "sk-key" + after
+    for text in (str(from_status(400, message.encode("utf-8", "replace"))), str(from_object(message))):
         assert "sk-key" not in text
 
 

@@ -45,8 +45,8 @@ class Fakes:
 
     async def up(self) -> None:
         await self.engine.client.start(60.0)
-        said = self.engine.client.replicas
-        await until(lambda: all(said().get(replica.url) == "" for replica in self.replicas))
+        text = self.engine.client.replicas
+        await until(lambda: all(text().get(replica.url) == "" for replica in self.replicas))
 
 
 @asynccontextmanager

@@ -178,7 +178,7 @@ class Publisher:
         self.now_s = 0.0
         self.sequence = 0
 
-    def say(self, *events: CacheEvent, heard: bool = True) -> bool:
+    def note(self, *events: CacheEvent, heard: bool = True) -> bool:
         self.now_s += 1.0
         message = CacheMessage(self.sequence, events)
         self.sequence += 1
@@ -197,53 +197,53 @@ def publisher(horizon: CacheHorizon) -> Publisher:
 
 def test_what_was_used_before_the_evicted_blocks_is_gone(horizon: CacheHorizon, publisher: Publisher) -> None:
     for block in range(10):
-        publisher.say(Stored((block,)))
+        publisher.note(Stored((block,)))
     for block in range(3):
-        publisher.say(Removed((block,)))
+        publisher.note(Removed((block,)))
     assert horizon.horizon_s == 1.0, "the middle of five of which two are still unknown"
-    publisher.say(Removed((3, 4)))
+    publisher.note(Removed((3, 4)))
     assert horizon.horizon_s == 3.0
 
 
 def test_a_single_eviction_out_of_order_has_no_effect(horizon: CacheHorizon, publisher: Publisher) -> None:
     for block in range(20):
-        publisher.say(Stored((block,)))
-    publisher.say(Removed(tuple(range(WITNESSES))))
+        publisher.note(Stored((block,)))
+    publisher.note(Removed(tuple(range(WITNESSES))))
     before_s = horizon.horizon_s
-    publisher.say(Removed((19,)))
+    publisher.note(Removed((19,)))
     assert horizon.horizon_s <= before_s + 1.0
-    publisher.say(Removed((5, 6, 7)))
+    publisher.note(Removed((5, 6, 7)))
     assert horizon.horizon_s == 7.0
 
 
 def test_unknown_blocks_have_no_effect() -> None:
     horizon = CacheHorizon()
-    Publisher(horizon).say(Removed(tuple(range(100))))
+    Publisher(horizon).note(Removed(tuple(range(100))))
     assert horizon.horizon_s == -math.inf
 
 
 def test_a_sequence_that_begins_again_is_a_restart(horizon: CacheHorizon, publisher: Publisher) -> None:
     publisher.sequence = 5
-    assert not publisher.say(Stored((1, 2))), "the first message may have any number"
-    assert not publisher.say(Stored((3,)))
+    assert not publisher.note(Stored((1, 2))), "the first message may have any number"
+    assert not publisher.note(Stored((3,)))
     publisher.sequence = 0
-    assert publisher.say(Stored((4,)))
+    assert publisher.note(Stored((4,)))
     assert (horizon.restarts, horizon.missed, len(horizon)) == (1, 0, 1)
 
 
 def test_a_gap_is_counted_and_loses_nothing(horizon: CacheHorizon, publisher: Publisher) -> None:
-    publisher.say(Stored((1, 2, 3)))
+    publisher.note(Stored((1, 2, 3)))
     publisher.sequence += 4
-    assert not publisher.say(Removed((1, 2, 3)))
+    assert not publisher.note(Removed((1, 2, 3)))
     assert (horizon.missed, horizon.restarts, horizon.horizon_s) == (4, 0, 1.0)
 
 
 def test_all_cleared_forgets_the_blocks_and_not_the_horizon(
     horizon: CacheHorizon, publisher: Publisher
 ) -> None:
-    publisher.say(Stored((1, 2, 3)))
-    publisher.say(Removed((1, 2, 3)))
-    assert publisher.say(Cleared(), Stored((4,)))
+    publisher.note(Stored((1, 2, 3)))
+    publisher.note(Removed((1, 2, 3)))
+    assert publisher.note(Cleared(), Stored((4,)))
     assert (horizon.horizon_s, len(horizon)) == (1.0, 1)
 
 
@@ -261,9 +261,9 @@ def test_a_large_cache_is_sampled_and_its_horizon_still_known(
 ) -> None:
     hashes = [(number * 0x9E3779B97F4A7C15) % 2**64 for number in range(20_000)]
     for at in range(0, len(hashes), 100):
-        publisher.say(Stored(tuple(hashes[at : at + 100])))
+        publisher.note(Stored(tuple(hashes[at : at + 100])))
     assert 500 < len(horizon) <= MAX_SAMPLED
-    publisher.say(Removed(tuple(hashes[:10_000])))
+    publisher.note(Removed(tuple(hashes[:10_000])))
     assert 97.0 <= horizon.horizon_s <= 100.0
 
 
@@ -284,7 +284,7 @@ def test_nothing_that_is_cached_was_last_used_before_the_horizon(
             events.append(Removed((cache.popitem(last=False)[0],)))
         if block not in cache or announced:
             events.append(Stored((block,)))
-        publisher.say(*events, heard=heard)
+        publisher.note(*events, heard=heard)
         cache[block] = publisher.now_s
         cache.move_to_end(block)
         assert not cache or min(cache.values()) >= horizon.horizon_s

@@ -34,7 +34,7 @@ class Script:
         while await asyncio.wait_for(self._socket.recv(), 180.0) != b"\1":
             pass
 
-    async def say(self, *events: Any) -> None:
+    async def note(self, *events: Any) -> None:
         await self.send(msgpack.packb([1.0, list(events), 0]))
 
     async def send(self, payload: bytes) -> None:
@@ -90,17 +90,17 @@ def counts(fakes: Any) -> Any:
 
 async def test_what_others_push_out_is_forgotten(fleet_of: Any, ask: Any, wait_for: Any) -> None:
     async with publisher() as (_, script), followed(fleet_of, script) as fakes:
-        await script.say(stored(*range(100)))
+        await script.note(stored(*range(100)))
         # Received before the prompt is sent: blocks stored later do not count as older.
         await wait_for(lambda: counts(fakes).read == 1)
         await fakes.engine.complete(ask(1, TEXT), timeout_s=60.0)
         assert held(fakes) == 3
-        await script.say(removed(*range(50)))
-        await script.say(stored(*range(100, 150)))
+        await script.note(removed(*range(50)))
+        await script.note(stored(*range(100, 150)))
         await wait_for(lambda: counts(fakes).read == 3)
         await fakes.engine.complete(ask(2, "short"), timeout_s=60.0)
         assert held(fakes) == 3, "only what was stored before the prompt is gone"
-        await script.say(removed(*range(50, 110)))
+        await script.note(removed(*range(50, 110)))
         await wait_for(lambda: held(fakes) == 0)
         assert counts(fakes).forgotten == 3
 
@@ -108,14 +108,14 @@ async def test_what_others_push_out_is_forgotten(fleet_of: Any, ask: Any, wait_f
 async def test_a_cleared_cache_and_a_restart_forget_all(fleet_of: Any, ask: Any, wait_for: Any) -> None:
     async with publisher() as (context, script), followed(fleet_of, script) as fakes:
         await fakes.engine.complete(ask(1, TEXT), timeout_s=60.0)
-        await script.say({"type": "AllBlocksCleared"})
+        await script.note({"type": "AllBlocksCleared"})
         await wait_for(lambda: held(fakes) == 0)
         await fakes.engine.complete(ask(2, TEXT), timeout_s=60.0)
         assert held(fakes) == 3
         script.close()
         again = await bound_again(context, script.port)
         await again.subscribed()
-        await again.say(stored(1))
+        await again.note(stored(1))
         await wait_for(lambda: held(fakes) == 0)
         assert (counts(fakes).restarts, counts(fakes).missed) == (1, 0)
 
@@ -126,11 +126,11 @@ async def test_hostile_bytes_are_counted_and_the_next_message_is_read(
     async with publisher() as (_, script), followed(fleet_of, script) as fakes:
         await script.send(b"\xc1")
         await script.send(b"\x91" * 100_000)
-        await script.say(stored("text"))  # type: ignore[arg-type]
+        await script.note(stored("text"))  # type: ignore[arg-type]
         await wait_for(lambda: counts(fakes).malformed == 3)
         await script.send(bytes(MAX_MESSAGE_BYTES + 1))
         await script.subscribed()  # cut off, and here again
-        await script.say(stored(1))
+        await script.note(stored(1))
         await wait_for(lambda: counts(fakes).read == 1)
         assert (await fakes.engine.complete(ask(1, TEXT), timeout_s=60.0)).text
 
@@ -148,7 +148,7 @@ async def test_the_port_may_follow_from_the_replicas(fleet_of: Any, wait_for: An
         async with fleet_of(0, dead=(replica.url,), kv_events=kv_events) as fakes:
             await fakes.engine.client.start(60.0)
             await script.subscribed()
-            await script.say(stored(1))
+            await script.note(stored(1))
             await wait_for(lambda: fakes.engine.client.cache_events()[replica.url].read == 1)
 
 

@@ -101,8 +101,8 @@ async def test_only_replicas_that_serve_the_model_get_requests(
         for number in range(10):
             await fakes.engine.complete(ask(number), timeout_s=60.0)
         assert (fakes.calls(0), fakes.calls(1)) == (0, 10)
-        said = fakes.engine.client.replicas
-        await wait_for(lambda: said()[fakes.replicas[0].url] == "it serves other, not m")
+        text = fakes.engine.client.replicas
+        await wait_for(lambda: text()[fakes.replicas[0].url] == "it serves other, not m")
         assert [model.name for model in fakes.engine.client.models] == ["m"]
 
 
@@ -562,9 +562,9 @@ async def test_what_a_wrong_replica_serves_is_reported_in_one_short_line(
         await fakes.engine.complete(ask(1), timeout_s=60.0)
         why = fakes.engine.client.replicas
         await wait_for(lambda: why()[fakes.replicas[0].url].startswith("it serves a"))
-        said = why()[fakes.replicas[0].url]
-        assert len(said) < 1000
-        assert said.isprintable()
+        text = why()[fakes.replicas[0].url]
+        assert len(text) < 1000
+        assert text.isprintable()
 
 
 @in_virtual_time

@@ -54,27 +54,27 @@ def test_where_all_answer_and_none_can_it_is_a_wrong_setting(script: ReplicaScri
 def test_starts_of_all_kinds_are_reported_the_same() -> None:
     with ReplicaThread(OTHER) as replica:
         replicas = FixedReplicas((replica.url,))
-        said = asyncio.run(describe_prefill(replicas, "m", chat=False, api_key=None, key="engine.prefill"))
-    assert said.startswith(f"engine.prefill: {replica.url} serves x, y, not 'm'")
+        text = asyncio.run(describe_prefill(replicas, "m", chat=False, api_key=None, key="engine.prefill"))
+    assert text.startswith(f"engine.prefill: {replica.url} serves x, y, not 'm'")
 
 
 def test_while_one_does_not_answer_one_that_cannot_ends_nothing() -> None:
-    said, (wrong,) = checked(OTHER, away=True)
-    assert said.startswith("engine.prefill: prompts are prefilled where they are decoded until one of its")
-    assert AWAY in said
-    assert f"{wrong} serves x, y, not 'm'" in said
+    text, (wrong,) = checked(OTHER, away=True)
+    assert text.startswith("engine.prefill: prompts are prefilled where they are decoded until one of its")
+    assert AWAY in text
+    assert f"{wrong} serves x, y, not 'm'" in text
 
 
 @pytest.mark.parametrize("script", [OTHER, NO_CACHE])
 def test_one_incapable_server_of_two_is_reported(script: ReplicaScript) -> None:
-    said, (_, wrong) = checked(FIT, script)
-    assert said.startswith(f"engine.prefill: {wrong} ")
+    text, (_, wrong) = checked(FIT, script)
+    assert text.startswith(f"engine.prefill: {wrong} ")
 
 
 def test_where_none_answers_it_is_reported_and_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    said, _ = checked(away=True)
-    assert said.startswith("engine.prefill: prompts are prefilled where they are decoded until one of its")
-    assert AWAY in said
+    text, _ = checked(away=True)
+    assert text.startswith("engine.prefill: prompts are prefilled where they are decoded until one of its")
+    assert AWAY in text
     monkeypatch.setattr(module, "CHECK_S", 0.05)
     for script in (replace(FIT, delay=Fixed(60.0)), replace(FIT, faults=Faults((("503", 1.0),)))):
         assert "until one of its servers answers" in checked(script)[0]
@@ -108,8 +108,8 @@ def test_a_list_of_which_nothing_is_known_is_reported(
     replicas: Told, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CHECK_S", 0.05)
-    said = check_prefill(replicas, "m", chat=True, api_key=None, key="engine.prefill")
-    assert said == (
+    text = check_prefill(replicas, "m", chat=True, api_key=None, key="engine.prefill")
+    assert text == (
         "engine.prefill: prompts are prefilled where they are decoded until one of its servers answers: "
         + words
     )

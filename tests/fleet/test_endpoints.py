@@ -299,7 +299,7 @@ class NoReplica:
 
 def test_where_no_replica_is_up_yet_the_model_that_is_named_is_believed() -> None:
     keys = ("engine.url", "engine.model")
-    said: list[str] = []
+    text: list[str] = []
     found = discover_model(NoReplica(), "m", api_key=None, retry=RetryPolicy(), deadline_s=1.0, keys=keys)
     assert found == ServedModel("m")
     clock = ManualClock()
@@ -311,8 +311,8 @@ def test_where_no_replica_is_up_yet_the_model_that_is_named_is_believed() -> Non
             retry=RetryPolicy(),
             deadline_s=1.0,
             keys=keys,
-            say=lambda words, waited_s: said.append(words),
+            note=lambda words, waited_s: text.append(words),
             clock=clock,
             sleep=clock.pause,
         )
-    assert said
+    assert text

@@ -157,8 +157,8 @@ def keying(clock: WallClock, **settings: Any) -> Callable[[Any], Iterator[tuple[
 
 
 def completion(item: KeyedEvent, text: str, answer: Any) -> Result:
-    said = Completion(text, "stop", Usage(0, tokens(text)), Timing(0.0, 0.0))
-    return result_of(item, said, answer, attempts=1)
+    message = Completion(text, "stop", Usage(0, tokens(text)), Timing(0.0, 0.0))
+    return result_of(item, message, answer, attempts=1)
 
 
 def divided(outputs: Sequence[Any]) -> tuple[list[Result], list[DeadLetter]]:

@@ -86,10 +86,10 @@ def test_each_event_is_answered_once_despite_faults(
 def asked(item: KeyedEvent, text: str | None = None) -> Result:
     ask = item.ask  # type: ignore[attr-defined]
     most = MAX_TOKENS if ask.sampling is None else ask.sampling.max_tokens
-    said, _ = answer_to(request_text(Request("", "", ask.messages)), ask.schema, max_tokens=most)
+    output, _ = answer_to(request_text(Request("", "", ask.messages)), ask.schema, max_tokens=most)
     prompt_tokens = tokens(request_text(Request("", "", ask.messages)))
-    value = said if ask.schema is None else orjson.loads(said)
-    return replace(completion(item, said, value), usage=Usage(prompt_tokens, tokens(said)))
+    value = output if ask.schema is None else orjson.loads(output)
+    return replace(completion(item, output, value), usage=Usage(prompt_tokens, tokens(output)))
 
 
 def stateful(program: Program[Any], capacity: int, key: str, *, event_time: bool = False) -> Any:
@@ -114,15 +114,15 @@ def test_sessions_keep_every_turn_despite_faults(
     schedule: list[Action], count: int, capacity: int, sessions: int
 ) -> None:
     settings = Sessions(budget_tokens=512, idle_s=None)
-    said = list(messages(count, sessions, 7, words=12))
-    events = [(encode(Event(b"%d" % each["n"], each, position=f"in@{each['n']}")), None) for each in said]
+    text = list(messages(count, sessions, 7, words=12))
+    events = [(encode(Event(b"%d" % each["n"], each, position=f"in@{each['n']}")), None) for each in text]
     program = settings.program(event_time=False)
     results, letters = divided(Runs(stateful(program, capacity, "user"), events, asked).play(schedule))
     assert letters == []
     assert [result.fields["n"] for result in sorted(results, key=lambda r: r.fields["n"])] == list(
         range(count)
     )
-    expected = expected_answers(said, settings)
+    expected = expected_answers(text, settings)
     assert all(result.answer == expected[result.fields["n"]] for result in results)
     of_key = defaultdict(list)
     for result in results:
@@ -135,10 +135,10 @@ def test_event_time_timers_fire_once_in_order_despite_faults(
     schedule: list[Action], count: int, capacity: int
 ) -> None:
     program = Remember(idle_ms=25)
-    said = [{"n": n, "key": f"k{n * n % 5}", "at": 10 * n} for n in range(count)]
+    text = [{"n": n, "key": f"k{n * n % 5}", "at": 10 * n} for n in range(count)]
     events = [
         (encode(Event(b"%d" % each["n"], each, each["at"], position=f"in@{each['n']}")), each["at"] - 1)
-        for each in said
+        for each in text
     ]
     results, letters = divided(Runs(stateful(program, capacity, "key"), events, asked).play(schedule))
     assert letters == []
@@ -149,7 +149,7 @@ def test_event_time_timers_fire_once_in_order_despite_faults(
         key: [n for r in ended if r.key == key for n in r.answer["ended"]] for key in {r.key for r in ended}
     }
     for key, of in numbers.items():
-        assert of == [each["n"] for each in said if each["key"] == key]
+        assert of == [each["n"] for each in text if each["key"] == key]
     assert sum(map(len, numbers.values())) == count
     assert len(results) - len(ended) == count
 
@@ -157,15 +157,15 @@ def test_event_time_timers_fire_once_in_order_despite_faults(
 @FEWER
 @given(SCHEDULES, st.integers(45, 130))
 def test_summaries_are_unaffected_by_faults(schedule: list[Action], count: int) -> None:
-    said = list(chatter(count, 3, size_s=RECOVERY_SUMMARIES.size_s))
+    text = list(chatter(count, 3, size_s=RECOVERY_SUMMARIES.size_s))
     program = RECOVERY_SUMMARIES.program(event_time=True)
     events = [
         (encode(Event(b"%d" % each["n"], each, each["at"], position=f"in@{each['n']}")), each["at"] - 1)
-        for each in said
+        for each in text
     ]
     results, letters = divided(Runs(stateful(program, 16, "channel"), events, asked).play(schedule))
     assert letters == []
-    expected = expected_summaries(said, RECOVERY_SUMMARIES)
+    expected = expected_summaries(text, RECOVERY_SUMMARIES)
     found = [(result.answer["key"], result.answer["window"]["start_ms"]) for result in results]
     assert sorted(found) == sorted(expected)
     for place, result in zip(found, results, strict=True):
@@ -179,7 +179,7 @@ def test_summaries_are_unaffected_by_faults(schedule: list[Action], count: int) 
 @given(SCHEDULES, st.integers(1, 80))
 def test_topics_are_unaffected_by_faults(schedule: list[Action], count: int) -> None:
     job = TopicsJob()
-    said = job.events(count, 5)
+    text = job.events(count, 5)
     (key,) = flink_keys(1)
 
     def operators(runs: Runs) -> list[Operator]:
@@ -202,7 +202,7 @@ def test_topics_are_unaffected_by_faults(schedule: list[Action], count: int) -> 
         texts = [(each.id, each.topic) for event, data in both if not event for each in assignments_of(data)]
         return [shard_event_of(data) for event, data in both if event], texts
 
-    texts = [(message(key, of_text(each)), None) for each in said]
+    texts = [(message(key, of_text(each)), None) for each in text]
     event_key = flink_keys(2)[FOUND]
     played = Runs(operators, texts).play(schedule)
     found = read((message_key(output) == event_key, payload(output)) for output in played)
@@ -247,7 +247,7 @@ def posts(count: int) -> list[dict[str, Any]]:
 @FEWER
 @given(SCHEDULES, st.integers(1, 120))
 def test_trends_are_unaffected_by_faults(schedule: list[Action], count: int) -> None:
-    said, settings, find = posts(count), TRENDS.settings, TRENDS.settings.find
+    text, settings, find = posts(count), TRENDS.settings, TRENDS.settings.find
     tolerance = Tolerance(round(settings.late_s * 1000), round(settings.ahead_s * 1000))
     shards = expected_events.SHARDS
 
@@ -271,18 +271,18 @@ def test_trends_are_unaffected_by_faults(schedule: list[Action], count: int) -> 
 
     events = [
         (encode(Event(b"%d" % each["n"], each, each["at"], position=f"in@{each['n']}")), None)
-        for each in said
+        for each in text
     ]
     outputs = Runs(operators, events).play(schedule)
     found = [to_result(event_of(payload(each))) for each in outputs if not isinstance(each, tuple)]
-    expected = TRENDS.foretold(said, lambda n: f"in@{n}")
+    expected = TRENDS.foretold(text, lambda n: f"in@{n}")
     asked = {f"{result.id}-why" for result in found}
     assert [result.id for result in found] == [name for name in expected if name not in asked]
     for result in found:
         assert orjson.loads(orjson.dumps(result.answer)) == expected[result.id]
     refused = [int(decode(data).raw) for _, data in (each for each in outputs if isinstance(each, tuple))]
     time = StreamTime(tolerance)
-    judged = [each for post in said for each in time.see(post["at"], b"%d" % post["n"])]
+    judged = [each for post in text for each in time.see(post["at"], b"%d" % post["n"])]
     assert refused == [int(each.data) for each in (*judged, *time.end()) if each.verdict != "in time"]
 
 

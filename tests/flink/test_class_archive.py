@@ -69,9 +69,9 @@ def test_java_gets_the_given_environment(
     archive = replace(archive, java=java)
     Path(archive.options()[0].partition("=")[2]).write_text("java/lang/Object id: 0\n\n")
     archive.make({"LANG": "C"})
-    said = (tmp_path / "environment").read_text()
-    assert "LANG" in said
-    assert "ENGINE_KEY" not in said
+    text = (tmp_path / "environment").read_text()
+    assert "LANG" in text
+    assert "ENGINE_KEY" not in text
 
 
 def test_unused_archives_are_removed(

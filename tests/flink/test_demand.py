@@ -69,7 +69,7 @@ async def test_demand_is_a_file_while_the_subtask_runs(tmp_path: Path) -> None:
     counts = InferenceCounters()
     call = spec(ScaledReplicas(str(listed), every_s=0.01), ScalingLink(SETTINGS, str(folder)))
 
-    def told() -> float:
+    def published() -> float:
         return sum(part.tokens.requests for one in read_reports(folder).values() for part in one.waiting)
 
     async with FakeReplica(SCRIPT) as replica:
@@ -78,7 +78,7 @@ async def test_demand_is_a_file_while_the_subtask_runs(tmp_path: Path) -> None:
         for each in items:
             handler.accept(each, restored=False)
         answers = [asyncio.ensure_future(handler.answer(each)) for each in items[:3]]
-        await until(lambda: told() == 5)
+        await until(lambda: published() == 5)
         assert counts.scaling is not None
         assert counts.scaling.backlog_tokens > 0
         # Read in 1970, due 30 s later.
@@ -88,7 +88,7 @@ async def test_demand_is_a_file_while_the_subtask_runs(tmp_path: Path) -> None:
         await until(lambda: [one.done.requests for one in read_reports(folder).values()] == [3])
         await until(lambda: counts.scaling is not None and counts.scaling.wanted_replicas == 2)
         (report,) = read_reports(folder).values()
-        assert told() == 2
+        assert published() == 2
         assert (report.arrived.requests, report.done.requests) == (5, 3)
         assert report.done.output > 0
         assert (report.listing, report.usable, report.at_replicas) == (4, 1, {replica.url: 0})
@@ -234,12 +234,12 @@ async def test_topic_backlog_counts_if_reported() -> None:
 
 def test_changed_wanted_number_alone_is_published() -> None:
     """Nothing else flushes the metrics of a stream without events."""
-    gauges, told = ScalingGauges(), list[int | None]()
-    gauges.tell = lambda: told.append(gauges.wanted_replicas)
+    gauges, published = ScalingGauges(), list[int | None]()
+    gauges.notify = lambda: published.append(gauges.wanted_replicas)
     for wanted in (1, 1, 0):
         gauges.publish(wanted)
         gauges.set(gauges.wanted_replicas, 0, None)
-    assert told == [1, 0]
+    assert published == [1, 0]
 
 
 @pytest.mark.parametrize("folder", [True, False])
@@ -254,11 +254,11 @@ async def test_next_subtask_has_the_learned_state(
         client = FleetClient(FleetConfig(FixedReplicas(("http://127.0.0.1:9",)), model="m"))
         gauges = ScalingGauges()
         gauges.learned.found = found
-        told = list[bytes | None]()
-        gauges.tell = lambda: told.append(gauges.learned.newest)
+        published = list[bytes | None]()
+        gauges.notify = lambda: published.append(gauges.learned.newest)
         handler = demand.MeteredHandler(Cached(), client, link, gauges, SystemClock(), model="m")
         await until(lambda: gauges.learned.found is None and gauges.learned.newest is not None)
-        assert gauges.learned.newest in told
+        assert gauges.learned.newest in published
         for one in [item(number) for number in range(answers)]:
             handler.accept(one, restored=False)
             await handler.answer(one)
@@ -383,6 +383,6 @@ async def test_other_answers_are_unknown_and_logged_if_they_persist(
             await page.again()
             await page.again()
             assert queue.waits(clock.monotonic_s()) is None
-    (told,) = [record.message for record in caplog.records]
-    assert "scaling uses only the job's own" in told
-    assert why in told
+    (published,) = [record.message for record in caplog.records]
+    assert "scaling uses only the job's own" in published
+    assert why in published

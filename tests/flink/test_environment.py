@@ -186,10 +186,10 @@ env.execute("test")
     )
     assert sorted(done.stdout.split()) == ["21", "42"], done.stderr
     # Beam logs this if a package, such as that of traces, has installed part of Google's namespace.
-    said = [
+    text = [
         line for line in done.stderr.splitlines() if not line.startswith("Failed to import GCSFileSystem")
     ]
-    assert said == []
+    assert text == []
     assert any(file.stat().st_size > 1000 for file in tmp_path.glob("flink-*.log"))
 
 

@@ -132,7 +132,7 @@ class Learning:
                 file.write(found + b"\n")
         number = int(str(item.event.fields["n"]))
         self._gauges.learned.newest = document(number)
-        self._gauges.tell()
+        self._gauges.notify()
         return Result(item.id, item.key, item.event.fields, "x", Usage(1, 1), 1, item.read_ms, 0.0, 0.0)
 
     async def close(self) -> None: ...

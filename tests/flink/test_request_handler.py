@@ -414,11 +414,11 @@ async def test_fleet_reports_available_replicas() -> None:
     async with FakeReplica(script) as prefills, FakeReplica(script) as one, FakeReplica(script) as other:
         fleet = FleetConfig(FixedReplicas((one.url, other.url)), model="m")
         for factory in (engine_factory(fleet), engine_factory(fleet, FixedReplicas((prefills.url,)))):
-            counts, told = InferenceCounters(), asyncio.Event()
-            counts.replicas.tell = told.set
+            counts, published = InferenceCounters(), asyncio.Event()
+            counts.replicas.notify = published.set
             handler = RequestHandler(call(factory()), counts)
             await handler.answer(item())
             while counts.replicas.usable != 2:
-                told.clear()
-                await asyncio.wait_for(told.wait(), 60.0)
+                published.clear()
+                await asyncio.wait_for(published.wait(), 60.0)
             await handler.close()

@@ -49,7 +49,7 @@ def test_turns_stay_exact_and_ordered_through_kill_and_rescale(make_runs: Callab
     runs.release("a")
     runs.run(restore=True, parallelism=2)
 
-    said: dict[str, list[list[int]]] = defaultdict(list)
+    text: dict[str, list[list[int]]] = defaultdict(list)
     ended: dict[str, list[int]] = {}
     for result in runs.results():
         answer = result["answer"]
@@ -60,11 +60,11 @@ def test_turns_stay_exact_and_ordered_through_kill_and_rescale(make_runs: Callab
         number = result["fields"]["n"]
         assert result["id"] == result["position"]
         assert answer["said"] == echo(f"{result['key']}: {answer['seen']} {fed[number]['text']}")
-        said[result["key"]].append(answer["seen"])
+        text[result["key"]].append(answer["seen"])
     for at in range(KEYS):
         numbers = list(range(at, total, KEYS))
         # State at each turn: all earlier turns, in order.
-        assert sorted(said[f"k{at}"], key=len) == [numbers[: i + 1] for i in range(len(numbers))]
+        assert sorted(text[f"k{at}"], key=len) == [numbers[: i + 1] for i in range(len(numbers))]
         assert ended[f"k{at}"] == numbers
     assert runs.dead_letters() == []
     calls = Counter(id for id, _, _ in runs.calls())

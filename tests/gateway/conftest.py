@@ -84,8 +84,8 @@ async def before(*scripts: ReplicaScript, **settings: Any) -> AsyncIterator[tupl
             await replica.start()
         async with serving(spec_of([replica.url for replica in replicas], **settings)) as served:
             # The start itself waits for one of them alone.
-            said = served.gateway._fleet.replicas
-            await until(lambda: "it was not asked yet" not in said().values())
+            text = served.gateway._fleet.replicas
+            await until(lambda: "it was not asked yet" not in text().values())
             yield served, replicas
     finally:
         for replica in replicas:
@@ -145,8 +145,8 @@ async def before_engines(
             await engine.start()
         urls = [*(engine.url for engine in engines), *also]
         async with serving(spec_of(urls, **settings)) as served:
-            said = served.gateway._fleet.replicas
-            await until(lambda: "it was not asked yet" not in said().values())
+            text = served.gateway._fleet.replicas
+            await until(lambda: "it was not asked yet" not in text().values())
             yield served
     finally:
         for engine in engines:

@@ -66,11 +66,11 @@ async def test_a_call_that_the_engine_lacks_is_a_clear_404(path: str) -> None:
 
 
 async def test_a_404_that_is_not_about_the_call_is_the_engines_own() -> None:
-    said = b'{"error":{"message":"Response with id \'resp_1\' not found.","type":"NotFoundError","code":404}}'
-    engine = CannedEngine([card("m")], {"/v1/responses": Canned(said, 404)})
+    text = b'{"error":{"message":"Response with id \'resp_1\' not found.","type":"NotFoundError","code":404}}'
+    engine = CannedEngine([card("m")], {"/v1/responses": Canned(text, 404)})
     async with before_engines(engine) as served:
         body = {"model": "m", "input": "a", "previous_response_id": "resp_1"}
-        assert (await post(served, "/v1/responses", body))[:2] == (404, said)
+        assert (await post(served, "/v1/responses", body))[:2] == (404, text)
 
 
 @pytest.mark.parametrize("path", [path for path, route in ROUTES.items() if not route.needs_model])

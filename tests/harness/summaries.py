@@ -84,9 +84,9 @@ class Driven:
             self._gave(self.program.on_failure(self.key, self.state, Failure("timeout", "too slow")))
         else:
             text = "\n".join(message.content for message in ask.messages())
-            said = summarise(text, ask.schema())
-            usage = Usage(ask.prompt_tokens, len(said) // 4)
-            self._gave(self.program.on_answer(self.key, self.state, orjson.loads(said), usage))
+            output = summarise(text, ask.schema())
+            usage = Usage(ask.prompt_tokens, len(output) // 4)
+            self._gave(self.program.on_answer(self.key, self.state, orjson.loads(output), usage))
         if self.watermark_ms is not None:
             self.watermark(self.watermark_ms)
         return True

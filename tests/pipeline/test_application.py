@@ -193,7 +193,7 @@ def run_cluster(folder: Path) -> subprocess.Popen[bytes]:
         start_process(folder, conf, name="taskmanager", main=TASK_MANAGER, heap_mb=512, python_path=path),
     ]
     try:
-        wait_until(lambda: processes[0].poll() is not None, tell=lambda: _end(folder))
+        wait_until(lambda: processes[0].poll() is not None, describe=lambda: _end(folder))
         return processes[0]
     finally:
         stop_processes(processes)

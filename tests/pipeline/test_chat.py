@@ -251,8 +251,13 @@ class Wait:
 
     def __init__(self, spec: PipelineSpec, **changes: Any) -> None:
         self.conversation, self.clock = Conversation(spec, "ann"), ManualClock()
-        self.said: list[str] = []
-        self._given = {"running": lambda: True, "trouble": lambda: "", "report": self.said.append, **changes}
+        self.output: list[str] = []
+        self._given = {
+            "running": lambda: True,
+            "trouble": lambda: "",
+            "report": self.output.append,
+            **changes,
+        }
 
     def answer(self, timeout_s: float = 600.0) -> str:
         found = await_turn(
@@ -279,7 +284,7 @@ def test_the_wait_for_a_turn_is_reported(tmp_path: Path) -> None:
 
     wait = Wait(spec, trouble=trouble)
     assert wait.answer() == "late"
-    assert wait.said == [
+    assert wait.output == [
         "no answer for 10 s; the pipeline runs",
         "no answer for 20 s; the engine does not answer",
     ]
@@ -307,7 +312,7 @@ def test_stores_that_fail_do_not_end_the_wait(
         monkeypatch.setattr(wait.conversation, "turn", fail)
     with pytest.raises(PipelineFailed, match=rf"no answer for 15 s; {error}; the message is in the source"):
         wait.answer(timeout_s=15.0)
-    assert wait.said == [f"no answer for 10 s; {error}"]
+    assert wait.output == [f"no answer for 10 s; {error}"]
 
 
 def test_the_last_turn_of_a_stopped_run_is_found(tmp_path: Path) -> None:
@@ -350,5 +355,5 @@ def test_the_check_of_the_engine_is_bounded(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         urls = [f"http://127.0.0.1:{silent.getsockname()[1]}"] * 3
         write_state(tmp_path, RunState(settings={"engine": {"url": urls}}))
-        said = engine_trouble(sessions(tmp_path), LocalStore(tmp_path), most_s=0.05)
-    assert said.startswith(f"the engine does not answer within 0.05 s: {urls[0]}")
+        text = engine_trouble(sessions(tmp_path), LocalStore(tmp_path), most_s=0.05)
+    assert text.startswith(f"the engine does not answer within 0.05 s: {urls[0]}")

@@ -160,13 +160,13 @@ def test_topic_backlog_demands_replicas_until_it_is_read(
                 return int(orjson.loads(text_at(f"http://localhost:{queue_port}/"))["records"])
 
             # What an answer takes is known. For the handful that the job holds, one replica is enough.
-            wait_until(lambda: wanted() == (MOST,) and 800 <= waits() <= RECORDS - 300, tell=said)
+            wait_until(lambda: wanted() == (MOST,) and 800 <= waits() <= RECORDS - 300, describe=said)
             gate.touch()
-            wait_until(lambda: wanted() == (0,), tell=said)
+            wait_until(lambda: wanted() == (0,), describe=said)
             assert waits() == 0
 
             def seen() -> int:
                 return sum(committed_offsets(node.bootstrap, "forebay-topics", read, 2))
 
-            wait_until(lambda: seen() == RECORDS, tell=said)
+            wait_until(lambda: seen() == RECORDS, describe=said)
     assert len(consume(node.bootstrap, results)) == RECORDS

@@ -80,9 +80,9 @@ def test_cluster_ends_with_its_jobs_status(
                 tasks = {vertex["status"] for vertex in found["vertices"]}
                 return str(job["id"]) if tasks == {"RUNNING"} else ""
 
-            wait_until(lambda: bool(running()), tell=lambda: said(tmp_path))
+            wait_until(lambda: bool(running()), describe=lambda: said(tmp_path))
             end(rest, running(), processes, tmp_path)
-            wait_until(lambda: processes[0].poll() is not None, tell=lambda: said(tmp_path))
+            wait_until(lambda: processes[0].poll() is not None, describe=lambda: said(tmp_path))
             code = processes[0].returncode
     log = (tmp_path / "jobmanager.log").read_text()
     assert f"down with application status {status}" in log, log[-3000:]

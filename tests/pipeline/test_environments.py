@@ -65,7 +65,7 @@ def local_engine(home: Path, notes: Path) -> None:
 
 def role(process: psutil.Process) -> str:
     words = " ".join(process.cmdline())
-    return next((said for mark, said in ROLES.items() if mark in words), words)
+    return next((text for mark, text in ROLES.items() if mark in words), words)
 
 
 def tree(process: psutil.Process) -> dict[str, set[str]]:
@@ -86,7 +86,7 @@ def test_secrets_reach_only_processes_that_need_them(replicas: str, tmp_path: Pa
     home, notes, log = tmp_path / "home", tmp_path / "notes", tmp_path / "said"
     notes.mkdir()
     local_engine(home, notes)
-    with serve(FeedServer([{"text": "a post"}])) as feed, log.open("wb") as said:
+    with serve(FeedServer([{"text": "a post"}])) as feed, log.open("wb") as message:
         pipeline = {
             "name": "p",
             "prompt": "{{ text }}",
@@ -104,8 +104,8 @@ def test_secrets_reach_only_processes_that_need_them(replicas: str, tmp_path: Pa
             [sys.executable, "-m", "forebay", "run", "p.yaml", "--replicas", replicas],
             cwd=tmp_path,
             env={**os.environ, **SECRETS, "FOREBAY_HOME": str(home)},
-            stdout=said,
-            stderr=said,
+            stdout=message,
+            stderr=message,
         )
         try:
             answered = lambda: any((tmp_path / "out").rglob("part-*"))  # noqa: E731

@@ -127,5 +127,5 @@ def test_jvm_found_gone_restarts_the_job(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_failed_job_is_not_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = last_words(monkeypatch, Jvm(), PipelineFailed("a prompt that nobody can render"))
-    assert said == Failed("PipelineFailed", "a prompt that nobody can render")
+    text = last_words(monkeypatch, Jvm(), PipelineFailed("a prompt that nobody can render"))
+    assert text == Failed("PipelineFailed", "a prompt that nobody can render")

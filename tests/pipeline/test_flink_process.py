@@ -177,8 +177,8 @@ def test_killed_jvm_is_reported_immediately_in_one_line(process: FlinkProcess, t
     process.send(order(tmp_path))
     assert heard(process) == Checked()
     jvm_of(process.pid).kill()
-    said = "Flink's JVM was killed (by SIGKILL: by hand, or by the system for want of memory)"
-    assert heard(process) == AttemptLost(said)
+    text = "Flink's JVM was killed (by SIGKILL: by hand, or by the system for want of memory)"
+    assert heard(process) == AttemptLost(text)
     assert process.log.read_bytes() == b""
 
 
@@ -342,7 +342,7 @@ def test_nothing_outlives_a_run_killed_in_any_order(
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
         assert run.stdout.readline() == "up\n"
-        wait_until(lambda: set(tree(mark)) == set(PARTS), tell=lambda: str(sorted(tree(mark))))
+        wait_until(lambda: set(tree(mark)) == set(PARTS), describe=lambda: str(sorted(tree(mark))))
         processes = tree(mark)
         for name in sorted(stopped):
             processes[name].suspend()

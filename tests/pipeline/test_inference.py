@@ -32,7 +32,7 @@ class FakeEngine:
         self.asked = 0
         self.urls: tuple[str, ...] = (URL,)
         self.clock = ManualClock()
-        self.said: list[tuple[str, float]] = []
+        self.output: list[tuple[str, float]] = []
 
     async def list_models(self, url: str, *, api_key: str | None = None) -> tuple[ServedModel, ...]:
         self.asked += 1
@@ -47,7 +47,7 @@ class FakeEngine:
         return served_model(
             spec,
             FixedReplicas(self.urls),
-            lambda *said: self.said.append(said),
+            lambda *said: self.output.append(said),
             clock=self.clock,
             sleep=self.clock.advance,
         ).name
@@ -56,7 +56,7 @@ class FakeEngine:
 def test_only_model_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = FakeEngine()
     assert engine.served(monkeypatch) == "m"
-    assert engine.said == []
+    assert engine.output == []
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_unavailable_engine_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine.served(monkeypatch) == "m"
     assert engine.asked == 10
     assert engine.clock.monotonic_s() - before_s > 7.0
-    words, waited_s = engine.said[0]
+    words, waited_s = engine.output[0]
     assert (words, waited_s) == ("waiting for the engine, at most 100 s: no connection", 0.0)
-    assert engine.said[-1][1] > 0
+    assert engine.output[-1][1] > 0
 
 
 def test_engine_away_until_the_deadline_is_not_a_setting_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_one_answering_replica_is_enough(monkeypatch: pytest.MonkeyPatch) -> Non
     engine = FakeEngine(Unreachable("no connection"))
     engine.urls = ("http://away", URL)
     assert engine.served(monkeypatch) == "m"
-    assert engine.said == []
+    assert engine.output == []
 
 
 def test_replicas_with_different_models_need_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_replicas_with_different_models_need_a_name(monkeypatch: pytest.MonkeyPa
 
 def served_with(prefill: ReplicaScript, **engine: Any) -> list[str]:
     """Progress messages before the job starts; `engine`: additional keys of the pipeline file."""
-    said: list[str] = []
+    text: list[str] = []
     with ReplicaThread(SCRIPT) as decodes, ReplicaThread(prefill) as prefills:
         document = {
             "name": "p",
@@ -134,18 +134,18 @@ def served_with(prefill: ReplicaScript, **engine: Any) -> list[str]:
             "engine": {"url": decodes.url, "prefill": prefills.url, **engine},
         }
         spec = parse_spec(document)
-        served = served_by(spec, (), lambda words, waited_s: said.append(words))
+        served = served_by(spec, (), lambda words, waited_s: text.append(words))
         assert served.model == "m"
         # Replicas on the command line replace those of the file.
         assert served_by(spec, (decodes.url,)).model == "m"
-    return said
+    return text
 
 
 def test_prefill_servers_are_checked_before_the_start() -> None:
     assert served_with(SCRIPT) == []
     assert served_with(SCRIPT, api="completions") == []
-    (said,) = served_with(replace(SCRIPT, faults=Faults((("503", 1.0),))))
-    assert said.startswith("engine.prefill: prompts are prefilled where they are decoded until")
+    (text,) = served_with(replace(SCRIPT, faults=Faults((("503", 1.0),))))
+    assert text.startswith("engine.prefill: prompts are prefilled where they are decoded until")
     with pytest.raises(SettingError, match=r"^engine\.prefill: .* gives no KV cache"):
         served_with(replace(SCRIPT, gives_kv_cache=False))
     with pytest.raises(SettingError, match=r"^engine\.prefill: .* serves other, not 'm'"):

@@ -304,12 +304,12 @@ def test_run_killed_after_its_job_finished_does_not_run_again(
         PipelineProcess(tmp_path / "pipeline.yaml", replica.url, tmp_path) as process,
     ):
         process.start()
-        wait_until(lambda: replica.report().in_flight > 0, tell=process.said)
+        wait_until(lambda: replica.report().in_flight > 0, describe=process.output)
         process.pause()
-        wait_until(lambda: not process.processes("jvm"), tell=process.said)
+        wait_until(lambda: not process.processes("jvm"), describe=process.output)
         process.kill()
         assert len(consume_committed(node.bootstrap, results)) == count
         process.start()
-        wait_until(lambda: process.status() is not None, tell=process.said)
-        assert "has finished: its results are in the sink" in process.said()
+        wait_until(lambda: process.status() is not None, describe=process.output)
+        assert "has finished: its results are in the sink" in process.output()
     assert len(consume_committed(node.bootstrap, results)) == count

@@ -130,9 +130,9 @@ def test_passwords_and_certificates_work_and_do_not_leak(
             wait_until(has_checkpoint)
         finally:
             process.send_signal(signal.SIGINT)
-            said = process.communicate(timeout=400)[0]
+            text = process.communicate(timeout=400)[0]
     assert b"sasl.jaas.config" in b"".join(running.values())
-    for place, content in {**running, **run.left(), "told": told, "said": said.encode()}.items():
+    for place, content in {**running, **run.left(), "told": told, "said": text.encode()}.items():
         assert not [secret for secret in secrets if secret in content], place
 
 
@@ -142,10 +142,10 @@ def refused(pipelines: Any, logs: Path, source: dict[str, Any]) -> str:
         pipelines.run(pipelines.spec(source={"type": "kafka", **source}), "http://127.0.0.1:9")
     files = (path for at in (pipelines.folder, logs) for path in at.rglob("*") if path.is_file())
     assert [path for path in files if b"hush-hush" in path.read_bytes()] == []
-    said = str(error.value)
-    assert "hush-hush" not in said
-    assert "\n" not in said
-    return said
+    text = str(error.value)
+    assert "hush-hush" not in text
+    assert "\n" not in text
+    return text
 
 
 @pytest.mark.parametrize(

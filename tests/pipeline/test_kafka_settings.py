@@ -55,12 +55,12 @@ def test_lines_of_text_have_fields_and_times_by_their_pattern() -> None:
     spec = parse_spec(document(**lines, time="at"))
     event = spec.source.topics_of(spec).format.read(b"2026-01-31T12:00:00Z two\nlines")
     assert (event.fields["text"], event.time_ms) == ("two\nlines", 1769860800000)
-    for source, said in (
+    for source, text in (
         ({"format": "text", "time": "at"}, "name a part of a line with it: line_pattern: "),
         ({"line_pattern": lines["line_pattern"]}, "expected no 'line_pattern' with format: jsonl"),
         ({"format": "text", "line_pattern": "no group"}, "expected a regular expression of RE2"),
     ):
-        with pytest.raises(SettingError, match=said):
+        with pytest.raises(SettingError, match=text):
             parse_spec(document(**source))
 
 
@@ -145,9 +145,9 @@ def test_missing_secret_or_trailing_line_break_stops_the_start(tmp_path: Path) -
         ({"ssl.key.password": {"file": "nowhere"}}, "source.secrets.ssl.key.password: .*nowhere"),
         ({"ssl.key.password": {"file": "password"}}, "ends with a line break"),
     ):
-        with pytest.raises(SettingError, match=words) as said:
+        with pytest.raises(SettingError, match=words) as text:
             check(secrets=secrets)
-        assert "hush" not in str(said.value)
+        assert "hush" not in str(text.value)
     (tmp_path / "password").write_text("hush-hush")
     check(secrets={"ssl.key.password": {"file": "password"}})
     registry = {"url": "http://127.0.0.1:9"}
@@ -241,13 +241,13 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, float]
             yield answers
 
         monkeypatch.setattr(asked, "kafka_admin", admin)
-        clock, said = ManualClock(), []
+        clock, text = ManualClock(), []
         spec = parse_spec({**document(), **changes})
         read = kafka_start.await_brokers(
-            spec, lambda words, waited_s: said.append((words, waited_s)), clock=clock, sleep=clock.advance
+            spec, lambda words, waited_s: text.append((words, waited_s)), clock=clock, sleep=clock.advance
         )
         assert read == "A"
-        return said
+        return text
 
     return run
 

@@ -61,7 +61,7 @@ class Owned:
         self.processes = Processes()
         self.healthy: set[str] = set()
         self.busy: set[str] = set()
-        self.said: list[str] = []
+        self.output: list[str] = []
         self.path = folder / "replicas.json"
         self.replicas = LocalReplicas(
             self.processes,
@@ -71,7 +71,7 @@ class Owned:
             drained=lambda replica, left: replica.id not in self.busy,
             port_base=8100,
             start_timeout_s=start_timeout_s,
-            say=self.said.append,
+            note=self.output.append,
         )
 
     @property
@@ -121,7 +121,7 @@ def test_surplus_replica_is_unlisted_drained_and_ended(owned: Owned) -> None:
     owned.processes.reap()
     owned.replicas.look(302.0)
     assert owned.states() == {"8101": "ready"}
-    assert owned.said == [], "a requested end is not a failure"
+    assert owned.output == [], "a requested end is not a failure"
 
 
 def test_draining_replica_is_taken_back_before_a_start(owned: Owned) -> None:
@@ -154,12 +154,12 @@ def test_dead_replica_is_replaced_and_slow_start_is_ended(owned: Owned) -> None:
     owned.processes.statuses["8101"] = -9
     owned.replicas.look(20.0)
     assert owned.listed == ()
-    assert "ended with status -9 while it served" in owned.said[0]
+    assert "ended with status -9 while it served" in owned.output[0]
     owned.replicas.scale(1, 21.0)
     assert owned.states() == {"8102": "starting"}
     owned.replicas.look(122.0)
     assert owned.processes.told == ["8102"]
-    assert "not healthy within 101 s" in owned.said[1]
+    assert "not healthy within 101 s" in owned.output[1]
     assert owned.replicas.failed == 2
 
 
@@ -254,7 +254,7 @@ def test_failed_list_write_is_retried(owned: Owned, monkeypatch: pytest.MonkeyPa
         owned.replicas.look(1.0)
         owned.replicas.look(2.0)
     assert owned.listed == ()
-    assert len([words for words in owned.said if "no space left" in words]) == 1
+    assert len([words for words in owned.output if "no space left" in words]) == 1
     owned.replicas.look(3.0)
     assert owned.listed == ("8101",)
     assert owned.replicas.failed == 0, "no replica is to blame"
@@ -266,7 +266,7 @@ def test_ended_replica_is_removed_despite_a_full_disk(owned: Owned) -> None:
     owned.processes.statuses["8101"] = 1
     owned.replicas.look(20.0)
     assert owned.replicas.kept == ()
-    assert "cannot be removed from the list of engines: no space left" in owned.said[-1]
+    assert "cannot be removed from the list of engines: no space left" in owned.output[-1]
     assert owned.replicas.failed == 1
     owned.replicas.scale(1, 21.0)
     assert owned.states() == {"8102": "starting"}

@@ -111,8 +111,8 @@ def exact(machines: Machines) -> None:
 
 
 def finish(process: PipelineProcess) -> None:
-    wait_until(lambda: process.status() is not None, tell=process.said)
-    assert process.status() == 0, process.said()
+    wait_until(lambda: process.status() is not None, describe=process.output)
+    assert process.status() == 0, process.output()
 
 
 def test_lost_machine_loses_nothing(machines: Machines, store_server: Any) -> None:
@@ -120,18 +120,20 @@ def test_lost_machine_loses_nothing(machines: Machines, store_server: Any) -> No
     process = machines.start(store_server.variables)
 
     def some() -> bool:
-        assert process.status() is None, process.said()
+        assert process.status() is None, process.output()
         return len(committed_parts(machines.store / "results")) > 1
 
-    wait_until(some, tell=process.said)
+    wait_until(some, describe=process.output)
     process.kill()
     process = machines.start(store_server.variables)
     finish(process)
     exact(machines)
     logs = (machines.folder / "machine-2" / "home" / "run" / "flink").glob("flink-forebay-*.log")
-    said = b"".join(log.read_bytes() for log in logs)
+    message = b"".join(log.read_bytes() for log in logs)
     # Data loaded ahead is not loaded again by the run.
-    assert said.count(b"Registering filesystem factory org.apache.flink.fs.s3hadoop.S3FileSystemFactory") < 2
+    assert (
+        message.count(b"Registering filesystem factory org.apache.flink.fs.s3hadoop.S3FileSystemFactory") < 2
+    )
     client = S3Client(machines.store.bucket)
     last = machines.job()
     assert last not in S3Store(machines.store / "state").jobs(), "what the job that finished left is deleted"
@@ -151,14 +153,14 @@ def test_run_killed_at_its_end_repeats_no_event(machines: Machines, store_server
     process = machines.start(store_server.variables)
 
     def marked() -> bool:
-        assert process.status() is None, process.said()
+        assert process.status() is None, process.output()
         job = machines.job()
         return job is not None and store.has_finished(job)
 
-    wait_until(marked, tell=process.said)
+    wait_until(marked, describe=process.output)
     process.kill()
     process = machines.start(store_server.variables)
-    wait_until(lambda: process.status() is not None, tell=process.said)
+    wait_until(lambda: process.status() is not None, describe=process.output)
     exact(machines)
 
 
@@ -176,15 +178,15 @@ def test_suspended_run_commits_nothing_more(machines: Machines, store_server: An
     """
     # Slow: it is not to finish before it is taken over.
     first = machines.start(store_server.variables, capacity=2)
-    wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, tell=first.said)
+    wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, describe=first.output)
     first.pause(*STANDSTILLS[standstill])
     machines.hide_processes()
     finish(machines.start(store_server.variables))
     exact(machines)
     first.unpause(*STANDSTILLS[standstill])
-    wait_until(lambda: first.status() is not None, tell=first.said)
+    wait_until(lambda: first.status() is not None, describe=first.output)
     assert first.status() == 1
-    assert "has taken over" in first.said()
+    assert "has taken over" in first.output()
     exact(machines)
 
 
@@ -192,7 +194,7 @@ def test_suspended_run_commits_nothing_more(machines: Machines, store_server: An
 def test_drain_after_a_takeover_commits_nothing(machines: Machines, store_server: Any) -> None:
     """Its Flink runs without a guard and is drained while another run is active."""
     first = machines.start(store_server.variables, capacity=2)
-    wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, tell=first.said)
+    wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, describe=first.output)
     job, store = machines.job(), S3Store(machines.store / "state")
     state = store.read()
     assert job is not None
@@ -221,21 +223,21 @@ def test_drain_after_a_takeover_commits_nothing(machines: Machines, store_server
 @pytest.mark.long
 def test_run_after_a_failed_takeover_fences(machines: Machines, store_server: Any) -> None:
     first = machines.start(store_server.variables, capacity=2)
-    wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, tell=first.said)
+    wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, describe=first.output)
     first.pause("flink")
     machines.hide_processes()
     nowhere = machines.start(store_server.variables, "--cluster", f"127.0.0.1:{free_port()}")
-    wait_until(lambda: nowhere.status() is not None, tell=nowhere.said)
+    wait_until(lambda: nowhere.status() is not None, describe=nowhere.output)
     assert nowhere.status() != 0
     third = machines.start(store_server.variables, capacity=2)
     job = machines.job()
-    wait_until(lambda: machines.job() != job and machines.completed(), tell=third.said)
+    wait_until(lambda: machines.job() != job and machines.completed(), describe=third.output)
     # It resumes from a checkpoint of its own, and the fences stay.
     third.kill_part("jvm")
     finish(third)
     exact(machines)
     first.unpause("flink")
-    wait_until(lambda: first.status() is not None, tell=first.said)
+    wait_until(lambda: first.status() is not None, describe=first.output)
     assert first.status() == 1
     exact(machines)
 
@@ -245,17 +247,17 @@ def test_disconnected_run_notices_the_takeover(machines: Machines, store_server:
     """The first run loses its connection to the store; the second reaches it, takes over, and finishes."""
     with StoreLink(store_server.port) as link:
         first = machines.start({**store_server.variables, "AWS_ENDPOINT_URL": link.url})
-        wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, tell=first.said)
+        wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, describe=first.output)
         link.stall()
         finish(machines.start(store_server.variables))
         exact(machines)
         # Its late upload arrives now, and it continues.
         link.restore()
-        wait_until(lambda: first.status() is not None, tell=first.said)
+        wait_until(lambda: first.status() is not None, describe=first.output)
     assert first.status() == 1
     # It finds so by the lock or by the record, whichever it writes first. Where the second takes long, as on
     # a busy machine, the first has given the store up before.
-    assert "has taken over" in first.said() or "did not answer" in first.said()
+    assert "has taken over" in first.output() or "did not answer" in first.output()
     exact(machines)
 
 
@@ -270,13 +272,13 @@ def test_late_upload_after_a_takeover_commits_nothing(machines: Machines, store_
 
     with StoreLink(store_server.port) as link:
         first = machines.start({**store_server.variables, "AWS_ENDPOINT_URL": link.url}, capacity=2)
-        wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, tell=first.said)
+        wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, describe=first.output)
         link.stall_at(begins_upload)
-        wait_until(link.trapped.is_set, tell=first.said)
+        wait_until(link.trapped.is_set, describe=first.output)
         finish(machines.start(store_server.variables))
         exact(machines)
         link.restore()
-        wait_until(lambda: first.status() is not None, tell=first.said)
+        wait_until(lambda: first.status() is not None, describe=first.output)
     assert first.status() == 1
     exact(machines)
 
@@ -286,13 +288,13 @@ def test_expired_keys_delay_results_until_renewal(machines: Machines, store_serv
     """With task managers, each of which reads and writes on its own."""
     run = machines.start(store_server.variables, parallelism=2, task_managers=2)
     try:
-        wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, tell=run.said)
+        wait_until(lambda: len(committed_parts(machines.store / "results")) > 1, describe=run.output)
         store_server.link.refuse(400, "ExpiredToken")
         words = f"bucket {machines.store.bucket} at {store_server.link.url}: the keys have expired"
-        wait_until(lambda: words in run.said(), tell=run.said)
+        wait_until(lambda: words in run.output(), describe=run.output)
         assert run.status() is None
         store_server.link.restore()
-        wait_until(lambda: "the object store is available again" in run.said(), tell=run.said)
+        wait_until(lambda: "the object store is available again" in run.output(), describe=run.output)
         finish(run)
     finally:
         run.kill()
@@ -313,7 +315,7 @@ def test_cluster_keeps_state_and_results_in_the_store(
         first = machines.start(store_server.variables, "--cluster", address, capacity=2)
 
         def begun() -> bool:
-            assert first.status() is None, first.said()
+            assert first.status() is None, first.output()
             return len(committed_parts(machines.store / "results")) > 1
 
         wait_until(begun)
@@ -327,4 +329,4 @@ def test_second_run_is_rejected(machines: Machines, store_server: Any) -> None:
         second = machines.start(store_server.variables)
         wait_until(lambda: second.status() is not None)
     assert second.status() == 2
-    assert "pipeline 'moved' is running already" in second.said()
+    assert "pipeline 'moved' is running already" in second.output()

@@ -93,8 +93,8 @@ def test_a_mistake_of_the_file_keeps_its_line(file: Path) -> None:
 
 
 def test_a_wrong_kind_in_an_option_names_no_line_of_the_file(file: Path) -> None:
-    said = refused(file, "sink.type=jsnol")
-    assert said.startswith(
+    text = refused(file, "sink.type=jsnol")
+    assert text.startswith(
         "--set: sink: type: expected one of jsonl, kafka, stdout, found 'jsnol'; did you mean"
     )
 

@@ -199,12 +199,12 @@ def test_summaries_need_a_key_and_event_time(file: Path, tmp_path: Path) -> None
     assert spec.application is not None
     assert spec.application == SummarySpec(window="session")
     assert (spec.key, spec.event_time is not None) == ("{{ channel }}", True)
-    for wrong, said in (
+    for wrong, text in (
         ("event_time=null", "event_time"),
         ("key=null", "key"),
         ("application.window=sliding", "step_ms"),
         ("application.work_tokens=100", "work_tokens"),
     ):
         settings = [wrong, "application.step_s=1000"]
-        with pytest.raises(SettingError, match=said):
+        with pytest.raises(SettingError, match=text):
             preset_spec("summary", ApplicationOptions(str(file), tmp_path, time="at"), settings)

@@ -110,11 +110,11 @@ def test_a_resume_names_its_checkpoint_and_what_has_changed(place: Place) -> Non
     state = RunState(
         settings=resolved(place.spec()), completed=Completed(number=4, triggered_ms=1_767_225_600_000)
     )
-    said = "resuming from checkpoint chk-4 of 2026-01-01 00:00:00 UTC"
-    assert resume_words(checkpoint, state, resolved(place.spec())) == said
+    text = "resuming from checkpoint chk-4 of 2026-01-01 00:00:00 UTC"
+    assert resume_words(checkpoint, state, resolved(place.spec())) == text
     changed = resolved(place.spec(capacity=8, prompt="y\nz", key="{{ k }}", checkpoint={"interval_s": 2}))
     assert resume_words(checkpoint, state, changed) == (
-        f"{said}; changed since the last run: prompt, key null → {{{{ k }}}}, capacity 64 → 8, "
+        f"{text}; changed since the last run: prompt, key null → {{{{ k }}}}, capacity 64 → 8, "
         f"checkpoint.interval_s 5.0 → 2.0"
     )
     many = resolved(

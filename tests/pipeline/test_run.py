@@ -107,7 +107,7 @@ class Bench:
         self.replace("build", lambda *arguments, **more: None)
         self.replace("start_jvm", lambda *arguments, **more: None)
         self.replace("jvm_process", lambda: (2**22 + 1, 0.0))
-        self.replace("served_model", lambda spec, url, say: ServedModel("m"))
+        self.replace("served_model", lambda spec, url, note: ServedModel("m"))
         self.replace("EmbeddedActivity", IdleActivity)
         self.replace("submit", lambda env, name, url: FakeJob(self.looks))
         self.replace("end_job", lambda url, job, timeout_s, **more: self.cancelled.append(job))
@@ -170,18 +170,18 @@ class Scaled(ScaledEngine):
 
     def observe(self, backlog: TopicBacklog | None, *, runs: bool = True) -> None: ...
 
-    def check_replicas(self, say: Callable[[str], None] = lambda words: None) -> None:
+    def check_replicas(self, note: Callable[[str], None] = lambda words: None) -> None:
         if self._left:
             words, self._failed = self._left.pop(0)
-            say(words)
+            note(words)
 
 
 def test_only_ended_replicas_count_as_restarts(bench: Bench) -> None:
     bench.looks = [*[lambda: None] * 4, lambda: ""]
-    said = ("the list cannot be written", 0), ("one ended", 1), ("the disk is full", 1)
-    assert bench.run(Scaled(*said)).engine_restarts == 1
+    text = ("the list cannot be written", 0), ("one ended", 1), ("the disk is full", 1)
+    assert bench.run(Scaled(*text)).engine_restarts == 1
     shown = [(now.engine_failure, now.engine_restarts) for now in bench.seen]
-    assert set(said) <= set(shown)
+    assert set(text) <= set(shown)
 
 
 def test_run_without_its_engine_ends_and_can_resume(bench: Bench, make_owned: Callable[..., Any]) -> None:
@@ -326,8 +326,8 @@ def test_run_killed_while_counting_has_finished(bench: Bench) -> None:
 
 
 def test_wait_for_the_engine_is_shown(bench: Bench) -> None:
-    def waits(spec: Any, url: str, say: Callable[[str, float], None]) -> ServedModel:
-        say("waiting for the engine", 3.0)
+    def waits(spec: Any, url: str, note: Callable[[str, float], None]) -> ServedModel:
+        note("waiting for the engine", 3.0)
         return ServedModel("m")
 
     bench.replace("served_model", waits)

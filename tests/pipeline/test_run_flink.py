@@ -36,7 +36,7 @@ def test_local_engine_killed_during_a_run_loses_no_record(pipelines: Any, flink_
     spec = pipelines.spec(
         source={"type": "generator", "rate": 20.0}, prompt="{{ text }}", retry={"base_s": 0.1}
     )
-    said: set[str] = set()
+    text: set[str] = set()
     killed_at: list[int] = []
     with Replicas(
         ReplicaRegistry(pipelines.folder / "replicas.json"), fake_replica, model="fake"
@@ -44,7 +44,7 @@ def test_local_engine_killed_during_a_run_loses_no_record(pipelines: Any, flink_
         replicas.start([()], port_base=free_port())
 
         def watch(now: Snapshot) -> None:
-            said.add(now.engine_failure)
+            text.add(now.engine_failure)
             if now.results >= 10 and not killed_at:
                 killed_at.append(now.results)
                 replicas.kill(0)
@@ -56,7 +56,7 @@ def test_local_engine_killed_during_a_run_loses_no_record(pipelines: Any, flink_
         plan = Plan(spec, settings, in_process=True)
         last = run_pipeline(plan, nullcontext(replicas), watch, enough=enough)
     assert (last.dead_letters, last.engine_restarts) == (0, 1)
-    assert any("ended and is being restarted" in words for words in said)
+    assert any("ended and is being restarted" in words for words in text)
     positions = sorted(line["position"] for line in pipelines.lines())
     assert positions == sorted(f"generator@{n}" for n in range(last.results))
 

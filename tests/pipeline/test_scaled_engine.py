@@ -39,7 +39,7 @@ class Bench:
             LocalPlaces(processes, ((0,), (1,))), settings, self.folder, name="p", port_base=8100,
             clock=self.clock, **{"model": "m", "healthy": lambda replica: False, **changes},
         )  # fmt: skip
-        self.said: list[str] = []
+        self.output: list[str] = []
 
     def report(self, name: str, age_s: float = 0.0, waits: float = 0.0) -> Path:
         at_ms = self.clock.wall_ms() - round(age_s * 1000)
@@ -51,7 +51,7 @@ class Bench:
     def check_replicas(self) -> dict[str, Any]:
         """Make the decision that follows one second later."""
         self.clock.advance(1.0)
-        self.engine.check_replicas(self.said.append)
+        self.engine.check_replicas(self.output.append)
         return read_course(self.folder / COURSE)[-1]
 
 
@@ -120,20 +120,20 @@ def test_hung_subtask_keeps_its_replicas(bench: Bench) -> None:
 def test_job_without_reports_is_logged_once(bench: Bench) -> None:
     bench.clock.advance(SILENT_S)
     bench.check_replicas()
-    assert bench.said == [], "it has not been submitted yet"
+    assert bench.output == [], "it has not been submitted yet"
     bench.engine.observe(None, runs=False)
     bench.clock.advance(2 * SILENT_S)
     bench.check_replicas()
-    assert bench.said == [], "it waits for slots"
+    assert bench.output == [], "it waits for slots"
     bench.engine.observe(None)
     bench.clock.advance(SILENT_S - 2.0)
     bench.check_replicas()
-    assert bench.said == []
+    assert bench.output == []
     bench.check_replicas()
-    assert len(bench.said) == 1
-    assert f"no subtask has reported its demand within {SILENT_S:.0f} s" in bench.said[0]
+    assert len(bench.output) == 1
+    assert f"no subtask has reported its demand within {SILENT_S:.0f} s" in bench.output[0]
     bench.check_replicas()
-    assert len(bench.said) == 1
+    assert len(bench.output) == 1
 
 
 def test_subtasks_may_be_silent_after_a_report(bench: Bench) -> None:
@@ -142,7 +142,7 @@ def test_subtasks_may_be_silent_after_a_report(bench: Bench) -> None:
     bench.check_replicas()
     bench.clock.advance(2 * SILENT_S)
     bench.check_replicas()
-    assert bench.said == []
+    assert bench.output == []
 
 
 def test_replica_not_ready_in_time_has_failed(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_replica_not_ready_in_time_has_failed(tmp_path: Path) -> None:
     assert bench.engine.failed == 0
     bench.clock.advance(5.0)
     bench.check_replicas()
-    assert "was not healthy within 6 s" in bench.said[0]
+    assert "was not healthy within 6 s" in bench.output[0]
     assert bench.engine.failed == 1
 
 
@@ -190,7 +190,7 @@ def test_next_run_uses_what_a_killed_run_learned(tmp_path: Path) -> None:
     began = Bench(tmp_path, ManualClock(10.0, killed.clock.wall_ms() + 3_600_000), asks_each=False)
     began.engine.observe(TopicBacklog(10, None, None, 0.0))
     assert began.check_replicas()["backlog_tokens"] == 340
-    assert began.said == []
+    assert began.output == []
     Stream(began).goes_on(5)
     began.engine.close()
     after = parts(began)
@@ -245,11 +245,11 @@ def test_foreign_file_is_logged_once_and_replaced(content: bytes, why: str, tmp_
     bench = Bench(tmp_path)
     for _ in range(3):
         bench.check_replicas()
-    assert len(bench.said) == 1
-    assert why in bench.said[0]
-    assert str(folder / LEARNED) in bench.said[0]
+    assert len(bench.output) == 1
+    assert why in bench.output[0]
+    assert str(folder / LEARNED) in bench.output[0]
     bench.engine.close()
-    assert Bench(tmp_path).said == []
+    assert Bench(tmp_path).output == []
 
 
 def test_state_learned_for_another_model_is_ignored(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_state_learned_for_another_model_is_ignored(tmp_path: Path) -> None:
     bench.engine.close()
     other = Bench(tmp_path, model="n")
     other.check_replicas()
-    assert "'m'" in other.said[0]
+    assert "'m'" in other.output[0]
     other.engine.observe(TopicBacklog(10, None, None, 0.0))
     assert other.check_replicas()["backlog_tokens"] == 2 * 10 * 50
 

@@ -204,8 +204,8 @@ def test_run_leaves_and_shows_no_secret(
                     search.look("gateway", url + path, told(url + path, key, authority.ca))
         finally:
             process.send_signal(signal.SIGINT)
-            said = process.communicate(timeout=400)[0]
-        search.look("said", "output of the run", said.encode())
+            text = process.communicate(timeout=400)[0]
+        search.look("said", "output of the run", text.encode())
         search.look_into(folder, but=keys)
     search.look("said", "output of the gateway", (kept / "gateway-said").read_bytes())
     for record in consume_committed(secured.bootstrap, results):

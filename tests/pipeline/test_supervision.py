@@ -247,15 +247,15 @@ def test_started_replicas_are_owned_and_urls_are_not(tmp_path: Path) -> None:
 
 
 def test_dead_replica_is_reported_and_restarted(make_owned: MakeOwned) -> None:
-    owned, said = make_owned(2), list[str]()
+    owned, text = make_owned(2), list[str]()
     keeper = EngineSupervisor(owned, ManualClock())
-    keeper.check_replicas(said.append)
-    assert (owned.restarted, said, keeper.failed) == ([], [], 0)
+    keeper.check_replicas(text.append)
+    assert (owned.restarted, text, keeper.failed) == ([], [], 0)
     owned.die(1)
-    keeper.check_replicas(said.append)
-    keeper.check_replicas(said.append)
+    keeper.check_replicas(text.append)
+    keeper.check_replicas(text.append)
     assert (owned.restarted, keeper.failed) == ([1], 1)
-    assert said == ["the local engine at http://r:1 ended and is being restarted; its log was the.log"]
+    assert text == ["the local engine at http://r:1 ended and is being restarted; its log was the.log"]
 
 
 def test_replica_that_cannot_restart_ends_the_run(make_owned: MakeOwned) -> None:

@@ -59,22 +59,22 @@ class Process:
         self.steps = list(steps)
         self.order: AttemptSpec | None = None
         self.served: Served | None = None
-        self.said: list[str] = []
+        self.output: list[str] = []
 
     def send(self, what: object) -> None:
         if isinstance(what, AttemptSpec):
             self.order = what
         if isinstance(what, Served):
             self.served = what
-        self.said.append(type(what).__name__)
+        self.output.append(type(what).__name__)
 
     def go(self) -> None:
-        self.said.append("go")
+        self.output.append("go")
 
     def confirm_lease(self, until_s: float) -> None: ...
 
     def drain(self) -> None:
-        self.said.append("drain")
+        self.output.append("drain")
 
     def receive(self, timeout_s: float) -> Report | None:
         step = self.steps.pop(0)
@@ -84,10 +84,10 @@ class Process:
         return None
 
     def cancel(self, timeout_s: float) -> None:
-        self.said.append("cancel")
+        self.output.append("cancel")
 
     def kill(self) -> None:
-        self.said.append("kill")
+        self.output.append("kill")
 
     def checkpoint(self, number: int) -> None:
         assert self.order is not None
@@ -122,7 +122,7 @@ class Bench:
         self.entered = 0
         self.urls = ["http://engine"]
         (folder / "in.jsonl").write_text("{}\n")
-        monkeypatch.setattr(inference, "served_model", lambda spec, url, say: ServedModel("m"))
+        monkeypatch.setattr(inference, "served_model", lambda spec, url, note: ServedModel("m"))
         monkeypatch.setattr(supervisor.time, "sleep", self.pauses.append)
 
     def attempts(self, *scripts: tuple[Step, ...]) -> None:
@@ -177,7 +177,7 @@ def test_run_follows_the_steps_of_an_attempt(bench: Bench) -> None:
     bench.attempts((*STARTS, RUNS, complete(1), RUNS, DONE))
     last = bench.run()
     (process,) = bench.processes
-    assert process.said == ["AttemptSpec", "Served", "go", "kill"]
+    assert process.output == ["AttemptSpec", "Served", "go", "kill"]
     assert [preparation.plan.spec.name for preparation in bench.prepared] == ["p"]
     assert (last.state, last.resumes, bench.entered) == ("FINISHED", (), 1)
     assert bench.state.finished
@@ -243,7 +243,7 @@ def test_taken_over_run_leaves_no_job_on_a_cluster(
     with pytest.raises(Fenced):
         bench.run(cluster=cluster)
     (process,) = bench.processes
-    assert process.said[3:] == (["kill"] if cluster is None else ["cancel", "kill"])
+    assert process.output[3:] == (["kill"] if cluster is None else ["cancel", "kill"])
 
 
 def test_suspended_attempt_is_not_a_stall(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +269,7 @@ def test_job_is_recorded_before_submission(bench: Bench) -> None:
     def noted(process: Process) -> None:
         assert process.order is not None
         assert (bench.state.job, bench.state.jvm) == (process.order.job_id, NOBODY)
-        assert process.said[-1] == "go"
+        assert process.output[-1] == "go"
 
     bench.attempts((*STARTS, noted, DONE))
     assert bench.run().state == "FINISHED"
@@ -295,7 +295,7 @@ def test_lost_attempt_resumes_from_the_newest_checkpoint(bench: Bench) -> None:
     ]
     assert [now.state for now in bench.seen].count("RESUMING") == 2
     assert bench.entered == 1, "the engine outlives the attempts"
-    assert all(process.said[-1] == "kill" for process in bench.processes)
+    assert all(process.output[-1] == "kill" for process in bench.processes)
 
 
 def test_failed_commits_add_up_over_attempts(bench: Bench) -> None:
@@ -359,11 +359,11 @@ def test_the_next_run_names_what_it_resumes_and_what_has_changed(bench: Bench) -
     bench.attempts((*STARTS, RUNS, DONE))
     bench.seen.clear()
     bench.run(engine=("http://other",))
-    (said,) = {now.resuming for now in bench.seen}
-    assert said.startswith(
+    (text,) = {now.resuming for now in bench.seen}
+    assert text.startswith(
         "resuming from checkpoint chk-7 of 1970-01-01 00:00:00 UTC; changed since the last run"
     )
-    assert said.endswith('engine.url [] → ["http://other"]')
+    assert text.endswith('engine.url [] → ["http://other"]')
 
 
 @pytest.mark.parametrize("steps", [(), (Checked(),), STARTS])
@@ -413,7 +413,7 @@ def test_permanent_failure_ends_the_run(bench: Bench, error: str, kind: type[Exc
     bench.attempts((*STARTS, RUNS, Failed(error, "no such topic")))
     with pytest.raises(kind, match=r"^no such topic$"):
         bench.run()
-    assert bench.processes[0].said == ["AttemptSpec", "Served", "go", "cancel", "kill"]
+    assert bench.processes[0].output == ["AttemptSpec", "Served", "go", "cancel", "kill"]
     assert (bench.seen[-1].state, bench.seen[-1].failure) == ("FAILED", "no such topic")
 
 
@@ -500,7 +500,7 @@ def test_ctrl_c_cancels_the_job_and_reports_its_end(bench: Bench, submitted: boo
     bench.attempts((*(STARTS if submitted else ()), *([RUNS] * submitted), raises(KeyboardInterrupt())))
     with pytest.raises(KeyboardInterrupt):
         bench.run()
-    assert bench.processes[0].said == ["AttemptSpec", *(["Served"] * submitted), *said]
+    assert bench.processes[0].output == ["AttemptSpec", *(["Served"] * submitted), *said]
     assert bench.seen[-1].state == "INTERRUPTED"
     assert bench.seen[-1].results == 2 * submitted
 
@@ -508,7 +508,7 @@ def test_ctrl_c_cancels_the_job_and_reports_its_end(bench: Bench, submitted: boo
 def test_drain_request_reaches_the_process(bench: Bench) -> None:
     bench.attempts((*STARTS, RUNS, DONE))
     bench.run(enough=lambda now: now.results == 2)
-    assert "drain" in bench.processes[0].said
+    assert "drain" in bench.processes[0].output
 
 
 def test_wait_for_kafka_is_shown(bench: Bench) -> None:

@@ -74,8 +74,8 @@ class Run:
 
     def ended(self) -> tuple[int, Any, str]:
         """Return exit status, document, and output."""
-        out, said = self.process.communicate(timeout=400)
-        return self.process.returncode, json.loads(out) if out else None, said.decode()
+        out, text = self.process.communicate(timeout=400)
+        return self.process.returncode, json.loads(out) if out else None, text.decode()
 
 
 @pytest.fixture
@@ -106,8 +106,8 @@ def test_killing_any_part_loses_no_event_and_leaves_nothing(run: Run) -> None:
     assert not wait_gone(everything, 60.0)
     run.ended()
     run.start()
-    status, document, said = run.ended()
-    assert status == 0, said
+    status, document, text = run.ended()
+    assert status == 0, text
     assert (document["state"], document["dead_letters"]) == ("FINISHED", 0)
     assert sorted(run.positions()) == sorted(f"generator@{n}" for n in range(COUNT))
 
@@ -117,6 +117,6 @@ def test_stopped_run_leaves_nothing(run: Run) -> None:
     run.await_results(20)
     everything = run.everything()
     run.process.send_signal(signal.SIGTERM)
-    status, document, said = run.ended()
-    assert (status, document["state"]) == (143, "INTERRUPTED"), said
+    status, document, text = run.ended()
+    assert (status, document["state"]) == (143, "INTERRUPTED"), text
     assert not wait_gone(everything, 10.0)

@@ -99,9 +99,9 @@ def test_the_clock_never_goes_back_and_no_event_in_time_is_late(stream: list[See
 def test_one_event_years_away_makes_no_other_late(wrong_ms: int, place: int) -> None:
     times = [1000 * second for second in range(100)]
     times.insert(place, wrong_ms)
-    said = verdicts(judge(one(times)))
-    assert said.pop(place) == ("late" if wrong_ms < 0 else "ahead")
-    assert set(said) == {"in time"}
+    text = verdicts(judge(one(times)))
+    assert text.pop(place) == ("late" if wrong_ms < 0 else "ahead")
+    assert set(text) == {"in time"}
 
 
 @given(st.integers(0, 60), st.integers(1, 29), st.integers(0, 60), st.booleans())
@@ -112,9 +112,9 @@ def test_a_few_events_from_the_future_do_not_move_the_clock(
     begin = before + HELD_EVENTS
     times = [1000 * second for second in range(begin + after)]
     times[begin:begin] = [YEARS_MS + (0 if alike else number * YEARS_MS) for number in range(wrong)]
-    said = verdicts(judge(one(times)))
-    assert said[begin : begin + wrong] == ["ahead"] * wrong
-    assert set(said[:begin] + said[begin + wrong :]) == {"in time"}
+    text = verdicts(judge(one(times)))
+    assert text[begin : begin + wrong] == ["ahead"] * wrong
+    assert set(text[:begin] + text[begin + wrong :]) == {"in time"}
 
 
 def test_a_stream_that_continues_after_a_day_loses_nothing() -> None:

@@ -17,7 +17,7 @@ def test_it_returns_with_the_look_that_finds_it_true() -> None:
 
 def test_a_wait_that_fails_reports_what_there_was() -> None:
     with pytest.raises(AssertionError, match="did not come true within 0 s: nothing"):
-        wait_until(lambda: False, 0.0, tell=lambda: "nothing")
+        wait_until(lambda: False, 0.0, describe=lambda: "nothing")
 
 
 @given(st.floats(0, 1e3), st.floats(0, 1e3))

@@ -64,7 +64,7 @@ class JobMonitor:
         self._count_every = count_every
         self._rounds = 0
         self._runs = False
-        self._said: list[str] = []
+        self._reported: list[str] = []
         self._judged: set[str] = set()
         self._unjudged = True
         self.last: JobFailure | None = None
@@ -103,9 +103,9 @@ class JobMonitor:
         if report:
             now = lines(counts)
             for line in now:
-                if line not in self._said:
+                if line not in self._reported:
                     log.info("%s", line)
-            self._said = now
+            self._reported = now
         suspect = sum(int(found.get("suspect_times", 0)) for found in counts.values())
         if suspect and not self._warned:
             self._warned = True

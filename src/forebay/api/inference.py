@@ -285,7 +285,7 @@ class Inference:
             retry=self.retry,
             deadline_s=self.deadline_s,
             keys=("engine", "model"),
-            say=SaidOnce(SILENT_S),
+            note=SaidOnce(SILENT_S),
         )
         return _beside(discover)
 
@@ -355,11 +355,11 @@ class SaidOnce:
 
     def __init__(self, after_s: float) -> None:
         self._after_s = after_s
-        self._said = False
+        self._reported = False
 
     def __call__(self, words: str, waited_s: float) -> None:
-        if waited_s >= self._after_s and not self._said:
-            self._said = True
+        if waited_s >= self._after_s and not self._reported:
+            self._reported = True
             log.warning("%s", words)
 
 

@@ -32,9 +32,9 @@ class AnswerModel:
         try:
             return self.model.model_json_schema()
         except (PydanticUserError, TypeError, ValueError, LookupError) as error:
-            said = " ".join(str(error).split("For further information")[0].split())
+            detail = " ".join(str(error).split("For further information")[0].split())
             raise SettingError(
-                f"schema: no JSON schema can express {self.model.__name__}: {said[:300]}"
+                f"schema: no JSON schema can express {self.model.__name__}: {detail[:300]}"
             ) from None
 
     def __call__(self, answer: JSON) -> Any:

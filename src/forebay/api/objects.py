@@ -336,8 +336,8 @@ def failing_as(where: str, what: str, item: Any) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise FunctionFailed(f"{where}: {what}{MARK}{shown(item)}: {said}") from error
+        detail = " ".join(f"{type(error).__name__}: {error}".split())
+        raise FunctionFailed(f"{where}: {what}{MARK}{shown(item)}: {detail}") from error
 
 
 def shown(item: Any) -> str:

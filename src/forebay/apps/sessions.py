@@ -164,17 +164,17 @@ class Conversation(Program[Session]):
             return Step(folded, self._ask_turn(folded))
         if state.bare:
             state = self._folded(state, state.summary)
-        said = str(answer.value)
+        message = str(answer.value)
         usage = answer.usage
         ratio, tokens = state.ratio, 0
         if usage.prompt_tokens:
             ratio = min(max(usage.prompt_tokens / self._bytes(state), BOUNDS[0]), BOUNDS[1])
             tokens = usage.prompt_tokens + usage.completion_tokens
         count = state.count + 1
-        turn = {"turn": count, "text": said, "cut": state.cut, "folds": state.folds}
+        turn = {"turn": count, "text": message, "cut": state.cut, "folds": state.folds}
         failures = {FAILURES: dict(Counter(state.failures))} if state.failures else {}
         output = Output({**turn, **failures})
-        turns = (*state.turns, (state.asked, said))
+        turns = (*state.turns, (state.asked, message))
         if self.settings.clock == "wall":
             # The idle time starts again with the answer.
             state = replace(state, last_ms=now.wall_ms)
@@ -205,7 +205,7 @@ class Conversation(Program[Session]):
         return {**saved, "turns": [list(turn) for turn in state.turns], "failures": list(state.failures)}
 
     def load(self, version: int, saved: JSON) -> Session:
-        turns = tuple((said, answer) for said, answer in saved["turns"])
+        turns = tuple((message, answer) for message, answer in saved["turns"])
         return Session(**{**saved, "turns": turns, "failures": tuple(saved["failures"])})
 
     # -- time
@@ -258,9 +258,9 @@ class Conversation(Program[Session]):
         if state.summary:
             system += f"\n\n{EARLIER}\n{quoted('summary', state.summary)}"
         messages = [Message("system", system)]
-        for said, answer in state.turns:
+        for message, answer in state.turns:
             messages += [
-                Message("user", quoted(TAG, said)),
+                Message("user", quoted(TAG, message)),
                 Message("assistant", escape_special_tokens(answer)),
             ]
         return tuple(messages)
@@ -309,8 +309,8 @@ class Conversation(Program[Session]):
     def _kept(self, state: Session) -> int:
         room = self._limit(state) * KEPT_SHARE
         kept = 0
-        for said, answer in reversed(state.turns[1:]):
-            room -= (_size(said) + _size(answer)) * state.ratio + TURN_TOKENS
+        for message, answer in reversed(state.turns[1:]):
+            room -= (_size(message) + _size(answer)) * state.ratio + TURN_TOKENS
             if room < 0:
                 break
             kept += 1

@@ -70,9 +70,9 @@ def read_sessions(lines: Iterable[bytes], text: str = "text") -> list[Talk]:
             value = read_json(line)
             key = str(value["key"] or "")
             if "cause" in value:
-                said = _field(read_json(value["input"].encode()), text)
+                message = _field(read_json(value["input"].encode()), text)
                 reason = f"no answer: {why(value['cause'], value['detail'])}"
-                unanswered.append((key, _place(value), said, reason))
+                unanswered.append((key, _place(value), message, reason))
             elif "ended" in (answer := value["answer"]):
                 end = answer["turns"], answer["ended"], answer["summary"]
                 talk = now.pop(key) if key in now else new(key)
@@ -91,9 +91,9 @@ def read_sessions(lines: Iterable[bytes], text: str = "text") -> list[Talk]:
                 now[key] = talk
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
-    for key, place, said, reason in unanswered:
+    for key, place, message, reason in unanswered:
         if talks := of_key.get(key):
-            _insert(talks, place, (0, said, reason))
+            _insert(talks, place, (0, message, reason))
     return [*ended, *now.values()]
 
 

@@ -235,11 +235,11 @@ def _pairs(
     paired = {key(runs) for _, runs, _ in pairs}
     if not pairs and len(before) == len(after) == 1:
         (name, a), (other, b) = before[0], after[0]
-        said = [
+        lines = [
             f"{setting}: {old} in A, {new} in B"
             for setting, old, new in settings_unlike(kind.load(a[0]), kind.load(b[0]))
         ]
-        return [(name if name == other else f"{name}, {other}", a, b)], said
+        return [(name if name == other else f"{name}, {other}", a, b)], lines
     alone = [f"{name}: only in A" for name, runs in before if key(runs) not in paired]
     left = {key(runs) for runs in others.values()}
     return pairs, alone + [f"{name}: only in B" for name, runs in after if key(runs) in left]

@@ -24,7 +24,7 @@ from forebay.cli.engine import engine
 from forebay.cli.fleet import fleet, gateway
 from forebay.cli.init import init
 from forebay.cli.options import option
-from forebay.cli.output import Command, errors_console, say
+from forebay.cli.output import Command, errors_console, print_line
 from forebay.cli.plan import plan
 from forebay.cli.run import RunCommand, run
 from forebay.cli.setup import connectors, doctor, setup
@@ -109,14 +109,14 @@ def serve(app: typer.Typer) -> None:
         os.umask(load_settings().umask)
         app()
     except ForebayError as error:
-        say(errors_console(), f"forebay: {error}", style="red")
+        print_line(errors_console(), f"forebay: {error}", style="red")
         raise SystemExit(USAGE_STATUS if isinstance(error, SettingError) else FAILED_STATUS) from None
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in FLINK_PACKAGES:
             raise
         fix = "run `forebay doctor` to see how to install it"
-        say(errors_console(), f"forebay: {package} is not installed: {fix}", style="red")
+        print_line(errors_console(), f"forebay: {package} is not installed: {fix}", style="red")
         raise SystemExit(FAILED_STATUS) from None
     except KeyboardInterrupt:
         raise SystemExit(TERMINATED_STATUS if ended_by else INTERRUPTED_STATUS) from None

@@ -15,7 +15,7 @@ import orjson
 import typer
 
 from forebay.cli.options import ApiKeyEnv, ModelName, option
-from forebay.cli.output import STDOUT, check_json, errors_console, say
+from forebay.cli.output import STDOUT, check_json, errors_console, print_line
 from forebay.errors import SettingError
 from forebay.settings import load_settings
 
@@ -75,7 +75,7 @@ def ask(
     check_json(json)
     document = _document(prompt, _schema_of(schema, choices), model, api_key_env, capacity)
     if sys.stdin.isatty():
-        say(errors_console(), "Reading lines from the terminal; end with Ctrl-D.")
+        print_line(errors_console(), "Reading lines from the terminal; end with Ctrl-D.")
     try:
         failed = _run(document, set or [], engine or [], input_kind, json, ordered=not unordered)
     except BrokenPipeError:
@@ -110,7 +110,7 @@ def _run(
         if not engine and spec.engine.replicas() is None:
             place = local_replicas(settings=load_settings(), progress=ConsoleProgress(console))
             engine = list(stack.enter_context(place))
-        served = served_by(spec, engine, lambda words, waited_s: say(console, words))
+        served = served_by(spec, engine, lambda words, waited_s: print_line(console, words))
         lines = sys.stdout if json is None or json == STDOUT else stack.enter_context(open(json, "w"))
         texts = None if json == STDOUT else sys.stdout
         writer = _Writer(None if json is None else lines, texts, console)
@@ -156,11 +156,11 @@ class _Writer:
 
         if isinstance(answer, DeadLetter):
             self.failed += 1
-            say(self._console, f"{answer.position}: {answer.cause}: {answer.detail}", style="red")
+            print_line(self._console, f"{answer.position}: {answer.cause}: {answer.detail}", style="red")
             return
         if answer.finish_reason == CUT:
             words = "the answer was truncated at max_tokens; raise it with --set sampling.max_tokens=N"
-            say(self._console, f"{answer.position}: {words}", style="yellow")
+            print_line(self._console, f"{answer.position}: {words}", style="yellow")
         if self._lines is not None:
             print(result_json(answer), file=self._lines, flush=True)
         if self._texts is not None:

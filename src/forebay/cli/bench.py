@@ -21,9 +21,9 @@ from forebay.cli.output import (
     JsonFile,
     check_outputs,
     errors_console,
+    print_line,
     print_report,
     results_console,
-    say,
     shows_text,
     write_file,
     write_json,
@@ -162,9 +162,9 @@ def compare_runs(
     if html is not None:
         write_file("--html", html, page().encode())
     if shows_text(json) and any(len(load.before) < 2 or len(load.after) < 2 for load in found.loads):
-        say(errors_console(), ONE_EACH)
+        print_line(errors_console(), ONE_EACH)
     for obstacle in found.obstacles:
-        say(errors_console(), f"not comparable: {obstacle}", style="yellow")
+        print_line(errors_console(), f"not comparable: {obstacle}", style="yellow")
 
 
 def _files_of(recorded: Path, name: str) -> Mapping[str, Path]:
@@ -214,6 +214,6 @@ def show_comparison(found: Comparison[Any], console: Console) -> None:
     from forebay.bench.report.html_compare import HEADER, difference_row
 
     for load in found.loads:
-        say(console, f"at {load.name}", style="bold")
+        print_line(console, f"at {load.name}", style="bold")
         console.print(figures_table(HEADER, map(difference_row, load.differences)))
-        say(console, "")
+        print_line(console, "")

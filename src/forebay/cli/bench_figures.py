@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from forebay.cli.output import say
+from forebay.cli.output import print_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,15 +89,15 @@ def show_loads(runs: Sequence[MeasuredRun], console: Console) -> None:
     titles = [header[place].replace(" ", "\n") for place in shown]
     texts = [number for number, title in enumerate(titles) if title in ("load", "")]
     cells = ([row[place].replace(" ± ", "±") for place in shown] for row in rows)
-    say(console, "")
+    print_line(console, "")
     console.print(figures_table(titles, cells, texts))
     if has_repeats(named):
-        say(console, PLUS_MINUS)
+        print_line(console, PLUS_MINUS)
     remarks = [line for load, own in named for line in _remarks(load, own)]
     for line in remarks[:MAX_REMARKS]:
-        say(console, line)
+        print_line(console, line)
     if len(remarks) > MAX_REMARKS:
-        say(console, f"and {len(remarks) - MAX_REMARKS} more")
+        print_line(console, f"and {len(remarks) - MAX_REMARKS} more")
 
 
 def _remarks(load: str, own: Sequence[MeasuredRun]) -> Iterator[str]:
@@ -111,19 +111,19 @@ def show_run(measured: MeasuredRun, console: Console) -> None:
     from forebay.bench.report.figures_table import HEADER, NARROW, figure_rows, load_name
 
     figures, verdict = measured.figures, measured.verdict
-    say(console, "")
-    say(console, load_name(measured.run.asked), style="bold")
+    print_line(console, "")
+    print_line(console, load_name(measured.run.asked), style="bold")
     if verdict is None:
-        say(console, "not judged")
+        print_line(console, "not judged")
     else:
-        say(console, verdict.word, style="green" if verdict.valid else "red")
+        print_line(console, verdict.word, style="green" if verdict.valid else "red")
         for words in verdict.notes:
-            say(console, f"  {words}")
+            print_line(console, f"  {words}")
     for words in (*_faults(measured), *_failures([measured])):
-        say(console, f"  {words}")
+        print_line(console, f"  {words}")
     failed = f", {figures.failed} failed" if figures.failed else ""
     answered = f"{figures.answered} of {figures.offered} requests answered{failed}"
-    say(console, f"{answered}, {figures.duration_s:.1f} s")
+    print_line(console, f"{answered}, {figures.duration_s:.1f} s")
     rates = [f"{figures.requests_per_s:.2f} requests/s"]
     if figures.output_tokens_per_s is not None:
         rates.append(f"{figures.output_tokens_per_s:.1f} output tokens/s")
@@ -131,7 +131,7 @@ def show_run(measured: MeasuredRun, console: Console) -> None:
         rates.append(f"{figures.total_tokens_per_s:.1f} tokens/s with prompts")
     if figures.goodput is not None and figures.good_requests_per_s is not None:
         rates.append(f"goodput {figures.goodput:.1%}, {figures.good_requests_per_s:.2f} requests/s")
-    say(console, "; ".join(rates))
+    print_line(console, "; ".join(rates))
     if rows := [[row[place] for place in NARROW] for row in figure_rows(figures)]:
         console.print(figures_table([HEADER[place] for place in NARROW], rows))
 

@@ -29,7 +29,7 @@ from forebay.cli.options import (
     TraceFile,
     option,
 )
-from forebay.cli.output import JsonFile, blamed, check_outputs, errors_console, say
+from forebay.cli.output import JsonFile, blamed, check_outputs, errors_console, print_line
 from forebay.errors import SettingError
 from forebay.untrusted_text import counted
 
@@ -214,7 +214,9 @@ def open_session(options: StreamOptions) -> Iterator[tuple[StreamSession, Measur
     console = errors_console()
     with (
         stream_progress(console) as on_progress,
-        StreamSession(options, note=lambda words: say(console, words), on_progress=on_progress) as session,
+        StreamSession(
+            options, note=lambda words: print_line(console, words), on_progress=on_progress
+        ) as session,
     ):
         session.warm_up()
         yield session, lambda run: measured_stream(with_origin(run, session, options), options.slo)
@@ -224,7 +226,7 @@ def measure_loads(options: StreamOptions, loads: Sequence[EventLoad], found: lis
     with open_session(options) as (session, measured):
         for number, load in enumerate(loads, 1):
             turn = f" ({number} of {len(loads)})" if len(loads) > 1 else ""
-            say(errors_console(), f"measuring {counted(load.events, 'event')}{turn}")
+            print_line(errors_console(), f"measuring {counted(load.events, 'event')}{turn}")
             run = session.measure(load)
             found.append(measured(run))
             if not run.complete:
@@ -262,7 +264,7 @@ def search_rate(
         for trial, run in trials(session, search, asked.at_rate, slo=options.slo, share=share):
             made.append(trial)
             found.append(measured(run))
-            say(errors_console(), f"{trial.rate_per_s:.4g} events/s: {trial_words(trial)}")
+            print_line(errors_console(), f"{trial.rate_per_s:.4g} events/s: {trial_words(trial)}")
     if search.found_per_s is None:
         raise typer.Exit(INVALID_STATUS)
 
@@ -361,7 +363,7 @@ def _measure(
         planned = [kills_of(number, ours) for number in range(len(loads))]
         for load, kills in zip(loads, planned, strict=True):
             for now in ((), kills) if kills else ((),):
-                say(
+                print_line(
                     errors_console(),
                     f"measuring {counted(load.events, 'event')}, {counted(len(now), 'kill')}",
                 )

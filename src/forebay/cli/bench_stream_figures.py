@@ -12,7 +12,7 @@ import typer
 
 from forebay.cli.bench_figures import progress_bar
 from forebay.cli.bench_serve import INTERRUPTED_STATUS, INVALID_STATUS
-from forebay.cli.output import json_path, results_console, say, shows_text, write_file, write_json
+from forebay.cli.output import json_path, print_line, results_console, shows_text, write_file, write_json
 from forebay.errors import ForebayError
 from forebay.untrusted_text import counted
 
@@ -44,10 +44,12 @@ Answer = Callable[[Sequence["MeasuredStream"], Mapping[str, Any], "Console"], No
 
 
 def show_rate(found: Sequence[MeasuredStream], document: Mapping[str, Any], console: Console) -> None:
-    say(console, "")
+    print_line(console, "")
     for words in document["invalid"]:
-        say(console, f"INVALID: {words}", style="red")
-    say(console, rate_words(document["sustained_per_s"], document["not_sustained_per_s"]), style="bold")
+        print_line(console, f"INVALID: {words}", style="red")
+    print_line(
+        console, rate_words(document["sustained_per_s"], document["not_sustained_per_s"]), style="bold"
+    )
 
 
 @contextmanager
@@ -117,13 +119,13 @@ def show_stream(measured: MeasuredStream, console: Console) -> None:
     from forebay.bench.stream.figures import stages_of
 
     figures, verdict, run = measured.figures, measured.verdict, measured.run
-    say(console, "")
-    say(console, load_words(run.asked), style="bold")
-    say(console, verdict.word, style="green" if verdict.valid else "red")
+    print_line(console, "")
+    print_line(console, load_words(run.asked), style="bold")
+    print_line(console, verdict.word, style="green" if verdict.valid else "red")
     for words in (*verdict.reasons, *verdict.notes):
-        say(console, f"  {words}")
+        print_line(console, f"  {words}")
     for words in headlines(measured):
-        say(console, words)
+        print_line(console, words)
     table = Table("ms", "mean", *(f"p{percentile:g}" for percentile in PERCENTILES), "max", box=None)
     for column in table.columns[1:]:
         column.justify = "right"
@@ -204,7 +206,7 @@ def _ms(found: Distribution) -> Iterator[str]:
 
 
 def show_goodput(found: Sequence[MeasuredStream], document: Mapping[str, Any], console: Console) -> None:
-    say(console, "")
+    print_line(console, "")
     from rich.table import Table
 
     from forebay.bench.stream.kills import next_result_s
@@ -223,4 +225,4 @@ def show_goodput(found: Sequence[MeasuredStream], document: Mapping[str, Any], c
         for killed in measured.run.kills:
             after_s = next_result_s(killed, measured.run.followed)
             back = "no result afterwards" if after_s is None else f"next result {after_s:.1f} s later"
-            say(console, f"{killed.part} killed at {killed.at_s:.1f} s: {back}")
+            print_line(console, f"{killed.part} killed at {killed.at_s:.1f} s: {back}")

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from forebay.cli.options import SetValues, option
-from forebay.cli.output import JsonFile, blamed, check_json, errors_console, results_console, say, write_json
+from forebay.cli.output import (
+    JsonFile,
+    blamed,
+    check_json,
+    errors_console,
+    print_line,
+    results_console,
+    write_json,
+)
 from forebay.errors import PipelineFailed, SettingError
 from forebay.settings import load_settings
 from forebay.untrusted_text import counted, replace_controls
@@ -110,12 +118,12 @@ class _Chat:
                     raise typer.Exit(FAILED_STATUS)
                 return
             if not talks:
-                say(self._errors, f"{self._key[:80]!r} has no turn yet: your message begins a session")
+                print_line(self._errors, f"{self._key[:80]!r} has no turn yet: your message begins a session")
             for text in self._messages():
                 try:
                     self._show(self._ask(send, text))
                 except SettingError as error:
-                    say(self._errors, str(error), style="red")
+                    print_line(self._errors, str(error), style="red")
 
     def _elsewhere(self) -> str:
         from forebay.connectors.kafka.settings import KafkaSource
@@ -144,7 +152,7 @@ class _Chat:
             sys.stdin.reconfigure(errors="surrogateescape")
         prompt = f"{one_name(self._key)}> " if sys.stdin.isatty() else ""
         if prompt:
-            say(self._errors, "End with Ctrl-D.")
+            print_line(self._errors, "End with Ctrl-D.")
         while True:
             try:
                 text = input(prompt)
@@ -164,13 +172,13 @@ class _Chat:
                 mark,
                 running=self._store.running,
                 trouble=lambda: engine_trouble(self._spec, self._store),
-                report=lambda said: say(self._errors, said, style="yellow"),
+                report=lambda said: print_line(self._errors, said, style="yellow"),
                 every_s=EVERY_S if isinstance(self._store.home, Path) else REMOTE_S,
                 report_s=REPORT_S,
                 timeout_s=self._timeout_s,
             )
         except KeyboardInterrupt:
-            say(self._errors, "the message stays in the source: it is answered, but not shown here")
+            print_line(self._errors, "the message stays in the source: it is answered, but not shown here")
             raise
         return {name: value[name] for name in ("key", "id", "answer", "cause", "detail") if name in value}
 
@@ -178,11 +186,11 @@ class _Chat:
         from forebay.apps.page import why
 
         if "cause" in found:
-            say(self._errors, f"no answer: {why(found['cause'], found['detail'])}", style="red")
+            print_line(self._errors, f"no answer: {why(found['cause'], found['detail'])}", style="red")
             return
-        say(results_console(), shown(str(found["answer"]["text"]), ANSWER))
+        print_line(results_console(), shown(str(found["answer"]["text"]), ANSWER))
         if found["answer"]["cut"]:
-            say(self._errors, "the message was too long: its middle was left out", style="yellow")
+            print_line(self._errors, "the message was too long: its middle was left out", style="yellow")
 
 
 def show_talks(talks: Iterable[Talk], key: str) -> None:
@@ -190,15 +198,17 @@ def show_talks(talks: Iterable[Talk], key: str) -> None:
     console = results_console()
     rows: list[tuple[str, ...]] = []
     for talk in talks:
-        rows += [(shown(said, f"{one_name(key)}> "), shown(answer, ANSWER)) for _, said, answer in talk.turns]
+        rows += [
+            (shown(message, f"{one_name(key)}> "), shown(answer, ANSWER)) for _, message, answer in talk.turns
+        ]
         if talk.ended:
             summary = f": {shown(' '.join(talk.summary.split()), '')}" if talk.summary else ""
             rows.append((f"(the session ended after {counted(talk.answered, 'turn')}{summary})",))
     if len(rows) > SHOWN_TURNS:
-        say(console, f"({len(rows) - SHOWN_TURNS} earlier turns are not shown)")
+        print_line(console, f"({len(rows) - SHOWN_TURNS} earlier turns are not shown)")
     for row in rows[-SHOWN_TURNS:]:
         for words in row:
-            say(console, words)
+            print_line(console, words)
 
 
 def shown(text: str, prefix: str) -> str:

@@ -17,8 +17,8 @@ from forebay.cli.output import (
     JsonFile,
     check_json,
     errors_console,
+    print_line,
     results_console,
-    say,
     shows_text,
     write_json,
 )
@@ -83,13 +83,13 @@ def kubernetes(
     report: dict[str, Any] = {"instance": deployment.instance, "manifests": [m.body for m in manifests]}
     report["warnings"] = list(warnings_of(deployment))
     for each in report["warnings"]:
-        say(errors_console(), f"warning: {each}", style="yellow")
+        print_line(errors_console(), f"warning: {each}", style="yellow")
     if out is not None:
         from forebay.deploy.kubernetes.render import write_manifests
 
         written = write_manifests(manifests, out, deployment.settings.namespace, deployment.connectors)
         report["files"] = [str(path) for path in written]
-        say(errors_console(), f"{len(manifests)} manifests written to {out}")
+        print_line(errors_console(), f"{len(manifests)} manifests written to {out}")
     if apply or remove or dry_run:
         report |= _on_cluster(
             deployment, manifests, remove=remove, dry_run=dry_run, force=force_conflicts, context=context
@@ -115,21 +115,23 @@ def _on_cluster(
         if remove:
             done = _shown(remove_all(api, deployment.instance, dry_run=dry_run), dry_run=dry_run)
             if not done:
-                say(console, f"found nothing of {deployment.instance} in the namespace {api.namespace}")
+                print_line(
+                    console, f"found nothing of {deployment.instance} in the namespace {api.namespace}"
+                )
             return {"namespace": api.namespace, "done": done}
         done = _shown(apply_all(api, manifests, dry_run=dry_run, force=force), dry_run=dry_run)
         refused = {} if dry_run else dict(refused_pods(api, manifests))
         for name, why in refused.items():
-            say(console, f"warning: Deployment {name} gets no pods: {why}", style="yellow")
+            print_line(console, f"warning: Deployment {name} gets no pods: {why}", style="yellow")
         return {"namespace": api.namespace, "done": done, "refused_pods": refused}
 
 
 def _shown(steps: Iterable[Done], *, dry_run: bool) -> list[dict[str, Any]]:
     console, done = errors_console(), []
     for each in steps:
-        say(console, f"{each.kind} {each.name}: {each.action}{' (dry run)' if dry_run else ''}")
+        print_line(console, f"{each.kind} {each.name}: {each.action}{' (dry run)' if dry_run else ''}")
         for warning in each.warnings:
-            say(console, f"warning: {each.kind} {each.name}: {warning}", style="yellow")
+            print_line(console, f"warning: {each.kind} {each.name}: {warning}", style="yellow")
         done.append(asdict(each))
     return done
 
@@ -177,7 +179,7 @@ def ray(
 
         path = write_config(config, out)
         report["files"] = [str(path)]
-        say(errors_console(), f"the config of Ray Serve was written to {path}")
+        print_line(errors_console(), f"the config of Ray Serve was written to {path}")
     if given:
         report |= asyncio.run(_on_ray(spec, given[0], replicas, shown=shows_text(json)))
     elif out is None and shows_text(json):
@@ -192,7 +194,7 @@ async def _on_ray(spec: RayFleetSpec, action: str, replicas: int | None, *, show
     from forebay.deploy.ray.fleet import apply_fleet, as_document, fleet_status, remove_fleet, scale_fleet
     from forebay.deploy.ray.local_cluster import start_local_cluster, until_it_answers
 
-    show = partial(say, errors_console())
+    show = partial(print_line, errors_console())
     unnamed = action == "--apply" and "address" not in spec.model_fields_set
     started = unnamed and await asyncio.to_thread(start_local_cluster, spec.address, show)
     async with ServeRest(spec.address) as rest:
@@ -218,11 +220,11 @@ async def _on_ray(spec: RayFleetSpec, action: str, replicas: int | None, *, show
 def _show_fleet(spec: RayFleetSpec, found: dict[str, Any] | None) -> None:
     console = results_console()
     if found is None:
-        say(console, f"{spec.name}: not found at {spec.address}")
+        print_line(console, f"{spec.name}: not found at {spec.address}")
         return
     states = ", ".join(f"{many} {state.lower()}" for state, many in found["replicas"].items()) or "none"
     wanted = f"{counted(found['wanted'], 'replica')} wanted"
-    say(console, f"{spec.name}: {found['status'].lower()}; {wanted}: {states}")
+    print_line(console, f"{spec.name}: {found['status'].lower()}; {wanted}: {states}")
     for line in (found["message"], *found["engines"]):
         if line:
-            say(console, f"  {line}")
+            print_line(console, f"  {line}")

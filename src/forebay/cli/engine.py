@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from forebay.cli.options import option
-from forebay.cli.output import Command, JsonFile, check_json, errors_console, folded_table, print_report, say
+from forebay.cli.output import (
+    Command,
+    JsonFile,
+    check_json,
+    errors_console,
+    folded_table,
+    print_line,
+    print_report,
+)
 from forebay.errors import SettingError
 from forebay.settings import load_settings
 from forebay.untrusted_text import counted
@@ -75,9 +83,9 @@ def up(
     progress = ConsoleProgress(errors_console())
     with local_replicas(replicas, options, settings=settings, progress=progress) as started:
         started.keep()
-        note = taken_ports([replica.port for replica in started.replicas], port_base)
-        if note:
-            say(errors_console(), note)
+        taken = taken_ports([replica.port for replica in started.replicas], port_base)
+        if taken:
+            print_line(errors_console(), taken)
         _show(started.replicas, json)
 
 
@@ -120,7 +128,9 @@ def down(
         )
     ended = end_kept(registry, only=wanted or there)
     document = {"ended": [replica.url for replica in ended]}
-    print_report(json, document, lambda console: say(console, f"{counted(len(ended), 'replica')} stopped"))
+    print_report(
+        json, document, lambda console: print_line(console, f"{counted(len(ended), 'replica')} stopped")
+    )
 
 
 def _show(replicas: Sequence[LocalReplica], json: str | None) -> None:
@@ -143,11 +153,11 @@ def _show(replicas: Sequence[LocalReplica], json: str | None) -> None:
 
     def show(console: Console) -> None:
         if not rows:
-            say(console, "No replicas. `forebay engine up` starts one.")
+            print_line(console, "No replicas. `forebay engine up` starts one.")
             return
         console.print(folded_table(("url", "state", "model", "type", "cores", "pid", "log"), rows))
         for name, why in sorted({(replica.dtype, replica.dtype_reason) for replica in replicas}):
             if name and why:
-                say(console, f"{name}: {why}")
+                print_line(console, f"{name}: {why}")
 
     print_report(json, {"replicas": rows}, show)

@@ -16,8 +16,8 @@ from forebay.cli.output import (
     check_outputs,
     folded_table,
     log_to_stderr,
+    print_line,
     print_report,
-    say,
 )
 from forebay.errors import SettingError, SetupError
 from forebay.settings import load_settings
@@ -58,16 +58,20 @@ def status(
 
 def _show(runs: list[dict[str, Any]], console: Console) -> None:
     if not runs:
-        say(console, "No run scales its replicas. Start one with `forebay run PIPELINE --replicas 0..2`.")
+        print_line(
+            console, "No run scales its replicas. Start one with `forebay run PIPELINE --replicas 0..2`."
+        )
     for run in runs:
         decision = run["decision"]
-        say(
+        print_line(
             console,
             f"{run['pipeline']} (process {run['pid']}): {decision['ready']} ready, {decision['wanted']} "
             f"wanted; {counted(decision['waiting'], 'record')} waiting, {decision['running']:.0f} at "
             f"replicas",
         )
-        say(console, f"  {decision['reason']}" + (f"; {decision['failure']}" if decision["failure"] else ""))
+        print_line(
+            console, f"  {decision['reason']}" + (f"; {decision['failure']}" if decision["failure"] else "")
+        )
         if run["replicas"]:
             names = ("url", "state", "since_s", "in_flight", "cores", "log")
             console.print(folded_table(names, run["replicas"]))
@@ -106,6 +110,6 @@ def gateway(
     log_to_stderr()
 
     def announce(url: str) -> None:
-        print_report(json, {"url": url}, lambda console: say(console, f"gateway at {url}"))
+        print_report(json, {"url": url}, lambda console: print_line(console, f"gateway at {url}"))
 
     run_gateway(spec, host=host, port=port, announce=announce, load=load, path=config)

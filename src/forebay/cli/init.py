@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from forebay.cli.options import ModelName, option
-from forebay.cli.output import errors_console, say
+from forebay.cli.output import errors_console, print_line
 from forebay.cli.starter import (
     LOCAL,
     Starter,
@@ -87,9 +87,9 @@ def init(
     _refuse_doubtful(made(key=key))
     fields = fields_of(source)
     if reads_nothing(made()):
-        say(console, f"warning: {source} is empty, so its fields are unknown", style="yellow")
+        print_line(console, f"warning: {source} is empty, so its fields are unknown", style="yellow")
     elif asks and fields:
-        say(console, f"Fields: {', '.join(fields)}")
+        print_line(console, f"Fields: {', '.join(fields)}")
 
     usual = "In one word, what is this about? {{ " + reference(text_field(fields)) + " }}"
     question = "What to ask about each event"
@@ -106,7 +106,7 @@ def init(
             opened.write(text)
     except OSError as error:
         raise SettingError(f"{file} cannot be written: {error.strerror}") from None
-    say(console, f"{file} written. Check it: forebay run {file} --dry-run. Run it: forebay run {file}")
+    print_line(console, f"{file} written. Check it: forebay run {file} --dry-run. Run it: forebay run {file}")
 
 
 def _asked(question: str, default: str, check: Callable[[str], object]) -> str:
@@ -115,7 +115,7 @@ def _asked(question: str, default: str, check: Callable[[str], object]) -> str:
         try:
             check(answer)
         except SettingError as error:
-            say(errors_console(), str(error), style="red")
+            print_line(errors_console(), str(error), style="red")
         else:
             return answer
 

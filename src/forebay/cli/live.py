@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from forebay.cli.output import say, shows_text, write_json
+from forebay.cli.output import print_line, shows_text, write_json
 from forebay.connectors.event_time import SUSPECT_TIMES
 from forebay.engine.prices import cost_text, from_pico
 from forebay.fleet.autoscale.meter import TopicBacklog
@@ -112,7 +112,7 @@ class LiveLine:
             self._print(text)
 
     def _print(self, text: str) -> None:
-        say(self._console, text)
+        print_line(self._console, text)
 
 
 def _may_end(now: Snapshot, failed: Snapshot) -> bool:
@@ -205,22 +205,22 @@ def report(
         f"{counted(last.results, 'result')}, {counted(last.dead_letters, 'dead letter')}, "
         f"{counted(tokens, 'token')}{cost}{'; ' + limited if limited else ''}"
     )
-    say(console, f"{last.state.lower()} after {last.elapsed_s:.0f} s: {events}{outcome}")
+    print_line(console, f"{last.state.lower()} after {last.elapsed_s:.0f} s: {events}{outcome}")
     if last.suspect_times:
         what = counted(last.suspect_times, "event has a time", "events have times")
-        say(console, f"{what} in 1970 or 1900: {SUSPECT_TIMES}")
+        print_line(console, f"{what} in 1970 or 1900: {SUSPECT_TIMES}")
     if last.failed:
-        say(console, f"failed, by cause: {failures_of(last)}")
+        print_line(console, f"failed, by cause: {failures_of(last)}")
     if last.cut_answers:
         cut = f"{counted(last.cut_answers, 'answer was', 'answers were')} cut at max_tokens"
         fix = "raise sampling.max_tokens if answers must be complete"
-        say(console, f"{cut} (finish_reason length): {fix}")
+        print_line(console, f"{cut} (finish_reason length): {fix}")
     if last.failed_commits:
-        say(console, _failed_commits(last))
+        print_line(console, _failed_commits(last))
     if last.gaps:
         lost = f"at most {counted(last.skipped_records, 'record was', 'records were')} deleted from Kafka"
         places = f"at {counted(len(last.gaps), 'place')}; `gaps` of --json lists them"
-        say(console, f"{lost} before being read, {places}")
+        print_line(console, f"{lost} before being read, {places}")
 
 
 def document_of(last: Snapshot, *, one_each: bool) -> dict[str, Any]:

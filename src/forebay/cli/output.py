@@ -42,7 +42,7 @@ def _console(*, stderr: bool) -> Console:
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
-def say(console: Console, words: str | Text, *, style: str | None = None) -> None:
+def print_line(console: Console, words: str | Text, *, style: str | None = None) -> None:
     """Print `words` without wrapping; control characters in a `str` are replaced."""
     shown = replace_controls(words) if isinstance(words, str) else words
     console.print(shown, style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from forebay.cli.options import option
-from forebay.cli.output import JsonFile, check_json, print_report, say
+from forebay.cli.output import JsonFile, check_json, print_line, print_report
 from forebay.errors import SettingError
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def show_plan(document: dict[str, Any], console: Console) -> None:
         )
     console.print(table)
     if work:
-        say(console, "Speeds are estimates from data sheets: measure one replica before you buy many.")
+        print_line(console, "Speeds are estimates from data sheets: measure one replica before you buy many.")
 
 
 def _split_line(split: dict[str, Any], mixed: int) -> str:

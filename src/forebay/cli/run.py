@@ -24,8 +24,8 @@ from forebay.cli.output import (
     check_json,
     errors_console,
     port_of,
+    print_line,
     print_report,
-    say,
 )
 from forebay.cli.show import PAGE
 from forebay.errors import PipelineFailed, SettingError
@@ -221,9 +221,9 @@ def _run(plan: Plan, json: str | None, ui: str | None) -> None:
     if not last.results and last.dead_letters:
         show_lost(written.dead_letters(), errors, last.dead_letters, spec.dead_letters.summary())
     if not last.results and not last.dead_letters and reads_nothing(spec):
-        say(errors, f"nothing to read: {spec.source.summary()} is empty")
+        print_line(errors, f"nothing to read: {spec.source.summary()} is empty")
     for what, path in spec.directories().items():
-        say(errors, f"{WHERE[what]}: {path}")
+        print_line(errors, f"{WHERE[what]}: {path}")
     watched.finish(page)
 
 
@@ -244,7 +244,7 @@ def _say_stopped(plan: Plan, errors: Console, last: Snapshot | None, written: Ou
 
     spec = plan.spec
     if last is not None and (last.results or last.dead_letters):
-        say(errors, f"after {last.elapsed_s:.0f} s: {_done(spec, last, written.since(last))}")
+        print_line(errors, f"after {last.elapsed_s:.0f} s: {_done(spec, last, written.since(last))}")
         if not last.results:
             show_lost(written.dead_letters(), errors, last.dead_letters, spec.dead_letters.summary())
     store = open_store(plan.state)
@@ -253,7 +253,7 @@ def _say_stopped(plan: Plan, errors: Console, last: Snapshot | None, written: Ou
         where = "resume from the newest checkpoint" if there else "start over: there is no checkpoint yet"
     except StoreAway:
         where = "resume"
-    say(errors, f"stopped; run the same command to {where}")
+    print_line(errors, f"stopped; run the same command to {where}")
 
 
 def _done(spec: PipelineSpec, answered: Snapshot, written: Snapshot) -> str:
@@ -289,7 +289,7 @@ def say_doubt(spec: PipelineSpec, console: Console) -> None:
     from forebay.pipeline.preflight import first_record_warning
 
     for warning in filter(None, (*spec.source.warnings(), first_record_warning(spec))):
-        say(console, f"warning: {warning}", style="yellow")
+        print_line(console, f"warning: {warning}", style="yellow")
 
 
 MAX_LOOKED_AT = 10_000
@@ -303,4 +303,4 @@ def show_lost(letters: Iterable[bytes], console: Console, count: int, where: str
     for cause, _ in Counter(letter["cause"] for letter in found).most_common(1):
         detail = next(letter["detail"] for letter in found if letter["cause"] == cause)
         why = f"most often {cause}: {detail[:MAX_CHARS]}".replace("\n", " ")
-    say(console, f"warning: no results, only dead letters ({count}), {why}", style="yellow")
+    print_line(console, f"warning: no results, only dead letters ({count}), {why}", style="yellow")

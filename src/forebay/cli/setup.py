@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forebay.cli.options import option
-from forebay.cli.output import Command, JsonFile, check_json, errors_console, print_report, say, write_json
+from forebay.cli.output import (
+    Command,
+    JsonFile,
+    check_json,
+    errors_console,
+    print_line,
+    print_report,
+    write_json,
+)
 from forebay.errors import SettingError
 from forebay.settings import Settings, load_settings
 from forebay.untrusted_text import replace_controls
@@ -44,13 +52,15 @@ def setup(
         from forebay.apps.topics.embedding import ensure_embedding_model
 
         model = ensure_embedding_model(settings, progress)
-        say(console, f"The embedding model is ready: {model}")
+        print_line(console, f"The embedding model is ready: {model}")
         write_json(json, {"embedding_model": str(model)})
         return
     announce_install(settings, console)
     engine = ensure_engine(settings, progress)
     chosen = best_type(settings, progress)
-    say(console, f"The engine is ready: {engine.python}\nIt computes in {chosen.name}: {chosen.reason}")
+    print_line(
+        console, f"The engine is ready: {engine.python}\nIt computes in {chosen.name}: {chosen.reason}"
+    )
     document = {"python": str(engine.python), "model": str(engine.model)}
     write_json(json, {**document, "type": chosen.name, "why": chosen.reason})
 
@@ -59,7 +69,7 @@ def announce_install(settings: Settings, console: Console) -> None:
     from forebay.engine.launch.environment import environment_ready
 
     if not environment_ready(settings):
-        say(console, INSTALLS)
+        print_line(console, INSTALLS)
 
 
 connectors = typer.Typer(
@@ -104,7 +114,7 @@ def install(
 
         where = origin or settings.connectors_from or MAVEN_CENTRAL
         place = install_jar(jar, settings.connectors, where, show)
-    say(console, f"The {connector} connector is ready: {place}")
+    print_line(console, f"The {connector} connector is ready: {place}")
     write_json(json, {"connector": connector, "path": str(place), "sha256": jar.sha256})
 
 
@@ -120,7 +130,7 @@ def list_(*, json: JsonFile = None) -> None:
     def show(console: Console) -> None:
         for jar, place in found:
             where = f"not installed; run: forebay connectors install {jar.connector}"
-            say(console, f"{jar.connector}: {where if place is None else place}")
+            print_line(console, f"{jar.connector}: {where if place is None else place}")
 
     places = [{"connector": jar.connector, "path": place and str(place)} for jar, place in found]
     print_report(json, {"connectors": places}, show)
@@ -156,9 +166,11 @@ def doctor(*, json: JsonFile = None) -> None:
     def show(console: Console) -> None:
         for finding in findings:
             verdict, found = finding.verdict.value, replace_controls(finding.found)
-            say(console, Text.assemble((f"{verdict:8}", STYLES[verdict]), f" {finding.subject}: {found}"))
+            print_line(
+                console, Text.assemble((f"{verdict:8}", STYLES[verdict]), f" {finding.subject}: {found}")
+            )
             if finding.fix:
-                say(console, f"{'':9}→ {finding.fix}")
+                print_line(console, f"{'':9}→ {finding.fix}")
 
     print_report(json, {"findings": [asdict(finding) for finding in findings]}, show)
     if any(finding.verdict is Severity.MISSING for finding in findings):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from forebay.cli.output import results_console, say
+from forebay.cli.output import print_line, results_console
 from forebay.errors import SettingError
 
 PAGE = "page.html"
@@ -33,6 +33,6 @@ def show(
             f"application always and a pipeline file with --ui"
         )
     address = page.resolve().as_uri()
-    say(results_console(), address)
+    print_line(results_console(), address)
     if has_browser():
         webbrowser.open(address)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from forebay.cli.options import option
-from forebay.cli.output import Command, Group, JsonFile, check_json, check_outputs, print_report, say
+from forebay.cli.output import Command, Group, JsonFile, check_json, check_outputs, print_line, print_report
 from forebay.errors import SettingError
 from forebay.untrusted_text import counted
 
@@ -150,7 +150,7 @@ def calibrate(
             table.add_row(name, f"{measured:.4f}", f"{found.simulated[name]:.4f}", off)
         console.print(table)
         for name, value in asdict(found.model.step_time).items():
-            say(console, f"{name} = {value:.6g}")
+            print_line(console, f"{name} = {value:.6g}")
 
     print_report(json, document, show)
     if found.worst > 0.1:

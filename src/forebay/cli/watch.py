@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forebay.cli.output import say
+from forebay.cli.output import print_line
 from forebay.cli.show import PAGE
 from forebay.json_numbers import read_json
 from forebay.pipeline.live.outputs import OutputsReader, RunOutputs, one_line
@@ -67,7 +67,7 @@ class Watched:
                 server = PageServer(self._page, port)
                 server.start()
                 stack.callback(server.close)
-                say(self._console, f"watch this run at {server.url}")
+                print_line(self._console, f"watch this run at {server.url}")
                 if has_browser():
                     webbrowser.open(server.url)
             if reads or port is not None:
@@ -83,9 +83,9 @@ class Watched:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(page, encoding="utf-8")
         except OSError as error:
-            say(self._console, f"the page {path} cannot be written: {error.strerror or error}")
+            print_line(self._console, f"the page {path} cannot be written: {error.strerror or error}")
             return
-        say(self._console, f"this run as a page: {path}")
+        print_line(self._console, f"this run as a page: {path}")
 
     def finish(self, page: Path | None) -> None:
         """Write the page, and print the most important five of what the application has found."""
@@ -95,7 +95,7 @@ class Watched:
         if application is not None:
             lines = [*self._outputs.results.lines, *self._outputs.letters.lines]
             for number, found in enumerate(application.top(lines)[:TOP], 1):
-                say(self._console, f"{number}. {one_line(found)}")
+                print_line(self._console, f"{number}. {one_line(found)}")
 
     def _tell(self, line: bytes) -> None:
         assert self._spec.application is not None
@@ -107,7 +107,7 @@ class Watched:
             LOG.exception("an application's news of a result cannot be made; the run continues")
             return
         if found:
-            say(self._console, one_line(found))
+            print_line(self._console, one_line(found))
 
 
 def page_of(plan: Plan, *, ui: bool) -> Path | None:

@@ -69,10 +69,10 @@ def error_from_status(
     status: int, body: bytes, *, replica: str, model: str, quote: Redactor, retry_after_s: float | None = None
 ) -> EngineError:
     """The error for a status other than 200. `body` may be cut; part of it is quoted."""
-    said, code = _read_body(body)
-    said = quote(said)
+    detail, code = _read_body(body)
+    detail = quote(detail)
     error = _from_code(
-        status, f"{replica} answered {status}", said, code, model=model, retry_after_s=retry_after_s
+        status, f"{replica} answered {status}", detail, code, model=model, retry_after_s=retry_after_s
     )
     if error is not None:
         return error
@@ -80,16 +80,16 @@ def error_from_status(
         return ProtocolViolation(
             f"{replica} answered {status}: redirects are not followed; give the final URL"
         )
-    return ProtocolViolation(f"{replica} answered {status}, which is not an answer to a completion: {said}")
+    return ProtocolViolation(f"{replica} answered {status}, which is not an answer to a completion: {detail}")
 
 
 def error_from_object(error: object, *, replica: str, model: str, quote: Redactor) -> EngineError:
     """The error for an `error` object in an answer with status 200; `ServerFault` if it has no code."""
-    said, code = _read_error(error)
+    detail, code = _read_error(error)
     where = f"{replica} broke off with an error"
     status = _status_of(code) or _status_of(error.get("type") if isinstance(error, Mapping) else None) or 500
-    found = _from_code(status, where, quote(said), code, model=model)
-    return found or ServerFault(f"{where}: {quote(said)}")
+    found = _from_code(status, where, quote(detail), code, model=model)
+    return found or ServerFault(f"{where}: {quote(detail)}")
 
 
 def read_retry_after_s(value: str | None, *, now_ms: int) -> float | None:
@@ -109,10 +109,10 @@ def _until(date: str, now_ms: int) -> float:
 
 
 def _from_code(
-    status: int, where: str, said: str, code: object, *, model: str, retry_after_s: float | None = None
+    status: int, where: str, detail: str, code: object, *, model: str, retry_after_s: float | None = None
 ) -> EngineError | None:
-    message = f"{where}: {said}" if said else where
-    if TOO_LONG.search(f"{code} {said}") and status in (400, 413, 422, 500):
+    message = f"{where}: {detail}" if detail else where
+    if TOO_LONG.search(f"{code} {detail}") and status in (400, 413, 422, 500):
         return PromptTooLong(f"{message}; shorten the prompt or ask for fewer tokens")
     match status:
         case 401 | 403:
@@ -145,11 +145,11 @@ def _read_body(body: bytes) -> tuple[str, object]:
 
 def _read_error(error: object) -> tuple[str, object]:
     if not isinstance(error, Mapping):
-        return _said(error), None
-    return _said(error.get("message") or error.get("detail") or error), error.get("code")
+        return _text_of(error), None
+    return _text_of(error.get("message") or error.get("detail") or error), error.get("code")
 
 
-def _said(error: object) -> str:
+def _text_of(error: object) -> str:
     if isinstance(error, str):
         return error
     try:

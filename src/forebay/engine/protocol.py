@@ -197,8 +197,8 @@ class AnswerReader:
         return error_from_object(error, replica=self._replica, model=self._model, quote=self._quote)
 
     def _wrong(self, what: str, data: bytes) -> ProtocolViolation:
-        said = self._quote(data.decode("utf-8", "replace"))
-        return ProtocolViolation(f"{self._replica} did not send a completion: {what}: {said}")
+        detail = self._quote(data.decode("utf-8", "replace"))
+        return ProtocolViolation(f"{self._replica} did not send a completion: {what}: {detail}")
 
 
 def _plain(value: object) -> object:
@@ -286,8 +286,8 @@ class SseParser:
             self._data_bytes += len(value) + 1
             self._bound()
         elif name and name not in OTHER_FIELDS:
-            said = self._quote(line.decode("utf-8", "replace"))
-            raise ProtocolViolation(f"{self._replica} sent data that is not an event stream: {said}")
+            detail = self._quote(line.decode("utf-8", "replace"))
+            raise ProtocolViolation(f"{self._replica} sent data that is not an event stream: {detail}")
 
     def _bound(self) -> None:
         if self._data_bytes + len(self._rest) > self._max_event_bytes:

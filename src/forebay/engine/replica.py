@@ -112,9 +112,9 @@ class HttpReplica:
             document: Any = orjson.loads(body)
             return tuple(_model(entry) for entry in document["data"])
         except (orjson.JSONDecodeError, KeyError, TypeError):
-            said = self._quote(body.decode("utf-8", "replace"))
+            detail = self._quote(body.decode("utf-8", "replace"))
             raise ProtocolViolation(
-                f"{self._url}/v1/models did not return a list of models: {said}"
+                f"{self._url}/v1/models did not return a list of models: {detail}"
             ) from None
 
     async def fetch_metrics(self, timeout_s: float = 10.0) -> tuple[ReplicaLoad, ReplicaCounters]:

@@ -205,7 +205,7 @@ def read_listing(path: Path) -> ScaledReplicaSet:
 MAX_REASONS = 4
 
 
-class Say(Protocol):
+class Note(Protocol):
     """Called while waiting for the engine, with the seconds so far."""
 
     def __call__(self, words: str, waited_s: float) -> None: ...
@@ -219,7 +219,7 @@ def discover_model(
     retry: RetryPolicy,
     deadline_s: float,
     keys: tuple[str, str],
-    say: Say = lambda words, waited_s: None,
+    note: Note = lambda words, waited_s: None,
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> ServedModel:
@@ -239,7 +239,7 @@ def discover_model(
         none_ok=wanted is not None,
         within_s=deadline_s,
         url_key=url_key,
-        say=say,
+        note=note,
         clock=clock or SystemClock(),
         sleep=sleep,
     )
@@ -305,7 +305,7 @@ def _served(
     none_ok: bool,
     within_s: float,
     url_key: str,
-    say: Say,
+    note: Note,
     clock: Clock,
     sleep: Callable[[float], None],
 ) -> dict[str, tuple[ServedModel, ...]]:
@@ -339,7 +339,7 @@ def _served(
                 f"the engine did not list its models: {reasons} ({attempt} tries in "
                 f"{waited_s:.0f} s); nothing was started"
             )
-        say(f"waiting for the engine, at most {within_s:g} s: {reasons}", waited_s)
+        note(f"waiting for the engine, at most {within_s:g} s: {reasons}", waited_s)
         sleep(delay_s)
 
 

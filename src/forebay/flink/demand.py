@@ -150,7 +150,7 @@ class MeteredHandler:
         data = self._memory.save(now_ms)
         if data is not None:
             self._gauges.learned.newest = data
-            self._gauges.tell()
+            self._gauges.notify()
 
     def _memory_for(self, model: str) -> ScalingMemory:
         settings, lengths = self._link.settings, self._meter.lengths
@@ -199,8 +199,8 @@ class QueueReader:
         self._queue = queue
         self._clock = clock
         self._every_s = every_s
-        self._heard_s = clock.monotonic_s()
-        self._told = False
+        self._received_s = clock.monotonic_s()
+        self._published = False
         self._task = asyncio.get_running_loop().create_task(self._read_on())
 
     async def close(self) -> None:
@@ -214,9 +214,9 @@ class QueueReader:
                 problem = await self._read(server)
                 now_s = self._clock.monotonic_s()
                 if not problem:
-                    self._heard_s, self._told = now_s, False
-                elif not self._told and now_s - self._heard_s >= PATIENCE_S:
-                    self._told = True
+                    self._received_s, self._published = now_s, False
+                elif not self._published and now_s - self._received_s >= PATIENCE_S:
+                    self._published = True
                     log.warning(
                         "the backlog in topics is unknown; scaling uses only the job's own: %s", problem
                     )

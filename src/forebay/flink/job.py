@@ -376,12 +376,12 @@ def _minor(version: str) -> str:
 def root_cause(stacktrace: str) -> str:
     """The last cause of a Java stack trace, or the last line of a Python error, in one line."""
     last = stacktrace.rpartition("Caused by: ")[2]
-    told = FRAME.split(last, maxsplit=1)[0].strip()
-    if TRACEBACK in told:
+    cause = FRAME.split(last, maxsplit=1)[0].strip()
+    if TRACEBACK in cause:
         # The error follows the last traceback, whose own lines are indented; its text may have several.
-        lines = told.rpartition(TRACEBACK)[2].splitlines()
-        said = list(itertools.dropwhile(lambda line: not line or line[0].isspace(), lines))
-        told = "\n".join(itertools.takewhile(bool, said)) or told
-    told = PEMJA.sub(r"\1: ", told)
-    told = QUALIFIED.sub(r"\1", " ".join(told.split()), count=1)
-    return told if len(told) <= MAX_CAUSE_CHARS else told[:MAX_CAUSE_CHARS] + "…"
+        lines = cause.rpartition(TRACEBACK)[2].splitlines()
+        detail = list(itertools.dropwhile(lambda line: not line or line[0].isspace(), lines))
+        cause = "\n".join(itertools.takewhile(bool, detail)) or cause
+    cause = PEMJA.sub(r"\1: ", cause)
+    cause = QUALIFIED.sub(r"\1", " ".join(cause.split()), count=1)
+    return cause if len(cause) <= MAX_CAUSE_CHARS else cause[:MAX_CAUSE_CHARS] + "…"

@@ -158,9 +158,9 @@ class Jvm:
             self.process.kill()
             self.process.wait()
             self._pumps[1].join(END_S)
-            said = self._errors.read_text(errors="replace")[-2000:] if self._errors.is_file() else ""
+            detail = self._errors.read_text(errors="replace")[-2000:] if self._errors.is_file() else ""
             raise LaunchError(
-                f"the JVM for Flink did not start within {START_TIMEOUT_S:.0f} s: {said.strip()}"
+                f"the JVM for Flink did not start within {START_TIMEOUT_S:.0f} s: {detail.strip()}"
             ) from None
         return GatewayParameters(port=port, auth_token=token, auto_convert=True)
 

@@ -48,25 +48,25 @@ NOTHING_DUE_S = 10_000_000
 
 
 class ScalingGauges:
-    """Set by the event loop, which calls `tell` on a change; read by the operator's thread."""
+    """Set by the event loop, which calls `notify` on a change; read by the operator's thread."""
 
     def __init__(self) -> None:
         self.wanted_replicas: int | None = None
         self.backlog_tokens = 0
         self.next_deadline_s = NOTHING_DUE_S
         self.changed = True
-        self.tell: Callable[[], None] = lambda: None
+        self.notify: Callable[[], None] = lambda: None
         self.learned = ScalingStateSlot()
 
     def set(self, wanted: int | None, backlog_tokens: int, next_deadline_s: int | None) -> None:
         """The replicas wanted (None: not decided yet), and the seconds until the first is due (None: nothing
         waits)."""
         due_s = NOTHING_DUE_S if next_deadline_s is None else next_deadline_s
-        told = self._told
+        published = self._published
         self.wanted_replicas, self.backlog_tokens, self.next_deadline_s = wanted, backlog_tokens, due_s
-        if told != self._told:
+        if published != self._published:
             self.changed = True
-            self.tell()
+            self.notify()
 
     def publish(self, wanted: int) -> None:
         self.set(wanted, self.backlog_tokens, self.due_s)
@@ -76,7 +76,7 @@ class ScalingGauges:
         return None if self.next_deadline_s == NOTHING_DUE_S else self.next_deadline_s
 
     @property
-    def _told(self) -> tuple[int | None, int, int]:
+    def _published(self) -> tuple[int | None, int, int]:
         return self.wanted_replicas, self.backlog_tokens, self.next_deadline_s
 
     def values(self) -> dict[str, int]:
@@ -98,12 +98,12 @@ class ReplicasGauge:
     def __init__(self) -> None:
         self.usable: int | None = None
         self.changed = False
-        self.tell: Callable[[], None] = lambda: None
+        self.notify: Callable[[], None] = lambda: None
 
     def set(self, usable: int) -> None:
         if usable != self.usable:
             self.usable, self.changed = usable, True
-            self.tell()
+            self.notify()
 
     def values(self) -> dict[str, int]:
         self.changed = False
@@ -287,7 +287,7 @@ class FlinkMetrics:
     def report_through(self, wake: Callable[[], None]) -> None:
         """Call `wake` on changes about replicas, so that they are flushed while no event arrives."""
         for each in self._of_replicas():
-            each.tell = wake
+            each.notify = wake
 
     def stale(self) -> bool:
         """Whether Flink lacks the newest counts, or shows something in flight."""

@@ -205,8 +205,8 @@ class RequestHandler:
         if self._journal is not None:
             # Awaited, so that after a kill the journal has every answer that was emitted.
             await self._journal.put(hash, outcome.completion)
-            told = self._journal.counts
-            self._counts.journal_failures = told.failed + told.dropped
+            found = self._journal.counts
+            self._counts.journal_failures = found.failed + found.dropped
         return result(
             item,
             outcome.completion,

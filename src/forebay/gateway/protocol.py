@@ -43,7 +43,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._refused: tuple[int, str, str] | None = None
-        self._said = False
+        self._error_sent = False
         self._proven = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -58,7 +58,7 @@ class BoundedProtocol(HttpToolsProtocol):
             high=0 if transport.get_extra_info("sslcontext") is None else 1, low=0
         )
         if not self.opened.add(self, client_of(self.client[0] if self.client else ""), transport.abort):
-            self._say(503, "gateway_full", "too many connections; try again later")
+            self._send_error(503, "gateway_full", "too many connections; try again later")
             return
         self._await_head()
 
@@ -110,18 +110,18 @@ class BoundedProtocol(HttpToolsProtocol):
         self.opened.prove(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._said or self.transport.is_closing():
+        if self._error_sent or self.transport.is_closing():
             return
         if self._head_timer is None and (self.cycle is None or self.cycle.response_complete):
             # Bytes on an idle connection must become a request in time.
             self._await_head()
         self._moved = False
         super().data_received(data)
-        if (self._in_head or self._trailing) and not (self._moved or self._said):
+        if (self._in_head or self._trailing) and not (self._moved or self._error_sent):
             # The piece with the start of head or trailers is not counted: at most 256 KiB are read at once.
             self._head_bytes += len(data)
             if self._head_bytes > self.limits.max_header_bytes:
-                self._say(*self._too_large())
+                self._send_error(*self._too_large())
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= MAX_PIPELINED:
@@ -167,7 +167,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
-        self._say(*(self._refused or (400, "invalid_http", "this is not HTTP/1.1")))
+        self._send_error(*(self._refused or (400, "invalid_http", "this is not HTTP/1.1")))
 
     def _refuse(self, status: int, code: str, message: str) -> None:
         """Stop parsing from within a callback of the parser; `send_400_response` then answers."""
@@ -192,16 +192,18 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._in_head:
-            self._say(408, "request_timeout", f"the headers did not arrive within {self.limits.header_s:g} s")
+            self._send_error(
+                408, "request_timeout", f"the headers did not arrive within {self.limits.header_s:g} s"
+            )
         else:
             self.transport.close()
 
-    def _say(self, status: int, code: str, message: str) -> None:
+    def _send_error(self, status: int, code: str, message: str) -> None:
         """Answer without the application and close; in mid-answer, only close. A client that still sends may
         finish for a moment, or it would not read the answer.
         """
         self._cancel_timer()
-        self._said = True
+        self._error_sent = True
         if self.cycle is None or self.cycle.response_complete:
             body = error_body(code, message, kind=SERVER if status >= 500 else INVALID)
             head = b"content-type: application/json\r\nconnection: close\r\n"

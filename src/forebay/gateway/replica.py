@@ -71,16 +71,16 @@ def slow_start(url: str, first_byte_s: float) -> EngineError:
 def failure_of(url: str, head: AnswerHead, others: bool, now_ms: int) -> EngineError | None:
     """Why this answer is an error of the replica; None if it can be forwarded."""
     status = head.status
-    said = f"{url} answered {status}"
+    detail = f"{url} answered {status}"
     if status in BUSY_STATUSES or status == 429:
         kind = RateLimited if status == 429 else Overloaded
-        return kind(said, retry_after_s=read_retry_after_s(head.get("Retry-After"), now_ms=now_ms))
+        return kind(detail, retry_after_s=read_retry_after_s(head.get("Retry-After"), now_ms=now_ms))
     if status in REFUSED_STATUSES:
-        return Unauthorized(f"{said}; check the engine's API key")
+        return Unauthorized(f"{detail}; check the engine's API key")
     if 300 <= status < 400:
-        return ProtocolViolation(f"{said}: redirects are not followed; give the final URL")
+        return ProtocolViolation(f"{detail}: redirects are not followed; give the final URL")
     if status == 500 and others:
-        return ServerFault(said)
+        return ServerFault(detail)
     return None
 
 

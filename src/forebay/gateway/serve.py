@@ -131,8 +131,8 @@ def tls_context(tls: TlsSpec) -> ssl.SSLContext:
         # Without a password OpenSSL prompts for one on the terminal.
         context.load_cert_chain(tls.certificate, tls.key, password=lambda: "")
     except (OSError, ValueError) as error:
-        said = getattr(error, "strerror", None) or str(error)
-        raise SettingError(f"tls: {tls.certificate} and {tls.key} cannot be used: {said}") from None
+        detail = getattr(error, "strerror", None) or str(error)
+        raise SettingError(f"tls: {tls.certificate} and {tls.key} cannot be used: {detail}") from None
     return context
 
 
@@ -182,8 +182,8 @@ def listen(host: str, port: int) -> socket.socket:
         made = socket.create_server((host, port), family=family, backlog=2048)
         return Listener(made.family, made.type, made.proto, made.detach())
     except (OSError, OverflowError) as error:
-        said = getattr(error, "strerror", None) or str(error)
-        raise SettingError(f"the gateway cannot listen at {host}:{port}: {said}") from None
+        detail = getattr(error, "strerror", None) or str(error)
+        raise SettingError(f"the gateway cannot listen at {host}:{port}: {detail}") from None
 
 
 def run_gateway(
@@ -256,11 +256,11 @@ async def look_at_prefill(gateway: Gateway, spec: GatewaySpec) -> None:
     try:
         while (model := spec.engine.model or gateway.model) is None:  # noqa: ASYNC110 (in plain fields)
             await asyncio.sleep(LOOK_S)
-        said = await describe_prefill(
+        detail = await describe_prefill(
             fleet.replicas, model, chat=False, api_key=fleet.api_key, key="engine.prefill"
         )
     except Exception:
         LOG.exception("engine.prefill: cannot check its servers, because of an error in the gateway")
         return
-    if said:
-        LOG.warning("%s", said)
+    if detail:
+        LOG.warning("%s", detail)

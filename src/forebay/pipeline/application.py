@@ -41,7 +41,7 @@ def run_application(spec: PipelineSpec, state_id: str, queue_url: str | None = N
     and reads Kafka serves its subtasks the backlog there and blocks until the job ends. Raises `SettingError`
     and `PipelineFailed` before the start.
     """
-    say = partial(LOG.info, "%s (%.0f s)")
+    note = partial(LOG.info, "%s (%.0f s)")
     port = None
     if queue_url is not None and spec.scaling is not None and isinstance(spec.source, KafkaSource):
         port = _port_of(queue_url)
@@ -57,8 +57,8 @@ def run_application(spec: PipelineSpec, state_id: str, queue_url: str | None = N
             },
         )
     )
-    await_brokers(spec, say)
-    served = served_by(spec, (), say)
+    await_brokers(spec, note)
+    served = served_by(spec, (), note)
     scaling = served.scaling
     if scaling is not None and port is not None:
         scaling = replace(scaling, queue_url=queue_url)

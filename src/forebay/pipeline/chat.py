@@ -214,10 +214,10 @@ def await_turn(
                     return found
                 raise PipelineFailed(f"the pipeline has stopped; {LATER}")
             why = unread or unknown or trouble() or "the pipeline runs"
-            said = f"no answer for {now_s - begun_s:.0f} s; {why}"
+            detail = f"no answer for {now_s - begun_s:.0f} s; {why}"
             if left_s <= 0:
-                raise PipelineFailed(f"{said}; {LATER}")
-            report(said)
+                raise PipelineFailed(f"{detail}; {LATER}")
+            report(detail)
         sleep(min(every_s, left_s))
 
 
@@ -251,13 +251,13 @@ async def _trouble_of(urls: Sequence[str], api_key: str | None) -> str:
         return ""
 
     checks = [asyncio.create_task(check(url)) for url in urls]
-    said = ""
+    detail = ""
     try:
         for done in asyncio.as_completed(checks):
-            if not (said := await done):
+            if not (detail := await done):
                 break
     finally:
         for task in checks:
             task.cancel()
         await asyncio.gather(*checks, return_exceptions=True)
-    return said
+    return detail

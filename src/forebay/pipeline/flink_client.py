@@ -117,9 +117,9 @@ class FlinkClient:
         os._exit(0)
 
     def _attempt(self) -> Report:
-        told: Preparation = pickle.load(self._words)
-        loaded = self._prepare(told)
-        order = told if isinstance(told, AttemptSpec) else pickle.load(self._words)
+        found: Preparation = pickle.load(self._words)
+        loaded = self._prepare(found)
+        order = found if isinstance(found, AttemptSpec) else pickle.load(self._words)
         attempt = JobAttempt(order, self._report, self._wishes)
         attempt.check()
         self._report(Checked())

@@ -14,7 +14,7 @@ from forebay.engine.replica import ContextNeed, ServedModel, answer_need, check_
 from forebay.errors import SettingError
 from forebay.fleet.autoscale.settings import ScalingLink
 from forebay.fleet.config import FleetConfig, FleetEngineFactory, stall_s_for
-from forebay.fleet.discovery import FixedReplicas, ReplicaList, Say, discover_model
+from forebay.fleet.discovery import FixedReplicas, Note, ReplicaList, discover_model
 from forebay.flink.request_handler import InferenceSpec
 from forebay.flink.service_class import EventClasses
 from forebay.pipeline.cost_settings import prices_of
@@ -31,14 +31,14 @@ class Served:
     scaling: ScalingLink | None = None
 
 
-def served_by(spec: PipelineSpec, urls: Sequence[str], say: Say = lambda words, waited_s: None) -> Served:
+def served_by(spec: PipelineSpec, urls: Sequence[str], note: Note = lambda words, waited_s: None) -> Served:
     """Replicas at `urls`, or the pipeline's own; blocks. Raises as `served_model` and `check_prefill`."""
     if not spec.asks_model:
         return Served(FixedReplicas((NO_ENGINE,)), "none")
     replicas = FixedReplicas(tuple(urls)) if urls else spec.engine.replicas()
     if replicas is None:
         raise SettingError("engine.url: expected the address of an engine, found none")
-    found = served_model(spec, replicas, say)
+    found = served_model(spec, replicas, note)
     check_context(context_need(spec), found)
     model = found.name
     prices_of(spec.prices, model)
@@ -50,7 +50,7 @@ def served_by(spec: PipelineSpec, urls: Sequence[str], say: Say = lambda words, 
             prefill, model, chat=spec.engine.api == "chat", api_key=spec.engine.secret(), key="engine.prefill"
         )
         if words:
-            say(words, 0.0)
+            note(words, 0.0)
     return Served(replicas, model, published_scaling(spec))
 
 
@@ -81,7 +81,7 @@ def published_scaling(spec: PipelineSpec) -> ScalingLink | None:
 def served_model(
     spec: PipelineSpec,
     replicas: ReplicaList,
-    say: Say = lambda words, waited_s: None,
+    note: Note = lambda words, waited_s: None,
     *,
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
@@ -97,7 +97,7 @@ def served_model(
         retry=spec.retry.policy(),
         deadline_s=spec.deadline_s,
         keys=("engine.url", "engine.model"),
-        say=say,
+        note=note,
         clock=clock,
         sleep=sleep,
     )

@@ -92,7 +92,7 @@ class LocalReplicas:
         drained: Callable[[LocalReplica, int], bool],
         port_base: int,
         start_timeout_s: float = START_TIMEOUT_S,
-        say: Callable[[str], None] = lambda words: None,
+        note: Callable[[str], None] = lambda words: None,
     ) -> None:
         self._processes = processes
         self._shares = tuple(shares)
@@ -101,7 +101,7 @@ class LocalReplicas:
         self._drained = drained
         self._port_base = port_base
         self._start_timeout_s = start_timeout_s
-        self._say = say
+        self._note = note
         self._kept: list[ManagedReplica] = []
         self._booted_s: list[float] = []
         self._wanted = 0
@@ -208,7 +208,7 @@ class LocalReplicas:
         except OSError as error:
             # Readers of the list see that the process has ended: a full disk must not end a run.
             url = kept.replica.url
-            self._say(
+            self._note(
                 f"the replica at {url} cannot be removed from the list of engines: {error}; free some space"
             )
 
@@ -216,7 +216,7 @@ class LocalReplicas:
         self.failed += 1
         end = tail(kept.replica.log)
         self._failures.add(now_s, f"{words}; the end of {kept.replica.log}:\n{end}" if end else words)
-        self._say(f"{words}; its log is {kept.replica.log}")
+        self._note(f"{words}; its log is {kept.replica.log}")
 
     def _publish(self) -> None:
         before = self._listing
@@ -229,7 +229,7 @@ class LocalReplicas:
         except OSError as error:
             # The next look retries: a full disk must not end a run.
             if not self._unwritten:
-                self._say(f"the list of replicas {self._path} cannot be written: {error}; free some space")
+                self._note(f"the list of replicas {self._path} cannot be written: {error}; free some space")
             self._unwritten = True
         else:
             self._listing, self._unwritten = listing, False

@@ -69,7 +69,7 @@ class ScaledEngine:
             old.unlink(missing_ok=True)
         self._clock = clock or SystemClock()
         self._record = ScalingRecord(folder, name)
-        self._say: Callable[[str], None] = lambda words: None
+        self._note: Callable[[str], None] = lambda words: None
         self._queue = TopicQueue(settings.answer_tokens if asks_each else 0.0)
         self._looked_s = float("-inf")
         self._runs_since_s: float | None = None
@@ -85,7 +85,7 @@ class ScaledEngine:
             drained=self._drained,
             port_base=port_base,
             start_timeout_s=start_timeout_s,
-            say=self._failed,
+            note=self._failed,
         )
         scaler, speed = settings.scaler()
         mix = ClassMix(settings.classes)
@@ -122,15 +122,15 @@ class ScaledEngine:
         if backlog is not None:
             self._queue.observe(backlog, self._clock.monotonic_s())
 
-    def check_replicas(self, say: Callable[[str], None] = lambda words: None) -> None:
+    def check_replicas(self, note: Callable[[str], None] = lambda words: None) -> None:
         """Raises `PipelineFailed`."""
-        self._say = say
+        self._note = note
         now_s = self._clock.monotonic_s()
         if now_s - self._looked_s < LOOK_S:
             return
         self._looked_s = now_s
         while self._learned.problems:
-            say(self._learned.problems.pop(0))
+            note(self._learned.problems.pop(0))
         self._reports = read_reports(self._folder)
         self._forget_gone()
         self._check_silence(now_s)
@@ -146,7 +146,7 @@ class ScaledEngine:
         self._record.end()
 
     def _failed(self, words: str) -> None:
-        self._say(words)
+        self._note(words)
 
     def _forget_gone(self) -> None:
         """A hung subtask writes a new report when it continues."""
@@ -167,7 +167,7 @@ class ScaledEngine:
             silent_s = now_s - self._runs_since_s
             if silent_s >= SILENT_S:
                 self._told_silence = True
-                self._say(
+                self._note(
                     f"no subtask has reported its demand within {silent_s:.0f} s, so nothing is scaled: the "
                     f"task managers must run on this machine, like the local engine, and must be able to "
                     f"write to {self._folder}; or start replicas elsewhere, and name them with --engine"
@@ -182,7 +182,7 @@ class ScaledEngine:
             self._record.step(step, self._clock.wall_ms())
         self._reason = step.decision.reason
         if step.failure and step.failure != self._failure:
-            self._say(f"the replicas could not be scaled: {step.failure}")
+            self._note(f"the replicas could not be scaled: {step.failure}")
         self._failure = step.failure
 
     def _tell(self, now_s: float) -> None:

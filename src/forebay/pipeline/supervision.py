@@ -55,12 +55,12 @@ class JobStallDetector:
         self._deadline_s = deadline_s
         self._embedded = embedded
         self._task_managers = task_managers
-        self._heard_s = now_s
+        self._received_s = now_s
         self._before: JobStatus | None = None
         self._since_s: dict[str, float] = {}
 
     def observe(self, now_s: float, look: JobStatus | None = None, *, served: bool = True) -> None:
-        self._heard_s = now_s
+        self._received_s = now_s
         if look is not None:
             signs = set(self._signs(look))
             if not served:
@@ -70,11 +70,11 @@ class JobStallDetector:
 
     def excuse(self, now_s: float) -> None:
         """Reset all signs of trouble: the attempt is suspended until its lease is renewed."""
-        self._heard_s = now_s
+        self._received_s = now_s
         self._since_s = {}
 
     def stalled(self, now_s: float) -> str | None:
-        silent_s = now_s - self._heard_s
+        silent_s = now_s - self._received_s
         if silent_s >= SILENT_S:
             return f"Flink's process sent nothing for {silent_s:.0f} s"
         for sign, since_s in self._since_s.items():
@@ -143,7 +143,7 @@ class Restarts:
 MAX_RESTARTS = 3
 WITHIN_S = 600.0
 
-Say = Callable[[str], None]
+Note = Callable[[str], None]
 
 
 @runtime_checkable
@@ -171,7 +171,7 @@ class EngineSupervisor:
     def observe(self, backlog: TopicBacklog | None, *, runs: bool = True) -> None:
         pass
 
-    def check_replicas(self, say: Say = lambda _: None) -> None:
+    def check_replicas(self, note: Note = lambda _: None) -> None:
         """Blocks until restarted replicas are healthy.
 
         Raises `PipelineFailed` if one cannot be started, or after `MAX_RESTARTS` within ten minutes: records
@@ -188,7 +188,7 @@ class EngineSupervisor:
                     f"its log is {replica.log}"
                 )
             self.failed += 1
-            say(f"the local engine at {replica.url} ended and is being restarted; its log was {replica.log}")
+            note(f"the local engine at {replica.url} ended and is being restarted; its log was {replica.log}")
             try:
                 self._owned.restart(index)
             except LaunchError as error:

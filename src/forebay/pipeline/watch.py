@@ -40,7 +40,7 @@ BROKEN = (
 
 def watch_until_end(
     job: RunningJob,
-    tell: Callable[[JobStatus], None],
+    notify: Callable[[JobStatus], None],
     wishes: StopRequests,
     savepoints: Location,
     *,
@@ -71,7 +71,7 @@ def watch_until_end(
             last = replace(last, elapsed_s=time.monotonic() - started_s)
             silent = False
             if rests.passes() and not wishes.drain:
-                tell(JobStatus(last, signs))
+                notify(JobStatus(last, signs))
                 continue
             try:
                 before = last
@@ -86,7 +86,7 @@ def watch_until_end(
                 # If it refuses connections, it may be ending with its job; the next round shows that.
                 silent = isinstance(error, RestSilent)
                 signs = replace(signs, answers=False)
-            tell(JobStatus(last, signs))
+            notify(JobStatus(last, signs))
     except BaseException:
         # A job left running would continue to write, and nothing else would end it on a cluster.
         with suppress(LaunchError):

@@ -282,7 +282,7 @@ class ShardExecutor(ShardMachine, Generic[S]):
                     raise ProgramFailed(f"the program asked more than {MAX_CALLS} times in one turn")
                 self._stores.work.put(CALL + key, pack_turn(following))
         except Exception as error:
-            return error if isinstance(error, RecordError) else ProgramFailed(_said(error))
+            return error if isinstance(error, RecordError) else ProgramFailed(_text_of(error))
         self._memories.remember(key, kept, effects, before=memory)
         effects += given
         if step.ask is None:
@@ -318,7 +318,7 @@ class ShardExecutor(ShardMachine, Generic[S]):
         except RecordError as refusal:
             return refusal
         except Exception as error:
-            return ProgramFailed(_said(error))
+            return ProgramFailed(_text_of(error))
         return (
             step if isinstance(step, Step) else ProgramFailed(f"expected a Step, found {type(step).__name__}")
         )
@@ -336,5 +336,5 @@ def _waiting_name(seq: int) -> str:
     return f"{WAITING}{seq}"
 
 
-def _said(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"

@@ -224,13 +224,13 @@ def summarise(text: str, schema: Mapping[str, Any]) -> str:
     statements = []
     for n in range(groups):
         group = messages[n * len(messages) // groups : (n + 1) * len(messages) // groups]
-        words = " ".join(said for _, said in group).split()
+        words = " ".join(sentence for _, sentence in group).split()
         step = max(1, len(words) // WORDS)
-        said = " ".join(words[::step][:WORDS])
-        if len(said) >= MAX_STATEMENT_CHARS:
-            said = said[: MAX_STATEMENT_CHARS - 1] + "…"
+        sentence = " ".join(words[::step][:WORDS])
+        if len(sentence) >= MAX_STATEMENT_CHARS:
+            sentence = sentence[: MAX_STATEMENT_CHARS - 1] + "…"
         statements.append(
-            {"text": said or "nothing", "sources": [number for number, _ in group][:MAX_SOURCES]}
+            {"text": sentence or "nothing", "sources": [number for number, _ in group][:MAX_SOURCES]}
         )
     answer: dict[str, JSON] = {"statements": statements}
     if "keep" in schema["properties"]:
@@ -238,8 +238,8 @@ def summarise(text: str, schema: Mapping[str, Any]) -> str:
         room = (int(found[1]) if found else 0) - STATEMENT_OF_TOKENS * groups
         keep = []
         # Keep the longest, as a stand-in for the most important.
-        for number, said in sorted(earlier, key=lambda each: (-len(each[1]), each[0])):
-            cost = prompt_tokens(said) + 6
+        for number, sentence in sorted(earlier, key=lambda each: (-len(each[1]), each[0])):
+            cost = prompt_tokens(sentence) + 6
             if cost <= room:
                 room -= cost
                 keep.append(number)

@@ -181,11 +181,11 @@ def _await_slots(folder: Path, processes: list[subprocess.Popen[bytes]], url: st
         except (urllib.error.URLError, OSError, orjson.JSONDecodeError):
             pass
         time.sleep(0.1)
-    said = "".join(
+    detail = "".join(
         f"\n{file.name}: {file.read_text(errors='replace')[-1500:]}"
         for file in sorted((*folder.glob("*.out"), *folder.glob("*.log")))
     )
-    raise LaunchError(f"the local Flink cluster did not start:{said}")
+    raise LaunchError(f"the local Flink cluster did not start:{detail}")
 
 
 def stop_processes(processes: list[subprocess.Popen[bytes]]) -> None:

@@ -16,7 +16,7 @@ MAX_PAUSE_S = 0.5
 
 
 def wait_until(
-    condition: Callable[[], bool], timeout_s: float = 180.0, *, tell: Callable[[], str] | None = None
+    condition: Callable[[], bool], timeout_s: float = 180.0, *, describe: Callable[[], str] | None = None
 ) -> None:
     """Block until `condition` is true.
 
@@ -24,7 +24,7 @@ def wait_until(
         condition: Evaluated every 10 ms, and less often over time: every 0.1 s after five seconds. The pause
             is four times the duration of the evaluation, at most 0.5 s.
         timeout_s: Seconds after which to give up.
-        tell: Makes a text for the error message.
+        describe: Makes a text for the error message.
 
     Raises `AssertionError` after `timeout_s`.
 
@@ -38,7 +38,7 @@ def wait_until(
             return
         now_s = time.monotonic()
         if now_s >= start_s + timeout_s:
-            detail = f": {tell()}" if tell else ""
+            detail = f": {describe()}" if describe else ""
             raise AssertionError(f"the condition did not come true within {timeout_s:g} s{detail}")
         pause.wait(pause_s(now_s - begin_s, now_s - start_s))
 

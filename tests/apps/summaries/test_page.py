@@ -98,47 +98,47 @@ def check(text: str) -> Reader:
 
 def test_statements_link_to_their_events() -> None:
     reader = check(page([line(SUMMARY)]))
-    said = " ".join(reader.text)
+    text = " ".join(reader.text)
     for part in ("#ubuntu", "Sound fails after the update.", "bob: no sound", "and 3 more", "10 events"):
-        assert part in said
-    assert "3 left out by sampling" in said
+        assert part in text
+    assert "3 left out by sampling" in text
     assert reader.links.count("#k0w0e1") == 2
     assert reader.text.count("bob: no sound") == 1
-    assert "2020-09-13 12:26" in said
+    assert "2020-09-13 12:26" in text
 
 
 def test_of_a_corrected_window_the_last_summary_is_shown() -> None:
     corrected = replace(
         SUMMARY, revision=1, statements=(Statement("All is new.", SUMMARY.statements[0].sources),)
     )
-    said = " ".join(check(page([line(SUMMARY), line(corrected)])).text)
-    assert "All is new." in said
-    assert "Reinstalling" not in said
-    assert "corrected, revision 1" in said
+    text = " ".join(check(page([line(SUMMARY), line(corrected)])).text)
+    assert "All is new." in text
+    assert "Reinstalling" not in text
+    assert "corrected, revision 1" in text
 
 
 def test_events_of_failed_calls_are_not_called_silent() -> None:
     lost = replace(SUMMARY, statements=(), events=6, summarised=0, left_out=0, failed=6)
     lost = replace(lost, failures={"prompt_too_long": 2}, failure="prompt_too_long: the context is <short>")
-    said = " ".join(check(page([line(lost)])).text)
-    assert "Could not be summarised: prompt_too_long: the context is <short>" in said
-    assert "The calls for all of its events (6) failed." in said
+    text = " ".join(check(page([line(lost)])).text)
+    assert "Could not be summarised: prompt_too_long: the context is <short>" in text
+    assert "The calls for all of its events (6) failed." in text
 
 
 def test_a_window_of_which_part_failed_shows_it_next_to_its_statements() -> None:
-    said = " ".join(check(page([line(replace(SUMMARY, failed=2))])).text)
-    assert "Summarised in part: the calls for 2 of 10 events failed." in said
-    assert "Reinstalling helped." in said
+    text = " ".join(check(page([line(replace(SUMMARY, failed=2))])).text)
+    assert "Summarised in part: the calls for 2 of 10 events failed." in text
+    assert "Reinstalling helped." in text
 
 
 def test_what_was_dropped_and_what_no_text_holds_is_shown() -> None:
     statement = replace(SUMMARY.statements[0], unsupported=("alice", "40"))
     dropped = replace(SUMMARY, statements=(statement,), unsourced=1, broken=2, clipped=3)
-    said = " ".join(check(page([line(dropped)])).text)
-    assert "3 read only in part" in said
-    assert "not in the texts: alice, 40" in " ".join(said.split())
-    assert "1 statement dropped that cited no event" in said
-    assert "2 statements dropped that repeated themselves or ended in the middle" in said
+    text = " ".join(check(page([line(dropped)])).text)
+    assert "3 read only in part" in text
+    assert "not in the texts: alice, 40" in " ".join(text.split())
+    assert "1 statement dropped that cited no event" in text
+    assert "2 statements dropped that repeated themselves or ended in the middle" in text
 
 
 def test_a_summary_survives_its_json() -> None:
@@ -183,5 +183,5 @@ def test_lines_of_other_kinds_and_none_at_all() -> None:
 
 
 def test_a_merge_that_failed_is_reported_though_no_event_is_lost() -> None:
-    said = " ".join(check(page([line(replace(SUMMARY, failures={"timeout": 1}, failure="timeout: x"))])).text)
-    assert "Some statements could not be merged. 1 failed call, the last: timeout: x" in said
+    text = " ".join(check(page([line(replace(SUMMARY, failures={"timeout": 1}, failure="timeout: x"))])).text)
+    assert "Some statements could not be merged. 1 failed call, the last: timeout: x" in text

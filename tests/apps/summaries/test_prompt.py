@@ -66,8 +66,8 @@ def test_sources_are_checked_and_traced_through_merges() -> None:
 
 
 def test_a_number_with_a_point_is_a_whole_one() -> None:
-    said = orjson.dumps({"keep": [2.0], "statements": [{"text": "New.", "sources": [4.0, 1e300]}]})
-    read = read_answer(CLOSE, AnswerCheck(CLOSE.schema())(said.decode()))
+    text = orjson.dumps({"keep": [2.0], "statements": [{"text": "New.", "sources": [4.0, 1e300]}]})
+    read = read_answer(CLOSE, AnswerCheck(CLOSE.schema())(text.decode()))
     assert ([each.text for each in read.earlier], [each.text for each in read.new]) == (
         ["Earlier 1."],
         ["New."],
@@ -120,12 +120,12 @@ def test_names_numbers_and_quotes_are_looked_up_in_the_texts(text: str, unsuppor
 def test_an_answer_without_a_usable_statement_is_a_failure(texts: list[str], cause: str, broken: int) -> None:
     ask = replace(CLOSE, statements=())
     cited = [99 if text == "From nowhere." else 1 for text in texts]
-    said = [{"text": text, "sources": [number]} for text, number in zip(texts, cited, strict=True)]
-    read = read_answer(ask, {"statements": said})
+    message = [{"text": text, "sources": [number]} for text, number in zip(texts, cited, strict=True)]
+    read = read_answer(ask, {"statements": message})
     assert read.failure is not None
     assert (read.failure.cause, read.broken, read.new) == (cause, broken, ())
     usable = {"text": "Bob sends 1 or 2 things, no, no, no.", "sources": [1]}
-    assert read_answer(ask, {"statements": [*said, usable]}).failure is None
+    assert read_answer(ask, {"statements": [*message, usable]}).failure is None
 
 
 @given(
@@ -151,9 +151,9 @@ def test_the_scripted_summariser_keeps_the_form() -> None:
     many = tuple(item_of(f"e{n}", n, f"says {n} " * 9) for n in range(200))
     asks = (CLOSE, replace(CLOSE, statements=()), replace(CLOSE, items=()), replace(CLOSE, items=many))
     for ask in asks:
-        said = summarise("\n".join(message.content for message in ask.messages()), ask.schema())
-        AnswerCheck(ask.schema())(said)
-        assert len(said) // 4 < ask.max_tokens
+        text = summarise("\n".join(message.content for message in ask.messages()), ask.schema())
+        AnswerCheck(ask.schema())(text)
+        assert len(text) // 4 < ask.max_tokens
 
 
 def test_instructions_cost_no_more_than_is_counted() -> None:
@@ -180,7 +180,7 @@ def test_a_post_that_gives_orders_reaches_no_other_key(text: str) -> None:
 
     def asked(key: str, texts: list[str]) -> list[SummaryCall]:
         driven = Driven(SummaryProgram(SummaryPlan(Windows.tumbling(60_000))), key=key, eager=1.0)
-        return driven.run([Arrival(f"e{n}", 1000 * n, said) for n, said in enumerate(texts)]).asked
+        return driven.run([Arrival(f"e{n}", 1000 * n, message) for n, message in enumerate(texts)]).asked
 
     quiet = ["hello", "how are you", "fine"]
     before = asked("quiet", quiet)

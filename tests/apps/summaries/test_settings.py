@@ -33,13 +33,13 @@ def answer(machine: Machine, key: str | None = None) -> None:
     ask = machine.calls[key].ask
     assert ask.sampling is not None
     text = request_text(Request("", "", ask.messages))
-    said, _ = answer_to(text, ask.schema, max_tokens=ask.sampling.max_tokens)
-    machine.answer(key, orjson.loads(said), Usage(tokens(text), tokens(said)))
+    message, _ = answer_to(text, ask.schema, max_tokens=ask.sampling.max_tokens)
+    machine.answer(key, orjson.loads(message), Usage(tokens(text), tokens(message)))
 
 
 def fed(machine: Machine, event: dict[str, Any]) -> None:
-    said = {name: event[name] for name in ("channel", "who", "text")}
-    machine.event(event["channel"], event["n"], time_ms=event["at"], **said)
+    text = {name: event[name] for name in ("channel", "who", "text")}
+    machine.event(event["channel"], event["n"], time_ms=event["at"], **text)
 
 
 def lines(machine: Machine) -> list[bytes]:
@@ -187,4 +187,4 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
 )
 def test_text_of_a_message_has_no_words_of_python(said: dict[str, Any], words: str) -> None:
     program: Any = SMALL.program(event_time=True)
-    assert program._said(said) == words
+    assert program._message_of(said) == words

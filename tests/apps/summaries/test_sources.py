@@ -45,8 +45,8 @@ def answer(machine: Machine, key: str = "k") -> None:
     ask = machine.calls[key].ask
     assert ask.sampling is not None
     text = request_text(Request("", "", ask.messages))
-    said, _ = answer_to(text, ask.schema, max_tokens=ask.sampling.max_tokens)
-    machine.answer(key, orjson.loads(said), Usage(tokens(text), tokens(said)))
+    message, _ = answer_to(text, ask.schema, max_tokens=ask.sampling.max_tokens)
+    machine.answer(key, orjson.loads(message), Usage(tokens(text), tokens(message)))
 
 
 @settings(max_examples=3 * settings.default.max_examples, deadline=None)

@@ -130,9 +130,9 @@ def given_up(position: str) -> bytes:
 def test_a_question_that_was_given_up_names_its_cause() -> None:
     others = [given_up("posts.jsonl@3"), given_up("trend-7-born-60000"), given_up("trend-0-born-1")]
     assert "gave no reason" not in Tags(trends_page([line("born"), *others])).words
-    said = Tags(trends_page([line("born"), given_up("trend-0-born-60000")]))
-    assert "The model gave no reason: the call failed (timeout: too slow" in said.words
-    assert "img" not in said.tags
+    text = Tags(trends_page([line("born"), given_up("trend-0-born-60000")]))
+    assert "The model gave no reason: the call failed (timeout: too slow" in text.words
+    assert "img" not in text.tags
 
 
 def test_a_returning_trend_is_one_card_with_all_its_rises() -> None:

@@ -129,11 +129,11 @@ def test_a_sweep_has_its_curves_its_table_and_some_runs_in_full() -> None:
     ]
     runs[-1] = replace(runs[-1], verdict=invalid("the rate fell short"))
     found = page(*runs)
-    said = words(found)
-    assert "✕ INVALID — 1 of 12 runs 60 requests/s: the rate fell short" in said
-    assert re.search(r"60 requests/s 2 1 INVALID [\d.,]+ ± ", said)
-    assert "Not in the curves, because INVALID: 60 requests/s (1 of 2 runs)." in said
-    assert "knee:" in said
+    text = words(found)
+    assert "✕ INVALID — 1 of 12 runs 60 requests/s: the rate fell short" in text
+    assert re.search(r"60 requests/s 2 1 INVALID [\d.,]+ ± ", text)
+    assert "Not in the curves, because INVALID: 60 requests/s (1 of 2 runs)." in text
+    assert "knee:" in text
     assert found.count('<details class="run">') == 6 <= MAX_DETAILED
     assert [title for title in titles(found) if "throughput" in title] == [
         "TTFT, ms, by throughput",
@@ -149,10 +149,10 @@ def test_invalid_runs_are_in_no_curve_and_make_no_knee() -> None:
     for place in (3, 4, 5):
         runs[place] = replace(runs[place], verdict=invalid("the answers fell behind"))
     found = page(*runs)
-    said = words(found)
-    assert "knee:" not in said
-    assert "Not in the curves, because INVALID: 20 requests/s, 40 requests/s, 60 requests/s." in said
-    assert re.search(r"60 requests/s INVALID [\d.,]+ ", said), "the table has all"
+    text = words(found)
+    assert "knee:" not in text
+    assert "Not in the curves, because INVALID: 20 requests/s, 40 requests/s, 60 requests/s." in text
+    assert re.search(r"60 requests/s INVALID [\d.,]+ ", text), "the table has all"
     all_invalid = [replace(one, verdict=invalid("late")) for one in runs]
     assert not [title for title in titles(page(*all_invalid)) if "throughput" in title]
 
@@ -231,7 +231,7 @@ def test_the_page_has_all_parts_and_loads_nothing(runs: int) -> None:
 def test_the_figures_are_those_of_the_run() -> None:
     run = made_run(records=(answered(0, 1.0, 1.25, 1.5, 1.75, 2.25), failed(1, 2.0)), duration_s=4.0)
     found = words(page(measured(run, RequestSlo(e2el_s=1.0))))
-    for said in (
+    for text in (
         "1 of 2 requests answered",
         "0.25 requests/s answered",
         "0.75 output tokens/s",
@@ -242,7 +242,7 @@ def test_the_figures_are_those_of_the_run() -> None:
         "1 503: overloaded",
         "TTFT, service, ms 1 250 0 250 250 – – – 250",
     ):
-        assert said in found, said
+        assert text in found, text
 
 
 @pytest.mark.parametrize(

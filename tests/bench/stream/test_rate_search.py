@@ -30,7 +30,7 @@ def test_a_limit_is_found_to_the_resolution(
     trials = []
     while (rate := search.next_per_s) is not None:
         trials.append(rate)
-        search.tell(rate <= limit)
+        search.record(rate <= limit)
     assert all(trials.count(rate) == 2 for rate in trials if rate > limit)
     found = search.found_per_s
     assert found is not None
@@ -51,7 +51,7 @@ def test_any_outcomes_end_the_search_with_a_confirmed_rate(first: float, seed: i
             break
         outcome = dice.random() < 0.6
         told.setdefault(rate, []).append(outcome)
-        search.tell(outcome)
+        search.record(outcome)
     assert search.next_per_s is None
     found = search.found_per_s
     if found is not None:
@@ -60,10 +60,10 @@ def test_any_outcomes_end_the_search_with_a_confirmed_rate(first: float, seed: i
 
 def test_a_new_rate_that_fails_is_tried_once_more() -> None:
     search = RateSearch(10.0, most_per_s=10.0)
-    search.tell(False)
+    search.record(False)
     assert (search.high_per_s, search.next_per_s) == (None, 10.0)
     for _ in range(3):
-        search.tell(True)
+        search.record(True)
     assert search.found_per_s == 10.0
 
 
@@ -184,7 +184,7 @@ def test_no_rate_is_sustained() -> None:
     seen = []
     while (rate := search.next_per_s) is not None:
         seen.append(rate)
-        search.tell(False)
+        search.record(False)
     assert seen == [1.0, 1.0, 0.5, 0.5, 0.3, 0.3]
     assert search.found_per_s is None
 
@@ -194,7 +194,7 @@ def test_the_highest_rate_that_may_be_tried_is_sustained() -> None:
     seen = []
     while (rate := search.next_per_s) is not None:
         seen.append(rate)
-        search.tell(True)
+        search.record(True)
     assert seen == [3.0, 6.0, 10.0, 10.0]
     assert search.found_per_s == 10.0
 
@@ -202,5 +202,5 @@ def test_the_highest_rate_that_may_be_tried_is_sustained() -> None:
 def test_a_rate_that_is_not_sustained_again_is_too_high() -> None:
     search = RateSearch(10.0, resolution=2.0, confirmations=1)
     for outcome in (True, False, False, False):
-        search.tell(outcome)
+        search.record(outcome)
     assert (search.low_per_s, search.high_per_s, search.next_per_s) == (None, 10.0, 5.0)

@@ -97,8 +97,8 @@ def test_what_is_named_as_deleted_must_be_deleted_and_nowhere_else() -> None:
 
 
 def test_ranges_are_read_from_what_a_command_shows() -> None:
-    said = "Error: t-1/0: offsets 3 to 5 were deleted unread (3 records at most); t.b/12: offsets 0 to 0 were"
-    assert skipped_places([said, "x", f"{said} deleted unread"]) == {
+    text = "Error: t-1/0: offsets 3 to 5 were deleted unread (3 records at most); t.b/12: offsets 0 to 0 were"
+    assert skipped_places([text, "x", f"{text} deleted unread"]) == {
         *(("t-1", 0, offset) for offset in (3, 4, 5)),
         ("t.b", 12, 0),
     }

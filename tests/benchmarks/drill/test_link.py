@@ -114,10 +114,10 @@ def test_only_the_disk_is_full_and_only_while_it_is(shim: Shim, tmp_path: Path) 
 
 @needs_compiler
 def test_the_clock_is_set_from_where_it_is_and_monotonic_time_is_not(shim: Shim) -> None:
-    tell = "import time; print(time.time(), time.monotonic())"
+    note = "import time; print(time.time(), time.monotonic())"
     shim.step_clock(-7200.0)
     shim.step_clock(10.25)
     before_s, before_mono_s = time.time(), time.monotonic()
-    wall_s, mono_s = map(float, run(shim, tell).stdout.split())
+    wall_s, mono_s = map(float, run(shim, note).stdout.split())
     assert before_s - 7189.75 <= wall_s <= time.time() - 7189.74
     assert before_mono_s <= mono_s <= time.monotonic()

@@ -105,10 +105,10 @@ WHY = "this processor is slow"
 
 def test_what_to_expect_is_said_and_why_where_it_is_slow() -> None:
     fast = DemoMeasurement(50, 48.4, ("The power is out.", "outage"))
-    said = expectation(fast, DemoFit(300, 32, 14.2), replayed=False, slow=WHY)
-    assert "about 48 posts a second here; its first answer: “The power is out.” → outage" in said
-    assert "300 posts, at most 32 at a time: about 15 s, including Flink's start." in said
-    assert WHY not in said
+    text = expectation(fast, DemoFit(300, 32, 14.2), replayed=False, slow=WHY)
+    assert "about 48 posts a second here; its first answer: “The power is out.” → outage" in text
+    assert "300 posts, at most 32 at a time: about 15 s, including Flink's start." in text
+    assert WHY not in text
     slow = expectation(DemoMeasurement(2, 0.52, ("a", "b")), DemoFit(60, 8, 123.0), replayed=False, slow=WHY)
     assert f"about 0.5 posts a second here ({WHY})" in slow
     assert "about 2 min" in slow
@@ -117,9 +117,9 @@ def test_what_to_expect_is_said_and_why_where_it_is_slow() -> None:
 
 def test_what_an_engine_says_cannot_touch_the_terminal() -> None:
     hostile = DemoMeasurement(50, 48.4, ("a", "\x1b[31m" + "x" * 500))
-    said = expectation(hostile, DemoFit(300, 32, 14.2), replayed=False, slow=WHY)
-    assert "\x1b" not in said
-    assert len(said) < 300
+    text = expectation(hostile, DemoFit(300, 32, 14.2), replayed=False, slow=WHY)
+    assert "\x1b" not in text
+    assert len(text) < 300
 
 
 async def test_a_chat_is_measured_with_its_schema(tmp_path: Path) -> None:
@@ -138,9 +138,9 @@ def test_what_the_user_gave_stays_and_an_unknown_engine_gets_little() -> None:
 
 
 def test_an_engine_that_answered_nothing_is_said_to() -> None:
-    said = expectation(None, DemoFit(60, 8, 900.0), replayed=False, slow=WHY)
-    assert f"answered no question in time ({WHY})" in said
-    assert "60 posts" in said
+    text = expectation(None, DemoFit(60, 8, 900.0), replayed=False, slow=WHY)
+    assert f"answered no question in time ({WHY})" in text
+    assert "60 posts" in text
 
 
 def test_the_first_answer_is_noted_once_and_all_is_passed_on() -> None:

@@ -39,11 +39,11 @@ class Killable:
             "parallelism": str(parallelism),
         }
         (self.folder / "order.json").write_text(json.dumps(order))
-        with (self.folder / "said").open("ab") as said:
+        with (self.folder / "said").open("ab") as text:
             self._process = subprocess.Popen(
                 [sys.executable, str(Path(__file__).with_name("job.py")), str(self.folder / "order.json")],
-                stdout=said,
-                stderr=said,
+                stdout=text,
+                stderr=text,
             )
 
     def kill(self) -> None:
@@ -86,7 +86,9 @@ class Killable:
             found.append(len(self.results()))
             return found[-1] >= count
 
-        wait_until(there, WAIT_S, tell=lambda: f"{found} results, not {count}; the job said: {self._said()}")
+        wait_until(
+            there, WAIT_S, describe=lambda: f"{found} results, not {count}; the job said: {self._said()}"
+        )
 
     def _said(self) -> str:
         return (self.folder / "said").read_text()[-3000:]

@@ -20,9 +20,9 @@ def metric(topic: str, partition: int) -> str:
 
 def test_the_source_shows_which_record_it_took_last() -> None:
     ends = [Place("a.b", 0, 10), Place("a.b", 1, 10), Place("c", 0, 10), Place("c", 1, 5)]
-    said = {metric("a_b", 0): 6.0, metric("a_b", 1): -1.0, metric("c", 0): float("nan"), metric("d", 0): 3.0}
-    assert places(said, ends) == (Place("a.b", 0, 7),)
-    assert all(is_place(name) for name in said)
+    text = {metric("a_b", 0): 6.0, metric("a_b", 1): -1.0, metric("c", 0): float("nan"), metric("d", 0): 3.0}
+    assert places(text, ends) == (Place("a.b", 0, 7),)
+    assert all(is_place(name) for name in text)
     assert not is_place(metric("c", 0).replace("current", "committed"))
 
 
@@ -85,20 +85,20 @@ def test_an_earlier_runs_offsets_do_not_count_if_reading_starts_elsewhere() -> N
 def test_records_read_before_do_not_wait_after_offsets_are_set_back() -> None:
     """Until the source reports that it reads them again."""
     admin: Any = Answers((Place("a", 0, 4), Place("a", 1, 13)))
-    config, said = TopicSource(KafkaCluster("h:1"), topics=("a",), group="g"), dict[str, float]()
+    config, text = TopicSource(KafkaCluster("h:1"), topics=("a",), group="g"), dict[str, float]()
     before = (Place("a", 0, 14), Place("a", 1, 12))
-    probe = LagProbe(config, lambda: said, restored=True, before=before)
+    probe = LagProbe(config, lambda: text, restored=True, before=before)
     assert (probe.count(admin), probe.read) == (1, 0)
-    said[metric("a", 0)] = 4.0
+    text[metric("a", 0)] = 4.0
     assert (probe.count(admin), probe.read) == (10, 0)
-    said[metric("a", 0)] = 6.0
+    text[metric("a", 0)] = 6.0
     assert (probe.count(admin), probe.read) == (8, 2)
 
 
 def test_a_partition_that_came_later_waits_from_its_first_record() -> None:
-    answers, said = Answers(), {metric("a", 0): 13.0, metric("a", 1): 13.0}
+    answers, text = Answers(), {metric("a", 0): 13.0, metric("a", 1): 13.0}
     config = TopicSource(KafkaCluster("h:1"), topics=("a",), group="g", start="latest")
-    probe = LagProbe(config, lambda: said, restored=False)
+    probe = LagProbe(config, lambda: text, restored=False)
     admin: Any = answers
     assert probe.count(admin) == 0
     more = answers.ends
@@ -107,14 +107,14 @@ def test_a_partition_that_came_later_waits_from_its_first_record() -> None:
 
 
 def test_records_read_add_up_and_count_again_after_a_restart() -> None:
-    answers, said = Answers((Place("a", 0, 6),)), dict[str, float]()
+    answers, text = Answers((Place("a", 0, 6),)), dict[str, float]()
     config = TopicSource(KafkaCluster("h:1"), topics=("a",), group="g")
-    probe = LagProbe(config, lambda: said, restored=True)
+    probe = LagProbe(config, lambda: text, restored=True)
     admin: Any = answers
 
     def read(**partitions: int) -> int:
-        said.clear()
-        said.update({metric("a", int(name[1:])): float(last) for name, last in partitions.items()})
+        text.clear()
+        text.update({metric("a", int(name[1:])): float(last) for name, last in partitions.items()})
         probe.count(admin)
         return probe.read
 

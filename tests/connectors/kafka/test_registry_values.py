@@ -254,10 +254,10 @@ def test_the_secret_is_read_from_its_file_and_never_shown(tmp_path: Path) -> Non
             waits = Waits(registry, auth=ref)
             with pytest.raises(
                 RegistryRefused, match="answered 401; check the registry's url and auth"
-            ) as said:
+            ) as text:
                 waits.values.fields(raw, {})
             assert waits.waits_s == []
-            assert "hush" not in str(said.value)
+            assert "hush" not in str(text.value)
         with pytest.raises(SettingError, match="USER:PASSWORD") as said_bare:
             RegistryValues(SchemaRegistry(registry.url, SecretRef(file=str(bare))))
         assert "hush" not in str(said_bare.value)

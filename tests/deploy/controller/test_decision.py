@@ -175,7 +175,7 @@ def test_where_replicas_do_not_come_no_more_are_asked_for(condition: dict[str, s
 def test_while_some_metrics_are_not_read_replicas_only_come() -> None:
     decider, found = Decider(ScalingLimits(0, 9), settle_s=10.0), []
     four = replace(STATE, replicas=4, ready=4)
-    for now_s, said in (
+    for now_s, text in (
         (0, ObservedLoad(4)),
         (20, ObservedLoad(1, problems="no answer")),
         (25, ObservedLoad(None, problems="no answer")),
@@ -185,7 +185,7 @@ def test_while_some_metrics_are_not_read_replicas_only_come() -> None:
         (60, ObservedLoad(1)),
         (80, ObservedLoad(1)),
     ):
-        decider.observe(said, float(now_s))
+        decider.observe(text, float(now_s))
         found.append(decider.decide(four, float(now_s)).wanted)
     assert found == [4, 4, 4, 6, 4, 4, 1]
 

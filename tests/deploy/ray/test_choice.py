@@ -22,9 +22,9 @@ class Program:
     def __init__(self, *replicas: ReplicaSeen) -> None:
         self.clock = ManualClock()
         self.chooser = ReplicaChooser(self.clock)
-        self.say(*replicas)
+        self.note(*replicas)
 
-    def say(self, *replicas: ReplicaSeen) -> None:
+    def note(self, *replicas: ReplicaSeen) -> None:
         given = {each.name: each for each in replicas}
         self.chooser.update([given.get(name, ReplicaSeen(name)) for name in "abc"])
 
@@ -103,13 +103,13 @@ def test_requests_end_as_their_replica_says() -> None:
     program = Program()
     for _ in range(5):
         program.send(PREFIX, instead="b")
-    program.say(ReplicaSeen("b", running=2.0, waiting=1.0))
+    program.note(ReplicaSeen("b", running=2.0, waiting=1.0))
     program.send("", instead="a")
     assert program.in_flight()[1] == 5, "it may not have seen them yet"
     program.clock.advance(SEEN_S)
     program.send("", instead="a")
     assert program.in_flight()[1] == 3
-    program.say(ReplicaSeen("b", running=0.0, waiting=0.0))
+    program.note(ReplicaSeen("b", running=0.0, waiting=0.0))
     program.send("", instead="a")
     assert program.in_flight()[1] == 0
 
@@ -135,9 +135,9 @@ def test_one_whose_engine_does_not_answer_is_passed_over() -> None:
     program = Program()
     assert program.send(PREFIX) == "a"
     program.clock.advance(1.0)
-    program.say(ReplicaSeen("a", away=True))
+    program.note(ReplicaSeen("a", away=True))
     assert program.send(PREFIX) == "b", "though a has the prefix"
-    program.say(*(ReplicaSeen(name, away=True) for name in "abc"))
+    program.note(*(ReplicaSeen(name, away=True) for name in "abc"))
     assert program.send(PREFIX) in "abc", "where none answers it goes to one of them"
 
 

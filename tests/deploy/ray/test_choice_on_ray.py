@@ -108,7 +108,7 @@ def program(ray_cluster: RayCluster, tmp_path: Path) -> Iterator[Program]:
     assert len(urls) == 2
     with ray_cluster.program(str(file)) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n", ray_cluster.said()
+        assert process.stdout.readline() == "ready\n", ray_cluster.output()
         yield Program(process, urls)
     assert CliRunner().invoke(application(), [*command, "--remove"]).exit_code == 0
 

@@ -33,14 +33,14 @@ async def test_it_is_there_when_all_of_its_replicas_run() -> None:
     early = application("fleet", states=("RUNNING",), target=2, deployed_s=6.0)
     done = application("fleet", states=("RUNNING", "RUNNING"), deployed_s=6.0)
     answers = [body(WEB, OLD), body(WEB, OLD), body(starting), body(early), body(done)]
-    said: list[str] = []
+    text: list[str] = []
     async with ScriptedServe(answers).served() as serve, ServeRest(serve.address) as rest:
-        found = await apply_fleet(rest, SPEC, said.append, clock=ManualClock(), sleep=Time().sleep)
+        found = await apply_fleet(rest, SPEC, text.append, clock=ManualClock(), sleep=Time().sleep)
         assert len(serve.answers) == 1
     assert found.deployed_s == 6.0
     assert len(found.deployments["engine"].running()) == 2
     assert [each["name"] for each in serve.submitted[0]["applications"]] == ["web", "fleet"]
-    assert "fleet: deploying: 2 replicas wanted, 1 running, 1 starting" in said
+    assert "fleet: deploying: 2 replicas wanted, 1 running, 1 starting" in text
 
 
 async def test_why_it_does_not_start() -> None:
@@ -105,12 +105,12 @@ async def test_a_replica_that_fails_again_and_again_is_not_waited_for() -> None:
 @pytest.mark.parametrize("answer", [b"no JSON", {"applications": []}], ids=["no JSON", "another form"])
 async def test_a_look_that_fails_is_reported_and_made_again(answer: Any) -> None:
     done = application("fleet", states=("RUNNING", "RUNNING"), deployed_s=6.0)
-    said: list[str] = []
+    text: list[str] = []
     answers = [body(), answer, body(done), body(done), answer, body()]
     async with ScriptedServe(answers).served() as serve, ServeRest(serve.address) as rest:
-        await apply_fleet(rest, SPEC, said.append, clock=ManualClock(), sleep=Time().sleep)
-        assert await remove_fleet(rest, SPEC, said.append, clock=ManualClock(), sleep=Time().sleep)
-    assert sum("Ray Serve" in each for each in said) == 2
+        await apply_fleet(rest, SPEC, text.append, clock=ManualClock(), sleep=Time().sleep)
+        assert await remove_fleet(rest, SPEC, text.append, clock=ManualClock(), sleep=Time().sleep)
+    assert sum("Ray Serve" in each for each in text) == 2
 
 
 async def test_looks_that_fail_until_the_end_are_the_reason() -> None:
@@ -133,7 +133,7 @@ async def test_an_engine_that_ends_meanwhile_is_no_failure() -> None:
 
 async def test_one_that_is_being_removed() -> None:
     going = body(WEB, application("fleet", status="DELETING"))
-    said: list[str] = []
+    text: list[str] = []
     async with ScriptedServe([going] * 5 + [body(WEB)]).served() as serve, ServeRest(serve.address) as rest:
         with pytest.raises(DeployError, match="still being removed"):
             await apply_fleet(rest, SPEC)
@@ -142,8 +142,8 @@ async def test_one_that_is_being_removed() -> None:
         found = await fleet_status(rest, SPEC)
         assert found is not None
         assert (found["status"], found["engines"]) == ("DELETING", [])
-        assert await remove_fleet(rest, SPEC, said.append, clock=ManualClock(), sleep=Time().sleep)
-    assert said == ["fleet: being removed"]
+        assert await remove_fleet(rest, SPEC, text.append, clock=ManualClock(), sleep=Time().sleep)
+    assert text == ["fleet: being removed"]
     assert serve.submitted == serve.scaled == []
 
 

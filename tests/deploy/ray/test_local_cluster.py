@@ -48,18 +48,18 @@ def scripted(folder: Path, start: str = "exit 0") -> Path:
 
 
 def test_its_dashboard_is_on_loopback_and_requires_a_token(home: Path, address: str) -> None:
-    said: list[str] = []
+    text: list[str] = []
     ray = scripted(home)
-    assert start_local_cluster(address, said.append, ray=lambda: ray)
+    assert start_local_cluster(address, text.append, ray=lambda: ray)
     token, start = (home / "calls").read_text().splitlines()
     assert token == "token  get-auth-token --generate"
     assert start.startswith("token  start --head --include-dashboard=true --dashboard-host=127.0.0.1 ")
     assert f"--dashboard-port={address.rsplit(':', 1)[1]} --node-ip-address=127.0.0.2" in start
-    assert len(said) == 1
-    assert "ports are open to the network, and require Ray's token" in said[0]
+    assert len(text) == 1
+    assert "ports are open to the network, and require Ray's token" in text[0]
     assert (home / ".ray" / "auth_token").stat().st_mode & 0o077 == 0
     # The token is there now, and stays.
-    assert start_local_cluster(address, said.append, ray=lambda: ray)
+    assert start_local_cluster(address, text.append, ray=lambda: ray)
     assert len((home / "calls").read_text().splitlines()) == 3
 
 

@@ -112,9 +112,9 @@ def test_an_engine_that_ends_at_once_is_reported(ray_cluster: RayCluster, tmp_pa
     done = CliRunner().invoke(application(), [*command, "--apply"])
     assert isinstance(done.exception, DeployError)
     # Messages of Ray's libraries in the same process may be in between.
-    said = str(done.exception)
-    assert "the engine ended with 3 before it was healthy" in said
-    assert "no such model" in said
+    text = str(done.exception)
+    assert "the engine ended with 3 before it was healthy" in text
+    assert "no such model" in text
     assert CliRunner().invoke(application(), [*command, "--remove"]).exit_code == 0
 
 

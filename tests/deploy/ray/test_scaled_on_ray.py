@@ -114,8 +114,8 @@ def test_a_burst_takes_a_fleet_up_and_down(ray_cluster: RayCluster, tmp_path: Pa
                 return count() == most
 
             for most in (4, 1):
-                wait_until(partial(come_to, most), LONGEST_S, tell=lambda: tail(tmp_path))
-            wait_until(lambda: len(results()) >= len(stream.ids), tell=lambda: tail(tmp_path))
+                wait_until(partial(come_to, most), LONGEST_S, emit=lambda: tail(tmp_path))
+            wait_until(lambda: len(results()) >= len(stream.ids), emit=lambda: tail(tmp_path))
         finally:
             for process in processes:
                 process.send_signal(signal.SIGTERM)

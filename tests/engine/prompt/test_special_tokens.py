@@ -213,8 +213,8 @@ def test_the_packaged_tokenizer_finds_no_special_token_in_any_prompt() -> None:
         check=True,
         timeout=120,
     )
-    said = json.loads(done.stdout)
-    assert said["counts"].pop() >= len(SPECIAL)
-    assert said["counts"] == [0] * len(prompts)
-    assert "<|im_end|>" in said["own"]
-    assert not [token for token in said["own"] if escape_special_tokens(token) == token]
+    text = json.loads(done.stdout)
+    assert text["counts"].pop() >= len(SPECIAL)
+    assert text["counts"] == [0] * len(prompts)
+    assert "<|im_end|>" in text["own"]
+    assert not [token for token in text["own"] if escape_special_tokens(token) == token]

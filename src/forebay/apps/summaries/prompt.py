@@ -158,14 +158,14 @@ def read_answer(ask: SummaryCall, answer: JSON) -> Read:
     new: list[Statement] = []
     unsourced = broken = 0
     lines = [ask.key, *map(_line, range(len(ask.items)), ask.items)]
-    for said in answer["statements"]:
-        if _broken(said["text"]):
+    for statement in answer["statements"]:
+        if _broken(statement["text"]):
             broken += 1
             continue
-        cited = list(dict.fromkeys(map(int, said["sources"])))
+        cited = list(dict.fromkeys(map(int, statement["sources"])))
         items = [ask.items[n - count - 1] for n in cited if count < n <= count + len(ask.items)]
         statements = [ask.statements[n - 1] for n in cited if 1 <= n <= count]
-        text = clean(said["text"], MAX_STATEMENT_CHARS)
+        text = clean(statement["text"], MAX_STATEMENT_CHARS)
         if items:
             # If it cites both, only the messages count: it may appear next to kept statements.
             sources = sorted(map(source_of, items), key=_order)

@@ -62,7 +62,7 @@ class SummaryOfKey(Program[KeyState]):
         return KeyState()
 
     def on_event(self, state: KeyState, event: Event, now: Moment) -> Step[KeyState]:
-        arrival = Arrival(now.id, event.time_ms, self._said(event.fields))
+        arrival = Arrival(now.id, event.time_ms, self._message_of(event.fields))
         outputs = self._program.on_event(now.key, state, arrival, now.watermark_ms, now.wall_ms)
         return self._step(state, outputs, now)
 
@@ -119,7 +119,7 @@ class SummaryOfKey(Program[KeyState]):
             call = Ask(ask.messages(), ask.id, ask.schema(), sampling)
         return Step(state, call, outputs, timers, letter)
 
-    def _said(self, fields: Mapping[str, JSON]) -> str:
+    def _message_of(self, fields: Mapping[str, JSON]) -> str:
         text = _field(fields, self._settings.text)
         if self._settings.author is None:
             return text
@@ -271,10 +271,10 @@ class SummarySpec(ApplicationSettings):
     def news(self, answer: Any) -> str | None:
         if answer["type"] != "summary":
             return None
-        window, said = answer["window"], answer["text"]
-        text = said if said is not None else f"could not be summarised: {answer['failure']}"
+        window, summary = answer["window"], answer["text"]
+        text = summary if summary is not None else f"could not be summarised: {answer['failure']}"
         of_key = f"{answer['key']}, " if answer["key"] else ""
-        lost = answer["left_out"] + (answer["failed"] if said is not None else 0)
+        lost = answer["left_out"] + (answer["failed"] if summary is not None else 0)
         note = f" (without {lost:,} of {counted(answer['events'], 'event')})" if lost else ""
         return f"summary {of_key}{window['start']} to {window['end']}{note}: {text}"
 

@@ -59,8 +59,8 @@ class TopicRow:
     @property
     def label(self) -> str:
         """The model's newest, else a phrase of the texts."""
-        said = [label for _, label, _ in self.labels if any(map(str.isalnum, label))]
-        return said[-1] if said else phrase_of(self.texts) or f"topic {self.name}"
+        words = [label for _, label, _ in self.labels if any(map(str.isalnum, label))]
+        return words[-1] if words else phrase_of(self.texts) or f"topic {self.name}"
 
     @property
     def colour(self) -> Colour:

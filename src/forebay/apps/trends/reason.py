@@ -103,8 +103,10 @@ class ReasonProgram(Program[dict[str, Any]]):
 
 def again(about: Mapping[str, JSON], problem: Problem) -> dict[str, JSON]:
     """The question in another way: what was wrong, and to use the posts' own words."""
-    said = f"A first answer was rejected: {problem.what}.\n{quoted_words([problem.word])}"
-    question = f"{about['question']}\n{said}\nAnswer with words of the posts: what happened, in their view?"
+    rejected = f"A first answer was rejected: {problem.what}.\n{quoted_words([problem.word])}"
+    question = (
+        f"{about['question']}\n{rejected}\nAnswer with words of the posts: what happened, in their view?"
+    )
     return {**about, "question": question}
 
 

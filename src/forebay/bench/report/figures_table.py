@@ -72,8 +72,8 @@ def _told_apart(
     for name, own in named:
         settings = dict(flattened(load_of(own[0].run.asked)))
         # `output limit` for `workload output limit`: the last two words are enough.
-        said = [f"{' '.join(key.split()[-2:])} {settings.get(key, '–')}" for key in differ[name]]
-        apart.append((", ".join([name, *said]), own))
+        lines = [f"{' '.join(key.split()[-2:])} {settings.get(key, '–')}" for key in differ[name]]
+        apart.append((", ".join([name, *lines]), own))
     return apart
 
 

@@ -177,12 +177,12 @@ class FeedProcess:
 
     def load(self, path: Path) -> None:
         """Send the events of a file when they are due; blocks until the file is read."""
-        self._say(str(path))
+        self._note(str(path))
 
     def report(self) -> dict[str, tuple[int, int]]:
         """For written events by id: when each could have been written, and when it was."""
         path = self._folder / "emitted.txt"
-        self._say(f"report {path}")
+        self._note(f"report {path}")
         rows = (line.split() for line in path.read_text().splitlines())
         return {id: (int(free), int(at)) for id, free, at in rows}
 
@@ -190,7 +190,7 @@ class FeedProcess:
         if self._process.poll() is not None:
             raise LaunchError(f"the feed ended with status {self._process.poll()}")
 
-    def _say(self, words: str) -> None:
+    def _note(self, words: str) -> None:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{words}\n")

@@ -253,7 +253,7 @@ class StreamSession:
             there = self._await(began_us, now_us() + round(patience_s * 1e6))
         if not there:
             raise LaunchError(
-                f"{what}: not committed within {patience_s:.0f} s; its output: {self.run.said()}"
+                f"{what}: not committed within {patience_s:.0f} s; its output: {self.run.output()}"
             )
         failed = self._book.failures()
         if failed:

@@ -79,9 +79,9 @@ class RunProcess:
 
     def check(self) -> None:
         if self._process is not None and self._process.poll() is not None:
-            raise LaunchError(f"the pipeline ended with status {self._process.poll()}: {self.said()}")
+            raise LaunchError(f"the pipeline ended with status {self._process.poll()}: {self.output()}")
 
-    def said(self) -> str:
+    def output(self) -> str:
         """The end of the latest start's output."""
         with suppress(OSError):
             return replace_controls(self._log.read_text(errors="replace")[-MAX_SAID_CHARS:].strip())
@@ -93,7 +93,7 @@ class RunProcess:
         while not (found := {each for each in session_members(self.pid) if _is_java(each)}):
             self.check()
             if time.monotonic() > until_s:
-                raise LaunchError(f"no JVM to kill; output of the run: {self.said()}")
+                raise LaunchError(f"no JVM to kill; output of the run: {self.output()}")
             time.sleep(POLL_S)
         kill(found)
         wait_gone(found, GONE_S)

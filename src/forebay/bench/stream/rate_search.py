@@ -79,7 +79,7 @@ class RateSearch:
         over = self.next_per_s is None and self._trials < MAX_TRIALS
         return self.low_per_s if over else None
 
-    def tell(self, sustained: bool) -> None:
+    def record(self, sustained: bool) -> None:
         rate = self.next_per_s
         assert rate is not None
         self._trials += 1
@@ -124,7 +124,7 @@ def trials(
         run = session.measure(load_at(rate, number, times))
         trial = tried(run, rate, slo, share)
         if run.complete and not trial.doubts:
-            search.tell(trial.sustained)
+            search.record(trial.sustained)
         yield trial, run
         longer = trial.too_short and times < MAX_TIMES
         over = bool(trial.doubts) and not longer and (again or trial.too_short)

@@ -168,9 +168,9 @@ class EventReader(AwaitedReader):
         try:
             piece = self._take(orjson.loads(event))
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            said = self._quote(event[:1000].decode("utf-8", "replace"))
+            detail = self._quote(event[:1000].decode("utf-8", "replace"))
             raise ProtocolViolation(
-                f"{self._url} sent an event that is not of its protocol ({type(error).__name__}): {said}"
+                f"{self._url} sent an event that is not of its protocol ({type(error).__name__}): {detail}"
             ) from None
         if piece.finish_reason is not None:
             self.finish_reason = piece.finish_reason

@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Annotated
 
 from forebay.cli.options import ApiKeyEnv, ModelName, option
-from forebay.cli.output import JsonFile, PagePort, check_json, errors_console, port_of, print_report, say
+from forebay.cli.output import (
+    JsonFile,
+    PagePort,
+    check_json,
+    errors_console,
+    port_of,
+    print_line,
+    print_report,
+)
 from forebay.cli.setup import announce_install
 from forebay.cli.show import PAGE
 from forebay.errors import SettingError
@@ -81,7 +89,7 @@ def demo(
     check_secrets(spec, here=True)
     if engine is None:
         announce_install(settings, console)
-        say(console, STARTS)
+        print_line(console, STARTS)
     local = local_replicas(settings=settings, progress=ConsoleProgress(console))
     if port is None and has_browser():
         port = 0
@@ -93,7 +101,7 @@ def demo(
             kafka=kafka,
             name=f"demo-{started}",
             watch=watched.watch,
-            tell=partial(say, console),
+            note=partial(print_line, console),
         )
     topics, where = outcome.topics, f"results and dead letters as JSON lines: {place}"
     if topics is not None:

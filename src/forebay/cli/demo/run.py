@@ -122,7 +122,7 @@ SAID_CHARS = 100
 SLOW_PER_S = 5.0
 """Below this rate, the demo reports why and what to do."""
 Watch = Callable[[Snapshot], None]
-Tell = Callable[[str], None]
+Note = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def run_demo(
     kafka: str | None = None,
     name: str = "demo",
     watch: Watch = lambda _: None,
-    tell: Tell = lambda _: None,
+    note: Note = lambda _: None,
 ) -> DemoOutcome:
     """Measure `engine`, run a demo of the right size, with Kafka or files, and sum it up; blocks."""
     with ExitStack() as stack:
@@ -156,7 +156,7 @@ def run_demo(
         urls = stack.enter_context(engine)
         ready_s = time.monotonic()
         first = _FirstAnswer(watch, ready_s)
-        demo, measured = _fitted(options, urls, watch, tell)
+        demo, measured = _fitted(options, urls, watch, note)
         running = nullcontext(urls)
         if kafka is None:
             plan = Plan(demo.spec, settings, fresh=True)
@@ -170,7 +170,7 @@ def run_demo(
 
 
 def _fitted(
-    options: DemoOptions, urls: Sequence[str], watch: Watch, tell: Tell
+    options: DemoOptions, urls: Sequence[str], watch: Watch, note: Note
 ) -> tuple[Demo, DemoMeasurement | None]:
     def waits(words: str, waited_s: float) -> None:
         watch(Snapshot(waited_s, WAITING, engine_failure=words))
@@ -190,7 +190,7 @@ def _fitted(
 
     measured = asyncio.run(run())
     size = fit(measured, events=options.events, capacity=options.capacity)
-    tell(expectation(measured, size, replayed=options.speed is not None, slow=_why_slow(urls)))
+    note(expectation(measured, size, replayed=options.speed is not None, slow=_why_slow(urls)))
     return demo_of(replace(asked, events=size.events, capacity=size.capacity)), measured
 
 

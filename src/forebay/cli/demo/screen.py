@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from forebay.cli.output import say
+from forebay.cli.output import print_line
 from forebay.untrusted_text import counted
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def show(summary: DemoSummary, last: Snapshot, where: str, console: Console) -> 
         console.print(_timeline(summary))
     for line in _findings(summary):
         console.print(line)
-    say(console, where)
+    print_line(console, where)
 
 
 def _findings(summary: DemoSummary) -> Iterator[Text]:
@@ -65,9 +65,9 @@ def _findings(summary: DemoSummary) -> Iterator[Text]:
     elif planted is not None:
         yield Text("What happened: according to the answers, nothing broke out.")
     if planted is not None:
-        said = f"Planted: {planted.topic}, from {_clock(planted.start_ms)} on, for {_length(planted)}. "
+        sentence = f"Planted: {planted.topic}, from {_clock(planted.start_ms)} on, for {_length(planted)}. "
         hit = found is not None and found.overlaps(planted)
-        yield Text(said + ("The model found it and named it." if hit else "The model missed it."))
+        yield Text(sentence + ("The model found it and named it." if hit else "The model missed it."))
     if right is not None:
         yield Text(
             f"Right topics: {right.right} of {right.events} ({right.share:.0%}), according to the generator."

@@ -126,8 +126,8 @@ class Connection(asyncio.Protocol):
                 self._stop()
                 return
             if self._failure is None:
-                said = self._quote(f"{error or 'an upgrade'}: {data[:200].decode('utf-8', 'replace')}")
-                self._failure = ProtocolViolation(f"{self._url} did not speak HTTP: {said}")
+                detail = self._quote(f"{error or 'an upgrade'}: {data[:200].decode('utf-8', 'replace')}")
+                self._failure = ProtocolViolation(f"{self._url} did not speak HTTP: {detail}")
         reader = self._reader
         if reader is None:
             return
@@ -156,8 +156,10 @@ class Connection(asyncio.Protocol):
         self._transport = None
         if self._reader is not None:
             if self._in_body:
-                said = f" ({self._quote(str(error))})" if error is not None else ""
-                self._end(Unreachable(f"{self._url} closed the connection in the middle of its answer{said}"))
+                detail = f" ({self._quote(str(error))})" if error is not None else ""
+                self._end(
+                    Unreachable(f"{self._url} closed the connection in the middle of its answer{detail}")
+                )
             else:
                 self._end(self._closed_early(error))
         self._stop()
@@ -269,7 +271,7 @@ class Connection(asyncio.Protocol):
         return ProtocolViolation(f"{self._url} sent {what}")
 
     def _closed_early(self, error: Exception | None) -> Unreachable:
-        said = f" ({self._quote(str(error))})" if error is not None else ""
-        message = f"{self._url} closed the connection before it answered{said}"
+        detail = f" ({self._quote(str(error))})" if error is not None else ""
+        message = f"{self._url} closed the connection before it answered{detail}"
         raced = self._used and not self._answered and self._loop.time() - self._sent_s < RACE_S
         return (StaleConnection if raced else Unreachable)(message)

@@ -73,22 +73,22 @@ PASSING = frozenset((429, 500, 502, 503, 504))
 @dataclass(frozen=True, slots=True)
 class ApiRefusal:
     code: int
-    said: str
+    detail: str
 
     def text(self, namespace: str) -> str:
-        said = self.said
+        detail = self.detail
         if self.code == 401:
             return (
-                f"the cluster rejected your login ({said}); log in again, or name another context by "
+                f"the cluster rejected your login ({detail}); log in again, or name another context by "
                 f"--context"
             )
         if self.code == 403:
-            return _forbidden(said)
-        if self.code == 404 and "namespaces" in said:
+            return _forbidden(detail)
+        if self.code == 404 and "namespaces" in detail:
             return f"there is no namespace {namespace}: kubectl create namespace {namespace}"
         if self.code == 429:
-            return f"refused for now: {said}; try again"
-        return f"the server refuses it ({self.code}): {said}"
+            return f"refused for now: {detail}; try again"
+        return f"the server refuses it ({self.code}): {detail}"
 
 
 def refusal(code: int, reason: str, body: bytes) -> ApiRefusal:
@@ -96,8 +96,8 @@ def refusal(code: int, reason: str, body: bytes) -> ApiRefusal:
         status = orjson.loads(body)
     except orjson.JSONDecodeError:
         return ApiRefusal(code, plain(body[:MAX_SAID].decode("utf-8", "replace")) or reason)
-    said = status.get("message") if isinstance(status, Mapping) else None
-    return ApiRefusal(code, plain(str(said or reason)))
+    detail = status.get("message") if isinstance(status, Mapping) else None
+    return ApiRefusal(code, plain(str(detail or reason)))
 
 
 def of_status(status: Any) -> ApiRefusal:
@@ -108,10 +108,10 @@ def of_status(status: Any) -> ApiRefusal:
 
 
 def unreachable(address: str, error: Exception) -> str:
-    said = plain(str(error)) or type(error).__name__
+    detail = plain(str(error)) or type(error).__name__
     return (
-        f"the API server {address} does not answer: {said}; is the cluster up, and the context the right one "
-        f"(kubectl config current-context)?"
+        f"the API server {address} does not answer: {detail}; is the cluster up, and the context the right "
+        f"one (kubectl config current-context)?"
     )
 
 
@@ -119,17 +119,17 @@ def plain(text: str) -> str:
     return replace_controls(text[:MAX_SAID])
 
 
-def _forbidden(said: str) -> str:
-    if "exceeded quota" in said:
-        return f"a quota of the namespace refuses it: {said}; raise the quota, or ask for less"
+def _forbidden(detail: str) -> str:
+    if "exceeded quota" in detail:
+        return f"a quota of the namespace refuses it: {detail}; raise the quota, or ask for less"
     found = re.search(
-        r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"(?: in the namespace "([^"]+)")?', said
+        r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"(?: in the namespace "([^"]+)")?', detail
     )
     if found is None:
-        return f"you may not: {said}"
+        return f"you may not: {detail}"
     verb, resource, group, namespace = found.groups()
-    if "attempting to grant RBAC permissions" in said:
-        return f"you may not give rights that you do not have: {said}"
+    if "attempting to grant RBAC permissions" in detail:
+        return f"you may not give rights that you do not have: {detail}"
     place = f" in the namespace {namespace}" if namespace else ""
     role = f"kubectl create role forebay --verb={verb} --resource={resource}{f'.{group}' if group else ''}"
     return (

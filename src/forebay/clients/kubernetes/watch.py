@@ -45,7 +45,7 @@ class Trouble:
 
 class _Refused(Exception):
     def __init__(self, found: ApiRefusal) -> None:
-        super().__init__(found.said)
+        super().__init__(found.detail)
         self.refusal = found
 
 

@@ -118,16 +118,16 @@ class ServeRest:
             ) from None
 
     def _refused(self, status: int, body: bytes) -> DeployError:
-        said = plain(body[-8192:].decode("utf-8", "replace"))
+        detail = plain(body[-8192:].decode("utf-8", "replace"))
         if status == 401:
-            return TokenRefused(f"{self.address}: the cluster requires a token: {said}; {TOKEN}")
+            return TokenRefused(f"{self.address}: the cluster requires a token: {detail}; {TOKEN}")
         if status == 403:
-            return TokenRefused(f"{self.address}: the cluster rejects the token: {said}; {TOKEN}")
+            return TokenRefused(f"{self.address}: the cluster rejects the token: {detail}; {TOKEN}")
         if status == 404:
             return DeployError(f"{self.address}: Ray Serve is not running there (404). {DASHBOARD}")
         if status == 503:
-            return DeployError(f"{self.address}: Ray Serve is not available for now: {said}; try again")
-        return DeployError(f"{self.address}: Ray Serve rejects it ({status}): {said}")
+            return DeployError(f"{self.address}: Ray Serve is not available for now: {detail}; try again")
+        return DeployError(f"{self.address}: Ray Serve rejects it ({status}): {detail}")
 
 
 def _reason(error: Exception) -> str:
@@ -154,8 +154,8 @@ async def each_address(url: str) -> tuple[str, ...]:
             parsed.host, parsed.port or 80, type=socket.SOCK_STREAM
         )
     except (OSError, UnicodeError) as error:
-        said = getattr(error, "strerror", None) or type(error).__name__
-        raise DeployError(f"the name {parsed.host} cannot be resolved: {said}") from None
+        detail = getattr(error, "strerror", None) or type(error).__name__
+        raise DeployError(f"the name {parsed.host} cannot be resolved: {detail}") from None
     # The same process may have an address of each kind.
     kind = socket.AF_INET if any(entry[0] == socket.AF_INET for entry in found) else socket.AF_INET6
     addresses = sorted({str(entry[4][0]) for entry in found if entry[0] == kind})

@@ -80,9 +80,9 @@ def topic_of(seed: int, index: int, *, burst_topic: str | None = None, share: fl
 
 def post(seed: int, index: int, topic: str) -> dict[str, str]:
     dice = random.Random(f"post {seed} {index}")
-    said = _pick(dice, TOPICS[topic]).format(place=_pick(dice, PLACES), time=_pick(dice, TIMES))
+    sentence = _pick(dice, TOPICS[topic]).format(place=_pick(dice, PLACES), time=_pick(dice, TIMES))
     opener, closer = _pick(dice, OPENERS), _pick(dice, CLOSERS)
-    text = f"{opener}{said if opener else said[0].upper() + said[1:]}.{closer}"
+    text = f"{opener}{sentence if opener else sentence[0].upper() + sentence[1:]}.{closer}"
     return {
         "id": f"post-{index:07d}",
         "user": f"user{int(dice.random() * USERS):03d}",

@@ -183,13 +183,13 @@ class KafkaAdmin:
             cause = error.java_exception.getCause() or error.java_exception
             if cause.getClass().getSimpleName() in UNKNOWN:
                 raise _Unknown from None
-            said = str(cause.getMessage() or cause.getClass().getSimpleName())
+            detail = str(cause.getMessage() or cause.getClass().getSimpleName())
             if REFUSALS & set(class_names(cause)):
                 raise KafkaRefused(
-                    f"Kafka at {self._cluster.bootstrap} rejects this client: {said}; "
+                    f"Kafka at {self._cluster.bootstrap} rejects this client: {detail}; "
                     f"check 'properties' and 'secrets'"
                 ) from None
-            raise KafkaAway(f"Kafka at {self._cluster.bootstrap} does not answer: {said}") from None
+            raise KafkaAway(f"Kafka at {self._cluster.bootstrap} does not answer: {detail}") from None
 
 
 @contextmanager
@@ -272,7 +272,7 @@ def java_list(values: Iterable[Any]) -> Any:
 PAUSE_S = 1.0
 
 T = TypeVar("T")
-Say = Callable[[str, float], None]
+Note = Callable[[str, float], None]
 
 
 def ask_kafka(
@@ -281,7 +281,7 @@ def ask_kafka(
     *,
     patience_s: float,
     begin_s: float | None = None,
-    say: Say = lambda words, waited_s: None,
+    note: Note = lambda words, waited_s: None,
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
@@ -302,7 +302,7 @@ def ask_kafka(
                     f"{error}; gave up after {waited_s:.0f} s: check 'bootstrap', and that the addresses "
                     f"which its brokers advertise can be reached from here"
                 ) from None
-            say(str(error), waited_s)
+            note(str(error), waited_s)
         sleep(PAUSE_S)
 
 

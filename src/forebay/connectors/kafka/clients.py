@@ -148,8 +148,8 @@ def _named_errors(cluster: KafkaCluster) -> Iterator[None]:
         yield
     except Py4JJavaError as error:
         cause = error.java_exception.getCause() or error.java_exception
-        said = str(cause.getMessage() or cause.getClass().getSimpleName())
-        raise KafkaAway(f"Kafka at {cluster.bootstrap} does not answer: {said}") from None
+        detail = str(cause.getMessage() or cause.getClass().getSimpleName())
+        raise KafkaAway(f"Kafka at {cluster.bootstrap} does not answer: {detail}") from None
 
 
 def _close(client: Any) -> None:

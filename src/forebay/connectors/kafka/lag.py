@@ -27,14 +27,14 @@ def is_place(metric: str) -> bool:
 
 def places(metrics: Mapping[str, float], partitions: Iterable[Place]) -> tuple[Place, ...]:
     """Topics whose names differ only in replaced characters share a metric: both get the highest offset."""
-    said: dict[tuple[str, int], int] = {}
+    reported: dict[tuple[str, int], int] = {}
     for name, value in metrics.items():
         found = CURRENT.search(name)
         # NaN and -1: no record yet.
         if found is not None and value >= 0:
             at = (found[1], int(found[2]))
-            said[at] = max(said.get(at, 0), int(value) + 1)
-    known = ((place, said.get((REPLACED.sub("_", place.topic), place.partition))) for place in partitions)
+            reported[at] = max(reported.get(at, 0), int(value) + 1)
+    known = ((place, reported.get((REPLACED.sub("_", place.topic), place.partition))) for place in partitions)
     return tuple(Place(at.topic, at.partition, offset) for at, offset in known if offset is not None)
 
 
@@ -88,9 +88,9 @@ class LagProbe:
             self._begins = admin.offsets(topics, "earliest" if start == "committed" else start)
         committed = admin.committed(self._source.group) if self._commits and self._source.group else ()
         committed = furthest(committed, self._before)
-        said = places(self._metrics(), ends)
-        self._note(said, first_known(committed, self._begins))
-        return lag(ends, first_known(said, committed, self._begins))
+        reported = places(self._metrics(), ends)
+        self._note(reported, first_known(committed, self._begins))
+        return lag(ends, first_known(reported, committed, self._begins))
 
     def _note(self, said: Iterable[Place], begins: Iterable[Place]) -> None:
         if not self._taken:

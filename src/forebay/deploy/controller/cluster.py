@@ -79,7 +79,7 @@ class ClusterCalls:
             tuple(found), f"there are more than {most} pods with {selector}; only {most} are read"
         )
 
-    def tell(
+    def emit(
         self, state: DeploymentState, reason: str, message: str, at: str, *, warning: bool = False
     ) -> None:
         body = {
@@ -135,9 +135,9 @@ class ClusterCalls:
         if not answer.is_success:
             found = refusal(answer.status_code, answer.reason_phrase, answer.content)
             if found.code == 409:
-                raise DeploymentChanged(f"{what}: {found.said}")
-            if found.code == 404 and "namespaces" not in found.said:
-                raise Missing(f"{what}: not found in the namespace {self.namespace}: {found.said}")
+                raise DeploymentChanged(f"{what}: {found.detail}")
+            if found.code == 404 and "namespaces" not in found.detail:
+                raise Missing(f"{what}: not found in the namespace {self.namespace}: {found.detail}")
             raise DeployError(f"{what}: {found.text(self.namespace)}")
         try:
             body = orjson.loads(answer.content)

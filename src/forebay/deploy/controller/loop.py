@@ -149,7 +149,7 @@ class Controller:
     def _event(self, state: DeploymentState, reason: str, message: str, *, warning: bool = False) -> None:
         at = datetime.fromtimestamp(self.clock.wall_ms() / 1000, timezone.utc)
         try:
-            self.calls.tell(state, reason, message, at.strftime("%Y-%m-%dT%H:%M:%SZ"), warning=warning)
+            self.calls.emit(state, reason, message, at.strftime("%Y-%m-%dT%H:%M:%SZ"), warning=warning)
         except DeployError as error:
             # The scale is right without the Event.
             self._warn("events", str(error))

@@ -47,10 +47,10 @@ class ObservedLoad:
         return (self.wanted or 0) + (self.gateway or 0.0) / requests_per_replica
 
     def __str__(self) -> str:
-        said = [f"the pipeline needs {self.wanted}"] if self.pipeline else []
+        reasons = [f"the pipeline needs {self.wanted}"] if self.pipeline else []
         if self.gateway is not None:
-            said.append(f"the gateway has {counted(round(self.gateway), 'request')}")
-        return " and ".join(said)
+            reasons.append(f"the gateway has {counted(round(self.gateway), 'request')}")
+        return " and ".join(reasons)
 
 
 def values(text: str, metric: str) -> tuple[float, ...]:
@@ -188,6 +188,6 @@ async def read_metrics(http: aiohttp.ClientSession, url: str) -> str:
             own += [rest] if rest.startswith(OWN) else []
     except (aiohttp.ClientError, asyncio.TimeoutError, TimeoutError, OSError, ValueError) as error:
         # Other parts of the error may quote the URL.
-        said = getattr(error, "strerror", None) or type(error).__name__
-        raise DeployError(f"{where}: cannot read metrics: {said}") from None
+        reasons = getattr(error, "strerror", None) or type(error).__name__
+        raise DeployError(f"{where}: cannot read metrics: {reasons}") from None
     return b"\n".join(own).decode("utf-8", "replace")

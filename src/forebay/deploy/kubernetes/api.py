@@ -71,8 +71,8 @@ class KubeApi:
             headers={"content-type": "application/apply-patch+yaml"},
             content=orjson.dumps(manifest.body),
         )
-        said = answer.headers.get_list("warning")
-        return Applied(answer.status_code == 201, tuple(map(_warning, said)))
+        warnings = answer.headers.get_list("warning")
+        return Applied(answer.status_code == 201, tuple(map(_warning, warnings)))
 
     def named(self, kind: str, selector: str) -> tuple[str, ...]:
         """Objects with these labels; none if the cluster lacks the kind."""
@@ -128,10 +128,10 @@ def _warning(header: str) -> str:
 
 
 def _refused(found: ApiRefusal, what: str, namespace: str) -> str:
-    if found.code == 404 and "namespaces" not in found.said:
+    if found.code == 404 and "namespaces" not in found.detail:
         return _unknown_kind(what)
     if found.code == 409:
-        return f"{found.said}; --force-conflicts takes these fields over"
+        return f"{found.detail}; --force-conflicts takes these fields over"
     return found.text(namespace)
 
 

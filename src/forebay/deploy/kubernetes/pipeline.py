@@ -95,8 +95,8 @@ def job_document(deployment: Deployment, job: Job) -> dict[str, Any]:
             places["prefill"] = {"kubernetes": deployment.prefill_service}
         document["engine"] = {**places, **kept, "model": deployment.served_model}
         return document
-    told = {"objectives": dict(pool.objectives), "fairness_id": deployment.instance}
-    place = {"url": pool.url, "inference_gateway": told}
+    fields = {"objectives": dict(pool.objectives), "fairness_id": deployment.instance}
+    place = {"url": pool.url, "inference_gateway": fields}
     kept.pop("kv_events", None)
     document["engine"] = {**place, **kept, "model": deployment.served_model}
     # Nothing to route or scale: the job sees no replicas.

@@ -173,8 +173,8 @@ def asked_text(values: Sequence[object]) -> tuple[str, int]:
 def _body_text(body: Mapping[str, Any]) -> tuple[str, int] | None:
     messages, prompt = body.get("messages"), body.get("prompt", body.get("input"))
     if isinstance(messages, list):
-        said = (message for message in messages if isinstance(message, dict))
-        return "".join(message_text(str(each.get("role")), each.get("content")) for each in said), 0
+        given = (message for message in messages if isinstance(message, dict))
+        return "".join(message_text(str(each.get("role")), each.get("content")) for each in given), 0
     if isinstance(prompt, str):
         return prompt, 0
     if isinstance(prompt, list) and prompt:

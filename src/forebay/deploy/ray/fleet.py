@@ -27,14 +27,14 @@ BESIDE_START_S = 60
 """For Ray's work before an engine starts: process, environment, imports."""
 HEALTH_CHECK_FAILED = "HEALTH_CHECK_FAILED"
 
-Say = Callable[[str], None]
+Note = Callable[[str], None]
 Sleep = Callable[[float], Awaitable[None]]
 
 
 async def apply_fleet(
     rest: ServeRest,
     spec: RayFleetSpec,
-    say: Say = lambda words: None,
+    note: Note = lambda words: None,
     *,
     clock: Clock | None = None,
     sleep: Sleep = asyncio.sleep,
@@ -61,7 +61,7 @@ async def apply_fleet(
         spec.name,
         late="not all replicas run",
         limit_s=max(spec.startup_s, spec.drain_s) + BESIDE_START_S,
-        say=say,
+        note=note,
         clock=clock or SystemClock(),
         sleep=sleep,
     )
@@ -74,7 +74,7 @@ async def apply_fleet(
 async def remove_fleet(
     rest: ServeRest,
     spec: RayFleetSpec,
-    say: Say = lambda words: None,
+    note: Note = lambda words: None,
     *,
     clock: Clock | None = None,
     sleep: Sleep = asyncio.sleep,
@@ -91,7 +91,7 @@ async def remove_fleet(
         spec.name,
         late="it has not ended",
         limit_s=spec.drain_s + BESIDE_START_S,
-        say=say,
+        note=note,
         clock=clock or SystemClock(),
         sleep=sleep,
     )
@@ -130,7 +130,7 @@ async def _until(
     *,
     late: str,
     limit_s: float,
-    say: Say,
+    note: Note,
     clock: Clock,
     sleep: Sleep,
 ) -> ServeApplication | None:
@@ -158,7 +158,7 @@ async def _until(
             return found
         if words != last_words:
             last_words = words
-            say(f"{name}: {words}")
+            note(f"{name}: {words}")
         now_s = clock.monotonic_s()
         if now_s - moved_s > limit_s:
             raise DeployError(f"{name}: {late} {now_s - begun_s:.0f} s after the submission: {words}; {why}")
@@ -193,5 +193,5 @@ def _why(found: ServeApplication | None) -> str:
     if found is None:
         return "it is unknown to Serve"
     deployment = found.deployments.get(DEPLOYMENT)
-    said = (deployment.message if deployment is not None else "") or found.message
-    return said or "Serve gives no reason; look at the replicas' logs in Ray's dashboard"
+    detail = (deployment.message if deployment is not None else "") or found.message
+    return detail or "Serve gives no reason; look at the replicas' logs in Ray's dashboard"

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from forebay.clients.ray.rest import ServeRest, TokenRefused
 from forebay.clock import Clock, SystemClock
-from forebay.deploy.ray.fleet import Say, Sleep
+from forebay.deploy.ray.fleet import Note, Sleep
 from forebay.errors import DeployError, SettingError
 from forebay.files import private_folder
 from forebay.ports import port_is_free
@@ -38,7 +38,7 @@ def find_ray() -> Path:
 
 
 def start_local_cluster(
-    address: str, say: Say, *, ray: Callable[[], Path] = find_ray, options: Sequence[str] = ()
+    address: str, note: Note, *, ray: Callable[[], Path] = find_ray, options: Sequence[str] = ()
 ) -> bool:
     """Start a cluster with its dashboard at `address`, unless something listens there; blocks. Returns
     whether one was started.
@@ -62,7 +62,7 @@ def start_local_cluster(
             f"programs on the cluster: unset it, or start a cluster yourself"
         )
     environment["RAY_AUTH_MODE"] = mode
-    say(
+    note(
         f"there is no Ray cluster at {address}: starting one on this machine. Its ports are open to the "
         f"network, and require Ray's token; `ray stop` ends it"
     )
@@ -125,5 +125,5 @@ def _run(environment: Mapping[str, str], program: Path, *words: str) -> None:
             raise DeployError(f"{program}: {error.strerror}; {NEEDS}") from None
         if done.returncode != 0:
             printed.seek(0)
-            said = replace_controls(printed.read()[-2000:].decode("utf-8", "replace")).strip()
-            raise DeployError(f"{program} {words[0]} ended with {done.returncode}: {said}")
+            detail = replace_controls(printed.read()[-2000:].decode("utf-8", "replace")).strip()
+            raise DeployError(f"{program} {words[0]} ended with {done.returncode}: {detail}")

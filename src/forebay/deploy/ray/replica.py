@@ -103,16 +103,16 @@ class EngineReplica:
             code = self._process.poll()
             if code is not None:
                 printing.join(END_S)
-                raise RuntimeError(f"the engine ended with {code} before it was healthy: {self._said()}")
+                raise RuntimeError(f"the engine ended with {code} before it was healthy: {self._output()}")
             if self._healthy():
                 return
             if time.monotonic() > end_s:
                 raise RuntimeError(
-                    f"the engine was not healthy after {startup_s:g} s (startup_s): {self._said()}"
+                    f"the engine was not healthy after {startup_s:g} s (startup_s): {self._output()}"
                 )
             time.sleep(LOOK_S)
 
-    def _said(self) -> str:
+    def _output(self) -> str:
         return " | ".join(self._last)[-MAX_SAID:] or "it printed nothing"
 
     def _is_taken(self) -> bool:

@@ -152,5 +152,7 @@ def _file(settings: Settings) -> Path:
 
 
 def _key(processor: Processor, threads: int) -> str:
-    said = f"{recipe()}\n{processor.architecture}\n{processor.name}\n{' '.join(sorted(processor.features))}"
-    return f"{hashlib.sha256(said.encode()).hexdigest()[:16]} {threads}"
+    conditions = (
+        f"{recipe()}\n{processor.architecture}\n{processor.name}\n{' '.join(sorted(processor.features))}"
+    )
+    return f"{hashlib.sha256(conditions.encode()).hexdigest()[:16]} {threads}"

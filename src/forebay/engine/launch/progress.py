@@ -44,7 +44,7 @@ class ConsoleProgress:
         begin = time.monotonic()
         with self._bar(title) if self._console.is_terminal else self._lines(title) as detail:
             yield detail
-        self._say(f"{title}: done in {time.monotonic() - begin:.0f} s")
+        self._note(f"{title}: done in {time.monotonic() - begin:.0f} s")
 
     @contextmanager
     def _bar(self, title: str) -> Iterator[Callable[[str], None]]:
@@ -61,12 +61,12 @@ class ConsoleProgress:
 
     @contextmanager
     def _lines(self, title: str) -> Iterator[Callable[[str], None]]:
-        self._say(f"{title} …")
+        self._note(f"{title} …")
         begin, ended = time.monotonic(), Event()
 
         def remind() -> None:
             while not ended.wait(STILL_AT_IT_S):
-                self._say(f"{title} … {time.monotonic() - begin:.0f} s")
+                self._note(f"{title} … {time.monotonic() - begin:.0f} s")
 
         thread = Thread(target=remind, name="forebay-progress", daemon=True)
         thread.start()
@@ -76,7 +76,7 @@ class ConsoleProgress:
             ended.set()
             thread.join()
 
-    def _say(self, text: str) -> None:
+    def _note(self, text: str) -> None:
         self._console.print(
             replace_controls(text), highlight=False, markup=False, emoji=False, soft_wrap=True
         )

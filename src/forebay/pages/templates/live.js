@@ -6,7 +6,7 @@ const shown = {};
 const wanted = {};
 const loading = {};
 
-const say = (words) => {
+const showStatus = (words) => {
   connection.textContent = words;
   connection.hidden = !words;
 };
@@ -64,8 +64,8 @@ const refresh = () => {
 };
 
 const events = new EventSource("events");
-events.onopen = () => say("");
-events.onerror = () => say("The connection to the run is lost: it has ended, or this page waits for it.");
+events.onopen = () => showStatus("");
+events.onerror = () => showStatus("The connection to the run is lost: it has ended, or this page waits for it.");
 events.onmessage = (event) => {
   Object.assign(wanted, JSON.parse(event.data));
   refresh();
@@ -75,7 +75,7 @@ events.addEventListener("end", async () => {
   await refresh();
   // The server waits for this before it stops.
   events.close();
-  say("The run has ended. This is its last state.");
+  showStatus("The run has ended. This is its last state.");
 });
 document.addEventListener("visibilitychange", refresh);
 search.addEventListener("input", () => {

@@ -15,8 +15,8 @@ from forebay.clock import Clock, SystemClock
 from forebay.connectors.kafka.admin import (
     START_TIMEOUT_S,
     KafkaAdmin,
+    Note,
     Place,
-    Say,
     ask_kafka,
     check_topic_written,
     check_topics_read,
@@ -47,7 +47,7 @@ Check = Callable[[KafkaAdmin], None]
 
 def await_brokers(
     spec: PipelineSpec,
-    say: Say = lambda words, waited_s: None,
+    note: Note = lambda words, waited_s: None,
     *,
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
@@ -69,7 +69,7 @@ def await_brokers(
             return admin.cluster_id() if reads else None
 
         id = ask_kafka(
-            cluster, ask, patience_s=PATIENCE_S, begin_s=begin_s, say=say, clock=time_, sleep=sleep
+            cluster, ask, patience_s=PATIENCE_S, begin_s=begin_s, note=note, clock=time_, sleep=sleep
         )
         read = id or read
     return read

@@ -64,8 +64,8 @@ class PageServer:
         try:
             self._socket = socket.create_server((HOST, port), backlog=BACKLOG)
         except (OSError, OverflowError) as error:
-            said = getattr(error, "strerror", None) or str(error)
-            raise SettingError(f"--ui: cannot listen at port {port}: {said}; name another port") from None
+            detail = getattr(error, "strerror", None) or str(error)
+            raise SettingError(f"--ui: cannot listen at port {port}: {detail}; name another port") from None
         self.port = int(self._socket.getsockname()[1])
         self.url = f"http://{HOST}:{self.port}/{self._token}/"
         self._hosts = {f"{name}:{self.port}" for name in (HOST, "localhost")}
