@@ -23,7 +23,7 @@ NO_NAMES = {"event", "key", "time_ms", "self", "not", "true", "false", "none", "
 """Words with another meaning in a template."""
 LINE_ENDS = re.compile("[\x85\u2028\u2029]")
 LOCAL = "local"
-COMMENTS = {"encoding": "  # A guess: the file is not UTF-8."}
+COMMENTS = {"encoding": "  # A guess: the file is not UTF-8.", "delimiter": "  # A guess."}
 LOOKED_AT_RECORDS = 20
 MAX_FIELDS = 50
 
@@ -55,11 +55,11 @@ def fields_of(source: str) -> list[str]:
     from forebay.connectors.files.guess import files_with
     from forebay.connectors.files.reader import columns_at
     from forebay.connectors.files.source import first_records
-    from forebay.pipeline.load import source_settings
+    from forebay.pipeline.load import guessed_source
 
     if source in FEEDS:
         return [FEEDS[source]]
-    settings = source_settings(source)
+    settings = guessed_source(source)
     if settings["type"] == "kafka":
         return []
     config = files_with(settings)
@@ -122,9 +122,9 @@ def pipeline_text(starter: Starter, fields: Sequence[str], folder: Path) -> str:
 
 
 def _source(source: str, folder: Path) -> Mapping[str, Any]:
-    from forebay.pipeline.load import source_settings
+    from forebay.pipeline.load import guessed_source
 
-    found = source_settings(source)
+    found = guessed_source(source)
     if source == "generator":
         return {**found, "rate": 20}
     return {**found, "path": os.path.relpath(found["path"], folder.resolve())} if "path" in found else found

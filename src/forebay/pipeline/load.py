@@ -207,29 +207,23 @@ def preset_spec(name: str, options: ApplicationOptions, settings: Sequence[str] 
     return parse_spec(document, base=options.folder(name).resolve(), name=f"run {name}", given=given)
 
 
-def source_settings(source: str) -> dict[str, Any]:
-    """The settings of what `--source` names. Blocks on the file system; raises `SettingError`."""
+def source_settings(source: str, option: str = "--source") -> dict[str, Any]:
+    """The settings of what `option` names. Blocks on the file system; raises `SettingError`."""
+    from forebay.connectors.files.lines import data_files
+    from forebay.connectors.files.unpack import data_suffix
+
     if source in SOURCES:
         return dict(SOURCES[source])
     topic = TOPIC.fullmatch(source)
     if topic is not None:
         return {"type": "kafka", "bootstrap": topic["bootstrap"], "topics": [topic["topic"]]}
-    expected = f", one of {', '.join(SOURCES)}, or {TOPIC_FORM}{suggestion(source, SOURCES)}"
-    return file_settings(Path(source), "--source", expected)
-
-
-def file_settings(path: Path, option: str, or_else: str = "") -> dict[str, Any]:
-    """The settings of a file or folder that `option` names: by its name and its first bytes.
-
-    Blocks on the file system; raises `SettingError`.
-    """
-    from forebay.connectors.files.guess import guessed_settings
-    from forebay.connectors.files.lines import data_files
-    from forebay.connectors.files.unpack import data_suffix
-
+    path = Path(source)
     try:
         if not path.exists():
-            raise SettingError(f"{option}: there is no {path}; expected a file or folder{or_else}")
+            raise SettingError(
+                f"{option}: there is no {path}; expected a file or folder, one of {', '.join(SOURCES)}, or "
+                f"{TOPIC_FORM}{suggestion(source, SOURCES)}"
+            )
         if not (path.is_file() or path.is_dir()):
             raise SettingError(f"{option}: expected a file or a folder, found {path}, which is neither")
         files = list(data_files(path))
@@ -242,13 +236,23 @@ def file_settings(path: Path, option: str, or_else: str = "") -> dict[str, Any]:
             f"{option}: expected files of one kind whose names end in {', '.join(FILES)}, found {found}"
         )
     [file] = kinds.values()
-    named = FILES[data_suffix(file)]
-    return {
-        "type": named["type"],
-        "path": str(path.resolve()),
-        **guessed_settings(path, named["type"]),
-        **named,
-    }
+    return {**FILES[data_suffix(file)], "path": str(path.resolve())}
+
+
+def guessed_source(source: str, option: str = "--source") -> dict[str, Any]:
+    """As `source_settings`, with the encoding and the delimiter of files that their first bytes show.
+
+    For commands that do not resume: another guess would read the rest of a file in another way.
+    """
+    from forebay.connectors.files.guess import guessed_settings
+    from forebay.connectors.files.lines import data_files
+    from forebay.connectors.files.unpack import data_suffix
+
+    found = source_settings(source, option)
+    if "path" not in found:
+        return found
+    files = [file for file in data_files(Path(found["path"])) if data_suffix(file) in FILES]
+    return {"type": found["type"], "path": found["path"], **guessed_settings(files, found["type"]), **found}
 
 
 def _timed(source: dict[str, Any], time: str | None) -> dict[str, Any]:

@@ -211,7 +211,9 @@ def likely_instead(lines: Sequence[bytes]) -> str:
     first = next((line.strip() for line in lines if line.strip()), b"")
     if first.startswith(b"["):
         return "it looks like a JSON array, and JSON lines have one object a line: jq -c '.[]' makes them"
-    if first.startswith(b"{") and not first.endswith(b"}"):
+    if first.startswith(b"{"):
+        if first.endswith(b"}"):
+            return ""
         return (
             "it looks like JSON over several lines, and JSON lines have one object a line: jq -c . makes them"
         )

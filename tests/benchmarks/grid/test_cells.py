@@ -1,5 +1,3 @@
-"""None"""
-
 from __future__ import annotations
 
 from statistics import fmean
@@ -9,10 +7,14 @@ import pytest
 from benchmarks.grid.cells import (
     ARRIVALS,
     CONSTANT,
+    EXACT,
+    EXPONENTIAL,
+    HEAVY,
     TAILS,
     CellSpec,
     GridOptions,
     Parallelism,
+    burst_load,
     cell_load,
     read_parallelism,
     tail_lengths,
@@ -117,3 +119,16 @@ def test_replicas_share_the_cores_out() -> None:
     for asked in (Parallelism(2, 2), Parallelism(4)):
         with pytest.raises(SettingError, match=f"--replicas {asked.name}: there are 3 cores"):
             asked.on((0, 1, 2))
+
+
+def test_what_an_engine_can_do_is_measured_all_at_once() -> None:
+    assert {request.due_s for request in burst_load(options(), "heavy").requests} == {0.0}
+
+
+def test_the_tails_are_longer_one_by_one() -> None:
+    lengths = {tail: sorted(tail_lengths(tail, 100, 32, 512)) for tail in TAILS}
+    assert lengths[EXACT][0] == lengths[EXACT][-1] == 32
+    assert lengths[EXACT][-1] < lengths[EXPONENTIAL][-1] < lengths[HEAVY][-1] <= 512
+    assert lengths[EXACT][50] > lengths[EXPONENTIAL][50] > lengths[HEAVY][50]
+    # The median of an exponential distribution is ln 2 of its mean.
+    assert lengths[EXPONENTIAL][50] == pytest.approx(32 * 0.693, abs=1.5)

@@ -63,6 +63,20 @@ def test_a_grid_has_what_each_engine_can_do_and_all_its_cells() -> None:
     assert document["provenance"] == {"command": "here"}
 
 
+def test_two_replicas_get_half_of_the_requests_each() -> None:
+    script = ReplicaScript(delay=Fixed(0.001))
+    with ReplicaThread(script) as first, ReplicaThread(script) as second:
+
+        @contextmanager
+        def both(model: str, parallelism: Parallelism) -> Iterator[RunningEngine]:
+            yield RunningEngine((first.url, second.url), None)
+
+        options = GridOptions(**{**SMALL, "models": ("default",), "parallelisms": (Parallelism(2, 1),)})
+        list(Measurement(options, both, lambda words: None, local=False).found())
+        counts = [replica.report().completed for replica in (first, second)]
+    assert counts[0] == counts[1] > 12
+
+
 def streamed(pipelines: ScriptedPipelines, **changed: Any) -> dict[str, Any]:
     sizes = {"models": ("default",), "parallelisms": (Parallelism(2, 1),), "stream": True, **changed}
     options = GridOptions(**{**SMALL, **sizes})

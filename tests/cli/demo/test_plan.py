@@ -16,6 +16,7 @@ from forebay.cli.demo.plan import (
     DemoOptions,
     Right,
     demo_of,
+    guess_of,
     plan_demo,
     summarize,
     summary_of,
@@ -89,7 +90,7 @@ def test_a_field_whose_name_is_no_name_of_a_template(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "options", "says"),
     [
-        (None, {"input": Path("x.pdf")}, "--input: there is no x.pdf; expected a file or folder"),
+        (None, {"input": Path("x.pdf")}, "--input: there is no x.pdf$"),
         ("[1]\n", {}, "--input: no event at the start of .*: a JSON object is needed, found an array"),
         ('{"a": 1}', {}, "--text-field: expected one of the input's fields: a"),
         (
@@ -185,12 +186,16 @@ def test_a_packed_input_is_looked_at_as_it_will_be_read(tmp_path: Path) -> None:
     demo = plan(tmp_path, input=packed)
     assert isinstance(demo.spec.source, CsvSource)
     assert demo.text_field == "body"
-    packed.write_bytes(gzip.compress(b"n\xb0;body\n1;a, b\n"))
-    source = plan(tmp_path, input=packed).spec.source
-    assert isinstance(source, CsvSource)
-    assert (source.encoding, source.delimiter) == ("cp1252", ";")
+    packed.write_bytes(gzip.compress(b"caf\xe9;body\n1;a, b\n"))
+    spec = plan(tmp_path, input=packed).spec
+    assert isinstance(spec.source, CsvSource)
+    assert (spec.source.encoding, spec.source.delimiter) == ("cp1252", ";")
+    assert "in.csv.gz: read with encoding: cp1252 and delimiter: ';', a guess; `forebay init`" in guess_of(
+        spec
+    )
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n', encoding="utf-16")
     assert plan(tmp_path, input=tmp_path / "in.jsonl").spec.source.summary().endswith("in.jsonl (utf-16)")
+    assert guess_of(plan(tmp_path, '{"text": 1}\n').spec) == ""
 
 
 def test_a_replay_needs_times(tmp_path: Path) -> None:

@@ -115,6 +115,22 @@ async def test_changes_are_sent_as_events_and_the_end_too(server: PageServer, pa
         await closed
 
 
+async def test_the_server_stops_once_browsers_have_left(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LAST_S", 600.0)
+    server = PageServer(parts)
+    server.start()
+    async with aiohttp.ClientSession() as session, session.get(server.url + "events") as events:
+        assert await versions(events) is not None
+        closed = asyncio.get_running_loop().run_in_executor(None, server.close)
+        async for line in events.content:
+            if line.startswith(b"event: end"):
+                break
+        events.close()
+        await asyncio.wait_for(closed, 60)
+
+
 async def test_a_browser_that_hangs_is_dropped_and_others_go_on(
     server: PageServer, parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

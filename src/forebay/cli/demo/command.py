@@ -62,7 +62,7 @@ def demo(
     A browser with a window shows the run even without --ui.
     """
     from forebay.cli.demo.kafka import LOCAL, check_kafka
-    from forebay.cli.demo.plan import DemoOptions, plan_demo
+    from forebay.cli.demo.plan import DemoOptions, guess_of, plan_demo
     from forebay.cli.demo.run import run_demo
     from forebay.cli.demo.screen import show
     from forebay.cli.live import LiveLine
@@ -87,6 +87,8 @@ def demo(
     spec = plan_demo(options).spec
     settings = replace(settings, secret_variables=settings.secret_variables | secret_variables(spec))
     check_secrets(spec, here=True)
+    if guess := guess_of(spec):
+        print_line(console, guess)
     if engine is None:
         announce_install(settings, console)
         print_line(console, STARTS)

@@ -23,12 +23,13 @@ from forebay.cli.demo.topics import (
 )
 from forebay.cli.output import blamed
 from forebay.connectors.event_time import EventTime
-from forebay.connectors.files.settings import JsonlSink
+from forebay.connectors.files.settings import CsvSource, FileSource, JsonlSink
 from forebay.connectors.files.sink import read_jsonl_sink
+from forebay.connectors.files.unpack import UTF_8
 from forebay.connectors.generator.posts import TOPICS
 from forebay.errors import MalformedRecord, SettingError
 from forebay.json_numbers import read_json
-from forebay.pipeline.load import file_settings, parse_spec
+from forebay.pipeline.load import guessed_source, parse_spec
 from forebay.pipeline.spec import PipelineSpec
 from forebay.records import JSON, DeadLetter, Event
 from forebay.settings import SecretRef
@@ -108,6 +109,18 @@ def demo_of(options: DemoOptions) -> Demo:
     return Demo(spec, text, options.input is None, planted_outbreak(spec.source))
 
 
+def guess_of(spec: PipelineSpec) -> str:
+    """What was guessed of the input, to be shown; an empty text if nothing was."""
+    source = spec.source
+    if not isinstance(source, FileSource):
+        return ""
+    comma = source.delimiter if isinstance(source, CsvSource) else ","
+    found = [] if source.encoding == UTF_8 else [f"encoding: {source.encoding}"]
+    found += [] if comma == "," else [f"delimiter: {comma!r}"]
+    how = "a guess; `forebay init` writes a pipeline file, where you can correct it"
+    return f"{source.path}: read with {' and '.join(found)}, {how}" if found else ""
+
+
 def _source(options: DemoOptions) -> tuple[dict[str, JSON], str]:
     if options.input is None:
         scale = (options.events or EVENTS) / 300
@@ -121,7 +134,9 @@ def _source(options: DemoOptions) -> tuple[dict[str, JSON], str]:
             "burst": {**burst, "factor": 4.0, "share": 0.8},
             "paced": False,
         }, "text"
-    source: dict[str, JSON] = file_settings(options.input, "--input")
+    if not options.input.exists():
+        raise SettingError(f"--input: there is no {options.input}")
+    source: dict[str, JSON] = guessed_source(str(options.input.resolve()), "--input")
     record = _first_record(source)
     names = ", ".join(record) or "it has none"
     text = _field(record, options.text_field, TEXT_FIELDS, "--text-field")

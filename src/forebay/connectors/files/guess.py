@@ -1,40 +1,42 @@
-"""Guesses settings of files from their first bytes, for commands that get a file and no settings."""
+"""Guesses the encoding and the delimiter of files from their first bytes, for `forebay init` and the demo."""
 
 from __future__ import annotations
 
 import codecs
 import csv
-from collections.abc import Mapping
+import io
+import re
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from forebay.connectors.files.lines import files_of
 from forebay.connectors.files.source import Files
-from forebay.connectors.files.unpack import UNREADABLE, UTF_8, looks_utf_16
+from forebay.connectors.files.unpack import MARKS, UNREADABLE, UTF_8, encoding_of, looks_utf_16
 from forebay.connectors.formats import Format
 
 HEAD_BYTES = 64 << 10
 HEAD_ROWS = 20
+MAX_FILES = 5
 DELIMITERS = (",", ";", "\t", "|")
-EIGHT_BIT = "cp1252"
+WESTERN = "cp1252"
 """The usual encoding of Western European Windows."""
+LETTERS = re.compile(rb"[\x8a\x8c\x8e\x9a\x9c\x9e\x9f\xc0-\xd6\xd8-\xf6\xf8-\xff]{1,2}")
+"""Of `WESTERN`, as many as follow each other in its languages."""
+PUNCTUATION = bytes((0x80, 0x85, *range(0x91, 0x98), *range(0xA0, 0xC0)))
+"""Of `WESTERN`: quotation marks, dashes, currencies and the like."""
+BEYOND_ASCII = re.compile(rb"(.?)([\x80-\xff]+)(.?)", re.S)
 
 
-def guessed_settings(path: Path, kind: str) -> dict[str, Any]:
-    """`encoding` if the first file at `path` is not UTF-8, and `delimiter` if it is CSV without commas.
+def guessed_settings(files: Sequence[Path], kind: str) -> dict[str, Any]:
+    """`encoding` if `files` are not UTF-8, and `delimiter` if they are CSV without commas.
 
-    Blocks on the file system.
+    Only if that is clear and the first files agree. Blocks on the file system.
     """
-    head = _head(path)
-    encoding = looks_utf_16(head) or (UTF_8 if _is_utf_8(head) else EIGHT_BIT)
-    found = {} if encoding == UTF_8 else {"encoding": encoding}
-    if kind == "csv":
-        lines = codecs.getincrementaldecoder(encoding)("replace").decode(head).splitlines(keepends=True)
-        whole = lines[:-1] if len(head) == HEAD_BYTES else lines
-        delimiter = next((each for each in DELIMITERS if _divides(each, whole)), ",")
-        found |= {} if delimiter == "," else {"delimiter": delimiter}
-    return found
+    heads = [head for file in files[:MAX_FILES] if (head := _head(file))]
+    found = [_settings(head, kind) for head in heads]
+    return found[0] if found and all(each == found[0] for each in found) else {}
 
 
 def files_with(settings: Mapping[str, Any]) -> Files:
@@ -42,30 +44,70 @@ def files_with(settings: Mapping[str, Any]) -> Files:
     return Files(Path(settings["path"]), form, encoding=settings.get("encoding", UTF_8))
 
 
-def _head(path: Path) -> bytes:
-    part = next(files_of(path), None)
+def _head(file: Path) -> bytes:
+    part = next(files_of(file), None)
     if part is None:
         return b""
     try:
-        with part.open() as file:
-            return file.read(HEAD_BYTES)
+        with part.open() as opened:
+            return opened.read(HEAD_BYTES)
     except UNREADABLE:
         # Reading the file reports it.
         return b""
 
 
-def _is_utf_8(head: bytes) -> bool:
-    try:
-        codecs.getincrementaldecoder(UTF_8)().decode(head)
-    except UnicodeDecodeError:
-        return False
-    return True
+def _settings(head: bytes, kind: str) -> dict[str, Any]:
+    encoding = _encoding(head)
+    found = {} if encoding == UTF_8 else {"encoding": encoding}
+    if kind == "csv":
+        decoder = codecs.getincrementaldecoder(encoding_of(encoding, head).codec)("replace")
+        delimiter = _delimiter(decoder.decode(head).removeprefix("\ufeff"), whole=len(head) < HEAD_BYTES)
+        found |= {} if delimiter == "," else {"delimiter": delimiter}
+    return found
 
 
-def _divides(delimiter: str, lines: list[str]) -> bool:
-    """Whether the first rows have the same number of columns, at least two."""
-    try:
-        widths = {len(row) for row in islice(csv.reader(lines, delimiter=delimiter), HEAD_ROWS) if row}
-    except csv.Error:
-        return False
-    return len(widths) == 1 and min(widths) > 1
+def _encoding(head: bytes) -> str:
+    wide = looks_utf_16(head)
+    if wide is not None:
+        marked = any(head.startswith(mark) for mark, _ in MARKS)
+        return wide if marked else "utf-16-be" if head[::2].count(0) > head[1::2].count(0) else "utf-16-le"
+    return WESTERN if _is_western(head) else UTF_8
+
+
+def _is_western(head: bytes) -> bool:
+    """Whether no line has UTF-8 beyond ASCII, and nearly all other bytes are letters next to ASCII ones."""
+    found: list[bool] = []
+    for line in head.split(b"\n"):
+        if line.isascii():
+            continue
+        try:
+            line.decode(UTF_8)
+        except UnicodeDecodeError:
+            for run in BEYOND_ASCII.finditer(line):
+                letters = run[2].translate(None, PUNCTUATION)
+                near = run[1].isalpha() or run[3].isalpha()
+                found.append(not letters or (near and LETTERS.fullmatch(letters) is not None))
+        else:
+            return False
+    return sum(found) > 0.9 * len(found)
+
+
+def _delimiter(text: str, *, whole: bool) -> str:
+    """The header decides; other delimiters than commas have to be in most rows."""
+    for delimiter in DELIMITERS:
+        try:
+            rows = [row for row in islice(_rows(text, delimiter), HEAD_ROWS) if row]
+        except csv.Error:
+            continue
+        if not whole and len(rows) < HEAD_ROWS:
+            # The last row is cut.
+            rows = rows[:-1]
+        if not rows or len(rows[0]) < 2:
+            continue
+        if delimiter == "," or 2 * sum(len(row) == len(rows[0]) for row in rows) > len(rows):
+            return delimiter
+    return ","
+
+
+def _rows(text: str, delimiter: str) -> Any:
+    return csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)

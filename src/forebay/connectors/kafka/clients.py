@@ -213,7 +213,7 @@ def commit(
     cluster: KafkaCluster, id: str, transaction: Transaction, timeout_s: float = START_TIMEOUT_S
 ) -> bool:
     """Commit a transaction that another process has begun and can no longer end; blocks. False if it was
-    aborted, or if a transaction of the same id has begun since.
+    aborted, if a transaction of the same id has begun since, or, with some brokers, if it was committed.
 
     Raises `KafkaAway` after `timeout_s`; it may still be committed then.
     """
