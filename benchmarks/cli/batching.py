@@ -174,7 +174,7 @@ def burst(
     *,
     quick: Quick = False,
     requests: Annotated[
-        int | None, option("Requests in the batch; default: 5000 with a GPU, else 500.")
+        int | None, option("Requests in the batch; default: 1000 with a GPU, else 500.")
     ] = None,
     url: Url = None,
     model: Annotated[
