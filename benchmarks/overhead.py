@@ -136,7 +136,9 @@ def _compare(load: Workload, note: Note, what: str) -> Report:
     report: Report = {}
     for system in systems:
         note(f"{what}: {system}")
-        report[system] = run_worker(system, load)
+        found = report[system] = run_worker(system, load)
+        # Also on the terminal: if a later system fails, the report is lost.
+        note(f"{system}: {found['events_per_s']:.1f} events/s, {found['tokens_per_s']:.0f} tokens/s")
     return report
 
 

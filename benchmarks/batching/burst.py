@@ -17,7 +17,8 @@ from forebay.bench.targets.openai import OpenAiOptions, OpenAiTarget
 from forebay.engine.launch.spec import usable_cores
 from forebay.errors import EngineError, SettingError
 
-REQUESTS = 5000
+REQUESTS = 1000
+"""vLLM takes at most 1,024 prompts in one request, if `VLLM_MAX_COMPLETION_PROMPTS` is not set."""
 PROMPT_TOKENS, OUTPUT_TOKENS = 6, 10
 ALONE_REPEATS = 20
 TIMEOUT_S = 3600.0

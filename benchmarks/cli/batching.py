@@ -152,7 +152,7 @@ def burst(
     *,
     quick: common.Quick = False,
     requests: Annotated[
-        int | None, option("Requests in the batch; default: 5000 with a GPU, else 500.")
+        int | None, option("Requests in the batch; default: 1000 with a GPU, else 500.")
     ] = None,
     url: common.Url = None,
     model: Annotated[

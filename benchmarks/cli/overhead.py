@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 def overhead(
     *,
     engine: Annotated[str, option("`fake`, or the URL of a real engine.")] = "fake",
+    events: Annotated[int, option("With --engine's URL: number of events.", min=1)] = 640,
+    in_flight: Annotated[int, option("With --engine's URL: requests in flight.", min=1)] = 32,
     quick: Annotated[bool, option("Shorter parts.", "--quick")] = False,
     page: Annotated[bool, option("Instead: compare a run whose page is open with one without.")] = False,
     json: JsonFile = None,
@@ -45,7 +47,9 @@ def overhead(
             if not console.is_terminal:
                 print_line(console, part)
 
-        found = measure_overhead(OverheadOptions(engine=engine, quick=quick), show_part)
+        found = measure_overhead(
+            OverheadOptions(engine=engine, quick=quick, events=events, capacity=in_flight), show_part
+        )
     if plot is not None:
         lines = {name: part["added_ms"] for name, part in found.items() if _is_system(part)}
         title = "95 % of calls 50 ms, 5 % 2 s; 100 events/s" if engine == "fake" else engine

@@ -14,12 +14,14 @@ LARGE = ("batching-1536.json", "batching-128-512.json")
 QUICK = "batching-quick.json"
 LATENCY = "batching-latency.json"
 BURST = "burst.json"
+GPU = "batching-gpu.json"
+GPU_LOADS = "serve-gpu.json"
 PUBLISHED_BURST = (5000, 26.07, 0.15)
 """Of the original: prompts in one request, its seconds, and those of a request alone."""
 
 
 def render(records: Records) -> Rendered:
-    """Throughput and latency of both systems, the burst, and where each document comes from."""
+    """Throughput and latency of both systems, the burst, figures of a GPU, and the documents' origins."""
     large = merged([records[name] for name in LARGE])
     quick, burst, waited = records[QUICK], records[BURST], records[LATENCY]
     model = large["provenance"]["model"]
@@ -33,6 +35,8 @@ def render(records: Records) -> Rendered:
             "throughput-quick": table(*throughput_table(quick)),
             "latency": table(*latency_table(waited)),
             "burst": table(*burst_table(burst)),
+            "throughput-gpu": table(*throughput_table(merged([records[GPU]]))),
+            "loads-gpu": table(*loads_table(records[GPU_LOADS])),
             "origin": origin(records),
         },
         plots={"batching.svg": batching_picture(large, title)},
@@ -116,8 +120,30 @@ def burst_table(document: Mapping[str, Any]) -> Table:
     return ("", "took", "requests/s", "published"), rows
 
 
+def loads_table(document: Mapping[str, Any]) -> Table:
+    """Throughput and latency of each run of `forebay bench serve`."""
+    rows: list[list[object]] = []
+    for run in document["runs"]:
+        figures = run["figures"]
+        times = figures["distributions"]
+        cells = [
+            f"{figures['requests_per_s']:.1f}",
+            f"{figures['output_tokens_per_s']:,.0f}",
+            f"{figures['total_tokens_per_s']:,.0f}",
+            *(f"{times[name]['percentiles']['50'] * 1000:,.1f} ms" for name in ("ttft", "tpot", "token_gap")),
+            f"{times['e2el']['percentiles']['50']:.2f} s",
+        ]
+        doubtful = run["verdict"]["word"] != "VALID"
+        asked = f"{run['asked']['schedule']['rate_per_s']:g}"
+        rows.append([asked, *(bracketed(cell, doubtful=doubtful) for cell in cells)])
+    heads = ("requests/s", "answered/s", "output tokens/s", "tokens/s with prompts")
+    return (*heads, "TTFT p50", "TPOT p50", "gap between tokens p50", "answer p50"), rows
+
+
 def bracketed(words: str, *, doubtful: bool) -> str:
     return f"({words})" if doubtful else words
 
 
-PAGE = Page("batching", "What does continuous batching gain?", (*LARGE, QUICK, LATENCY, BURST), render)
+PAGE = Page(
+    "batching", "What does continuous batching gain?", (*LARGE, QUICK, LATENCY, BURST, GPU, GPU_LOADS), render
+)

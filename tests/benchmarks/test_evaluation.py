@@ -103,3 +103,16 @@ def test_batching_tables_bracket_invalid_and_omit_unknown_figures() -> None:
         "| static batching (transformers) | 0.25 (the study's 1) | 200 | 10.05 | 18.01 | – | 20.00 |",
         "| continuous batching (vLLM) | 0.25 (the study's 1) | 3 | (2.00) | – | – | (3.00) |",
     ]
+
+
+def test_each_run_of_a_load_is_a_row_and_invalid_ones_are_bracketed() -> None:
+    times = {name: {"percentiles": {"50": 0.0125}} for name in ("ttft", "tpot", "token_gap", "e2el")}
+    figures = {"requests_per_s": 9.36, "output_tokens_per_s": 1198.0, "total_tokens_per_s": 5992.0}
+    run = {
+        "figures": figures | {"distributions": times},
+        "asked": {"schedule": {"rate_per_s": 10.0}},
+        "verdict": {"word": "VALID"},
+    }
+    rows = batching.loads_table({"runs": [run, run | {"verdict": {"word": "INVALID"}}]})[1]
+    cells = ["9.4", "1,198", "5,992", "12.5 ms", "12.5 ms", "12.5 ms", "0.01 s"]
+    assert rows == [["10", *cells], ["10", *(f"({cell})" for cell in cells)]]

@@ -42,8 +42,9 @@ def engine(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[tuple[str, Work
 
 
 def test_a_real_engine_is_warmed_up_and_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = engine(monkeypatch, "a", "b")
-    report = measure_overhead(OverheadOptions(engine="http://e", events=50, capacity=4))
+    runs, notes = engine(monkeypatch, "a", "b"), list[str]()
+    report = measure_overhead(OverheadOptions(engine="http://e", events=50, capacity=4), notes.append)
+    assert "forebay: 97.0 events/s, 0 tokens/s" in notes
     assert [system for system, _ in runs] == ["direct", "direct", "forebay", "async_function"]
     assert [load.events for _, load in runs] == [8, 50, 50, 50]
     assert {load.model for _, load in runs} == {"a"}
