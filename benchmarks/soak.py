@@ -9,8 +9,9 @@ import statistics
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import count, pairwise
 from pathlib import Path
@@ -65,18 +66,9 @@ class SoakOptions:
     every_s: float = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Trend:
-    """Growth of the second half of a series per event, restart or hour, with its 95 % confidence interval."""
-
-    slope: float
-    low: float
-    high: float
-    level: bool
-
-
-def trend(points: Sequence[tuple[float, float]]) -> Trend | None:
-    """None for too few points. `level`: growth is not certain, or below `FLAT` of the mean."""
+def trend(points: Sequence[tuple[float, float]]) -> dict[str, float] | None:
+    """Growth of the second half (`slope`), with its 95 % confidence interval (`low`, `high`). `level`: growth
+    is not certain, or below `FLAT` of the mean. None for too few points."""
     half = points[len(points) // 2 :]
     if len(half) < 2 * BLOCKS or half[0][0] == half[-1][0]:
         return None
@@ -90,22 +82,23 @@ def trend(points: Sequence[tuple[float, float]]) -> Trend | None:
     reach = STUDENT * math.sqrt(errors / (BLOCKS - 2) / spread)
     grown = slope * (half[-1][0] - half[0][0])
     level = slope - reach <= 0 or grown < FLAT * statistics.fmean(ys)
-    return Trend(slope, slope - reach, slope + reach, level)
+    return {"slope": slope, "low": slope - reach, "high": slope + reach, "level": level}
 
 
 def read_native(text: str) -> dict[str, float] | None:
     """The figures in what `GC.heap_info` and `VM.native_memory` of `jcmd` print; None if one is missing."""
-    found = {"heap_mb": sum(map(int, re.findall(r"generation +total \d+K, used (\d+)K", text))) * 1024 / 1e6}
+    found = {}
     for name, pattern in (
+        ("heap_mb", r"generation +total \d+K, used (\d+)K"),
         ("metaspace_mb", r"Metaspace +used (\d+)K"),
         ("malloc_mb", r"malloc: (\d+)KB"),
         ("classes", r"\(classes #(\d+)\)"),
         ("threads", r"\(threads #(\d+)\)"),
     ):
-        value = re.search(pattern, text)
-        if value is None:
+        values = re.findall(pattern, text)
+        if not values:
             return None
-        found[name] = int(value[1]) * (1024 / 1e6 if name.endswith("_mb") else 1)
+        found[name] = sum(map(int, values)) * (1024 / 1e6 if name.endswith("_mb") else 1)
     return found
 
 
@@ -123,25 +116,21 @@ def measure_soak(options: SoakOptions, settings: Settings, work: Path, note: Not
         soak = _Soak(options, kafka, replica, work, note)
         install_jar(KAFKA, soak.run.home / "connectors", settings.connectors_from or str(settings.connectors))
         opened.enter_context(soak.run)
-        opened.enter_context(soak.started())
-        samples = soak.samples()
-    trends = {
-        part: {
-            name: trend([(one[over], one[name]) for one in samples if one["part"] == part]) for name in SERIES
-        }
-        for part, over in PARTS.items()
-    }
+        soak.measure()
     return {
         "processor": processor_name(),
         "cores": len(os.sched_getaffinity(0)),
         **asdict(options),
-        "level": all(found is None or found.level for each in trends.values() for found in each.values()),
-        "trends": {
-            part: {name: None if found is None else asdict(found) for name, found in each.items()}
-            for part, each in trends.items()
-        },
-        "samples": samples,
+        **soak_report(soak.samples),
+        "unread": soak.unread,
     }
+
+
+def soak_report(samples: Sequence[Sample]) -> dict[str, Any]:
+    """`level`: every series of every part was measured, and levels off."""
+    trends = {part: {name: trend(points(samples, part, name)) for name in SERIES} for part in PARTS}
+    level = all(found is not None and found["level"] for each in trends.values() for found in each.values())
+    return {"level": level, "trends": trends, "samples": samples}
 
 
 def points(samples: Sequence[Sample], part: str, name: str) -> list[tuple[float, float]]:
@@ -152,22 +141,18 @@ class _Soak:
     def __init__(
         self, options: SoakOptions, kafka: LocalKafka, replica: ReplicaProcess, work: Path, note: Note
     ) -> None:
-        self._options, self._kafka, self._replica, self._note = options, kafka, replica, note
-        self._feeding = threading.Event()
-        self._ended = threading.Event()
+        self._options, self._replica, self._note = options, replica, note
+        self._bootstrap = kafka.bootstrap
+        self._fed = threading.Event()
+        self._feeder: Future[None] = Future()
         self._begun_s = self._sampled_s = time.monotonic()
-        self._samples: list[Sample] = []
+        self._jvm = 0
         self._name = ""
+        self.samples: list[Sample] = []
+        self.unread = 0
         self._letters = work / "letters"
-        pipeline = work / "soak.yaml"
-        pipeline.write_bytes(orjson.dumps(self._document()))
-        self.run = PipelineProcess(pipeline, replica.url, work)
-        self.run.options = ("--ui",)
-        self.run.environment = TRACKED
-
-    def _document(self) -> dict[str, Any]:
-        access = {"type": "kafka", "bootstrap": self._kafka.bootstrap}
-        return {
+        access = {"type": "kafka", "bootstrap": self._bootstrap}
+        document = {
             "name": "soak",
             "source": {**access, "topics": ["events"], "group": "soak"},
             "prompt": "{{ text }}",
@@ -177,85 +162,83 @@ class _Soak:
             "dead_letters": {"type": "jsonl", "path": str(self._letters)},
             "flink": OFTEN,
         }
+        pipeline = work / "soak.yaml"
+        pipeline.write_bytes(orjson.dumps(document))
+        self.run = PipelineProcess(pipeline, replica.url, work)
+        self.run.options = ("--ui",)
+        self.run.environment = TRACKED
 
-    @contextmanager
-    def started(self) -> Iterator[None]:
-        """Feed the pipeline, and keep its page open."""
+    def measure(self) -> None:
         from benchmarks.topic_client import make_topic
 
         for topic in ("events", "results"):
-            make_topic(self._kafka.bootstrap, topic, PARTITIONS, **TOPIC)
+            make_topic(self._bootstrap, topic, PARTITIONS, **TOPIC)
         self.run.start()
-        feeder = threading.Thread(target=self._feed, daemon=True)
-        self._feeding.set()
-        feeder.start()
-        try:
-            self._await(lambda: answers(self._replica) > 0)
-            self._jvm = self._pid("jvm")
-            with open_page(page_address(self.run.output())):
-                yield
-        finally:
-            self._ended.set()
-            self._feeding.set()
-            feeder.join()
+        with ThreadPoolExecutor(1) as pool:
+            self._feeder = pool.submit(self._feed)
+            try:
+                self._until(lambda: answers(self._replica) > 0)
+                self._jvm = self._pid("jvm")
+                with open_page(page_address(self.run.output())):
+                    self._parts()
+            finally:
+                self._fed.set()
 
-    def _feed(self) -> None:
-        from benchmarks.topic_client import produce
-
-        for batch in count():
-            while answers(self._replica) < batch * BATCH - MOST_AHEAD and not self._ended.wait(POLL_S):
-                pass
-            self._feeding.wait()
-            if self._ended.is_set():
-                return
-            numbers = range(batch * BATCH, (batch + 1) * BATCH)
-            records = ({"value": orjson.dumps({"n": n, "text": prompt_of(n)})} for n in numbers)
-            produce(self._kafka.bootstrap, "events", records)
-
-    def samples(self) -> list[Sample]:
+    def _parts(self) -> None:
         self._part("events")
-        self._until(lambda: answers(self._replica) >= self._options.events)
+        self._until(lambda: answers(self._replica) >= self._options.events, math.inf)
         self._part("restarts")
         while self._restarts() < self._options.restarts:
             self._restart()
         self._part("rest")
-        self._feeding.clear()
+        self._fed.set()
         until_s = time.monotonic() + 3600 * self._options.hours
-        self._until(lambda: time.monotonic() >= until_s)
-        return self._samples
+        self._until(lambda: time.monotonic() >= until_s, math.inf)
 
     def _part(self, name: str) -> None:
         self._name = name
         self._note(f"{name}: from {answers(self._replica):,} events and {self._restarts()} restarts")
 
-    def _restart(self) -> None:
-        """Fail the task that writes dead letters: a file takes the place of its folder."""
+    def _feed(self) -> None:
+        for batch in count():
+            while answers(self._replica) < batch * BATCH - MOST_AHEAD and not self._fed.wait(POLL_S):
+                pass
+            if self._fed.is_set():
+                return
+            numbers = range(batch * BATCH, (batch + 1) * BATCH)
+            self._produce(orjson.dumps({"n": n, "text": prompt_of(n)}) for n in numbers)
+
+    def _produce(self, values: Iterable[bytes]) -> None:
         from benchmarks.topic_client import produce
 
+        produce(self._bootstrap, "events", ({"value": value} for value in values))
+
+    def _restart(self) -> None:
+        """Fail the task that writes dead letters: a file takes the place of its folder."""
         before, aside = self._restarts(), self._letters.with_name("aside")
         self._letters.rename(aside)
         self._letters.touch()
-        produce(self._kafka.bootstrap, "events", [{"value": b"{"}])
-        self._await(lambda: self._restarts() > before)
+        self._produce([b"{"])
+        self._until(lambda: self._restarts() > before)
         self._letters.unlink()
         aside.rename(self._letters)
         wanted = answers(self._replica) + EVENTS_BETWEEN_RESTARTS
-        self._await(lambda: answers(self._replica) >= wanted)
+        self._until(lambda: answers(self._replica) >= wanted)
 
     def _restarts(self) -> int:
         return self.run.log.read_text(errors="replace").count("Flink restarts the job")
 
-    def _await(self, there: Callable[[], bool]) -> None:
-        until_s = time.monotonic() + WAIT_S
-        self._until(lambda: there() or time.monotonic() >= until_s)
-        if not there():
-            raise LaunchError(f"nothing happened within {WAIT_S:.0f} s: {self.run.output()}")
-
-    def _until(self, done: Callable[[], bool]) -> None:
+    def _until(self, done: Callable[[], bool], wait_s: float = WAIT_S) -> None:
+        """Take samples meanwhile. Raises `LaunchError`, and what the feeder raised."""
+        until_s = time.monotonic() + wait_s
         while not done():
+            if time.monotonic() >= until_s:
+                raise LaunchError(f"nothing happened within {wait_s:.0f} s: {self.run.output()}")
             time.sleep(POLL_S)
             if self.run.status() is not None:
                 raise LaunchError(f"the run ended with status {self.run.status()}: {self.run.output()}")
+            if self._feeder.done():
+                self._feeder.result()
             if self._name and time.monotonic() >= self._sampled_s + self._options.every_s:
                 self._sampled_s = time.monotonic()
                 self._sample()
@@ -266,9 +249,10 @@ class _Soak:
         native = read_native(self._jcmd("GC.heap_info") + self._jcmd("VM.native_memory", "summary"))
         if native is None:
             # On a busy machine the JVM may not answer in time.
+            self.unread += 1
             return
         used = {name: process_use(self._pid(part)).memory_mb for name, part in PROCESSES.items()}
-        self._samples.append(
+        self.samples.append(
             {
                 "part": self._name,
                 "hours": (time.monotonic() - self._begun_s) / 3600,
@@ -284,6 +268,8 @@ class _Soak:
 
     def _pid(self, part: Part) -> int:
         found = self.run.processes(part)
+        if not found:
+            raise LaunchError(f"the run has no process {part!r}: {self.run.output()}")
         return min(found, key=lambda process: process.create_time()).pid
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,34 @@ def test_room_states_purpose_and_imports(room: Path) -> None:
     # A docstring that also explains a registry may be longer.
     assert 2 <= len(text.splitlines()) <= 8
     assert "ay import" in text or "import from" in text
+
+
+IMPORT_ALL = """
+import pkgutil
+from importlib import import_module
+
+for package in map(import_module, ("forebay", "benchmarks")):
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if not module.name.endswith("__main__"):
+            try:
+                import_module(module.name)
+            except ModuleNotFoundError as error:
+                if error.name not in {"ray", "transformers"}:
+                    raise
+"""
+
+
+def test_every_module_can_be_imported() -> None:
+    """Type checkers do not see that a name of a type is needed at run time."""
+    root = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", IMPORT_ALL],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_names_of_tests_have_less_than_70_characters() -> None:

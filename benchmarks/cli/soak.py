@@ -32,35 +32,31 @@ def soak(
     options = SoakOptions(hours=hours, events=events, restarts=restarts, every_s=every_s)
     with TemporaryDirectory(prefix="forebay-soak-") as work:
         found = measure_soak(options, load_settings(), Path(work), common.note)
+    if found["unread"]:
+        common.note(f"{found['unread']} samples could not be read: the JVM did not answer in time")
     if plot is not None:
         write_picture(plot, soak_picture(found))
     common.report(json, found, lambda: show_soak(found), passed=found["level"])
 
 
-UNITS = {"events": ("B an event", 1e6), "restarts": ("kB a restart", 1e3), "rest": ("MB an hour", 1.0)}
+PER = {"events": ("1,000,000 events", 1e6), "restarts": ("1,000 restarts", 1e3), "rest": ("hour", 1.0)}
 
 
 def show_soak(found: dict[str, Any]) -> None:
-    for part, (unit, scale) in UNITS.items():
-        samples = [sample for sample in found["samples"] if sample["part"] == part]
+    for part, (per, scale) in PER.items():
+        samples = [sample for sample in found["samples"] if sample["part"] == part] or [None]
+        ends = samples[0], samples[-1]
         common.show_table(
-            (part, "first", "last", f"second half: {unit}", "95 % interval", "levels off"),
-            (
-                (
-                    name,
-                    f"{samples[0][name]:.0f}",
-                    f"{samples[-1][name]:.0f}",
-                    *(
-                        (None, None, None)
-                        if each is None
-                        else (
-                            f"{each['slope'] * scale:.3g}",
-                            f"{each['low'] * scale:.3g} to {each['high'] * scale:.3g}",
-                            "yes" if each["level"] else "no",
-                        )
-                    ),
-                )
+            (part, "first", "last", f"second half: per {per}", "95 % interval", "levels off"),
+            [
+                (name, *(common.digits(one and one[name], ".0f") for one in ends), *_growth(each, scale))
                 for name, each in found["trends"][part].items()
-                if samples and name.endswith("_mb")
-            ),
+            ],
         )
+
+
+def _growth(each: dict[str, Any] | None, scale: float) -> tuple[str | None, str | None, str]:
+    if each is None:
+        return None, None, "not measured"
+    slope, low, high = (f"{each[name] * scale:.3g}" for name in ("slope", "low", "high"))
+    return slope, f"{low} to {high}", "yes" if each["level"] else "no"

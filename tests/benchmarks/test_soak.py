@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from benchmarks.soak import SERIES, points, read_native, soak_picture, trend
+from benchmarks.cli.soak import show_soak
+from benchmarks.soak import SERIES, points, read_native, soak_picture, soak_report, trend
+
+from benchmarks import soak
+from forebay.errors import LaunchError
 
 HEAP = """4711:
  def new generation   total 29504K, used 500K [0x1, 0x2, 0x3)
@@ -37,6 +44,7 @@ def test_what_jcmd_prints_is_read() -> None:
         "threads": 83,
     }
     assert read_native(HEAP) is None
+    assert read_native(NATIVE + " Metaspace       used 77229K") is None
 
 
 @pytest.mark.parametrize(
@@ -53,13 +61,44 @@ def test_growth_of_the_second_half_counts(value: Callable[[int], float], level: 
     draw = random.Random(1)
     found = trend([(x, value(x) + draw.gauss(0, 2)) for x in range(0, 1_000_000, 5000)])
     assert found is not None
-    assert found.level is level
-    assert found.low < found.slope < found.high
+    assert found["level"] is level
+    assert found["low"] < found["slope"] < found["high"]
 
 
 def test_too_few_samples_have_no_trend() -> None:
     assert trend([(x, 400.0) for x in range(30)]) is None
     assert trend([(5, 400.0)] * 100) is None
+
+
+def test_a_series_without_a_trend_does_not_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    parts = {"events": 100, "restarts": 100, "rest": 0}
+
+    def report() -> dict[str, Any]:
+        return soak_report(
+            [
+                {"part": part, "events": n, "restarts": n, "hours": n, **dict.fromkeys(SERIES, 400.0)}
+                for part, samples in parts.items()
+                for n in range(samples)
+            ]
+        )
+
+    assert not report()["level"]
+    show_soak(report())
+    shown = capsys.readouterr().out
+    assert [shown.count(words) for words in ("not measured", "yes", "threads")] == [8, 16, 3]
+    parts["rest"] = 100
+    assert report()["level"]
+
+
+def test_a_soak_ends_with_the_error_of_its_feeder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(soak, "POLL_S", 0.0)
+    known: Any = SimpleNamespace(bootstrap="h:1", url="http://h")
+    run = soak._Soak(soak.SoakOptions(), known, known, tmp_path, print)
+    run._feeder.set_exception(TimeoutError("events did not accept"))
+    with pytest.raises(TimeoutError, match="events did not accept"):
+        run._until(lambda: False)
+    with pytest.raises(LaunchError, match="no process 'jvm'"):
+        run._pid("jvm")
 
 
 def test_samples_are_drawn_by_part() -> None:

@@ -84,7 +84,7 @@ def test_network_memory_follows_parallelism(parallelism: int, mb: int) -> None:
     assert [options[name] for name in names] == [f"{mb} mb"] * 2
 
 
-def test_job_survives_a_pause_of_the_only_jvm() -> None:
+def test_heartbeat_timeout_is_long_only_if_there_is_one_jvm() -> None:
     assert flink_options(FlinkConfig())["heartbeat.timeout"] == "30 min"
     for config in (FlinkConfig(parallelism=2, task_managers=2), FlinkConfig(cluster="h:1")):
         assert "heartbeat.timeout" not in flink_options(config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -94,9 +95,10 @@ class Answers(FakeJvm):
         return gateway
 
 
-def test_task_managers_register_with_the_job_manager() -> None:
-    launched, begun = Launched(Answers), threading.Event()
-    managers = TaskManagers(1, launched, {"a": "b"})
+def test_task_managers_register_with_the_job_manager(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched, begun, imported = Launched(Answers), threading.Event(), list[Sequence[str]]()
+    monkeypatch.setattr(task_managers, "import_ahead", lambda _java, more: imported.append(more))
+    managers = TaskManagers(1, launched, {"a": "b"}, ("jsonschema",))
     wait = managers._begun.wait
 
     def waits() -> bool:
@@ -109,7 +111,7 @@ def test_task_managers_register_with_the_job_manager() -> None:
         jvm: Any = launched.jvms["task-manager-1-1"]
         assert jvm.options is None
         managers.begin()
-        wait_until(lambda: jvm.options == {"a": "b"})
+        wait_until(lambda: jvm.options == {"a": "b"} and imported == [("jsonschema",)])
     assert jvm.ended
 
 

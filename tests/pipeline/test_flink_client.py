@@ -14,6 +14,7 @@ import pytest
 from forebay.errors import LaunchError, PipelineFailed
 from forebay.flink.job import JvmGone
 from forebay.pipeline import flink_client
+from forebay.pipeline.attempt import imports_of
 from forebay.pipeline.flink_client import FlinkClient, plan_ahead
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.messages import AttemptLost, Failed, Report, decode_report
@@ -54,6 +55,20 @@ def plan(home: Path, **changes: Any) -> Plan:
 def test_nothing_to_plan_without_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flink_client, "flink_environment", lambda config: pytest.fail("planned"))
     assert not plan_ahead(plan(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "modules"),
+    [
+        ({}, ()),
+        ({"output": {"schema": {"type": "object"}}}, ("jsonschema",)),
+        ({"engine": {"kubernetes": "decode:http"}, "scaling": {"max": 2}}, ("forebay.flink.demand",)),
+    ],
+)
+def test_tasks_find_what_they_need_imported(
+    tmp_path: Path, changes: dict[str, Any], modules: tuple[str, ...]
+) -> None:
+    assert imports_of(plan(tmp_path, **changes).spec) == modules
 
 
 def test_plan_errors_are_left_to_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

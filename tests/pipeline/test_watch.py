@@ -273,6 +273,7 @@ def test_checkpoint_failed_at_the_jobs_end_is_ignored(
     ("cause", "error"),
     [
         ("TimeoutException: Heartbeat of TaskManager with id 9716fea8 timed out.", JobLost),
+        ("JobMasterException: TaskManager with id 9716fea8 is no longer reachable.", JobLost),
         ("OutOfMemoryError: Metaspace", JobLost),
         ("FunctionFailed: event 7: KeyError", PipelineFailed),
     ],

@@ -95,7 +95,7 @@ def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
 def _made(
     make: Callable[[Configuration], StreamExecutionEnvironment], options: Mapping[str, str]
 ) -> StreamExecutionEnvironment:
-    # In one call: `set_string` asks the JVM ten times a key.
+    # One call a key; `set_string` makes ten.
     java = get_gateway().jvm.org.apache.flink.configuration.Configuration
     configuration = Configuration(j_configuration=java.fromMap(dict(options)))
     for key in JAR_KEYS & options.keys():

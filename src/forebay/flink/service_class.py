@@ -31,6 +31,7 @@ class EventClasses:
 
 def due_s(item: KeyedEvent, service: ServiceClass, clock: Clock) -> float:
     """On the monotonic clock, in whole seconds: among those due in the same second, priority decides."""
-    # A clock that was set back would make the event's deadline later.
+    # A clock that was set back would make the event's deadline later. One that is set forward makes
+    # waiting events overdue at once.
     age_s = max(0.0, (clock.wall_ms() - item.read_ms) / 1000)
     return float(math.floor(clock.monotonic_s() + service.slo_s - age_s))

@@ -7,7 +7,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -30,11 +30,14 @@ LONGEST_PAUSE_S = 30.0
 
 
 @contextmanager
-def standalone_cluster(config: FlinkConfig, *, archive_dir: Path | None = None) -> Iterator[None]:
+def standalone_cluster(
+    config: FlinkConfig, *, archive_dir: Path | None = None, imports: Sequence[str] = ()
+) -> Iterator[None]:
     """Run a cluster with `config.task_managers` during the block; nothing if that is 1.
 
     Blocks until the job manager answers. Only holders of the key in `log_dir` are served, and options go
-    through neither files nor arguments. Raises `SettingError` and `LaunchError`.
+    through neither files nor arguments. `imports`: modules that tasks need. Raises `SettingError` and
+    `LaunchError`.
     """
     if config.task_managers == 1:
         yield
@@ -47,7 +50,7 @@ def standalone_cluster(config: FlinkConfig, *, archive_dir: Path | None = None) 
     }
     arguments: dict[str, Any] = {"heap_mb": config.heap_mb, "jars": config.jars, "plugins": config.plugins}
     launch = partial(launch_jvm, log_dir(config), archive_dir=archive_dir, **arguments)
-    with TaskManagers(config.task_managers, launch, options) as managers:
+    with TaskManagers(config.task_managers, launch, options, imports) as managers:
         start_jvm(log_dir(config), **arguments)
         job_manager = _start_job_manager(options)
         managers.begin()
@@ -95,9 +98,16 @@ class TaskManagers:
     """A context manager. A JVM that ends is restarted at once, or after a pause that doubles up to half a
     minute."""
 
-    def __init__(self, count: int, launch: Callable[..., Jvm], options: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        count: int,
+        launch: Callable[..., Jvm],
+        options: Mapping[str, str],
+        imports: Sequence[str] = (),
+    ) -> None:
         self._launch = launch
         self._options = dict(options)
+        self._imports = imports
         self._begun, self._closed = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._running: dict[int, Jvm] = {}
@@ -148,7 +158,8 @@ class TaskManagers:
         with suppress(LaunchError, Py4JError, OSError):
             java = jvm.open_gateway().jvm
             mute_hadoop(java)
-            threading.Thread(target=import_ahead, args=(java,), name="import-ahead", daemon=True).start()
+            args = (java, self._imports)
+            threading.Thread(target=import_ahead, args=args, name="import-ahead", daemon=True).start()
             self._begun.wait()
             flink = java.org.apache.flink
             configuration = flink.configuration.Configuration.fromMap(self._options)

@@ -4,7 +4,7 @@ tasks."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -55,8 +55,8 @@ def import_functions() -> None:
         del sys.modules[BEAM]
 
 
-def import_ahead(java: Any = None) -> bool:
-    """Import `MODULES` in the Python inside a JVM; blocks. Returns whether it worked.
+def import_ahead(java: Any = None, more: Sequence[str] = ()) -> bool:
+    """Import `MODULES` and `more` in the Python inside a JVM; blocks. Returns whether it worked.
 
     On a thread of its own while the job is built: otherwise all tasks wait for a second or longer.
     """
@@ -70,7 +70,7 @@ def import_ahead(java: Any = None) -> bool:
         python = core.PythonInterpreter(config.build())
         try:
             python.exec(f"from {__name__} import import_functions; import_functions()")
-            python.exec(f"import {', '.join(MODULES)}")
+            python.exec(f"import {', '.join((*MODULES, *more))}")
         finally:
             python.close()
         return True

@@ -71,6 +71,13 @@ MIN_KAFKA_S = 0.4
 NEVER = "3650 d"
 
 
+def imports_of(spec: PipelineSpec) -> tuple[str, ...]:
+    """Modules that only some pipelines need; a running task would wait for their import."""
+    # Applications may ask with a schema of their own.
+    schema = () if spec.output is None and spec.application is None else ("jsonschema",)
+    return schema if spec.scaling is None else (*schema, "forebay.flink.demand")
+
+
 class JobAttempt:
     """An exception from `report`, which may block, ends it."""
 
@@ -102,7 +109,8 @@ class JobAttempt:
         """Submits after `report(Ready)` returns. Raises `SettingError`, and as `watch_until_end`."""
         port = free_port()
         config = _config(self._order, port, replaces_offsets=self._topics.replaces_offsets)
-        with standalone_cluster(config, archive_dir=self._order.plan.settings.java):
+        plan = self._order.plan
+        with standalone_cluster(config, archive_dir=plan.settings.java, imports=imports_of(plan.spec)):
             return self._run(served, config, port)
 
     def _run(self, served: Served, config: FlinkConfig, port: int) -> Snapshot:

@@ -21,7 +21,7 @@ from forebay.flink.environment import FlinkConfig, flink_environment
 from forebay.flink.job import JvmGone
 from forebay.flink.jvm import Jvm
 from forebay.flink.thread_mode import FUNCTIONS, import_ahead, import_functions
-from forebay.pipeline.attempt import JobAttempt, load_ahead
+from forebay.pipeline.attempt import JobAttempt, imports_of, load_ahead
 from forebay.pipeline.kafka.transactions import NAMES
 from forebay.pipeline.messages import (
     CANCEL,
@@ -137,7 +137,7 @@ class FlinkClient:
         loaded = threading.Event()
         ahead: dict[str, Callable[[], object]] = {"plan-ahead": partial(plan_ahead, plan)}
         if self._runs_tasks:
-            ahead["import-ahead"] = import_ahead
+            ahead["import-ahead"] = partial(import_ahead, more=imports_of(plan.spec))
         if preparation.file_systems and plan.spec.task_managers == 1:
             ahead["load-ahead"] = partial(load_ahead, preparation, loaded.set)
         else:

@@ -33,6 +33,7 @@ BROKEN = (
     "NoResourceAvailableException",
     "OutOfMemoryError",
     "TimeoutException: Heartbeat of TaskManager",
+    "is no longer reachable",
     *LOST_POSITION,
 )
 """A new Flink fixes them, but a restart in the old one does not."""

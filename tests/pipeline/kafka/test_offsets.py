@@ -266,6 +266,18 @@ def test_clock_that_is_set_neither_ends_nor_prolongs_a_run(kafka: FakeKafka, ste
     assert [run(oldest_read_ms=0) for _ in range(12)][-1]
 
 
+@pytest.mark.parametrize("step_s", [-3600.0, 3600.0])
+def test_set_clock_does_not_hide_that_only_newer_events_are_awaited(kafka: FakeKafka, step_s: float) -> None:
+    run = Run(until_latest=True)
+    kafka.groups["forebay-p-read"] = run.ends
+    before_ms = run.clock.wall_ms()
+    assert not run(in_flight=1, oldest_read_ms=before_ms)
+    assert not run(in_flight=1, oldest_read_ms=before_ms)
+    run.clock.step_wall(step_s)
+    assert not run(in_flight=1, oldest_read_ms=before_ms + min(0, round(step_s * 1000)))
+    assert run(in_flight=1, oldest_read_ms=run.clock.wall_ms() + 1000)
+
+
 def test_run_does_not_end_before_its_counts_arrive(kafka: FakeKafka) -> None:
     """Otherwise a run that only wrote to topics would report no input."""
     run = Run(until_latest=True)

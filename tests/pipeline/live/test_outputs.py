@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from tests.pipeline.live.runs import Run, letter, result
@@ -91,6 +92,24 @@ def test_dead_letters_are_counted_by_cause_with_a_few_examples(tmp_path: Path) -
     run.commit("letters", *[letter(f"cause{number}") for number in range(3 * MAX_CAUSES)])
     assert len(run.outputs.causes) <= MAX_CAUSES + 1
     assert run.outputs.causes["other"].count == 2 * MAX_CAUSES + 1
+
+
+def test_a_line_counts_once_it_can_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path)
+    count = run.outputs._count
+
+    def drawn_before(line: bytes) -> None:
+        run.page.part("letters")
+        count(line)
+
+    monkeypatch.setattr(run.outputs, "_count", drawn_before)
+    run.commit("letters", letter("timeout"))
+    assert "timeout" in run.page.part("letters")
+    added: list[int] = []
+    newest = NewestLines(10)
+    newest.lines = Mock(append=lambda _line: added.append(newest.added))
+    newest.add(b"1")
+    assert added == [0]
 
 
 def test_a_folder_that_cannot_be_read_is_reported_until_it_can(tmp_path: Path) -> None:

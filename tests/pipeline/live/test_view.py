@@ -77,6 +77,29 @@ def test_parts_are_drawn_once_for_all_and_results_once_a_second(
     assert [times("results"), times("charts"), commit()] == [3, 5, 4]
 
 
+def test_charts_of_a_long_run_are_as_new_as_its_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Run(tmp_path).page
+    monkeypatch.setattr(
+        view, "fragment", lambda _template, name, **_: str(page._history.points[-1].elapsed_s)
+    )
+    for second in range(4000):
+        page.watch(replace(NOW, elapsed_s=float(second)))
+        if page._history.step_s >= view.CHARTS_S:
+            assert page.part("charts") == str(page._history.points[-1].elapsed_s)
+
+
+def test_the_page_and_its_parts_show_the_same(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.commit("results", result(1))
+    for second in range(11):
+        run.page.watch(replace(NOW, elapsed_s=float(second)))
+        page, parts = run.page.page(), run.page.versions()
+        assert all(run.page.part(name) in page for name in parts)
+        run.commit("results", result(second))
+
+
 def test_the_backlog_says_when_it_will_be_gone(tmp_path: Path) -> None:
     run = Run(tmp_path)
     for second, records in enumerate((100, 90, 80, 70)):

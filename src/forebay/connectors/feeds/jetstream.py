@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from socket import SHUT_RDWR
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import aiohttp
 import orjson
 
 from forebay.connectors.feeds.feed import (
@@ -28,6 +27,9 @@ from forebay.connectors.feeds.feed import (
     within,
 )
 from forebay.errors import ForebayError
+
+if TYPE_CHECKING:
+    import aiohttp
 
 REWIND_US = 5_000_000
 """The cursor's distance from the newest time: messages may be out of order by as much."""
@@ -216,6 +218,8 @@ class JetstreamFeed:
 
     async def _payloads(self, cursor_us: int | None) -> AsyncIterator[bytes]:
         """Raises `FeedBroken` or `FeedRefused`."""
+        import aiohttp  # takes a tenth of a second, and only the source needs it
+
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
         try:
             async with aiohttp.ClientSession(
@@ -248,7 +252,7 @@ class JetstreamFeed:
 
 
 def _payload(kind: aiohttp.WSMsgType, data: str | bytes) -> bytes:
-    if kind not in {aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY}:
+    if kind.name not in {"TEXT", "BINARY"}:
         raise FeedBroken(f"the connection broke: {data!r}")
     return data.encode("utf-8") if isinstance(data, str) else bytes(data)
 

@@ -164,11 +164,11 @@ class SseFeed:
             yield received
 
     async def _events(self, mark: Mark, decoder: SseDecoder) -> AsyncIterator[Received]:
+        import aiohttp  # takes a tenth of a second, and only the source needs it
+
         headers = {"User-Agent": "forebay", **header_values(self.headers), "Accept": EVENT_STREAM}
         if mark.at:
             headers["Last-Event-ID"] = mark.at
-        import aiohttp  # takes a tenth of a second, and only the source needs it
-
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=self.silence_s)
         try:
             async with (

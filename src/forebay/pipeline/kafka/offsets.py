@@ -90,6 +90,8 @@ class OffsetSettlement(Generic[Offsets]):
         before = yield from _until(lambda now: now.monotonic_s >= found_s + self._metrics_s)
         passed = yield from _until(lambda now: self._passed(now) > before.newest)
         known_s = passed.monotonic_s + self._metrics_s
+        # Not lowered if the wall clock is set back: the oldest time may then be a newer event's, and hide one
+        # that was read before. So offsets settle later, by that step at most.
         first_ms = read_ms + self._skew_ms
         answered = yield from _until(lambda now: now.monotonic_s >= known_s and now.oldest_read_ms > first_ms)
         answered_s = answered.monotonic_s + self._metrics_s
@@ -185,7 +187,13 @@ class GroupOffsets:
         if now.oldest_read_ms == 0 and self._clock.monotonic_s() - self._read_to_end_s < METRICS_S:
             # The operator's counts have not arrived: ending now would report a run without input.
             return False
-        return not (now.in_flight or now.pending) or now.oldest_read_ms > self._read_to_end_ms
+        if not (now.in_flight or now.pending):
+            return True
+        # If the wall clock was set back, newer events have lower times. An event that they hide is answered
+        # while the job is drained.
+        passed_ms = round((self._clock.monotonic_s() - self._read_to_end_s) * 1000)
+        step_ms = self._clock.wall_ms() - self._read_to_end_ms - passed_ms
+        return now.oldest_read_ms > self._read_to_end_ms + min(step_ms, 0)
 
     @property
     def awaits(self) -> bool:

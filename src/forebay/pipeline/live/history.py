@@ -95,7 +95,7 @@ class History:
         self.throughput = Throughput()
         self.now = Throughput(NOW_S)
         self.version = self.points_added = 0
-        self._step_s = STEP_S
+        self.step_s = STEP_S
         self._recent: deque[Snapshot] = deque()
         self._answered_s = 0.0
 
@@ -117,12 +117,12 @@ class History:
             self._recent.popleft()
         self.throughput.add(now)
         self.now.add(now)
-        if not self.points or now.elapsed_s - self.points[-1].elapsed_s >= self._step_s:
+        if not self.points or now.elapsed_s - self.points[-1].elapsed_s >= self.step_s:
             self.points.append(self._point(now))
             self.points_added += 1
         if len(self.points) > MAX_POINTS:
             del self.points[1::2]
-            self._step_s *= 2
+            self.step_s *= 2
 
     def _point(self, now: Snapshot) -> Point:
         over = self.now

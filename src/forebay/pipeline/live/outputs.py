@@ -35,11 +35,12 @@ class NewestLines:
         self.added = 0
 
     def add(self, line: bytes) -> None:
-        self.added += 1
         self.lines.append(line)
         self._bytes += len(line)
         while self._bytes > self._most_bytes:
             self._bytes -= len(self.lines.popleft())
+        # Last: what is drawn for this number holds the line.
+        self.added += 1
 
 
 @dataclass(slots=True)
@@ -77,8 +78,8 @@ class RunOutputs:
                 if self._news is not None and not self._first:
                     self._news(line)
             for line in _lines(self._letters):
-                self.letters.add(line)
                 self._count(line)
+                self.letters.add(line)
             self._first = False
             self.trouble = ""
         except (OSError, StoreAway, StoreRefused) as error:

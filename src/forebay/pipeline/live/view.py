@@ -25,8 +25,9 @@ from forebay.untrusted_text import counted
 LOG = logging.getLogger("forebay")
 TEMPLATE = "live.html.j2"
 LEAD = "What this run does now, from its own counts and its committed results. Times are in UTC."
-CHARTS_EVERY, KEYS_EVERY = 4, 4
-"""Charts are redrawn with every fourth point, the newest keys read with every fourth snapshot."""
+CHARTS_EVERY, CHARTS_S, KEYS_EVERY = 4, 4.0, 4
+"""Charts are redrawn with every fourth point, or with each once points are `CHARTS_S` apart; the newest keys
+are read with every fourth snapshot."""
 RESULTS_S = 1.0
 """At 1,000 results a second, nobody reads them faster, and each drawing takes a millisecond."""
 VIEW_SHARE = 0.02
@@ -57,7 +58,15 @@ class LivePage:
         self._order = _order_of(spec)
         self._keys: list[str | None] = []
         self._keys_of = -1
-        self._drawn: dict[str, tuple[int, str]] = {}
+        self._values: dict[str, Callable[[], dict[str, Any]]] = {
+            "status": self._status,
+            "numbers": self._numbers,
+            "charts": self._charts,
+            "letters": self._letters,
+            "results": self._results,
+            "application": self._application,
+        }
+        self._drawn: dict[str, tuple[int, dict[str, Any], str]] = {}
         self._results_of = 0
         self._results_due_s = 0.0
         self._view = ""
@@ -75,6 +84,7 @@ class LivePage:
         with self._lock:
             history = self._history
             version, points, ended = history.version, history.points_added, history.last.state in ENDED
+            each = ended or history.step_s >= CHARTS_S
         self._look_at_view(at_once=ended)
         added, now_s = self._outputs.results.added, self._clock_s()
         if added != self._results_of and (ended or now_s >= self._results_due_s):
@@ -82,33 +92,30 @@ class LivePage:
         found = {
             "status": version,
             "numbers": version,
-            "charts": points if ended else points // CHARTS_EVERY * CHARTS_EVERY,
+            "charts": points if each else points // CHARTS_EVERY * CHARTS_EVERY,
             "letters": self._outputs.letters.added,
             "results": self._results_of,
         }
         return found if self._make is None else {**found, "application": self._view_version}
 
     def part(self, name: str, search: str = "") -> str:
-        values: dict[str, Callable[[], dict[str, Any]]] = {
-            "status": self._status,
-            "numbers": self._numbers,
-            "charts": self._charts,
-            "letters": self._letters,
-            "results": lambda: self._results(search),
-            "application": self._application,
-        }
-        version = self.versions()[name]
-        if search or self._drawn.get(name, (None,))[0] != version:
-            html = fragment(TEMPLATE, name, **values[name]())
-            if search:
-                return html
-            # Once for all browsers.
-            self._drawn[name] = version, html
-        return self._drawn[name][1]
+        if search and name == "results":
+            return fragment(TEMPLATE, name, **self._results(search))
+        return self._draw(name, self.versions()[name])[1]
+
+    def _draw(self, name: str, version: int) -> tuple[dict[str, Any], str]:
+        """Values and HTML of a part, once for all browsers and the page."""
+        if name not in self._drawn or self._drawn[name][0] != version:
+            values = self._values[name]()
+            self._drawn[name] = version, values, fragment(TEMPLATE, name, **values)
+        return self._drawn[name][1:]
 
     def page(self, *, live: bool = True) -> str:
         """`live`: it refreshes itself."""
         self._look_at_view(at_once=not live)
+        values: dict[str, Any] = {"view": ""}
+        for name, version in self.versions().items():
+            values |= self._draw(name, version)[0] if live else self._values[name]()
         return page(
             TEMPLATE,
             title=self._spec.name,
@@ -116,12 +123,7 @@ class LivePage:
             script="filter.js live.js" if live else "filter.js",
             connects=live,
             live=live,
-            **self._status(),
-            **self._numbers(),
-            **self._application(),
-            **self._charts(),
-            **self._letters(),
-            **self._results(""),
+            **values,
         )
 
     def _status(self) -> dict[str, Any]:
@@ -163,7 +165,7 @@ class LivePage:
         note = "No dead letters." if self._outputs.kept["letters"] else f"They go to {sink.summary()}."
         return {"causes": causes, "letters_note": note}
 
-    def _results(self, search: str) -> dict[str, Any]:
+    def _results(self, search: str = "") -> dict[str, Any]:
         if not self._outputs.kept["results"]:
             return {"results": (), "results_note": f"Results go to {self._spec.sink.summary()}."}
         words = search.casefold().split()
