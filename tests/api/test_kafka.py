@@ -146,6 +146,10 @@ def test_what_is_wrong_is_reported_at_the_call(flink_logs: Path, kafka_jar: Path
         fb.write_kafka(env.from_collection(["a"]), "b:9092", "t", name="n", too_large="cut")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="value: expected a function, found dict"):
         fb.write_kafka(env.from_collection(["a"]), "b:9092", "t", name="n", value={})  # type: ignore[arg-type]
+    text: dict[str, Any] = {"group": "g", "format": "text", "time": "at", "check": False}
+    with pytest.raises(SettingError, match="name a part of a line with it: line_pattern: "):
+        fb.read_kafka(env, "b:9092", "t", **text)
+    fb.read_kafka(env, "b:9092", "t", **text, line_pattern=r"(?P<at>\S+) (?P<text>.*)")
     for wrong in ("yesterday", 1.5, True, None):
         with pytest.raises(SettingError, match="start: expected"):
             fb.read_kafka(env, "b:9092", "t", group="g", start=wrong)  # type: ignore[arg-type]

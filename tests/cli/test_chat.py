@@ -189,6 +189,28 @@ def test_a_new_key_of_a_run_begins_a_session(tmp_path: Path, spec: PipelineSpec)
         assert "'ann' has no turn yet" in chat(tmp_path).stderr
 
 
+def test_a_key_may_be_older_than_what_was_read_of_a_topic(
+    tmp_path: Path, spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Conversation, "partial", True)
+    words = "'ann' has no turn among the newest records that were read of "
+    with answering(spec):
+        given = chat(tmp_path).stderr
+    for text in (given, refusal("chat", str(tmp_path / "chat.yaml"), "--key", "ann")):
+        assert words in text
+        assert "; its session may be older" in text
+
+
+def test_topics_are_skipped_just_before_a_message(
+    tmp_path: Path, spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, sent = tmp_path / "in" / FILE, list[int]()
+    monkeypatch.setattr(Conversation, "skip", lambda _: sent.append(file.exists()))
+    with answering(spec):
+        chat(tmp_path, "--message", "hello")
+    assert sent == [False]
+
+
 def test_json_needs_one_message(tmp_path: Path, spec: PipelineSpec) -> None:
     text = refusal("chat", str(tmp_path / "chat.yaml"), "--key", "ann", "--json")
     assert "--json: expected --message with it" in text

@@ -51,7 +51,7 @@ def test_where_to_start(start: str, found: object) -> None:
 
 
 def test_lines_of_text_have_fields_and_times_by_their_pattern() -> None:
-    lines = {"format": "text", "line_pattern": r"(?P<at>\S+) (?P<text>(?s).*)"}
+    lines = {"format": "text", "line_pattern": r"(?s)(?P<at>\S+) (?P<text>.*)"}
     spec = parse_spec(document(**lines, time="at"))
     event = spec.source.topics_of(spec).format.read(b"2026-01-31T12:00:00Z two\nlines")
     assert (event.fields["text"], event.time_ms) == ("two\nlines", 1769860800000)

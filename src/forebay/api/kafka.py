@@ -45,6 +45,7 @@ def read_kafka(
     pattern: str | None = None,
     start: Literal["committed", "earliest", "latest"] | str | int | datetime = "committed",
     format: Literal["jsonl", "text"] = "jsonl",
+    line_pattern: str | None = None,
     time: str | None = None,
     time_format: str = "iso8601",
     time_zone: str = "UTC",
@@ -77,6 +78,8 @@ def read_kafka(
             `"earliest"`, `"latest"`, or the first record of a time: `"2026-01-31T12:00:00Z"` (UTC if it has
             no zone), a `datetime`, or milliseconds since the Unix epoch.
         format: `"jsonl"`: values are JSON objects; `"text"`: values are texts.
+        line_pattern: For texts: a regular expression (RE2) whose named groups become fields, such as
+            `(?P<at>\\S+) (?P<text>.*)`. A text that it does not match from its start becomes a dead letter.
         time: Field with the event's time; None: the record's timestamp.
         time_format, time_zone, payload: As for `read_jsonl`.
         out_of_orderness_s: Set timestamps, and watermarks this many seconds behind. All partitions then share
@@ -106,6 +109,7 @@ def read_kafka(
             "group": group,
             "start": start,
             "format": format,
+            "line_pattern": line_pattern,
             "time": time,
             "time_zone": time_zone,
             "payload": payload,
@@ -125,7 +129,13 @@ def read_kafka(
     at = None if time is None else EventTime(time, time_format, time_zone)
     config = TopicSource(
         spec.cluster(),
-        Format("text" if format == "text" else "jsonl", at, max_record_bytes, payload=payload),
+        Format(
+            "text" if format == "text" else "jsonl",
+            at,
+            max_record_bytes,
+            payload=payload,
+            pattern=line_pattern,
+        ),
         spec.topics,
         spec.pattern,
         group,

@@ -118,7 +118,8 @@ class _Chat:
                     raise typer.Exit(FAILED_STATUS)
                 return
             if not talks:
-                print_line(self._errors, f"{self._key[:80]!r} has no turn yet: your message begins a session")
+                no_turn = self._none_among() or "no turn yet: your message begins a session"
+                print_line(self._errors, f"{self._key[:80]!r} has {no_turn}")
             for text in self._messages():
                 try:
                     self._show(self._ask(send, text))
@@ -135,13 +136,20 @@ class _Chat:
             f"({self._spec.source.summary()}) with a client of Kafka: this command shows their turns"
         )
 
+    def _none_among(self) -> str:
+        if not self._conversation.partial:
+            return ""
+        topic = self._spec.sink.summary()
+        return f"no turn among the newest records that were read of {topic}; its session may be older"
+
     def _check_key(self, talks: Iterable[Talk]) -> None:
         from forebay.documents import suggestion
 
         if not talks:
             known = counted(len(self._conversation.keys), "other key has", "other keys have")
+            no_turn = self._none_among() or f"no turn in {self._spec.sink.summary()}"
             raise SettingError(
-                f"--key: {self._key[:80]!r} has no turn in {self._spec.sink.summary()}, where {known} one"
+                f"--key: {self._key[:80]!r} has {no_turn}; {known} one"
                 f"{suggestion(self._key, self._conversation.keys)}; a session begins if you write to the "
                 f"pipeline {self._spec.name!r} while it runs"
             )
@@ -165,7 +173,9 @@ class _Chat:
         from forebay.pipeline.chat import await_turn, engine_trouble
 
         mark = uuid.uuid4().hex
-        send(self._conversation.record(text, mark, clocks.time_ns() // 1_000_000))
+        record = self._conversation.record(text, mark, clocks.time_ns() // 1_000_000)
+        self._conversation.skip()
+        send(record)
         try:
             value = await_turn(
                 self._conversation,

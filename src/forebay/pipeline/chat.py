@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from forebay.apps.sessions import SessionsSpec
 from forebay.apps.sessions_page import Talk, read_sessions
@@ -31,10 +31,13 @@ from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import StateStore
 from forebay.settings import Settings, read_secret
 
+if TYPE_CHECKING:
+    from forebay.connectors.kafka.clients import FollowedTopic
+
 FILE = "forebay-chat.jsonl"
 MAX_KEYS = 1000
 NEWEST_RECORDS = 5000
-"""Of a topic, about a second's work."""
+"""About as many of a topic."""
 CHECK_S = 5.0
 """Longest check of the engine while an answer is awaited."""
 LATER = "the message is in the source, and is answered when the pipeline can"
@@ -47,7 +50,8 @@ class CommittedLines(Protocol):
 
 
 class Conversation:
-    """The sessions of one key. Methods block, and raise `PipelineFailed`, or as object stores and Kafka.
+    """The sessions of one key. Methods block, and raise `PipelineFailed`; of an object store `StoreAway` or
+    `StoreRefused`; of a topic `KafkaAway`, or `SettingError` if it is missing or Kafka rejects the client.
 
     If turns or dead letters go to topics, they need `start_kafka` first.
     """
@@ -66,6 +70,7 @@ class Conversation:
         self._text = spec.application.text
         self._key = key
         self._clients = ExitStack()
+        self._topics: list[FollowedTopic] = []
         self._followed = [self._follow(sink) for sink in (spec.sink, spec.dead_letters)]
         self._lines = NewestLines(NEWEST_BYTES)
         self.keys: dict[str, None] = {}
@@ -79,7 +84,19 @@ class Conversation:
         from forebay.connectors.kafka.clients import FollowedTopic
 
         assert isinstance(sink, KafkaSink)
-        return self._clients.enter_context(closing(FollowedTopic(sink.cluster(), sink.topic, NEWEST_RECORDS)))
+        topic = FollowedTopic(sink.cluster(), sink.topic, NEWEST_RECORDS)
+        self._topics.append(self._clients.enter_context(closing(topic)))
+        return topic
+
+    @property
+    def partial(self) -> bool:
+        """Whether the topic of the turns has, or had, older records than those that were read."""
+        return isinstance(self._spec.sink, KafkaSink) and self._topics[0].partial
+
+    def skip(self) -> None:
+        """Leave out what is in the topics now, before a message is sent: its turn can only come later."""
+        for topic in self._topics:
+            topic.skip()
 
     def talks(self) -> list[Talk]:
         """The sessions of the key so far, the newest last; and the other keys that were seen, as `keys`."""

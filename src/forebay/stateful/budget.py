@@ -45,7 +45,7 @@ class Ledger:
     """What the keys of a shard have spent, by the UTC day on which an answer arrived, and what their calls in
     flight may cost. All amounts are in 10^-12 of the currency.
 
-    Two stores take turns, so that yesterday stays, for a clock that is set back a little; the day before is
+    Two stores take turns, so that yesterday stays, for a clock that is set back a little; other days are
     dropped as a whole when something is spent: a walk over 100,000 keys would hold up the shard.
     """
 
@@ -80,8 +80,9 @@ class Ledger:
             f"budget.per_key_per_day, or feed the record in again tomorrow"
         )
 
-    def latest_ms(self) -> int:
-        return max(self.days()) * DAY_MS
+    def fits(self, key: str, most_pico: int) -> bool:
+        """On each day that is kept: a restore has no clock, and one that was ahead has left a later day."""
+        return all(self.verdict(key, most_pico, day * DAY_MS) == "start" for day in self.days())
 
     def holds(self, key: str) -> bool:
         return key in self._held
@@ -98,13 +99,15 @@ class Ledger:
             self._held[key] = held
         if cost_pico:
             spent_pico, day = self.spent_pico(key, now_ms), now_ms // DAY_MS
-            slot = day % len(self._stores)
-            store = self._stores[slot]
-            if self.days()[slot] != day:
-                store.clear()
-                store.put(DAY, pack_state(day))
-                self.days()[slot] = day
-            store.put(key, pack_state(spent_pico + cost_pico))
+            slot, days = day % len(self._stores), self.days()
+            for number, store in enumerate(self._stores):
+                if days[number] and abs(days[number] - day) > 1:
+                    store.clear()
+                    days[number] = 0
+            if not days[slot]:
+                self._stores[slot].put(DAY, pack_state(day))
+                days[slot] = day
+            self._stores[slot].put(key, pack_state(spent_pico + cost_pico))
 
 
 def _read(store: Store, name: str) -> int:
@@ -161,13 +164,13 @@ class BudgetedMachine(ShardMachine):
         return self._inner.room(key) if not waits else "queue" if waits < MAX_WAITING else "full key"
 
     def restore(self) -> list[Effect]:
-        given, now_ms = list[Effect](), self._ledger.latest_ms()
+        given = list[Effect]()
         for effect in self._inner.restore():
             if not isinstance(effect, StartCall):
                 given.append(effect)
                 continue
             key, most_pico = effect.item.key, self._most_pico(effect.item)
-            fits = key not in self._waiting and self._ledger.verdict(key, most_pico, now_ms) == "start"
+            fits = key not in self._waiting and self._ledger.fits(key, most_pico)
             if most_pico and not fits and self._ledger.holds(key):
                 self._waiting.setdefault(key, deque()).append((effect, most_pico))
             else:

@@ -180,16 +180,9 @@ class KafkaAdmin:
         try:
             return future.get()
         except Py4JJavaError as error:
-            cause = error.java_exception.getCause() or error.java_exception
-            if cause.getClass().getSimpleName() in UNKNOWN:
+            if _cause(error).getClass().getSimpleName() in UNKNOWN:
                 raise _Unknown from None
-            detail = str(cause.getMessage() or cause.getClass().getSimpleName())
-            if REFUSALS & set(class_names(cause)):
-                raise KafkaRefused(
-                    f"Kafka at {self._cluster.bootstrap} rejects this client: {detail}; "
-                    f"check 'properties' and 'secrets'"
-                ) from None
-            raise KafkaAway(f"Kafka at {self._cluster.bootstrap} does not answer: {detail}") from None
+            raise call_failed(self._cluster, error) from None
 
 
 @contextmanager
@@ -200,11 +193,7 @@ def kafka_admin(cluster: KafkaCluster, timeout_s: float = CALL_TIMEOUT_S) -> Ite
     try:
         client = shaded("clients.admin.AdminClient").create(properties)
     except Py4JJavaError as error:
-        if any(NO_ADDRESS in str(cause.getMessage()) for cause in _causes(error)):
-            raise KafkaAway(f"Kafka at {cluster.bootstrap}: no such host name; check 'bootstrap'") from None
-        raise KafkaRefused(
-            f"could not create a client for Kafka at {cluster.bootstrap}: {_why(cluster, error)}"
-        ) from None
+        raise not_created(cluster, error) from None
     try:
         yield KafkaAdmin(cluster, client)
     finally:
@@ -218,6 +207,25 @@ def lag(ends: Iterable[Place], committed: Iterable[Place]) -> int:
     return sum(max(0, end.offset - done.get((end.topic, end.partition), 0)) for end in ends)
 
 
+def not_created(cluster: KafkaCluster, error: Py4JJavaError) -> KafkaAway | KafkaRefused:
+    """The error of a client that could not be made."""
+    if any(NO_ADDRESS in str(cause.getMessage()) for cause in _causes(error)):
+        return KafkaAway(f"Kafka at {cluster.bootstrap}: no such host name; check 'bootstrap'")
+    why = _why(cluster, error)
+    return KafkaRefused(f"could not create a client for Kafka at {cluster.bootstrap}: {why}")
+
+
+def call_failed(cluster: KafkaCluster, error: Py4JJavaError) -> KafkaAway | KafkaRefused:
+    """The error of a client's call."""
+    cause = _cause(error)
+    detail = str(cause.getMessage() or cause.getClass().getSimpleName())
+    if REFUSALS & set(class_names(cause)):
+        return KafkaRefused(
+            f"Kafka at {cluster.bootstrap} rejects this client: {detail}; check 'properties' and 'secrets'"
+        )
+    return KafkaAway(f"Kafka at {cluster.bootstrap} does not answer: {detail}")
+
+
 def _why(cluster: KafkaCluster, error: Py4JJavaError) -> str:
     """With secrets, the text is left out: it may hold parts of them."""
     _, *causes = _causes(error)
@@ -227,6 +235,10 @@ def _why(cluster: KafkaCluster, error: Py4JJavaError) -> str:
     hint = f" (login modules are in {SHADED})" if "sasl.jaas.config" in cluster.secrets else ""
     names = ", ".join(sorted(cluster.secrets))
     return f"{cause.getClass().getSimpleName()}; check 'properties' and the secrets {names}{hint}"
+
+
+def _cause(error: Py4JJavaError) -> Any:
+    return error.java_exception.getCause() or error.java_exception
 
 
 def _causes(error: Py4JJavaError) -> Iterator[Any]:

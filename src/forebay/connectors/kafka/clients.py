@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from operator import itemgetter
 from typing import Any
@@ -18,12 +18,15 @@ from forebay.connectors.kafka.admin import (
     KafkaAway,
     Place,
     Transaction,
+    call_failed,
     class_names,
     client_properties,
     java_list,
+    not_created,
     shaded,
 )
 from forebay.connectors.kafka.cluster import SHADED, KafkaCluster
+from forebay.errors import SettingError
 
 MAX_RECORD_BYTES = 8_000_000
 CLOSE_S = 10
@@ -44,7 +47,7 @@ class KafkaWriter:
             self._last = self._producer.send(self._record(self._topic, key, value))
 
     def flush(self) -> None:
-        """Blocks. Raises `KafkaAway` if the last record was rejected."""
+        """Blocks. Raises `KafkaAway` or `KafkaRefused` if the last record was rejected."""
         with _named_errors(self._cluster):
             self._producer.flush()
             if self._last is not None:
@@ -54,11 +57,9 @@ class KafkaWriter:
 @contextmanager
 def kafka_writer(cluster: KafkaCluster, topic: str) -> Iterator[KafkaWriter]:
     """Waits for all replicas and writes no record twice (Kafka's defaults)."""
-    plain = shaded("common.serialization.ByteArraySerializer")
     more = {"max.request.size": str(MAX_RECORD_BYTES), "client.id": f"{topic}-writer"}
     properties = client_properties(cluster, more=more)
-    with _named_errors(cluster):
-        producer = shaded("clients.producer.KafkaProducer")(properties, plain(), plain())
+    producer = _created(cluster, "producer.KafkaProducer", properties, "ByteArraySerializer")
     try:
         yield KafkaWriter(cluster, topic, producer)
     finally:
@@ -66,69 +67,136 @@ def kafka_writer(cluster: KafkaCluster, topic: str) -> Iterator[KafkaWriter]:
 
 
 READ_S = 30.0
+LEAST_RECORDS = 500
+"""The least that is read of a partition at first: all records of a key are in one."""
+MOST_RECORDS = 5000
+"""Of one call, about a second's work."""
+MOST_BYTES = 64 << 20
 
 
 class FollowedTopic:
     """The committed records of a topic, each once, as they appear.
 
-    Of those that are there at first, only the `newest` are read, as many of each partition; None: all.
-    Methods block, and raise `KafkaAway`.
+    Of those that are there at first, only about the `newest` are read: as many of each partition, but at
+    least `LEAST_RECORDS`; None: all. `partial`: whether there are, or were, older ones.
+
+    Methods block, and raise `KafkaAway`, `KafkaRefused`, or `SettingError` if there is no such topic.
     """
 
-    def __init__(self, cluster: KafkaCluster, topic: str, newest: int | None = None) -> None:
+    def __init__(
+        self,
+        cluster: KafkaCluster,
+        topic: str,
+        newest: int | None = None,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._cluster = cluster
         self._topic = topic
         self._newest = newest
+        self._monotonic_s = monotonic_s
         self._partitions: list[Any] = []
         self._read: deque[tuple[int, bytes]] = deque()
         self._consumer: Any = None
+        self.partial = False
 
     def new(self) -> Iterator[bytes]:
-        """The values up to the present end, by their times; a tombstone is empty."""
+        """The values up to the present end, by their times; a tombstone is empty.
+
+        After the first call at most about `MOST_RECORDS` or `MOST_BYTES`; the first one sorts as many.
+        """
+        first = self._consumer is None
         with _named_errors(self._cluster):
-            if self._consumer is None:
-                self._consumer = self._open()
-            consumer, wait = self._consumer, get_gateway().jvm.java.time.Duration.ofMillis(POLL_MS)
-            self._assign()
-            ends = consumer.endOffsets(java_list(self._partitions))
-            still_s = 0.0
-            while any(consumer.position(each) < ends[each] for each in self._partitions):
-                records = consumer.poll(wait)
-                still_s = still_s + POLL_MS / 1000 if records.isEmpty() else 0.0
-                if still_s > READ_S:
-                    raise KafkaAway(
-                        f"Kafka at {self._cluster.bootstrap} returned no record of {self._topic!r} for "
-                        f"{READ_S:g} s"
-                    )
-                for record in records.iterator():
-                    self._read.append((record.timestamp(), bytes(record.value() or b"")))
+            ends = self._ends()
+        while True:
+            with _named_errors(self._cluster):
+                more = self._fetch(ends) and first
+            # The caller may stop between two.
+            while self._read:
+                yield self._read.popleft()[1]
+            if not more:
+                return
+
+    def skip(self) -> None:
+        """Leave out what is there now."""
+        with _named_errors(self._cluster):
+            for each, end in self._ends().items():
+                self._consumer.seek(each, end)
+        self._read.clear()
+
+    def _fetch(self, ends: dict[Any, int]) -> bool:
+        """Read up to `ends` or the most of a call; return whether more is left."""
+        consumer, wait = self._consumer, get_gateway().jvm.java.time.Duration.ofMillis(POLL_MS)
+        size = sum(len(value) for _, value in self._read)
+        before, moved_s, more = list[int](), self._monotonic_s(), True
+        while len(self._read) < MOST_RECORDS and size < MOST_BYTES:
+            places = [consumer.position(each) for each in ends]
+            more = any(place < end for place, end in zip(places, ends.values(), strict=True))
+            if not more:
+                break
+            # Also the records of an aborted transaction move the position.
+            if places != before:
+                before, moved_s = places, self._monotonic_s()
+            elif self._monotonic_s() - moved_s > READ_S:
+                raise KafkaAway(
+                    f"Kafka at {self._cluster.bootstrap} returned no record of {self._topic!r} for "
+                    f"{READ_S:g} s"
+                )
+            for record in consumer.poll(wait).iterator():
+                value = bytes(record.value() or b"")
+                size += len(value)
+                self._read.append((record.timestamp(), value))
         self._read = deque(sorted(self._read, key=itemgetter(0)))
-        # The caller may stop between two.
-        while self._read:
-            yield self._read.popleft()[1]
+        return more
+
+    def _ends(self) -> dict[Any, int]:
+        """Of all partitions, also new ones."""
+        if self._consumer is None:
+            self._consumer = self._open()
+        self._assign()
+        found = self._consumer.endOffsets(java_list(self._partitions))
+        ends = {each: int(found[each]) for each in self._partitions}
+        # The topic was deleted and created again.
+        again = [each for each in ends if self._consumer.position(each) > ends[each]]
+        self._seek(self._begins(again, self._newest))
+        return ends
 
     def _open(self) -> Any:
         more = {"isolation.level": "read_committed", "auto.offset.reset": "earliest"}
+        more["allow.auto.create.topics"] = "false"
         more["metadata.max.age.ms"] = str(round(CALL_TIMEOUT_S * 1000))
-        plain = shaded("common.serialization.ByteArrayDeserializer")
         properties = client_properties(self._cluster, CALL_TIMEOUT_S, more)
-        return shaded("clients.consumer.KafkaConsumer")(properties, plain(), plain())
+        return _created(self._cluster, "consumer.KafkaConsumer", properties, "ByteArrayDeserializer")
 
     def _assign(self) -> None:
         """Add the partitions that are new."""
-        made, known = shaded("common.TopicPartition"), len(self._partitions)
-        there = len(self._consumer.partitionsFor(self._topic))
-        added = [made(self._topic, number) for number in range(known, there)]
-        if not added:
+        made, there = shaded("common.TopicPartition"), len(self._consumer.partitionsFor(self._topic))
+        if not there:
+            raise SettingError(
+                f"Kafka at {self._cluster.bootstrap} has no topic {self._topic!r} that this client may see; "
+                f"create it first, or let the client read it"
+            )
+        kept = self._partitions[:there]
+        added = [made(self._topic, number) for number in range(len(kept), there)]
+        if not added and kept == self._partitions:
             return
-        self._partitions += added
-        self._consumer.assign(java_list(self._partitions))
-        begins = self._consumer.beginningOffsets(java_list(added))
-        ends = self._consumer.endOffsets(java_list(added))
-        for each in added:
-            begin = begins[each]
-            if self._newest is not None and not known:
-                begin = max(begin, ends[each] - max(self._newest // len(added), 1))
+        begins = self._begins(added, None if kept else self._newest)
+        self._consumer.assign(java_list([*kept, *added]))
+        self._seek(begins)
+        if not kept:
+            self.partial = any(begins.values())
+        self._partitions = [*kept, *added]
+
+    def _begins(self, partitions: list[Any], newest: int | None) -> dict[Any, int]:
+        if not partitions:
+            return {}
+        begins = self._consumer.beginningOffsets(java_list(partitions))
+        if newest is None:
+            return {each: int(begins[each]) for each in partitions}
+        ends, share = self._consumer.endOffsets(java_list(partitions)), newest // len(partitions)
+        return {each: max(begins[each], ends[each] - max(share, LEAST_RECORDS)) for each in partitions}
+
+    def _seek(self, begins: Mapping[Any, int]) -> None:
+        for each, begin in begins.items():
             self._consumer.seek(each, begin)
 
     def close(self) -> None:
@@ -147,9 +215,15 @@ def _named_errors(cluster: KafkaCluster) -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:
-        cause = error.java_exception.getCause() or error.java_exception
-        detail = str(cause.getMessage() or cause.getClass().getSimpleName())
-        raise KafkaAway(f"Kafka at {cluster.bootstrap} does not answer: {detail}") from None
+        raise call_failed(cluster, error) from None
+
+
+def _created(cluster: KafkaCluster, client: str, properties: Any, bytes_class: str) -> Any:
+    plain = shaded(f"common.serialization.{bytes_class}")
+    try:
+        return shaded(f"clients.{client}")(properties, plain(), plain())
+    except Py4JJavaError as error:
+        raise not_created(cluster, error) from None
 
 
 def _close(client: Any) -> None:

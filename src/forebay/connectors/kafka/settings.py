@@ -171,12 +171,14 @@ class KafkaSource(Enveloped, KafkaAccess):
     )
     format: Literal["jsonl", "text", "registry"] = Field(
         "jsonl",
-        description="What values are: a JSON object each, `text`, whose one field is `text`, or `registry`: "
+        description="What values are: a JSON object each, `text`, with the field `text` and those that "
+        "`line_pattern` names, or `registry`: "
         "Avro, JSON or Protobuf with a schema's id in front, whose schema a `registry` holds.",
     )
     line_pattern: LinePattern | None = Field(
         None,
-        description="For text: as of `text` files. `.` ends at a line's end, unless `(?s)` is in front.",
+        description="For text: as of `text` files. `.` matches no line break, so a group ends at the first "
+        "one; begin the pattern with `(?s)` for values of several lines.",
     )
     registry: RegistrySpec | None = Field(
         None, description="The schema registry; needed with `format: registry`."
