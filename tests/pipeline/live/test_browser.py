@@ -100,6 +100,7 @@ async def test_the_end_of_the_run_is_shown(tmp_path: Path, monkeypatch: pytest.M
     async with browser() as tab:
         await tab.open(server.url, width=390)
         await tab.until("document.querySelector('[data-part=status]').textContent.includes('39 s')")
+        await tab.until("events.readyState === EventSource.OPEN")
         await tab.value("Object.defineProperty(document, 'hidden', {value: true}) && 1")
         run.page.watch(replace(NOW, state="FINISHED", elapsed_s=78.0))
         closed = asyncio.get_running_loop().run_in_executor(None, server.close)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import math
 import secrets
 import socket
 import threading
@@ -72,6 +73,7 @@ class PageServer:
         self._loop = asyncio.new_event_loop()
         self._ended = asyncio.Event()
         self._browsers = 0
+        self._page_s = -math.inf
         self._unread = asyncio.Event()
         self._unread.set()
         self._thread = threading.Thread(target=self._run, name="live-page", daemon=True)
@@ -112,6 +114,8 @@ class PageServer:
         server = await self._loop.create_server(connect, sock=self._socket, backlog=BACKLOG)
         try:
             await self._ended.wait()
+            # A browser that has just got the page opens its stream soon.
+            await asyncio.sleep(min(1.0, max(0.0, self._page_s + 1.0 - self._loop.time())))
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._unread.wait(), LAST_S)
         finally:
@@ -126,6 +130,7 @@ class PageServer:
         return await handler(request)
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
+        self._page_s = self._loop.time()
         return await _sent(request, self._parts.page())
 
     async def _part(self, request: web.Request) -> web.StreamResponse:
