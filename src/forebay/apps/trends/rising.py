@@ -7,14 +7,16 @@ four minutes, compared with the hours before? A sketch keeps decayed counts in c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from forebay.apps.samples import Keys, keys_of
 from forebay.apps.trends.values import Counts, Entry, Rise, TermSeen, TickReport, TrendSettings, joined
-from forebay.stateful.rates import Doubles
+
+if TYPE_CHECKING:
+    from forebay.stateful.rates import Doubles
 
 ROWS = 3
 # Odd factors of multiply-shift hashing (Dietzfelbinger et al. 1997), one per row.
