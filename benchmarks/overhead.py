@@ -211,10 +211,10 @@ def measure_page(options: PageOptions, note: Note = lambda _: None) -> Report:
     return page_report(turns)
 
 
-def page_address(said: str) -> str:
-    found = re.search(r"watch this run at (\S+)", said)
+def page_address(output: str) -> str:
+    found = re.search(r"watch this run at (\S+)", output)
     if found is None:
-        raise LaunchError(f"the run has no page: {said}")
+        raise LaunchError(f"the run has no page: {output}")
     return found[1]
 
 

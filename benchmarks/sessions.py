@@ -166,9 +166,9 @@ def hit_share(sessions: Iterable[list[tuple[str, Usage]]]) -> float | None:
         per_char = usage.prompt_tokens / (
             len(text) + len(SYSTEM) + len(RULE) + len("\n<message>\n\n</message>\n")
         )
-        for detail, spent in turns[1:]:
+        for prompt, spent in turns[1:]:
             cached += spent.cached_tokens
-            repeated += max(0.0, spent.prompt_tokens - len(detail) * per_char)
+            repeated += max(0.0, spent.prompt_tokens - len(prompt) * per_char)
     return round(min(1.0, cached / repeated), 4) if repeated else None
 
 

@@ -308,8 +308,8 @@ def measure_chats(
     return {"engine": model, "speed": SPEED, **measure_summaries(channels, open_stage, plan, note)}
 
 
-def _length_ms(said: Any) -> int:
-    return int(said[-1].time_ms - said[0].time_ms) if said else 0
+def _length_ms(messages: Any) -> int:
+    return int(messages[-1].time_ms - messages[0].time_ms) if messages else 0
 
 
 def _model(url: str) -> str:

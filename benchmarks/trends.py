@@ -114,16 +114,16 @@ def sightings(events: Sequence[TrendEvent]) -> list[Sighting]:
         return trend
 
     terms: dict[tuple[int, int], set[str]] = {}
-    detail: dict[tuple[int, int], float] = {}
+    first_s: dict[tuple[int, int], float] = {}
     onset: dict[tuple[int, int], float] = {}
     for event in events:
         trend = end(event.trend), event.rises
         terms.setdefault(trend, set()).update((*event.terms, event.name))
         if event.kind in ("born", "returned"):
-            detail[trend] = min(detail.get(trend, np.inf), event.time_ms / 1000)
+            first_s[trend] = min(first_s.get(trend, np.inf), event.time_ms / 1000)
         onset[trend] = event.onset_ms / 1000
-    ordered = sorted(detail, key=lambda trend: detail[trend])
-    return [Sighting(frozenset(terms[trend]), detail[trend], onset[trend]) for trend in ordered]
+    ordered = sorted(first_s, key=lambda trend: first_s[trend])
+    return [Sighting(frozenset(terms[trend]), first_s[trend], onset[trend]) for trend in ordered]
 
 
 def hits(bursts: Sequence[PlantedBurst], seen: Sequence[Sighting]) -> dict[str, Any]:

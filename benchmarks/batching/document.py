@@ -90,10 +90,10 @@ def _row(found: Batching, limit: int) -> list[Cell]:
 
 def _latency(cell: Cell) -> dict[str, Any]:
     ordered = latencies_s(cell)
-    found = can_tell(len(ordered), 99)
+    enough = can_tell(len(ordered), 99)
     return {
         "p50_s": percentile(ordered, 50) if ordered else None,
-        "p99_s": percentile(ordered, 99) if found else None,
+        "p99_s": percentile(ordered, 99) if enough else None,
         "requests": len(cell.run.records),
         "rate_per_s": cell.rate_per_s,
         "batch_size": cell.batch_size,

@@ -153,7 +153,7 @@ class Batching:
 
 
 StartWorker = Callable[[str], AbstractContextManager[TransformersWorker]]
-Tell = Callable[[str], None]
+Note = Callable[[str], None]
 
 
 def quantile_lengths(count: int, mean: float, limit: int, seed: int) -> list[int]:
@@ -184,7 +184,7 @@ class Measurement:
     """
 
     options: BatchingOptions
-    note: Tell = print
+    note: Note = print
     local: bool = True
     complete: bool = True
     _capacity_per_s: float | None = None

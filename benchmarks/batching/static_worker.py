@@ -111,7 +111,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
-    def note(document: dict[str, Any]) -> None:
+    def send(document: dict[str, Any]) -> None:
         answers.write(json.dumps(document) + "\n")
         answers.flush()
 
@@ -120,15 +120,15 @@ def main() -> None:
     except Exception as error:
         # The log first: it is read as soon as the error arrives.
         traceback.print_exc()
-        note({"error": f"{type(error).__name__}: {error}"[:2000]})
+        send({"error": f"{type(error).__name__}: {error}"[:2000]})
         sys.exit(1)
-    note({"device": model.device, "versions": model.versions})
+    send({"device": model.device, "versions": model.versions})
     while line := sys.stdin.buffer.readline(MAX_LINE_BYTES):
         try:
             batch = json.loads(line)
-            note(model.answer(batch["prompts"], batch["steps"]))
+            send(model.answer(batch["prompts"], batch["steps"]))
         except Exception as error:
-            note({"error": f"{type(error).__name__}: {error}"[:2000]})
+            send({"error": f"{type(error).__name__}: {error}"[:2000]})
 
 
 if __name__ == "__main__":

@@ -301,7 +301,7 @@ class _Player:
         ended_before = first.run.status() == 0 and FINISHED in second.output()
         if not ended_before and (first.run.status() == 0 or not any(words in detail for words in TAKEN_OVER)):
             self._problems.append(
-                f"the run that was taken over ended with status {first.run.status()}, and said: {detail}"
+                f"the run that was taken over ended with status {first.run.status()}; its output: {detail}"
             )
         self._orphans |= first.run.processes("all")
 

@@ -152,5 +152,5 @@ def invalid(document: Measured, measured: Iterable[Measured], name: Callable[[Me
 
 
 def _reasons_of(found: Any) -> list[str]:
-    counts = found if isinstance(found, list) else [text for each in found.values() for text in each]
-    return list(dict.fromkeys(reason.partition(ADVICE)[0] for reason in counts))
+    reasons = found if isinstance(found, list) else [text for each in found.values() for text in each]
+    return list(dict.fromkeys(reason.partition(ADVICE)[0] for reason in reasons))

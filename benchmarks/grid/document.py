@@ -205,8 +205,8 @@ def _figure(cell: Mapping[str, Any], path: Sequence[str]) -> str:
     return _bracketed(number(figure(cell, *path), 2), valid=side_valid(cell, path[0]))
 
 
-def _bracketed(columns: str, *, valid: bool) -> str:
-    return columns if valid or columns == NONE else f"({columns})"
+def _bracketed(text: str, *, valid: bool) -> str:
+    return text if valid or text == NONE else f"({text})"
 
 
 def short_model(model: str) -> str:

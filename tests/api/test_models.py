@@ -150,7 +150,7 @@ def test_an_engine_that_does_not_answer_may_come_later(monkeypatch: pytest.Monke
 
 
 def test_a_wait_for_the_server_is_reported_once_and_not_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    note = inference.SaidOnce(3.0)
+    note = inference.NoteOnce(3.0)
     for waited_s in (0.0, 1.0, 3.5, 8.0):
         note(f"waited {waited_s} s", waited_s)
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [

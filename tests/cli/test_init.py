@@ -62,7 +62,7 @@ def test_an_export_of_a_spreadsheet_is_read_as_it_is(folder: Path) -> None:
     source = load_spec(folder / "pipeline.yaml").source
     assert isinstance(source, CsvSource)
     assert (source.encoding, source.delimiter) == ("cp1252", ";")
-    assert "encoding: cp1252  # A guess" in (folder / "pipeline.yaml").read_text()
+    assert "encoding: cp1252  # A guess: check it." in (folder / "pipeline.yaml").read_text()
 
 
 @pytest.mark.parametrize(

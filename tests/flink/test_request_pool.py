@@ -513,13 +513,13 @@ def test_simultaneous_answers_give_one_wake_up(
     for id in "bc":
         assert calls.ready()
         finish(id)
-        assert (told.count, later.names()) == (1, ["_tell"])
+        assert (told.count, later.names()) == (1, ["_notify"])
     later.run()
     flush(calls)
     assert told.count == 2
     assert calls.ready()
     finish("d")
-    assert later.names() == ["_tell"]
+    assert later.names() == ["_notify"]
 
 
 def test_no_wake_up_for_answers_that_must_wait() -> None:

@@ -285,7 +285,7 @@ class Inference:
             retry=self.retry,
             deadline_s=self.deadline_s,
             keys=("engine", "model"),
-            note=SaidOnce(SILENT_S),
+            note=NoteOnce(SILENT_S),
         )
         return _beside(discover)
 
@@ -350,7 +350,7 @@ def _check_types(given: Inference) -> None:
             raise SettingError('api_key: expected {"env": NAME} or {"file": PATH}, never the key itself')
 
 
-class SaidOnce:
+class NoteOnce:
     """Logs at `WARNING`, once, the reason of a wait of `after_s` seconds."""
 
     def __init__(self, after_s: float) -> None:

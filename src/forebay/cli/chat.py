@@ -182,7 +182,7 @@ class _Chat:
                 mark,
                 running=self._store.running,
                 trouble=lambda: engine_trouble(self._spec, self._store),
-                report=lambda said: print_line(self._errors, said, style="yellow"),
+                report=lambda words: print_line(self._errors, words, style="yellow"),
                 every_s=EVERY_S if isinstance(self._store.home, Path) else REMOTE_S,
                 report_s=REPORT_S,
                 timeout_s=self._timeout_s,

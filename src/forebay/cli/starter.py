@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -23,7 +23,6 @@ NO_NAMES = {"event", "key", "time_ms", "self", "not", "true", "false", "none", "
 """Words with another meaning in a template."""
 LINE_ENDS = re.compile("[\x85\u2028\u2029]")
 LOCAL = "local"
-COMMENTS = {"encoding": "  # A guess: the file is not UTF-8.", "delimiter": "  # A guess."}
 LOOKED_AT_RECORDS = 20
 MAX_FIELDS = 50
 
@@ -55,14 +54,14 @@ def fields_of(source: str) -> list[str]:
     from forebay.connectors.files.guess import files_with
     from forebay.connectors.files.reader import columns_at
     from forebay.connectors.files.source import first_records
-    from forebay.pipeline.load import guessed_source
+    from forebay.pipeline.load import guesses_of, source_settings
 
     if source in FEEDS:
         return [FEEDS[source]]
-    settings = guessed_source(source)
+    settings = source_settings(source)
     if settings["type"] == "kafka":
         return []
-    config = files_with(settings)
+    config = files_with({**settings, **guesses_of(settings)})
     if settings["type"] == "csv":
         return [name for name in columns_at(config) if name][:MAX_FIELDS]
     found: dict[str, None] = {}
@@ -93,8 +92,8 @@ def pipeline_text(starter: Starter, fields: Sequence[str], folder: Path) -> str:
         "# Where events come from. The position is saved, so that a stopped run resumes there.",
         "source:",
         *(
-            f"  {key}: {_text(value) if isinstance(value, str) else _json(value)}{COMMENTS.get(key, '')}"
-            for key, value in _source(starter.source, folder).items()
+            f"  {key}: {_text(value) if isinstance(value, str) else _json(value)}{comment}"
+            for key, value, comment in _source(starter.source, folder)
         ),
         "",
     ]
@@ -121,13 +120,17 @@ def pipeline_text(starter: Starter, fields: Sequence[str], folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _source(source: str, folder: Path) -> Mapping[str, Any]:
-    from forebay.pipeline.load import guessed_source
+def _source(source: str, folder: Path) -> Iterator[tuple[str, Any, str]]:
+    """Names, values and comments."""
+    from forebay.pipeline.load import guesses_of, source_settings
 
-    found = guessed_source(source)
+    found = source_settings(source)
+    for key, value in found.items():
+        yield key, os.path.relpath(value, folder.resolve()) if key == "path" else value, ""
+    for key, value in guesses_of(found).items():
+        yield key, value, "  # A guess: check it."
     if source == "generator":
-        return {**found, "rate": 20}
-    return {**found, "path": os.path.relpath(found["path"], folder.resolve())} if "path" in found else found
+        yield "rate", 20, ""
 
 
 def _engine(starter: Starter) -> list[str]:

@@ -48,7 +48,7 @@ class Watched:
     ) -> None:
         self._spec = spec
         self._console = console
-        news = None if spec.application is None else self._tell
+        news = None if spec.application is None else self._print_finding
         self._outputs = RunOutputs(spec, keep_all=spec.application is not None, news=news)
         self._page = LivePage(spec, self._outputs, replicas=replicas)
         self._watch = watch
@@ -97,7 +97,7 @@ class Watched:
             for number, found in enumerate(application.top(lines)[:TOP], 1):
                 print_line(self._console, f"{number}. {one_line(found)}")
 
-    def _tell(self, line: bytes) -> None:
+    def _print_finding(self, line: bytes) -> None:
         assert self._spec.application is not None
         try:
             found = self._spec.application.news(read_json(line)["answer"])

@@ -200,7 +200,7 @@ class QueueReader:
         self._clock = clock
         self._every_s = every_s
         self._received_s = clock.monotonic_s()
-        self._published = False
+        self._silence_reported = False
         self._task = asyncio.get_running_loop().create_task(self._read_on())
 
     async def close(self) -> None:
@@ -214,9 +214,9 @@ class QueueReader:
                 problem = await self._read(server)
                 now_s = self._clock.monotonic_s()
                 if not problem:
-                    self._received_s, self._published = now_s, False
-                elif not self._published and now_s - self._received_s >= PATIENCE_S:
-                    self._published = True
+                    self._received_s, self._silence_reported = now_s, False
+                elif not self._silence_reported and now_s - self._received_s >= PATIENCE_S:
+                    self._silence_reported = True
                     log.warning(
                         "the backlog in topics is unknown; scaling uses only the job's own: %s", problem
                     )

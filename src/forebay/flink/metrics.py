@@ -329,13 +329,13 @@ class FlinkMetrics:
         for name, gauge in self._gauges.items():
             gauge.update(values[name])
         for each in self._of_replicas():
-            self._tell(each.values())
+            self._notify(each.values())
 
     def _of_replicas(self) -> tuple[ReplicasGauge | ScalingGauges, ...]:
         replicas, scaling = self._counts.replicas, self._counts.scaling
         return (replicas,) if scaling is None else (replicas, scaling)
 
-    def _tell(self, values: Mapping[str, int]) -> None:
+    def _notify(self, values: Mapping[str, int]) -> None:
         for name, value in values.items():
             if name not in self._later:
                 # Only once known: a 0 would look like a decision, or an outage.

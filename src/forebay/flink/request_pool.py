@@ -278,11 +278,11 @@ class RequestPool:
             return
         self._telling = True
         if self._loop.time() - self._told_s < GATHER_S:
-            self._loop.call_later(GATHER_S, self._tell)
+            self._loop.call_later(GATHER_S, self._notify)
         else:
-            self._loop.call_soon(self._tell)
+            self._loop.call_soon(self._notify)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._telling = False
         self._told_s = now_s = self._loop.time()
         if self._waiting:

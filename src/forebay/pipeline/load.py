@@ -239,20 +239,21 @@ def source_settings(source: str, option: str = "--source") -> dict[str, Any]:
     return {**FILES[data_suffix(file)], "path": str(path.resolve())}
 
 
-def guessed_source(source: str, option: str = "--source") -> dict[str, Any]:
-    """As `source_settings`, with the encoding and the delimiter of files that their first bytes show.
+def guesses_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The encoding and the delimiter of a source's files, if their first bytes show others than `settings`.
 
-    For commands that do not resume: another guess would read the rest of a file in another way.
+    For commands that do not resume: another guess would read the rest of a file in another way. Blocks on the
+    file system.
     """
     from forebay.connectors.files.guess import guessed_settings
     from forebay.connectors.files.lines import data_files
     from forebay.connectors.files.unpack import data_suffix
 
-    found = source_settings(source, option)
-    if "path" not in found:
-        return found
-    files = [file for file in data_files(Path(found["path"])) if data_suffix(file) in FILES]
-    return {"type": found["type"], "path": found["path"], **guessed_settings(files, found["type"]), **found}
+    if "path" not in settings:
+        return {}
+    files = [file for file in data_files(Path(settings["path"])) if data_suffix(file) in FILES]
+    found = guessed_settings(files, settings["type"])
+    return {key: value for key, value in found.items() if key not in settings}
 
 
 def _timed(source: dict[str, Any], time: str | None) -> dict[str, Any]:

@@ -136,7 +136,7 @@ class ScaledEngine:
         self._check_silence(now_s)
         self.replicas.look(now_s)
         if self._loop.tick(now_s) is not None:
-            self._tell(now_s)
+            self._report(now_s)
             with suppress(OSError):
                 self._learned.save_if_due(now_s, self._clock.wall_ms())
 
@@ -185,7 +185,7 @@ class ScaledEngine:
             self._note(f"the replicas could not be scaled: {step.failure}")
         self._failure = step.failure
 
-    def _tell(self, now_s: float) -> None:
+    def _report(self, now_s: float) -> None:
         states = [kept.state for kept in self.replicas.kept]
         step = self._loop.last
         wanted = 0 if step is None else step.decision.wanted

@@ -16,7 +16,6 @@ from forebay.cli.demo.plan import (
     DemoOptions,
     Right,
     demo_of,
-    guess_of,
     plan_demo,
     summarize,
     summary_of,
@@ -90,7 +89,11 @@ def test_a_field_whose_name_is_no_name_of_a_template(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "options", "says"),
     [
-        (None, {"input": Path("x.pdf")}, "--input: there is no x.pdf$"),
+        (
+            None,
+            {"input": Path("x.pdf")},
+            "--input: there is no x.pdf; expected a file whose name ends in",
+        ),
         ("[1]\n", {}, "--input: no event at the start of .*: a JSON object is needed, found an array"),
         ('{"a": 1}', {}, "--text-field: expected one of the input's fields: a"),
         (
@@ -187,15 +190,15 @@ def test_a_packed_input_is_looked_at_as_it_will_be_read(tmp_path: Path) -> None:
     assert isinstance(demo.spec.source, CsvSource)
     assert demo.text_field == "body"
     packed.write_bytes(gzip.compress(b"caf\xe9;body\n1;a, b\n"))
-    spec = plan(tmp_path, input=packed).spec
-    assert isinstance(spec.source, CsvSource)
-    assert (spec.source.encoding, spec.source.delimiter) == ("cp1252", ";")
-    assert "in.csv.gz: read with encoding: cp1252 and delimiter: ';', a guess; `forebay init`" in guess_of(
-        spec
-    )
+    demo = plan(tmp_path, input=packed)
+    source = demo.spec.source
+    assert isinstance(source, CsvSource)
+    assert (source.encoding, source.delimiter) == ("cp1252", ";")
+    assert "in.csv.gz: read with encoding: 'cp1252' and delimiter: ';', a guess; " in demo.guess
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n', encoding="utf-16")
     assert plan(tmp_path, input=tmp_path / "in.jsonl").spec.source.summary().endswith("in.jsonl (utf-16)")
-    assert guess_of(plan(tmp_path, '{"text": 1}\n').spec) == ""
+    (tmp_path / "in.tsv").write_text("id\ttext\n1\ta\n")
+    assert plan(tmp_path, input=tmp_path / "in.tsv").guess == ""
 
 
 def test_a_replay_needs_times(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.connectors.files.guess import guessed_settings
+from forebay.connectors.files.guess import HEAD_BYTES, guessed_settings
 
 
 def guess(folder: Path, *contents: bytes, kind: str = "csv") -> dict[str, str]:
@@ -71,8 +71,18 @@ def test_files_of_a_folder_have_to_agree(tmp_path: Path) -> None:
     utf_8, western = "id;käse\n1;a\n".encode(), "id;käse\n1;a\n".encode("cp1252")
     assert guess(tmp_path, b"", utf_8, utf_8) == {"delimiter": ";"}
     assert guess(tmp_path, western, western) == {"encoding": "cp1252", "delimiter": ";"}
-    assert guess(tmp_path, western, utf_8) == {}
+    assert guess(tmp_path, western, utf_8) == {"delimiter": ";"}
+    assert guess(tmp_path, b"id;text\n1;a\n", western) == {"encoding": "cp1252", "delimiter": ";"}
+    assert guess(tmp_path, b"id,text\n1,a\n", western) == {"encoding": "cp1252"}
     assert guess(tmp_path) == {}
+
+
+@pytest.mark.parametrize("cut", range(4))
+def test_a_character_may_be_cut(cut: int, tmp_path: Path) -> None:
+    for text in ("é", "日", "😀"):
+        ascii_text = "a" * (HEAD_BYTES - cut)
+        assert guess(tmp_path, (ascii_text + text * 3).encode(), kind="text") == {}
+        assert guess(tmp_path, ("café " + ascii_text[5:] + text * 3).encode(), kind="text") == {}
 
 
 def test_archives_and_damaged_files(tmp_path: Path) -> None:

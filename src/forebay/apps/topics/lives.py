@@ -81,7 +81,7 @@ class TopicLives:
             topic = int(self.centres.ids[row])
             cluster = self.clusters[topic]
             if cluster.born:
-                self._tell(topic, int(row), cluster, now_ms, events)
+                self._add(topic, int(row), cluster, now_ms, events)
 
     def tell_sizes(self, events: list[TopicEvent]) -> None:
         for row, size in enumerate(self.centres.texts.tolist()):
@@ -98,7 +98,7 @@ class TopicLives:
         cluster.told_size = size
         events.append(TopicEvent("born", topic, now_ms, size, texts=cluster.texts))
 
-    def _tell(self, topic: int, row: int, cluster: Cluster, now_ms: int, events: list[TopicEvent]) -> None:
+    def _add(self, topic: int, row: int, cluster: Cluster, now_ms: int, events: list[TopicEvent]) -> None:
         settings = self.settings
         cluster.pace.add(0, now_ms, self._short_ms, self._long_ms)
         self._stream.add(0, now_ms, self._short_ms, self._long_ms)

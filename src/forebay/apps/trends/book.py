@@ -271,7 +271,7 @@ class TrendBook:
                     self._merge(other, number, events)
                     break
             else:
-                self._tell(number, trend, events)
+                self._add_event(number, trend, events)
 
     def _names(self) -> dict[str, int]:
         """The trend of each name and main term that can name it, live ones before ended ones."""
@@ -309,7 +309,7 @@ class TrendBook:
         if len(self._ended) > self.settings.max_trends:
             del self._ended[next(iter(self._ended))]
 
-    def _tell(self, number: int, trend: _Trend, events: list[TrendEvent]) -> None:
+    def _add_event(self, number: int, trend: _Trend, events: list[TrendEvent]) -> None:
         ratio, now_ms = self.settings.changed_ratio, self._now_ms()
         if not trend.is_told or now_ms - trend.told_ms < self.settings.changed_s * 1000:
             return

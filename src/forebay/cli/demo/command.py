@@ -62,7 +62,7 @@ def demo(
     A browser with a window shows the run even without --ui.
     """
     from forebay.cli.demo.kafka import LOCAL, check_kafka
-    from forebay.cli.demo.plan import DemoOptions, guess_of, plan_demo
+    from forebay.cli.demo.plan import DemoOptions, plan_demo
     from forebay.cli.demo.run import run_demo
     from forebay.cli.demo.screen import show
     from forebay.cli.live import LiveLine
@@ -84,11 +84,12 @@ def demo(
     place = (out or Path("out") / f"demo-{started}").resolve()
     api_key = None if api_key_env is None else SecretRef(env=api_key_env)
     options = DemoOptions(place, input, events, speed, text_field, time_field, capacity, seed, model, api_key)
-    spec = plan_demo(options).spec
+    demo = plan_demo(options)
+    spec = demo.spec
     settings = replace(settings, secret_variables=settings.secret_variables | secret_variables(spec))
     check_secrets(spec, here=True)
-    if guess := guess_of(spec):
-        print_line(console, guess)
+    if demo.guess:
+        print_line(console, demo.guess)
     if engine is None:
         announce_install(settings, console)
         print_line(console, STARTS)

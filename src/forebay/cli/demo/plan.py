@@ -23,13 +23,12 @@ from forebay.cli.demo.topics import (
 )
 from forebay.cli.output import blamed
 from forebay.connectors.event_time import EventTime
-from forebay.connectors.files.settings import CsvSource, FileSource, JsonlSink
+from forebay.connectors.files.settings import JsonlSink
 from forebay.connectors.files.sink import read_jsonl_sink
-from forebay.connectors.files.unpack import UTF_8
 from forebay.connectors.generator.posts import TOPICS
 from forebay.errors import MalformedRecord, SettingError
 from forebay.json_numbers import read_json
-from forebay.pipeline.load import guessed_source, parse_spec
+from forebay.pipeline.load import FILES, guesses_of, parse_spec, source_settings
 from forebay.pipeline.spec import PipelineSpec
 from forebay.records import JSON, DeadLetter, Event
 from forebay.settings import SecretRef
@@ -74,6 +73,8 @@ class Demo:
     text_field: str
     made_up: bool = False
     planted: Outbreak | None = None
+    guess: str = ""
+    """What was guessed of the input, to be shown."""
 
 
 def plan_demo(options: DemoOptions) -> Demo:
@@ -85,7 +86,7 @@ def plan_demo(options: DemoOptions) -> Demo:
 
 def demo_of(options: DemoOptions) -> Demo:
     """Like `plan_demo`, without the check of `out`."""
-    source, text = _source(options)
+    source, text, guess = _source(options)
     if options.input is None and options.by_likelihood:
         question = asks_by_likelihood(text)
     else:
@@ -106,37 +107,38 @@ def demo_of(options: DemoOptions) -> Demo:
         "checkpoint": {"dir": "checkpoints", "interval_s": 2.0},
     }
     spec = parse_spec(document, base=options.out.resolve(), name="demo")
-    return Demo(spec, text, options.input is None, planted_outbreak(spec.source))
+    return Demo(spec, text, options.input is None, planted_outbreak(spec.source), guess)
 
 
-def guess_of(spec: PipelineSpec) -> str:
-    """What was guessed of the input, to be shown; an empty text if nothing was."""
-    source = spec.source
-    if not isinstance(source, FileSource):
-        return ""
-    comma = source.delimiter if isinstance(source, CsvSource) else ","
-    found = [] if source.encoding == UTF_8 else [f"encoding: {source.encoding}"]
-    found += [] if comma == "," else [f"delimiter: {comma!r}"]
-    how = "a guess; `forebay init` writes a pipeline file, where you can correct it"
-    return f"{source.path}: read with {' and '.join(found)}, {how}" if found else ""
-
-
-def _source(options: DemoOptions) -> tuple[dict[str, JSON], str]:
+def _source(options: DemoOptions) -> tuple[dict[str, JSON], str, str]:
+    """The source, the field with the text, and what was guessed."""
     if options.input is None:
         scale = (options.events or EVENTS) / 300
         # Starts after a quarter of the events and contains half of them.
         burst = {"start_s": 4.0 * scale, "duration_s": 2.0 * scale, "topic": "outage"}
-        return {
-            "type": "generator",
-            "seed": options.seed,
-            "rate": 20.0,
-            "count": options.events or EVENTS,
-            "burst": {**burst, "factor": 4.0, "share": 0.8},
-            "paced": False,
-        }, "text"
+        return (
+            {
+                "type": "generator",
+                "seed": options.seed,
+                "rate": 20.0,
+                "count": options.events or EVENTS,
+                "burst": {**burst, "factor": 4.0, "share": 0.8},
+                "paced": False,
+            },
+            "text",
+            "",
+        )
     if not options.input.exists():
-        raise SettingError(f"--input: there is no {options.input}")
-    source: dict[str, JSON] = guessed_source(str(options.input.resolve()), "--input")
+        raise SettingError(
+            f"--input: there is no {options.input}; expected a file whose name ends in {', '.join(FILES)}"
+        )
+    source: dict[str, JSON] = source_settings(str(options.input.resolve()), "--input")
+    guessed = guesses_of(source)
+    source |= guessed
+    guess = " and ".join(f"{name}: {value!r}" for name, value in guessed.items())
+    if guess:
+        how = "a guess; `forebay init` writes a pipeline file, where you can correct it"
+        guess = f"{options.input}: read with {guess}, {how}"
     record = _first_record(source)
     names = ", ".join(record) or "it has none"
     text = _field(record, options.text_field, TEXT_FIELDS, "--text-field")
@@ -154,7 +156,7 @@ def _source(options: DemoOptions) -> tuple[dict[str, JSON], str]:
         if format is None:
             raise SettingError(f"--speed: needs a time field; name it with --time-field: {names}")
         source["replay"] = {"speed": options.speed}
-    return source, text
+    return source, text, guess
 
 
 def _first_record(source: Mapping[str, Any]) -> dict[str, Any]:

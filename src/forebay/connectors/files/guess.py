@@ -35,8 +35,14 @@ def guessed_settings(files: Sequence[Path], kind: str) -> dict[str, Any]:
     Only if that is clear and the first files agree. Blocks on the file system.
     """
     heads = [head for file in files[:MAX_FILES] if (head := _head(file))]
-    found = [_settings(head, kind) for head in heads]
-    return found[0] if found and all(each == found[0] for each in found) else {}
+    # ASCII is the same in all encodings but wide ones.
+    encodings = {_encoding(head) for head in heads if b"\0" in head or not head.isascii()}
+    encoding = encodings.pop() if len(encodings) == 1 else UTF_8
+    found = {} if encoding == UTF_8 else {"encoding": encoding}
+    delimiters = {_delimiter(head, encoding) for head in heads} if kind == "csv" else {","}
+    if len(delimiters) == 1 and delimiters != {","}:
+        found["delimiter"] = delimiters.pop()
+    return found
 
 
 def files_with(settings: Mapping[str, Any]) -> Files:
@@ -56,16 +62,6 @@ def _head(file: Path) -> bytes:
         return b""
 
 
-def _settings(head: bytes, kind: str) -> dict[str, Any]:
-    encoding = _encoding(head)
-    found = {} if encoding == UTF_8 else {"encoding": encoding}
-    if kind == "csv":
-        decoder = codecs.getincrementaldecoder(encoding_of(encoding, head).codec)("replace")
-        delimiter = _delimiter(decoder.decode(head).removeprefix("\ufeff"), whole=len(head) < HEAD_BYTES)
-        found |= {} if delimiter == "," else {"delimiter": delimiter}
-    return found
-
-
 def _encoding(head: bytes) -> str:
     wide = looks_utf_16(head)
     if wide is not None:
@@ -77,29 +73,33 @@ def _encoding(head: bytes) -> str:
 def _is_western(head: bytes) -> bool:
     """Whether no line has UTF-8 beyond ASCII, and nearly all other bytes are letters next to ASCII ones."""
     found: list[bool] = []
-    for line in head.split(b"\n"):
-        if line.isascii():
-            continue
+    *lines, last = head.split(b"\n")
+    for line in (*lines, last):
+        # The last line may be cut within a character.
+        decoder = codecs.getincrementaldecoder(UTF_8)()
         try:
-            line.decode(UTF_8)
+            text = decoder.decode(line, final=line is not last or len(head) < HEAD_BYTES)
         except UnicodeDecodeError:
             for run in BEYOND_ASCII.finditer(line):
                 letters = run[2].translate(None, PUNCTUATION)
                 near = run[1].isalpha() or run[3].isalpha()
                 found.append(not letters or (near and LETTERS.fullmatch(letters) is not None))
         else:
-            return False
+            if not text.isascii():
+                return False
     return sum(found) > 0.9 * len(found)
 
 
-def _delimiter(text: str, *, whole: bool) -> str:
+def _delimiter(head: bytes, encoding: str) -> str:
     """The header decides; other delimiters than commas have to be in most rows."""
+    decoder = codecs.getincrementaldecoder(encoding_of(encoding, head).codec)("replace")
+    text = decoder.decode(head).removeprefix("\ufeff")
     for delimiter in DELIMITERS:
         try:
             rows = [row for row in islice(_rows(text, delimiter), HEAD_ROWS) if row]
         except csv.Error:
             continue
-        if not whole and len(rows) < HEAD_ROWS:
+        if len(head) == HEAD_BYTES and len(rows) < HEAD_ROWS:
             # The last row is cut.
             rows = rows[:-1]
         if not rows or len(rows[0]) < 2:

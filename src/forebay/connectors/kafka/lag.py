@@ -92,10 +92,10 @@ class LagProbe:
         self._note(reported, first_known(committed, self._begins))
         return lag(ends, first_known(reported, committed, self._begins))
 
-    def _note(self, said: Iterable[Place], begins: Iterable[Place]) -> None:
+    def _note(self, read: Iterable[Place], begins: Iterable[Place]) -> None:
         if not self._taken:
             self._taken = {(place.topic, place.partition): place.offset for place in begins}
-        for place in said:
+        for place in read:
             at = (place.topic, place.partition)
             # A lower offset means a restore. The first offset of a new partition is unknown.
             self.read += max(place.offset - self._taken.get(at, place.offset), 0)

@@ -188,6 +188,6 @@ async def read_metrics(http: aiohttp.ClientSession, url: str) -> str:
             own += [rest] if rest.startswith(OWN) else []
     except (aiohttp.ClientError, asyncio.TimeoutError, TimeoutError, OSError, ValueError) as error:
         # Other parts of the error may quote the URL.
-        reasons = getattr(error, "strerror", None) or type(error).__name__
-        raise DeployError(f"{where}: cannot read metrics: {reasons}") from None
+        detail = getattr(error, "strerror", None) or type(error).__name__
+        raise DeployError(f"{where}: cannot read metrics: {detail}") from None
     return b"\n".join(own).decode("utf-8", "replace")

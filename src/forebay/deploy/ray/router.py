@@ -36,7 +36,7 @@ class FleetRouter(RequestRouter):  # type: ignore[misc]
             pending_request.routing_context.should_backoff = True
             return self._ranked(candidate_replicas, pending_request) if candidate_replicas else []
         except Exception:
-            self._tell()
+            self._notify()
             return [candidate_replicas]
 
     def _ranked(
@@ -66,9 +66,9 @@ class FleetRouter(RequestRouter):  # type: ignore[misc]
                 gone = future.cancelled() or future.exception() is not None
                 self._chooser.settle(placement, None if gone else future.result().replica_id.unique_id)
         except Exception:
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if not self._logged:
             self._logged = True
             logging.getLogger("ray.serve").exception("Forebay's router failed, and Serve chooses instead")
