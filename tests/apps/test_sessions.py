@@ -420,6 +420,6 @@ def test_state_survives_as_json() -> None:
 
 
 def test_a_nested_field_can_hold_the_text() -> None:
-    machine = sessions(Sessions(text="body.output"))
+    machine = sessions(Sessions(text="body.said"))
     machine.event("a", 0, body={"said": "hello"})
     assert "hello" in text_of(machine.calls["a"].ask)

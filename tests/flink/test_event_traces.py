@@ -389,13 +389,14 @@ async def test_an_event_of_a_program_is_one_trace(replica: FakeReplica) -> None:
     results = await traced.answer()
     assert len(results) == 2
     spans = traced.spans()
+    own: dict[int, list[ReadableSpan]] = {}
     for number in (1, 2):
         (event,) = [one for one in named(spans, "event") if of(one)["forebay.request_id"] == f"r{number}"]
-        own = [span.name for span in spans if ids(span)[0] == ids(event)[0]]
-        assert own == ["event", "read", "wait", "route", "chat m", "answer"]
+        own[number] = [span for span in spans if ids(span)[0] == ids(event)[0]]
+        assert [span.name for span in own[number]] == ["event", "read", "wait", "route", "chat m", "answer"]
     # The second one waits for its turn in the key.
-    second = named(spans, "wait")[1]
-    assert second.end_time >= named(spans, "answer")[0].start_time  # type: ignore[operator]
+    (wait,), (answer,) = named(own[2], "wait"), named(own[1], "answer")
+    assert wait.end_time >= answer.start_time  # type: ignore[operator]
 
 
 async def test_spans_hold_neither_contents_nor_keys(

@@ -83,7 +83,13 @@ def test_other_options_are_passed_on(tmp_path: Path, key: str) -> None:
 
 def test_what_a_run_sets_to_be_right_cannot_be_set_to_something_else(tmp_path: Path) -> None:
     """Every option that the environment sets is either owned or one that may be tuned."""
-    may_be_tuned = ("python.", "execution.buffer-timeout.", "pipeline.object-reuse", "restart-strategy.")
+    may_be_tuned = (
+        "python.",
+        "execution.buffer-timeout.",
+        "heartbeat.",
+        "pipeline.object-reuse",
+        "restart-strategy.",
+    )
     free = {
         key
         for key in flink_options(FlinkConfig(checkpoint_dir=tmp_path, checkpoint_interval_s=1.0))

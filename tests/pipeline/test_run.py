@@ -105,7 +105,7 @@ class Bench:
         self.replace("POLL_S", 0.0)
         self.replace("flink_environment", lambda config: None)
         self.replace("build", lambda *arguments, **more: None)
-        self.replace("start_jvm", lambda *arguments, **more: None)
+        monkeypatch.setattr("forebay.flink.jvm.start_jvm", lambda *arguments, **more: None)
         self.replace("jvm_process", lambda: (2**22 + 1, 0.0))
         self.replace("served_model", lambda spec, url, note: ServedModel("m"))
         self.replace("EmbeddedActivity", IdleActivity)
