@@ -58,23 +58,24 @@ SPREADS = {"two in one JVM": (2, 1), "two task managers": (2, 2)}
 class OverheadOptions:
     """`engine`: `fake`, or the URL of a real one."""
 
-    engine: str = "fake"
-    quick: bool = False
-    events: int = 640
-    capacity: int = 32
+    engine: str
+    quick: bool
+    events: int
+    capacity: int
     max_tokens: int = 32
 
 
-def measure_overhead(options: OverheadOptions, note: Note = lambda _: None) -> Report:
-    """Measure all parts that suit the engine; blocks for minutes."""
+def measure_overhead(options: OverheadOptions, note: Note, show: Note) -> Report:
+    """Measure all parts that suit the engine; blocks for minutes. `note` receives the name of each part that
+    begins, `show` the figures of each system: if a later one fails, the report is lost."""
     if options.engine == "fake":
-        return _scripted(options, note)
+        return _scripted(options, note, show)
     served = asyncio.run(list_models(options.engine))
     if not served:
         raise SettingError(f"--engine: the engine at {options.engine} serves no model")
     model = served[0].name
     load = Workload(
-        events=options.events // 4 if options.quick else options.events,
+        events=max(1, options.events // 4) if options.quick else options.events,
         rate_per_s=None,
         capacity=options.capacity,
         url=options.engine,
@@ -83,21 +84,22 @@ def measure_overhead(options: OverheadOptions, note: Note = lambda _: None) -> R
     )
     # The first run warms up the engine and is not counted.
     run_worker("direct", replace(load, events=2 * load.capacity))
-    throughput = _compare(load, note, "throughput")
+    throughput = _compare(load, note, show, "throughput")
     return {"engine": options.engine, "model": model, **throughput, "throughput": _ratios(throughput)}
 
 
-def _scripted(options: OverheadOptions, note: Note) -> Report:
+def _scripted(options: OverheadOptions, note: Note, show: Note) -> Report:
     quick = options.quick
     load = Workload(events=1500 if quick else 6000, rate_per_s=RATE_PER_S, capacity=256, url=None)
     with ExitStack() as replicas:
         free = replicas.enter_context(fake_replica(ReplicaScript(delay=Mixture())))
         full = replicas.enter_context(fake_replica(ReplicaScript(delay=Mixture(), slots=SLOTS)))
         slow = replicas.enter_context(fake_replica(ReplicaScript(delay=Fixed(2.0))))
-        latency = _compare(replace(load, url=free), note, f"latency at {RATE_PER_S:g} events/s")
+        latency = _compare(replace(load, url=free), note, show, f"latency at {RATE_PER_S:g} events/s")
         saturated = _compare(
             replace(load, events=4000 if quick else 12_000, rate_per_s=None, capacity=SLOTS, url=full),
             note,
+            show,
             f"saturated, {SLOTS} slots",
         )
         note(f"checkpoints with {IN_FLIGHT} in flight")
@@ -131,14 +133,13 @@ def _on_subtasks(load: Workload, name: str, parallelism: int, task_managers: int
     return run_worker("forebay", replace(load, parallelism=parallelism, task_managers=task_managers))
 
 
-def _compare(load: Workload, note: Note, what: str) -> Report:
+def _compare(load: Workload, note: Note, show: Note, what: str) -> Report:
     systems: tuple[System, ...] = ("direct", "forebay", "async_function")
     report: Report = {}
     for system in systems:
         note(f"{what}: {system}")
         found = report[system] = run_worker(system, load)
-        # Also on the terminal: if a later system fails, the report is lost.
-        note(f"{system}: {found['events_per_s']:.1f} events/s, {found['tokens_per_s']:.0f} tokens/s")
+        show(f"{system}: {found['events_per_s']:.1f} events/s, {found['tokens_per_s']:.0f} tokens/s")
     return report
 
 

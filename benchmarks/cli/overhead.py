@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 def overhead(
     *,
     engine: Annotated[str, option("`fake`, or the URL of a real engine.")] = "fake",
-    events: Annotated[int, option("With --engine's URL: number of events.", min=1)] = 640,
-    in_flight: Annotated[int, option("With --engine's URL: requests in flight.", min=1)] = 32,
+    events: Annotated[
+        int | None, option("With --engine's URL: number of events; without it 640.", min=1)
+    ] = None,
+    in_flight: Annotated[
+        int | None, option("With --engine's URL: requests in flight; without it 32.", min=1)
+    ] = None,
     quick: Annotated[bool, option("Shorter parts.", "--quick")] = False,
     page: Annotated[bool, option("Instead: compare a run whose page is open with one without.")] = False,
     json: JsonFile = None,
@@ -33,8 +37,14 @@ def overhead(
     from forebay.pages.picture import write_picture
 
     common.check_report_files(json, plot)
+    real = engine != "fake"
+    sizes = {"--events": events, "--in-flight": in_flight}
+    for name in [name for name, value in sizes.items() if value is not None and (page or not real)]:
+        raise SettingError(
+            f"{name}: expected --engine URL and no --page with it; other parts have fixed sizes"
+        )
     if page:
-        if engine != "fake" or plot is not None:
+        if real or plot is not None:
             raise SettingError("--page: expected no --engine and no --plot with it; it has a scripted engine")
         compared = measure_page(PageOptions(seconds=4.0) if quick else PageOptions(), common.note)
         common.report(json, compared, lambda: results_console().print_json(orjson.dumps(compared).decode()))
@@ -47,12 +57,11 @@ def overhead(
             if not console.is_terminal:
                 print_line(console, part)
 
-        found = measure_overhead(
-            OverheadOptions(engine=engine, quick=quick, events=events, capacity=in_flight), show_part
-        )
+        options = OverheadOptions(engine=engine, quick=quick, events=events or 640, capacity=in_flight or 32)
+        found = measure_overhead(options, show_part, lambda figures: print_line(console, figures))
     if plot is not None:
         lines = {name: part["added_ms"] for name, part in found.items() if _is_system(part)}
-        title = "95 % of calls 50 ms, 5 % 2 s; 100 events/s" if engine == "fake" else engine
+        title = "95 % of calls 50 ms, 5 % 2 s; 100 events/s" if not real else engine
         write_picture(plot, added_picture(lines, title))
     common.report(json, found, lambda: _show_overhead(found))
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 from contextlib import closing
+from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from benchmarks.__main__ import application
 from benchmarks.overhead import (
     OverheadOptions,
     measure_overhead,
@@ -18,9 +20,11 @@ from benchmarks.overhead import (
     run_worker,
 )
 from benchmarks.workload import Workload
+from rich.console import Console
+from typer.testing import CliRunner, Result
 
 from benchmarks import overhead as module
-from forebay.errors import LaunchError
+from forebay.errors import LaunchError, SettingError
 from forebay.pipeline.live.server import PageServer
 from forebay.testing.waiting import wait_until
 
@@ -42,9 +46,8 @@ def engine(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[tuple[str, Work
 
 
 def test_a_real_engine_is_warmed_up_and_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs, notes = engine(monkeypatch, "a", "b"), list[str]()
-    report = measure_overhead(OverheadOptions(engine="http://e", events=50, capacity=4), notes.append)
-    assert "forebay: 97.0 events/s, 0 tokens/s" in notes
+    runs = engine(monkeypatch, "a", "b")
+    report = measure_overhead(OverheadOptions("http://e", False, 50, 4), lambda _: None, lambda _: None)
     assert [system for system, _ in runs] == ["direct", "direct", "forebay", "async_function"]
     assert [load.events for _, load in runs] == [8, 50, 50, 50]
     assert {load.model for _, load in runs} == {"a"}
@@ -53,6 +56,28 @@ def test_a_real_engine_is_warmed_up_and_compared(monkeypatch: pytest.MonkeyPatch
         "async_function_to_direct": {"events": 0.2, "tokens": 0.0},
     }
     assert json.dumps(report)
+
+
+def command(*words: str) -> Result:
+    return CliRunner().invoke(application(), ["overhead", *words])
+
+
+def test_figures_stay_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, terminal = engine(monkeypatch, "a"), StringIO()
+    console = Console(file=terminal, force_terminal=True, width=80)
+    monkeypatch.setattr("benchmarks.cli.overhead.errors_console", lambda: console)
+    assert command("--engine", "http://e", "--events", "3", "--quick").exit_code == 0
+    assert [load.events for _, load in runs] == [64, 1, 1, 1]
+    for figures in ("direct: 100.0", "forebay: 97.0", "async_function: 20.0"):
+        assert f"{figures} events/s, 0 tokens/s\n" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("option", ["--events", "--in-flight"])
+@pytest.mark.parametrize("more", [[], ["--page"], ["--page", "--engine", "http://e"]], ids=str)
+def test_sizes_that_would_be_ignored_are_refused(option: str, more: list[str]) -> None:
+    error = command(option, "7", *more).exception
+    assert isinstance(error, SettingError)
+    assert str(error).startswith(f"{option}: expected --engine URL and no --page with it")
 
 
 LOAD = Workload(events=3, rate_per_s=None, capacity=2, url="http://engine")

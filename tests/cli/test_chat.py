@@ -23,6 +23,7 @@ from typer.testing import CliRunner, Result
 
 from forebay.cli import application
 from forebay.connectors.files.sink import FollowedLines, read_jsonl_sink
+from forebay.connectors.kafka.admin import KafkaAway
 from forebay.errors import PipelineFailed
 from forebay.pipeline.chat import FILE, Conversation
 from forebay.pipeline.spec import PipelineSpec
@@ -209,6 +210,32 @@ def test_topics_are_skipped_just_before_a_message(
     with answering(spec):
         chat(tmp_path, "--message", "hello")
     assert sent == [False]
+
+
+def test_turns_may_be_older_than_what_was_read_of_a_topic(
+    tmp_path: Path, spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(spec, 0, turn(1, "one"))
+    assert "older turns" not in chat(tmp_path).stderr
+    monkeypatch.setattr(Conversation, "partial", True)
+    assert "older turns may be in JSON lines in " in chat(tmp_path).stderr
+
+
+def test_a_chat_goes_on_after_a_message_that_was_not_sent(
+    tmp_path: Path, spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = iter([True, False])
+
+    def skip(_: Conversation) -> None:
+        if next(away):
+            raise KafkaAway("Kafka at h:1 does not answer")
+
+    monkeypatch.setattr(Conversation, "skip", skip)
+    with answering(spec):
+        found = chat(tmp_path, typed="lost\nhello\n")
+    assert found.exit_code == 0
+    assert found.stdout.splitlines() == ["    you wrote hello"]
+    assert "the message was not sent: Kafka at h:1 does not answer" in found.stderr
 
 
 def test_json_needs_one_message(tmp_path: Path, spec: PipelineSpec) -> None:

@@ -276,6 +276,7 @@ def test_checkpoint_failed_at_the_jobs_end_is_ignored(
         ("JobMasterException: TaskManager with id 9716fea8 is no longer reachable.", JobLost),
         ("OutOfMemoryError: Metaspace", JobLost),
         ("FunctionFailed: event 7: KeyError", PipelineFailed),
+        ("FunctionFailed: event 7: the licence server is no longer reachable", PipelineFailed),
     ],
 )
 def test_causes_that_a_new_flink_fixes(tmp_path: Path, cause: str, error: type[PipelineFailed]) -> None:

@@ -24,7 +24,7 @@ from forebay.cli.output import (
     results_console,
     write_json,
 )
-from forebay.errors import PipelineFailed, SettingError
+from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.settings import load_settings
 from forebay.untrusted_text import counted, replace_controls
 
@@ -101,6 +101,9 @@ class _Chat:
         talks = self._conversation.talks()
         running = self._store.running()
         if message is None:
+            if talks and self._conversation.partial:
+                topic = self._spec.sink.summary()
+                print_line(self._errors, f"older turns may be in {topic}: only its newest records were read")
             show_talks(talks, self._key)
         if not running:
             self._check_key(talks)
@@ -123,7 +126,7 @@ class _Chat:
             for text in self._messages():
                 try:
                     self._show(self._ask(send, text))
-                except SettingError as error:
+                except (SettingError, LaunchError) as error:
                     print_line(self._errors, str(error), style="red")
 
     def _elsewhere(self) -> str:
@@ -174,8 +177,14 @@ class _Chat:
 
         mark = uuid.uuid4().hex
         record = self._conversation.record(text, mark, clocks.time_ns() // 1_000_000)
-        self._conversation.skip()
-        send(record)
+        failed = "was not sent"
+        try:
+            self._conversation.skip()
+            # If Kafka does not confirm a record in time, it may have it.
+            failed = "may not have been sent"
+            send(record)
+        except LaunchError as error:
+            raise LaunchError(f"the message {failed}: {error}") from None
         try:
             value = await_turn(
                 self._conversation,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,7 +34,7 @@ BROKEN = (
     "NoResourceAvailableException",
     "OutOfMemoryError",
     "TimeoutException: Heartbeat of TaskManager",
-    "is no longer reachable",
+    r"TaskManager with id \S+ is no longer reachable",
     *LOST_POSITION,
 )
 """A new Flink fixes them, but a restart in the old one does not."""
@@ -94,7 +95,7 @@ def watch_until_end(
             end_job(job.rest, job.id, CANCEL_S)
         raise
     if cause:
-        failed = JobLost if any(words in cause for words in BROKEN) else PipelineFailed
+        failed = JobLost if any(re.search(words, cause) for words in BROKEN) else PipelineFailed
         raise failed(f"the Flink job failed: {cause}")
     # A checkpoint in progress failed when its tasks ended; the final one follows it.
     last = replace(last, checkpoint_failure="")

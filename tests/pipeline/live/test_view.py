@@ -91,13 +91,15 @@ def test_charts_of_a_long_run_are_as_new_as_its_points(
 
 
 def test_the_page_and_its_parts_show_the_same(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.commit("results", result(1))
+    run, clock = Run(tmp_path), ManualClock()
+    live = LivePage(run.spec, run.outputs, clock_s=clock.monotonic_s)
     for second in range(11):
-        run.page.watch(replace(NOW, elapsed_s=float(second)))
-        page, parts = run.page.page(), run.page.versions()
-        assert all(run.page.part(name) in page for name in parts)
         run.commit("results", result(second))
+        live.watch(replace(NOW, elapsed_s=float(second)))
+        page, parts = live.page(), live.versions()
+        assert parts["results"] == second + 1
+        assert all(live.part(name) in page for name in parts)
+        clock.advance(view.RESULTS_S)
 
 
 def test_the_backlog_says_when_it_will_be_gone(tmp_path: Path) -> None:
