@@ -78,7 +78,7 @@ ray: $(READY)
 		"$$home"/bin/$(INSTALL) --quiet -r $(IMAGES)/ray.txt && cp $(IMAGES)/ray.txt "$$home/lock.txt"; }
 
 test: setup lint
-	@echo "Many tests start Flink, Kafka or vLLM for real: this takes about nine minutes on two cores."
+	@echo "Many tests start Flink, Kafka or vLLM for real: this takes about ten minutes on two cores."
 	$(PYTEST) --hypothesis-profile=check -m $(USUAL)
 
 test-rest: setup
