@@ -131,11 +131,16 @@ async def test_the_server_stops_once_browsers_have_left(
         await asyncio.wait_for(closed, 60)
 
 
-async def test_a_browser_that_has_just_got_the_page_gets_the_end(server: PageServer) -> None:
+async def test_a_browser_that_has_just_got_the_page_gets_the_end(
+    server: PageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "OPEN_S", 600.0)
+    async with aiohttp.ClientSession() as session, session.get(server.url) as page:
+        await page.read()
+    closed = asyncio.get_running_loop().run_in_executor(None, server.close)
+    # One that does not wait has stopped to listen by then.
+    await asyncio.wait({closed}, timeout=0.2)
     async with aiohttp.ClientSession() as session:
-        async with session.get(server.url) as page:
-            await page.read()
-        closed = asyncio.get_running_loop().run_in_executor(None, server.close)
         async with session.get(server.url + "events") as events:
             text = await events.content.readuntil(b"event: end")
         assert text.startswith(b"data: ")

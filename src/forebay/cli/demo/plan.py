@@ -137,7 +137,7 @@ def _source(options: DemoOptions) -> tuple[dict[str, JSON], str, str]:
     source |= guessed
     guess = " and ".join(f"{name}: {value!r}" for name, value in guessed.items())
     if guess:
-        how = "a guess; `forebay init` writes a pipeline file, where you can correct it"
+        how = "a guess; if it is wrong, correct it in the pipeline file that `forebay init` writes"
         guess = f"{options.input}: read with {guess}, {how}"
     record = _first_record(source)
     names = ", ".join(record) or "it has none"

@@ -30,8 +30,8 @@ MAX_CONNECTIONS, BACKLOG = 64, 8
 EVERY_S = 0.5
 SEND_S = 5.0
 BEAT_S = 15.0
-LAST_S, END_S = 3.0, 3.0
-"""How long browsers may take to fetch the last state, and connections to close."""
+OPEN_S, LAST_S, END_S = 1.0, 3.0, 3.0
+"""How long a browser may take to open its stream and to fetch the last state, and connections to close."""
 MAX_SEARCH_CHARS = 200
 HEADERS = {
     "Cache-Control": "no-store",
@@ -74,6 +74,7 @@ class PageServer:
         self._ended = asyncio.Event()
         self._browsers = 0
         self._page_s = -math.inf
+        self._opened = asyncio.Event()
         self._unread = asyncio.Event()
         self._unread.set()
         self._thread = threading.Thread(target=self._run, name="live-page", daemon=True)
@@ -87,7 +88,7 @@ class PageServer:
             return
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._ended.set)
-        self._thread.join(LAST_S + 2 * END_S)
+        self._thread.join(OPEN_S + LAST_S + 2 * END_S)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -114,8 +115,10 @@ class PageServer:
         server = await self._loop.create_server(connect, sock=self._socket, backlog=BACKLOG)
         try:
             await self._ended.wait()
-            # A browser that has just got the page opens its stream soon.
-            await asyncio.sleep(min(1.0, max(0.0, self._page_s + 1.0 - self._loop.time())))
+            with suppress(asyncio.TimeoutError):
+                # A browser that has just got the page opens its stream soon.
+                left_s = self._page_s + OPEN_S - self._loop.time()
+                await asyncio.wait_for(self._opened.wait(), max(0.0, left_s))
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._unread.wait(), LAST_S)
         finally:
@@ -131,6 +134,7 @@ class PageServer:
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
         self._page_s = self._loop.time()
+        self._opened.clear()
         return await _sent(request, self._parts.page())
 
     async def _part(self, request: web.Request) -> web.StreamResponse:
@@ -148,6 +152,7 @@ class PageServer:
         beat_s = self._loop.time()
         self._browsers += 1
         self._unread.clear()
+        self._opened.set()
         try:
             while True:
                 ends = self._ended.is_set()
