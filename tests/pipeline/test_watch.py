@@ -13,7 +13,7 @@ from tests.harness.clock import ManualClock
 
 from forebay.errors import PipelineFailed
 from forebay.fleet.autoscale.meter import TopicBacklog
-from forebay.flink.job import Checkpoints
+from forebay.flink.job import Checkpoints, JobFailure
 from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.pipeline import watch as module
 from forebay.pipeline.backlog import LastCount
@@ -21,7 +21,7 @@ from forebay.pipeline.kafka.offsets import GroupOffsets, OffsetObservation, Offs
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.messages import JobLost, JobStatus, StopRequests
 from forebay.pipeline.snapshot import CheckpointStats, KvTransfers, Snapshot, counted
-from forebay.pipeline.watch import Rests, watch_until_end
+from forebay.pipeline.watch import CAUSE_LOOKS, JobRestarts, Rests, watch_until_end
 
 NOW = Snapshot(1.0, "RUNNING", results=8, dead_letters=2, prompt_tokens=500, completion_tokens=100)
 
@@ -269,12 +269,41 @@ def test_checkpoint_failed_at_the_jobs_end_is_ignored(
     assert (last.state, last.checkpoint_failure) == ("FINISHED", "")
 
 
+def test_restart_counts_with_its_own_cause() -> None:
+    restarts = JobRestarts()
+    first, second = JobFailure(1000, "", "ValueError: one"), JobFailure(2000, "", "ValueError: two")
+
+    def seen(count: int, *failures: JobFailure) -> tuple[int, str]:
+        job: Any = SimpleNamespace(restarts=lambda: count, failures=lambda: list(failures))
+        return restarts(job)
+
+    assert seen(0) == (0, "")
+    assert seen(1) == (0, ""), "Flink's list of failures is older"
+    assert seen(1, first) == (1, "ValueError: one")
+    assert seen(1, first, second) == (1, "")
+    assert seen(2, first) == (1, "")
+    assert seen(2, first, second) == (2, "ValueError: two")
+
+
+def test_restart_without_a_cause_counts_in_the_end() -> None:
+    restarts = JobRestarts()
+    job: Any = SimpleNamespace(restarts=lambda: 1, failures=list)
+    assert [restarts(job) for _ in range(CAUSE_LOOKS)] == [
+        *[(0, "")] * (CAUSE_LOOKS - 1),
+        (1, "Flink does not report why"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("cause", "error"),
     [
         ("TimeoutException: Heartbeat of TaskManager with id 9716fea8 timed out.", JobLost),
         ("JobMasterException: TaskManager with id 9716fea8 is no longer reachable.", JobLost),
         ("OutOfMemoryError: Metaspace", JobLost),
+        ("OutOfMemoryError: Cannot reserve 32768 bytes of direct buffer memory", JobLost),
+        ("OutOfMemoryError: unable to create native thread: possibly out of memory", JobLost),
+        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", PipelineFailed),
+        ("FunctionFailed: event 7: OutOfMemoryError: Metaspace", PipelineFailed),
         ("FunctionFailed: event 7: KeyError", PipelineFailed),
         ("FunctionFailed: event 7: the licence server is no longer reachable", PipelineFailed),
     ],

@@ -132,10 +132,6 @@ class RunningJob:
         tasks = {vertex["status"] for vertex in found["vertices"]}
         return found["state"] == "RUNNING" and tasks <= {"RUNNING", "FINISHED"}
 
-    def failure(self) -> str:
-        found = self.failures()
-        return found[-1].cause if found else ""
-
     def failures(self) -> list[JobFailure]:
         """Oldest first; Flink keeps 16."""
         history = self.rest.json(f"/jobs/{self.id}/exceptions").get("exceptionHistory", {}).get("entries", [])

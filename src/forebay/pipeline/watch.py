@@ -28,11 +28,13 @@ POLL_S = 0.5
 STILL_LOOKS, SETTLED_LOOKS = 10, 15
 RESTING_ROUNDS, SETTLED_ROUNDS = 3, 9
 LATE_LOOKS = 2
+CAUSE_LOOKS = 10
 REFUSED = tuple(f"{error.__name__}: " for error in (FeedRefused, RegistryRefused))
 """No restart fixes them."""
 BROKEN = (
     "NoResourceAvailableException",
-    "OutOfMemoryError",
+    # The JVM's own. A user's function may have another: "OutOfMemoryError: CUDA out of memory".
+    "^OutOfMemoryError: (Java heap|GC overhead|Metaspace|Compressed|Direct buffer|Cannot reserve|unable to)",
     "TimeoutException: Heartbeat of TaskManager",
     r"TaskManager with id \S+ is no longer reachable",
     *LOST_POSITION,
@@ -63,7 +65,7 @@ def watch_until_end(
     started_s = time.monotonic()
     last, signs = Snapshot(0.0, "CREATED"), Signs()
     silent = False
-    failed_commits, rests, limit = FailedCommits(), Rests(), ReachedLimit()
+    failed_commits, restarts, rests, limit = FailedCommits(), JobRestarts(), Rests(), ReachedLimit()
     try:
         # Calls to Java have no time-out, so not while Flink's REST service in the same JVM is silent.
         while silent or (cause := job.ended()) is None:
@@ -77,7 +79,9 @@ def watch_until_end(
                 continue
             try:
                 before = last
-                last, signs = _look(job, last, failed_commits, limit, one_each=one_each, committed=committed)
+                last, signs = _look(
+                    job, last, restarts, failed_commits, limit, one_each=one_each, committed=committed
+                )
                 last = replace(last, backlog=waiting.backlog(last))
                 rests.looked(before, last, awaits=awaits())
                 if rests.settled:
@@ -171,19 +175,44 @@ class FailedCommits:
         return self._sum
 
 
+class JobRestarts:
+    """Counts a job's restarts, each as soon as its cause is known: Flink's list of failures can be older than
+    its number of restarts. After `CAUSE_LOOKS` looks a restart counts without a cause of its own."""
+
+    def __init__(self) -> None:
+        self._counted = self._newest_ms = self._looks = 0
+
+    def __call__(self, job: RunningJob) -> tuple[int, str]:
+        """The number of restarts, and the cause of the newest if the number has changed."""
+        restarts = job.restarts()
+        if restarts == self._counted:
+            return self._counted, ""
+        found = job.failures()
+        self._looks += 1
+        unknown = not found or found[-1].time_ms <= self._newest_ms
+        if unknown and self._looks < CAUSE_LOOKS:
+            return self._counted, ""
+        cause = "Flink does not report why" if unknown else found[-1].cause
+        self._counted, self._looks = restarts, 0
+        self._newest_ms = found[-1].time_ms if found else 0
+        return restarts, cause
+
+
 def _look(
     job: RunningJob,
     before: Snapshot,
+    job_restarts: JobRestarts,
     failed_commits: FailedCommits,
     limit: ReachedLimit,
     *,
     one_each: bool,
     committed: Callable[[Checkpoints], None],
 ) -> tuple[Snapshot, Signs]:
-    state, restarts = job.state(), job.restarts()
+    state = job.state()
+    restarts, cause = job_restarts(job)
     now = replace(before, state=state, restarts=restarts)
-    if restarts != before.restarts:
-        now = replace(now, failure=job.failure())
+    if cause:
+        now = replace(now, failure=cause)
         if any(words in now.failure for words in LOST_POSITION):
             # A restart begins at the same offset. A new attempt compares it with the topic first.
             raise JobLost(f"Kafka no longer has the next record: {now.failure}")
