@@ -52,13 +52,25 @@ def test_wishes_win(file: Path, tmp_path: Path) -> None:
     assert spec.event_time is not None
 
 
-def test_summaries_of_a_file_need_the_field_with_the_time(file: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        SettingError, match=r"^forebay run summary: name the field with the time: --time FIELD$"
-    ):
-        preset_spec("summary", ApplicationOptions(str(file), tmp_path))
-    spec = preset_spec("summary", ApplicationOptions(str(file), tmp_path), ["source.time=at"])
-    assert spec.event_time is not None
+@pytest.mark.parametrize("name", ["summary", "trends"])
+@pytest.mark.parametrize(
+    ("record", "fields"),
+    [
+        ("", "--time FIELD"),
+        ("no JSON", "--time FIELD"),
+        ('{"text": "x", "at": null, "n": 5}', "--time FIELD"),
+        ('{"created_at": "2017-08-27T00:05:34Z", "text": "2017"}', "--time created_at"),
+        ('{"seen": "2017-08-27", "made": "2017-08-26"}', "--time seen or --time made"),
+    ],
+)
+def test_applications_with_times_name_the_fields_that_have_one(
+    tmp_path: Path, name: str, record: str, fields: str
+) -> None:
+    file = tmp_path / "posts.jsonl"
+    file.write_text(record + "\n")
+    with pytest.raises(SettingError, match=f"^forebay run {name}: name the field with the time: {fields}$"):
+        preset_spec(name, ApplicationOptions(str(file), tmp_path))
+    assert preset_spec(name, ApplicationOptions(str(file), tmp_path), ["source.time=at"])
 
 
 def test_lines_of_text_have_a_time_by_a_pattern(tmp_path: Path) -> None:

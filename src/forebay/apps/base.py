@@ -51,6 +51,7 @@ class ApplicationSettings(Model):
     type: str = Field(description="Name of the application.")
     needs_key: ClassVar[bool] = False
     needs_event_time: ClassVar[bool] = False
+    needs_times_of_files: ClassVar[bool] = False
     own_clock: ClassVar[bool] = False
     """Whether it decides itself what to send to the model, using its own clock."""
     assigns: ClassVar[bool] = False

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,9 @@ import orjson
 
 from forebay.apps import APPLICATIONS
 from forebay.documents import Where, check_document, describe, known_paths, read_document, suggestion
-from forebay.errors import SettingError
+from forebay.errors import MalformedRecord, SettingError
 from forebay.pipeline.spec import PipelineSpec
+from forebay.records import Event
 from forebay.yaml_document import MAX_DEPTH
 
 MAX_CHARS = 65_536
@@ -197,14 +200,32 @@ def preset_spec(name: str, options: ApplicationOptions, settings: Sequence[str] 
     read = document["source"]
     kinds = {settings["type"] for settings in FILES.values()}
     of_files = isinstance(read, dict) and read.get("type") in kinds
-    if application.needs_event_time and of_files and read.get("time") is None:
+    needs_times = application.needs_event_time or application.needs_times_of_files
+    if needs_times and of_files and read.get("time") is None:
         if read["type"] == "text" and read.get("line_pattern") is None:
             raise SettingError(
                 f"forebay run {name}: lines of text have no field with the time: name its part of a line, "
                 "for example --time at --set 'source.line_pattern=(?P<at>\\S+) (?P<text>.*)'"
             )
-        raise SettingError(f"forebay run {name}: name the field with the time: --time FIELD")
+        fields = " or ".join(f"--time {field}" for field in _fields_with_times(read)) or "--time FIELD"
+        raise SettingError(f"forebay run {name}: name the field with the time: {fields}")
     return parse_spec(document, base=options.folder(name).resolve(), name=f"run {name}", given=given)
+
+
+def _fields_with_times(settings: Mapping[str, Any]) -> list[str]:
+    """The first record's fields with an ISO 8601 time. Blocks on the file system."""
+    from forebay.connectors.event_time import EventTime
+    from forebay.connectors.files.guess import files_with
+    from forebay.connectors.files.source import first_records
+
+    found: list[str] = []
+    for record in islice(first_records(files_with(settings)), 1):
+        fields = record.fields if isinstance(record, Event) else {}
+        for name in fields:
+            with suppress(MalformedRecord):
+                EventTime(name).of(fields)
+                found.append(name)
+    return found
 
 
 def source_settings(source: str, option: str = "--source") -> dict[str, Any]:

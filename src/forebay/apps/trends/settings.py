@@ -97,6 +97,7 @@ TRENDS, FIND = Trends(), TrendSettings()
 class TrendsSpec(ApplicationSettings):
     """Detect what is going viral, and ask why. Needs a source with times."""
 
+    needs_times_of_files: ClassVar[bool] = True
     own_clock: ClassVar[bool] = True
     bound: ClassVar[frozenset[str] | None] = frozenset()
     preset: ClassVar[Preset] = Preset({"timeout_s": 120.0})
