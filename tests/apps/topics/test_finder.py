@@ -210,6 +210,11 @@ def test_texts_without_words_have_no_topic() -> None:
     assert found.topics == (NO_TOPIC, NO_TOPIC, NO_TOPIC, 0, NO_TOPIC)
 
 
+def test_the_confidence_of_a_copy_is_1_without_an_embedding() -> None:
+    found = TopicFinder(SMALL, 0).add(["storm hits lisbon"] * 2, np.zeros((2, 0), np.float32), [0, 1000])
+    assert found.confidences == pytest.approx((0, 1), abs=1e-5)
+
+
 def test_strange_texts_are_texts() -> None:
     texts = [
         "x " * 2**19,
@@ -290,7 +295,15 @@ def test_other_bytes_are_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"join": 1.5}, {"words": -0.1}, {"review_every": 100}, {"review_every": 32}, {"max_clusters": 10}],
+    [
+        {"join": 1.5},
+        {"recency": 1.5},
+        {"recency_texts": 0.0},
+        {"words": -0.1},
+        {"review_every": 100},
+        {"review_every": 32},
+        {"max_clusters": 10},
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(change: dict[str, float]) -> None:
     with pytest.raises(SettingError, match=next(iter(change))):
