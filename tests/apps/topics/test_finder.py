@@ -185,7 +185,7 @@ def test_idle_topics_die() -> None:
 
 
 def test_alike_candidates_and_topics_merge() -> None:
-    finder = TopicFinder(SMALL, WIDTH)
+    finder = TopicFinder(replace(SMALL, join=0.33, recency=0.0, merge=0.58), WIDTH)
     found = add(finder, [text for text, _ in stream(2048)])
     followed = [
         event for event in found.events if event.kind in {"merged", "folded"} and event.into is not None
