@@ -34,7 +34,7 @@ PLAIN: dict[type, Callable[[Any], object]] = {
     **{int: int, float: float},
 }
 
-FORMAT = 3
+FORMAT = 4
 """Format of everything in checkpoints and in `run.json`. Increase it with every change of what is kept;
 others are refused."""
 

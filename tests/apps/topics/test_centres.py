@@ -36,24 +36,55 @@ def assign(
     return rows
 
 
-def one_by_one(vectors: np.ndarray, weights: list[float], threshold: float = 0.7) -> list[int]:
+HALF_LIFE = 5.0
+
+
+def one_by_one(
+    vectors: np.ndarray, weights: list[float], recency: float, threshold: float = 0.7
+) -> list[int]:
     sums: list[np.ndarray] = []
+    last: list[int] = []
     rows = []
-    for vector, weight in zip(vectors.astype(np.float64), weights, strict=True):
-        cosines = [float(each @ vector / np.linalg.norm(each)) for each in sums]
-        row = int(np.argmax(cosines)) if cosines and max(cosines) >= threshold else len(sums)
+    for index, (vector, weight) in enumerate(zip(vectors.astype(np.float64), weights, strict=True)):
+        if not vector.any():
+            continue
+        bonus = [recency * 0.5 ** ((index - each) / HALF_LIFE) for each in last]
+        cosines = [float(each @ vector / np.linalg.norm(each) / np.linalg.norm(vector)) for each in sums]
+        scores = [one + other for one, other in zip(cosines, bonus, strict=True)]
+        row = int(np.argmax(scores)) if scores and max(scores) >= threshold else len(sums)
         if row == len(sums):
             sums.append(np.zeros_like(vector))
+            last.append(index)
         sums[row] = sums[row] + weight * vector
+        last[row] = index
         rows.append(row)
     return rows
 
 
-@given(st.integers(0, 10_000), st.sampled_from([1, 7, 64]))
-def test_a_block_is_placed_as_if_one_by_one(seed: int, blocks: int) -> None:
+@given(st.integers(0, 10_000), st.sampled_from([1, 7, 64]), st.sampled_from([0.0, 0.2]))
+def test_a_block_is_placed_as_if_one_by_one(seed: int, blocks: int, recency: float) -> None:
     vectors = clumps(seed)
+    vectors[::7] = 0
+    vectors[1::5] *= np.float32(0.5)
     weights = [1 / (1 + index % 3) for index in range(len(vectors))]
-    assert assign(Centres(8), vectors, weights, blocks) == one_by_one(vectors, weights)
+    centres = Centres(8, recency=recency, recency_texts=HALF_LIFE)
+    assert assign(centres, vectors, weights, blocks) == one_by_one(vectors, weights, recency)
+
+
+def test_of_two_clusters_as_near_the_recent_one_is_joined() -> None:
+    corners, between = unit(np.eye(2)), unit(np.array([[1, 1]]))
+    for first in (0, 1):
+        centres = Centres(2, recency=0.2, recency_texts=HALF_LIFE)
+        order = corners if first == 0 else corners[::-1]
+        assert assign(centres, np.concatenate([order, between]), [1] * 3, 3, threshold=0.75) == [0, 1, 1]
+
+
+def test_a_cluster_without_new_vectors_needs_more_similarity() -> None:
+    vectors = unit(np.concatenate([[[1, 0, 0]], np.tile([0, 0, 1], (50, 1)), [[0.6, 0.8, 0]]]))
+    for recency, row in ((0.0, 0), (0.2, 2)):
+        centres = Centres(3, recency=recency, recency_texts=HALF_LIFE)
+        threshold = 0.55 + recency
+        assert assign(centres, vectors, [1] * 52, 64, threshold=threshold)[-1] == row
 
 
 def test_zero_vectors_are_left_out() -> None:

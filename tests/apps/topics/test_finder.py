@@ -185,7 +185,7 @@ def test_idle_topics_die() -> None:
 
 
 def test_alike_candidates_and_topics_merge() -> None:
-    finder = TopicFinder(SMALL, WIDTH)
+    finder = TopicFinder(replace(SMALL, join=0.33, recency=0.0, merge=0.58), WIDTH)
     found = add(finder, [text for text, _ in stream(2048)])
     followed = [
         event for event in found.events if event.kind in {"merged", "folded"} and event.into is not None
@@ -208,6 +208,11 @@ def test_nothing_but_noise_stays_bounded() -> None:
 def test_texts_without_words_have_no_topic() -> None:
     found = add(TopicFinder(SMALL, WIDTH), ["", "   ", "...", "storm lisbon", "\u200b"])
     assert found.topics == (NO_TOPIC, NO_TOPIC, NO_TOPIC, 0, NO_TOPIC)
+
+
+def test_the_confidence_of_a_copy_is_1_without_an_embedding() -> None:
+    found = TopicFinder(SMALL, 0).add(["storm hits lisbon"] * 2, np.zeros((2, 0), np.float32), [0, 1000])
+    assert found.confidences == pytest.approx((0, 1), abs=1e-5)
 
 
 def test_strange_texts_are_texts() -> None:
@@ -290,7 +295,15 @@ def test_other_bytes_are_refused(data: bytes) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"join": 1.5}, {"words": -0.1}, {"review_every": 100}, {"review_every": 32}, {"max_clusters": 10}],
+    [
+        {"join": 1.5},
+        {"recency": 1.5},
+        {"recency_texts": 0.0},
+        {"words": -0.1},
+        {"review_every": 100},
+        {"review_every": 32},
+        {"max_clusters": 10},
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(change: dict[str, float]) -> None:
     with pytest.raises(SettingError, match=next(iter(change))):

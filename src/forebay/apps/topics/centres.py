@@ -18,14 +18,17 @@ FIRST_ROWS = 64
 class Centres:
     """Clusters as weighted sums of their vectors; a centre is the direction of its sum.
 
-    The rule is that of DP-vMF-means (Straub et al. 2015): a vector joins the cluster with the greatest
-    cosine, or starts a new one if none reaches the threshold. Rows are dense: `keep` renumbers rows, ids
-    never change.
+    The rule is that of DDP-vMF-means (Straub et al. 2015): a vector joins the cluster with the greatest
+    score, or starts a new one if none reaches the threshold. The score is the cosine plus a bonus for recent
+    clusters, `recency`, halved for each `recency_texts` vectors that did not join. Rows are dense: `keep`
+    renumbers rows, ids never change.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, recency: float = 0.0, recency_texts: float = 1.0) -> None:
         self.width = width
         self.live = 0
+        self._recency = recency
+        self._recency_texts = recency_texts
         self._sums = np.zeros((0, width), np.float32)
         self._inverse = np.zeros(0, np.float64)
         self._ids = np.zeros(0, np.int64)
@@ -62,7 +65,7 @@ class Centres:
         """Assign vectors in order: each joins a cluster or starts one, whose id is `name()`.
 
         Skips zero vectors. Equivalent to one call per vector, but needs a single matrix product, whose
-        entries are updated as vectors join. Calls `joined(index, row, similarity)` after each.
+        entries are updated as vectors join. Calls `joined(index, row, cosine)` after each.
         """
         count = len(vectors)
         self._reserve(self.live + count)
@@ -70,18 +73,23 @@ class Centres:
         products[:, : self.live] = vectors @ self._sums[: self.live].T
         mutual = vectors @ vectors.T
         inverse, sums = self._inverse, self._sums
+        fading = 0.5 ** (1 / self._recency_texts)
+        bonus = np.zeros(self.live + count)
+        bonus[: self.live] = self._recency * 0.5 ** ((first_text - self.last) / self._recency_texts)
         for index in range(count):
+            bonus *= fading if index else 1.0
             square = float(mutual[index, index])
             if square < 0.01:
                 continue
             weight = weights[index]
-            row, similarity = self.live, 0.0
+            row, cosine, score = self.live, 1.0, -1.0
             if self.live:
-                cosines = products[index, : self.live] * inverse[: self.live]
-                row = int(cosines.argmax())
-                similarity = float(cosines[row])
-            if self.live == 0 or similarity < threshold * square**0.5:
-                row, similarity = self.live, 1.0
+                cosines = products[index, : self.live] * (inverse[: self.live] / square**0.5)
+                row = int((cosines + bonus[: self.live]).argmax())
+                cosine = float(cosines[row])
+                score = cosine + float(bonus[row])
+            if score < threshold:
+                row, cosine = self.live, 1.0
                 self.live += 1
                 sums[row] = 0
                 self._ids[row] = name()
@@ -95,7 +103,8 @@ class Centres:
             products[index + 1 :, row] += np.float32(weight) * mutual[index + 1 :, index]
             self._texts[row] += 1
             self._last[row] = first_text + index
-            joined(index, row, similarity)
+            bonus[row] = self._recency
+            joined(index, row, cosine)
 
     def merge(self, threshold: float, since: int, merged: Callable[[int, int], None]) -> None:
         """Merge pairs of clusters, most similar first, while their cosine reaches `threshold`.
@@ -170,12 +179,13 @@ class Centres:
 
     def state(self) -> list[Any]:
         arrays = (self._sums, self._inverse, self._ids, self._texts, self._last)
-        return [self.width, self.live, *(array[: self.live].tobytes() for array in arrays)]
+        kept = (array[: self.live].tobytes() for array in arrays)
+        return [self.width, self._recency, self._recency_texts, self.live, *kept]
 
     @classmethod
     def restore(cls, state: Sequence[Any]) -> Centres:
-        width, live, sums, inverse, ids, texts, last = state
-        self = cls(width)
+        width, recency, recency_texts, live, sums, inverse, ids, texts, last = state
+        self = cls(width, recency=recency, recency_texts=recency_texts)
         self._reserve(live)
         self.live = live
         self._sums[:live] = np.frombuffer(sums, np.float32).reshape(live, width)

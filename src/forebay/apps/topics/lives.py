@@ -46,7 +46,7 @@ class TopicLives:
 
     def __init__(self, settings: TopicSettings, width: int) -> None:
         self.settings = settings
-        self.centres = Centres(width)
+        self.centres = Centres(width, recency=settings.recency, recency_texts=settings.recency_texts)
         self.clusters: dict[int, Cluster] = {}
         self.clock = SlowestClock()
         self.count = 0

@@ -23,9 +23,13 @@ UNTIMED_STEP_MS = 1000
 class TopicSettings:
     """Similarities are cosines. The defaults suit all measured data sets."""
 
-    join: float = 0.33
-    """Minimum similarity of a text and its cluster's centre."""
-    merge: float = 0.58
+    join: float = 0.48
+    """Minimum of a text's similarity to its cluster's centre plus the cluster's bonus for recency."""
+    recency: float = 0.2
+    """The bonus of a cluster that the last text joined."""
+    recency_texts: float = 700.0
+    """The bonus is halved after this many texts of the stream without one of the cluster's own."""
+    merge: float = 0.61
     """Minimum similarity of two centres that are merged."""
     words: float = 0.4
     """Weight of words against the embedding, 0 to 1."""
@@ -47,9 +51,11 @@ class TopicSettings:
     """A topic has moved if the cosine to the centre of its last event is below this."""
 
     def __post_init__(self) -> None:
-        for name in ("join", "merge", "words", "moved"):
+        for name in ("join", "recency", "merge", "words", "moved"):
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingError(f"topics: {name} is {getattr(self, name)}; expected a number from 0 to 1")
+        if not self.recency_texts > 0:
+            raise SettingError(f"topics: recency_texts is {self.recency_texts}; expected more than 0")
         if self.review_every < BLOCK or self.review_every % BLOCK:
             raise SettingError(f"topics: review_every is {self.review_every}; expected a multiple of {BLOCK}")
         if self.max_clusters < 4 * BLOCK:
