@@ -6,13 +6,14 @@ Mails are checkpoints, timers and commits. All of this uses private names of Fli
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pyflink.datastream import KeyedProcessFunction, RuntimeContext
 
-from forebay.flink.jvm_task import find_class, java_field, java_method, java_proxy, stream_task
+from forebay.flink.jvm_task import CALLBACK, find_class, java_field, java_method, java_proxy, stream_task
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ MAIL = "org.apache.flink.util.function.ThrowingRunnable"
 
 
 class OperatorWaker:
-    """Fires `on_timer(WOKEN_MS)` of a keyed function from another thread, without polling.
+    """Fires `on_timer(WOKEN_MS)` of a keyed function from another thread, or later, without polling.
 
     `wake` is for any thread, the rest for the function's. A checkpoint holds no wakes: look at all shards
     after a restore.
@@ -66,6 +67,7 @@ class OperatorWaker:
 
     def __init__(self, runtime_context: RuntimeContext) -> None:
         self._callback: Any = None
+        self._later: Any = None
         self._keys: dict[int, Any] = {}
         self._lock = threading.Lock()
         self._executor: Any = None
@@ -75,6 +77,7 @@ class OperatorWaker:
         try:
             self._executor = java_field(stream_task(runtime_context), "mainMailboxExecutor")
             self._backend = runtime_context.get_keyed_state_backend()._keyed_state_backend
+            self._service = java.getProcessingTimeService()
         except Exception as error:
             self._do_without(error)
 
@@ -86,7 +89,9 @@ class OperatorWaker:
             self._keys[key] = self._backend.getCurrentKey()
             if self._callback is None:
                 timers = ctx.timer_service()._j_timer_service
-                self._callback = _sends(self._executor, _fires(timers))
+                fire = _fires(timers)
+                self._callback = _sends(self._executor, java_proxy(MAIL, fire))
+                self._later = _ignores_time(fire, java_method(timers, "registerProcessingTimeTimer").type())
         except Exception as error:
             self._do_without(error)
 
@@ -112,6 +117,12 @@ class OperatorWaker:
                 log.info("waking the task failed, and stops: %s", error)
                 self._callback = None
 
+    def wake_after(self, wait_s: float) -> None:
+        """Outside Flink's keyed timers, so that no checkpoint holds it."""
+        if self._callback is not None:
+            now_ms = self._service.getCurrentProcessingTime()
+            self._service.registerTimer(now_ms + math.ceil(wait_s * 1000), self._later)
+
     def close(self) -> None:
         with self._lock:
             self._executor = self._callback = None
@@ -129,7 +140,14 @@ def _fires(timers: Any) -> Any:
     fire = java_method(operator, "onProcessingTime").bindTo(timer)
     # By handles, so that the key stays Flink's object: through Python it may change its type.
     take_key = handles.foldArguments(java_method(operator, "setCurrentKey"), java_method(timer, "getKey"))
-    return java_proxy(MAIL, handles.foldArguments(fire, take_key))
+    return handles.foldArguments(fire, take_key)
+
+
+def _ignores_time(fire: Any, takes_time: Any) -> Any:
+    handles = find_class("java.lang.invoke.MethodHandles")
+    reference = find_class("java.util.concurrent.atomic.AtomicReference")()
+    ignored = java_method(reference, "set").asType(takes_time)
+    return java_proxy(CALLBACK, handles.collectArguments(fire, 0, ignored))
 
 
 def _sends(executor: Any, mail: Any) -> Any:
