@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STEP_S = 0.001
+STEP_S, MOST_STEP_S = 0.001, 60.0
 MAX_HELD = 512
 SHARE = 0.05
 """The error of a time at most, if nothing else wakes the operator."""
@@ -59,32 +59,32 @@ class CommitTimes:
         self.latency = LatencyHistogram()
         self._checkpoints = checkpoints
         self._clock = clock
+        self._unseen: list[Held] = []
+        """Since the last look; `after` is not known yet."""
         self._held: list[Held] = []
-        self._unseen = 0
-        """How many of the newest in `_held` left since the last look."""
         self._step_s = STEP_S
         self._looked_s = self._wake_s = -math.inf
 
     def answered(self) -> None:
         """Note a result that leaves now."""
         now_s = self._clock.monotonic_s()
-        if self._unseen and now_s - self._held[-1].at_s < self._step_s:
-            self._held[-1].count += 1
-            return
-        self._held.append(Held(0, now_s, 1))
-        self._unseen += 1
+        if self._unseen and now_s - self._unseen[-1].at_s < self._step_s:
+            self._unseen[-1].count += 1
+        else:
+            self._unseen.append(Held(0, now_s, 1))
 
     @property
     def waiting(self) -> bool:
         """Whether a result is not committed, as far as `look` has seen."""
-        return bool(self._held)
+        return bool(self._held or self._unseen)
 
     def wake_after_s(self) -> float | None:
         """In how many seconds to call `look`; None if nothing waits, or if a wake has been asked for."""
         now_s = self._clock.monotonic_s()
-        if not self._held or now_s < self._wake_s:
+        if not self.waiting or now_s < self._wake_s:
             return None
-        wait_s = min(MOST_WAIT_S, max(LEAST_WAIT_S, SHARE * (now_s - self._held[0].at_s)))
+        oldest = (self._held or self._unseen)[0]
+        wait_s = min(MOST_WAIT_S, max(LEAST_WAIT_S, SHARE * (now_s - oldest.at_s)))
         # Wakes are in whole milliseconds of another clock.
         self._wake_s = now_s + wait_s - LEAST_WAIT_S / 2
         return wait_s
@@ -92,13 +92,10 @@ class CommitTimes:
     def look(self) -> bool:
         """Return whether results have been committed since the last look."""
         now_s = self._clock.monotonic_s()
-        if not self._held or now_s - self._looked_s < LOOK_S:
+        if not self.waiting or now_s - self._looked_s < LOOK_S:
             return False
         self._looked_s = now_s
-        snapshotted = self._checkpoints.snapshotted()
-        for held in self._held[len(self._held) - self._unseen :]:
-            held.after = snapshotted
-        self._unseen = 0
+        self._hold(self._checkpoints.snapshotted())
         committed = self._checkpoints.committed()
         done = 0
         for held in self._held:
@@ -107,17 +104,23 @@ class CommitTimes:
             self.latency.add(now_s - held.at_s, held.count)
             done += 1
         del self._held[:done]
-        if len(self._held) > MAX_HELD:
-            self._merge()
-        elif len(self._held) < MAX_HELD // 4:
+        if len(self._held) < MAX_HELD // 4:
             self._step_s = max(STEP_S, self._step_s / 2)
         return done > 0
 
-    def _merge(self) -> None:
-        """Join each two neighbours."""
-        self._step_s *= 2
-        pairs = zip(self._held[::2], [*self._held[1::2], None], strict=False)
-        self._held = [first if second is None else _joined(first, second) for first, second in pairs]
+    def _hold(self, snapshotted: int) -> None:
+        for new in self._unseen:
+            new.after = snapshotted
+            last = self._held[-1] if self._held else None
+            if last is not None and last.after == snapshotted and new.at_s - last.at_s < self._step_s:
+                self._held[-1] = _joined(last, new)
+            else:
+                self._held.append(new)
+        self._unseen.clear()
+        while len(self._held) > MAX_HELD:
+            self._step_s = min(MOST_STEP_S, 2 * self._step_s)
+            pairs = zip(self._held[::2], [*self._held[1::2], None], strict=False)
+            self._held = [first if second is None else _joined(first, second) for first, second in pairs]
 
 
 def _joined(first: Held, second: Held) -> Held:

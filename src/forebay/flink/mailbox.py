@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from pyflink.datastream import KeyedProcessFunction, RuntimeContext
@@ -67,17 +67,16 @@ class OperatorWaker:
 
     def __init__(self, runtime_context: RuntimeContext) -> None:
         self._callback: Any = None
-        self._later: Any = None
+        self._wake_after: Callable[[float], None] | None = None
         self._keys: dict[int, Any] = {}
         self._lock = threading.Lock()
         self._executor: Any = None
-        java = getattr(runtime_context, "_runtime_context", None)
-        if java is None:
+        self._java = getattr(runtime_context, "_runtime_context", None)
+        if self._java is None:
             return
         try:
             self._executor = java_field(stream_task(runtime_context), "mainMailboxExecutor")
             self._backend = runtime_context.get_keyed_state_backend()._keyed_state_backend
-            self._service = java.getProcessingTimeService()
         except Exception as error:
             self._do_without(error)
 
@@ -90,8 +89,8 @@ class OperatorWaker:
             if self._callback is None:
                 timers = ctx.timer_service()._j_timer_service
                 fire = _fires(timers)
-                self._callback = _sends(self._executor, java_proxy(MAIL, fire))
-                self._later = _ignores_time(fire, java_method(timers, "registerProcessingTimeTimer").type())
+                self._wake_after = _fires_later(self._java, timers, fire)
+                self._callback = _sends(self._executor, fire)
         except Exception as error:
             self._do_without(error)
 
@@ -118,14 +117,13 @@ class OperatorWaker:
                 self._callback = None
 
     def wake_after(self, wait_s: float) -> None:
-        """Outside Flink's keyed timers, so that no checkpoint holds it."""
-        if self._callback is not None:
-            now_ms = self._service.getCurrentProcessingTime()
-            self._service.registerTimer(now_ms + math.ceil(wait_s * 1000), self._later)
+        """For the function's thread."""
+        if self._wake_after is not None:
+            self._wake_after(wait_s)
 
     def close(self) -> None:
         with self._lock:
-            self._executor = self._callback = None
+            self._executor = self._callback = self._wake_after = None
 
     def _do_without(self, error: Exception) -> None:
         log.warning("Flink's mailbox is not available, so timers poll for answers: %s", error)
@@ -143,18 +141,27 @@ def _fires(timers: Any) -> Any:
     return handles.foldArguments(fire, take_key)
 
 
-def _ignores_time(fire: Any, takes_time: Any) -> Any:
+def _fires_later(java: Any, timers: Any, fire: Any) -> Callable[[float], None]:
+    """By a timer of the task's, which no checkpoint holds."""
     handles = find_class("java.lang.invoke.MethodHandles")
+    takes_time = java_method(timers, "registerProcessingTimeTimer").type()
     reference = find_class("java.util.concurrent.atomic.AtomicReference")()
     ignored = java_method(reference, "set").asType(takes_time)
-    return java_proxy(CALLBACK, handles.collectArguments(fire, 0, ignored))
+    call = java_proxy(CALLBACK, handles.collectArguments(fire, 0, ignored))
+    service = java.getProcessingTimeService()
+
+    def wake_after(wait_s: float) -> None:
+        service.registerTimer(service.getCurrentProcessingTime() + math.ceil(wait_s * 1000), call)
+
+    return wake_after
 
 
-def _sends(executor: Any, mail: Any) -> Any:
-    """A `Runnable` that puts `mail` into the task's mailbox. Arguments or return values would leak memory."""
+def _sends(executor: Any, fire: Any) -> Any:
+    """A `Runnable` that puts `fire` into the task's mailbox. Arguments or return values would leak memory."""
     handles = find_class("java.lang.invoke.MethodHandles")
     execute = java_method(executor, "execute", 2)
     name = handles.constant(execute.type().parameterType(1), "answers")
+    mail = java_proxy(MAIL, fire)
     return java_proxy("java.lang.Runnable", handles.collectArguments(execute, 1, name).bindTo(mail))
 
 

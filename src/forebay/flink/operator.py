@@ -385,6 +385,8 @@ class InferenceOperator(KeyedProcessFunction):
     def _run_mails(self) -> None:
         """Let checkpoints and commits through while answers are awaited at the end of the input."""
         early = self._timers.early
+        if self._commits is not None:
+            self._commits.look()
         self._mailbox.run_mails()
         self._timers.early = early
 
