@@ -39,7 +39,7 @@ from forebay.testing.script import Fixed
 
 PROCESSES: dict[str, Part] = {"jvm_mb": "jvm", "client_mb": "flink", "command_mb": "command"}
 SERIES = (*PROCESSES, "heap_mb", "metaspace_mb", "malloc_mb", "classes", "threads")
-"""`jvm_mb`, `client_mb`, `command_mb`: memory of each process (PSS). `heap_mb`: used, with garbage.
+"""`jvm_mb`, `client_mb`, `command_mb`: memory of each process (PSS). `heap_mb`: used after a collection.
 `malloc_mb`: native memory that the JVM itself has allocated; Python's is not in it."""
 TRACKED = {"JDK_JAVA_OPTIONS": "-XX:NativeMemoryTracking=summary"}
 PARTITIONS = 4
@@ -152,7 +152,7 @@ class _Soak:
         self.unread = 0
         self._letters = work / "letters"
         self._asked = work / "asked"
-        self._asked.write_text("GC.heap_info\nVM.native_memory summary\n")
+        self._asked.write_text("GC.run\nGC.heap_info\nVM.native_memory summary\n")
         access = {"type": "kafka", "bootstrap": self._bootstrap}
         document = {
             "name": "soak",
