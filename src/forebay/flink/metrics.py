@@ -116,10 +116,10 @@ class InferenceCounters:
     """Counts since the operator opened.
 
     Each result or dead letter of `infer` belongs to an `accepted` event or one `restored` from a checkpoint.
-    `commit_s`: None if it is not measured. `failed`: dead letters, and failed calls after which a program continued. `findings`: an application's
-    results by kind. The event loop writes `calls` to `kv_fallbacks_decode_failed`, `first_token_s` and
-    `cost_pico` (None before the first call that has a price), an exporter's thread `dropped_spans`, the
-    operator's thread the rest.
+    `commit_s`: None if it is not measured. `failed`: dead letters, and failed calls after which a program
+    continued. `findings`: an application's results by kind. The event loop writes `calls` to
+    `kv_fallbacks_decode_failed`, `first_token_s` and `cost_pico` (None before the first call that has a
+    price), an exporter's thread `dropped_spans`, the operator's thread the rest.
     """
 
     accepted: int = 0

@@ -189,7 +189,7 @@ class Supervisor:
                 self._stall.observe(time.monotonic(), look, served=self._keeper.serves)
                 if isinstance(report, kind):
                     return report
-            # The lease guard has suspended Flink, or this process was stopped, as is likely all of the machine.
+            # The lease guard has suspended Flink, or this process was stopped, and the others with it.
             suspended = uptime_s() >= self._store.held_until_s()
             if suspended or time.monotonic() - began_s >= PAUSED_S:
                 self._stall.excuse(time.monotonic())
