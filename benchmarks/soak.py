@@ -39,7 +39,7 @@ from forebay.testing.script import Fixed
 
 PROCESSES: dict[str, Part] = {"jvm_mb": "jvm", "client_mb": "flink", "command_mb": "command"}
 SERIES = (*PROCESSES, "heap_mb", "metaspace_mb", "malloc_mb", "classes", "threads")
-"""`jvm_mb`, `client_mb`, `command_mb`: memory of each process (PSS). `heap_mb`: used, with garbage.
+"""`jvm_mb`, `client_mb`, `command_mb`: memory of each process (PSS). `heap_mb`: used after a collection.
 `malloc_mb`: native memory that the JVM itself has allocated; Python's is not in it."""
 TRACKED = {"JDK_JAVA_OPTIONS": "-XX:NativeMemoryTracking=summary"}
 PARTITIONS = 4
@@ -151,6 +151,8 @@ class _Soak:
         self.samples: list[Sample] = []
         self.unread = 0
         self._letters = work / "letters"
+        self._asked = work / "asked"
+        self._asked.write_text("GC.run\nGC.heap_info\nVM.native_memory summary\n")
         access = {"type": "kafka", "bootstrap": self._bootstrap}
         document = {
             "name": "soak",
@@ -246,7 +248,7 @@ class _Soak:
     def _sample(self) -> None:
         if self._pid("jvm") != self._jvm:
             raise LaunchError(f"the run has another JVM: {self.run.output()}")
-        native = read_native(self._jcmd("GC.heap_info") + self._jcmd("VM.native_memory", "summary"))
+        native = read_native(self._native())
         if native is None:
             # On a busy machine the JVM may not answer in time.
             self.unread += 1
@@ -262,8 +264,9 @@ class _Soak:
             }
         )
 
-    def _jcmd(self, *words: str) -> str:
-        command = (str(java_home() / "bin" / "jcmd"), str(self._jvm), *words)
+    def _native(self) -> str:
+        # Each `jcmd` starts a JVM of its own.
+        command = (str(java_home() / "bin" / "jcmd"), str(self._jvm), "-f", str(self._asked))
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
     def _pid(self, part: Part) -> int:

@@ -27,7 +27,7 @@ from tools.boards import BOARDS, FOLDER, PAGE, files
 from forebay.apps.topics.values import Kind as TopicKind
 from forebay.apps.trends.values import TrendKind
 from forebay.deploy.alerts import JOB, KAFKA_WAITS, AlertScope, pipeline_alerts
-from forebay.flink.metric_names import IN_APPLICATIONS, METRICS, PREFIX
+from forebay.flink.metric_names import BY_COMMITS, IN_APPLICATIONS, METRICS, PREFIX
 from forebay.ports import free_port
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Faults, Fixed
@@ -49,13 +49,13 @@ class Query:
     legend: str = ""
 
 
-def queries(name: str) -> list[Query]:
+def queries(name: str, *, when: str = "") -> list[Query]:
     """Those that have values in each run of the kind."""
     return [
         Query(text.replace("$__rate_interval", "1m"), legend)
         for panels in BOARDS[name].values()
         for panel in panels
-        if not panel.when
+        if panel.when == when
         for legend, text in panel.queries.items()
         if legend != "wanted"
     ]
@@ -171,6 +171,7 @@ def test_each_query_about_a_pipeline_has_values(pipelines: Any, prometheus: Prom
     pipelines.write(b"not json", *({"text": f"hello {n}"} for n in range(4000)))
     in_alerts = {name for rule in ALERTS for name in FLINK.findall(rule["expr"])} - LATER.keys()
     last = [Query(name) for name in (*in_alerts, f"{PREFIX}replicas", f"{PREFIX}failures_cause_total")]
+    last += queries("pipeline", when=BY_COMMITS)
     run_until_answered(pipelines, prometheus, [*queries("pipeline"), *last], capacity=2)
     names = prometheus.get("label/__name__/values")
     exported = {name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)}

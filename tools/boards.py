@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay.deploy.alerts import JOB, KAFKA_WAITS, AlertScope, pipeline_alerts
-from forebay.flink.metric_names import full_name, table
+from forebay.flink.metric_names import BY_COMMITS, full_name, table
 from forebay.yaml_document import to_yaml
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -132,6 +132,12 @@ PIPELINE = {
             "Answers cut at `max_tokens`, and events with a time in 1970 or 1900.",
         ),
         Panel("Too large for the topic", {"results": _rate("too_large")}, "eps", when="if the sink is Kafka"),
+        Panel(
+            "Answer to commit",
+            _quantiles("answer_to_commit_seconds"),
+            "s",
+            when=BY_COMMITS,
+        ),
         Panel(
             "Answer to commit, about",
             {

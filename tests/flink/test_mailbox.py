@@ -149,6 +149,7 @@ def wakes_of(monkeypatch: pytest.MonkeyPatch, sent: Sent) -> OperatorWaker:
         return sent
 
     monkeypatch.setattr("forebay.flink.mailbox._sends", sends)
+    monkeypatch.setattr("forebay.flink.mailbox._fires_later", lambda java, timers, fire: None)
     monkeypatch.setattr("forebay.flink.mailbox.stream_task", lambda context: "task")
     monkeypatch.setattr("forebay.flink.mailbox.java_field", lambda of, name: "executor")
     wakes = OperatorWaker(context())

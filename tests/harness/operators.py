@@ -140,6 +140,7 @@ class Pipeline:
     retry: RetryPolicy = field(default_factory=lambda: RetryPolicy(base_s=0.01, max_backoff_s=0.02))
     clock: Clock | None = None
     pace: PollInterval | None = None
+    opentelemetry: str | None = None
     flink: FlinkConfig = field(default_factory=FlinkConfig)
 
     def submit(self) -> RunningJob:
@@ -172,6 +173,7 @@ class Pipeline:
             prompt=PromptTemplate("{{ text }}"),
             schema=self.schema,
             retry=self.retry,
+            opentelemetry=self.opentelemetry,
         )
         shared: dict[str, Any] = {
             "key": FieldText(FieldTemplate("{{ key }}")) if self.keyed else None,

@@ -254,15 +254,28 @@ def test_suspended_attempt_is_not_a_stall(bench: Bench, monkeypatch: pytest.Monk
     monkeypatch.setattr(LocalStore, "held_until_s", lambda self: until_s[0])
 
     def wait(process: Process) -> None:
-        now_s[0] += SILENT_S
+        now_s[0] += 10.0
 
     def renewed(process: Process) -> None:
         until_s[0] = 1e6
 
-    bench.attempts((*STARTS, RUNS, wait, wait, renewed, RUNS, DONE))
+    silence = [wait] * int(SILENT_S // 10)
+    bench.attempts((*STARTS, RUNS, *[wait] * 10, *silence, renewed, RUNS, DONE))
     assert bench.run().resumes == ()
-    bench.attempts((*STARTS, RUNS, renewed, wait, RUNS), (*STARTS, DONE))
+    bench.attempts((*STARTS, RUNS, renewed, *silence, RUNS), (*STARTS, DONE))
     assert len(bench.run(fresh=True).resumes) == 1
+
+
+def test_run_that_was_stopped_is_not_a_stall(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a stop of all processes, this one may be the first to continue."""
+    now_s = [0.0]
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: now_s[0])
+
+    def stop(process: Process) -> None:
+        now_s[0] += SILENT_S
+
+    bench.attempts((*STARTS, RUNS, stop, RUNS, stop, RUNS, DONE))
+    assert bench.run().resumes == ()
 
 
 def test_job_is_recorded_before_submission(bench: Bench) -> None:
@@ -419,9 +432,9 @@ def test_permanent_failure_ends_the_run(bench: Bench, error: str, kind: type[Exc
 
 def test_stalled_job_is_lost(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     away = replace(RUNS, signs=Signs(answers=False))
-    times = iter(range(0, 100_000, 31))
+    times = iter(range(0, 100_000, 4))
     monkeypatch.setattr(supervisor.time, "monotonic", lambda: float(next(times)))
-    bench.attempts((*STARTS, RUNS, away, away, away), (*STARTS, RUNS, DONE))
+    bench.attempts((*STARTS, RUNS, *[away] * 9), (*STARTS, RUNS, DONE))
     last = bench.run()
     assert len(last.resumes) == 1
     assert last.resumes[0].startswith("Flink's REST service did not answer for ")

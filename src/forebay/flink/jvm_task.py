@@ -113,12 +113,17 @@ def set_after_round(runtime_context: RuntimeContext, ctx: KeyedProcessFunction.C
 
 def java_field(of: Any, name: str) -> Any:
     """Private or inherited. Raises `LookupError`."""
+    return private_field(of, name).get(of)
+
+
+def private_field(of: Any, name: str) -> Any:
+    """Java's `Field`, to read it more than once; otherwise as `java_field`."""
     kind = of.getClass()
     while kind is not None:
         for each in kind.getDeclaredFields():
             if each.getName() == name:
                 each.setAccessible(True)
-                return each.get(of)
+                return each
         kind = kind.getSuperclass()
     raise LookupError(f"Flink's {of.getClass().getName()} has no field {name}")
 

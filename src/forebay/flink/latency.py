@@ -32,11 +32,11 @@ class LatencyHistogram:
         self._counts = counts or {}
         self.sum_s = 0.0
 
-    def add(self, value_s: float) -> None:
+    def add(self, value_s: float, count: int = 1) -> None:
         value_s = min(max(value_s, SMALLEST_S), LARGEST_S)
         bucket = _bucket(value_s)
-        self._counts[bucket] = self._counts.get(bucket, 0) + 1
-        self.sum_s += value_s
+        self._counts[bucket] = self._counts.get(bucket, 0) + count
+        self.sum_s += value_s * count
 
     def extend(self, values_s: Iterable[float]) -> None:
         for value_s in values_s:

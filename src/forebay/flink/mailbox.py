@@ -6,13 +6,14 @@ Mails are checkpoints, timers and commits. All of this uses private names of Fli
 from __future__ import annotations
 
 import logging
+import math
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from pyflink.datastream import KeyedProcessFunction, RuntimeContext
 
-from forebay.flink.jvm_task import find_class, java_field, java_method, java_proxy, stream_task
+from forebay.flink.jvm_task import CALLBACK, find_class, java_field, java_method, java_proxy, stream_task
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ MAIL = "org.apache.flink.util.function.ThrowingRunnable"
 
 
 class OperatorWaker:
-    """Fires `on_timer(WOKEN_MS)` of a keyed function from another thread, without polling.
+    """Fires `on_timer(WOKEN_MS)` of a keyed function from another thread, or later, without polling.
 
     `wake` is for any thread, the rest for the function's. A checkpoint holds no wakes: look at all shards
     after a restore.
@@ -66,11 +67,12 @@ class OperatorWaker:
 
     def __init__(self, runtime_context: RuntimeContext) -> None:
         self._callback: Any = None
+        self._wake_after: Callable[[float], None] | None = None
         self._keys: dict[int, Any] = {}
         self._lock = threading.Lock()
         self._executor: Any = None
-        java = getattr(runtime_context, "_runtime_context", None)
-        if java is None:
+        self._java = getattr(runtime_context, "_runtime_context", None)
+        if self._java is None:
             return
         try:
             self._executor = java_field(stream_task(runtime_context), "mainMailboxExecutor")
@@ -86,7 +88,9 @@ class OperatorWaker:
             self._keys[key] = self._backend.getCurrentKey()
             if self._callback is None:
                 timers = ctx.timer_service()._j_timer_service
-                self._callback = _sends(self._executor, _fires(timers))
+                fire = _fires(timers)
+                self._wake_after = _fires_later(self._java, timers, fire)
+                self._callback = _sends(self._executor, fire)
         except Exception as error:
             self._do_without(error)
 
@@ -112,9 +116,14 @@ class OperatorWaker:
                 log.info("waking the task failed, and stops: %s", error)
                 self._callback = None
 
+    def wake_after(self, wait_s: float) -> None:
+        """For the function's thread."""
+        if self._wake_after is not None:
+            self._wake_after(wait_s)
+
     def close(self) -> None:
         with self._lock:
-            self._executor = self._callback = None
+            self._executor = self._callback = self._wake_after = None
 
     def _do_without(self, error: Exception) -> None:
         log.warning("Flink's mailbox is not available, so timers poll for answers: %s", error)
@@ -129,14 +138,30 @@ def _fires(timers: Any) -> Any:
     fire = java_method(operator, "onProcessingTime").bindTo(timer)
     # By handles, so that the key stays Flink's object: through Python it may change its type.
     take_key = handles.foldArguments(java_method(operator, "setCurrentKey"), java_method(timer, "getKey"))
-    return java_proxy(MAIL, handles.foldArguments(fire, take_key))
+    return handles.foldArguments(fire, take_key)
 
 
-def _sends(executor: Any, mail: Any) -> Any:
-    """A `Runnable` that puts `mail` into the task's mailbox. Arguments or return values would leak memory."""
+def _fires_later(java: Any, timers: Any, fire: Any) -> Callable[[float], None]:
+    """By a timer of the task's, which no checkpoint holds."""
+    handles = find_class("java.lang.invoke.MethodHandles")
+    takes_time = java_method(timers, "registerProcessingTimeTimer").type()
+    reference = find_class("java.util.concurrent.atomic.AtomicReference")()
+    ignored = java_method(reference, "set").asType(takes_time)
+    call = java_proxy(CALLBACK, handles.collectArguments(fire, 0, ignored))
+    service = java.getProcessingTimeService()
+
+    def wake_after(wait_s: float) -> None:
+        service.registerTimer(service.getCurrentProcessingTime() + math.ceil(wait_s * 1000), call)
+
+    return wake_after
+
+
+def _sends(executor: Any, fire: Any) -> Any:
+    """A `Runnable` that puts `fire` into the task's mailbox. Arguments or return values would leak memory."""
     handles = find_class("java.lang.invoke.MethodHandles")
     execute = java_method(executor, "execute", 2)
     name = handles.constant(execute.type().parameterType(1), "answers")
+    mail = java_proxy(MAIL, fire)
     return java_proxy("java.lang.Runnable", handles.collectArguments(execute, 1, name).bindTo(mail))
 
 

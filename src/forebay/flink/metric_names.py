@@ -43,6 +43,7 @@ AT_FIRST = "from the first on"
 IN_APPLICATIONS = "in applications only"
 WITH_SCALING = "with `scaling`"
 TO_KAFKA = "if the sink is Kafka"
+BY_COMMITS = "if the operator's task writes the results to files or to Kafka"
 
 REPLACED_FILES, LIMIT_REACHED = "replaced_files", "limit_reached"
 TOO_LARGE, TOO_LARGE_ASSIGNMENTS = "too_large", "too_large_assignments"
@@ -53,6 +54,7 @@ WAITED = "waited_seconds"
 COST = "cost_micro"
 REPLICAS = "replicas"
 CALL, EVENT, FIRST_TOKEN = "call_seconds", "event_seconds", "first_token_seconds"
+COMMIT = "answer_to_commit_seconds"
 CALL_P50, CALL_P99, EVENT_P50, EVENT_P99 = (
     f"{what}_{rank}_seconds" for what in ("call", "event") for rank in ("p50", "p99")
 )
@@ -111,6 +113,10 @@ METRICS = (
     Metric(EVENT, "histogram", "seconds", "from the read of an event to its result"),
     Metric(CALL, "histogram", "seconds", "of one call to the engine"),
     Metric(FIRST_TOKEN, "histogram", "seconds", "from a call to its first token, if the engine streams"),
+    Metric(
+        COMMIT, "histogram", "seconds",
+        "from a result to the commit that makes it visible, within 5 % and 20 ms", when=BY_COMMITS,
+    ),
     Metric(EVENT_P50, "gauge", "seconds", "median of the last 30 to 60 s, for the live line", "max"),
     Metric(EVENT_P99, "gauge", "seconds", "99th percentile, likewise", "max"),
     Metric(CALL_P50, "gauge", "seconds", "the same of one call", "max"),

@@ -19,6 +19,7 @@ from forebay.flink.metric_names import (
     CALL,
     CALL_P50,
     CALL_P99,
+    COMMIT,
     COST,
     EVENT,
     EVENT_P50,
@@ -115,10 +116,10 @@ class InferenceCounters:
     """Counts since the operator opened.
 
     Each result or dead letter of `infer` belongs to an `accepted` event or one `restored` from a checkpoint.
-    `failed`: dead letters, and failed calls after which a program continued. `findings`: an application's
-    results by kind. The event loop writes `calls` to `kv_fallbacks_decode_failed`, `first_token_s` and
-    `cost_pico` (None before the first call that has a price), an exporter's thread `dropped_spans`, the
-    operator's thread the rest.
+    `commit_s`: None if it is not measured. `failed`: dead letters, and failed calls after which a program
+    continued. `findings`: an application's results by kind. The event loop writes `calls` to
+    `kv_fallbacks_decode_failed`, `first_token_s` and `cost_pico` (None before the first call that has a
+    price), an exporter's thread `dropped_spans`, the operator's thread the rest.
     """
 
     accepted: int = 0
@@ -145,6 +146,7 @@ class InferenceCounters:
     engine_s: LatencyHistogram = field(default_factory=LatencyHistogram)
     event_s: LatencyHistogram = field(default_factory=LatencyHistogram)
     first_token_s: LatencyHistogram = field(default_factory=LatencyHistogram)
+    commit_s: LatencyHistogram | None = None
     failed: dict[str, int] = field(default_factory=dict)
     findings: dict[str, int] = field(default_factory=dict)
     replicas: ReplicasGauge = field(default_factory=ReplicasGauge)
@@ -274,6 +276,8 @@ class FlinkMetrics:
         self._failed = LabelledCounter(named, FAILURES)
         self._findings = LabelledCounter(named, FINDINGS)
         latencies = {CALL: counts.engine_s, EVENT: counts.event_s, FIRST_TOKEN: counts.first_token_s}
+        if counts.commit_s is not None:
+            latencies[COMMIT] = counts.commit_s
         self._latencies = [LatencyBuckets(named, name, latency) for name, latency in latencies.items()]
         self._in_flight = 0
         self._recent = RecentLatency(counts.engine_s), RecentLatency(counts.event_s)

@@ -22,6 +22,7 @@ from forebay.codec import decode, encode
 from forebay.engine.answer import CUT
 from forebay.errors import SettingError
 from forebay.flink.backpressure import Backpressure, refuse_if_cancelled
+from forebay.flink.commit_times import open_commit_times
 from forebay.flink.event_time import UNKNOWN_MS, is_suspect
 from forebay.flink.event_traces import open_event_traces
 from forebay.flink.job_marks import ActivityMarks, mark_end
@@ -111,6 +112,9 @@ class InferenceOperator(KeyedProcessFunction):
         self._ended = False
         self._timers = ShardTimers(runtime_context, self._clock)
         self._context = runtime_context
+        self._commits = open_commit_times(runtime_context, self._clock)
+        if self._commits is not None:
+            self._counts.commit_s = self._commits.latency
         self._metrics = FlinkMetrics(runtime_context.get_metrics_group(), self._counts, self._load)
         self._waker = OperatorWaker(runtime_context)
         self._mailbox = Mailbox(runtime_context)
@@ -192,7 +196,7 @@ class InferenceOperator(KeyedProcessFunction):
             if self._learned is not None:
                 for _ in self._waker.each(self._learned.place(self._shards)):
                     self._learned.write()
-            self._metrics.flush_if_due(self._clock.monotonic_s())
+            self._report()
             return
         key = ctx.get_current_key()
         self._timers.begin(timestamp, ctx)
@@ -268,6 +272,8 @@ class InferenceOperator(KeyedProcessFunction):
             else:
                 self._counts.results += 1
                 self._marks.answered()
+                if self._commits is not None:
+                    self._commits.answered()
                 self._counts.cut_answers += effect.record.finish_reason == CUT
                 if self._finding is not None:
                     self._counts.find(self._finding(effect.record.answer))
@@ -303,13 +309,23 @@ class InferenceOperator(KeyedProcessFunction):
         watermark_ms = ctx.timer_service().current_watermark()
         return Times(self._clock.wall_ms(), watermark_ms if watermark_ms > UNKNOWN_MS else None)
 
+    def _report(self) -> None:
+        if self._commits is not None:
+            committed = self._commits.look()
+            wait_s = self._commits.wake_after_s()
+            if wait_s is not None:
+                self._waker.wake_after(wait_s)
+            if committed and not self._commits.waiting:
+                # Nothing may call this operator until the next event.
+                self._metrics.flush(self._clock.monotonic_s())
+        self._metrics.flush_if_due(self._clock.monotonic_s())
+
     # -- timers: of shards, and of their machines
 
     def _schedule_poll(
         self, shard: Shard, ctx: KeyedProcessFunction.Context, *, always: bool = False
     ) -> None:
-        now_s = self._clock.monotonic_s()
-        self._metrics.flush_if_due(now_s)
+        self._report()
         now_ms = self._clock.wall_ms()
         if self._timers.clock_set_back(now_ms):
             # Flink fires only the next timer in time.
@@ -369,6 +385,8 @@ class InferenceOperator(KeyedProcessFunction):
     def _run_mails(self) -> None:
         """Let checkpoints and commits through while answers are awaited at the end of the input."""
         early = self._timers.early
+        if self._commits is not None:
+            self._commits.look()
         self._mailbox.run_mails()
         self._timers.early = early
 

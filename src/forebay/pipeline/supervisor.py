@@ -55,6 +55,7 @@ from forebay.pipeline.state_store import RunState, StateStore
 from forebay.pipeline.supervision import EngineSupervisor, JobStallDetector, Restarts
 
 TICK_S = 0.5
+PAUSED_S = 30.0
 EMBEDDED_CANCEL_S = 15.0
 """A job in its own JVM need not end cleanly: the next attempt ends its transactions."""
 ERRORS = {
@@ -179,6 +180,7 @@ class Supervisor:
     def _await(self, kind: type[R], process: FlinkProcess) -> R:
         """Raises `JobLost` if the attempt stalls."""
         while True:
+            began_s = time.monotonic()
             report = process.receive(TICK_S)
             self._tick()
             if report is not None:
@@ -187,8 +189,9 @@ class Supervisor:
                 self._stall.observe(time.monotonic(), look, served=self._keeper.serves)
                 if isinstance(report, kind):
                     return report
-            if uptime_s() >= self._store.held_until_s():
-                # The lease guard has suspended Flink.
+            # The lease guard has suspended Flink, or this process was stopped, and the others with it.
+            suspended = uptime_s() >= self._store.held_until_s()
+            if suspended or time.monotonic() - began_s >= PAUSED_S:
                 self._stall.excuse(time.monotonic())
             stalled = self._stall.stalled(time.monotonic())
             if stalled is not None:

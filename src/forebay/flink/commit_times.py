@@ -1,0 +1,169 @@
+"""The time from a result to its commit, as an operator's task sees it: Flink notifies no Python function of a
+checkpoint that has completed."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from forebay.clock import Clock
+from forebay.flink.jvm_task import java_field, java_items, private_field, stream_task
+from forebay.flink.latency import LatencyHistogram
+
+if TYPE_CHECKING:
+    from pyflink.datastream import RuntimeContext
+
+log = logging.getLogger(__name__)
+
+STEP_S, MOST_STEP_S = 0.001, 60.0
+MAX_HELD = 512
+SHARE = 0.05
+"""The error of a time at most, if nothing else wakes the operator."""
+LEAST_WAIT_S, MOST_WAIT_S = 0.02, 1.0
+LOOK_S = 0.002
+"""A look costs two calls into Java."""
+COMMITTER = "CommitterOperator"
+
+
+class TaskCheckpoints(Protocol):
+    """The checkpoints of an operator's task, by their ids."""
+
+    def snapshotted(self) -> int:
+        """The newest one that the task has contributed its state to."""
+        ...
+
+    def committed(self) -> int:
+        """The newest one whose results every sink of the task has committed."""
+        ...
+
+
+@dataclass(slots=True)
+class Held:
+    """`count` results, which left at about `at_s`, after the snapshot of checkpoint `after`."""
+
+    after: int
+    at_s: float
+    count: int
+
+
+class CommitTimes:
+    """Measures the time from each result to its commit, in bounded memory. For the operator's thread.
+
+    Results that leave within `LOOK_S` of a snapshot may count as being in the next one. Those that a failure
+    or the end of the job overtakes are not counted.
+    """
+
+    def __init__(self, checkpoints: TaskCheckpoints, clock: Clock) -> None:
+        self.latency = LatencyHistogram()
+        self._checkpoints = checkpoints
+        self._clock = clock
+        self._unseen: list[Held] = []
+        """Since the last look; `after` is not known yet."""
+        self._held: list[Held] = []
+        self._step_s = STEP_S
+        self._looked_s = self._wake_s = -math.inf
+
+    def answered(self) -> None:
+        """Note a result that leaves now."""
+        now_s = self._clock.monotonic_s()
+        if self._unseen and now_s - self._unseen[-1].at_s < self._step_s:
+            self._unseen[-1].count += 1
+        else:
+            self._unseen.append(Held(0, now_s, 1))
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a result is not committed, as far as `look` has seen."""
+        return bool(self._held or self._unseen)
+
+    def wake_after_s(self) -> float | None:
+        """In how many seconds to call `look`; None if nothing waits, or if a wake has been asked for."""
+        now_s = self._clock.monotonic_s()
+        if not self.waiting or now_s < self._wake_s:
+            return None
+        oldest = (self._held or self._unseen)[0]
+        wait_s = min(MOST_WAIT_S, max(LEAST_WAIT_S, SHARE * (now_s - oldest.at_s)))
+        # Wakes are in whole milliseconds of another clock.
+        self._wake_s = now_s + wait_s - LEAST_WAIT_S / 2
+        return wait_s
+
+    def look(self) -> bool:
+        """Return whether results have been committed since the last look."""
+        now_s = self._clock.monotonic_s()
+        if not self.waiting or now_s - self._looked_s < LOOK_S:
+            return False
+        self._looked_s = now_s
+        self._hold(self._checkpoints.snapshotted())
+        committed = self._checkpoints.committed()
+        done = 0
+        for held in self._held:
+            if held.after >= committed:
+                break
+            self.latency.add(now_s - held.at_s, held.count)
+            done += 1
+        del self._held[:done]
+        if len(self._held) < MAX_HELD // 4:
+            self._step_s = max(STEP_S, self._step_s / 2)
+        return done > 0
+
+    def _hold(self, snapshotted: int) -> None:
+        for new in self._unseen:
+            new.after = snapshotted
+            last = self._held[-1] if self._held else None
+            if last is not None and last.after == snapshotted and new.at_s - last.at_s < self._step_s:
+                self._held[-1] = _joined(last, new)
+            else:
+                self._held.append(new)
+        self._unseen.clear()
+        while len(self._held) > MAX_HELD:
+            self._step_s = min(MOST_STEP_S, 2 * self._step_s)
+            pairs = zip(self._held[::2], [*self._held[1::2], None], strict=False)
+            self._held = [first if second is None else _joined(first, second) for first, second in pairs]
+
+
+def _joined(first: Held, second: Held) -> Held:
+    count = first.count + second.count
+    at_s = (first.at_s * first.count + second.at_s * second.count) / count
+    return Held(second.after, at_s, count)
+
+
+class FlinkTaskCheckpoints:
+    """Reads private fields of Flink 2.3. Raises `LookupError` if one is missing, or if no sink is in the
+    task."""
+
+    def __init__(self, runtime_context: RuntimeContext) -> None:
+        task = stream_task(runtime_context)
+        self._coordinator = java_field(task, "subtaskCheckpointCoordinator")
+        self._snapshotted = private_field(self._coordinator, "lastCheckpointId")
+        operators = [
+            wrapper.getStreamOperator()
+            for wrapper in java_items(java_field(task, "operatorChain").getAllOperators())
+        ]
+        self._sinks: list[tuple[Any, Any]] = [
+            (private_field(operator, "lastCompletedCheckpointId"), operator)
+            for operator in operators
+            if operator.getClass().getSimpleName() == COMMITTER
+        ]
+        if not self._sinks:
+            raise LookupError("the operator's task has no sink that commits")
+        self._restored = self.committed()
+
+    def snapshotted(self) -> int:
+        # Flink's field does not know the restored one.
+        return max(self._restored, int(self._snapshotted.get(self._coordinator)))
+
+    def committed(self) -> int:
+        return min(int(field.get(operator)) for field, operator in self._sinks)
+
+
+def open_commit_times(runtime_context: RuntimeContext, clock: Clock) -> CommitTimes | None:
+    """None if no sink of the operator's task commits."""
+    if getattr(runtime_context, "_runtime_context", None) is None:
+        return None
+    try:
+        return CommitTimes(FlinkTaskCheckpoints(runtime_context), clock)
+    except Exception as error:
+        log.info("the time from a result to its commit is not measured: %s", error)
+        return None
