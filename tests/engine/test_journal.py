@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.engine import journal_file
@@ -126,7 +126,6 @@ async def test_an_old_entry_is_a_miss_gives_way_and_goes(tmp_path: Path) -> None
     assert rows(tmp_path)[0] == EVICT_EVERY + 1
 
 
-@settings(max_examples=15, deadline=None)
 @given(
     puts=st.lists(st.tuples(st.integers(0, 150), st.integers(0, 2000), st.integers(0, 5000)), max_size=250),
     max_entries=st.integers(1, 200),

@@ -295,7 +295,7 @@ async def test_an_outage_of_those_that_decode_costs_no_prefills() -> None:
         assert both.calls(both.prefill) <= 41
 
 
-@settings(max_examples=15)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(
     shares=st.lists(
         st.tuples(st.sampled_from(["500", "503", "429", "cut", "refuse", "error"]), st.floats(0, 0.2)),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.harness.backlog import Load
 from tests.harness.clock import in_virtual_time, run_virtual
@@ -397,7 +397,6 @@ async def longest_idle_s(load: Load, seconds: float, slots: int) -> float:
     return longest_s
 
 
-@settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 1000),
     slots=st.integers(2, 8),
@@ -419,7 +418,6 @@ def test_slow_calls_hold_up_nobody_where_there_are_refusals_and_errors(
     run_virtual(main())
 
 
-@settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 1000), streams=st.booleans())
 @example(seed=34, streams=False)
 def test_a_look_at_fewer_ends_where_slow_calls_have_all_their_places(seed: int, streams: bool) -> None:

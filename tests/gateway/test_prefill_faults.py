@@ -199,7 +199,7 @@ async def test_an_answer_that_is_over_its_time_ends_its_prefill() -> None:
         assert await both.counted() == {"prefill_failed": 1}
 
 
-@settings(max_examples=10)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(
     shares=st.lists(
         st.tuples(st.sampled_from(["500", "503", "429", "refuse"]), st.floats(0, 0.2)),

@@ -120,7 +120,7 @@ def test_sessions_that_merge_repeatedly_stay_within_their_budget() -> None:
     assert summary.calls < 20
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(
     st.integers(1, 600),
     st.sampled_from((0, 5000, 3 * MINUTE, 600 * MINUTE)),

@@ -49,7 +49,7 @@ def answer(machine: Machine, key: str = "k") -> None:
     machine.answer(key, orjson.loads(message), Usage(tokens(text), tokens(message)))
 
 
-@settings(max_examples=3 * settings.default.max_examples, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(
     st.sampled_from(KINDS),
     st.integers(0, 2**32),

@@ -420,7 +420,7 @@ class NeitherOfThem(Takeover):
     guard = fences = False
 
 
-THOROUGH = settings(max_examples=4 * settings.default.max_examples, stateful_step_count=60, deadline=None)
+THOROUGH = settings(max_examples=4 * settings.default.max_examples, stateful_step_count=60)
 
 
 @pytest.mark.parametrize("machine", [GuardAlone, FencesAlone, Takeover])

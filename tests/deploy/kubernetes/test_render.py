@@ -94,7 +94,7 @@ def test_every_network_policy_and_budget_selects_pods_that_there_are(manifests: 
             assert any(chosen.items() <= labels.items() for labels in made), each
 
 
-@settings(max_examples=10)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(st.from_regex(r"[a-z0-9][a-z0-9-]{0,62}", fullmatch=True))
 def test_any_pipeline_gets_names_that_kubernetes_takes(name: str) -> None:
     for each in render(deployment_of(VARIANTS["pools by dra"], {**PIPELINE, "name": name})):

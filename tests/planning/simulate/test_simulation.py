@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import SettingError
@@ -29,7 +29,6 @@ def test_the_same_seed_gives_the_same_result_bit_for_bit(name: str) -> None:
     assert one.answered == len(BUSY)
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     st.sampled_from(NAMES),
     st.integers(1, 5),
