@@ -139,6 +139,7 @@ def test_connections_leave_files_for_replicas(
     assert ("raise the limit (ulimit -n 6400)" in caplog.text) == (connections < 4096)
 
 
+@pytest.mark.heavy
 async def test_trickling_bodies_are_cut_and_leave_nothing() -> None:
     script = ReplicaScript(delay=Fixed(0.0))
     limits = {"body_s": 0.3, "in_flight": 40}

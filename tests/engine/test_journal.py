@@ -155,6 +155,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_file, "WRITE_TIMEOUT_S", 60.0)
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("patient")
 async def test_many_writers_at_once(tmp_path: Path) -> None:
     async with opened(tmp_path) as one, opened(tmp_path) as other:
@@ -227,6 +228,7 @@ def killed_writer(path: Path) -> int:
     return last
 
 
+@pytest.mark.heavy
 async def test_what_was_written_survives_sigkill(tmp_path: Path) -> None:
     last = killed_writer(tmp_path)
     assert last >= 200
@@ -362,6 +364,7 @@ async def test_closing_writes_what_waits(tmp_path: Path) -> None:
     assert await asyncio.gather(*puts) == [True] * 500
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("patient")
 async def test_too_many_that_wait_are_dropped_and_a_cancelled_one_harms_nobody(tmp_path: Path) -> None:
     async with opened(tmp_path) as journal:

@@ -35,6 +35,7 @@ def let_in(answers_per_s: float, lasts_s: float, *, capacity: int = 4, queued: i
     return entered
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("answers_per_s", [20.0, 2.0, 0.3])
 def test_two_events_enter_per_three_answers_on_average(answers_per_s: float) -> None:
     begin_s, end_s = 2 * ANSWERS / answers_per_s, 4 * ANSWERS / answers_per_s

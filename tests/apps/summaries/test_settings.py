@@ -51,6 +51,7 @@ def expected() -> dict[Window, Any]:
     return expected_summaries(EVENTS, SMALL)
 
 
+@pytest.mark.heavy
 @given(st.integers(0, 2**32), st.sampled_from((0.05, 0.5, 0.95)))
 def test_kills_and_answer_times_do_not_change_the_summaries(seed: int, pace: float) -> None:
     """Nor do other steps of the watermark, like Flink's."""

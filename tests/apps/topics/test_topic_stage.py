@@ -94,11 +94,13 @@ def test_a_batch_is_as_many_texts_as_are_placed_at_once() -> None:
     assert embed.batches == [BLOCK, BLOCK, BLOCK, 5]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("save", [1, 7, BLOCK, 100])
 def test_a_restore_changes_nothing(save: int) -> None:
     assert outputs_of(texts(), save=save) == outputs_of(texts())
 
 
+@pytest.mark.heavy
 def test_a_flush_shifts_no_batch_and_changes_no_topic() -> None:
     embed = Embedding()
     assert run(texts(), flush=50, embed=embed) == run(texts())
@@ -106,6 +108,7 @@ def test_a_flush_shifts_no_batch_and_changes_no_topic() -> None:
     assert {BLOCK, 2 * BLOCK, 3 * BLOCK} <= set(sums)
 
 
+@pytest.mark.heavy
 def test_texts_without_times_come_a_second_apart() -> None:
     untimed = run([(None, text) for _, text in texts()])
     assert [event.kind for event in untimed] == [event.kind for event in run(texts())]
@@ -140,6 +143,7 @@ def test_each_text_gets_its_topic_once() -> None:
     assert sum(each.topic == "0" for each in found) == grown[0]
 
 
+@pytest.mark.heavy
 def test_what_is_held_is_bounded() -> None:
     current = stage()
     sizes = []

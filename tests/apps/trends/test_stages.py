@@ -97,6 +97,7 @@ def found() -> list[TrendEvent]:
     return run(stream(), 4)
 
 
+@pytest.mark.heavy
 def test_the_trends_are_found_with_their_posts() -> None:
     born = [event for event in found() if event.kind == "born"]
     merged = sum(event.kind == "merged" for event in found())
@@ -108,6 +109,7 @@ def test_the_trends_are_found_with_their_posts() -> None:
     assert all(len(event.texts) <= 4 for event in found())
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("shards", [1, 3])
 def test_the_number_of_shards_changes_no_trend(shards: int) -> None:
     """Other words share a cell of the sketch then: onsets may differ by a few seconds."""
@@ -121,11 +123,13 @@ def test_the_number_of_shards_changes_no_trend(shards: int) -> None:
         assert abs(one.onset_ms - other.onset_ms) < 5_000
 
 
+@pytest.mark.heavy
 def test_message_order_and_watermark_times_change_nothing() -> None:
     assert run(stream(), 4, shuffle=True) == found()
     assert run(stream(), 4, shuffle=True, watermarks=7) == found()
 
 
+@pytest.mark.heavy
 def test_a_restore_at_any_tick_changes_nothing() -> None:
     assert run(stream(), 4, save=saved) == found()
 

@@ -102,6 +102,7 @@ def test_any_pipeline_gets_names_that_kubernetes_takes(name: str) -> None:
         assert not each.name.endswith("-")
 
 
+@pytest.mark.heavy
 def test_the_same_deployment_gives_the_same_text() -> None:
     one, other = (deployment_of(VARIANTS["everything"]) for _ in range(2))
     assert to_yaml(render(one)) == to_yaml(render(other))
