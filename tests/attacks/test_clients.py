@@ -100,6 +100,7 @@ async def test_connections_without_a_key_go_first() -> None:
         await fine(served, OTHER)
 
 
+@pytest.mark.heavy
 async def test_handshakes_that_do_not_end_take_no_connections(
     tls: dict[str, str],  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,

@@ -107,6 +107,7 @@ def draws(mean: float, count: int, seed: int, alike: float = 0.0) -> list[float]
     return found
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("percent", [None, 50, 90])
 def test_a_difference_is_within_its_interval(percent: float | None) -> None:
     low, high = bootstrap_difference(draws(10, 2000, 0), draws(11, 1500, 1), percent)

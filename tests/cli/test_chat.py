@@ -172,6 +172,7 @@ def test_a_file_that_is_not_there_is_named() -> None:
     assert refusal("chat", "nofile.yaml", "--key", "ann").startswith("nofile.yaml: no such file")
 
 
+@pytest.mark.heavy
 def test_only_the_message_with_wrong_bytes_is_refused(tmp_path: Path, spec: PipelineSpec) -> None:
     words = ["chat", str(tmp_path / "chat.yaml"), "--key", "ann"]
     with answering(spec):

@@ -188,6 +188,7 @@ def test_full_shard_queue_stays_full_while_other_keys_proceed(opened: Any) -> No
     assert grown(accepted_s) == pytest.approx([expected, expected], rel=0.05)
 
 
+@pytest.mark.heavy
 def test_many_timers_due_at_once_wait_for_room(opened: Any) -> None:
     keys, asked, most = 1000, 0, 0
     run = opened(AskLater())

@@ -62,6 +62,7 @@ def test_past_slow_phase_is_forgotten() -> None:
     assert wait.most_s(3601, 0, 0) == pytest.approx(at_first_s)
 
 
+@pytest.mark.heavy
 @given(st.floats(2, 60), st.integers(2, 40))
 def test_restarts_do_not_speed_up_queue_growth(run_s: float, restarts: int) -> None:
     """The engine never answers, and the job restarts repeatedly."""

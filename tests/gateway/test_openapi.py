@@ -55,6 +55,7 @@ LONGEST_S = 300.0
 CALLS = [(path, method) for path, methods in DOCUMENT["paths"].items() for method in methods]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("mode", GenerationMode)
 @pytest.mark.parametrize(("path", "method"), CALLS)
 @settings(max_examples=min(25, settings.default.max_examples), suppress_health_check=list(HealthCheck))

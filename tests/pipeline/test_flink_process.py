@@ -89,6 +89,7 @@ def test_closed_reader_is_noticed_and_blocks_nothing(ends: Ends) -> None:
     ends.out = os.dup(0)
 
 
+@pytest.mark.heavy
 def test_standard_output_is_restored() -> None:
     program = """
 import subprocess, sys

@@ -203,6 +203,7 @@ class Restless(Program[int]):
         return Step(state + 1, ask() if dice.random() < 0.4 else None, timers=dict(timers))
 
 
+@pytest.mark.heavy
 @settings(max_examples=4 * settings.default.max_examples)
 @given(st.data())
 def test_no_two_turns_have_the_same_id(data: st.DataObject) -> None:
@@ -450,6 +451,7 @@ def test_a_letter_is_the_programs_to_write() -> None:
     assert [(x.cause, x.raw) for x in machine.letters] == [("not_a_turn", b"5")]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("dies", [False, True])
 def test_timers_of_many_keys_that_are_due_at_once_fire_as_there_is_room(dies: bool) -> None:
     machine, keys = Machine(AskLater(), room=4), 1000

@@ -99,6 +99,7 @@ def test_windows_of_very_many_panes_stay_within_their_budget() -> None:
         SummaryPlan(Windows.sliding(64 * MINUTE, 2 * MINUTE))
 
 
+@pytest.mark.heavy
 def test_a_session_that_nearly_ends_many_times_stays_within_its_budget() -> None:
     """For a day, each silence of forty seconds looks like its end."""
     driven = Driven(SummaryProgram(SummaryPlan(Windows.session(MINUTE))), restarts=False)

@@ -114,6 +114,7 @@ def test_a_window_that_cannot_keep_statements_still_has_its_summary() -> None:
     assert (machine.calls, machine.letters) == ({}, [])
 
 
+@pytest.mark.heavy
 def test_very_many_windows_that_close_at_once_take_several_turns() -> None:
     """A turn has a limited number of calls; later turns do the rest, and nothing is lost."""
     machine = Machine(SummarySpec(size_s=60.0, ahead_s=10**6).program(event_time=True))

@@ -68,6 +68,7 @@ def run(stream: list[tuple[int | None, str]], **more: Any) -> list[TopicEvent]:
     return events_in(outputs_of(stream, **more))
 
 
+@pytest.mark.heavy
 def test_topics_are_born_and_grow() -> None:
     events = run(texts())
     assert sum(event.kind == "born" for event in events) == 3
@@ -76,6 +77,7 @@ def test_topics_are_born_and_grow() -> None:
     assert max(grown) > 64
 
 
+@pytest.mark.heavy
 def test_at_the_end_every_topic_has_reported_all_its_texts() -> None:
     """Growth is checked every `review_every` texts, so for a short stream only at its end."""
     current = TopicStage(TopicSettings(), 0, Embedding(), 0)
@@ -115,6 +117,7 @@ def test_texts_without_times_come_a_second_apart() -> None:
     assert untimed[0].time_ms > 0
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("timed", [True, False])
 def test_an_event_shows_whether_its_time_is_one_also_after_a_restore(timed: bool) -> None:
     current = stage()
@@ -129,6 +132,7 @@ def test_an_event_shows_whether_its_time_is_one_also_after_a_restore(timed: bool
     assert {shard_event_of(data).timed for kind, data in outputs if kind == FOUND} == {timed}
 
 
+@pytest.mark.heavy
 def test_each_text_gets_its_topic_once() -> None:
     stream = [*texts(300), (300_000, "..."), (None, "late goal in the cup")]
     outputs = outputs_of(stream, flush=50, save=7)

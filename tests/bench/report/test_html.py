@@ -169,6 +169,7 @@ def test_a_long_run_and_a_long_sweep_give_a_page_of_bounded_size() -> None:
     assert len(page(*many).encode()) < MAX_BYTES
 
 
+@pytest.mark.heavy
 def test_only_loads_that_differ_in_their_rate_are_points_of_one_curve() -> None:
     bursts = [measured(made_run(asked={"schedule": {"kind": "burst"}, "requests": n})) for n in (1, 2, 3)]
     assert not [title for title in titles(page(*bursts)) if "throughput" in title]
@@ -251,6 +252,7 @@ def test_the_figures_are_those_of_the_run() -> None:
         assert text in found, text
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("requests", "told"),
     [
@@ -265,11 +267,13 @@ def test_percentiles_of_few_samples_are_in_no_table(requests: int, told: tuple[s
     assert tuple(re.findall(r">(p[\d.]+)<", table.split("</table>")[0])) == told
 
 
+@pytest.mark.heavy
 def test_an_interrupted_run_says_so() -> None:
     assert "interrupted" in words(page(replace(ONE, run=replace(ONE.run, complete=False))))
     assert "interrupted" not in words(page(ONE))
 
 
+@pytest.mark.heavy
 def test_the_page_loads_nothing_and_runs_nothing() -> None:
     found = page(ONE, ONE)
     assert "default-src 'none'" in unescape(found)
@@ -295,6 +299,7 @@ def test_response_and_service_are_one_line_where_they_are_the_same() -> None:
     assert "from when it was sent" in late
 
 
+@pytest.mark.heavy
 def test_an_objective_is_told_with_its_share_and_drawn_where_it_is_near() -> None:
     near, far = (
         page(measured(ONE.run, RequestSlo(ttft_s=0.1))),

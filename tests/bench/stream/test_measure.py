@@ -193,6 +193,7 @@ def undeletable(store: S3Path, monkeypatch: pytest.MonkeyPatch) -> S3Path:
     return store
 
 
+@pytest.mark.heavy
 def test_a_start_that_fails_is_not_hidden_by_a_store_that_stays(
     undeletable: S3Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

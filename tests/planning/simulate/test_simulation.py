@@ -56,6 +56,7 @@ def test_prefixes_are_found_again_and_save_time() -> None:
     assert aware.ttft_mean_s < blind.ttft_mean_s
 
 
+@pytest.mark.heavy
 def test_a_thousand_replicas_take_their_share() -> None:
     trace = PoissonArrivals(3000, 2000.0, 800.0, 20.0, seed=2).make()
     found = Scenario(trace, LLAMA_8B, 1000).run("expected_ttft")
