@@ -6,7 +6,7 @@
 # make test-all   all tests, also those that take minutes and those with Ray, and twice as many random inputs:
 #              before a release, and after a change of what they test
 # make ray     Ray Serve in its own environment, for tests that start a Ray cluster; part of make test-all
-# make coverage   the quick tests, with the lines and branches that they cover
+# make coverage   tests without Flink, Kafka, Kubernetes and vLLM, with the lines and branches that they cover
 # make docs    the documentation as a site in build/site, with its links checked (Python 3.11 or newer)
 # make reference   the pages, tables and Grafana boards of the documentation that are generated from the code
 # make lock    update the locks from pyproject.toml and the .in files (needs a network)
@@ -51,11 +51,13 @@ export PYTHONDONTWRITEBYTECODE :=
 # Most tests wait half of the time, so there are more workers than cores.
 WORKERS := 4
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
-# Quick tests that need neither Flink nor Kafka nor Kubernetes nor vLLM.
-QUICK := "not flink and not kafka and not kubernetes and not vllm and not slow and not long and not study"
-USUAL := "not kubernetes and not slow and not long and not study"
-REST := "not long and not study and (kubernetes or slow)"
-STUDIES := "not long and study"
+# Tests that need neither Flink nor Kafka nor Kubernetes nor vLLM.
+ALONE := not flink and not kafka and not kubernetes and not vllm and not slow and not long
+QUICK := "$(ALONE) and not heavy"
+USUAL := "not kubernetes and not slow and not long"
+REST := "not long and (kubernetes or slow)"
+STUDIES := tests/benchmarks
+TESTS := --ignore=$(STUDIES)
 RAY_HOME = $$($(BIN)/python -c 'from forebay.settings import load_settings; print(load_settings().home)')/ray
 PACKAGES := 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
@@ -68,8 +70,10 @@ setup: $(READY)
 demo: setup
 	@$(BIN)/forebay demo
 
+# Quick tests do not wait, and each worker imports all tests first.
+check: WORKERS := 2
 check: $(READY) lint
-	$(PYTEST) --hypothesis-profile=check -m $(QUICK)
+	$(PYTEST) --hypothesis-profile=check $(TESTS) -m $(QUICK)
 
 # Real Ray, for tests only, in its own environment next to the engine's.
 ray: $(READY)
@@ -79,19 +83,19 @@ ray: $(READY)
 
 test: setup lint
 	@echo "Many tests start Flink, Kafka or vLLM for real: this takes about ten minutes on two cores."
-	$(PYTEST) --hypothesis-profile=check -m $(USUAL)
+	$(PYTEST) --hypothesis-profile=test $(TESTS) -m $(USUAL)
 
 test-rest: setup
-	$(PYTEST) --hypothesis-profile=check -m $(REST)
+	$(PYTEST) --hypothesis-profile=test $(TESTS) -m $(REST)
 	@echo "The studies measure, so they run without the others."
-	$(PYTEST) --hypothesis-profile=check -m $(STUDIES)
+	$(PYTEST) --hypothesis-profile=test $(STUDIES) -m "not long"
 
 test-all: setup ray lint
 	@echo "All tests: this takes more than half an hour on two cores."
 	$(PYTEST)
 
 coverage: $(READY)
-	$(PYTEST) --hypothesis-profile=check --cov -m $(QUICK)
+	$(PYTEST) --hypothesis-profile=test --cov $(TESTS) -m "$(ALONE)"
 
 test-faults: setup
 	$(BIN)/pytest --hypothesis-profile=faults -o timeout=3600 tests/flink/test_any_moment*.py \

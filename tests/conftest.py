@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 # A deadline per example would be an assertion about the wall clock of a busy machine.
 settings.register_profile("forebay", deadline=None, print_blob=True, max_examples=50)
 # For `make check`.
-settings.register_profile("check", deadline=None, print_blob=True, max_examples=25)
+settings.register_profile("check", deadline=None, print_blob=True, max_examples=5)
+# For `make test`.
+settings.register_profile("test", deadline=None, print_blob=True, max_examples=25)
 # For `make test-faults`.
 settings.register_profile("faults", deadline=None, print_blob=True, max_examples=2000)
 # For `make test-attacks`: with forty readers, more than 100,000 inputs.
@@ -61,9 +63,6 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-STUDIES = Path(__file__).with_name("benchmarks")
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests that start a broker, a control plane or a Ray cluster, and distribute all among workers.
@@ -79,8 +78,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("kubernetes")
         if "ray_cluster" in getattr(item, "fixturenames", ()):
             item.add_marker("long")
-        if STUDIES in item.path.parents:
-            item.add_marker("study")
     if not hasattr(config, "workerinput"):
         return
     for item in items:

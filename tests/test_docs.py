@@ -134,6 +134,7 @@ def test_there_is_something_to_check() -> None:
     assert len(WITH_PYTHON) > 3
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("place", "words"), COMMANDS, ids=[f"{p} {' '.join(w)[:40]}" for p, w in COMMANDS])
 def test_commands_exist(place: str, words: list[str]) -> None:
     name = Path(words[0]).name
@@ -174,6 +175,7 @@ def test_nothing_is_imported_but_what_is_public(block: Block) -> None:
     assert set(IMPORTS.findall(block.text)) <= PUBLIC
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("block", YAML, ids=str)
 def test_pipelines_load(
     block: Block, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
@@ -239,6 +241,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(file), f"{target}: no such heading"
 
 
+@pytest.mark.heavy
 def test_the_site_has_every_page_and_no_link_leads_nowhere(tmp_path: Path) -> None:
     zensical = Path(sys.executable).with_name("zensical")
     if not zensical.exists():
@@ -279,6 +282,7 @@ def test_every_cause_of_a_dead_letter_is_explained() -> None:
     assert told == shipped | set(WHY) | {UNSUPPORTED}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("words", [["--help"], ["doctor", "--json"], ["bench", "--help"]], ids=" ".join)
 def test_cheap_commands_run(words: list[str]) -> None:
     done = subprocess.run(

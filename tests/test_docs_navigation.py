@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
@@ -70,6 +72,7 @@ SOURCES = [
 ]
 
 
+@pytest.mark.heavy
 def test_pages_that_code_names_exist() -> None:
     named = {
         (page, path.relative_to(ROOT).as_posix())

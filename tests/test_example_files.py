@@ -69,6 +69,7 @@ def test_the_pipeline_on_reviews_is_the_one_in_the_documentation() -> None:
     assert parse_yaml(shown, "page")[0] == parse_yaml(example, "example")[0]
 
 
+@pytest.mark.heavy
 def test_the_test_of_the_stateful_program_passes(folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_orders.py"],

@@ -82,6 +82,7 @@ def test_the_names_are_those_that_the_changelog_would_speak_of() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.heavy
 def test_what_is_imported_for_an_extension_is_no_flink() -> None:
     loaded = subprocess.run(
         [sys.executable, "-c", "import forebay.extend, sys; print('pyflink' in sys.modules)"],
@@ -287,6 +288,7 @@ class First:
 '''
 
 
+@pytest.mark.heavy
 def test_one_folder_and_one_line_add_each_kind(tmp_path: Path) -> None:
     """In a copy of the source: nothing else is necessary."""
     tree = tmp_path / "src" / "forebay"

@@ -131,6 +131,7 @@ async def ask_all(served: Served) -> None:
             await response.read()
 
 
+@pytest.mark.heavy
 async def test_each_query_of_the_fleet_has_values(prometheus: Prometheus) -> None:
     async with before(QUICK, BUSY, routing="round_robin") as (served, replicas):
         urls = [served.url, *(replica.url for replica in replicas)]
@@ -210,6 +211,7 @@ def promtool(folder: Path, document: Any) -> str:
     return done.stdout
 
 
+@pytest.mark.heavy
 def test_all_queries_and_alerts_are_valid(tmp_path: Path) -> None:
     panels = [panel for board in BOARDS.values() for row in board.values() for panel in row]
     texts = [text.replace("$__rate_interval", "1m") for panel in panels for text in panel.queries.values()]

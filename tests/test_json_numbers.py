@@ -53,6 +53,7 @@ def test_a_number_that_is_too_long_is_named(literal: str) -> None:
     assert len(str(caught.value)) < 200
 
 
+@pytest.mark.heavy
 def test_the_path_of_a_number_takes_no_more_memory_than_its_record() -> None:
     names = "a" * 200_000
     data = b'{"%s":{"%s":[%s]}}' % (names.encode(), names.encode(), b"1," * 200_000 + b"9" * 1001)
@@ -64,6 +65,7 @@ def test_the_path_of_a_number_takes_no_more_memory_than_its_record() -> None:
     assert most < 200 << 20
 
 
+@pytest.mark.heavy
 def test_texts_that_look_like_long_numbers_take_no_more_time() -> None:
     data = b'["' + (b"e" * 999 + b"x") * 16_000 + b'",1234567890123456789]'
     with within_bounds():

@@ -13,6 +13,8 @@ from forebay import otel
 from forebay.otel import EndedTraces, open_otel
 from forebay.settings import otel_queue_spans
 
+pytestmark = pytest.mark.heavy
+
 BOTH = frozenset(("traces", "metrics"))
 
 

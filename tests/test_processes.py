@@ -22,6 +22,7 @@ from forebay.processes import (
 from forebay.testing.waiting import wait_until
 
 
+@pytest.mark.heavy
 def test_a_planted_module_is_not_imported(tmp_path: Path) -> None:
     for name in ("orjson", "psutil", "runpy", "json", "forebay"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('planted')")

@@ -41,6 +41,7 @@ for package in map(import_module, ("forebay", "benchmarks")):
 """
 
 
+@pytest.mark.heavy
 def test_every_module_can_be_imported() -> None:
     """Type checkers do not see that a name of a type is needed at run time."""
     root = Path(__file__).parents[1]

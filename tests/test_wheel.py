@@ -46,6 +46,7 @@ def metadata(wheel: zipfile.ZipFile) -> list[Requirement]:
     return [Requirement(line) for line in found.get_all("Requires-Dist", [])]
 
 
+@pytest.mark.heavy
 def test_every_file_of_the_package_is_in_it(wheel: zipfile.ZipFile) -> None:
     source = ROOT / "src"
     there = {

@@ -41,6 +41,7 @@ def test_every_key_and_item_knows_its_line() -> None:
     assert lines == {(): 1, ("a",): 1, ("b",): 2, ("b", 0): 3, ("b", 1): 4, ("b", 1, "c"): 4}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("text", "words"),
     [

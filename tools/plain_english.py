@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import ast
-import io
 import re
 import sys
-import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -112,6 +110,10 @@ CODE = re.compile(
     r"<!-- Made.*?to here. -->|<!--.*?-->|^\s*```.*?^\s*```|``?[^`]+``?|^\s*(?:>>>|\.\.\.) [^\n]*|https?://\S+",
     re.DOTALL | re.MULTILINE,
 )
+TOKEN = re.compile(
+    r"""(\"{3}|'{3})(?:\\.|(?!\1).)*\1|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|#[^\n]*""", re.DOTALL
+)
+"""Strings and comments: a tenth of the time of `tokenize`."""
 PATTERNS = [(re.compile(pattern, re.IGNORECASE), reason) for pattern, reason in MARKERS.items()]
 
 
@@ -167,13 +169,17 @@ def _python_texts(source: str) -> Iterator[tuple[int, str]]:
     """Every block of comments and every string that reads like a sentence, each with its first line."""
     block: list[str] = []
     last = 0
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            if block and token.start[0] != last + 1:
+    line = 1
+    end = 0
+    for match in TOKEN.finditer(source):
+        line += source.count("\n", end, match.start())
+        end = match.start()
+        if match[0].startswith("#"):
+            if block and line != last + 1:
                 yield last - len(block) + 1, "\n".join(block)
                 block = []
-            block.append(token.string.lstrip("# "))
-            last = token.start[0]
+            block.append(match[0].lstrip("# "))
+            last = line
     if block:
         yield last - len(block) + 1, "\n".join(block)
     waiting: list[ast.AST] = [ast.parse(source)]
@@ -186,7 +192,11 @@ def _python_texts(source: str) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             text, line = node.value, node.lineno
         else:
-            waiting += ast.iter_child_nodes(node)
+            for value in vars(node).values():
+                if isinstance(value, ast.AST):
+                    waiting.append(value)
+                elif isinstance(value, list):
+                    waiting += [each for each in value if isinstance(each, ast.AST)]
             continue
         if len(re.findall(r"[A-Za-z]{2,}\s", text)) >= 2:
             yield line, text

@@ -48,6 +48,7 @@ def other(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
+@pytest.mark.heavy
 def test_a_second_process_is_refused_until_the_first_is_gone(
     other: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
@@ -184,6 +185,7 @@ def importing_pyflink(before: str = "") -> str:
     return done.stderr
 
 
+@pytest.mark.heavy
 def test_pyflink_does_not_show_what_it_lacks_unless_it_is_asked() -> None:
     text = importing_pyflink()
     assert "GCSFileSystem" not in text
@@ -213,6 +215,7 @@ def cluster() -> Iterator[str]:
         thread.join()
 
 
+@pytest.mark.heavy
 def test_a_job_that_still_runs_on_the_cluster_keeps_its_folder(cluster: str, tmp_path: Path) -> None:
     checkpoint(tmp_path / "running", FIRST, 3)
     checkpoint(tmp_path / "running", SECOND, 2)

@@ -15,6 +15,8 @@ import forebay as fb
 from forebay import testing
 from forebay.testing import Fixed, ReplicaScript, ReplicaThread
 
+pytestmark = pytest.mark.heavy
+
 ROOT = Path(__file__).parents[2]
 RUNNER = Path(__file__).with_name("run_examples.py")
 KAFKA = {"read_kafka", "write_kafka"}

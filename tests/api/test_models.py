@@ -158,6 +158,7 @@ def test_a_wait_for_the_server_is_reported_once_and_not_at_once(caplog: pytest.L
     ]
 
 
+@pytest.mark.heavy
 def test_which_server_is_waited_for_is_reported(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

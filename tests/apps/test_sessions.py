@@ -190,6 +190,7 @@ def test_a_message_with_more_tokens_than_expected_is_shortened_again() -> None:
     assert len(machine.asked) == 2
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("per_byte", [0.25, 0.004])
 def test_a_session_never_keeps_more_than_it_may(per_byte: float) -> None:
     """Even with a large budget, and if very many characters are one token."""

@@ -100,6 +100,7 @@ async def test_connections_without_a_key_go_first() -> None:
         await fine(served, OTHER)
 
 
+@pytest.mark.heavy
 async def test_handshakes_that_do_not_end_take_no_connections(
     tls: dict[str, str],  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
@@ -139,6 +140,7 @@ def test_connections_leave_files_for_replicas(
     assert ("raise the limit (ulimit -n 6400)" in caplog.text) == (connections < 4096)
 
 
+@pytest.mark.heavy
 async def test_trickling_bodies_are_cut_and_leave_nothing() -> None:
     script = ReplicaScript(delay=Fixed(0.0))
     limits = {"body_s": 0.3, "in_flight": 40}

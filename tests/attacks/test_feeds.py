@@ -17,6 +17,8 @@ from forebay.connectors.feeds.sse import SseFeed
 
 from .bounds import within_bounds
 
+pytestmark = pytest.mark.heavy
+
 PING = b"\x89\x7d" + bytes(125)
 HOSTILE = {
     "a frame of a terabyte": (b"\x82\x7f" + (1 << 40).to_bytes(8, "big"), bytes(1 << 16)),

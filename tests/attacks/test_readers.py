@@ -20,6 +20,8 @@ from .bounds import within_bounds
 from .mutations import mutated
 from .readers import READERS, SCHEMAS, Read, Reader
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture(scope="module")
 def registry() -> Iterator[str]:

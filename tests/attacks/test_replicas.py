@@ -61,6 +61,7 @@ async def endless(begin: bytes, more: bytes, sent: list[int]) -> AsyncIterator[s
         server.close()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ENDLESS)
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_endless_frame_ends_with_its_connection(kind: str, stream: bool) -> None:

@@ -30,6 +30,8 @@ from .bounds import without_standstill
 from .mutations import CHANGES, COMMON, MAX_BYTES, WIDE, mutated
 from .requests import HIDING, INNER_ID, REFUSED, RIGHT, WORDS, Sent, call, exchange, read_all, statuses
 
+pytestmark = pytest.mark.heavy
+
 TOGETHER = 50
 """Concurrent clients."""
 OWN = frozenset((200, 400, 401, 403, 404, 405, 408, 413, 429, 431, 503))

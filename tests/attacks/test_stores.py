@@ -21,6 +21,8 @@ from forebay.settings import SecretRef
 from ..harness.clock import ManualClock  # noqa: TID252
 from .bounds import within_bounds
 
+pytestmark = pytest.mark.heavy
+
 KEY, SECRET = "AKIAATTACKED", "the-secret-of-the-store"
 
 

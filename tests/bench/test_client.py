@@ -116,6 +116,7 @@ async def test_what_is_late_moves_nothing_after_it() -> None:
     assert late[19] < late[3]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("schedule", "connections"),
     [(Bursts(), 30), (Bursts(4, 0.02), 4), (ClosedLoop(7), 7), (Constant(1000), 6), (Constant(100), 1)],
@@ -205,6 +206,7 @@ async def test_a_defect_of_a_target_is_no_measurement() -> None:
         await run_load(Scripted(broken), make_load(Bursts(), SHORT, 3))
 
 
+@pytest.mark.heavy
 def test_a_whole_run_against_a_server() -> None:
     with ReplicaThread(WORK) as replica:
         run = measure(OpenAiTarget(replica.url), make_load(Poisson(400), SHORT, 40))
@@ -225,6 +227,7 @@ def unfrozen() -> Iterator[None]:
         gc.freeze()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("by_caller", [True, False])
 @pytest.mark.usefixtures("unfrozen")
 def test_collections_within_a_run_do_not_look_at_the_load(by_caller: bool) -> None:
@@ -242,6 +245,7 @@ def test_collections_within_a_run_do_not_look_at_the_load(by_caller: bool) -> No
     assert (gc.get_freeze_count() > 0) == by_caller
 
 
+@pytest.mark.heavy
 def test_a_server_that_dies_half_way() -> None:
     with ReplicaProcess(WORK) as replica:
 
@@ -298,6 +302,7 @@ def closed(concurrency: int) -> RequestLoad:
     return make_load(ClosedLoop(concurrency), SHORT, 1)
 
 
+@pytest.mark.heavy
 def test_more_at_a_time_than_files_may_be_open_is_refused() -> None:
     with file_limit(256, 4096):
         check_files(closed(100))
@@ -327,6 +332,7 @@ async def test_a_stop_before_the_first_answer_gives_an_empty_run() -> None:
     assert (run.complete, run.records, run.duration_s) == (False, (), 0.0)
 
 
+@pytest.mark.heavy
 async def test_progress_is_reported() -> None:
     seen: list[LoadProgress] = []
     told = [asyncio.Event(), asyncio.Event()]

@@ -23,6 +23,8 @@ from forebay.bench.report.document import Report
 from forebay.bench.report.html_compare import comparison_page, difference_row, request_curves
 from forebay.errors import SettingError
 
+pytestmark = pytest.mark.heavy
+
 
 def report(
     *seeds: int, slo: RequestSlo | None = SLO, verdict: Any = VALID, changes: Any = None, **values: Any

@@ -101,6 +101,7 @@ def test_a_known_secret_is_nowhere(secret: str, before: str, after: str) -> None
     assert secret not in hidden(before + secret + after, [secret])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("piece", ["x", "a.", "token", "http://", "sk-"])
 @pytest.mark.timeout(30)
 def test_a_word_without_end_is_cut(piece: str) -> None:

@@ -118,6 +118,7 @@ def test_what_others_use_is_what_is_left() -> None:
     assert before.others_cores(ProcessorUse(110.0, 55.0, 30.0)) == 0.0
 
 
+@pytest.mark.heavy
 def test_what_a_child_uses_is_the_measurements_own() -> None:
     def used_s() -> float:
         return processor_use().own_s
@@ -203,6 +204,7 @@ def test_what_a_gpu_does_not_tell_is_left_out() -> None:
     assert gpu.read() == {"busy": 0.25, "memory_mb": 2.0}
 
 
+@pytest.mark.heavy
 def test_the_time_of_the_machine_continues() -> None:
     before = processor_use()
     begin_s = time.process_time()

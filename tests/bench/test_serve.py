@@ -141,6 +141,7 @@ def test_a_server_of_texts_takes_no_workload_of_tokens() -> None:
         LoadOptions(turns=2).plan(texts=True)
 
 
+@pytest.mark.heavy
 def test_samples_and_provenance_of_a_run(monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr("sys.argv", ["forebay", "bench", "serve", "--header", "Authorization: a-secret"])
     with ReplicaThread(ReplicaScript(delay=Fixed(0.01), api_key="the-key")) as replica:

@@ -83,6 +83,7 @@ def test_welchs_interval_of_known_samples() -> None:
     assert found.high - 3 == pytest.approx(2.571 * 1.5811, abs=1e-3)
 
 
+@pytest.mark.heavy
 def test_intervals_are_right_as_often_as_they_say() -> None:
     draw = random.Random(16)
     hits = difference_hits = 0
@@ -106,12 +107,14 @@ def draws(mean: float, count: int, seed: int, alike: float = 0.0) -> list[float]
     return found
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("percent", [None, 50, 90])
 def test_a_difference_is_within_its_interval(percent: float | None) -> None:
     low, high = bootstrap_difference(draws(10, 2000, 0), draws(11, 1500, 1), percent)
     assert 0.8 < low < 1.0 < high < 1.2
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("alike", [0.0, 0.7])
 def test_as_many_intervals_hold_the_truth_as_are_claimed(alike: float) -> None:
     """For equal runs, 95 of 100 intervals contain 0; slightly fewer with correlated neighbours."""
@@ -126,6 +129,7 @@ def test_as_many_intervals_hold_the_truth_as_are_claimed(alike: float) -> None:
     assert held / rounds < 1
 
 
+@pytest.mark.heavy
 def test_many_samples_are_drawn_in_parts() -> None:
     low, high = bootstrap_difference(draws(0, 30_000, 0), draws(0.5, 30_000, 1), 99)
     assert 0.3 < low < 0.5 < high < 0.7

@@ -318,6 +318,7 @@ def test_bursts_that_were_not_asked_for_are_seen() -> None:
     assert any("other bursts than they were due" in each for each in reasons)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("rate_per_s", [5.0, 33.0, 50.0, 200.0, 1000.0])
 def test_what_a_client_is_late_by_chance_makes_no_bursts(rate_per_s: float) -> None:
     draw = random.Random(1)
@@ -339,6 +340,7 @@ def heavy(index: int) -> float:
     return 2.0 if index % 20 == 7 else 0.05
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(10))
 def test_a_server_that_keeps_up_does_not_fall_behind(seed: int) -> None:
     schedule = {"kind": "poisson", "rate_per_s": RATE_PER_S}
@@ -349,6 +351,7 @@ def test_a_server_that_keeps_up_does_not_fall_behind(seed: int) -> None:
         assert judge(run_of(served(due_s, 10, lambda _: 0.8), schedule)).reasons == ()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(10))
 def test_a_server_that_falls_behind_is_found(seed: int) -> None:
     schedule = {"kind": "poisson", "rate_per_s": RATE_PER_S}

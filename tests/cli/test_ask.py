@@ -17,6 +17,8 @@ from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 from forebay.testing.waiting import wait_until
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture(scope="module")
 def replica() -> Iterator[ReplicaThread]:

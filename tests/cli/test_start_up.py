@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.heavy
+
 PROGRAM = """
 import json, sys
 sys.argv = ["forebay", *{words!r}]

@@ -53,6 +53,7 @@ def news(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+@pytest.mark.heavy
 def test_trends_are_printed_when_they_appear_and_the_top_five_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, news: list[str]
 ) -> None:
@@ -125,6 +126,7 @@ def test_news_that_cannot_be_told_stop_nothing(
     assert "odd" in caplog.text
 
 
+@pytest.mark.heavy
 def test_the_page_is_served_while_the_run_lasts_and_written_at_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

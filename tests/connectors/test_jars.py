@@ -66,6 +66,7 @@ def nothing_in(folder: Path) -> bool:
     return not folder.exists() or list(folder.iterdir()) == []
 
 
+@pytest.mark.heavy
 def test_a_jar_comes_from_a_repository_and_is_kept(tmp_path: Path, serve: Callable[..., str]) -> None:
     url = serve(partial(Quiet, directory=str(repository(tmp_path / "maven"))))
     seen: list[tuple[int, int]] = []
@@ -116,6 +117,7 @@ def test_a_jar_that_others_may_have_put_there_is_not_taken(tmp_path: Path, aroun
         installed_jar(JAR, folder)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("content", "length", "error"),
     [
@@ -135,6 +137,7 @@ def test_other_bytes_are_never_put_in_place(
     assert nothing_in(tmp_path / "kept")
 
 
+@pytest.mark.heavy
 def test_missing_jar_or_repository_is_reported_with_the_fix(
     tmp_path: Path, serve: Callable[..., str]
 ) -> None:

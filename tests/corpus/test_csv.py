@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.corpus.case import Refused, cases, check
 from tests.corpus.sources import PACKINGS, read_file
 from tests.corpus.way import check_way
@@ -14,6 +15,8 @@ from forebay.connectors.event_time import EventTime
 from forebay.connectors.files.reader import LineReader
 from forebay.connectors.formats import Format
 from forebay.records import Event
+
+pytestmark = pytest.mark.heavy
 
 CSV = Format("csv")
 SMALL = Format("csv", max_record_bytes=20)

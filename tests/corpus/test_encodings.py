@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.corpus.case import Refused, cases, check
 from tests.corpus.sources import PACKINGS, read_file
 from tests.corpus.way import check_way
@@ -124,6 +125,7 @@ CSV = (
 )
 
 
+@pytest.mark.heavy
 @cases((*READ, *WRONG, *CSV))
 def test_a_file_is_read_in_its_encoding(case: Any, tmp_path: Path) -> None:
     form = Format("csv" if case.header else "text")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 from tests.corpus.case import Case, Refused, cases, check
 from tests.corpus.sources import everywhere
 from tests.corpus.way import check_way
@@ -103,6 +104,7 @@ CASES = (
 )
 
 
+@pytest.mark.heavy
 @cases(CASES)
 def test_the_record_within_is_read_or_refused(case: Case, tmp_path: Path) -> None:
     for source, record in everywhere(case.raw, case.form, tmp_path):

@@ -96,6 +96,7 @@ def received(chunks: Iterable[bytes]) -> list[Event | DeadLetter]:
     return [from_feed(feed, feed._received(mark, event), TEXT) for event in events]
 
 
+@pytest.mark.heavy
 @cases(STREAMS)
 @pytest.mark.parametrize("cut", [1, 7, 1 << 20])
 def test_events_are_the_same_in_any_cut(case: Stream, cut: int) -> None:

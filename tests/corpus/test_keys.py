@@ -92,6 +92,7 @@ FIELDS = (
 )
 
 
+@pytest.mark.heavy
 @cases(FIELDS)
 def test_a_field_is_a_key_or_none(case: Key, tmp_path: Path) -> None:
     raw = b'{"user": %s}' % case.user

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.corpus.case import JSON_LINES, Case, Refused, cases, check
 from tests.corpus.sources import everywhere, from_kafka
 from tests.corpus.way import check_way, keyed, result_of
@@ -91,6 +92,7 @@ CASES = (
 )
 
 
+@pytest.mark.heavy
 @cases(CASES)
 def test_a_number_is_kept_or_refused(case: Case, tmp_path: Path) -> None:
     for source, record in everywhere(case.raw, case.form, tmp_path):

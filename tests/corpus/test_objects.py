@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 from tests.corpus.case import Case, Refused, cases, check
 from tests.corpus.sources import everywhere
 from tests.corpus.way import check_way
@@ -165,6 +166,7 @@ OWN_FIELDS: dict[str, dict[str, Any]] = {"own kafka": {"kafka": {"topic": 5}}, "
 """Fields of a record with the name of a field that a source adds."""
 
 
+@pytest.mark.heavy
 @cases(CASES)
 def test_an_object_is_read_whole_or_refused(case: Case, tmp_path: Path) -> None:
     for source, record in everywhere(case.raw, case.form, tmp_path):

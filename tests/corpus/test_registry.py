@@ -21,6 +21,8 @@ from forebay.connectors.kafka.source import read_record
 from forebay.json_numbers import ExactFloat
 from forebay.records import DeadLetter
 
+pytestmark = pytest.mark.heavy
+
 JSON_ID, PROTOBUF_ID = 900, 901
 
 

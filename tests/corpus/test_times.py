@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 from tests.corpus.case import Case, Refused, at, cases, check
 from tests.corpus.sources import everywhere
 from tests.corpus.way import check_way
+
+pytestmark = pytest.mark.heavy
 
 YEAR_1, YEAR_9999 = -62_135_596_800_000, 253_402_300_799_999
 NEW_YORK, BERLIN = "America/New_York", "Europe/Berlin"

@@ -170,6 +170,7 @@ SLOW, LONG = "^(x+)+$", "x" * 28 + "!"
 """A backtracking expression takes more than 5 s for these."""
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("schema", "answer"),
     [
@@ -192,6 +193,7 @@ def test_no_answer_keeps_a_pattern_busy(schema: dict[str, Any], answer: dict[str
         check(orjson.dumps(answer).decode())
 
 
+@pytest.mark.heavy
 def test_many_items_that_cannot_be_sorted_are_compared_by_their_hashes() -> None:
     check = AnswerCheck({"uniqueItems": True})
     answer = [{"a": number} for number in range(40_000)]

@@ -112,6 +112,7 @@ async def test_proxies_of_the_environment_are_not_asked(monkeypatch: pytest.Monk
             assert (await engine.complete(ask("hello"), timeout_s=30)).text == echo("hello")
 
 
+@pytest.mark.heavy
 async def test_a_thousand_calls_run_at_once() -> None:
     script = ReplicaScript(delay=Fixed(0.0), slots=1)
     async with serving(script) as (engine, replica):

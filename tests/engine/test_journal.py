@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.engine import journal_file
@@ -126,7 +126,6 @@ async def test_an_old_entry_is_a_miss_gives_way_and_goes(tmp_path: Path) -> None
     assert rows(tmp_path)[0] == EVICT_EVERY + 1
 
 
-@settings(max_examples=15, deadline=None)
 @given(
     puts=st.lists(st.tuples(st.integers(0, 150), st.integers(0, 2000), st.integers(0, 5000)), max_size=250),
     max_entries=st.integers(1, 200),
@@ -156,6 +155,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_file, "WRITE_TIMEOUT_S", 60.0)
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("patient")
 async def test_many_writers_at_once(tmp_path: Path) -> None:
     async with opened(tmp_path) as one, opened(tmp_path) as other:
@@ -228,6 +228,7 @@ def killed_writer(path: Path) -> int:
     return last
 
 
+@pytest.mark.heavy
 async def test_what_was_written_survives_sigkill(tmp_path: Path) -> None:
     last = killed_writer(tmp_path)
     assert last >= 200
@@ -363,6 +364,7 @@ async def test_closing_writes_what_waits(tmp_path: Path) -> None:
     assert await asyncio.gather(*puts) == [True] * 500
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("patient")
 async def test_too_many_that_wait_are_dropped_and_a_cancelled_one_harms_nobody(tmp_path: Path) -> None:
     async with opened(tmp_path) as journal:

@@ -290,6 +290,7 @@ def test_the_limit_is_that_of_one_event() -> None:
     assert len(parser_of(100).feed(b"data: xxxxxxxx\n\n" * 100)) == 100
 
 
+@pytest.mark.heavy
 def test_one_byte_at_a_time_costs_linear_time() -> None:
     # A quadratic parser would copy 128 GiB here and never be done within the test's timeout.
     parser = parser_of()

@@ -347,6 +347,7 @@ def hash_of(block: int) -> int:
     return (block * 0x9E3779B97F4A7C15) % 2**64
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("others", [0.0, 0.5, 0.9])
 def test_the_index_follows_a_cache_that_others_fill(others: float) -> None:
     # Prompts of 10 blocks, of which 5 are shared in 100 groups, some more popular; an answer is 5 more.

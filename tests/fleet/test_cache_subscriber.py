@@ -88,6 +88,7 @@ def counts(fakes: Any) -> Any:
     return fakes.engine.client.cache_events()[fakes.replicas[0].url]
 
 
+@pytest.mark.heavy
 async def test_what_others_push_out_is_forgotten(fleet_of: Any, ask: Any, wait_for: Any) -> None:
     async with publisher() as (_, script), followed(fleet_of, script) as fakes:
         await script.note(stored(*range(100)))
@@ -105,6 +106,7 @@ async def test_what_others_push_out_is_forgotten(fleet_of: Any, ask: Any, wait_f
         assert counts(fakes).forgotten == 3
 
 
+@pytest.mark.heavy
 async def test_a_cleared_cache_and_a_restart_forget_all(fleet_of: Any, ask: Any, wait_for: Any) -> None:
     async with publisher() as (context, script), followed(fleet_of, script) as fakes:
         await fakes.engine.complete(ask(1, TEXT), timeout_s=60.0)
@@ -120,6 +122,7 @@ async def test_a_cleared_cache_and_a_restart_forget_all(fleet_of: Any, ask: Any,
         assert (counts(fakes).restarts, counts(fakes).missed) == (1, 0)
 
 
+@pytest.mark.heavy
 async def test_hostile_bytes_are_counted_and_the_next_message_is_read(
     fleet_of: Any, ask: Any, wait_for: Any
 ) -> None:

@@ -85,6 +85,7 @@ async def test_with_no_replica_at_all_the_start_ends_in_its_time_and_shows_why(
             await fakes.engine.client.start(0.1)
 
 
+@pytest.mark.heavy
 async def test_a_request_without_any_replica_is_reported_at_its_deadline(fleet_of: Any, ask: Any) -> None:
     async with fleet_of(0, dead=(AWAY,)) as fakes:
         with pytest.raises(Unreachable, match="there is no replica to send the request to") as caught:
@@ -93,6 +94,7 @@ async def test_a_request_without_any_replica_is_reported_at_its_deadline(fleet_o
         assert fakes.engine.client.waiting == 0
 
 
+@pytest.mark.heavy
 async def test_only_replicas_that_serve_the_model_get_requests(
     fleet_of: Any, ask: Any, wait_for: Any
 ) -> None:
@@ -133,6 +135,7 @@ async def test_a_call_that_every_replica_of_its_model_failed_ends(fleet_of: Any,
         assert (fakes.calls(0), fakes.calls(1)) == (1, 0)
 
 
+@pytest.mark.heavy
 async def test_one_that_is_started_again_with_another_model_loses_its_requests(
     fleet_of: Any, ask: Any, wait_for: Any
 ) -> None:
@@ -146,6 +149,7 @@ async def test_one_that_is_started_again_with_another_model_loses_its_requests(
         await wait_for(lambda: fault()[url] == "it serves other, not m" or not fakes.calls(0))
 
 
+@pytest.mark.heavy
 async def test_replicas_join_and_leave_while_requests_run(
     fleet_of: Any, ask: Any, wait_for: Any, tmp_path: Path
 ) -> None:
@@ -243,6 +247,7 @@ async def test_when_all_refuse_the_caller_hears_it(fleet_of: Any, ask: Any) -> N
         assert [fakes.calls(number) for number in range(2)] == [1, 1]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("fault", "error"), [("401", Unauthorized), ("404", ModelNotFound)])
 async def test_a_replica_that_is_not_what_it_seemed_is_passed_over(
     fleet_of: Any, ask: Any, fault: str, error: type[Exception]
@@ -340,6 +345,7 @@ async def test_a_request_that_has_just_come_may_find_room(fleet_of: Any) -> None
         await place.__aexit__(None, None, None)
 
 
+@pytest.mark.heavy
 async def test_a_deadline_does_not_count_while_a_replica_that_works_has_no_room(
     fleet_of: Any, ask: Any, wait_for: Any
 ) -> None:
@@ -358,6 +364,7 @@ async def test_a_deadline_does_not_count_while_a_replica_that_works_has_no_room(
         assert (await waiting).text
 
 
+@pytest.mark.heavy
 async def test_a_prompt_goes_where_its_prefix_is(fleet_of: Any, ask: Any) -> None:
     script = ReplicaScript(models=("m",), delay=Fixed(0.005), cache_blocks=1000, prefill_s_per_char=2e-5)
     async with fleet_of(5, script) as fakes:
@@ -405,6 +412,7 @@ def test_an_unknown_policy_is_refused_with_those_there_are() -> None:
         FleetConfig(FixedReplicas((AWAY,)), routing="best")
 
 
+@pytest.mark.heavy
 async def test_two_clients_of_the_same_replicas_stay_out_of_each_others_way(
     fleet_of: Any, ask: Any, wait_for: Any
 ) -> None:
@@ -506,6 +514,7 @@ async def test_what_waits_is_given_up_when_the_client_closes(fleet_of: Any, ask:
             await fakes.engine.complete(ask(2), timeout_s=60.0)
 
 
+@pytest.mark.heavy
 async def test_engines_that_do_not_talk_to_each_other_stay_balanced(fleet_of: Any, ask: Any) -> None:
     script = ReplicaScript(models=("m",), delay=Fixed(0.02), slots=2)
     async with fleet_of(3, script) as fakes:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.fleet.concurrency import FIRST, FIRST_SHOWN, ConcurrencyLimit, LimitTurn
@@ -197,7 +197,6 @@ def test_whatever_happens_it_stays_between_one_and_the_most(
         now_s += passes_s
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     count=st.integers(2, 48),
     each_s=st.floats(0.05, 30.0),

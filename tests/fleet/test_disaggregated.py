@@ -162,6 +162,7 @@ async def test_without_a_replica_that_prefills_the_others_do_both() -> None:
         assert both.calls(both.decode) == 12
 
 
+@pytest.mark.heavy
 async def test_where_none_prefills_from_the_start_the_others_do_both() -> None:
     async with pools(each=1) as both:
         await both.prefill[0].stop()
@@ -169,6 +170,7 @@ async def test_where_none_prefills_from_the_start_the_others_do_both() -> None:
         assert {answer.text for answer in answers} == {(await alone(request(0))).text}
 
 
+@pytest.mark.heavy
 async def test_unreadable_list_of_prefill_servers_blocks_nothing(tmp_path: Path) -> None:
     async with FakeReplica(SCRIPT) as decode:
         fleet = FleetConfig(FixedReplicas((decode.url,)), model="m")
@@ -188,6 +190,7 @@ async def test_what_waits_for_a_prefill_does_not_wait_for_one_that_has_died() ->
         assert {answer.text for answer in answers} == {(await alone(request(0))).text}
 
 
+@pytest.mark.heavy
 async def test_no_kv_cache_waits_for_a_place() -> None:
     async with pools(decode=replace(SCRIPT, decode=Fixed(0.02)), each=1, capacity=2) as both:
 
@@ -253,6 +256,7 @@ def test_prefills_for_nothing_are_reported_once(caplog: pytest.LogCaptureFixture
     assert [record.message.split(",")[1] for record in caplog.records] == [f" {MISSING} times"]
 
 
+@pytest.mark.heavy
 async def test_each_answer_shows_whether_a_kv_cache_was_handed_over_and_why_not() -> None:
     async with pools(each=1) as both:
         assert (await both.answer(request(0))).handover == "transferred"
@@ -281,6 +285,7 @@ async def test_who_prefills_where_it_decodes_hands_nothing_over() -> None:
         await engine.close()
 
 
+@pytest.mark.heavy
 async def test_an_outage_of_those_that_decode_costs_no_prefills() -> None:
     async with pools() as both:
         await both.answer(request(0))
@@ -295,7 +300,8 @@ async def test_an_outage_of_those_that_decode_costs_no_prefills() -> None:
         assert both.calls(both.prefill) <= 41
 
 
-@settings(max_examples=15)
+@pytest.mark.heavy
+@settings(max_examples=settings.default.max_examples // 2)
 @given(
     shares=st.lists(
         st.tuples(st.sampled_from(["500", "503", "429", "cut", "refuse", "error"]), st.floats(0, 0.2)),

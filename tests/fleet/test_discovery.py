@@ -155,6 +155,7 @@ def test_what_is_no_list_is_refused(tmp_path: Path, content: bytes) -> None:
         read_listing(tmp_path / "replicas.json")
 
 
+@pytest.mark.heavy
 async def test_requests_wait_for_a_replica_and_end_with_one_that_leaves(
     fleet_of: Any, ask: Any, wait_for: Any, tmp_path: Path
 ) -> None:

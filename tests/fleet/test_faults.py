@@ -10,6 +10,8 @@ from forebay.engine import Deadline
 from forebay.errors import EngineError
 from forebay.testing.script import Faults, Fixed
 
+pytestmark = pytest.mark.heavy
+
 
 async def test_one_that_is_well_again_gets_its_share_again(fleet_of: Any, ask: Any, wait_for: Any) -> None:
     async with fleet_of(2) as fakes:

@@ -83,6 +83,7 @@ def test_silence_after_a_prefill_ends_as_soon_as_without_one() -> None:
     decoding(main)
 
 
+@pytest.mark.heavy
 def test_what_a_prefill_took_is_no_time_of_decoding() -> None:
     def learned(prefill_s: float) -> float:
         found: list[float] = []

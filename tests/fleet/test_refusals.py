@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.harness.backlog import Load
 from tests.harness.clock import in_virtual_time, run_virtual
@@ -316,6 +316,7 @@ def gateway(**more: Any) -> ReplicaScript:
     return replace(script, **more)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_gateway_that_refuses_gives_as_much_as_where_its_limit_is_known(streams: bool) -> None:
     async def answers(capacity: int) -> tuple[int, int]:
@@ -333,6 +334,7 @@ def test_a_gateway_that_refuses_gives_as_much_as_where_its_limit_is_known(stream
     assert refused <= 12, "of some 600 calls: 4 that are under way, and one more now and then"
 
 
+@pytest.mark.heavy
 @in_virtual_time
 async def test_a_gateway_that_comes_to_take_more_gets_more() -> None:
     async with Load(gateway()) as load:
@@ -344,6 +346,7 @@ async def test_a_gateway_that_comes_to_take_more_gets_more() -> None:
         assert load.replica.work().answers - before >= 0.8 * 60.0 * 32 / 0.4
 
 
+@pytest.mark.heavy
 @in_virtual_time
 async def test_gateway_with_fewer_places_pauses_once_and_gets_fewer() -> None:
     async with Load(gateway(max_calls=16)) as load:
@@ -358,6 +361,7 @@ async def test_gateway_with_fewer_places_pauses_once_and_gets_fewer() -> None:
         assert after.calls - before.calls - given <= 20
 
 
+@pytest.mark.heavy
 @in_virtual_time
 async def test_a_gateway_that_is_shut_is_left_alone() -> None:
     async with Load(gateway()) as load:
@@ -374,6 +378,7 @@ async def test_a_gateway_that_is_shut_is_left_alone() -> None:
         assert load.replica.work().answers - answers >= 0.8 * 30.0 * SLOTS / 0.4
 
 
+@pytest.mark.heavy
 @in_virtual_time
 async def test_one_dead_server_in_ten_costs_little_more_than_its_share() -> None:
     faults = Faults((("503", 0.1),))
@@ -397,7 +402,7 @@ async def longest_idle_s(load: Load, seconds: float, slots: int) -> float:
     return longest_s
 
 
-@settings(max_examples=20, deadline=None)
+@pytest.mark.heavy
 @given(
     seed=st.integers(0, 1000),
     slots=st.integers(2, 8),
@@ -419,7 +424,7 @@ def test_slow_calls_hold_up_nobody_where_there_are_refusals_and_errors(
     run_virtual(main())
 
 
-@settings(max_examples=20, deadline=None)
+@pytest.mark.heavy
 @given(seed=st.integers(0, 1000), streams=st.booleans())
 @example(seed=34, streams=False)
 def test_a_look_at_fewer_ends_where_slow_calls_have_all_their_places(seed: int, streams: bool) -> None:
@@ -434,6 +439,7 @@ def test_a_look_at_fewer_ends_where_slow_calls_have_all_their_places(seed: int, 
     run_virtual(main())
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("shut_s", [20.0, 60.0, 600.0])
 @in_virtual_time
 async def test_replica_that_names_a_time_is_used_soon_after_it(

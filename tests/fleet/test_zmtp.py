@@ -130,6 +130,7 @@ async def flooding(begin: bytes, more: bytes, sent: list[int]) -> AsyncIterator[
         server.close()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("begin", "more"),
     [
@@ -170,6 +171,7 @@ async def test_messages_without_end_leave_the_event_loop_to_others(monkeypatch: 
     assert len(heard) <= 1
 
 
+@pytest.mark.heavy
 def test_the_largest_hostile_message_is_read_in_bounded_memory() -> None:
     row = b"\xdc\xff\xff" + b"\x80" * 0xFFFF
     payload = b"\x92\x01\xdd" + (31).to_bytes(4, "big") + row * 31

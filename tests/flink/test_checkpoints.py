@@ -102,6 +102,7 @@ def test_reader_survives_any_bytes(tmp_path_factory: pytest.TempPathFactory, dat
         assert check_readable(folder) >= 0
 
 
+@pytest.mark.heavy
 def test_checkpoints_may_vanish_during_a_look(tmp_path: Path) -> None:
     """Flink deletes checkpoints that newer ones replace."""
     numbers = range(1, 400)

@@ -96,6 +96,7 @@ async def test_demand_is_a_file_while_the_subtask_runs(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.heavy
 async def test_earliest_due_by_class_is_sent_first(tmp_path: Path) -> None:
     link = ScalingLink(replace(SETTINGS, other_classes=(ALARM,)), str(tmp_path))
     classes = EventClasses(FieldTemplate("{{ tier }}", what="classes"), SETTINGS.classes[0], (ALARM,))

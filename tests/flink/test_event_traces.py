@@ -215,6 +215,7 @@ async def test_a_repeated_call_has_the_cause_of_the_one_before(replica: FakeRepl
     assert "http.request.resend_count" not in of(first)
 
 
+@pytest.mark.heavy
 async def test_a_stalled_call_ends_with_a_timeout(replica: FakeReplica) -> None:
     traced = Traced(replica.url, timeout_s=0.2, deadline_s=0.5)
     traced.event(item(text="((fault:hang))"))
@@ -225,6 +226,7 @@ async def test_a_stalled_call_ends_with_a_timeout(replica: FakeReplica) -> None:
     assert of(spans[0])[otel.ERROR_TYPE] == letter.cause
 
 
+@pytest.mark.heavy
 async def test_without_a_replica_the_route_fails() -> None:
     traced = Traced("http://127.0.0.1:1", deadline_s=0.1)
     traced.event(item())
@@ -461,6 +463,7 @@ def test_the_operator_counts_dropped_spans(monkeypatch: pytest.MonkeyPatch) -> N
     assert counts.dropped_spans == 3
 
 
+@pytest.mark.heavy
 def test_without_the_option_nothing_of_opentelemetry_is_imported() -> None:
     names = "[name for name in sys.modules if name.startswith('opentelemetry')]"
     program = f"import sys, forebay.flink.infer, forebay.pipeline.preflight; print({names})"

@@ -140,6 +140,7 @@ def grown(accepted_s: list[float]) -> list[int]:
     return [within[1] - within[0], within[2] - within[1]]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("keys", [1, 3, 1_000_000])
 def test_queue_grows_logarithmically_during_an_outage(keys: int, opened: Any) -> None:
     run = opened(Remember(), queue=8)
@@ -171,6 +172,7 @@ def test_events_with_times_of_1970_and_1900_are_counted(opened: Any) -> None:
     assert run.function._counts.suspect_times == 2
 
 
+@pytest.mark.heavy
 def test_full_shard_queue_stays_full_while_other_keys_proceed(opened: Any) -> None:
     run = opened(Remember(), quick=["other"], queue=1000)
     accepted_s: list[float] = []
@@ -186,6 +188,7 @@ def test_full_shard_queue_stays_full_while_other_keys_proceed(opened: Any) -> No
     assert grown(accepted_s) == pytest.approx([expected, expected], rel=0.05)
 
 
+@pytest.mark.heavy
 def test_many_timers_due_at_once_wait_for_room(opened: Any) -> None:
     keys, asked, most = 1000, 0, 0
     run = opened(AskLater())

@@ -35,6 +35,7 @@ def let_in(answers_per_s: float, lasts_s: float, *, capacity: int = 4, queued: i
     return entered
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("answers_per_s", [20.0, 2.0, 0.3])
 def test_two_events_enter_per_three_answers_on_average(answers_per_s: float) -> None:
     begin_s, end_s = 2 * ANSWERS / answers_per_s, 4 * ANSWERS / answers_per_s
@@ -61,6 +62,7 @@ def test_past_slow_phase_is_forgotten() -> None:
     assert wait.most_s(3601, 0, 0) == pytest.approx(at_first_s)
 
 
+@pytest.mark.heavy
 @given(st.floats(2, 60), st.integers(2, 40))
 def test_restarts_do_not_speed_up_queue_growth(run_s: float, restarts: int) -> None:
     """The engine never answers, and the job restarts repeatedly."""

@@ -269,6 +269,7 @@ async def test_silent_engine_is_given_up_at_the_deadline() -> None:
     assert clock.monotonic_s() <= 1050.0
 
 
+@pytest.mark.heavy
 async def test_journal_write_failure_is_counted_but_loses_no_answer(tmp_path: Path) -> None:
     journal = JournalConfig(tmp_path / "journal.db")
     counts = InferenceCounters()
@@ -409,6 +410,7 @@ async def test_two_pools_report_handovers_and_decoders() -> None:
         assert (counts.kv_transfers, counts.kv_fallbacks_no_server) == (1, 0)
 
 
+@pytest.mark.heavy
 async def test_fleet_reports_available_replicas() -> None:
     script = ReplicaScript(models=("m",), delay=Fixed(0.0))
     async with FakeReplica(script) as prefills, FakeReplica(script) as one, FakeReplica(script) as other:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import ForebayError, SettingError
@@ -323,7 +323,6 @@ class Immediate:
         pass
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.integers(0, 4)), max_size=60),
     st.integers(1, 5),

@@ -115,6 +115,7 @@ def test_requests_share_one_connection(service: Service) -> None:
     assert service.connections == 1
 
 
+@pytest.mark.heavy
 def test_each_thread_has_its_own_connection(service: Service) -> None:
     flink = service.of()
     flink.json("/a")

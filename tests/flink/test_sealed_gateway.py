@@ -67,6 +67,7 @@ def test_call_without_a_free_connection_fails(monkeypatch: pytest.MonkeyPatch) -
         taken.close()
 
 
+@pytest.mark.heavy
 def test_names_of_packages_and_classes_are_asked_for_once() -> None:
     asked: list[str] = []
 

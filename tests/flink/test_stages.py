@@ -127,6 +127,7 @@ def test_messages_are_keyed_by_shard() -> None:
     assert [payload(each) for each in function.on_timer(END_OF_INPUT_MS, context)] == [b"end"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("size", [10, 5_000])
 def test_restore_at_any_moment_changes_nothing(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(stages, "MIN_LOG_BYTES", 64)
@@ -150,6 +151,7 @@ def test_restore_at_any_moment_changes_nothing(monkeypatch: pytest.MonkeyPatch, 
     assert run(frozenset(range(300))) == straight
 
 
+@pytest.mark.heavy
 def test_state_is_bounded_and_written_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "MIN_LOG_BYTES", 64)
     state = State()
@@ -163,6 +165,7 @@ def test_state_is_bounded_and_written_rarely(monkeypatch: pytest.MonkeyPatch) ->
     assert len(snapshots) < 12
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("most", "held"), [(None, 3_000), (500, 500)])
 def test_work_repeated_after_a_restore_is_bounded(
     monkeypatch: pytest.MonkeyPatch, most: int | None, held: int

@@ -86,6 +86,7 @@ print(sys.modules.get("apache_beam") is beam)
 """
 
 
+@pytest.mark.heavy
 def test_functions_are_imported_without_beam() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", WITHOUT_BEAM], capture_output=True, text=True, check=False

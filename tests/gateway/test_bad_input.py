@@ -95,6 +95,7 @@ async def _send(writer: asyncio.StreamWriter, megabytes: int, *, chunked: bool =
         return  # The gateway has closed: it does not read without end.
 
 
+@pytest.mark.heavy
 async def test_half_a_body_and_silence() -> None:
     async with before(limits={"body_s": 0.2}) as (served, replicas):
         reader, writer = await raw(served, HEAD + b'content-length: 100\r\n\r\n{"model"')
@@ -115,6 +116,7 @@ async def test_half_a_body_and_gone() -> None:
         assert sum(replicas[0].report().calls.values()) == 1
 
 
+@pytest.mark.heavy
 async def test_a_body_that_trickles() -> None:
     async with before(limits={"body_s": 0.3}) as (served, _):
         reader, writer = await raw(served, HEAD + b"content-length: 100000\r\n\r\n")
@@ -131,6 +133,7 @@ async def test_a_body_that_trickles() -> None:
         assert (status, error["code"]) == (408, "request_timeout")
 
 
+@pytest.mark.heavy
 async def test_headers_that_trickle() -> None:
     async with before(limits={"header_s": 0.2}) as (served, _):
         reader, writer = await raw(served, b"POST /v1/chat/completions HTTP/1.1\r\nx-a: ")
@@ -139,6 +142,7 @@ async def test_headers_that_trickle() -> None:
         assert (status, error["code"]) == (408, "request_timeout")
 
 
+@pytest.mark.heavy
 async def test_a_connection_on_which_nothing_comes_is_closed() -> None:
     async with before(limits={"header_s": 0.2}) as (served, _):
         reader, writer = await raw(served)
@@ -208,6 +212,7 @@ BODIES = [
 ]
 
 
+@pytest.mark.heavy
 async def test_wrong_bodies() -> None:
     async with before() as (served, replicas):
         for body, code, param in BODIES:

@@ -14,6 +14,8 @@ from forebay.testing.script import FAULTS, Faults, Fixed
 
 from .conftest import CHAT, QUICK, Served, before, until
 
+pytestmark = pytest.mark.heavy
+
 ATTACKERS = 3
 REQUESTS = 20
 

@@ -22,6 +22,8 @@ from forebay.gateway.refusal import Refusal
 from .conftest import CHAT, before, until
 from .test_bad_input import HEAD, fine, raw
 
+pytestmark = pytest.mark.heavy
+
 PATH = "/v1/chat/completions"
 LONG = CHAT | {"messages": [{"role": "user", "content": "wörds " * LARGE_BYTES}], "n": 2, "user": "u"}
 

@@ -39,6 +39,7 @@ def body_of(path: str) -> tuple[bytes, str]:
     return orjson.dumps(body), "application/json"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("path", ROUTES)
 async def test_a_call_is_passed_on_byte_for_byte(path: str) -> None:
     engine = CannedEngine([card("m")], {ROUTES[path].at_replica: ANSWER})
@@ -52,6 +53,7 @@ async def test_a_call_is_passed_on_byte_for_byte(path: str) -> None:
         assert await served.metric(f"forebay_gateway_requests_total{{{labels}}}") == 1
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("path", ROUTES)
 async def test_a_call_that_the_engine_lacks_is_a_clear_404(path: str) -> None:
     body, kind = body_of(path)
@@ -73,6 +75,7 @@ async def test_a_404_that_is_not_about_the_call_is_the_engines_own() -> None:
         assert (await post(served, "/v1/responses", body))[:2] == (404, text)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("path", [path for path, route in ROUTES.items() if not route.needs_model])
 async def test_a_call_of_the_engines_own_needs_no_model(path: str) -> None:
     engine = CannedEngine([card("m")], {ROUTES[path].at_replica: ANSWER})
@@ -147,6 +150,7 @@ USED = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("path", "answer"), USED.items())
 async def test_the_tokens_of_a_call_are_those_that_the_engine_counts(
     path: str, answer: bytes, monkeypatch: pytest.MonkeyPatch
@@ -160,6 +164,7 @@ async def test_the_tokens_of_a_call_are_those_that_the_engine_counts(
         assert used == (16 if ROUTES[path].costs else 0)
 
 
+@pytest.mark.heavy
 async def test_a_recording_is_written_down_as_it_is_sent() -> None:
     engine = CannedEngine(
         [card("m")], {"/v1/audio/transcriptions": Canned(b"hello", content_type="text/plain")}
@@ -178,6 +183,7 @@ async def test_a_recording_is_written_down_as_it_is_sent() -> None:
         assert recording in sent.body
 
 
+@pytest.mark.heavy
 async def test_images_of_twenty_megabytes_are_let_through() -> None:
     url = "data:image/png;base64," + "A" * (20 << 20)
     parts = [{"type": "text", "text": "what is this?"}, {"type": "image_url", "image_url": {"url": url}}]

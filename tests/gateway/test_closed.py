@@ -97,6 +97,7 @@ async def test_monitoring_with_a_key_needs_that_key() -> None:
             assert response.status == 401
 
 
+@pytest.mark.heavy
 async def test_monitoring_on_a_port_of_its_own_is_on_no_other() -> None:
     with listen("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
@@ -180,6 +181,7 @@ async def test_connections_of_those_who_may_call_stay() -> None:
             one.close()
 
 
+@pytest.mark.heavy
 async def test_refusals_that_are_not_read_take_no_place() -> None:
     """Nor their connections for long."""
     limits = {"in_flight": 4, "header_s": 0.3}

@@ -16,6 +16,8 @@ from forebay.testing.script import Fixed
 from .conftest import CHAT, before, serving, spec_of, until
 from .test_relay import EVENTS, recorder
 
+pytestmark = pytest.mark.heavy
+
 
 async def test_an_answer_in_flight_is_finished_and_new_ones_are_refused() -> None:
     gate = asyncio.Event()

@@ -18,6 +18,8 @@ from forebay.testing.replica import FakeReplica
 
 from .conftest import CHAT, QUICK, Served, serving, spec_of, until
 
+pytestmark = pytest.mark.heavy
+
 WAIT: dict[str, Any] = {"absent_s": None}
 
 

@@ -55,6 +55,7 @@ async def test_a_body_behind_an_upgrade_is_no_request() -> None:
         writer.close()
 
 
+@pytest.mark.heavy
 async def test_a_client_that_reads_nothing_is_cut_off() -> None:
     async with before(limits={"unread_s": 0.5}) as (served, replicas):
         message = {"role": "user", "content": "((fault:huge))"}

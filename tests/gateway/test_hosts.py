@@ -62,6 +62,7 @@ async def test_a_page_that_has_its_name_lead_here_reads_nothing() -> None:
         assert not replica.report().calls
 
 
+@pytest.mark.heavy
 async def test_names_of_the_settings_and_keys_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLIENT_KEY", "sesame")
     host = {"host": "api.example", "authorization": "Bearer sesame"}

@@ -84,6 +84,7 @@ async def test_a_flood_of_unknown_models_asks_the_replicas_once_a_second() -> No
         assert engine.lists <= before + 1 + int(served.gateway._clock.monotonic_s() - now_s)
 
 
+@pytest.mark.heavy
 async def test_an_adapter_that_was_unloaded_is_asked_for_elsewhere() -> None:
     one, two = engine_of("one", "base", "adapter"), engine_of("two", "base", "adapter")
     async with before_engines(one, two) as served:
@@ -138,6 +139,7 @@ async def test_an_alias_in_a_form_changes_the_models_name_alone() -> None:
         assert engine.sent[0].body == form % b"whisper-large"
 
 
+@pytest.mark.heavy
 async def test_a_fallback_answers_while_the_model_is_away() -> None:
     one, two = engine_of("one", "large"), engine_of("two", "small")
     models = {"chat": {"to": "large", "fallback": "small"}, "other": "large"}
@@ -155,6 +157,7 @@ async def test_an_alias_for_what_nobody_serves_is_not_there_yet() -> None:
         assert sorted(await listed(served)) == ["a"]
 
 
+@pytest.mark.heavy
 async def test_a_canary_gets_its_share_and_a_session_stays_with_one() -> None:
     models = {"chat": {"to": {"stable": 3, "canary": 1}}}
     async with before_engines(
@@ -186,6 +189,7 @@ def test_shares_are_those_of_the_weights() -> None:
     assert found["c"] == pytest.approx(100, abs=40)
 
 
+@pytest.mark.heavy
 async def test_without_a_name_the_only_base_model_is_meant() -> None:
     canned = {"/tokenize": Canned(b'{"count":1}')}
     base, adapter, other = card("base"), card("adapter", parent="base"), card("other")

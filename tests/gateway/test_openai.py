@@ -102,6 +102,7 @@ def test_a_500_of_the_only_replica(client: openai.OpenAI) -> None:
         client.completions.create(model="fake", prompt="((fault:500))")
 
 
+@pytest.mark.heavy
 def test_a_timeout_of_the_client_aborts_at_the_replica(client: openai.OpenAI) -> None:
     with pytest.raises(openai.APITimeoutError):
         client.completions.create(model="fake", prompt="((fault:hang))", timeout=0.3)

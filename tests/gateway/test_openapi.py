@@ -55,9 +55,10 @@ LONGEST_S = 300.0
 CALLS = [(path, method) for path, methods in DOCUMENT["paths"].items() for method in methods]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("mode", GenerationMode)
 @pytest.mark.parametrize(("path", "method"), CALLS)
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@settings(max_examples=min(25, settings.default.max_examples), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_the_gateway_follows_its_openapi_description(
     described: Any, path: str, method: str, mode: GenerationMode, data: st.DataObject

@@ -30,6 +30,7 @@ ALLOWED = {"headers": ["x-own"], "fields": ["unknown"]}
 pytestmark = pytest.mark.usefixtures("clients_ids")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("path", "body"), [(CHAT_PATH, CHAT_OF), (PROMPT_PATH, PROMPT)])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_each_prompt_is_prefilled_at_one_and_decoded_at_another(
@@ -132,6 +133,7 @@ async def test_prompt_tokens_are_learned_before_a_long_list_of_blocks(
         assert prefill._tokens.chars_per_token != before
 
 
+@pytest.mark.heavy
 async def test_no_kv_cache_waits_for_a_place() -> None:
     async with pools(decode=replace(SCRIPT, decode=Fixed(0.02)), capacity=2) as both:
 
@@ -179,6 +181,7 @@ async def test_the_prompt_of_a_refused_request_costs_its_key_what_was_prefilled(
             assert calls([prefill]) == statuses.count(400)
 
 
+@pytest.mark.heavy
 async def test_a_body_and_that_of_its_prefill_both_take_room() -> None:
     body = CHAT_OF | {"messages": [{"role": "user", "content": "x" * 600_000}]}
     async with pools(limits={"max_held_bytes": 1_000_000}) as both:

@@ -24,6 +24,7 @@ from .conftest import serving, spec_of, until
 pytestmark = pytest.mark.usefixtures("clients_ids")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("fault", ["500", "503", "429", "refuse", "cut"])
 async def test_what_a_prefill_fails_with_no_client_notices(fault: str) -> None:
     async with pools(prefill=replace(SCRIPT, faults=Faults(((fault, 1.0),)))) as both:
@@ -75,6 +76,7 @@ async def test_what_both_fail_at_is_held_against_nobody() -> None:
         assert await both.counted() == {}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("fault", ["500", "503", "refuse"])
 @pytest.mark.parametrize("each", [1, 2])
@@ -138,6 +140,7 @@ async def test_unreadable_list_of_prefill_servers_blocks_nothing(tmp_path: Path)
             assert await both.counted() == {"no_server": 1}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_server_that_is_killed_in_a_prefill_costs_no_answer(stream: bool) -> None:
     """Those that wait for a place there do not wait for it, either."""
@@ -152,6 +155,7 @@ async def test_a_server_that_is_killed_in_a_prefill_costs_no_answer(stream: bool
         assert both.reads() == []
 
 
+@pytest.mark.heavy
 async def test_killed_prefill_server_is_replaced_by_the_other() -> None:
     async with pools(prefill=HANGING, each=2, routing="round_robin") as both:
         both.prefill[1].script = SCRIPT
@@ -164,6 +168,7 @@ async def test_killed_prefill_server_is_replaced_by_the_other() -> None:
         assert both.reads() == [1] * 6
 
 
+@pytest.mark.heavy
 async def test_replica_that_dies_during_its_prefill_costs_no_answer() -> None:
     slow = replace(SCRIPT, delay=Fixed(0.5))
     async with pools(prefill=slow, each=2, routing="round_robin") as both:
@@ -192,6 +197,7 @@ async def test_a_client_that_leaves_ends_its_prefill() -> None:
         assert await both.served.metric(outcome) == 1
 
 
+@pytest.mark.heavy
 async def test_an_answer_that_is_over_its_time_ends_its_prefill() -> None:
     async with pools(prefill=HANGING, relay={"first_byte_s": 0.2}) as both:
         assert (await both.ask(stream=True))[0] == 200
@@ -199,7 +205,8 @@ async def test_an_answer_that_is_over_its_time_ends_its_prefill() -> None:
         assert await both.counted() == {"prefill_failed": 1}
 
 
-@settings(max_examples=10)
+@pytest.mark.heavy
+@settings(max_examples=settings.default.max_examples // 2)
 @given(
     shares=st.lists(
         st.tuples(st.sampled_from(["500", "503", "429", "refuse"]), st.floats(0, 0.2)),

@@ -38,6 +38,7 @@ async def test_an_unreachable_replica_at_start_is_left_out() -> None:
             assert served.gateway.health()[1]["replicas"] == {"available": 1, "known": 2}
 
 
+@pytest.mark.heavy
 async def test_without_any_replica_the_gateway_shows_it_until_one_comes() -> None:
     port = free_port()
     async with serving(spec_of([f"http://127.0.0.1:{port}"], relay={"absent_s": 0.1}), wait_s=0.05) as served:
@@ -72,6 +73,7 @@ async def test_a_replica_of_another_model_gets_nothing() -> None:
         assert not replicas[1].report().calls
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("bad", [BUSY, FAILING, SILENT])
 async def test_one_bad_replica_is_not_noticed(bad: ReplicaScript, stream: bool) -> None:
@@ -82,6 +84,7 @@ async def test_one_bad_replica_is_not_noticed(bad: ReplicaScript, stream: bool) 
         assert replicas[1].report().completed == 6
 
 
+@pytest.mark.heavy
 async def test_a_replica_that_does_not_begin_is_left_for_another() -> None:
     hung = ReplicaScript(faults=Faults((("hang", 1.0),)))
     settings: dict[str, Any] = {"routing": "round_robin", "relay": {"first_byte_s": 1.0}}
@@ -126,6 +129,7 @@ async def test_an_answer_that_breaks_off_is_not_begun_again() -> None:
         assert await served.metric('forebay_gateway_requests_total{key="anyone",' + outcome) == 1
 
 
+@pytest.mark.heavy
 async def test_all_replicas_gone_concerns_only_those_who_ask_then() -> None:
     slow = ReplicaScript(delay=Fixed(0.0), token_s=0.2, chunks=4)
     async with before(slow, QUICK, relay={"absent_s": 0.1}) as (served, replicas):
@@ -160,6 +164,7 @@ async def test_every_replica_busy() -> None:
         assert (await response.json())["error"]["code"] == "no_replica"
 
 
+@pytest.mark.heavy
 async def test_a_long_answer_in_one_piece_is_no_hanging_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     # Silence of one replica while the other answers is what hanging looks like from afar.
     monkeypatch.setattr("forebay.gateway.spec.FleetConfig", partial(FleetConfig, stall_s=0.1))
@@ -170,6 +175,7 @@ async def test_a_long_answer_in_one_piece_is_no_hanging_replica(monkeypatch: pyt
         assert served.gateway.health()[1]["replicas"] == {"available": 2, "known": 2}
 
 
+@pytest.mark.heavy
 async def test_a_client_that_does_not_read_is_no_hanging_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("forebay.gateway.spec.FleetConfig", partial(FleetConfig, stall_s=0.4))
     slow = ReplicaScript(delay=Fixed(0.05))

@@ -150,6 +150,7 @@ async def test_a_request_is_a_span_and_its_attempt_one_below(reported: Reported)
     assert {span.status.status_code for span in (request, attempt)} == {StatusCode.UNSET}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("fault", ["503", "refuse", "hang"])
 async def test_each_attempt_names_its_replica_and_why_it_was_made(reported: Reported, fault: str) -> None:
     causes = {"503": "overloaded", "refuse": "unreachable", "hang": "timeout"}
@@ -349,6 +350,7 @@ def exchange_with(headers: dict[bytes, bytes]) -> Exchange:
     return Exchange("POST", CHAT_PATH, CHAT_PATH, headers, [], "r1", "", 0.0)
 
 
+@pytest.mark.heavy
 async def test_a_collector_gets_all_before_the_gateway_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     with collecting() as collector:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
@@ -359,6 +361,7 @@ async def test_a_collector_gets_all_before_the_gateway_ends(monkeypatch: pytest.
     assert b"gen_ai.server.request.duration" in collector.got["/v1/metrics"]
 
 
+@pytest.mark.heavy
 async def test_all_names_are_those_of_the_conventions(reported: Reported) -> None:
     known = {
         value
@@ -401,6 +404,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.heavy
 def test_without_the_option_nothing_of_opentelemetry_is_imported() -> None:
     done = subprocess.run(
         [sys.executable, "-c", OFF], capture_output=True, text=True, timeout=400, check=False

@@ -44,6 +44,7 @@ def tokens_left(served: Served) -> float:
     return left
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "wish",
     [

@@ -21,6 +21,8 @@ from forebay.pipeline.spec import PipelineSpec
 from forebay.settings import STANDARD_SECRETS, Settings, load_settings
 from forebay.testing.waiting import wait_until
 
+pytestmark = pytest.mark.heavy
+
 ENGINE_KEY, FEED_TOKEN = "sk-engine-40c1d2", "Bearer feed-77aa19"
 STANDARD = {name: f"standard-{name}" for name in STANDARD_SECRETS}
 SECRETS = {"ENGINE_KEY": ENGINE_KEY, "FEED_TOKEN": FEED_TOKEN, **STANDARD}

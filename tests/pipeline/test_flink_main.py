@@ -75,6 +75,7 @@ def test_children_run_before_the_first_confirmation(guarded: Guarded) -> None:
     assert guarded.runs()
 
 
+@pytest.mark.heavy
 def test_children_are_suspended_when_the_lease_expires(guarded: Guarded) -> None:
     guarded.confirm(uptime_s() + 0.2)
     wait_until(guarded.stopped)

@@ -89,6 +89,7 @@ def test_closed_reader_is_noticed_and_blocks_nothing(ends: Ends) -> None:
     ends.out = os.dup(0)
 
 
+@pytest.mark.heavy
 def test_standard_output_is_restored() -> None:
     program = """
 import subprocess, sys
@@ -326,7 +327,7 @@ def tree(mark: str) -> dict[str, psutil.Process]:
 @pytest.mark.flink
 @settings(
     # Each starts a JVM: four by default, and as many as `make test-faults` asks for.
-    max_examples=settings.default.max_examples // 25,
+    max_examples=max(1, settings.default.max_examples // 25),
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

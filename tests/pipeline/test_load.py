@@ -265,6 +265,7 @@ def test_all_mistakes_are_listed_by_line(tmp_path: Path) -> None:
 SMALL = "name: a\nsource: {type: generator}\nprompt: x\nsink: {type: stdout}\n"
 
 
+@pytest.mark.heavy
 def test_the_list_of_mistakes_is_bounded() -> None:
     assert len(mistakes({f"k{i}": 1 for i in range(500)})) == 21
 

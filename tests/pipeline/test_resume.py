@@ -342,7 +342,7 @@ def newest_of_jobs(job: Path) -> list[Path]:
     return [checkpoint.path for checkpoint in checkpoints_of(job)]
 
 
-AnyRuns.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
+AnyRuns.TestCase.settings = settings(max_examples=2 * settings.default.max_examples, stateful_step_count=25)
 TestAnyRuns = AnyRuns.TestCase
 
 

@@ -38,7 +38,7 @@ from forebay.pipeline.state_store import (
 )
 from forebay.settings import Settings
 
-pytestmark = pytest.mark.xdist_group("object-store")
+pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("object-store")]
 JOB_A, JOB_B, JOB_C = "a" * 32, "b" * 32, "c" * 32
 
 

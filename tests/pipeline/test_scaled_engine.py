@@ -179,6 +179,7 @@ def parts(bench: Bench) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.heavy
 def test_next_run_uses_what_a_killed_run_learned(tmp_path: Path) -> None:
     """The next run may be on a rebooted machine, whose monotonic clock starts at the boot."""
     killed = Bench(tmp_path, healthy=lambda replica: True)
@@ -263,6 +264,7 @@ def test_state_learned_for_another_model_is_ignored(tmp_path: Path) -> None:
     assert other.check_replicas()["backlog_tokens"] == 2 * 10 * 50
 
 
+@pytest.mark.heavy
 def test_full_disk_does_not_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

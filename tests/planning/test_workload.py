@@ -55,6 +55,7 @@ def test_the_batch_is_bound_by_the_kv_cache() -> None:
     assert phase_work(lengths, small, 0.2).decode_s > 5 * phase_work(lengths, LLAMA_8B, 0.2).decode_s
 
 
+@pytest.mark.heavy
 def test_a_tight_pace_next_to_long_prompts_pays() -> None:
     """A mixed replica's chunk of 2048 tokens takes 0.1 s, in which every other answer waits."""
     slo, trace = Slo(1.0, 1.0, 0.03), PoissonArrivals(400, 6.0, 3000, 150).make()
@@ -93,6 +94,7 @@ def test_the_roofline_is_near_the_measured_engine(prompt: float, output: float) 
     assert Scenario(trace, engine(), 1).capacity_per_s() == pytest.approx(measured, rel=0.2)
 
 
+@pytest.mark.heavy
 def test_the_number_of_replicas_is_the_least_that_does() -> None:
     trace = load(30.0)
     found = plan_workload(trace, engine(), SLO)
@@ -102,6 +104,7 @@ def test_the_number_of_replicas_is_the_least_that_does() -> None:
     assert one_fewer.goodput < 0.99
 
 
+@pytest.mark.heavy
 def test_prompts_ask_for_prefill_and_answers_for_decode() -> None:
     code = plan_workload(load(5.0, 4000, 30), engine(), SLO)
     talk = plan_workload(load(5.0, 200, 600), engine(), SLO)
@@ -110,6 +113,7 @@ def test_prompts_ask_for_prefill_and_answers_for_decode() -> None:
     assert code.prefill + code.decode == pytest.approx(code.replicas)
 
 
+@pytest.mark.heavy
 def test_what_limits_a_replica() -> None:
     assert plan_workload(load(5.0, 4000, 30), engine(), SLO).limit == "arithmetic"
     tight = dataclasses.replace(engine(), kv_tokens=8000)
@@ -136,6 +140,7 @@ def test_one_mixed_replica_is_never_beaten() -> None:
     assert (found.prefill, found.decode, found.replicas, found.pays) == (0, 0, 2, False)
 
 
+@pytest.mark.heavy
 def test_an_slo_out_of_reach_is_reported() -> None:
     with pytest.raises(SettingError, match="out of reach"):
         plan_workload(load(5.0), engine(), Slo(2.0, 1.0, 1e-4))

@@ -93,7 +93,7 @@ class Shard:
         raise AssertionError("a look at the clocks costs, and nothing here needs it")
 
 
-@settings(max_examples=4 * settings.default.max_examples, deadline=None)
+@settings(max_examples=4 * settings.default.max_examples)
 @given(st.data())
 def test_each_event_gives_one_output_whatever_happens(data: st.DataObject) -> None:
     """Random events, some with equal ids, answers in any order, and kills, each with a restore."""

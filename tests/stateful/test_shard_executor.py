@@ -94,7 +94,7 @@ def test_a_restart_makes_the_call_again_with_the_same_id_and_words() -> None:
     assert seen(machine) == [[0], [0, 1], [0, 1, 2]]
 
 
-@settings(max_examples=3 * settings.default.max_examples, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.data())
 def test_each_event_exactly_once_whatever_happens(data: st.DataObject) -> None:
     """Random events, answers, failures, clocks and kills, each with a restore of a random checkpoint."""
@@ -203,7 +203,8 @@ class Restless(Program[int]):
         return Step(state + 1, ask() if dice.random() < 0.4 else None, timers=dict(timers))
 
 
-@settings(max_examples=4 * settings.default.max_examples, deadline=None)
+@pytest.mark.heavy
+@settings(max_examples=4 * settings.default.max_examples)
 @given(st.data())
 def test_no_two_turns_have_the_same_id(data: st.DataObject) -> None:
     machine = Machine(Restless())
@@ -450,6 +451,7 @@ def test_a_letter_is_the_programs_to_write() -> None:
     assert [(x.cause, x.raw) for x in machine.letters] == [("not_a_turn", b"5")]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("dies", [False, True])
 def test_timers_of_many_keys_that_are_due_at_once_fire_as_there_is_room(dies: bool) -> None:
     machine, keys = Machine(AskLater(), room=4), 1000

@@ -158,6 +158,7 @@ def test_the_clock_is_the_slowest_partitions() -> None:
     assert 40_000 < clocks[-1] <= 60_000
 
 
+@pytest.mark.heavy
 def test_a_sparse_partition_holds_the_clock_only_until_its_next_event() -> None:
     """Its clock is its newest event's, not the median of the last 33, which are half an hour old."""
     many = [(100 * tenth, "t/0", 100) for tenth in range(36_000)]

@@ -29,6 +29,7 @@ REQUESTS = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda r: f"{request_name(r)}")
 async def test_it_does_what_the_fake_replica_does_over_http(request_: Request) -> None:
     async def outcome(engine: ScriptedEngine | HttpEngine) -> object:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import urllib.request
 
+import pytest
+
 from forebay.testing.stream_server import DONE, ScriptedRequest, StreamServerProcess, completion, event
+
+pytestmark = pytest.mark.heavy
 
 
 def get(url: str, body: bytes | None = None) -> bytes:

@@ -16,6 +16,8 @@ from tools.java_parts import VULNERABLE, add_to, components, parts_of, vulnerabi
 
 from tools import java_parts
 
+pytestmark = pytest.mark.heavy
+
 
 def test_parts_of_a_jar_are_found(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "flink-dist-2.3.0.jar", "w") as jar:

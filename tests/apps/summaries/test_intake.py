@@ -31,6 +31,7 @@ def many(count: int, length_ms: int = 60 * MINUTE) -> list[Arrival]:
     ]
 
 
+@pytest.mark.heavy
 def test_a_busy_hour_is_read_to_its_end() -> None:
     driven = Driven(SummaryProgram(PLAN), eager=0.9, restarts=False).run(many(20_000))
     (summary,) = driven.summaries
@@ -46,6 +47,7 @@ def test_a_busy_hour_is_read_to_its_end() -> None:
     assert summary.prompt_tokens + summary.completion_tokens <= PLAN.work_tokens
 
 
+@pytest.mark.heavy
 def test_the_sample_follows_from_the_seed() -> None:
     def heard(seed: int) -> list[str]:
         plan = SummaryPlan(PLAN.windows, chunk_tokens=200, partial_tokens=60, work_tokens=12_000, seed=seed)
@@ -56,6 +58,7 @@ def test_the_sample_follows_from_the_seed() -> None:
     assert heard(1) != heard(2)
 
 
+@pytest.mark.heavy
 @given(
     st.sampled_from(
         (
@@ -82,6 +85,7 @@ def test_the_work_stays_within_its_budget(
         assert summary.events == summary.summarised + summary.left_out + summary.failed
 
 
+@pytest.mark.heavy
 def test_windows_of_very_many_panes_stay_within_their_budget() -> None:
     """A call for the window itself, and at most three for each of its panes, which are shared."""
     plan = SummaryPlan(Windows.sliding(60 * MINUTE, 2 * MINUTE))
@@ -95,6 +99,7 @@ def test_windows_of_very_many_panes_stay_within_their_budget() -> None:
         SummaryPlan(Windows.sliding(64 * MINUTE, 2 * MINUTE))
 
 
+@pytest.mark.heavy
 def test_a_session_that_nearly_ends_many_times_stays_within_its_budget() -> None:
     """For a day, each silence of forty seconds looks like its end."""
     driven = Driven(SummaryProgram(SummaryPlan(Windows.session(MINUTE))), restarts=False)
@@ -120,7 +125,7 @@ def test_sessions_that_merge_repeatedly_stay_within_their_budget() -> None:
     assert summary.calls < 20
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(
     st.integers(1, 600),
     st.sampled_from((0, 5000, 3 * MINUTE, 600 * MINUTE)),
@@ -161,6 +166,7 @@ def test_a_budget_without_room_for_a_chunk_is_refused() -> None:
         SummaryPlan(Windows.tumbling(MINUTE), work_tokens=3000)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "windows", [Windows.tumbling(60 * MINUTE), Windows.session(MINUTE), Windows.rolling(10 * MINUTE)]
 )
@@ -175,6 +181,7 @@ def test_a_key_with_very_many_events_and_no_answer_is_bounded(windows: Windows) 
     assert sum(pane.seen for pane in state.panes) == 30_000
 
 
+@pytest.mark.heavy
 def test_ten_thousand_copies_are_one_line() -> None:
     plan = SummaryPlan(Windows.tumbling(60 * MINUTE))
     events = [Arrival(f"e{n}", n, "buy now") for n in range(10_000)]

@@ -132,6 +132,7 @@ def test_results_do_not_depend_on_how_long_calls_take(gaps: list[int], one: int,
     assert first == second
 
 
+@pytest.mark.heavy
 def test_what_is_left_at_the_close_is_small() -> None:
     """A thousand events in a window: a tree of bounded calls, and a close with the last few events."""
     times = [n * 59 for n in range(1000)]
@@ -159,6 +160,7 @@ def test_a_window_whose_statements_all_fit_needs_no_call_at_its_close() -> None:
     assert not driven.answer()
 
 
+@pytest.mark.heavy
 def test_sliding_windows_share_the_work_of_their_panes() -> None:
     times = [n * SECOND for n in range(600)]
     driven = Driven(SummaryProgram(plan_of(WINDOWS[1])), eager=0.9).run(events_at(times))
@@ -296,6 +298,7 @@ def test_an_event_from_the_future_does_not_keep_a_running_summary_waiting() -> N
     assert [len(ask.items) for ask in driven.asked] == [2]
 
 
+@pytest.mark.heavy
 def test_windows_kept_for_corrections_leave_room_for_those_that_are_open() -> None:
     plan = plan_of(Windows.tumbling(30 * SECOND), late="correct", allowed_ms=1920 * SECOND)
     times = [n * 30 * SECOND for n in range(200)]

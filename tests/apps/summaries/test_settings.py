@@ -10,7 +10,7 @@ import orjson
 import pytest
 from benchmarks.conversations import BEGIN_MS, Window, by_window, chatter, expected_summaries
 from benchmarks.tally import tally
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -51,7 +51,7 @@ def expected() -> dict[Window, Any]:
     return expected_summaries(EVENTS, SMALL)
 
 
-@settings(max_examples=25)
+@pytest.mark.heavy
 @given(st.integers(0, 2**32), st.sampled_from((0.05, 0.5, 0.95)))
 def test_kills_and_answer_times_do_not_change_the_summaries(seed: int, pace: float) -> None:
     """Nor do other steps of the watermark, like Flink's."""
@@ -114,6 +114,7 @@ def test_a_window_that_cannot_keep_statements_still_has_its_summary() -> None:
     assert (machine.calls, machine.letters) == ({}, [])
 
 
+@pytest.mark.heavy
 def test_very_many_windows_that_close_at_once_take_several_turns() -> None:
     """A turn has a limited number of calls; later turns do the rest, and nothing is lost."""
     machine = Machine(SummarySpec(size_s=60.0, ahead_s=10**6).program(event_time=True))

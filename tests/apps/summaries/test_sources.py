@@ -7,6 +7,7 @@ import re
 from collections import Counter
 
 import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,8 @@ from forebay.records import Request, Usage
 from forebay.stateful.key_states import StateLimits
 from forebay.testing.answers import answer_to, request_text, tokens
 from forebay.testing.stateful import Machine
+
+pytestmark = pytest.mark.heavy
 
 BEGIN_MS = 1_600_000_000_000
 SMALL = SummarySpec(
@@ -49,7 +52,7 @@ def answer(machine: Machine, key: str = "k") -> None:
     machine.answer(key, orjson.loads(message), Usage(tokens(text), tokens(message)))
 
 
-@settings(max_examples=3 * settings.default.max_examples, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(
     st.sampled_from(KINDS),
     st.integers(0, 2**32),

@@ -13,6 +13,8 @@ from forebay.apps.topics.finder import Lexicon, TopicFinder
 from forebay.apps.topics.values import NO_TOPIC, FoundTopics, TopicEvent, TopicSettings
 from forebay.errors import MalformedRecord, SettingError
 
+pytestmark = pytest.mark.heavy
+
 
 def similarity(lexicon: Lexicon, one: str, other: str) -> float:
     a, b = lexicon.vectors([lexicon.keys(one), lexicon.keys(other)])

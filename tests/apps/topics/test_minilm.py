@@ -209,6 +209,7 @@ def test_tensors_of_other_types_are_left_out(tmp_path: Path) -> None:
     assert read_tensors(tmp_path / "t") == {}
 
 
+@pytest.mark.heavy
 def test_the_real_model_knows_what_is_alike() -> None:
     model = find_embedding_model(load_settings())
     if model is None:

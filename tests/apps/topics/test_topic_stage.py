@@ -68,6 +68,7 @@ def run(stream: list[tuple[int | None, str]], **more: Any) -> list[TopicEvent]:
     return events_in(outputs_of(stream, **more))
 
 
+@pytest.mark.heavy
 def test_topics_are_born_and_grow() -> None:
     events = run(texts())
     assert sum(event.kind == "born" for event in events) == 3
@@ -76,6 +77,7 @@ def test_topics_are_born_and_grow() -> None:
     assert max(grown) > 64
 
 
+@pytest.mark.heavy
 def test_at_the_end_every_topic_has_reported_all_its_texts() -> None:
     """Growth is checked every `review_every` texts, so for a short stream only at its end."""
     current = TopicStage(TopicSettings(), 0, Embedding(), 0)
@@ -94,11 +96,13 @@ def test_a_batch_is_as_many_texts_as_are_placed_at_once() -> None:
     assert embed.batches == [BLOCK, BLOCK, BLOCK, 5]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("save", [1, 7, BLOCK, 100])
 def test_a_restore_changes_nothing(save: int) -> None:
     assert outputs_of(texts(), save=save) == outputs_of(texts())
 
 
+@pytest.mark.heavy
 def test_a_flush_shifts_no_batch_and_changes_no_topic() -> None:
     embed = Embedding()
     assert run(texts(), flush=50, embed=embed) == run(texts())
@@ -106,12 +110,14 @@ def test_a_flush_shifts_no_batch_and_changes_no_topic() -> None:
     assert {BLOCK, 2 * BLOCK, 3 * BLOCK} <= set(sums)
 
 
+@pytest.mark.heavy
 def test_texts_without_times_come_a_second_apart() -> None:
     untimed = run([(None, text) for _, text in texts()])
     assert [event.kind for event in untimed] == [event.kind for event in run(texts())]
     assert untimed[0].time_ms > 0
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("timed", [True, False])
 def test_an_event_shows_whether_its_time_is_one_also_after_a_restore(timed: bool) -> None:
     current = stage()
@@ -126,6 +132,7 @@ def test_an_event_shows_whether_its_time_is_one_also_after_a_restore(timed: bool
     assert {shard_event_of(data).timed for kind, data in outputs if kind == FOUND} == {timed}
 
 
+@pytest.mark.heavy
 def test_each_text_gets_its_topic_once() -> None:
     stream = [*texts(300), (300_000, "..."), (None, "late goal in the cup")]
     outputs = outputs_of(stream, flush=50, save=7)
@@ -140,6 +147,7 @@ def test_each_text_gets_its_topic_once() -> None:
     assert sum(each.topic == "0" for each in found) == grown[0]
 
 
+@pytest.mark.heavy
 def test_what_is_held_is_bounded() -> None:
     current = stage()
     sizes = []

@@ -16,6 +16,8 @@ from forebay.apps.trends.terms import terms_of
 from forebay.apps.trends.values import Counts, Rise, TermSeen, TickReport, TrendEvent, TrendSettings
 from forebay.errors import MalformedRecord
 
+pytestmark = pytest.mark.heavy
+
 SMALL = TrendSettings(width_bits=14)
 Post = tuple[int, str]
 

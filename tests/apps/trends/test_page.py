@@ -116,6 +116,7 @@ def test_times_years_away_leave_the_rest_readable() -> None:
     assert "2001-09-09" in document
 
 
+@pytest.mark.heavy
 def test_so_many_trends_are_shown_and_no_more() -> None:
     document = trends_page(line("born", number, score=number / 10) for number in range(1000))
     assert document.count('class="card"') == 300

@@ -122,6 +122,7 @@ def test_it_continues_as_before_from_its_state() -> None:
     assert sketch.state() == other.state()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("per_tick", [0.02, 0.1, 0.5])
 def test_a_decayed_count_is_as_rare_as_its_evidence(per_tick: float) -> None:
     rng, kept, nats = np.random.default_rng(1), 0.5 ** (1 / 3), 8.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,6 +60,7 @@ def test_any_text_gives_bounded_terms(text: str) -> None:
     assert len(keys_of(words)) == len(words)
 
 
+@pytest.mark.heavy
 def test_a_megabyte_is_bounded() -> None:
     for text in ("x" * 2**20, "x y " * 2**18, "".join(chr(33 + i % 80_000) for i in range(2**20))):
         assert len(terms_of(text)) <= 2 * MAX_WORDS

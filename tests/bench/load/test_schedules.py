@@ -52,6 +52,7 @@ def test_random_schedules_meet_their_rate_exactly(rate: float, requests: int, bu
         assert schedule.due_s(requests, Random(1))[-1] == pytest.approx(requests / rate)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [

@@ -60,6 +60,7 @@ def test_prompts_have_their_length_and_depend_only_on_seed_and_nonce(
     ]
 
 
+@pytest.mark.heavy
 def test_the_capped_exponential_is_cut_by_rejection() -> None:
     draws = [CappedExponential(128, 512).draw(random) for random in [Random(1)] for _ in range(40_000)]
     assert min(draws) == 1

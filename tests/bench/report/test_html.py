@@ -67,6 +67,7 @@ def test_a_run_has_all_its_parts() -> None:
     ]
 
 
+@pytest.mark.heavy
 def test_the_verdict_comes_first_with_its_reasons() -> None:
     found = words(page(replace(ONE, verdict=invalid("the client was late", "12 requests failed"))))
     assert found.index("✕ INVALID the client was late 12 requests failed") < found.index("requests answered")
@@ -95,6 +96,7 @@ def test_a_page_of_whatever_came(run: LoadRun) -> None:
     assert "Words" in titles(found)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_nothing_from_outside_becomes_markup(attack: str) -> None:
     """In every place where a text of a server, a file or a user may be."""
@@ -121,6 +123,7 @@ def test_nothing_from_outside_becomes_markup(attack: str) -> None:
     assert attack.split(maxsplit=1)[0] in " ".join(found.words)
 
 
+@pytest.mark.heavy
 def test_a_sweep_has_its_curves_its_table_and_some_runs_in_full() -> None:
     runs = [
         measured(made_run(requests=150, rate_per_s=rate, seed=seed), verdict=VALID)
@@ -142,6 +145,7 @@ def test_a_sweep_has_its_curves_its_table_and_some_runs_in_full() -> None:
     ]
 
 
+@pytest.mark.heavy
 def test_invalid_runs_are_in_no_curve_and_make_no_knee() -> None:
     rates = (2.0, 5.0, 10.0, 20.0, 40.0, 60.0)
     runs = [measured(made_run(requests=150, rate_per_s=rate), verdict=VALID) for rate in rates]
@@ -157,6 +161,7 @@ def test_invalid_runs_are_in_no_curve_and_make_no_knee() -> None:
     assert not [title for title in titles(page(*all_invalid)) if "throughput" in title]
 
 
+@pytest.mark.heavy
 def test_a_long_run_and_a_long_sweep_give_a_page_of_bounded_size() -> None:
     long = measured(made_run(requests=10_000, rate_per_s=30, tokens=3))
     assert len(page(long).encode()) < 200_000
@@ -164,6 +169,7 @@ def test_a_long_run_and_a_long_sweep_give_a_page_of_bounded_size() -> None:
     assert len(page(*many).encode()) < MAX_BYTES
 
 
+@pytest.mark.heavy
 def test_only_loads_that_differ_in_their_rate_are_points_of_one_curve() -> None:
     bursts = [measured(made_run(asked={"schedule": {"kind": "burst"}, "requests": n})) for n in (1, 2, 3)]
     assert not [title for title in titles(page(*bursts)) if "throughput" in title]
@@ -208,6 +214,7 @@ class Tags(HTMLParser):
         self.seen.append(tag)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("runs", [1, 3, 30])
 def test_the_page_has_all_parts_and_loads_nothing(runs: int) -> None:
     found = [measured_stream(made(), EventSlo(within_s=1.0)) for _ in range(runs)]
@@ -245,6 +252,7 @@ def test_the_figures_are_those_of_the_run() -> None:
         assert text in found, text
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("requests", "told"),
     [
@@ -259,11 +267,13 @@ def test_percentiles_of_few_samples_are_in_no_table(requests: int, told: tuple[s
     assert tuple(re.findall(r">(p[\d.]+)<", table.split("</table>")[0])) == told
 
 
+@pytest.mark.heavy
 def test_an_interrupted_run_says_so() -> None:
     assert "interrupted" in words(page(replace(ONE, run=replace(ONE.run, complete=False))))
     assert "interrupted" not in words(page(ONE))
 
 
+@pytest.mark.heavy
 def test_the_page_loads_nothing_and_runs_nothing() -> None:
     found = page(ONE, ONE)
     assert "default-src 'none'" in unescape(found)
@@ -289,6 +299,7 @@ def test_response_and_service_are_one_line_where_they_are_the_same() -> None:
     assert "from when it was sent" in late
 
 
+@pytest.mark.heavy
 def test_an_objective_is_told_with_its_share_and_drawn_where_it_is_near() -> None:
     near, far = (
         page(measured(ONE.run, RequestSlo(ttft_s=0.1))),

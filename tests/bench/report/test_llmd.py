@@ -94,6 +94,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("run", "values"), RUNS)
 def test_it_keeps_the_schema_of_llm_d(run: LoadRun, values: dict[str, Any]) -> None:
     """The package's models check names, units and bounds; unknown fields are refused."""

@@ -106,6 +106,7 @@ def test_a_damaged_event_is_reported_with_its_line(tmp_path: Path) -> None:
         read_streams(path)
 
 
+@pytest.mark.heavy
 def test_a_faster_engine_is_found_over_the_events_and_over_repeats() -> None:
     found = compare_runs(made(run()), made(run(0.5, seed=3)), STREAMS)
     mean = one(found, "to answered mean")
@@ -119,6 +120,7 @@ def test_a_faster_engine_is_found_over_the_events_and_over_repeats() -> None:
     assert (one(both, "to answered p50").method, one(both, "to answered p50").better) == (WELCH, True)
 
 
+@pytest.mark.heavy
 def test_another_pipeline_is_a_change_and_another_load_is_an_obstacle() -> None:
     found = compare_runs(made(run()), made(run(asked=asked(capacity=4))), STREAMS)
     assert found.changes == (("pipeline capacity", "–", "4"),)
@@ -132,6 +134,7 @@ def test_another_pipeline_is_a_change_and_another_load_is_an_obstacle() -> None:
         compare_runs(made(run()), made(many), STREAMS)
 
 
+@pytest.mark.heavy
 def test_loads_with_and_without_kills_are_compared_apart() -> None:
     both = run(), run(2.0, planned_kills=1, kills=(Killed("jvm", 1.0, 2.0),))
     found = compare_runs(made(*both), made(*both), STREAMS)
@@ -142,6 +145,7 @@ def bench(*words: str) -> Any:
     return CliRunner().invoke(application(), ["bench", *words])
 
 
+@pytest.mark.heavy
 def test_report_and_compare_take_such_documents(tmp_path: Path) -> None:
     a, b = str(write(tmp_path / "a.json", run())), str(write(tmp_path / "b.json", run(0.5)))
     shown = bench("report", a)

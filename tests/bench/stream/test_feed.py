@@ -98,6 +98,7 @@ def read_events(url: str, events: int, *, after: int | None = None) -> bytes:
     return found
 
 
+@pytest.mark.heavy
 def test_the_process_serves_one_load_after_the_other(tmp_path: Path) -> None:
     with FeedProcess(tmp_path) as feed:
         due = now_us()

@@ -53,6 +53,7 @@ def test_a_lag_that_grows_is_reported_with_its_rate() -> None:
     assert slope.grows(10.0)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("load", "wrong"), [(0.7, 0.0), (0.95, 0.03)])
 def test_a_steady_queue_seldom_seems_to_grow(load: float, wrong: float) -> None:
     queue, rate_per_s = SimulatedQueue(16, Random(7)), 16 * load
@@ -65,6 +66,7 @@ def test_a_steady_queue_seldom_seems_to_grow(load: float, wrong: float) -> None:
     assert grown <= wrong * 200
 
 
+@pytest.mark.heavy
 def test_a_queue_that_gets_too_much_is_found_out() -> None:
     queue, found = SimulatedQueue(16, Random(8)), 0
     for _ in range(40):

@@ -85,6 +85,7 @@ class Busy:
         self.process.communicate()
 
 
+@pytest.mark.heavy
 def test_what_a_killed_process_had_used_is_known() -> None:
     killer = Killer(Busy(), None, [Kill("jvm", 0.0)], 0, lambda _: None)  # type: ignore[arg-type]
     killer.look()

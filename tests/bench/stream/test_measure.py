@@ -174,6 +174,7 @@ def test_state_in_an_object_store_changes_no_figure_and_is_deleted(store: Any, s
     assert S3Client(store.bucket).entries(store.key) == []
 
 
+@pytest.mark.heavy
 def test_a_missing_bucket_is_reported_before_the_pipeline_starts(store: Any) -> None:
     with ReplicaProcess(ReplicaScript()) as replica:
         options = StreamOptions(pipeline=PIPELINE, engine=(replica.url,), state=S3Path("no-such-bucket", "p"))
@@ -192,6 +193,7 @@ def undeletable(store: S3Path, monkeypatch: pytest.MonkeyPatch) -> S3Path:
     return store
 
 
+@pytest.mark.heavy
 def test_a_start_that_fails_is_not_hidden_by_a_store_that_stays(
     undeletable: S3Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

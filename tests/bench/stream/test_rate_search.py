@@ -67,6 +67,7 @@ def test_a_new_rate_that_fails_is_tried_once_more() -> None:
     assert search.found_per_s == 10.0
 
 
+@pytest.mark.heavy
 def test_a_search_finds_the_capacity_of_a_simulated_queue() -> None:
     dice, slots, found = Random(20), 16, []
     for _ in range(24):

@@ -254,6 +254,7 @@ def test_what_goes_wrong_is_reported(
     assert seen[0] == Piece(status=answer.status)
 
 
+@pytest.mark.heavy
 def test_an_answer_is_whole_after_done_whatever_follows(ask: Ask) -> None:
     """An endless body costs the connection, but not the answer."""
     answer = ScriptedAnswer(((0.0, completion("a", "length") + DONE), (3600.0, b": ping\n\n")))

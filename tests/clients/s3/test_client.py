@@ -38,6 +38,7 @@ def test_a_write_replaces_only_the_known_version(store: S3Path) -> None:
     assert (found.content, found.etag) == (b"2", second)
 
 
+@pytest.mark.heavy
 def test_objects_are_listed_read_and_deleted(store: S3Path) -> None:
     s3 = client(store)
     for name in ("a/one", "a/b/two", "ab", "a/"):
@@ -93,6 +94,7 @@ def test_a_bucket_that_is_not_there_is_named(store: S3Path) -> None:
         S3Client("no-such-bucket").get("x")
 
 
+@pytest.mark.heavy
 def test_a_busy_or_missing_server_is_reported(store: S3Path, store_server: Any) -> None:
     s3 = client(store, timeout_s=0.3, attempts=1)
     store_server.link.busy()

@@ -217,6 +217,7 @@ def test_a_lock_that_was_let_go_is_taken_at_once(store: S3Path) -> None:
     assert clock.slept_s == []
 
 
+@pytest.mark.heavy
 def test_a_second_run_is_refused_while_the_first_lives(store: S3Path) -> None:
     with (
         held_lock(store / "lock", "p") as hold,
@@ -227,6 +228,7 @@ def test_a_second_run_is_refused_while_the_first_lives(store: S3Path) -> None:
     assert not hold.lost
 
 
+@pytest.mark.heavy
 def test_a_dead_holder_is_waited_for_and_taken_over(store: S3Path) -> None:
     left(store)
     clock = ManualClock()
@@ -235,6 +237,7 @@ def test_a_dead_holder_is_waited_for_and_taken_over(store: S3Path) -> None:
     assert sum(clock.slept_s) == LEASE_S
 
 
+@pytest.mark.heavy
 def test_a_holder_learns_of_a_takeover_at_renewal_and_releases_nothing(store: S3Path) -> None:
     with held_lock(store / "lock", "p") as hold:
         client = S3Client(store.bucket)
@@ -256,6 +259,7 @@ def test_an_outage_loses_no_lock(store: S3Path, store_server: Any) -> None:
         assert hold.renew()
 
 
+@pytest.mark.heavy
 def test_what_keeps_a_lock_from_being_renewed_is_reported(store: S3Path, store_server: Any) -> None:
     """At once if the server refuses, and after some seconds if it does not answer."""
     clock = ManualClock()
@@ -279,6 +283,7 @@ def test_what_keeps_a_lock_from_being_renewed_is_reported(store: S3Path, store_s
         assert not hold.lost
 
 
+@pytest.mark.heavy
 def test_an_unconfirmed_takeover_is_recognised_as_ones_own(
     store: S3Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,6 +305,7 @@ def test_an_unconfirmed_takeover_is_recognised_as_ones_own(
     assert sum(clock.slept_s) == LEASE_S + LOOK_S
 
 
+@pytest.mark.heavy
 def test_an_unexpected_error_of_a_renewal_is_reported_and_retried(
     store: S3Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,6 +335,7 @@ def test_what_is_no_lock_is_left_alone(store: S3Path) -> None:
         pass
 
 
+@pytest.mark.heavy
 def test_a_server_that_does_not_answer_is_given_up(store: S3Path, store_server: Any) -> None:
     store_server.link.cut()
     clock = ManualClock()
@@ -397,6 +404,7 @@ def test_a_renewal_whose_answer_was_lost_costs_nothing(
         assert clock.slept_s == [], "it was released"
 
 
+@pytest.mark.heavy
 def test_a_failed_takeover_leaves_the_warning(store: S3Path) -> None:
     """A run that took over and ended before it fenced the silent one's job records that in the lock."""
     left(store)

@@ -420,9 +420,10 @@ class NeitherOfThem(Takeover):
     guard = fences = False
 
 
-THOROUGH = settings(max_examples=4 * settings.default.max_examples, stateful_step_count=60, deadline=None)
+THOROUGH = settings(max_examples=4 * settings.default.max_examples, stateful_step_count=60)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("machine", [GuardAlone, FencesAlone, Takeover])
 def test_one_job_commits_each_part(machine: type[Takeover]) -> None:
     run_state_machine_as_test(machine, settings=THOROUGH)

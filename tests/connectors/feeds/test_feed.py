@@ -63,6 +63,7 @@ async def until_connected(server: FeedServer, times: int) -> None:
     pytest.fail("the feed did not connect again")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("inclusive", [False, True])
 @pytest.mark.parametrize("seed", range(3))
 async def test_server_sent_events_come_once_and_in_order(seed: int, inclusive: bool) -> None:
@@ -74,6 +75,7 @@ async def test_server_sent_events_come_once_and_in_order(seed: int, inclusive: b
     assert len({record.position for record in received}) == len(RECORDS)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("inclusive", [False, True])
 @pytest.mark.parametrize("seed", range(3))
 async def test_jetstream_messages_come_once_and_in_order(seed: int, inclusive: bool) -> None:
@@ -106,6 +108,7 @@ class ThreeAtATime(FeedServer):
         return 0 if cursor is None else 3 * super()._from(cursor)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("inclusive", [False, True])
 async def test_jetstream_events_of_one_microsecond_all_come(inclusive: bool) -> None:
     with serve(ThreeAtATime(RECORDS[:60], Drops(1, every=15), inclusive=inclusive)) as server:
@@ -127,6 +130,7 @@ class OutOfOrder(FeedServer):
         return next(n for n in range(len(self.records)) if self._time_us(n) > after)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("inclusive", [False, True])
 @pytest.mark.parametrize("seed", range(3))
 async def test_jetstream_messages_out_of_order_come_once(seed: int, inclusive: bool) -> None:
@@ -185,6 +189,7 @@ async def test_a_feed_that_is_refused_before_its_first_record_raises(kind: str, 
     assert len(server.cursors) == 1
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
 async def test_answers_that_pass_are_no_refusal(kind: str) -> None:
     server = Answering(RECORDS[:1])
@@ -273,6 +278,7 @@ async def test_a_delay_and_an_id_count_without_an_event(monkeypatch: pytest.Monk
     ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["sse", "jetstream"])
 async def test_a_silent_connection_is_made_again(kind: str) -> None:
     with serve(FeedServer(RECORDS[:5])) as server:
@@ -343,6 +349,7 @@ def test_digests_tell_parts_apart() -> None:
     assert digest_of(b"ab", b"c") != digest_of(b"a", b"bc")
 
 
+@pytest.mark.heavy
 async def test_secrets_of_a_feed_are_sent_and_shown_nowhere(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

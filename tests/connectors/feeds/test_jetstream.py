@@ -139,6 +139,7 @@ def test_each_message_comes_once_over_reconnects_and_resumes(
     assert sorted(got) == list(range(len(times)))
 
 
+@pytest.mark.heavy
 def test_what_was_reported_to_be_doubled_or_lost() -> None:
     """A time far behind the others just before a disconnect, and one in between."""
     times = [START_US + 10_000 * n for n in range(100)]
@@ -157,6 +158,7 @@ def test_a_time_that_is_far_ahead_moves_no_cursor() -> None:
         assert server.cursors[1] <= START_US + 30
 
 
+@pytest.mark.heavy
 def test_messages_of_one_time_come_once_even_beyond_the_memory_limit() -> None:
     count = 2 * MAX_REMEMBERED
     times = [START_US + n // 3 for n in range(count)]

@@ -150,6 +150,7 @@ def test_a_header_that_cannot_be_read_costs_its_own_file(tmp_path: Path) -> None
     assert good.fields == {"text": "two", "id": "2"}
 
 
+@pytest.mark.heavy
 def test_a_header_of_very_many_columns_costs_little() -> None:
     names = ["a"] * 300_000
     columns = distinct(names)

@@ -68,6 +68,7 @@ def read(path: Path, cursor: FileCursor | None = None) -> list[tuple[FileCursor,
     return [(at, record.position, record.raw) for at, record in found]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("packing", list(PACKED))
 @pytest.mark.parametrize("name", ["data", "data.csv", "data.bz2", "DATA.GZ"])
 def test_a_file_is_unpacked_by_its_content_whatever_its_name(tmp_path: Path, packing: str, name: str) -> None:
@@ -124,6 +125,7 @@ def test_an_encrypted_archive_is_refused(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("packing", list(PACKED))
 def test_a_decompression_bomb_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packing: str

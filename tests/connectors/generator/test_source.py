@@ -113,6 +113,7 @@ def test_a_delayed_job_continues_and_catches_up_one_second() -> None:
     assert left == [(pytest.approx(0.1), "generator@16")]
 
 
+@pytest.mark.heavy
 @given(st.lists(st.booleans(), max_size=30), st.integers(1, 30), st.data())
 def test_every_post_leaves_once_within_the_calls_that_are_planned(
     room: list[bool], count: int, data: st.DataObject

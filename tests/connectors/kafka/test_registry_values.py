@@ -35,6 +35,8 @@ from forebay.pipeline.load import parse_spec
 from forebay.records import DeadLetter, Event
 from forebay.settings import SecretRef
 
+pytestmark = pytest.mark.heavy
+
 PLACE = {"topic": "in", "partition": 0, "offset": 1, "time_ms": 7}
 
 

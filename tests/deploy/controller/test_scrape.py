@@ -122,6 +122,7 @@ def answers(text: bytes, header: bytes = b"") -> Answer:
     return answer
 
 
+@pytest.mark.heavy
 def test_of_a_long_text_only_our_own_lines_are_kept() -> None:
     own = [f'{WANTED}{{host="a"}} 3.0', f"{IN_FLIGHT} 2.0"]
     text = "\n".join(["# HELP x", "flink_jobmanager_Status 1", *own, "jvm 4", ""]).encode()

@@ -244,6 +244,7 @@ def test_values_of_the_command_line_win(tmp_path: Path) -> None:
         load_deployment(tmp_path / "p.yaml", tmp_path / "prod.yaml", ["pipeline.image=A B"])
 
 
+@pytest.mark.heavy
 def test_two_namespaces_do_not_share_a_state(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_bytes(orjson.dumps(PIPELINE))
     config = tmp_path / "deploy.yaml"

@@ -33,6 +33,8 @@ from forebay.fleet.autoscale.settings import Share
 from forebay.flink.metric_names import full_name
 from forebay.gateway.peak_load import PEAK_LOAD
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.mark.parametrize(
     ("name", "says"), [("everything", "Raise scaling.max,"), ("smallest", "Raise engine.replicas,")]

@@ -145,6 +145,7 @@ PLACES: list[Any] = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("engine", PLACES, ids=str)
 @pytest.mark.parametrize("name", ["smallest", "inference pool", "ray"])
 def test_the_deployments_replicas_replace_those_of_the_pipeline_file(name: str, engine: Any) -> None:

@@ -94,7 +94,7 @@ def test_every_network_policy_and_budget_selects_pods_that_there_are(manifests: 
             assert any(chosen.items() <= labels.items() for labels in made), each
 
 
-@settings(max_examples=10)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(st.from_regex(r"[a-z0-9][a-z0-9-]{0,62}", fullmatch=True))
 def test_any_pipeline_gets_names_that_kubernetes_takes(name: str) -> None:
     for each in render(deployment_of(VARIANTS["pools by dra"], {**PIPELINE, "name": name})):
@@ -102,6 +102,7 @@ def test_any_pipeline_gets_names_that_kubernetes_takes(name: str) -> None:
         assert not each.name.endswith("-")
 
 
+@pytest.mark.heavy
 def test_the_same_deployment_gives_the_same_text() -> None:
     one, other = (deployment_of(VARIANTS["everything"]) for _ in range(2))
     assert to_yaml(render(one)) == to_yaml(render(other))

@@ -166,6 +166,7 @@ def test_a_mistake_is_named(tmp_path: Path, text: str, said: str) -> None:
     assert "hf_aaaa" not in str(caught.value)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("module", ["ray.config", "ray.autoscale", "kubernetes", "controller.loop"])
 def test_each_program_begins_with_its_own_module(module: str) -> None:
     subprocess.run([sys.executable, "-c", f"import forebay.deploy.{module}"], check=True)

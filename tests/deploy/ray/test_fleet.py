@@ -61,6 +61,7 @@ async def test_an_older_failure_is_not_this_one() -> None:
         assert (await apply_fleet(rest, SPEC, clock=ManualClock(), sleep=Time().sleep)).status == "RUNNING"
 
 
+@pytest.mark.heavy
 async def test_a_replica_that_never_gets_ready() -> None:
     stuck = application(
         "fleet", status="DEPLOYING", states=("STARTING",), target=2, message="no GPU is free", deployed_s=6.0

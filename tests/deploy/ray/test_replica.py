@@ -14,6 +14,8 @@ import pytest
 
 from forebay.ports import free_port
 
+pytestmark = pytest.mark.heavy
+
 CODE = """
 import sys
 from forebay.deploy.ray.replica import EngineReplica

@@ -81,6 +81,7 @@ def test_without_the_default_model_there_is_no_tokenizer(tmp_path: Path) -> None
     assert list(settings.models.iterdir()) == []
 
 
+@pytest.mark.heavy
 def test_vllm_makes_up_the_weights(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     python = engine_python(settings)
     python.parent.mkdir(parents=True)

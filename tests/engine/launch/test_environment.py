@@ -52,6 +52,7 @@ def failing(settings: Settings, *parts: str) -> None:
     settings.python.with_name("failing").write_text("\n".join(parts))
 
 
+@pytest.mark.heavy
 def test_the_first_way_that_works_is_taken_and_kept(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +82,7 @@ def test_an_engine_that_others_may_have_put_there_is_not_run(settings: Settings,
     assert asked(settings) == steps
 
 
+@pytest.mark.heavy
 def test_without_a_cpu_torch_in_reach_pypi_alone_is_enough(settings: Settings) -> None:
     failing(settings, "torch-cpu.txt")
     ensure_environment(settings, Silent())
@@ -90,6 +92,7 @@ def test_without_a_cpu_torch_in_reach_pypi_alone_is_enough(settings: Settings) -
     assert re.search(r"--require-hashes .* -r \S+/engine.txt -r \S+/torch.txt$", steps[-2])
 
 
+@pytest.mark.heavy
 def test_an_import_that_fails_leads_to_the_next_way(settings: Settings) -> None:
     failing(settings, "current_platform.is_cpu()")
     with pytest.raises(SetupError, match=r"in any of 3 ways[\s\S]*PyPI alone:[\s\S]*ERROR: no luck"):
@@ -100,6 +103,7 @@ def test_an_import_that_fails_leads_to_the_next_way(settings: Settings) -> None:
     assert environment_ready(settings)
 
 
+@pytest.mark.heavy
 def test_an_interrupted_install_is_made_again(settings: Settings) -> None:
     engine_python(settings).parent.mkdir(parents=True)
     (settings.engine_env / "half").write_text("")

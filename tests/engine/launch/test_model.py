@@ -88,6 +88,7 @@ def test_another_wheel_than_the_known_one_is_refused(
     assert list(settings.models.iterdir()) == []
 
 
+@pytest.mark.heavy
 def test_a_failed_conversion_leaves_nothing_and_shows_why(settings: Settings) -> None:
     (settings.home / "broken").touch()
     with pytest.raises(SetupError, match="this is not GGUF"):

@@ -19,6 +19,8 @@ from forebay.testing.waiting import wait_until
 
 from .conftest import StandIn, command_line, eventually
 
+pytestmark = pytest.mark.heavy
+
 
 def test_replicas_are_healthy_inside_the_block_and_gone_after_it(stand_in: StandIn) -> None:
     cores = usable_cores()

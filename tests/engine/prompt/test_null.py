@@ -32,6 +32,7 @@ def render(source: str, fields: dict[str, Any], **names: Any) -> str:
     return rendered
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("use", USES)
 def test_a_use_of_null_fails_as_one_of_a_missing_field_does(use: str) -> None:
     for field in ("x", "user.x", "event.x", "event['x']"):

@@ -332,6 +332,7 @@ BOMBS = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("source", BOMBS)
 def test_no_template_blows_up(source: str) -> None:

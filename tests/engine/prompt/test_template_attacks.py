@@ -82,6 +82,7 @@ ATTACKS = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_is_refused_before_it_costs(name: str) -> None:
@@ -170,6 +171,7 @@ def test_whatever_a_rendering_raises_is_the_records_fault() -> None:
         PromptTemplate("{{ text.upper() }}").render({"text": Broken("x")})
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("source", "expected"),
     [

@@ -34,6 +34,7 @@ def settled(policy: DeadlinePolicy, rate: float, until_s: float, *, ready: int, 
     return wanted
 
 
+@pytest.mark.heavy
 def test_nothing_waits_and_nothing_comes_zero_replicas() -> None:
     policy = DeadlinePolicy(SPEED)
     assert settled(policy, 3.0, 600, ready=4) >= 3
@@ -67,6 +68,7 @@ def test_a_backlog_that_can_wait_needs_fewer_than_one_that_cannot() -> None:
     assert wanted(600, 165) > wanted(600, 565) >= 2
 
 
+@pytest.mark.heavy
 def test_a_class_that_can_wait_needs_fewer() -> None:
     def wanted(slo_s: float) -> int:
         classes = (ServiceClass("chat", slo_s), ServiceClass("batch", 3600))
@@ -117,6 +119,7 @@ def test_history_teaches_the_shape_of_a_day(first: int) -> None:
     assert Season().rate(0.0) is None
 
 
+@pytest.mark.heavy
 def test_a_forecast_that_is_ten_times_off_gives_way_to_what_comes() -> None:
     """For two days the load jumps to ten times the rate each second hour; then the jumps come no more."""
     step_s = 120.0
@@ -193,6 +196,7 @@ def test_after_a_burst_none_is_kept_where_what_comes_can_wait_for_a_start(slo_s:
     assert (settled(policy, 0.0, 900, ready=4, since_s=725.0) == 0) is zero
 
 
+@pytest.mark.heavy
 def test_margin_and_hold_follow_a_boot_that_is_learned() -> None:
     """A policy set to 60 s that saw boots of 600 s decides like one set to 600 s."""
     told, learned = (DeadlinePolicy(SPEED, timings=Timings(boot_s=boot_s)) for boot_s in (600.0, 60.0))

@@ -102,6 +102,7 @@ def known_days(policy: DeadlinePolicy) -> None:
         policy.learn(at_s - AHEAD_S, at_s - AHEAD_S + 60, work(60 * rate(at_s)))
 
 
+@pytest.mark.heavy
 def test_policy_restarted_daily_decides_as_if_never_stopped() -> None:
     setting = (SPEED, (ServiceClass(slo_s=10.0),), Timings(boot_s=900))
     stayed, restarted, anew = DeadlinePolicy(*setting), DeadlinePolicy(*setting), DeadlinePolicy(*setting)

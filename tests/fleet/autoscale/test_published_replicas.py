@@ -122,6 +122,7 @@ def test_raised_quota_teaches_a_boot_within_the_wait() -> None:
     assert max(took_s for step in steps for took_s in step.signals.booted_s) == PATIENCE * BOOT_S
 
 
+@pytest.mark.heavy
 def test_boots_of_ten_times_the_time_are_learned_step_by_step() -> None:
     platform = Platform(room=8, boot_s=10 * BOOT_S)
     steps = course(platform, 10_000.0, lambda now_s: platform.die() if now_s % 1500 == 0 else None)

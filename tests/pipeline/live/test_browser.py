@@ -15,6 +15,8 @@ from tests.pipeline.live.test_view import NOW
 
 from forebay.pipeline.live.server import PageServer
 
+pytestmark = pytest.mark.heavy
+
 WIDTHS = (390, 1400)
 
 

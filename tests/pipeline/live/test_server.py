@@ -53,6 +53,7 @@ async def answer(url: str, **headers: str) -> tuple[int, str, dict[str, str]]:
         return found.status, await found.text(), dict(found.headers)
 
 
+@pytest.mark.heavy
 async def test_the_token_leads_to_the_page(server: PageServer, parts: Parts) -> None:
     status, text, headers = await answer(server.url)
     assert (status, text) == (200, "<main>page</main>")
@@ -74,6 +75,7 @@ async def test_without_the_token_there_is_nothing(server: PageServer, path: str)
     assert not [name for name in headers if name.lower().startswith("access-control-")]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "evil.example:80", "127.0.0.1.evil.example"])
 async def test_another_name_of_this_machine_is_refused(server: PageServer, host: str) -> None:
     assert (await answer(server.url, Host=host))[0] == 404
@@ -102,6 +104,7 @@ async def versions(found: aiohttp.ClientResponse) -> dict[str, int] | None:
     return None
 
 
+@pytest.mark.heavy
 async def test_changes_are_sent_as_events_and_the_end_too(server: PageServer, parts: Parts) -> None:
     async with aiohttp.ClientSession() as session, session.get(f"{server.url}events") as found:
         assert found.headers["Content-Type"] == "text/event-stream"
@@ -147,6 +150,7 @@ async def test_a_browser_that_has_just_got_the_page_gets_the_end(
         await closed
 
 
+@pytest.mark.heavy
 async def test_a_browser_that_hangs_is_dropped_and_others_go_on(
     server: PageServer, parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +174,7 @@ async def test_a_browser_that_hangs_is_dropped_and_others_go_on(
         assert received < len(parts.text)
 
 
+@pytest.mark.heavy
 async def test_connections_are_bounded(server: PageServer) -> None:
     idle = [
         socket.create_connection(("127.0.0.1", server.port)) for _ in range(MAX_CONNECTIONS + 2 * BACKLOG)

@@ -77,6 +77,7 @@ def test_parts_are_drawn_once_for_all_and_results_once_a_second(
     assert [times("results"), times("charts"), commit()] == [3, 5, 4]
 
 
+@pytest.mark.heavy
 def test_charts_of_a_long_run_are_as_new_as_its_points(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

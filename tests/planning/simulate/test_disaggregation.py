@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import SettingError
@@ -24,7 +24,6 @@ def test_one_request_takes_prefill_transfer_and_its_steps() -> None:
     assert answer.finished_s - answer.first_token_s == pytest.approx(took_s, rel=1e-3)
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 4), st.floats(0.1, 50), st.integers(0, 5))
 def test_every_request_is_answered_once_and_in_order(
     prefill: int, decode: int, rate: float, seed: int
@@ -42,7 +41,6 @@ def test_every_request_is_answered_once_and_in_order(
         assert 0 <= answer.replica < decode
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 100_000), min_size=1, max_size=40), st.integers(1, 5))
 def test_a_prefilled_request_goes_where_most_room_is(prompts: list[int], replicas: int) -> None:
     fleet, policy = fleet_of([LLAMA_8B] * replicas), LeastFull()

@@ -52,7 +52,8 @@ def workloads(draw: st.DrawFn) -> list[Row]:
     return rows
 
 
-@settings(max_examples=6 * settings.default.max_examples, deadline=None)
+@pytest.mark.heavy
+@settings(max_examples=6 * settings.default.max_examples)
 @given(workloads(), st.sampled_from([1100, 1600, 2600, 50_000]), st.sampled_from([1, 3, 8]))
 def test_jumping_over_steps_gives_what_single_steps_give(rows: list[Row], kv_tokens: int, seqs: int) -> None:
     fast = sequences(rows)

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import SettingError
@@ -29,7 +29,6 @@ def test_the_same_seed_gives_the_same_result_bit_for_bit(name: str) -> None:
     assert one.answered == len(BUSY)
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     st.sampled_from(NAMES),
     st.integers(1, 5),
@@ -57,6 +56,7 @@ def test_prefixes_are_found_again_and_save_time() -> None:
     assert aware.ttft_mean_s < blind.ttft_mean_s
 
 
+@pytest.mark.heavy
 def test_a_thousand_replicas_take_their_share() -> None:
     trace = PoissonArrivals(3000, 2000.0, 800.0, 20.0, seed=2).make()
     found = Scenario(trace, LLAMA_8B, 1000).run("expected_ttft")

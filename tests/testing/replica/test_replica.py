@@ -19,6 +19,8 @@ from forebay.testing.replica import ReplicaProcess, ReplicaScript, ReplicaThread
 from forebay.testing.replica.__main__ import main, parse, script_of
 from forebay.testing.script import Faults, Fixed, Mixture
 
+pytestmark = pytest.mark.heavy
+
 NOW = ReplicaScript(delay=Fixed(0.0))
 
 
