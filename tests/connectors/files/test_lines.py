@@ -98,7 +98,7 @@ def test_links_to_folders_and_special_files_are_not_read_and_are_named(tmp_path:
     assert list(skipped_entries(folder / "a")) == []
     for number in range(3):
         os.mkfifo(folder / f"pipe{number}")
-    assert skipped_warnings(Files(folder))[-1] == "2 more that are not read"
+    assert skipped_warnings(Files(folder))[-1] == "2 more links or special files that are not read"
 
 
 def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
