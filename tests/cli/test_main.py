@@ -168,12 +168,31 @@ def test_a_place_that_cannot_be_written_is_reported_without_a_traceback(
     assert run("/data/out") == f"forebay: /data/out: {os.strerror(number)}"
 
 
-def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail() -> None:
-        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "gone")
+        with open("/dev/full", "w", encoding="utf-8") as file:
+            file.write("x")
 
     monkeypatch.setattr(cli, "application", lambda: fail)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == cli.FAILED_STATUS
+    words = "forebay: No space left on device; free some space, and run the command again"
+    assert words in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [FileNotFoundError(errno.ENOENT, "No such file", "gone"), PermissionError(errno.EPERM, "Refused")],
+)
+def test_a_defect_keeps_its_traceback(defect: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise defect
+
+    monkeypatch.setattr(cli, "application", lambda: fail)
+    with pytest.raises(type(defect)):
         cli.main()
 
 

