@@ -32,6 +32,7 @@ from forebay.cli.run import RunCommand, run
 from forebay.cli.setup import connectors, doctor, setup
 from forebay.cli.show import show
 from forebay.cli.simulate import simulate
+from forebay.cli.streams import print_any_text, replace_closed_streams
 from forebay.errors import ForebayError, SettingError
 from forebay.settings import load_settings
 from forebay.untrusted_text import PlainFormatter
@@ -107,6 +108,8 @@ def serve(app: typer.Typer) -> None:
     signal.signal(signal.SIGTERM, stop)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, stop)
+    closed = replace_closed_streams()
+    print_any_text()
     _silence_libraries()
     try:
         # Results, journals, checkpoints and logs hold users' texts: by default, only the owner can read them.
@@ -116,7 +119,11 @@ def serve(app: typer.Typer) -> None:
         print_line(errors_console(), f"forebay: {error}", style="red")
         raise SystemExit(USAGE_STATUS if isinstance(error, SettingError) else FAILED_STATUS) from None
     except OSError as error:
-        problem = _disk_problem(error)
+        if closed and error.errno == errno.EBADF:
+            streams = " and ".join(f"standard {name}" for name in closed)
+            problem: str | None = f"{streams} was closed at the start; expected a file, a pipe or a terminal"
+        else:
+            problem = _disk_problem(error)
         if problem is None:
             raise
         print_line(errors_console(), f"forebay: {problem}", style="red")
@@ -141,9 +148,8 @@ def _disk_problem(error: OSError) -> str | None:
     """None if it may be a defect instead."""
     if error.filename is None:
         # A failed write does not name its file.
-        return (
-            f"{error.strerror}; free some space, and run the command again" if error.errno in FULL else None
-        )
+        fix = "free some space, and run the command again"
+        return f"{error.strerror}; {fix}" if error.errno in FULL else None
     if error.errno not in FULL | FORBIDDEN:
         return None
     place, home = os.path.abspath(os.fsdecode(error.filename)), load_settings().home.absolute()

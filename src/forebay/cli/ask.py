@@ -111,7 +111,9 @@ def _run(
             place = local_replicas(settings=load_settings(), progress=ConsoleProgress(console))
             engine = list(stack.enter_context(place))
         served = served_by(spec, engine, lambda words, waited_s: print_line(console, words))
-        lines = sys.stdout if json is None or json == STDOUT else stack.enter_context(open(json, "w"))
+        lines = sys.stdout
+        if json is not None and json != STDOUT:
+            lines = stack.enter_context(open(json, "w", encoding="utf-8"))
         texts = None if json == STDOUT else sys.stdout
         writer = _Writer(None if json is None else lines, texts, console)
         asyncio.run(_answer(spec, served, kind, writer, ordered=ordered))
