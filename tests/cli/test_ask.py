@@ -145,6 +145,26 @@ def test_ctrl_c_ends_it_while_it_waits_for_a_line(tmp_path: Path, replica: Repli
     running.stdin.close()
 
 
+def test_more_requests_than_files_may_be_open_are_refused(tmp_path: Path, replica: ReplicaThread) -> None:
+    ask = [sys.executable, "-m", "forebay", "ask", "{{ text }}", "--engine", replica.url, "--capacity", "300"]
+
+    def asked(limits: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            ["/bin/sh", "-c", f'{limits}; exec "$@"', "sh", *ask],
+            env={**os.environ, "FOREBAY_HOME": str(tmp_path)},
+            input=b"a\n",
+            capture_output=True,
+            timeout=300,
+            check=False,
+        )
+
+    refused = asked("ulimit -n 256")
+    words = "--capacity: expected at most 192, found 300: this process may open 256 files; raise the limit"
+    assert refused.returncode == 2
+    assert words in " ".join(refused.stderr.decode().split())
+    assert asked("ulimit -S -n 256").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
