@@ -32,7 +32,7 @@ from forebay.cli.run import RunCommand, run
 from forebay.cli.setup import connectors, doctor, setup
 from forebay.cli.show import show
 from forebay.cli.simulate import simulate
-from forebay.cli.streams import print_any_text, replace_closed_streams
+from forebay.cli.streams import drop_output, print_any_text, replace_closed_streams
 from forebay.errors import ForebayError, SettingError
 from forebay.settings import load_settings
 from forebay.untrusted_text import PlainFormatter
@@ -119,11 +119,10 @@ def serve(app: typer.Typer) -> None:
         print_line(errors_console(), f"forebay: {error}", style="red")
         raise SystemExit(USAGE_STATUS if isinstance(error, SettingError) else FAILED_STATUS) from None
     except OSError as error:
+        problem = _disk_problem(error)
         if closed and error.errno == errno.EBADF:
-            streams = " and ".join(f"standard {name}" for name in closed)
-            problem: str | None = f"{streams} was closed at the start; expected a file, a pipe or a terminal"
-        else:
-            problem = _disk_problem(error)
+            problem = f"standard {closed[0]} was closed at the start; expected a file, a pipe or a terminal"
+            drop_output()
         if problem is None:
             raise
         print_line(errors_console(), f"forebay: {problem}", style="red")

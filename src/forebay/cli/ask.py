@@ -16,6 +16,7 @@ import typer
 
 from forebay.cli.options import ApiKeyEnv, ModelName, option
 from forebay.cli.output import STDOUT, check_json, errors_console, print_line
+from forebay.cli.streams import drop_output
 from forebay.errors import SettingError
 from forebay.processes import raise_file_limit
 from forebay.settings import load_settings
@@ -81,8 +82,8 @@ def ask(
     try:
         failed = _run(document, set or [], engine or [], input_kind, json, ordered=not unordered)
     except BrokenPipeError:
-        # The reader is gone, as after `| head`. Do not try to flush the rest of the buffer.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader is gone, as after `| head`.
+        drop_output()
         raise typer.Exit(BROKEN_PIPE_STATUS) from None
     if failed:
         raise typer.Exit(1)
