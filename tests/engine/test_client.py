@@ -353,7 +353,7 @@ async def test_streams_that_are_an_answer(answer: bytes, reason: str | None) -> 
     assert (completion.text, completion.finish_reason) == ("hi", reason)
 
 
-@pytest.mark.parametrize("late", [SilentServer(), CallOverdue()])
+@pytest.mark.parametrize("late", [SilentServer("late"), CallOverdue("late")])
 @pytest.mark.parametrize("finished", [True, False])
 async def test_a_finished_answer_counts_though_its_stream_stays_open(
     late: errors.AttemptTimeout, finished: bool
