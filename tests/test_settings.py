@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -152,3 +153,15 @@ def test_trusted_owners_are_names_or_numbers() -> None:
     for wrong in ("no such user", "-1", "²"):
         with pytest.raises(SettingError, match="FOREBAY_TRUST_OWNERS: expected users by name or number"):
             trusted_owners({"FOREBAY_TRUST_OWNERS": wrong})
+
+
+def test_an_empty_home_is_the_one_of_the_user() -> None:
+    assert load_settings({"HOME": ""}).home == Path.home() / ".cache" / "forebay"
+
+
+def test_a_user_without_a_home_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 987_654)
+    with pytest.raises(SettingError, match="user 987654 has no home directory; set FOREBAY_HOME"):
+        load_settings({})
+    assert load_settings({"FOREBAY_HOME": "/var/forebay"}).home == Path("/var/forebay")

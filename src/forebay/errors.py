@@ -90,7 +90,7 @@ class NoRecord(RecordError):
 
 
 class UnreadFile(RecordError):
-    """The rest of a followed file could not be read: it was removed, replaced, or is damaged."""
+    """The rest of a file could not be read: it was removed, replaced or shortened, or is damaged."""
 
     cause = "unread_file"
 

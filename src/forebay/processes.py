@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import resource
 import secrets
 import signal
 import sys
@@ -170,6 +171,16 @@ def _session(pid: int) -> int | None:
         return os.getsid(pid)
     except OSError:
         return None
+
+
+def raise_file_limit(needed: int) -> int:
+    """Let this process open `needed` files if the hard limit allows it; return how many of them it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return needed
+    most = needed if hard == resource.RLIM_INFINITY else max(soft, min(needed, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return most
 
 
 def name_thread(name: str) -> None:

@@ -98,11 +98,22 @@ def interpreter_environment() -> dict[str, str]:
     return found
 
 
+def _home(env: Mapping[str, str]) -> Path:
+    cache = env.get("XDG_CACHE_HOME") or f"{env.get('HOME') or '~'}/.cache"
+    named = env.get("FOREBAY_HOME") or f"{cache}/forebay"
+    try:
+        return Path(named).expanduser()
+    except RuntimeError:
+        raise SettingError(
+            f"{named} cannot be found: HOME is not set, and user {os.getuid()} has no home directory; set "
+            "FOREBAY_HOME to a folder that you may write to"
+        ) from None
+
+
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     env = os.environ if environ is None else environ
-    cache = Path(env.get("XDG_CACHE_HOME") or Path(env.get("HOME", "~")).expanduser() / ".cache")
     return Settings(
-        home=Path(env.get("FOREBAY_HOME") or cache / "forebay").expanduser(),
+        home=_home(env),
         python=Path(env.get("FOREBAY_PYTHON") or sys.executable),
         connectors_from=env.get("FOREBAY_CONNECTORS_FROM") or None,
         kafka_home=Path(env["FOREBAY_KAFKA_HOME"]) if env.get("FOREBAY_KAFKA_HOME") else None,

@@ -307,7 +307,7 @@ def test_more_at_a_time_than_files_may_be_open_is_refused() -> None:
     with file_limit(256, 4096):
         check_files(closed(100))
         check_files(closed(4000))
-        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 4096
+        assert 4000 < resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= 4096
         with pytest.raises(SetupError, match=r"up to 5000 requests .* 4096 files: raise the limit"):
             check_files(closed(5000))
         check_files(make_load(Constant(1000), SHORT, 6000))

@@ -73,6 +73,39 @@ def test_lines_of_json_hold_the_record_and_the_answer(tmp_path: Path, replica: R
     assert {line["replica"] for line in lines} == {replica.url}
 
 
+def test_every_character_is_printed_whatever_the_locale(tmp_path: Path, replica: ReplicaThread) -> None:
+    text = "é … 😀"
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    found = subprocess.run(
+        [sys.executable, "-m", "forebay", "ask", "Say {{ text }}", "--engine", replica.url, "--json"],
+        env={**os.environ, "FOREBAY_HOME": str(tmp_path), **locale},
+        input=json.dumps({"text": text}).encode(),
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout)["fields"] == {"text": text}
+
+
+@pytest.mark.parametrize(("redirection", "name"), [("<&-", "input"), (">&-", "output")])
+def test_a_closed_stream_is_no_success(
+    redirection: str, name: str, tmp_path: Path, replica: ReplicaThread
+) -> None:
+    command = f'exec "$@" {redirection}'
+    ask = [sys.executable, "-m", "forebay", "ask", "Say {{ text }}", "--engine", replica.url]
+    found = subprocess.run(
+        ["/bin/sh", "-c", command, "sh", *ask],
+        env={**os.environ, "FOREBAY_HOME": str(tmp_path)},
+        input=b"a\n",
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    assert (found.returncode, found.stdout) == (1, b"")
+    assert f"standard {name} was closed at the start" in found.stderr.decode()
+
+
 def test_a_schema_and_a_file_next_to_the_text(tmp_path: Path, replica: ReplicaThread) -> None:
     schema = tmp_path / "schema.json"
     properties = {"word": {"enum": ["a", "b"]}}
@@ -112,6 +145,26 @@ def test_ctrl_c_ends_it_while_it_waits_for_a_line(tmp_path: Path, replica: Repli
     assert running.returncode == 130
     assert b"Traceback" not in running.stderr.read()
     running.stdin.close()
+
+
+def test_more_requests_than_files_may_be_open_are_refused(tmp_path: Path, replica: ReplicaThread) -> None:
+    ask = [sys.executable, "-m", "forebay", "ask", "{{ text }}", "--engine", replica.url, "--capacity", "300"]
+
+    def asked(limits: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            ["/bin/sh", "-c", f'{limits}; exec "$@"', "sh", *ask],
+            env={**os.environ, "FOREBAY_HOME": str(tmp_path)},
+            input=b"a\n",
+            capture_output=True,
+            timeout=300,
+            check=False,
+        )
+
+    refused = asked("ulimit -n 256")
+    words = "--capacity: expected at most 192, found 300: this process may open 256 files; raise the limit"
+    assert refused.returncode == 2
+    assert words in " ".join(refused.stderr.decode().split())
+    assert asked("ulimit -S -n 256").returncode == 0
 
 
 @pytest.mark.parametrize(

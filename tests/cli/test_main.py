@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -143,6 +144,58 @@ def test_a_libraries_traceback_of_ctrl_c_is_not_shown(
         cli.main()
     assert ended.value.code == cli.INTERRUPTED_STATUS
     assert [record.message for record in caplog.records] == ["something else"]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC])
+def test_a_place_that_cannot_be_written_is_reported_without_a_traceback(
+    number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FOREBAY_HOME", "/srv/forebay")
+
+    def run(place: str) -> str:
+        def fail() -> None:
+            raise OSError(number, os.strerror(number), place)
+
+        monkeypatch.setattr(cli, "application", lambda: fail)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert ended.value.code == cli.FAILED_STATUS
+        return " ".join(capsys.readouterr().err.split())
+
+    for place in ("/srv/forebay/run/flink", "/srv"):
+        assert run(place) == (
+            f"forebay: {place}: {os.strerror(number)}; Forebay keeps its own files in /srv/forebay: "
+            "set FOREBAY_HOME to a folder that you may write to"
+        )
+    assert run("/data/out") == f"forebay: /data/out: {os.strerror(number)}"
+
+
+def test_a_full_disk_is_reported_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        with open("/dev/full", "w", encoding="utf-8") as file:
+            file.write("x")
+
+    monkeypatch.setattr(cli, "application", lambda: fail)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == cli.FAILED_STATUS
+    words = "forebay: No space left on device; free some space, and run the command again"
+    assert words in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [FileNotFoundError(errno.ENOENT, "No such file", "gone"), PermissionError(errno.EPERM, "Refused")],
+)
+def test_a_defect_keeps_its_traceback(defect: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise defect
+
+    monkeypatch.setattr(cli, "application", lambda: fail)
+    with pytest.raises(type(defect)):
+        cli.main()
 
 
 STOPPED = """

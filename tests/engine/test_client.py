@@ -14,8 +14,10 @@ from tests.harness.clock import ManualClock
 
 from forebay import errors
 from forebay.clients.http import connection
+from forebay.clients.http.readers import AnswerHead, CallOverdue, SilentServer
 from forebay.engine import Deadline
-from forebay.engine.client import HttpEngine, header_id, replica_url
+from forebay.engine.client import HttpEngine, _CompletionReader, header_id, replica_url
+from forebay.engine.failures import Redactor
 from forebay.records import Completion, Message, Request, Sampling
 from forebay.testing.answers import echo
 from forebay.testing.replica import FakeReplica, ReplicaScript
@@ -296,6 +298,7 @@ TO_THE_END = OK + b"Connection: close\r\n\r\n"
 CONTENT = b'data: {"choices":[{"index":0,"delta":{"content":"hi"}}]}\n\n'
 STOP = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
 DONE = b"data: [DONE]\n\n"
+VERDICT = b'data: {"choices":[{"index":0,"finish_reason":null,"content_filter_results":{}}]}\n\n'
 
 
 async def answer_of(
@@ -341,6 +344,7 @@ def chunk(body: bytes) -> bytes:
         (TO_THE_END + CONTENT + STOP, "stop"),
         (TO_THE_END + CONTENT + DONE, None),
         (TO_THE_END + b": keep-alive\n\n" + CONTENT + b": x\n\n" + STOP + DONE, "stop"),
+        (TO_THE_END + CONTENT + VERDICT + STOP + DONE, "stop"),
         # Cut after the last token.
         (CHUNKED + chunk(CONTENT + STOP), "stop"),
     ],
@@ -348,6 +352,32 @@ def chunk(body: bytes) -> bytes:
 async def test_streams_that_are_an_answer(answer: bytes, reason: str | None) -> None:
     completion = await answer_of(answer)
     assert (completion.text, completion.finish_reason) == ("hi", reason)
+
+
+@pytest.mark.parametrize("late", [SilentServer("late"), CallOverdue("late")])
+@pytest.mark.parametrize("finished", [True, False])
+async def test_a_finished_answer_counts_though_its_stream_stays_open(
+    late: errors.AttemptTimeout, finished: bool
+) -> None:
+    reader = _CompletionReader(
+        ask("hello"),
+        url="http://engine",
+        stream=True,
+        max_bytes=1000,
+        clock=ManualClock(),
+        quote=Redactor(),
+        on_content=lambda: None,
+    )
+    reader.ended = asyncio.get_running_loop().create_future()
+    reader.head(AnswerHead(200, [(b"Content-Type", b"text/event-stream")]))
+    reader.body(CONTENT + STOP if finished else CONTENT)
+    reader.finished(late)
+    if finished:
+        await reader.ended
+        assert reader.completion(0.0).text == "hi"
+    else:
+        with pytest.raises(type(late)):
+            await reader.ended
 
 
 @pytest.mark.parametrize(

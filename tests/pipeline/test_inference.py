@@ -10,7 +10,15 @@ from tests.harness.clock import ManualClock
 
 from forebay.engine.launch.spec import CONTEXT_TOKENS
 from forebay.engine.replica import ServedModel
-from forebay.errors import EngineError, Overloaded, PipelineFailed, SettingError, Unauthorized, Unreachable
+from forebay.errors import (
+    EngineError,
+    Overloaded,
+    PipelineFailed,
+    ProtocolViolation,
+    SettingError,
+    Unauthorized,
+    Unreachable,
+)
 from forebay.fleet import discovery as module
 from forebay.fleet.discovery import FixedReplicas
 from forebay.pipeline.inference import served_by, served_model
@@ -91,6 +99,17 @@ def test_engine_away_until_the_deadline_is_not_a_setting_error(monkeypatch: pyte
     with pytest.raises(PipelineFailed, match=r"no connection .* tries in .* nothing was started"):
         engine.served(monkeypatch)
     assert 90 < engine.clock.monotonic_s() - before_s <= 100
+
+
+def test_an_engine_that_answers_in_the_wrong_form_is_tried_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = FakeEngine(ProtocolViolation("no list of models"), for_ever=True)
+    with pytest.raises(PipelineFailed, match=r"no list of models \(5 tries in"):
+        engine.served(monkeypatch)
+    assert {words for words, _ in engine.output} == {
+        "waiting for the engine, at most 5 tries: no list of models"
+    }
 
 
 def test_permanent_failure_is_a_setting_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

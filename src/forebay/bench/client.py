@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import resource
 import signal
 import threading
 import time
@@ -20,6 +19,7 @@ from forebay.bench.load.schedules import RequestLoad
 from forebay.bench.records import Chunk, LoadRequest, LoadRun, RequestRecord
 from forebay.bench.targets.base import Piece, Target, trial_requests
 from forebay.errors import AttemptTimeout, EngineError, SetupError
+from forebay.processes import raise_file_limit
 
 TIMEOUT_S = 600.0
 START_S = 0.05
@@ -112,15 +112,12 @@ def check_files(load: RequestLoad) -> None:
     soft limit, or `SetupError` if the hard one is too low.
     """
     needed = OTHER_FILES + (load.concurrency or _most_within(load, 1.0))
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        most = hard if hard == resource.RLIM_INFINITY else max(soft, hard)
-        if most != resource.RLIM_INFINITY and most < needed:
-            raise SetupError(
-                f"this load has up to {needed - OTHER_FILES} requests in flight, and this process may open "
-                f"{most} files: raise the limit (ulimit -n {needed}), or send fewer at a time"
-            )
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed if most == resource.RLIM_INFINITY else most, hard))
+    most = raise_file_limit(needed)
+    if most < needed:
+        raise SetupError(
+            f"this load has up to {needed - OTHER_FILES} requests in flight, and this process may open "
+            f"{most} files: raise the limit (ulimit -n {needed}), or send fewer at a time"
+        )
 
 
 def at_once(load: RequestLoad) -> int:

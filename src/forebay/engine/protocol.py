@@ -152,6 +152,9 @@ class AnswerReader:
             self.finish_reason = reason
         if self._chat:
             holder = choice.get(part)
+            if holder is None and part == "delta":
+                # Azure's asynchronous content filter sends its verdicts without one.
+                holder = {}
             if not isinstance(holder, dict):
                 raise self._wrong(f"a choice has no {part}", data)
             self._take_other(holder)

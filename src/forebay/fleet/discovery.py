@@ -339,7 +339,9 @@ def _served(
                 f"the engine did not list its models: {reasons} ({attempt} tries in "
                 f"{waited_s:.0f} s); nothing was started"
             )
-        note(f"waiting for the engine, at most {within_s:g} s: {reasons}", waited_s)
+        tries = policy.limit(error)
+        most = f"{within_s:g} s" if tries == math.inf else f"{tries:g} tries"
+        note(f"waiting for the engine, at most {most}: {reasons}", waited_s)
         sleep(delay_s)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import resource
 import socket
 from contextlib import suppress
 
 from forebay.gateway.spec import GatewaySpec
+from forebay.processes import raise_file_limit
 
 LOG = logging.getLogger("forebay.gateway")
 MAX_HANDSHAKES = 1024
@@ -55,11 +55,7 @@ def within_files(spec: GatewaySpec) -> GatewaySpec:
     limits = spec.limits
     others = OTHER_FILES + (0 if spec.tls is None else MAX_HANDSHAKES)
     needed = limits.connections + min(limits.connections, limits.in_flight) + others
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return spec
-    most = needed if hard == resource.RLIM_INFINITY else max(soft, min(needed, hard))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    most = raise_file_limit(needed)
     if most == needed:
         return spec
     connections = max(1, (most - others) // 2)

@@ -113,6 +113,7 @@ def test_hidden_files_are_not_looked_at(tmp_path: Path) -> None:
     for name in ("b", "sub/a", ".hidden", "_new/x"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x\n")
+    (tmp_path / "loop").symlink_to("loop")
     assert sorted(path for path, _ in stamps(tmp_path)) == ["b", "sub/a"]
     with pytest.raises(FileNotFoundError):
         list(stamps(tmp_path / "none"))

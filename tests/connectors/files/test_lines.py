@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay.codec import decode
 from forebay.connectors.files import lines as module
 from forebay.connectors.files.lines import (
     LineFile,
@@ -20,8 +22,10 @@ from forebay.connectors.files.lines import (
     files_of,
     name_in,
     read_line,
+    skipped_entries,
 )
-from forebay.connectors.files.reader import FileCursor, FilesReader, LineReader, parts_of
+from forebay.connectors.files.reader import FileCursor, FilesReader, LineReader, parts_of, skipped_warnings
+from forebay.connectors.files.source import Files
 from forebay.connectors.formats import Format
 from forebay.errors import ForebayError, SettingError
 
@@ -55,12 +59,62 @@ def test_no_more_is_planned_than_the_limit_takes(tmp_path: Path) -> None:
     assert len(parts_of(tmp_path, LineReader(Format("text"), limit=7))) == 3
 
 
-def test_a_file_that_became_shorter_ends_where_it_ends(tmp_path: Path) -> None:
+def test_the_lost_end_of_a_file_that_became_shorter_is_a_dead_letter(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).write_bytes(b"1\n2\n3\n")
     parts = parts_of(tmp_path, TEXT)
     (tmp_path / "a").write_bytes(b"1\n")
-    assert len(list(FilesReader(parts, TEXT).records(FileCursor()))) == 4
+    found = [decode(record) for _, record in FilesReader(parts, TEXT).records(FileCursor()) if record]
+    name = tmp_path.name
+    assert [record.position for record in found] == [
+        f"{name}/{at}" for at in ("a@1", "a@2-", "b@1", "b@2", "b@3")
+    ]
+    letter = found[1]
+    assert letter.cause == "unread_file"
+    assert letter.detail == "from line 2 on: the file became shorter: from 6 bytes to 2"
+
+
+def test_links_to_folders_and_special_files_are_not_read_and_are_named(tmp_path: Path) -> None:
+    folder, other = tmp_path / "in", tmp_path / "other"
+    for made in (folder, other):
+        made.mkdir()
+        (made / "a").write_bytes(b"1\n")
+    (folder / "link").symlink_to(other)
+    (folder / "loop").symlink_to("loop")
+    (folder / "gone").symlink_to("nothing")
+    (folder / "file").symlink_to(other / "a")
+    (folder / ".hidden").symlink_to(other)
+    os.mkfifo(folder / "pipe")
+    assert [part.name for part in files_of(folder)] == ["in/a", "in/file"]
+    assert list(skipped_entries(folder)) == [
+        f"{folder}/{found}, and is not read"
+        for found in (
+            "gone is a link that cannot be followed (No such file or directory)",
+            "link is a link to a directory",
+            "loop is a link that cannot be followed (Too many levels of symbolic links)",
+            "pipe is neither a file nor a directory",
+        )
+    ]
+    assert list(skipped_entries(folder / "a")) == []
+    for number in range(3):
+        os.mkfifo(folder / f"pipe{number}")
+    assert skipped_warnings(Files(folder))[-1] == "2 more links or special files that are not read"
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a").write_bytes(b"1\n")
+    scan = os.scandir
+
+    def refuse(path: Path) -> object:
+        if path.name == "sub":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    for read in (lambda: list(files_of(tmp_path)), lambda: skipped_warnings(Files(tmp_path))):
+        with pytest.raises(SettingError, match="/sub cannot be read: Permission denied"):
+            read()
 
 
 @pytest.mark.parametrize("content", [b"1\n", b"1\nxxxxxxx\n", None])

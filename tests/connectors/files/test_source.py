@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from forebay.codec import decode
 from forebay.connectors.event_time import EventTime
 from forebay.connectors.files import source
 from forebay.connectors.files.reader import FilesReader, LineReader, columns_at, parts_of
+from forebay.connectors.files.settings import check_files
 from forebay.connectors.files.source import (
     Files,
     ReadPieces,
@@ -292,6 +295,10 @@ def test_sources_that_are_missing(tmp_path: Path) -> None:
         line_reader(Files(tmp_path, Format("csv"), letters=True))
     with pytest.raises(SettingError, match="limit"):
         line_reader(Files(tmp_path, limit=0))
+    os.mkfifo(tmp_path / "pipe")
+    for check in (line_reader, partial(check_files, "source")):
+        with pytest.raises(SettingError, match="pipe is neither a file nor a directory; save its records"):
+            check(Files(tmp_path / "pipe"))
     (tmp_path / "f").write_bytes(b"{}")
     with pytest.raises(SettingError, match="name a directory"):
         line_reader(Files(tmp_path / "f", follow=True))

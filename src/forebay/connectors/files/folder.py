@@ -5,12 +5,11 @@ A file stays the same while it begins with the bytes that were read.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from forebay.connectors.files.lines import START, LinePlace
+from forebay.connectors.files.lines import START, LinePlace, entries_of, is_data
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +54,13 @@ the last line."""
 
 def stamps(root: Path) -> Iterator[tuple[str, Stamp]]:
     """Raises `OSError` if a folder cannot be read."""
-    folders = [""]
-    while folders:
-        folder = folders.pop()
-        with os.scandir(root / folder) as entries:
-            for entry in entries:
-                if entry.name.startswith((".", "_")):
-                    continue
-                path = f"{folder}/{entry.name}" if folder else entry.name
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(path)
-                    continue
-                try:
-                    if entry.is_file():
-                        found = entry.stat()
-                        yield path, Stamp(found.st_ino, found.st_size, found.st_mtime_ns)
-                except FileNotFoundError:
-                    continue
+    for path, entry in entries_of(root):
+        try:
+            if is_data(entry):
+                found = entry.stat()
+                yield path, Stamp(found.st_ino, found.st_size, found.st_mtime_ns)
+        except FileNotFoundError:
+            continue
 
 
 def compare(

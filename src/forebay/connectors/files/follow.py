@@ -14,18 +14,17 @@ from pyflink.datastream import KeyedProcessFunction, RuntimeContext
 from pyflink.datastream.state import MapStateDescriptor
 
 from forebay.clock import Clock, SystemClock
-from forebay.codec import encode, pack_state, unpack_state
+from forebay.codec import pack_state, unpack_state
 from forebay.connectors.files.folder import Changes, Known, Stamp, compare, stamps
 from forebay.connectors.files.lines import LinePart, Rows, begins_as_read, name_in, why
-from forebay.connectors.files.reader import LineReader, compare_headers, header_of
+from forebay.connectors.files.reader import LineReader, compare_headers, header_of, unread_rest
 from forebay.connectors.files.source import place_from, place_values
 from forebay.connectors.files.unpack import UNREADABLE, UnreadableFile, check_link, members_of, packing_of
 from forebay.connectors.python_source import CallLimit, IdleWait
-from forebay.errors import SettingError, UnreadFile
+from forebay.errors import SettingError
 from forebay.flink.jvm_task import output_room
 from forebay.flink.metric_names import REPLACED_FILES, counter_of
 from forebay.flink.types import END_OF_TIME_MS, STATE
-from forebay.records import DeadLetter
 
 log = logging.getLogger(__name__)
 
@@ -170,10 +169,7 @@ class FollowFolder(KeyedProcessFunction):
             yield from self._unread(lost, f"the file was {how} before it was read to its end")
 
     def _unread(self, entry: Known, problem: str) -> Iterator[bytes]:
-        line = entry.place.lines + 1
-        log.warning("%s from line %d on was not read: %s", entry.name, line, problem)
-        position = f"{entry.name}{entry.version_mark}{line}-"
-        yield encode(DeadLetter(b"", UnreadFile.cause, f"from line {line} on: {problem}", position=position))
+        yield unread_rest(f"{entry.name}{entry.version_mark}", entry.place, problem)
 
     def _name_of(self, key: str) -> str:
         return name_in(self._root, self._root / _path(key))

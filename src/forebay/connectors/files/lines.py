@@ -7,17 +7,18 @@ import zlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 from forebay.connectors.files.unpack import (
     BLOCK_BYTES,
+    HIDDEN,
     UNREADABLE,
     UTF_8,
     Encoding,
     check_link,
     encoding_of,
-    is_hidden,
     members_of,
     open_file,
     packing_of,
@@ -77,13 +78,64 @@ class TextLine:
         return self.text.endswith(b"\n")
 
 
+def check_kind(path: Path) -> None:
+    """Raise `SettingError` for a pipe or a device: opening it could wait without end, and it cannot be read
+    again."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise SettingError(
+            f"source path {path} is neither a file nor a directory; save its records in a file, which a "
+            "resumed run can read again"
+        )
+
+
+def entries_of(root: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """All below `root` with their relative paths, except folders and hidden names; links to folders are not
+    followed. Raises `OSError` if a folder cannot be read."""
+    folders = [""]
+    while folders:
+        folder = folders.pop()
+        with os.scandir(root / folder) as entries:
+            for entry in entries:
+                if entry.name.startswith(HIDDEN):
+                    continue
+                path = f"{folder}/{entry.name}" if folder else entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(path)
+                else:
+                    yield path, entry
+
+
+def is_data(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:
+        return False
+
+
 def data_files(path: Path) -> Iterator[Path]:
+    """Raises `OSError` if a folder cannot be read."""
     if path.is_file():
         yield path
-        return
-    for file in sorted(path.rglob("*")):
-        if not is_hidden(file.relative_to(path)) and file.is_file():
-            yield file
+    elif path.is_dir():
+        yield from sorted(path / name for name, entry in entries_of(path) if is_data(entry))
+
+
+def skipped_entries(path: Path) -> Iterator[str]:
+    """What is in the folder and is not read, with the reason. Raises `OSError` if a folder cannot be read."""
+    if path.is_dir():
+        for name, entry in sorted(entries_of(path), key=itemgetter(0)):
+            if not is_data(entry):
+                yield f"{path / name} is {_kind(entry)}, and is not read"
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    try:
+        if entry.is_dir():
+            return "a link to a directory"
+        entry.stat()
+    except OSError as error:
+        return f"a link that cannot be followed ({why(error)})"
+    return "neither a file nor a directory"
 
 
 def name_in(root: Path, file: Path) -> str:
@@ -95,7 +147,11 @@ def name_in(root: Path, file: Path) -> str:
 
 def files_of(path: Path) -> Iterator[LinePart]:
     """In reading order, without sizes. Raises `SettingError`."""
-    for file in data_files(path):
+    try:
+        files = [*data_files(path)]
+    except OSError as error:
+        raise cannot_read(error.filename or str(path), error) from None
+    for file in files:
         name = name_in(path, file)
         try:
             check_link(file)

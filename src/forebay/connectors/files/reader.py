@@ -22,13 +22,14 @@ from forebay.connectors.files.lines import (
     cannot_read,
     files_of,
     sized,
+    skipped_entries,
     unlike_before,
 )
 from forebay.connectors.files.unpack import UNREADABLE, UTF_8, canonical_encoding, encoding_hint, looks_utf_16
 from forebay.connectors.formats import BOM, Format
 from forebay.connectors.kafka.registry import SchemaRegistry
 from forebay.connectors.letters import read_letter
-from forebay.errors import MalformedRecord, SettingError
+from forebay.errors import MalformedRecord, SettingError, UnreadFile
 from forebay.records import DeadLetter, Event
 
 if TYPE_CHECKING:
@@ -159,6 +160,14 @@ def distinct(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(columns)
 
 
+def unread_rest(label: str, place: LinePlace, problem: str) -> bytes:
+    """The dead letter of all lines after `place`."""
+    line = place.lines + 1
+    log.warning("%s%d- was not read: %s", label, line, problem)
+    letter = DeadLetter(b"", UnreadFile.cause, f"from line {line} on: {problem}", position=f"{label}{line}-")
+    return encode(letter)
+
+
 @dataclass(frozen=True, slots=True)
 class FileCursor:
     number: int = 0
@@ -210,9 +219,10 @@ class FilesReader:
                     self._at = cursor
                     yield cursor, record
                     continue
-                log.warning(
-                    "%s became shorter: byte %d of %d is its last", part.path, place.offset, part.size
-                )
+                problem = f"the file became shorter: from {part.size} bytes to {place.offset}"
+                cursor = FileCursor(cursor.number + 1, records=cursor.records + 1)
+                yield cursor, unread_rest(f"{part.name}@", place, problem)
+                continue
             cursor = FileCursor(cursor.number + 1, records=cursor.records)
 
     def close(self) -> None:
@@ -303,6 +313,20 @@ def header_warnings(config: Files) -> list[str]:
         warnings += compare_headers(part.name, names, *first)
     more = len(warnings) - MAX_WARNINGS
     return [*warnings[:MAX_WARNINGS], f"{more} more warnings about CSV headers"] if more > 0 else warnings
+
+
+def skipped_warnings(config: Files) -> list[str]:
+    """Blocks. Raises `SettingError` if a folder cannot be read."""
+    try:
+        found = list(skipped_entries(config.path))
+    except OSError as error:
+        raise cannot_read(error.filename or str(config.path), error) from None
+    more = len(found) - MAX_WARNINGS
+    return (
+        [*found[:MAX_WARNINGS], f"{more} more links or special files that are not read"]
+        if more > 0
+        else found
+    )
 
 
 def compare_headers(name: str, names: Sequence[str], first: str, expected: Sequence[str]) -> Iterator[str]:

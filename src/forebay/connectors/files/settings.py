@@ -113,9 +113,10 @@ class FileSource(Timed):
         return iter(()) if self.follow else first_records(self.files())
 
     def warnings(self) -> list[str]:
-        from forebay.connectors.files.reader import header_warnings
+        from forebay.connectors.files.reader import header_warnings, skipped_warnings
 
-        return [] if self.follow else header_warnings(self.files())
+        files = self.files()
+        return [*skipped_warnings(files), *([] if self.follow else header_warnings(files))]
 
     def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
         from forebay.connectors.files.source import ReplaySpeed, file_source, replay_source
@@ -287,9 +288,11 @@ class JsonlSink(SinkSettings):
 
 def check_files(key: str, files: Files) -> None:
     """Raises `SettingError`. Blocks."""
+    from forebay.connectors.files.lines import check_kind
     from forebay.connectors.files.source import line_reader
 
     try:
+        check_kind(files.path)
         if files.path.is_dir():
             next(files.path.iterdir(), None)
         else:

@@ -15,7 +15,7 @@ from pyflink.datastream.state import ValueStateDescriptor
 
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, pack_state, unpack_state
-from forebay.connectors.files.lines import LinePart, LinePlace, cannot_read, files_of
+from forebay.connectors.files.lines import LinePart, LinePlace, cannot_read, check_kind, files_of
 from forebay.connectors.files.reader import (
     FileCursor,
     FilesReader,
@@ -87,6 +87,7 @@ def line_reader(config: Files) -> LineReader:
     """Raises `SettingError`, also for a required CSV header that cannot be read. Blocks."""
     if not config.path.exists():
         raise SettingError(f"source path {config.path} does not exist")
+    check_kind(config.path)
     if config.follow and not config.path.is_dir():
         raise SettingError(f"follow watches a directory, and {config.path} is a file: name a directory")
     if config.follow and config.limit is not None:

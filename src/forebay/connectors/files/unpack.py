@@ -28,6 +28,7 @@ MAGIC: tuple[tuple[re.Pattern[bytes], Packing], ...] = (
     (re.compile(rb"PK(?:\x03\x04|\x05\x06)"), "zip"),
 )
 PACKED_SUFFIXES = (".gz", ".gzip", ".bz2", ".xz", ".zst", ".zip")
+HIDDEN = (".", "_")
 HEAD_BYTES = 16
 BLOCK_BYTES = 1 << 16
 UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, NotImplementedError)
@@ -81,7 +82,7 @@ def check_link(path: str | Path) -> None:
 
 
 def is_hidden(path: Path) -> bool:
-    return any(part.startswith((".", "_")) for part in path.parts)
+    return any(part.startswith(HIDDEN) for part in path.parts)
 
 
 def open_file(path: str | Path, member: str | None = None) -> BinaryIO:
