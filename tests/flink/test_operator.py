@@ -154,6 +154,17 @@ def test_queue_grows_logarithmically_during_an_outage(keys: int, opened: Any) ->
     assert grown(accepted_s) == pytest.approx([expected, expected], rel=0.05)
 
 
+def test_no_checkpoint_while_an_event_waits_for_room(opened: Any) -> None:
+    run = opened(Remember(), queue=1)
+    checkpoints: list[float] = []
+    mails = SimpleNamespace(run_mails=lambda: checkpoints.append(run.clock.monotonic_s()))
+    run.function._mailbox = mails
+    for number in range(4 * CAPACITY):
+        run.event(f"k{number % 3}", number)
+    assert run.clock.monotonic_s() > 0, "no event has waited"
+    assert checkpoints == []
+
+
 @pytest.mark.parametrize(("woken", "after_ms"), [(True, 1000), (False, 1)])
 def test_frequent_polls_only_without_wake_ups(woken: bool, after_ms: int, opened: Any) -> None:
     run = opened(Remember())

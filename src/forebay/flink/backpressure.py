@@ -42,7 +42,11 @@ class Backpressure:
         self._room_wait = RoomWait(capacity)
 
     def make_room(self, shard: Shard, of: str, take: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-        """Wait for room for an event of the key `of`, but not for long; yield what `take` takes meanwhile."""
+        """Wait for room for an event of the key `of`, but not for long; yield what `take` takes meanwhile.
+
+        It runs no mails: the event has left the input and is not in the state yet, so a checkpoint would
+        lose it.
+        """
         blocked_s: float | None = None
         seen_s = 0.0
         while (room := shard.machine.room(of)) != "queue":
