@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -361,7 +362,7 @@ def test_backlog_that_nobody_reads_is_not_counted_again(
 
     monkeypatch.setattr(module, "LagProbe", Probe)
     monkeypatch.setattr(module, "kafka_admin", lambda cluster: nullcontext())
-    monkeypatch.setattr(module.threading, "Event", Ended)
+    monkeypatch.setattr(module, "threading", SimpleNamespace(Event=Ended, Thread=threading.Thread))
     job: Any = None
     with lag_watched(spec(tmp_path), job, restored=False, if_read=True, clock=ManualClock()) as last:
         for _ in range(9):

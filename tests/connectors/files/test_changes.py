@@ -70,3 +70,5 @@ def test_results_are_moved_without_a_poll(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / ".writing").rename(committed)
     wait_until(lambda: [each.name for each in tmp_path.glob("*.jsonl")] == ["part-0a-0.jsonl"])
     sinks.close()
+    # Ends the thread.
+    (tmp_path / "more").touch()
