@@ -77,6 +77,7 @@ def test_a_dry_run_loads_nothing_that_starts_flink(tmp_path: Path) -> None:
         ("forebay.pipeline.run", (*ONLY_TASKS, "pyflink.datastream")),
         ("forebay.pipeline.flink_client", ONLY_TASKS),
         ("forebay.flink.operator", ONLY_TASKS),
+        ("forebay.connectors.files.unpack", ("encodings.cp1252", "encodings.big5")),
     ],
 )
 def test_what_starts_a_job_waits_for_no_library(module: str, slow: tuple[str, ...]) -> None:

@@ -6,9 +6,10 @@ import socket
 import threading
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -337,6 +338,38 @@ def test_failed_count_keeps_the_last_one_and_is_repeated(
     assert [backlog for _, backlog in seen] == [TopicBacklog(5, 250, 50, 0.0)] * 3
     assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == [str(unforeseen)]
     assert not counting()
+
+
+def test_backlog_that_nobody_reads_is_not_counted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts, looked = [0], threading.Semaphore(0)
+
+    class Probe:
+        read = 0
+
+        def __init__(self, *arguments: object, **more: object) -> None:
+            pass
+
+        def count(self, admin: object) -> int:
+            counts[0] += 1
+            return counts[0]
+
+    class Ended(threading.Event):
+        def wait(self, timeout_s: float | None = None) -> bool:
+            looked.release()
+            return super().wait(0.0)
+
+    monkeypatch.setattr(module, "LagProbe", Probe)
+    monkeypatch.setattr(module, "kafka_admin", lambda cluster: nullcontext())
+    monkeypatch.setattr(module, "threading", SimpleNamespace(Event=Ended, Thread=threading.Thread))
+    job: Any = None
+    with lag_watched(spec(tmp_path), job, restored=False, if_read=True, clock=ManualClock()) as last:
+        for _ in range(9):
+            assert looked.acquire(timeout=60.0)
+        assert counts == [1]
+        assert last.backlog(NOW) is not None
+        wait_until(lambda: counts == [2])
 
 
 def test_other_sources_have_no_backlog(tmp_path: Path) -> None:

@@ -75,6 +75,16 @@ def test_an_answer_is_committed_at_once_and_only_once() -> None:
     assert played(job(answers=[12.3]), 100.0) == [12.3]
 
 
+def test_waits_that_an_answer_ended_are_counted() -> None:
+    of = job(answers=[12.3, 40.0], reads=[30.0])
+    loop = CheckpointLoop(of, CheckpointSchedule(5.0, 0.0), clock=of.clock)
+    seen = set[tuple[bool, int]]()
+    while of.clock.monotonic_s() < 60.0:
+        loop.step(of.clock.advance)
+        seen.add((of.clock.monotonic_s() >= 30.0, loop.waits))
+    assert seen == {(False, 0), (False, 1), (True, 1), (True, 2)}
+
+
 def test_steady_answers_are_committed_at_the_least_interval() -> None:
     made = played(job(answers=[10 + n / 100 for n in range(100)]), 30.0)
     assert made == pytest.approx([10 + n * MIN_S for n in range(6)], abs=0.011)

@@ -84,6 +84,16 @@ def test_idle_job_is_polled_more_rarely() -> None:
     assert looks(rests, 10, later) == [True] * 10, "one look that saw something counts for ten"
 
 
+def test_rests_that_an_answer_ends_become_long() -> None:
+    answers = [0]
+    rests = Rests(lambda: answers[0])
+    assert looks(rests, 80, STILL)[-10:] == [*[False] * 9, True]
+    assert looks(rests, 80, STILL) == [*[False] * 39, True] * 2
+    assert looks(rests, 20, STILL) == [False] * 20
+    answers[0] += 1
+    assert looks(rests, 10, STILL) == [True] * 10
+
+
 @pytest.mark.parametrize(
     "awaits",
     [

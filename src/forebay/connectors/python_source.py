@@ -20,7 +20,7 @@ from forebay.flink.metric_names import GROUP, READ_RATIO
 MAX_S = 0.05
 WAIT_S = 0.01
 IDLE_SHARE = 0.05
-MAX_WAIT_S = 0.2
+MAX_WAIT_S = 0.5
 SHARE_EVERY_S = 0.5
 
 
@@ -43,7 +43,7 @@ class CallLimit:
 class IdleWait:
     """A call waits for a record for a twentieth of the idle time, as do barriers and timers.
 
-    Each call crosses from Java to Python and back; an idle source makes five a second.
+    Each call crosses from Java to Python and back; an idle source makes two a second.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:

@@ -54,7 +54,8 @@ QUIET = ("-XX:-UsePerfData", "-XX:+EnableDynamicAgentLoading", "-Xshare:auto", *
 FIRST_HEAP_MB = 256
 SMALL = (
     "-XX:+UseSerialGC",
-    "-Xmn32m",
+    # All of it stays in memory.
+    "-Xmn16m",
     "-XX:MetaspaceSize=96m",
     # Return memory to the system after `collect_garbage`,
     "-XX:MinHeapFreeRatio=20",

@@ -85,4 +85,7 @@ FEW_RECORDS: Mapping[str, str] = {
     "taskmanager.memory.segment-size": "4 kb",
     "taskmanager.network.memory.buffer-debloat.enabled": "true",
     "taskmanager.network.memory.buffer-debloat.target": "300 ms",
+    # It wakes each task: a fifth as often as by default, with as long a mean.
+    "taskmanager.network.memory.buffer-debloat.period": "1 s",
+    "taskmanager.network.memory.buffer-debloat.samples": "4",
 }

@@ -68,6 +68,8 @@ if TYPE_CHECKING:
 ARRIVAL_S = 10.0
 MIN_KAFKA_S = 0.4
 """A broker remembers the name of each transaction for a week."""
+NO_WATERMARKS = {"pipeline.auto-watermark-interval": "0 ms"}
+"""By default, each source wakes five times a second to emit one."""
 NEVER = "3650 d"
 
 
@@ -191,7 +193,9 @@ class JobAttempt:
                     loop.want()
             commits(checkpoints)
 
-        waits = lag_watched(spec, job, restored=order.restore_from is not None)
+        waits = lag_watched(spec, job, restored=order.restore_from is not None, if_read=True)
+        # Only marks in this JVM are reliable: other counts are those of the looks.
+        marked = loop if self._activity is None and spec.scaling is None else None
         with closing(offsets), closing(commits), waits as waiting:
             last = watch_until_end(
                 job,
@@ -203,6 +207,7 @@ class JobAttempt:
                 answered=offsets,
                 committed=committed,
                 awaits=lambda: offsets.awaits,
+                stirred=None if marked is None else lambda: marked.waits,
                 at_rest=collect_garbage if order.plan.cluster is None else lambda: None,
             )
             commits.finished()
@@ -300,6 +305,7 @@ def _config(order: AttemptSpec, port: int, *, replaces_offsets: bool) -> FlinkCo
             "$internal.pipeline.job-id": order.job_id,
             # The state of the replaced source.
             **({"execution.state-recovery.ignore-unclaimed-state": "true"} if replaces_offsets else {}),
+            **({} if spec.event_time or spec.application else NO_WATERMARKS),
             "execution.checkpointing.timeout": f"{round(spec.checkpoint.timeout_s * 1000)} ms",
             **{key: flink_value(value) for key, value in spec.flink.items()},
         },

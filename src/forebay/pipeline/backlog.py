@@ -90,11 +90,14 @@ class LastCount:
         self._counted: tuple[int, int, float] | None = None
         self._spent = Spent()
         self._in_all = SpentInAll()
+        self.wanted = True
+        """Whether the count was read since it was made."""
 
     def set(self, records: int, read: int = 0) -> None:
         self._counted = (records, read, self._clock.monotonic_s())
 
     def backlog(self, now: Snapshot) -> TopicBacklog | None:
+        self.wanted = True
         if self._done is not None and (done := self._done(now)):
             self._spent = Spent(done, now.prompt_tokens, now.completion_tokens)
         if self._counted is None:
@@ -112,10 +115,11 @@ def lag_watched(
     *,
     restored: bool,
     before: Sequence[Place] = (),
+    if_read: bool = False,
     clock: Clock | None = None,
 ) -> Iterator[LastCount]:
     """Count the backlog of `job` every three seconds, if its source is Kafka. If that fails, the last
-    count ages."""
+    count ages. `if_read`: only if the last count was read."""
     application = spec.application
     done: Callable[[Snapshot], int] | None = answered_records
     if application is not None:
@@ -130,8 +134,9 @@ def lag_watched(
     def count() -> None:
         with kafka_admin(source.cluster) as admin:
             while not ended.is_set():
-                waits = probe.count(admin)
-                last.set(waits, probe.read)
+                if last.wanted or not if_read:
+                    last.wanted = False
+                    last.set(probe.count(admin), probe.read)
                 ended.wait(COUNT_EVERY_S)
 
     with _repeated("counting the backlog", count, ended, COUNT_EVERY_S):

@@ -61,6 +61,8 @@ class CheckpointLoop:
         self._closed = threading.Event()
         self._failure: Exception | None = None
         self._answered = self._read = self._wanted = False
+        self.waits = 0
+        """How often it waited for an answer until there was one."""
         self._used_s = (self._clock.monotonic_s(), processor_s())
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
 
@@ -105,8 +107,10 @@ class CheckpointLoop:
                 sleep(left_s)
             else:
                 self._answered = self._activity.await_answer(left_s)
+                self.waits += self._answered
             return
         self._answered = self._activity.await_answer(self._schedule.most_s)
+        self.waits += self._answered
         self._read = self._activity.take_reads() or self._wanted
 
     def _checkpoint(self) -> None:

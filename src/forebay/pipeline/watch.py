@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 
 from forebay.clients.s3.location import Location
 from forebay.connectors.feeds.feed import FeedRefused
@@ -25,8 +26,8 @@ from forebay.pipeline.snapshot import CheckpointStats, Snapshot, counted
 log = logging.getLogger("forebay")
 
 POLL_S = 0.5
-STILL_LOOKS, SETTLED_LOOKS = 10, 15
-RESTING_ROUNDS, SETTLED_ROUNDS = 3, 9
+STILL_LOOKS, SETTLED_LOOKS, LONG_LOOKS = 10, 15, 20
+RESTING_ROUNDS, SETTLED_ROUNDS, LONG_ROUNDS = 3, 9, 39
 LATE_LOOKS = 2
 CAUSE_LOOKS = 10
 REFUSED = tuple(f"{error.__name__}: " for error in (FeedRefused, RegistryRefused))
@@ -53,19 +54,20 @@ def watch_until_end(
     answered: Callable[[Snapshot], bool],
     committed: Callable[[Checkpoints], None],
     awaits: Callable[[], bool] = lambda: False,
+    stirred: Callable[[], int] | None = None,
     at_rest: Callable[[], None] = lambda: None,
 ) -> Snapshot:
     """Look at `job` every half second, or less often while idle, until it ends; return the last snapshot.
 
     The job is drained to `savepoints` on request, at the source's limit, or if `answered` returns true.
-    `committed` receives the checkpoints, and raises if results were lost. `awaits` prevents rests. An
-    exception ends the job first: `PipelineFailed`, `JobLost` if a new Flink would help, `Cancelled` on
-    request.
+    `committed` receives the checkpoints, and raises if results were lost. `awaits` prevents rests. `stirred`
+    counts answers: with it, rests are longer, and an answer ends them. An exception ends the job first:
+    `PipelineFailed`, `JobLost` if a new Flink would help, `Cancelled` on request.
     """
     started_s = time.monotonic()
     last, signs = Snapshot(0.0, "CREATED"), Signs()
     silent = False
-    failed_commits, restarts, rests, limit = FailedCommits(), JobRestarts(), Rests(), ReachedLimit()
+    failed_commits, restarts, rests, limit = FailedCommits(), JobRestarts(), Rests(stirred), ReachedLimit()
     try:
         # Calls to Java have no time-out, so not while Flink's REST service in the same JVM is silent.
         while silent or (cause := job.ended()) is None:
@@ -110,24 +112,38 @@ class Rests:
     """Decides which rounds skip the look at an idle job: a look's REST requests are most of an idle run's
     CPU time."""
 
-    def __init__(self) -> None:
+    def __init__(self, stirred: Callable[[], int] | None = None) -> None:
         self._still = self._left = 0
+        self._stirred = stirred or _never
+        self._long = stirred is not None
+        self._seen = 0
 
     def looked(self, before: Snapshot, now: Snapshot, *, awaits: bool = False) -> None:
         times = replace(now, elapsed_s=before.elapsed_s, checkpoints=before.checkpoints)
         same = replace(times, backlog=before.backlog) == before
         waits = awaits or _awaits_answers(now) or (now.backlog is not None and now.backlog.records)
         self._still = self._still + 1 if same and now.state == "RUNNING" and not waits else 0
-        settled = self._still >= SETTLED_LOOKS
-        self._left = SETTLED_ROUNDS if settled else RESTING_ROUNDS if self._still >= STILL_LOOKS else 0
+        levels = (
+            (LONG_LOOKS if self._long else inf, LONG_ROUNDS),
+            (SETTLED_LOOKS, SETTLED_ROUNDS),
+            (STILL_LOOKS, RESTING_ROUNDS),
+        )
+        self._left = next((rounds for looks, rounds in levels if self._still >= looks), 0)
 
     @property
     def settled(self) -> bool:
         return self._still == SETTLED_LOOKS
 
     def passes(self) -> bool:
+        before, self._seen = self._seen, self._stirred()
+        if self._seen != before:
+            self._still = self._left = 0
         self._left -= 1
         return self._left >= 0
+
+
+def _never() -> int:
+    return 0
 
 
 class ReachedLimit:

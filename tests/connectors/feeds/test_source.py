@@ -98,6 +98,20 @@ def test_a_call_emits_what_fits_and_the_next_one_continues(monkeypatch: pytest.M
     run.close()
 
 
+def test_flinks_state_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(monkeypatch, Endless(9), room=Room(*[False] * 9))
+    reads, value = [0], run.function._state.value
+
+    def counted() -> object:
+        reads[0] += 1
+        return value()
+
+    monkeypatch.setattr(run.function._state, "value", counted)
+    assert run.until(9) == list(range(9))
+    assert reads == [1]
+    run.close()
+
+
 def test_a_call_hands_on_one_record_where_there_is_never_room(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(monkeypatch, Endless(50), room=Room(*[False] * 50))
     calls = [run.call() for _ in range(50)]

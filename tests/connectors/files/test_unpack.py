@@ -175,6 +175,7 @@ def test_a_line_feed_is_one_byte_in_encodings_that_contain_ascii(name: str) -> N
         for data in (bytes((high, 0x0A)), bytes((high, 0x81, 0x0A)), bytes((high, 0x30, 0x81, 0x0A))):
             with suppress(UnicodeDecodeError):
                 assert data.decode(name).endswith("\n")
+    assert canonical_encoding(name) == name
     assert bytes(range(0x20, 0x7F)).decode(name).encode("ascii") == bytes(range(0x20, 0x7F))
 
 

@@ -148,6 +148,7 @@ class Poll(KeyedProcessFunction):
         self._clock = clock
         self._sleep = sleep
         self._reader: FeedReader | None = None
+        self._place: tuple[str | None, int] | None = None
         self._begun = False
         self._left = False
 
@@ -183,8 +184,8 @@ class Poll(KeyedProcessFunction):
     def _hand_on(self) -> Iterator[bytes]:
         if self._left:
             return
-        found = self._state.value()
-        cursor, count = (None, 0) if found is None else unpack_state(found, "cursor of a feed")
+        self._place = self._place or self._restored()
+        cursor, count = self._place
         limit, taken, wait_s = self._config.limit, None, self._idle.wait_s()
         self._call.begin()
         while limit is None or count < limit:
@@ -199,9 +200,17 @@ class Poll(KeyedProcessFunction):
                 break
         if taken is not None:
             self._idle.came()
-            self._state.update(pack_state(str(taken.cursor), count))
+            self._place = str(taken.cursor), count
+            self._state.update(pack_state(*self._place))
         if count == limit or (self._reader is not None and self._reader.exhausted):
             self._leave()
+
+    def _restored(self) -> tuple[str | None, int]:
+        found = self._state.value()
+        if found is None:
+            return None, 0
+        cursor, count = unpack_state(found, "cursor of a feed")
+        return cursor, count
 
     def _leave(self) -> None:
         self._left = True

@@ -14,12 +14,14 @@ import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from forebay.clients.s3.client import S3Client
 from forebay.clients.s3.location import Location, uri_of
+from forebay.connectors.files.changes import FolderChanges
 from forebay.files import try_lock
 
 if TYPE_CHECKING:
@@ -184,6 +186,7 @@ MAX_BYTES = 256 << 20
 """Then lines go to a next file."""
 LOCK = ".lock"
 POLL_S = 0.05
+REST_S = 1.0
 FINISH_TRIES = 100
 IDLE_SHARE = 20
 CHUNK_BYTES = 1 << 20
@@ -313,7 +316,8 @@ class GrowingSinks:
     """Moves what is committed in `folders`: at once, then on a thread of its own, and when it is closed."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
-        self._files = [GrowingFiles(folder) for folder in folders]
+        self._folders = list(folders)
+        self._files = [GrowingFiles(folder) for folder in self._folders]
         self._moving = threading.Lock()
         self._closed = threading.Event()
         self._failure = ""
@@ -328,7 +332,7 @@ class GrowingSinks:
                 try:
                     done &= files.move()
                 except OSError as error:
-                    failure = str(error)
+                    failure, done = str(error), False
             if failure and failure != self._failure:
                 log.warning("committed results are not visible yet, which is tried again: %s", failure)
             self._failure = failure
@@ -337,7 +341,7 @@ class GrowingSinks:
     def finish(self) -> str:
         """Move everything, with patience for other processes. Returns why that failed, or an empty text."""
         for _ in range(FINISH_TRIES):
-            if self.move() and not self._failure:
+            if self.move():
                 return ""
             time.sleep(POLL_S)
         return self._failure or f"another process holds {LOCK} in the folder of the results"
@@ -347,8 +351,11 @@ class GrowingSinks:
         self.move()
 
     def _run(self) -> None:
-        took_s = 0.0
-        while not self._closed.wait(max(POLL_S, IDLE_SHARE * took_s)):
-            begun_s = time.monotonic()
-            self.move()
-            took_s = time.monotonic() - begun_s
+        done = True
+        with closing(FolderChanges(self._folders)) as changes:
+            while not self._closed.is_set():
+                # What is left over has no change of its own.
+                changes.wait(REST_S if done else POLL_S, poll_s=POLL_S)
+                begun_s = time.monotonic()
+                done = self.move()
+                self._closed.wait(max(POLL_S, IDLE_SHARE * (time.monotonic() - begun_s)))

@@ -167,12 +167,13 @@ WIDTHS = {"utf-16": 2, "utf-16-le": 2, "utf-16-be": 2, "utf-32": 4, "utf-32-le":
 ASCII_BASED = (
     *(f"iso8859-{number}" for number in (1, *range(2, 12), 13, 14, 15, 16)),
     *(f"cp{number}" for number in range(1250, 1259)),
-    *("cp437", "cp850", "cp852", "cp855", "cp858", "cp866", "cp874", "cp932", "cp936", "cp949", "cp950"),
+    *("cp437", "cp850", "cp852", "cp855", "cp858", "cp866", "cp874", "cp932", "cp949", "cp950"),
     *("ascii", "mac-roman", "koi8-r", "koi8-u", "shift_jis", "euc_jp", "euc_kr", "gb2312", "gbk", "gb18030"),
     *("big5", "tis-620"),
 )
 """In all of these, byte 0x0a is always a line feed and no decoder state crosses it."""
-KNOWN = frozenset(codecs.lookup(name).name for name in (UTF_8, "utf-8-sig", *WIDTHS, *ASCII_BASED))
+KNOWN = frozenset((UTF_8, "utf-8-sig", *WIDTHS, *ASCII_BASED))
+"""As Python names them. Looking them up here would load fifty modules into each process."""
 COMMON = "utf-8, utf-16, utf-16-le, latin-1, cp1252, cp1251, shift_jis, gb18030"
 MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
