@@ -95,7 +95,7 @@ def environment(
         checkpoint_interval_s=None if folder is None else every_s,
         restore_from=restored,
         cluster=cluster,
-        restart=Restart(attempts=10, delay_s=1.0, max_delay_s=30.0),
+        restart=Restart(delay_s=0.1, max_delay_s=30.0),
         heap_mb=heap_mb,
         jars=installed_jars(load_settings().connectors),
         options={**ASKED_OFTEN, **(options or {})},
