@@ -58,7 +58,7 @@ def environment(
             out, and calls in flight; None: never.
         options: Flink options. They take precedence.
 
-    A job that fails restarts from its newest checkpoint, ten times, after growing pauses of 0.1 to 30 seconds;
+    A job that fails restarts from its newest checkpoint, ten times, after pauses that grow from 0.1 to 30 s;
     ten quiet minutes reset the count. When the job has failed, `env.execute` raises
     `forebay.errors.PipelineFailed` with the cause; Ctrl-C cancels the job. The logger `forebay` logs
     restarts, and operators all of whose events become dead letters, at `WARNING`; at `INFO`, the checkpoint
