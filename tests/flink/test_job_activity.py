@@ -4,7 +4,7 @@ import threading
 from typing import Any
 
 from forebay.errors import LaunchError
-from forebay.flink.job_activity import WatchedActivity
+from forebay.flink.job_activity import CheckpointEnd, WatchedActivity
 
 
 class Rest:
@@ -30,7 +30,14 @@ def activity(*answers: Any) -> tuple[WatchedActivity, Rest]:
 BEGUN = {"request-id": "7"}
 RUNS = {"status": {"id": "IN_PROGRESS"}, "operation": None}
 DONE = {"status": {"id": "COMPLETED"}, "operation": {"checkpointId": 3}}
-FAILED = {"status": {"id": "COMPLETED"}, "operation": {"failureCause": {"class": "CheckpointException"}}}
+
+
+def failed(trace: str = "") -> dict[str, Any]:
+    cause = {"class": "CheckpointException", "stack-trace": trace}
+    return {"status": {"id": "COMPLETED"}, "operation": {"failureCause": cause}}
+
+
+NOT_BEGUN = failed("Aborting checkpoint. Failure reason: Not all required tasks are currently running.")
 
 
 def test_counts_that_changed_are_something_to_commit() -> None:
@@ -61,14 +68,20 @@ def test_wait_ends_with_an_answer_and_when_it_is_closed() -> None:
 
 def test_checkpoint_is_awaited_until_it_has_ended() -> None:
     of, rest = activity(BEGUN, RUNS, RUNS, DONE)
-    assert of.trigger()
+    assert of.trigger() is CheckpointEnd.COMPLETE
     assert rest.asked[0] == ("POST", "/jobs/0a/checkpoints")
     assert rest.asked[1:] == [("GET", "/jobs/0a/checkpoints/7")] * 3
 
 
 def test_failed_and_unanswered_checkpoints_are_not_complete() -> None:
-    assert not activity(BEGUN, FAILED)[0].trigger()
-    assert not activity(LaunchError("no answer"))[0].trigger()
+    for answers, end in (
+        ((BEGUN, failed(), {"status": "RUNNING"}), CheckpointEnd.FAILED),
+        ((BEGUN, NOT_BEGUN, {"status": "RUNNING"}), CheckpointEnd.STARTING),
+        ((BEGUN, NOT_BEGUN, {"status": "RESTARTING"}), CheckpointEnd.RESTARTING),
+        ((BEGUN, failed(), {"status": "FAILED"}), CheckpointEnd.RESTARTING),
+        ((LaunchError("no answer"),), CheckpointEnd.FAILED),
+    ):
+        assert activity(*answers)[0].trigger() is end
     closed, _ = activity(BEGUN)
     closed.wake()
-    assert not closed.trigger()
+    assert closed.trigger() is CheckpointEnd.FAILED

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.harness.clock import ManualClock
 
 from forebay.flink.job import JvmGone
+from forebay.flink.job_activity import CheckpointEnd
 from forebay.pipeline.checkpoint_loop import (
     CORE_SHARE,
     MIN_S,
@@ -21,12 +22,12 @@ from forebay.testing import wait_until
 
 
 class Job:
-    """Answers and reads at given times of a clock; checkpoints take `duration_s`, and fail while `broken`."""
+    """Answers and reads at given times of a clock; checkpoints take `duration_s`, and end with `end`."""
 
     def __init__(self, clock: ManualClock, *, answers: list[float], reads: list[float]) -> None:
         self.clock = clock
         self.answers, self.reads = answers, reads
-        self.duration_s, self.broken = 0.01, False
+        self.duration_s, self.end = 0.01, CheckpointEnd.COMPLETE
         self.checkpoints: list[float] = []
 
     def _taken(self, times: list[float]) -> bool:
@@ -49,10 +50,10 @@ class Job:
 
     def wake(self) -> None: ...
 
-    def trigger(self) -> bool:
+    def trigger(self) -> CheckpointEnd:
         self.checkpoints.append(round(self.clock.monotonic_s(), 3))
         self.clock.advance(self.duration_s)
-        return not self.broken
+        return self.end
 
 
 def played(job: Job, until_s: float, most_s: float = 5.0) -> list[float]:
@@ -120,16 +121,55 @@ def test_store_that_takes_ten_seconds_gets_no_busy_loop() -> None:
 
 def test_failed_checkpoint_is_tried_again_until_one_completes() -> None:
     of = job(answers=[10.0])
-    of.broken = True
+    of.end = CheckpointEnd.FAILED
     played(of, 60.0)
     assert 10 <= len(of.checkpoints) <= 16
-    of.broken = False
+    of.end = CheckpointEnd.COMPLETE
     loops = len(of.checkpoints)
     loop = CheckpointLoop(of, CheckpointSchedule(5.0, 60.0), clock=of.clock)
     of.answers.append(61.0)
     while of.clock.monotonic_s() < 100.0:
         loop.step(of.clock.advance)
     assert len(of.checkpoints) == loops + 1
+
+
+def test_first_answer_after_a_restart_is_committed_at_once() -> None:
+    of = job(answers=[10.0, 10.1, 14.0])
+    loop = CheckpointLoop(of, CheckpointSchedule(5.0, 0.0), clock=of.clock)
+    of.end = CheckpointEnd.FAILED
+    while len(of.checkpoints) < 3:
+        loop.step(of.clock.advance)
+    of.end = CheckpointEnd.RESTARTING
+    while of.clock.monotonic_s() < 13.0:
+        loop.step(of.clock.advance)
+    of.end = CheckpointEnd.COMPLETE
+    loop.step(of.clock.advance)
+    assert of.checkpoints[-1] == 14.0
+
+
+def test_restart_without_answers_is_followed_by_a_checkpoint() -> None:
+    of = job(answers=[10.0])
+    loop = CheckpointLoop(of, CheckpointSchedule(5.0, 0.0), clock=of.clock)
+    of.end = CheckpointEnd.RESTARTING
+    while not of.checkpoints:
+        loop.step(of.clock.advance)
+    of.end = CheckpointEnd.COMPLETE
+    while of.clock.monotonic_s() < 60.0:
+        loop.step(of.clock.advance)
+    assert of.checkpoints == [10.0, pytest.approx(15.0, abs=0.1)]
+
+
+def test_answer_waits_only_until_all_tasks_run() -> None:
+    of = job(answers=[10.0])
+    of.end = CheckpointEnd.STARTING
+    loop = CheckpointLoop(of, CheckpointSchedule(5.0, 0.0), clock=of.clock)
+    while of.clock.monotonic_s() < 13.0:
+        loop.step(of.clock.advance)
+    of.end = CheckpointEnd.COMPLETE
+    while of.clock.monotonic_s() < 60.0:
+        loop.step(of.clock.advance)
+    assert of.checkpoints == pytest.approx([10 + n * (MIN_S + 0.01) for n in range(len(of.checkpoints))])
+    assert of.checkpoints[-1] <= 13.0 + 2 * MIN_S
 
 
 class Broken(Job):

@@ -58,7 +58,7 @@ def environment(
             out, and calls in flight; None: never.
         options: Flink options. They take precedence.
 
-    A job that fails restarts from its newest checkpoint, ten times, after growing pauses of 1 to 30 seconds;
+    A job that fails restarts from its newest checkpoint, ten times, after pauses that grow from 0.1 to 30 s;
     ten quiet minutes reset the count. When the job has failed, `env.execute` raises
     `forebay.errors.PipelineFailed` with the cause; Ctrl-C cancels the job. The logger `forebay` logs
     restarts, and operators all of whose events become dead letters, at `WARNING`; at `INFO`, the checkpoint
@@ -95,7 +95,7 @@ def environment(
         checkpoint_interval_s=None if folder is None else every_s,
         restore_from=restored,
         cluster=cluster,
-        restart=Restart(attempts=10, delay_s=1.0, max_delay_s=30.0),
+        restart=Restart(delay_s=0.1, max_delay_s=30.0),
         heap_mb=heap_mb,
         jars=installed_jars(load_settings().connectors),
         options={**ASKED_OFTEN, **(options or {})},

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from enum import Enum
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -27,6 +28,26 @@ NOISY = {
     "org.apache.flink.runtime.source.coordinator.SourceCoordinator": "WARN",
 }
 """Loggers that write with each checkpoint (200 MB a day), with the level from which they may."""
+
+
+NOT_ALL_RUN = "Not all required tasks are currently running"
+"""Flink's reason for a checkpoint that it did not begin."""
+
+
+class CheckpointEnd(Enum):
+    """`STARTING`: not begun, because some tasks do not run yet. `RESTARTING`: the job restarts, from the
+    checkpoint before."""
+
+    COMPLETE = "complete"
+    FAILED = "failed"
+    STARTING = "starting"
+    RESTARTING = "restarting"
+
+
+def _failed(cause: str, state: str) -> CheckpointEnd:
+    if state != "RUNNING":
+        return CheckpointEnd.RESTARTING
+    return CheckpointEnd.STARTING if NOT_ALL_RUN in cause else CheckpointEnd.FAILED
 
 
 class EmbeddedActivity:
@@ -73,17 +94,24 @@ class EmbeddedActivity:
         with _jvm_lives():
             self._answered.release()
 
-    def trigger(self) -> bool:
+    def trigger(self) -> CheckpointEnd:
         with _jvm_lives():
             try:
                 done = self._cluster.triggerCheckpoint(self._job, self._type)
                 while not self._closed:
                     if self._has_ended(done):
-                        return True
+                        return CheckpointEnd.COMPLETE
             except Py4JJavaError as error:
                 # Also if the job has ended.
                 log.info("a checkpoint failed: %s", java_cause(error))
-            return False
+                return _failed(str(error), self._state())
+            return CheckpointEnd.FAILED
+
+    def _state(self) -> str:
+        try:
+            return str(self._cluster.getJobStatus(self._job).get().name())
+        except Py4JJavaError:
+            return "UNKNOWN"
 
     def _has_ended(self, checkpoint: Any) -> bool:
         try:
@@ -116,6 +144,7 @@ class WatchedActivity:
 
     def __init__(self, rest: FlinkRest, job: str) -> None:
         self._rest = rest
+        self._job = job
         self._path = f"/jobs/{job}/checkpoints"
         self._changed = threading.Condition()
         self._closed = threading.Event()
@@ -147,22 +176,24 @@ class WatchedActivity:
             self._closed.set()
             self._changed.notify_all()
 
-    def trigger(self) -> bool:
+    def trigger(self) -> CheckpointEnd:
         try:
             return self._triggered()
         except LaunchError as error:
             # Flink may answer again; the end of its job is noticed elsewhere.
             log.info("a checkpoint failed: %s", error)
-            return False
+            return CheckpointEnd.FAILED
 
-    def _triggered(self) -> bool:
+    def _triggered(self) -> CheckpointEnd:
         begun = self._rest.json(self._path, "POST", {"checkpointType": "CONFIGURED"})
         path = f"{self._path}/{begun['request-id']}"
         while not self._closed.wait(POLL_S):
             found = self._rest.json(path)
             if found["status"]["id"] == "COMPLETED":
                 failure = found["operation"].get("failureCause")
-                if failure is not None:
-                    log.info("a checkpoint failed: %s", failure.get("class"))
-                return failure is None
-        return False
+                if failure is None:
+                    return CheckpointEnd.COMPLETE
+                log.info("a checkpoint failed: %s", failure.get("class"))
+                state = self._rest.json(f"/jobs/{self._job}/status")["status"]
+                return _failed(str(failure.get("stack-trace")), str(state))
+        return CheckpointEnd.FAILED

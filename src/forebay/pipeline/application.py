@@ -50,7 +50,7 @@ def run_application(spec: PipelineSpec, state_id: str, queue_url: str | None = N
         FlinkConfig(
             parallelism=spec.parallelism,
             checkpoint_interval_s=spec.checkpoint.interval_s,
-            restart=Restart(delay_s=1.0, attempts=None, max_delay_s=30.0),
+            restart=Restart(attempts=None, delay_s=0.1, max_delay_s=30.0),
             options={
                 "execution.checkpointing.timeout": f"{round(spec.checkpoint.timeout_s * 1000)} ms",
                 **{key: flink_value(value) for key, value in spec.flink.items()},

@@ -293,7 +293,7 @@ def _config(order: AttemptSpec, port: int, *, replaces_offsets: bool) -> FlinkCo
         checkpoint_dir=plan.state,
         checkpoint_interval_s=spec.checkpoint.interval_s,
         restore_from=order.restore_from,
-        restart=Restart(attempts=10, delay_s=1.0, max_delay_s=30.0),
+        restart=Restart(delay_s=0.1, max_delay_s=30.0),
         cluster=plan.cluster,
         log_dir=settings.run / "flink",
         jars=plan.jars,

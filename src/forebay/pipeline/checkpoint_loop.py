@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Protocol
 
 from forebay.clock import Clock, SystemClock
 from forebay.flink.job import JvmGone
+from forebay.flink.job_activity import CheckpointEnd
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +40,8 @@ class JobActivity(Protocol):
         """End the wait of another thread, for good."""
         ...
 
-    def trigger(self) -> bool:
-        """Block until a new checkpoint has ended; return whether it is complete."""
+    def trigger(self) -> CheckpointEnd:
+        """Block until a new checkpoint has ended."""
         ...
 
 
@@ -121,15 +123,22 @@ class CheckpointLoop:
         before_s, used_s = self._used_s[0], self._processor_s()
         if begun_s > before_s:
             rate = (used_s - self._used_s[1]) / (begun_s - before_s)
-        complete = self._activity.trigger()
+        end = self._activity.trigger()
         ended_s, now_used_s = self._clock.monotonic_s(), self._processor_s()
         self._used_s = ended_s, now_used_s
-        if complete:
-            own_s = now_used_s - used_s - rate * (ended_s - begun_s)
-            self._schedule = self._schedule.completed(begun_s, ended_s, own_s)
-            self._answered = self._read = False
-        else:
-            self._schedule = self._schedule.failed(begun_s, ended_s)
+        match end:
+            case CheckpointEnd.COMPLETE:
+                own_s = now_used_s - used_s - rate * (ended_s - begun_s)
+                self._schedule = self._schedule.completed(begun_s, ended_s, own_s)
+                self._answered = self._read = False
+            case CheckpointEnd.STARTING:
+                self._schedule = self._schedule.postponed(ended_s)
+            case CheckpointEnd.RESTARTING:
+                # Answers since the last checkpoint are made again; the first of them ends the wait.
+                self._schedule = self._schedule.restarted(ended_s)
+                self._answered, self._read = False, True
+            case CheckpointEnd.FAILED:
+                self._schedule = self._schedule.failed(begun_s, ended_s)
 
 
 def processor_s(pid: int) -> float:
@@ -161,6 +170,7 @@ class CheckpointSchedule:
     least_s: float = MIN_S
     ended_s: float | None = None
     failures: int = 0
+    not_before_s: float = -math.inf
     durations_s: tuple[float, ...] = ()
     processor_s: tuple[float, ...] = ()
 
@@ -175,10 +185,10 @@ class CheckpointSchedule:
 
     def due_s(self, *, answered: bool) -> float:
         if self.ended_s is None:
-            return self.begun_s if answered else self.begun_s + self.most_s
+            return max(self.begun_s if answered else self.begun_s + self.most_s, self.not_before_s)
         interval_s = self.interval_s if answered else self.most_s
         pause_s = min(LONGEST_PAUSE_S, PAUSE_SHARE * interval_s)
-        return max(self.begun_s + interval_s, self.ended_s + pause_s)
+        return max(self.begun_s + interval_s, self.ended_s + pause_s, self.not_before_s)
 
     def completed(self, begun_s: float, ended_s: float, processor_s: float) -> CheckpointSchedule:
         after = replace(self, begun_s=begun_s, ended_s=ended_s, failures=0)
@@ -191,3 +201,10 @@ class CheckpointSchedule:
 
     def failed(self, begun_s: float, ended_s: float) -> CheckpointSchedule:
         return replace(self, begun_s=begun_s, ended_s=ended_s, failures=self.failures + 1)
+
+    def postponed(self, now_s: float) -> CheckpointSchedule:
+        return replace(self, not_before_s=now_s + MIN_S)
+
+    def restarted(self, now_s: float) -> CheckpointSchedule:
+        """As for a new job: the first answer is committed at once."""
+        return replace(self, begun_s=now_s, ended_s=None, failures=0)
