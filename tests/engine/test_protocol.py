@@ -137,7 +137,7 @@ def test_only_the_first_choice_counts() -> None:
         b"{}",
         b'{"choices": {}}',
         b'{"choices": [1]}',
-        b'{"choices": [{"index": 0}]}',
+        b'{"choices": [{"index": 0, "delta": 1}]}',
         b'{"choices": [{"index": 0, "delta": {"content": 1}}]}',
         b'{"choices": [{"index": 0, "delta": {}, "finish_reason": 1}]}',
         b'{"choices": [], "usage": 1}',
