@@ -109,9 +109,9 @@ class EmbeddedActivity:
 
     def _state(self) -> str:
         try:
-            return str(self._cluster.getJobStatus(self._job).get().name())
+            return str(self._cluster.getJobStatus(self._job).get(LOOK_MS, self._milliseconds).name())
         except Py4JJavaError:
-            return "UNKNOWN"
+            return "RUNNING"  # Not known: the checkpoint counts as failed.
 
     def _has_ended(self, checkpoint: Any) -> bool:
         try:
