@@ -210,13 +210,11 @@ def test_class_path_is_unchanged_without_an_rpc(loader: str, tmp_path: Path) -> 
 @pytest.mark.flink
 def test_flink_loads_its_rpc_from_the_class_path(tmp_path: Path) -> None:
     jvm = launch_jvm(tmp_path / "log", heap_mb=256, archive_dir=tmp_path / "java")
-    gateway = jvm.open_gateway()
     try:
-        java = gateway.jvm
+        java = jvm.open_gateway().jvm
         system = java.org.apache.flink.runtime.rpc.RpcSystem.load()
         system.close()
         of_pekko = java.Class.forName("org.apache.flink.runtime.rpc.pekko.PekkoRpcSystem")
         assert of_pekko.getClassLoader().equals(java.ClassLoader.getSystemClassLoader())
     finally:
-        gateway.shutdown()
         jvm.end()
