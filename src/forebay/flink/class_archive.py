@@ -4,7 +4,6 @@ path map to start faster."""
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import shutil
 import signal
@@ -15,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from forebay.files import private_folder
 from forebay.processes import own_name, parent_death_signal
@@ -119,9 +117,6 @@ def _before_java() -> Callable[[], None]:
 LOADER = "flink-table-planner-loader-"
 PLANNER = "flink-table-planner.jar"
 SCALA = "flink-scala_"
-DIST = "flink-dist-"
-RPC = "flink-rpc-akka.jar"
-RPC_SERVICE = "META-INF/services/org.apache.flink.runtime.rpc.RpcSystem"
 
 
 def with_planner(classpath: Sequence[str], folder: Path) -> tuple[str, ...]:
@@ -135,41 +130,6 @@ def without_planner(classpath: Sequence[str]) -> tuple[str, ...]:
     return tuple(path for path in classpath if not Path(path).name.startswith((LOADER, SCALA)))
 
 
-def with_rpc(classpath: Sequence[str], folder: Path) -> tuple[str, ...]:
-    """Unpack Flink's RPC (Pekko, Scala) into `folder`, and add it. Raises `SettingError` if others may write
-    there.
-
-    At each start, Flink unpacks this jar and loads its classes apart from the class path, which no archive
-    covers. So the class path begins with a jar of the same name that only names the service.
-    """
-    private_folder(folder.absolute())
-    for path in classpath:
-        if Path(path).name.startswith(DIST):
-            with suppress(OSError, KeyError, zipfile.BadZipFile):
-                return _with_rpc_of(path, classpath, folder.absolute())
-    return tuple(classpath)
-
-
-def _with_rpc_of(dist: str, classpath: Sequence[str], folder: Path) -> tuple[str, ...]:
-    # To open this jar of 36,000 entries takes 0.2 s. The jar that is written last shows that both are whole.
-    stat = Path(dist).stat()
-    key = f"{dist} {stat.st_size} {stat.st_mtime_ns}".encode()
-    rpc = folder / f"flink-rpc-{hashlib.blake2b(key, digest_size=8).hexdigest()}.jar"
-    named = rpc.with_suffix(".service.jar")
-    if not (rpc.is_file() and named.is_file()):
-        with zipfile.ZipFile(dist) as outer, outer.open(RPC) as classes:
-            _write(rpc, classes)
-        inner = io.BytesIO()
-        with zipfile.ZipFile(rpc) as whole, zipfile.ZipFile(inner, "w") as service:
-            service.writestr(RPC_SERVICE, whole.read(RPC_SERVICE))
-        stub = io.BytesIO()
-        with zipfile.ZipFile(stub, "w") as jar:
-            jar.writestr(RPC, inner.getvalue())
-        stub.seek(0)
-        _write(named, stub)
-    return (str(named), *classpath, str(rpc))
-
-
 def _planner_in(path: str, folder: Path) -> str | None:
     if not Path(path).name.startswith(LOADER):
         return None
@@ -177,16 +137,9 @@ def _planner_in(path: str, folder: Path) -> str | None:
         entry = loader.getinfo(PLANNER)
         planner = folder / f"flink-table-planner-{entry.CRC:08x}-{entry.file_size}.jar"
         if not planner.is_file() or planner.stat().st_size != entry.file_size:
-            with loader.open(entry) as source:
-                _write(planner, source)
+            written = planner.with_suffix(f".{own_name()}.tmp")
+            with loader.open(entry) as source, written.open("wb") as file:
+                shutil.copyfileobj(source, file, 1 << 20)
+            written.replace(planner)
         return str(planner.absolute())
     return None
-
-
-def _write(made: Path, source: IO[bytes]) -> None:
-    written = made.with_suffix(f".{own_name()}.tmp")
-    with written.open("wb") as file:
-        shutil.copyfileobj(source, file, 1 << 20)
-        file.flush()
-        os.fsync(file.fileno())
-    written.replace(made)

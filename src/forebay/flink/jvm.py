@@ -33,7 +33,7 @@ from pyflink.util.exceptions import install_exception_handler, install_py4j_hook
 
 from forebay.errors import LaunchError
 from forebay.files import locked_folder, private_folder, remove_unlocked
-from forebay.flink.class_archive import ClassArchive, with_planner, with_rpc, without_planner
+from forebay.flink.class_archive import ClassArchive, with_planner, without_planner
 from forebay.flink.java import java_home
 from forebay.flink.sealed_gateway import SealedGateway
 from forebay.processes import own_name, parent_death_signal
@@ -222,7 +222,6 @@ def launch_jvm(
             plans = planner or bool(jars)
             found = archive_dir.absolute()
             classpath = with_planner(classpath, found) if plans else without_planner(classpath)
-            classpath = with_rpc(classpath, found)
             archive = ClassArchive(found, folder if suffix else log_dir, java, classpath)
         options = (f"-Djava.io.tmpdir={folder}", *(() if archive is None else archive.options()))
         process = subprocess.Popen(
