@@ -88,7 +88,7 @@ def test_rests_that_an_answer_ends_become_long() -> None:
     answers = [0]
     rests = Rests(lambda: answers[0])
     assert looks(rests, 80, STILL)[-10:] == [*[False] * 9, True]
-    assert looks(rests, 80, STILL) == [*[False] * 39, True] * 2
+    assert looks(rests, 40, STILL) == [*[False] * 19, True] * 2
     assert looks(rests, 20, STILL) == [False] * 20
     answers[0] += 1
     assert looks(rests, 10, STILL) == [True] * 10

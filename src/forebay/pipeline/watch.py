@@ -27,7 +27,7 @@ log = logging.getLogger("forebay")
 
 POLL_S = 0.5
 STILL_LOOKS, SETTLED_LOOKS, LONG_LOOKS = 10, 15, 20
-RESTING_ROUNDS, SETTLED_ROUNDS, LONG_ROUNDS = 3, 9, 39
+RESTING_ROUNDS, SETTLED_ROUNDS, LONG_ROUNDS = 3, 9, 19
 LATE_LOOKS = 2
 CAUSE_LOOKS = 10
 REFUSED = tuple(f"{error.__name__}: " for error in (FeedRefused, RegistryRefused))
