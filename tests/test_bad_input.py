@@ -139,12 +139,12 @@ def test_a_failed_record_is_a_dead_letter_with_cause_attempts_and_input(run: Run
 
 
 @pytest.mark.parametrize("fault", PASSING)
-def test_a_fault_that_passes_costs_a_try_and_nothing_else(run: Run, fault: str) -> None:
+def test_transient_fault_costs_one_attempt_only(run: Run, fault: str) -> None:
     line = orjson.dumps({"text": f"((fault:{fault}x1))"})
     assert run.results[run.at(line)]["attempts"] == 2
 
 
-def test_nothing_is_lost_nothing_comes_twice_and_the_job_continues(run: Run) -> None:
+def test_nothing_is_lost_or_duplicated_and_the_job_continues(run: Run) -> None:
     positions = Counter([*run.results, *run.letters])
     assert positions == Counter(f"in.jsonl@{number}" for number in range(1, len(INPUT) + 1))
     assert len(run.letters) == len(GIVEN_UP)
@@ -181,7 +181,7 @@ def test_the_api_key_is_in_no_checkpoint(pipelines: Any, flink_logs: Path, key_f
     assert search.with_key == set()
 
 
-def test_dead_letters_are_fed_in_again_as_they_are(run: Run) -> None:
+def test_dead_letters_are_replayed_unchanged(run: Run) -> None:
     spec = run.pipelines.spec(
         name="again",
         source={"type": "dead_letters", "path": "out-dead-letters"},

@@ -96,7 +96,7 @@ records = st.one_of(events, letters, results, keyed)
 
 
 @given(records)
-def test_a_record_comes_back_as_it_was(record: Any) -> None:
+def test_record_round_trip(record: Any) -> None:
     assert decode(encode(record)) == record
     assert type(decode(encode(record))) is type(record)
 
@@ -104,12 +104,12 @@ def test_a_record_comes_back_as_it_was(record: Any) -> None:
 @pytest.mark.parametrize(
     "value", [object(), {1, 2}, "\ud800", Message("user", "x"), [1, {"a": b"x", "b": object()}]]
 )
-def test_a_field_that_is_no_json_value_is_refused(value: object) -> None:
+def test_non_json_field_is_rejected(value: object) -> None:
     with pytest.raises(MalformedRecord, match="not a JSON value"):
         encode(Event(raw=b"", fields={"a": value}))
 
 
-def test_nesting_without_end_is_refused() -> None:
+def test_endless_nesting_is_rejected() -> None:
     deep: list[Any] = []
     for _ in range(5000):
         deep = [deep]
@@ -151,7 +151,7 @@ kept = st.recursive(
 
 
 @given(st.lists(kept, max_size=4))
-def test_state_survives(values: list[object]) -> None:
+def test_state_round_trip(values: list[object]) -> None:
     assert unpack_state(pack_state(*values), "places") == values
 
 
@@ -163,7 +163,7 @@ def packed(value: object) -> bytes:
 
 
 @given(st.binary(max_size=50) | kept.map(packed))
-def test_what_is_no_state_is_refused_in_words(data: bytes) -> None:
+def test_invalid_state_is_rejected_with_a_message(data: bytes) -> None:
     with contextlib.suppress(ForebayError):
         unpack_state(data, "places")
 
@@ -198,7 +198,7 @@ def test_a_pickle_is_refused_unread(value: object, protocol: int) -> None:
 
 
 @given(results)
-def test_bytes_that_java_gave_as_numbers_are_read(result: Result) -> None:
+def test_bytes_passed_by_java_as_numbers_are_read(result: Result) -> None:
     assert decode([byte - 256 if byte > 127 else byte for byte in encode(result)]) == result
 
 
@@ -206,6 +206,6 @@ def test_latency_is_from_the_sending_to_the_end() -> None:
     assert Timing(sent_s=10.0, done_s=12.5, first_token_s=11.0).latency_s == 2.5
 
 
-def test_requests_do_not_share_what_can_change() -> None:
+def test_requests_share_no_mutable_state() -> None:
     assert Request(id="a", model="m").sampling == Sampling()
     assert Sampling().extra is not Sampling().extra

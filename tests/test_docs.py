@@ -127,7 +127,7 @@ def completed(base: dict[str, Any], shown: Any) -> Any:
     return base | {key: completed(base.get(key, {}), value) for key, value in shown.items()}
 
 
-def test_there_is_something_to_check() -> None:
+def test_documentation_has_examples_to_check() -> None:
     assert len(PAGES) > 10
     assert len(COMMANDS) > 20
     assert len(YAML) > 10
@@ -171,7 +171,7 @@ PUBLIC = {"forebay", "forebay.errors", "forebay.extend", "forebay.testing"}
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=str)
-def test_nothing_is_imported_but_what_is_public(block: Block) -> None:
+def test_examples_import_public_names_only(block: Block) -> None:
     assert set(IMPORTS.findall(block.text)) <= PUBLIC
 
 
@@ -218,7 +218,7 @@ def test_the_page_on_extensions_shows_the_package_in_the_examples() -> None:
 
 
 @pytest.mark.parametrize("block", [b for page in PAGES for b in blocks(page, "json")], ids=str)
-def test_json_is_json(block: Block) -> None:
+def test_json_examples_are_valid(block: Block) -> None:
     for line in block.text.splitlines():
         json.loads(line)
 
@@ -231,7 +231,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_are_valid(page: Path) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.S)):
         if target.startswith("https://"):
             continue
@@ -242,7 +242,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_the_site_has_every_page_and_no_link_leads_nowhere(tmp_path: Path) -> None:
+def test_site_has_every_page_and_no_broken_link(tmp_path: Path) -> None:
     zensical = Path(sys.executable).with_name("zensical")
     if not zensical.exists():
         pytest.skip("zensical is for Python 3.11 and newer")
@@ -265,7 +265,7 @@ def subclasses(base: type[ForebayError]) -> set[type[ForebayError]]:
     return {base}.union(*(subclasses(each) for each in base.__subclasses__()))
 
 
-def test_what_the_architecture_points_to_is_there() -> None:
+def test_architecture_page_names_existing_files() -> None:
     table = (
         (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## Where to find what")[2]
     )

@@ -75,7 +75,7 @@ class Counter(extend.Application):
 """
 
 
-def test_the_names_are_those_that_the_changelog_would_speak_of() -> None:
+def test_public_names_of_extensions() -> None:
     assert extend.__all__ == [
         "Application", "Connector", "FieldPath", "FleetState", "LocalPath", "Preset", "RoutingPolicy",
         "RoutingRequest", "Secret", "SinkConnector", "SourceConnector", "Vector",
@@ -83,7 +83,7 @@ def test_the_names_are_those_that_the_changelog_would_speak_of() -> None:
 
 
 @pytest.mark.heavy
-def test_what_is_imported_for_an_extension_is_no_flink() -> None:
+def test_extensions_do_not_import_flink() -> None:
     loaded = subprocess.run(
         [sys.executable, "-c", "import forebay.extend, sys; print('pyflink' in sys.modules)"],
         capture_output=True,
@@ -130,7 +130,7 @@ def test_a_connector_of_a_package_is_settings_like_our_own(
         parse_spec(pipeline(dead_letters={"type": "shout"}))
 
 
-def test_what_a_connector_finds_missing_is_reported_before_the_start(
+def test_missing_requirements_of_a_connector_are_reported_first(
     install_package: Install, tmp_path: Path
 ) -> None:
     install_package("forebay.connectors", "numbers_package", CONNECTOR, numbers="SOURCE")
@@ -213,7 +213,7 @@ def policies(install_package: Install) -> None:
 
 
 @pytest.mark.usefixtures("policies")
-def test_a_policy_of_a_package_is_held_to_what_a_policy_promises(caplog: pytest.LogCaptureFixture) -> None:
+def test_policy_of_a_package_is_checked(caplog: pytest.LogCaptureFixture) -> None:
     fleet = ReplicaTable([ReplicaLimits(str(number)) for number in range(4)])
     fleet.set_available(3, False)
     policy = make_policy("nearest")
@@ -237,7 +237,7 @@ def test_a_policy_of_a_package_is_held_to_what_a_policy_promises(caplog: pytest.
 
 
 @pytest.mark.usefixtures("policies")
-def test_a_policy_that_cannot_be_made_is_reported_where_it_is_named() -> None:
+def test_policy_that_cannot_be_created_is_reported_by_its_key() -> None:
     with pytest.raises(
         SettingError, match=r"'fails' .* could not be created with the seed 0: RuntimeError: no map"
     ):
@@ -289,7 +289,7 @@ class First:
 
 
 @pytest.mark.heavy
-def test_one_folder_and_one_line_add_each_kind(tmp_path: Path) -> None:
+def test_each_extension_needs_one_folder_and_one_line(tmp_path: Path) -> None:
     """In a copy of the source: nothing else is necessary."""
     tree = tmp_path / "src" / "forebay"
     shutil.copytree(ROOT / "src" / "forebay", tree, ignore=shutil.ignore_patterns("__pycache__"))

@@ -36,7 +36,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_folder_is_made_private_whatever_it_was(tmp_path: Path) -> None:
+def test_folder_is_made_private(tmp_path: Path) -> None:
     made, open_to_all = tmp_path / "a" / "b", tmp_path / "open"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
@@ -45,7 +45,7 @@ def test_a_folder_is_made_private_whatever_it_was(tmp_path: Path) -> None:
     assert mode(private_folder(open_to_all)) == mode(made) == mode(made.parent) == 0o700
 
 
-def test_a_link_that_somebody_has_put_there_is_not_followed(tmp_path: Path) -> None:
+def test_planted_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "target")
     (tmp_path / "file").touch()
@@ -56,7 +56,7 @@ def test_a_link_that_somebody_has_put_there_is_not_followed(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives a folder away")
-def test_somebody_elses_folder_is_refused(tmp_path: Path) -> None:
+def test_folder_of_another_user_is_rejected(tmp_path: Path) -> None:
     os.chown(tmp_path, 12345, -1)
     with pytest.raises(SettingError, match="belongs to user 12345, not to you"):
         private_folder(tmp_path)
@@ -161,19 +161,19 @@ def test_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
         check_nobody_else_writes(shared / "loop" / "state")
 
 
-def test_a_stamp_comes_back_as_it_was_written(tmp_path: Path) -> None:
+def test_stamp_round_trip(tmp_path: Path) -> None:
     write_stamp(tmp_path / "deep" / "stamp.json", {"recipe": "1"})
     assert read_stamp(tmp_path / "deep" / "stamp.json") == {"recipe": "1"}
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b'{"a": "' + b"x" * 2**20 + b'"}'])
-def test_what_is_no_stamp_reads_as_empty(tmp_path: Path, content: bytes) -> None:
+def test_invalid_stamp_reads_as_empty(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "stamp.json").write_bytes(content)
     assert read_stamp(tmp_path / "stamp.json") == {}
     assert read_stamp(tmp_path / "missing.json") == {}
 
 
-def test_a_failed_write_leaves_the_old_content_and_no_scrap(
+def test_failed_write_keeps_the_old_content_and_no_leftovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_atomic(tmp_path / "file", b"old")

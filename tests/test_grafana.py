@@ -220,7 +220,7 @@ def test_all_queries_and_alerts_are_valid(tmp_path: Path) -> None:
     assert f"{len(texts) + len(ALERTS)} rules found" in told
 
 
-def test_what_has_no_values_in_each_run_says_when() -> None:
+def test_optional_panels_state_when_they_have_values() -> None:
     known = {f"{PREFIX}{name}" for each in METRICS for name in each.exported} | {KAFKA_WAITS}
     for name in ("pipeline", "applications", "fleet"):
         for panel in [panel for row in BOARDS[name].values() for panel in row]:
@@ -232,7 +232,7 @@ def test_what_has_no_values_in_each_run_says_when() -> None:
                 assert later <= {"from the first on", "from the first event on"}, panel.title
 
 
-def test_the_note_about_findings_names_all_kinds() -> None:
+def test_note_about_findings_names_all_kinds() -> None:
     (note,) = (each.note for each in BOARDS["applications"]["Applications"] if each.title.startswith("Find"))
     trends, topics = (note.split(f"{name}: ")[1].split(".")[0] for name in ("Trends", "Topics"))
     for text, kinds in ((trends, TrendKind), (topics, TopicKind)):

@@ -27,7 +27,7 @@ EXACT = [
 
 
 @pytest.mark.parametrize("literal", DOUBLES)
-def test_what_a_double_keeps_is_a_float(literal: str) -> None:
+def test_numbers_that_fit_a_double_are_floats(literal: str) -> None:
     value = read_json(b'{"n": [%s]}' % literal.encode())["n"][0]
     assert type(value) is float
     assert value == float(literal)
@@ -101,7 +101,7 @@ def test_texts_with_digits_are_no_numbers(number: float, text: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b'{"a": 1e400', b'{"a": 1e400, "b": NaN}', b"[" * 900 + b"1e400"])
-def test_what_is_not_json_is_refused_as_such(data: bytes) -> None:
+def test_invalid_json_is_rejected_as_such(data: bytes) -> None:
     with pytest.raises(orjson.JSONDecodeError):
         read_json(data)
 
@@ -119,7 +119,7 @@ def test_a_number_that_json_does_not_have_is_named(number: float) -> None:
         check_numbers({"a": (number,), "b": [number]})
 
 
-def test_what_holds_itself_comes_to_an_end() -> None:
+def test_self_containing_value_is_an_error() -> None:
     holds: dict[str, object] = {"n": 2**64, "flag": True, "much": ExactFloat("1e400")}
     holds |= {"a": holds, "b": [holds]}
     check_numbers(holds)

@@ -100,25 +100,25 @@ def lines_of(path: Path) -> list[str]:
     return [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
 
 
-def test_the_project_is_locked_as_it_asks() -> None:
+def test_project_lock_matches_its_requirements() -> None:
     lock = (ROOT / "locks" / "project.txt").read_text()
     assert disagreements(project(), lock, "forebay (pyproject.toml)", PYTHONS) == []
 
 
 @pytest.mark.parametrize("name", ["build", "ray", "tools"])
-def test_environments_are_locked_as_asked(name: str) -> None:
+def test_environment_locks_match_their_requirements(name: str) -> None:
     lock = ((IMAGES if name == "ray" else ROOT / "locks") / f"{name}.txt").read_text()
     assert disagreements(lines_of(ROOT / "locks" / f"{name}.in"), lock, f"-r locks/{name}.in", PYTHONS) == []
 
 
 @pytest.mark.parametrize("name", ["engine", "torch"])
-def test_the_engine_is_locked_as_asked(name: str) -> None:
+def test_engine_lock_matches_its_requirements(name: str) -> None:
     source = f"-r {(LOCKS / f'{name}.in').relative_to(ROOT)}"
     lock = (LOCKS / f"{name}.txt").read_text()
     assert disagreements(lines_of(LOCKS / f"{name}.in"), lock, source, PYTHONS[1:]) == []
 
 
-def test_what_builds_the_project_is_locked() -> None:
+def test_build_requirements_are_locked() -> None:
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     assert set(needed) <= set(lines_of(ROOT / "locks" / "build.in"))
 
@@ -129,7 +129,7 @@ def test_both_builds_of_torch_are_of_one_version() -> None:
     assert str(cpu.specifier) == f"{stock.specifier}+cpu"
 
 
-def test_what_both_builds_of_torch_share_is_pinned_alike() -> None:
+def test_shared_torch_requirements_have_equal_versions() -> None:
     engine = {str(pin) for pin in pins((LOCKS / ENGINE).read_text())}
     names = {Requirement(pin).name for pin in engine}
     for pin in pins((LOCKS / STOCK_TORCH).read_text()):
@@ -142,7 +142,7 @@ def test_no_lock_names_a_host() -> None:
         assert "://" not in lock.read_text(), lock.name
 
 
-def test_an_audit_that_can_find_nothing_says_so_and_asks_no_more(tmp_path: Path) -> None:
+def test_audit_without_a_service_fails_at_once(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     audit, asked = tmp_path / "bin" / "pip-audit", tmp_path / "asked"
     audit.write_text(BLIND_AUDIT.format(asked=asked))
@@ -207,7 +207,7 @@ def test_digests_of_base_images_are_filled_in(tmp_path: Path) -> None:
             assert after == f"{before.partition('@')[0]}@sha256:{digest}"
 
 
-def test_images_install_what_was_tested() -> None:
+def test_images_install_the_tested_versions() -> None:
     assert (IMAGES / "build.txt").read_text() == (ROOT / "locks" / "build.txt").read_text()
     tested = {(pin.name, str(pin.specifier)) for pin in pins((ROOT / "locks" / "project.txt").read_text())}
     installed = {(pin.name, str(pin.specifier)) for pin in pins((IMAGES / "requirements.txt").read_text())}

@@ -41,7 +41,7 @@ def resource_of(collector: Collector) -> dict[str, str]:
     return {one.key: one.value.string_value for one in spans.resource.attributes}
 
 
-def test_all_is_sent_before_the_end(collector: Collector) -> None:
+def test_everything_is_sent_before_the_end(collector: Collector) -> None:
     report()
     found = resource_of(collector)
     assert found["service.name"] == "forebay-gateway"
@@ -49,7 +49,7 @@ def test_all_is_sent_before_the_end(collector: Collector) -> None:
     assert resource_of(collector)["service.instance.id"] != found["service.instance.id"]
 
 
-def test_the_variables_count(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_apply(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=secret%201")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=pod-1,deployment=blue")
     monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
@@ -60,7 +60,7 @@ def test_the_variables_count(collector: Collector, monkeypatch: pytest.MonkeyPat
     assert collector.keys == {"secret 1"}
 
 
-def test_a_share_of_none_sends_no_traces(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zero_sampling_sends_no_traces(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
     report()
@@ -85,7 +85,7 @@ def test_one_signal_alone(collector: Collector, signal: str) -> None:
     assert set(collector.got) == {f"/v1/{signal}"}
 
 
-def test_a_collector_that_hangs_does_not_hold_up_the_end(
+def test_hanging_collector_does_not_delay_the_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")

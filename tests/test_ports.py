@@ -11,7 +11,7 @@ from forebay.errors import LaunchError
 from forebay.ports import PORTS, free_port, free_ports, is_this_machine
 
 
-def test_a_server_can_take_each() -> None:
+def test_each_port_is_free() -> None:
     found = free_ports(20)
     assert len(set(found)) == 20
     with ExitStack() as stack:
@@ -19,7 +19,7 @@ def test_a_server_can_take_each() -> None:
             stack.enter_context(socket.create_server(("127.0.0.1", port)))
 
 
-def test_none_is_given_to_outgoing_connections() -> None:
+def test_ports_are_outside_the_ephemeral_range() -> None:
     given = Path("/proc/sys/net/ipv4/ip_local_port_range")
     if not given.exists():
         pytest.skip("this system does not report its ports for outgoing connections")
@@ -29,7 +29,7 @@ def test_none_is_given_to_outgoing_connections() -> None:
     assert free_port() < first
 
 
-def test_one_that_is_taken_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_in_use_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = free_ports(2)
     monkeypatch.setattr(ports, "PORTS", range(first, first + 1))
     monkeypatch.setattr(ports, "TRIED", 1)
@@ -50,7 +50,7 @@ def test_one_that_is_taken_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> No
         ("no.such.invalid", False),
     ],
 )
-def test_what_is_on_this_machine(host: str, here: bool) -> None:
+def test_local_addresses(host: str, here: bool) -> None:
     if host == "::1" and not Path("/proc/net/if_inet6").exists():
         pytest.skip("this machine has no IPv6")
     assert is_this_machine(host) is here

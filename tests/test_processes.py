@@ -75,7 +75,7 @@ def test_pids_of_another_boot_or_container_are_of_another_space(
     assert pid_space.__wrapped__() == here
 
 
-def test_what_was_killed_leaves_no_shared_memory() -> None:
+def test_killed_process_leaves_no_shared_memory() -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )
@@ -92,7 +92,7 @@ def test_what_was_killed_leaves_no_shared_memory() -> None:
         shared_memory.SharedMemory(name)
 
 
-def test_a_zombie_does_not_live() -> None:
+def test_zombie_is_not_alive() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert birth_s(child.pid) is None

@@ -53,9 +53,7 @@ def test_a_package_adds_a_name_which_is_imported_when_it_is_asked_for(install: I
         ("THREE = 3", "AttributeError: module 'broken' has no attribute 'TWO'"),
     ],
 )
-def test_one_that_does_not_load_names_its_package_and_harms_nobody_else(
-    install: Install, code: str, why: str
-) -> None:
+def test_broken_extension_is_named_and_harms_no_other(install: Install, code: str, why: str) -> None:
     install("broken", code, two="TWO")
     install("fine", "FOUR = 4", four="FOUR")
     assert NUMBERS.names() == ["one", "flags", "four", "two"]
@@ -69,7 +67,7 @@ def test_one_that_does_not_load_names_its_package_and_harms_nobody_else(
     assert str(told.value).endswith("; fix or uninstall the package")
 
 
-def test_one_of_another_shape_is_refused(install: Install) -> None:
+def test_extension_of_another_shape_is_rejected(install: Install) -> None:
     install("shapeless", "class TWO: pass\nTEXT = 'x'", two="TWO", three="TEXT")
     with pytest.raises(
         SettingError, match=r"'two' .*shapeless:TWO to be a whole number, found the class TWO"

@@ -32,7 +32,7 @@ DOCUMENTS = st.recursive(
         "-----BEGIN RSA PRIVATE KEY-----",
     ],
 )
-def test_secrets_are_seen(text: str) -> None:
+def test_secrets_are_detected(text: str) -> None:
     assert is_secret(text)
 
 
@@ -51,12 +51,12 @@ def test_secrets_are_seen(text: str) -> None:
         "task-0123456789",
     ],
 )
-def test_other_texts_are_let_pass(text: str) -> None:
+def test_other_texts_are_accepted(text: str) -> None:
     assert not is_secret(text)
 
 
 @given(DOCUMENTS)
-def test_a_secret_is_found_wherever_it_is(document: object) -> None:
+def test_secret_is_found_anywhere(document: object) -> None:
     before = set(secrets_written_in(document))
     wrapped = {"outer": [document, {"password": "x"}]}
     assert {f"outer[0]{_joined(one)}" for one in before} | {"outer[1].password"} == set(

@@ -22,14 +22,14 @@ from forebay.settings import (
 SECRET = "sk-very-secret"
 
 
-def test_the_home_is_the_cache_unless_said_otherwise() -> None:
+def test_home_is_the_cache_by_default() -> None:
     assert load_settings({"HOME": "/h"}).home == Path("/h/.cache/forebay")
     assert load_settings({"HOME": "/h", "XDG_CACHE_HOME": "/c"}).home == Path("/c/forebay")
     assert load_settings({"HOME": "/h", "XDG_CACHE_HOME": ""}).home == Path("/h/.cache/forebay")
     assert load_settings({"XDG_CACHE_HOME": "/c", "FOREBAY_HOME": "/f"}).home == Path("/f")
 
 
-def test_everything_kept_lies_under_the_home() -> None:
+def test_all_files_are_below_the_home() -> None:
     settings = load_settings({"FOREBAY_HOME": "/f"})
     assert {path.parent for path in (settings.engine_env, settings.models, settings.run)} == {Path("/f")}
 
@@ -39,7 +39,7 @@ def test_the_python_of_the_engine() -> None:
     assert load_settings({"HOME": "/h", "FOREBAY_PYTHON": "/p/python"}).python == Path("/p/python")
 
 
-def test_what_others_may_not_do_with_files() -> None:
+def test_file_permissions_for_others() -> None:
     assert load_settings({"HOME": "/h"}).umask == 0o077
     assert load_settings({"HOME": "/h", "FOREBAY_UMASK": "027"}).umask == 0o027
     for wrong in ("7", "0x1f", "777", "002", "-77", "0o77", "88 "):
@@ -89,7 +89,7 @@ def test_a_secret_must_be_somewhere() -> None:
         read_secret(SecretRef(), {})
 
 
-def test_the_token_of_ray_is_where_ray_has_it(tmp_path: Path) -> None:
+def test_ray_token_is_at_rays_place(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path)}
     assert ray_token(home) is None
     (tmp_path / ".ray").mkdir()
@@ -116,7 +116,7 @@ def test_the_token_of_ray_is_where_ray_has_it(tmp_path: Path) -> None:
         ({"OTEL_METRICS_EXPORTER": "none", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL": "grpc"}, {"traces"}),
     ],
 )
-def test_what_opentelemetry_exports(environ: dict[str, str], signals: set[str]) -> None:
+def test_opentelemetry_exports(environ: dict[str, str], signals: set[str]) -> None:
     assert otel_signals(environ) == signals
 
 

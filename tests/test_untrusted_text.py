@@ -41,7 +41,7 @@ def steering(shown: str) -> list[str]:
 
 
 @given(st.text(st.characters(exclude_categories=()), max_size=300))
-def test_nothing_is_left_that_steers_and_the_rest_stays(text: str) -> None:
+def test_control_characters_are_removed_and_the_rest_stays(text: str) -> None:
     plain = replace_controls(text)
     assert len(plain) == len(text)
     assert not STEERING.search(plain)
@@ -56,7 +56,7 @@ def test_emoji_and_scripts_from_right_to_left_stay() -> None:
         assert replace_controls(text) == text
 
 
-def test_a_failure_that_the_run_recovers_from_steers_no_terminal() -> None:
+def test_recovered_failure_cannot_control_the_terminal() -> None:
     console, written = terminal()
     with LiveLine(console) as line:
         line.show(Snapshot(1.0, "RUNNING", restarts=1, failure=ATTACK, engine_failure=ATTACK))
@@ -64,21 +64,21 @@ def test_a_failure_that_the_run_recovers_from_steers_no_terminal() -> None:
     assert not steering(written.getvalue())
 
 
-def test_a_dead_letter_steers_no_terminal() -> None:
+def test_dead_letter_cannot_control_the_terminal() -> None:
     console, written = terminal()
     show_lost([orjson.dumps({"cause": "template" + ATTACK, "detail": ATTACK})], console, 1, "out")
     assert "owned" in written.getvalue()
     assert not steering(written.getvalue())
 
 
-def test_what_the_engine_shows_while_it_starts_steers_no_terminal() -> None:
+def test_engine_start_output_cannot_control_the_terminal() -> None:
     console, written = terminal()
     with ConsoleProgress(console).step("starting") as detail:
         detail(ATTACK)
     assert not steering(written.getvalue())
 
 
-def test_names_of_fields_in_an_error_steer_no_terminal(
+def test_field_names_in_errors_cannot_control_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails() -> None:
@@ -93,18 +93,18 @@ def test_names_of_fields_in_an_error_steer_no_terminal(
     assert not steering(text)
 
 
-def test_a_line_of_a_log_steers_no_terminal() -> None:
+def test_log_line_cannot_control_the_terminal() -> None:
     record = logging.LogRecord("forebay", logging.WARNING, "", 1, "the server answered %s", (ATTACK,), None)
     assert not STEERING.search(PlainFormatter().format(record))
 
 
-def test_no_text_steers_a_page() -> None:
+def test_no_text_can_control_a_page() -> None:
     shown = page("trends.html.j2", title=ATTACK, lead=ATTACK, trends=())
     assert "owned" in shown
     assert not STEERING.search(shown)
 
 
-def test_no_text_steers_the_page_of_summaries() -> None:
+def test_no_text_can_control_the_summary_page() -> None:
     statement = Statement(ATTACK, (Source(ATTACK, 1, ATTACK),))
     counts = dict.fromkeys(Summary.__dataclass_fields__, 1)
     named = {
@@ -151,7 +151,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=12).map("".join))
-def test_no_text_can_write_the_marks_it_stands_between(text: str) -> None:
+def test_text_cannot_forge_its_own_marks(text: str) -> None:
     marks = re.findall(r"(?i)<\s*/?\s*message[^<>]*>?", quoted("message", text))
     assert marks == ["<message>", "</message>"]
 

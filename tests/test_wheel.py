@@ -65,7 +65,7 @@ def test_every_file_of_the_package_is_in_it(wheel: zipfile.ZipFile) -> None:
     } <= packed
 
 
-def test_the_command_is_there(wheel: zipfile.ZipFile) -> None:
+def test_command_is_installed(wheel: zipfile.ZipFile) -> None:
     (name,) = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
     assert b"forebay = forebay.cli:main" in wheel.read(name)
 
@@ -80,7 +80,7 @@ def test_versions_are_ranges(wheel: zipfile.ZipFile) -> None:
     assert exact == []
 
 
-def test_each_extra_that_a_message_names_is_there(wheel: zipfile.ZipFile) -> None:
+def test_extras_named_in_messages_exist(wheel: zipfile.ZipFile) -> None:
     (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
     extras = set(Parser().parsestr(wheel.read(name).decode()).get_all("Provides-Extra", []))
     assert {"gateway", "otel", "registry"} <= extras

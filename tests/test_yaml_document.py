@@ -36,7 +36,7 @@ def test_values(text: str, value: Any) -> None:
     assert parse_yaml(text, "f")[0] == value
 
 
-def test_every_key_and_item_knows_its_line() -> None:
+def test_every_key_and_item_has_its_line() -> None:
     lines = parse_yaml("a: 1\nb:\n  - x\n  - c: 2\n", "f")[1]
     assert lines == {(): 1, ("a",): 1, ("b",): 2, ("b", 0): 3, ("b", 1): 4, ("b", 1, "c"): 4}
 
@@ -65,7 +65,7 @@ def test_every_key_and_item_knows_its_line() -> None:
         ("# " + "x" * MAX_BYTES, "the limit for a pipeline file is 1048576"),
     ],
 )
-def test_what_is_refused(text: str, words: str) -> None:
+def test_rejected_documents(text: str, words: str) -> None:
     with pytest.raises(SettingError) as caught:
         parse_yaml(text, "f")
     assert words in str(caught.value)
@@ -100,6 +100,6 @@ def test_reads_what_a_yaml_library_writes(value: dict[str, Any]) -> None:
 
 
 @given(st.text(alphabet="ab:-? \n[]{}&*!|>'\"#%,1.~<", max_size=40) | st.text(max_size=40))
-def test_no_text_makes_it_raise_anything_else(text: str) -> None:
+def test_any_text_parses_or_raises_the_documented_error(text: str) -> None:
     with suppress(SettingError):
         parse_yaml(text, "f")

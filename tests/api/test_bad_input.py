@@ -53,12 +53,12 @@ class Handler(BaseModel):
         ({"api_key": {"env": "A", "file": "B"}}, "never the key itself"),
     ],
 )
-def test_wrong_options(wrong: dict[str, Any], words: str) -> None:
+def test_invalid_options_are_rejected(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         fb.Inference(**{"engine": URL, "prompt": "{{ text }}", **wrong})
 
 
-def test_an_api_key_that_is_given_itself_is_not_shown() -> None:
+def test_literal_api_key_is_not_shown() -> None:
     with pytest.raises(SettingError) as caught:
         fb.Inference(URL, prompt="x", api_key="sk-secret")  # type: ignore[arg-type]
     assert "sk-secret" not in str(caught.value)
@@ -71,7 +71,7 @@ names = st.sampled_from([name for name in fb.Inference.__dataclass_fields__ if n
 
 
 @given(st.dictionaries(names, anything, max_size=4))
-def test_any_options_are_taken_or_refused(options: dict[str, Any]) -> None:
+def test_any_options_are_accepted_or_rejected(options: dict[str, Any]) -> None:
     inference = None
     with suppress(SettingError):
         inference = fb.Inference(**{"engine": URL, "prompt": "{{ text }}", **options})
@@ -96,7 +96,7 @@ def test_any_options_are_taken_or_refused(options: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_wrong_fleets(fleet: dict[str, Any], words: str) -> None:
+def test_invalid_fleets_are_rejected(fleet: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         fb.Fleet(**fleet)
 
@@ -109,7 +109,7 @@ def test_wrong_fleets(fleet: dict[str, Any], words: str) -> None:
         ((), None),
     ],
 )
-def test_servers_that_prefill_are_urls_or_a_fleet(prefill: Any, replicas: Any) -> None:
+def test_prefill_servers_are_urls_or_a_fleet(prefill: Any, replicas: Any) -> None:
     assert fb.Fleet("http://d:1", prefill=prefill).prefill == replicas
 
 
@@ -138,14 +138,14 @@ class TestStreams:
             ({"shards": 0}, "shards must be"),
         ],
     )
-    def test_wrong_arguments(self, env: Any, options: dict[str, Any], words: str) -> None:
+    def test_invalid_arguments_are_rejected(self, env: Any, options: dict[str, Any], words: str) -> None:
         from pyflink.common import Types
 
         stream = env.from_collection(["a"], Types.STRING())
         with pytest.raises(SettingError, match=words):
             fb.infer(stream, **{"inference": ASK, **options})
 
-    def test_two_operators_of_one_name(self, env: Any, tmp_path: Path) -> None:
+    def test_duplicate_operator_name_is_rejected(self, env: Any, tmp_path: Path) -> None:
         from pyflink.common import Types
 
         taken = "name: 'infer' is taken by another operator of this environment; give each a name"
@@ -166,14 +166,14 @@ class TestStreams:
         env._j_stream_execution_environment.getStreamGraph()  # As `execute` does, it forgets them.
         assert fb.infer(env.from_collection(["a"], Types.STRING()), ASK).results
 
-    def test_a_template_may_ask_for_a_field_that_is_not_there(self, env: Any) -> None:
+    def test_template_may_name_a_field_of_unknown_rows(self, env: Any) -> None:
         from pyflink.common import Types
 
         stream = env.from_collection(["a"], Types.STRING())
         optional = "{{ text }}{% if body is defined %}{{ body }}{% endif %}{{ event.other | default('') }}"
         assert fb.infer(stream, fb.Inference(URL, model="m", prompt=optional)).results
 
-    def test_wrong_streams(self, env: Any, tmp_path: Path) -> None:
+    def test_invalid_streams_are_rejected(self, env: Any, tmp_path: Path) -> None:
         from pyflink.common import Types
 
         answered = fb.infer(env.from_collection(["a"]), ASK)
@@ -194,7 +194,7 @@ class TestStreams:
         with pytest.raises(SettingError, match="leave prompt out of the Inference"):
             fb.sessions(env.from_collection(["a"]), ASK, key=lambda event: "k")
 
-    def test_what_the_rows_of_a_file_have_is_known(self, env: Any, tmp_path: Path) -> None:
+    def test_template_fields_are_checked_against_the_files_rows(self, env: Any, tmp_path: Path) -> None:
         (tmp_path / "a.csv").write_text("id,body\n1,x\n")
         with pytest.raises(SettingError, match=r"prompt names the field 'text'.* they have body, id"):
             fb.infer(fb.read_csv(env, tmp_path / "a.csv"), ASK)
@@ -203,14 +203,14 @@ class TestStreams:
         with pytest.raises(SettingError, match="needs the time of each event"):
             fb.read_jsonl(env, tmp_path / "a.csv", out_of_orderness_s=3)
 
-    def test_templates_of_topics_are_checked(self, env: Any) -> None:
+    def test_templates_for_topics_are_checked(self, env: Any) -> None:
         from pyflink.common import Types
 
         stream = env.from_collection(["a"], Types.STRING())
         with pytest.raises(SettingError, match=r"topics: id names the field 'typo', .* they have text"):
             fb.topics(stream, fb.Inference(URL, model="m"), id="{{ typo }}", embeddings="words")
 
-    def test_wrong_settings_of_applications_are_all_reported(self, env: Any) -> None:
+    def test_all_invalid_application_settings_are_reported(self, env: Any) -> None:
         ask = fb.Inference(URL, model="m")
         with pytest.raises(SettingError) as caught:
             fb.summaries(env.from_collection(["a"]), ask, key="{{ event }}", window="slidin", siz_s=3)
@@ -231,7 +231,7 @@ class TestStreams:
         with pytest.raises(SettingError, match="expected HOST:PORT"):
             fb.write_kafka(env.from_collection(["a"]), "broker", "posts", name="n")
 
-    def test_an_environment_of_ones_own(self, env: Any) -> None:
+    def test_own_environment_can_be_used(self, env: Any) -> None:
         from pyflink.common import Configuration
         from pyflink.datastream import StreamExecutionEnvironment
 
@@ -254,7 +254,9 @@ class TestStreams:
         ({"options": {"python.execution-mode": "process"}}, "leave it out"),
     ],
 )
-def test_wrong_environments(options: dict[str, Any], words: str, tmp_path: Path, monkeypatch: Any) -> None:
+def test_invalid_environments_are_rejected(
+    options: dict[str, Any], words: str, tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingError, match=words):
         fb.environment(**options)

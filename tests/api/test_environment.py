@@ -49,7 +49,7 @@ def other(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.heavy
-def test_a_second_process_is_refused_until_the_first_is_gone(
+def test_second_process_is_rejected_until_the_first_has_ended(
     other: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     words = rf"state is in use by another process \({other.pid}\).*write all results twice"
@@ -63,13 +63,13 @@ def test_a_second_process_is_refused_until_the_first_is_gone(
     assert hold_folder(tmp_path / "state")
 
 
-def test_one_process_may_take_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_same_process_may_lock_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert hold_folder(tmp_path / "state")
     monkeypatch.chdir(tmp_path)
     assert not hold_folder(Path("state"))
 
 
-def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SettingError, match=r"checkpoints: .*file/state cannot be used: Not a directory"):
         hold_folder(tmp_path / "file" / "state")
@@ -82,7 +82,7 @@ def checkpoint(folder: Path, job: str, number: int) -> Path:
     return path
 
 
-def test_what_earlier_jobs_left_goes_and_the_rest_stays(tmp_path: Path) -> None:
+def test_leftovers_of_earlier_jobs_are_removed_and_nothing_else(tmp_path: Path) -> None:
     checkpoint(tmp_path, FIRST, 3)
     (tmp_path / THIRD).mkdir()
     (tmp_path / "notes").mkdir()
@@ -101,7 +101,7 @@ def test_what_earlier_jobs_left_goes_and_the_rest_stays(tmp_path: Path) -> None:
     ],
     ids=["resumes", "starts anew", "on a cluster"],
 )
-def test_an_environment_resumes_and_deletes_what_is_of_no_use(
+def test_environment_resumes_and_deletes_unneeded_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: Any, left: set[str], resumed: str | None
 ) -> None:
     made: list[FlinkConfig] = []
@@ -125,7 +125,7 @@ def test_an_environment_resumes_and_deletes_what_is_of_no_use(
     assert jobs() == {*left, THIRD}
 
 
-def test_a_job_that_has_finished_is_not_resumed_from_an_older_one(
+def test_finished_job_is_not_resumed_from_an_older_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     older = checkpoint(tmp_path, FIRST, 3)
@@ -146,7 +146,7 @@ def test_a_job_that_has_finished_is_not_resumed_from_an_older_one(
 
 
 @pytest.mark.parametrize("cleared", [True, False], ids=["cleared away", "left there"])
-def test_a_job_after_one_that_has_finished_is_resumed(
+def test_job_after_a_finished_one_is_resumed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, cleared: bool
 ) -> None:
     (tmp_path / FIRST).mkdir()
@@ -162,7 +162,7 @@ def test_a_job_after_one_that_has_finished_is_resumed(
     assert not caplog.records
 
 
-def test_where_a_job_resumes_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_checkpoint_to_resume_from_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "forebay")
     assert resumed_checkpoint(tmp_path) is None
     newest = checkpoint(tmp_path, FIRST, 3)
@@ -186,7 +186,7 @@ def importing_pyflink(before: str = "") -> str:
 
 
 @pytest.mark.heavy
-def test_pyflink_does_not_show_what_it_lacks_unless_it_is_asked() -> None:
+def test_pyflink_warnings_are_hidden_by_default() -> None:
     text = importing_pyflink()
     assert "GCSFileSystem" not in text
     assert "PYFLINK_CYTHON" not in text
@@ -216,7 +216,7 @@ def cluster() -> Iterator[str]:
 
 
 @pytest.mark.heavy
-def test_a_job_that_still_runs_on_the_cluster_keeps_its_folder(cluster: str, tmp_path: Path) -> None:
+def test_job_still_running_on_the_cluster_keeps_its_folder(cluster: str, tmp_path: Path) -> None:
     checkpoint(tmp_path / "running", FIRST, 3)
     checkpoint(tmp_path / "running", SECOND, 2)
     words = rf"job {FIRST}, .*still runs at {cluster}.*Cancel it: .*/jobs/{FIRST}\?mode=cancel"
@@ -226,6 +226,6 @@ def test_a_job_that_still_runs_on_the_cluster_keeps_its_folder(cluster: str, tmp
     check_none_runs(cluster, tmp_path / "ended")
 
 
-def test_of_a_cluster_that_does_not_answer_nothing_is_known(tmp_path: Path) -> None:
+def test_silent_cluster_gives_no_job_state(tmp_path: Path) -> None:
     checkpoint(tmp_path, FIRST, 3)
     check_none_runs("127.0.0.1:9", tmp_path)

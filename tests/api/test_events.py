@@ -45,7 +45,7 @@ def encoded(element: Any, read: ReadEvent) -> Any:
 
 @pytest.mark.parametrize("made", [keyed, encoded])
 @pytest.mark.parametrize("to_event", [refuse, lambda event: None, lambda event: {"text": {1, 2}}])
-def test_the_dead_letter_of_a_record_that_to_event_refuses_is_the_record(made: Any, to_event: Any) -> None:
+def test_record_rejected_by_to_event_is_its_dead_letters_input(made: Any, to_event: Any) -> None:
     letter = made(encode(RECORD), ReadEvent(to_event, decode))
     assert isinstance(letter, DeadLetter)
     assert (letter.raw, letter.time_ms, letter.position) == (RECORD.raw, 7, "tickets/0@17")
@@ -55,14 +55,14 @@ def test_the_dead_letter_of_a_record_that_to_event_refuses_is_the_record(made: A
 
 
 @pytest.mark.parametrize("made", [keyed, encoded])
-def test_a_result_that_to_event_refuses_is_shown_as_json(made: Any) -> None:
+def test_result_rejected_by_to_event_is_shown_as_json(made: Any) -> None:
     result = Result("1", "k", {"text": "a"}, {"team": "b"}, Usage(), 1, 0, 0.0, 0.0, record_key=b"ann")
     letter = made(encode(result), ReadEvent(refuse, ReadResult(AnswerModel(Team))))
     assert orjson.loads(letter.raw)["answer"] == {"team": "b"}
     assert (letter.id, letter.key, letter.record_key) == ("1", "k", b"ann")
 
 
-def test_a_dict_that_to_event_makes_of_a_record_changes_its_fields_alone() -> None:
+def test_dict_from_to_event_changes_only_the_fields() -> None:
     item: KeyedEvent = keyed(encode(RECORD), ReadEvent(lambda event: {"n": 1}, decode))
     assert item.id == "tickets/0@17"
     assert item.event == Event(RECORD.raw, {"n": 1}, 7, "tickets/0@17", b"ann", {"channel": b"chat"})
@@ -71,7 +71,7 @@ def test_a_dict_that_to_event_makes_of_a_record_changes_its_fields_alone() -> No
 
 
 @pytest.mark.parametrize("made", [keyed, encoded])
-def test_a_pydantic_model_is_an_event(made: Any) -> None:
+def test_pydantic_model_is_an_event(made: Any) -> None:
     class Ticket(BaseModel):
         text: str
         at: date
@@ -88,6 +88,6 @@ def test_a_pydantic_model_is_an_event(made: Any) -> None:
     assert event == replace(RECORD, fields=fields)
 
 
-def test_the_dead_letter_of_another_element_shows_it() -> None:
+def test_dead_letter_shows_its_element() -> None:
     for element, raw in ((b"\xff", b"\xff"), (("a", 1), b"('a', 1)")):
         assert encoded(element, ReadEvent(refuse)).raw == raw

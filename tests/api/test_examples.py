@@ -40,7 +40,7 @@ def run_examples(folder: Path, *names: str, broker: str = "broker:9092") -> None
 
 
 @pytest.mark.parametrize("module", ["benchmarks.trend_finder", "forebay.apps.topics.finder"])
-def test_examples_of_what_finds_trends_and_topics_run(module: str) -> None:
+def test_examples_of_trends_and_topics_run(module: str) -> None:
     found = doctest.testmod(importlib.import_module(module))
     assert found.attempted > 3
     assert found.failed == 0

@@ -28,7 +28,7 @@ class Odd: ...
 
 @pytest.mark.long
 @pytest.mark.usefixtures("flink_logs")
-def test_a_defect_in_what_is_written_ends_the_job_at_the_second_failure(
+def test_defective_value_function_ends_the_job_at_the_second_failure(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     env = fb.environment()
@@ -52,7 +52,7 @@ def test_a_defect_in_what_is_written_ends_the_job_at_the_second_failure(
 
 
 @pytest.mark.usefixtures("flink_logs")
-def test_another_failure_is_reported_in_one_line() -> None:
+def test_other_failure_is_reported_in_one_line() -> None:
     def refuse(text: str) -> str:
         raise ValueError(f"no {text}")
 
@@ -63,7 +63,7 @@ def test_another_failure_is_reported_in_one_line() -> None:
 
 
 @pytest.mark.usefixtures("flink_logs")
-def test_a_job_without_operators_is_not_taken() -> None:
+def test_job_without_operators_is_rejected() -> None:
     with pytest.raises(PipelineFailed, match=r"Flink refused the job: .*No operators"):
         fb.environment().execute("nothing")
 
@@ -103,7 +103,7 @@ def test_ctrl_c_cancels_the_job_with_one_message(start: Start, tmp_path: Path) -
 
 
 @pytest.mark.long
-def test_a_job_on_a_cluster_is_not_started_twice_and_ctrl_c_cancels_it(start: Start, tmp_path: Path) -> None:
+def test_job_on_a_cluster_starts_once_and_ctrl_c_cancels_it(start: Start, tmp_path: Path) -> None:
     state = tmp_path / "state"
     with local_cluster(tmp_path / "cluster") as address:
         rest = FlinkRest(f"http://{address}")
@@ -187,13 +187,13 @@ def said(
     return [record.getMessage() for record in caplog.records if record.name == "forebay"]
 
 
-def test_times_of_1970_are_a_warning_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_times_of_1970_are_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
     rounds = [{"sort": {**COUNTS, "suspect_times": float(count)}} for count in (0, 2, 5)]
     found = [line for line in said(caplog, FakeJob(rounds)) if "1970" in line]
     assert [line[:50] for line in found] == ["2 events so far have times in 1970 or 1900: is the"]
 
 
-def test_a_line_for_each_operator_that_had_an_event() -> None:
+def test_one_line_per_operator_with_events() -> None:
     found = {
         "sort": COUNTS,
         "again": {"accepted": 1.0},
@@ -211,13 +211,13 @@ def test_a_line_for_each_operator_that_had_an_event() -> None:
     ]
 
 
-def test_nothing_is_reported_twice_in_a_row(caplog: pytest.LogCaptureFixture) -> None:
+def test_unchanged_counts_are_not_repeated(caplog: pytest.LogCaptureFixture) -> None:
     more = {**COUNTS, "results": 31.0}
     job = FakeJob([{}, {"sort": COUNTS}, {"sort": COUNTS}, {"sort": more}, {"sort": COUNTS}])
     assert said(caplog, job) == [LINE, LINE.replace("30 results", "31 results"), LINE]
 
 
-def test_a_flink_that_does_not_answer_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_silent_flink_is_polled_again(caplog: pytest.LogCaptureFixture) -> None:
     assert said(caplog, FakeJob([None, {"sort": COUNTS}, None, {"sort": COUNTS}])) == [LINE]
 
 
@@ -228,7 +228,7 @@ def test_running_job_is_reported_at_the_start_and_after_restarts(
     assert words == ["the job runs", f"Flink restarts the job: {OTHER}", "the job runs"]
 
 
-def test_each_restart_is_reported_once_also_where_nobody_listens_to_info(
+def test_each_restart_is_reported_once_even_without_info_logging(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     job = FakeJob([{}, (1, OTHER), {}, (2, OTHER), {"sort": COUNTS}], runs=True)
@@ -237,11 +237,11 @@ def test_each_restart_is_reported_once_also_where_nobody_listens_to_info(
 
 
 @pytest.mark.parametrize("state", ["FAILING", "FAILED", "CANCELLING"])
-def test_a_failure_that_ends_the_job_is_no_restart(caplog: pytest.LogCaptureFixture, state: str) -> None:
+def test_failure_that_ends_the_job_is_not_a_restart(caplog: pytest.LogCaptureFixture, state: str) -> None:
     assert said(caplog, FakeJob([(1, OTHER)], state)) == []
 
 
-def test_a_job_is_cancelled_when_the_same_function_fails_twice_in_a_row(
+def test_job_is_cancelled_if_one_function_fails_twice_in_a_row(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     job = FakeJob([(1, VALUE), {}, (2, SAME), {}, (3, SAME)])
@@ -269,7 +269,7 @@ def test_other_failures_are_left_to_flink(failures: list[tuple[int, str]]) -> No
     assert (job.cancelled, follower.hopeless) == (0, False)
 
 
-def test_a_cancellation_that_flink_does_not_take_is_tried_again() -> None:
+def test_rejected_cancellation_is_retried() -> None:
     class Deaf(FakeJob):
         def cancel(self) -> None:
             super().cancel()
@@ -281,14 +281,14 @@ def test_a_cancellation_that_flink_does_not_take_is_tried_again() -> None:
     assert job.cancelled == 2
 
 
-def test_a_cluster_is_asked_where_it_is() -> None:
+def test_cluster_is_queried_at_its_address() -> None:
     rest = rest_of(None, FlinkConfig(cluster="flink:8081"))
     assert rest is not None
     assert rest.url == "http://flink:8081"
 
 
 @pytest.mark.parametrize("every_s", [0, -1.0, float("nan")])
-def test_an_interval_that_is_none(every_s: float) -> None:
+def test_invalid_interval_is_rejected(every_s: float) -> None:
     with pytest.raises(SettingError, match="log_every_s: expected a number of seconds above 0, or None"):
         fb.environment(log_every_s=every_s)
 
@@ -318,7 +318,7 @@ def test_only_dead_letters_is_reported_once_even_without_info_logging(
     ],
     ids=["usual", "few", "half", "one result", "late posts", "most are late"],
 )
-def test_dead_letters_next_to_others_are_no_alarm(
+def test_dead_letters_among_results_are_not_warned_about(
     caplog: pytest.LogCaptureFixture, found: dict[str, float]
 ) -> None:
     assert said(caplog, FakeJob([{"sort": found}] * 10), logging.WARNING) == []
@@ -332,7 +332,7 @@ def test_without_a_listener_counts_are_polled_until_the_first_result() -> None:
     assert job.asked_counts == 3
 
 
-def test_records_that_are_no_dead_letters_end_the_polling(caplog: pytest.LogCaptureFixture) -> None:
+def test_results_end_the_polling(caplog: pytest.LogCaptureFixture) -> None:
     job = FakeJob([{}] * JUDGE_EVERY + [{"clock": {"records": 20.0, "dead_letters": 0.0}}] * 10)
     assert said(caplog, job, logging.WARNING) == []
     assert job.asked_counts == 2

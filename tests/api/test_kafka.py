@@ -65,7 +65,7 @@ def test_from_topic_to_topic(
 
 
 @pytest.mark.slow
-def test_a_defect_in_value_ends_the_job_and_names_the_sink_and_the_record(
+def test_defective_value_function_names_the_sink_and_the_record(
     node: Any, topic: Callable[..., str], kafka_jar: Path, tmp_path: Path, flink_logs: Path
 ) -> None:
     from benchmarks.topic_client import produce
@@ -86,7 +86,7 @@ def test_a_defect_in_value_ends_the_job_and_names_the_sink_and_the_record(
 
 
 @pytest.mark.slow
-def test_what_is_too_large_for_a_topic_is_a_dead_letter_or_ends_the_job(
+def test_too_large_value_is_a_dead_letter_or_ends_the_job(
     node: Any, topic: Callable[..., str], kafka_jar: Path, tmp_path: Path, flink_logs: Path
 ) -> None:
     from benchmarks.topic_client import consume, produce
@@ -129,7 +129,7 @@ def test_what_is_too_large_for_a_topic_is_a_dead_letter_or_ends_the_job(
         env.execute("topics")
 
 
-def test_what_is_wrong_is_reported_at_the_call(flink_logs: Path, kafka_jar: Path, tmp_path: Path) -> None:
+def test_mistakes_are_reported_at_the_call(flink_logs: Path, kafka_jar: Path, tmp_path: Path) -> None:
     from forebay.flink.jvm import start_jvm
 
     start_jvm(flink_logs, heap_mb=768, jars=(kafka_jar,))
@@ -183,7 +183,7 @@ def impatient(flink_logs: Path, kafka_jar: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.slow
-def test_topics_that_are_missing_and_brokers_that_do_not_answer(
+def test_missing_topics_and_silent_brokers_are_reported(
     node: Any, topic: Callable[..., str], tmp_path: Path
 ) -> None:
     env = fb.environment(checkpoints=tmp_path / "state")

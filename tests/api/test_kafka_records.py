@@ -38,7 +38,7 @@ READ = ReadResult(AnswerModel(Triage))
 HEADERS = {"channel": b"chat", "forebay-id": b"1"}
 
 
-def test_a_dead_letter_is_cut_to_what_fits() -> None:
+def test_dead_letter_is_cut_to_fit() -> None:
     letter = DeadLetter(b"x" * 50_000, "late", "too late", record_key=b"k")
     for key in (None, lambda letter: "mine"):
         record = WriteObject(key, limit_bytes=40_000)(letter)
@@ -47,7 +47,7 @@ def test_a_dead_letter_is_cut_to_what_fits() -> None:
         assert orjson.loads(record[1])["cut_bytes"]["input"] > 10_000
 
 
-def test_what_is_too_large_fails_the_job_in_words_that_show_what_to_do() -> None:
+def test_too_large_value_fails_the_job_with_the_fix() -> None:
     words = r"^write_kafka 't': writing failed for the result with id '1'.*: TooLargeForSink: 9 bytes; write"
     with pytest.raises(FunctionFailed, match=words) as failed:
         WriteObject(where="write_kafka 't'").refused(RESULT, "9 bytes")
@@ -71,25 +71,25 @@ def test_what_is_too_large_fails_the_job_in_words_that_show_what_to_do() -> None
         (7, DeadLetter(b"7", "", "")),
     ],
 )
-def test_what_is_too_large_can_be_a_dead_letter(element: Any, letter: DeadLetter) -> None:
+def test_too_large_value_can_be_a_dead_letter(element: Any, letter: DeadLetter) -> None:
     found = WriteObject(too_large="dead_letter").refused(element, "9 bytes")
     assert found == replace(letter, cause="too_large_for_sink", detail="9 bytes")
 
 
-def test_a_dead_letter_that_is_too_large_with_its_value_keeps_its_cause() -> None:
+def test_too_large_dead_letter_keeps_its_cause() -> None:
     letter = DeadLetter(b"x", "late", "too late", 3, position="t/0@1")
     found = WriteObject(value=str, too_large="dead_letter").refused(letter, "9 bytes")
     words = "9 bytes; it was a dead letter before: late: too late"
     assert found == replace(letter, cause="too_large_for_sink", detail=words)
 
 
-def test_a_result_with_a_model_as_its_answer_is_written_as_one_without() -> None:
+def test_result_with_a_model_answer_is_written_as_json() -> None:
     key, value, headers = WriteObject()(replace(READ(encode(RESULT)), fields={}))
     assert (key, headers) == (b"k", HEADERS)
     assert orjson.loads(value)["answer"] == {"team": "network"}
 
 
-def test_a_results_key_and_headers_stay_if_another_value_is_written() -> None:
+def test_key_and_headers_are_kept_with_a_custom_value() -> None:
     write = WriteObject(value=lambda result: {"team": result.answer.team}, read=READ)
     assert write(encode(RESULT)) == (b"k", b'{"team":"network"}', HEADERS)
     letter = DeadLetter(b"x", "late", "too late", position="t/0@1", record_key=b"k")
@@ -113,11 +113,11 @@ def test_a_results_key_and_headers_stay_if_another_value_is_written() -> None:
         (lambda result: "\ud800", RESULT, b"?"),
     ],
 )
-def test_a_key_from_each_element(given: Any, element: Any, key: bytes | None) -> None:
+def test_key_function_is_applied_to_each_element(given: Any, element: Any, key: bytes | None) -> None:
     assert WriteObject(key_of(given, None))(element)[0] == key
 
 
-def test_a_key_that_cannot_be_made() -> None:
+def test_failing_key_function_is_reported() -> None:
     with pytest.raises(FunctionFailed, match=r"key failed for the dict \{'n': 1\}: FieldMissing.*customer"):
         WriteObject(key_of("{{ customer }}", None))({"n": 1})
     with pytest.raises(FunctionFailed, match="the event has no fields"):
@@ -128,7 +128,7 @@ def test_a_key_that_cannot_be_made() -> None:
         WriteObject(key_of(lambda element: 5, None))({"n": 1})
 
 
-def test_what_value_raises_names_the_sink_the_function_and_the_record() -> None:
+def test_error_in_value_names_sink_function_and_record() -> None:
     write = WriteObject(value=lambda result: result.answer.tem, read=READ, where="write_kafka 'teams'")
     with pytest.raises(FunctionFailed) as raised:
         write(encode(RESULT))
@@ -149,11 +149,11 @@ def test_what_value_raises_names_the_sink_the_function_and_the_record() -> None:
         ("{{ customer }}", DeadLetter, "a dead letter has no fields"),
     ],
 )
-def test_a_wrong_key_is_reported_at_the_call(given: Any, holds: Any, words: str) -> None:
+def test_invalid_key_is_reported_at_the_call(given: Any, holds: Any, words: str) -> None:
     with pytest.raises(SettingError, match=words):
         key_of(given, holds)
 
 
-def test_it_can_be_sent_to_a_cluster() -> None:
+def test_serializer_can_be_pickled() -> None:
     write = pickle.loads(pickle.dumps(WriteObject(key_of("{{ customer }}", None))))
     assert write({"customer": "c8"})[0] == b"c8"

@@ -43,7 +43,7 @@ class Report(BaseModel):
 ANSWER = {"days": [{"on": "2026-03-02", "n": "wet"}]}
 
 
-def test_an_answer_becomes_an_instance_as_json_is_read() -> None:
+def test_answer_becomes_a_model_instance() -> None:
     report = AnswerModel(Report)(ANSWER)
     assert report == Report(days=[Day(on=date(2026, 3, 2), n="wet")])
 
@@ -56,7 +56,7 @@ def test_an_answer_becomes_an_instance_as_json_is_read() -> None:
         ({"days": [{"on": "2026-03-02"}]}, "Report rejects the answer: ZeroDivisionError"),
     ],
 )
-def test_what_the_model_refuses_is_an_invalid_answer(answer: Any, words: str) -> None:
+def test_answer_rejected_by_the_model_is_invalid(answer: Any, words: str) -> None:
     with pytest.raises(InvalidAnswer, match=words):
         AnswerModel(Report)(answer)
 
@@ -70,7 +70,7 @@ class Never(BaseModel):
         raise ValueError("not that one")
 
 
-async def test_a_refused_answer_is_asked_for_again_and_then_a_dead_letter() -> None:
+async def test_rejected_answer_is_retried_and_then_a_dead_letter() -> None:
     ask = fb.Inference(
         ScriptedEngineFactory(Fixed(0)),
         prompt="{{ text }}",
@@ -85,7 +85,7 @@ async def test_a_refused_answer_is_asked_for_again_and_then_a_dead_letter() -> N
     assert letter.detail == "Never rejects the answer at word: Value error, not that one"
 
 
-def test_a_result_can_be_pickled_though_nobody_can_import_its_model() -> None:
+def test_result_with_an_unimportable_model_can_be_pickled() -> None:
     class Inner(BaseModel):
         team: str
 
@@ -108,18 +108,18 @@ def script(*models: str) -> ReplicaScript:
     return ReplicaScript(models=models, delay=Fixed(0))
 
 
-def test_the_only_model_that_is_served_is_asked_for() -> None:
+def test_only_served_model_is_used() -> None:
     with ReplicaThread(script("small")) as replica:
         assert fb.Inference(replica.url).served_model() == "small"
         assert fb.Inference(replica.url, model="small").served_model() == "small"
 
 
-async def test_a_notebook_has_an_event_loop_of_its_own() -> None:
+async def test_calls_work_inside_a_notebooks_event_loop() -> None:
     with ReplicaThread(script("small")) as replica:
         assert fb.Inference([replica.url]).served_model() == "small"
 
 
-def test_of_several_models_one_has_to_be_named() -> None:
+def test_several_models_need_a_name() -> None:
     with (
         ReplicaThread(script("a", "b")) as replica,
         pytest.raises(SettingError, match=r"model: expected a name: the engine at .* serves a, b"),
@@ -127,7 +127,7 @@ def test_of_several_models_one_has_to_be_named() -> None:
         fb.Inference(replica.url).served_model()
 
 
-def test_a_model_that_is_not_served_is_reported_with_those_that_are() -> None:
+def test_unserved_model_is_reported_with_the_served_ones() -> None:
     with (
         ReplicaThread(script("a", "b")) as replica,
         pytest.raises(SettingError, match=r"^model: 'gpt' is not served: the engine at .* serves a, b$"),
@@ -135,7 +135,7 @@ def test_a_model_that_is_not_served_is_reported_with_those_that_are() -> None:
         fb.Inference(["http://127.0.0.1:9", replica.url], model="gpt").served_model()
 
 
-def test_an_engine_that_does_not_answer_may_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_engine_may_start_later(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fb.Inference("http://127.0.0.1:9", model="m").served_model() == "m"
     monkeypatch.setattr(inference, "ASKED_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -149,7 +149,7 @@ def test_an_engine_that_does_not_answer_may_come_later(monkeypatch: pytest.Monke
         assert fb.Inference(replica.url, model="m", api_key=no_key).served_model() == "m"
 
 
-def test_a_wait_for_the_server_is_reported_once_and_not_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_waiting_for_the_server_is_reported_once_after_a_while(caplog: pytest.LogCaptureFixture) -> None:
     note = inference.NoteOnce(3.0)
     for waited_s in (0.0, 1.0, 3.5, 8.0):
         note(f"waited {waited_s} s", waited_s)
@@ -159,9 +159,7 @@ def test_a_wait_for_the_server_is_reported_once_and_not_at_once(caplog: pytest.L
 
 
 @pytest.mark.heavy
-def test_which_server_is_waited_for_is_reported(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_awaited_server_is_named(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inference, "SILENT_S", 0.0)
     with pytest.raises(PipelineFailed):
         fb.Inference("http://127.0.0.1:9", deadline_s=0.5).served_model()
@@ -170,19 +168,19 @@ def test_which_server_is_waited_for_is_reported(
     assert "127.0.0.1:9" in text
 
 
-def test_an_engine_of_ones_own_needs_no_name_of_a_model() -> None:
+def test_custom_engine_needs_no_model_name() -> None:
     assert fb.Inference(ScriptedEngineFactory()).served_model() == "scripted"
     assert fb.Inference(ScriptedEngineFactory(), model="m").served_model() == "m"
     assert fb.Inference(ScriptedEngine).served_model() == "none"
 
 
-def test_a_server_that_stays_away_is_not_waited_for_without_end() -> None:
+def test_waiting_for_an_absent_server_is_bounded() -> None:
     ask = fb.Inference("http://127.0.0.1:9", deadline_s=0.05)
     with pytest.raises(PipelineFailed, match="nothing was started"):
         ask.served_model()
 
 
-def test_servers_that_prefill_are_asked_when_the_operator_is_made(caplog: pytest.LogCaptureFixture) -> None:
+def test_prefill_servers_are_queried_when_the_operator_is_created(caplog: pytest.LogCaptureFixture) -> None:
     with ReplicaThread(script("m")) as decodes, ReplicaThread(script("m")) as prefills:
         fleet = fb.Fleet(decodes.url, prefill=[prefills.url])
         assert fb.Inference(fleet).served_model() == "m"
@@ -198,7 +196,7 @@ def test_servers_that_prefill_are_asked_when_the_operator_is_made(caplog: pytest
             fb.Inference(fleet).served_model()
 
 
-def test_a_context_that_is_too_short_stops_the_start() -> None:
+def test_too_short_context_fails_the_start() -> None:
     with ReplicaThread(ReplicaScript(models=("small",), max_model_len=2048)) as replica:
         for model in (None, "small"):
             ask = fb.Inference(replica.url, model=model, sampling=fb.Sampling(max_tokens=2048))

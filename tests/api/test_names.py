@@ -23,14 +23,14 @@ LIGHT = {"forebay", "forebay.lazy_names"}
 
 
 @pytest.mark.parametrize(("module", "names"), [(fb, NAMES), (forebay.testing, TESTING)])
-def test_the_public_names_are_these(module: object, names: str) -> None:
+def test_public_names(module: object, names: str) -> None:
     assert vars(module)["__all__"] == sorted(names.split(), key=lambda name: (not name[0].isupper(), name))
     for name in names.split():
         assert getattr(module, name).__name__ == name
     assert set(names.split()) <= set(dir(module))
 
 
-def test_a_name_that_there_is_not() -> None:
+def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'forebay' has no attribute 'inferr'"):
         _ = fb.inferr  # type: ignore[attr-defined]
 
@@ -44,7 +44,7 @@ def imported(statement: str) -> set[str]:
     return {name for name in done.stdout.split() if name.partition(".")[0] not in sys.stdlib_module_names}
 
 
-def test_the_import_alone_loads_nothing() -> None:
+def test_import_alone_loads_nothing() -> None:
     assert imported("import forebay") == LIGHT
 
 

@@ -25,16 +25,16 @@ RESULT = Result("1", "ann", {}, "yes", Usage(), 1, 0, 0.0, 0.0)
         (5, "the int 5"),
     ],
 )
-def test_an_element_in_a_few_words(item: Any, words: str) -> None:
+def test_short_description_of_an_element(item: Any, words: str) -> None:
     assert shown(item).startswith(words)
 
 
-def test_no_element_makes_a_long_message() -> None:
+def test_description_of_any_element_is_short() -> None:
     assert len(shown({"text": "x" * 100_000})) < 200
     assert len(shown(Event(b"x", {}, position="p" * 100_000))) < 200
 
 
-def test_the_function_is_found_in_flinks_cause() -> None:
+def test_failing_function_is_found_in_flinks_cause() -> None:
     with pytest.raises(FunctionFailed) as raised, failing_as("write_kafka 'teams'", "value", RESULT):
         raise KeyError("a\nb")
     told = f"pemja.core.PythonException: <class 'forebay.errors.FunctionFailed'>: {raised.value}\n\tat a.b(c)"
@@ -43,7 +43,7 @@ def test_the_function_is_found_in_flinks_cause() -> None:
     assert function_of("TimeoutException: it failed for the first time") is None
 
 
-def test_a_line_of_json_names_its_sink() -> None:
+def test_json_sink_error_names_its_sink() -> None:
     line = JsonLine("write_jsonl 'out'", decode)
     assert '"id":"1"' in line(encode(RESULT))
     with pytest.raises(FunctionFailed, match=r"^write_jsonl 'out': making JSON failed for the set \{1\}: T"):

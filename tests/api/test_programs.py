@@ -29,7 +29,7 @@ LINES = 20
 
 
 @pytest.mark.long
-def test_a_second_copy_is_refused_and_a_killed_one_resumes(start: Start, tmp_path: Path) -> None:
+def test_second_copy_is_rejected_and_a_killed_one_resumes(start: Start, tmp_path: Path) -> None:
     def answers() -> list[tuple[str, str]]:
         results = map(orjson.loads, read_jsonl_sink(tmp_path / "out"))
         return sorted((result["fields"]["text"], result["answer"]) for result in results)

@@ -38,7 +38,7 @@ def read_values(folder: Path) -> list[Any]:
 
 @pytest.mark.flink
 @pytest.mark.parametrize("parallelism", [1, 2])
-def test_what_decodes_is_in_the_operators_task(parallelism: int, flink_logs: Path) -> None:
+def test_decoding_runs_in_the_operators_task(parallelism: int, flink_logs: Path) -> None:
     """So that no pickle is in flight between the two, where a checkpoint could contain it."""
     from pyflink.common import Types
 
@@ -112,7 +112,7 @@ def test_functions_of_streams_of_objects(tmp_path: Path, flink_logs: Path) -> No
 
 @pytest.mark.long
 @pytest.mark.flink
-def test_the_same_program_resumes(tmp_path: Path, flink_logs: Path) -> None:
+def test_same_program_resumes(tmp_path: Path, flink_logs: Path) -> None:
     from forebay.flink.jvm import start_jvm
 
     start_jvm(flink_logs, heap_mb=768)
@@ -142,7 +142,7 @@ def test_the_same_program_resumes(tmp_path: Path, flink_logs: Path) -> None:
 
 
 @pytest.mark.flink
-def test_answers_are_instances_and_dead_letters_lines(tmp_path: Path, flink_logs: Path) -> None:
+def test_answers_are_instances_and_dead_letters_are_lines(tmp_path: Path, flink_logs: Path) -> None:
     from forebay.flink.jvm import start_jvm
 
     start_jvm(flink_logs, heap_mb=768)

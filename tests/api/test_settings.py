@@ -19,5 +19,5 @@ from forebay.apps.trends.settings import TrendsSpec
         (apps.SessionsSettings, SessionsSpec),
     ],
 )
-def test_the_keys_are_those_of_a_pipeline_file(settings: type, spec: type[BaseModel]) -> None:
+def test_option_names_equal_those_of_a_pipeline_file(settings: type, spec: type[BaseModel]) -> None:
     assert set(settings.__annotations__) == set(spec.model_fields) - {"type"}

@@ -103,12 +103,12 @@ def mypy(folder: Path, program: str, cache: Path) -> subprocess.CompletedProcess
     )
 
 
-def test_a_program_passes_mypy_strict(tmp_path: Path, cache: Path) -> None:
+def test_program_passes_mypy_strict(tmp_path: Path, cache: Path) -> None:
     done = mypy(tmp_path, PROGRAM, cache)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_mistakes_are_seen(tmp_path: Path, cache: Path) -> None:
+def test_type_mistakes_are_found(tmp_path: Path, cache: Path) -> None:
     text = mypy(tmp_path, WRONG, cache).stdout
     for line, words in ((4, "promt"), (5, "window"), (6, '"anwser"'), (7, "no_such_name")):
         assert any(each.startswith(f"program.py:{line}:") and words in each for each in text.splitlines()), (
@@ -116,7 +116,7 @@ def test_mistakes_are_seen(tmp_path: Path, cache: Path) -> None:
         )
 
 
-def test_a_program_passes_pyright_strict(tmp_path: Path) -> None:
+def test_program_passes_pyright_strict(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     # basedpyright comes whole from PyPI, and in this mode has pyright's rules. It would report that
     # PyFlink has no stubs.

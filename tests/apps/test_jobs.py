@@ -62,7 +62,7 @@ def as_taken(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.long
-def test_trends_are_those_of_the_stages_whatever_comes_in(pipelines: Any) -> None:
+def test_job_finds_the_trends_of_the_stages_for_any_input(pipelines: Any) -> None:
     job = TrendsJob()
     events = odd(list(job.events(6000, 1)))
     last = run(pipelines, job, events, parallelism=2)
@@ -80,7 +80,7 @@ def test_trends_are_those_of_the_stages_whatever_comes_in(pipelines: Any) -> Non
     "job",
     [pytest.param(TrendsJob(), id="trends"), pytest.param(TopicsJob(), id="topics", marks=pytest.mark.long)],
 )
-def test_without_labels_a_run_that_is_interrupted_continues_where_it_was(job: Any, pipelines: Any) -> None:
+def test_interrupted_run_without_labels_resumes(job: Any, pipelines: Any) -> None:
     """No operator calls a model: the state must be restored without one."""
     document = job.document()
     document["application"]["labels"] = False
@@ -106,7 +106,7 @@ def test_without_labels_a_run_that_is_interrupted_continues_where_it_was(job: An
 
 
 @pytest.mark.long
-def test_topics_are_those_of_the_stage_whatever_comes_in(pipelines: Any) -> None:
+def test_job_finds_the_topics_of_the_stage_for_any_input(pipelines: Any) -> None:
     job = TopicsJob()
     events = odd(list(job.events(3000, 1)))
     last = run(pipelines, job, events, parallelism=2, shards=SHARDS)
@@ -115,7 +115,7 @@ def test_topics_are_those_of_the_stage_whatever_comes_in(pipelines: Any) -> None
 
 
 @pytest.mark.slow
-def test_a_summary_whose_calls_failed_names_the_cause_everywhere(pipelines: Any) -> None:
+def test_summary_with_failed_calls_names_the_cause_everywhere(pipelines: Any) -> None:
     events = [{"at": NOW_MS + n, "text": "((fault:too_long))"} for n in range(3)]
     pipelines.write(*events, {"at": NOW_MS + 9, "text": "hello", "channel": "b"})
     spec = pipelines.spec(

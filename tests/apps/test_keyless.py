@@ -20,7 +20,7 @@ ANN = {"user": "ann", "text": "Hello."}
 NONE = {"user": "None", "text": "I am called so."}
 
 
-def test_sessions_make_dead_letters_of_them(pipelines: Any) -> None:
+def test_sessions_make_dead_letters_of_records_without_a_key(pipelines: Any) -> None:
     pipelines.write(*KEYLESS, ANN, NONE, name="events.jsonl")
     spec = pipelines.spec(
         prompt=None,
@@ -37,7 +37,7 @@ def test_sessions_make_dead_letters_of_them(pipelines: Any) -> None:
     assert all("key: " in letter["detail"] for letter in letters)
 
 
-def test_inference_answers_them_in_no_order(pipelines: Any) -> None:
+def test_inference_answers_records_without_a_key_unordered(pipelines: Any) -> None:
     pipelines.write(*KEYLESS, ANN, NONE, name="events.jsonl")
     spec = pipelines.spec(
         prompt="{{ key | default('no key') }}: {{ text }}",

@@ -54,7 +54,7 @@ def topic(number: int, text: str, kind: Any = "born") -> Event:
     return asked
 
 
-def test_without_times_a_topic_and_its_label_have_none() -> None:
+def test_topic_and_label_without_times_have_none() -> None:
     event = TopicEvent("born", 0, 11_000, 8, texts=("storm",))
     for timed, time in ((True, "1970-01-01T00:00:11Z"), (False, None)):
         found = ShardEvent(0, event, timed)
@@ -74,7 +74,7 @@ def said(template: PromptTemplate, event: Event) -> str:
 
 
 @given(st.lists(st.one_of(st.text(max_size=600), st.sampled_from(ATTACKS)), max_size=5))
-def test_no_post_ends_the_block_and_each_is_one_line(posts: list[str]) -> None:
+def test_post_cannot_close_its_block_and_is_one_line(posts: list[str]) -> None:
     block = quoted_posts(posts)
     lines = block.split("\n")
     assert (lines[0], lines[-1]) == ("<posts>", "</posts>")
@@ -93,7 +93,7 @@ def test_no_post_ends_the_block_and_each_is_one_line(posts: list[str]) -> None:
 @pytest.mark.parametrize(
     ("make", "application"), [(trend, reason), (topic, topics)], ids=["trends", "topics"]
 )
-async def test_text_of_a_post_changes_no_schema_and_no_other_keys_answer(
+async def test_post_text_changes_no_schema_and_no_other_answer(
     attack: str, make: Any, application: Any
 ) -> None:
     async def answers(first: str) -> list[Result]:
@@ -119,21 +119,21 @@ async def test_text_of_a_post_changes_no_schema_and_no_other_keys_answer(
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_the_question_around_the_posts_stays(attack: str) -> None:
+def test_question_around_the_posts_is_unchanged(attack: str) -> None:
     for template, make in ((reason.PROMPT, trend), (topics.PROMPT, topic)):
         prompt = said(template, make(0, attack))
         assert prompt.count("\n<posts>\n") == 1
         assert prompt.count("\n</posts>\n") == 1
 
 
-def test_nothing_of_a_post_stands_outside_the_marks() -> None:
+def test_posts_stay_inside_their_marks() -> None:
     asked = trend(0, "ignore").fields["question"]
     assert isinstance(asked, str)
     outside = re.sub(r"<(words|posts)>\n.*?\n</\1>", "", asked, flags=re.DOTALL)
     assert outside == "Talked about:\n\n\nWhy, in one line?"
 
 
-def test_the_model_is_asked_only_when_there_is_something_new() -> None:
+def test_model_is_called_only_for_something_new() -> None:
     event = TrendEvent("peaked", 0, "storm", ("storm",), 5, 1, 5, 1.0, 0.1, 20.0)
     assert trends.to_prompt_event(event) is None
     assert trend(0, "x", "changed").position != trend(0, "x").position
@@ -166,7 +166,7 @@ def test_an_answer_becomes_an_event_of_its_trend() -> None:
     )
 
 
-def test_the_calls_are_picklable() -> None:
+def test_calls_are_picklable() -> None:
     for application in (reason, topics):
         call = InferenceSpec(engine=partial(HttpEngine, "http://x"), model="m", prompt=application.PROMPT)
         assert pickle.loads(pickle.dumps(call)).prompt.render({"question": "?"})

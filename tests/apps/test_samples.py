@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from forebay.apps.samples import MAX_SAMPLES, SAMPLE_CHARS, keep, pick
 
 
-def test_the_most_telling_posts_come_first_and_copies_once() -> None:
+def test_most_typical_posts_are_first_and_copies_are_dropped() -> None:
     posts = ["storm hits Lisbon now"] * 5 + ["storm hits Lisbon hard", "Lisbon under water", "my cat"]
     picked = pick(posts, 3)
     assert picked[0].startswith("storm hits Lisbon")
@@ -16,13 +16,13 @@ def test_the_most_telling_posts_come_first_and_copies_once() -> None:
     assert len(set(picked)) == 3
 
 
-def test_a_copy_with_one_other_word_stands_back_behind_another_view() -> None:
+def test_near_copy_ranks_below_a_different_post() -> None:
     posts = ["goal by Ronaldo wow", "goal by Ronaldo yes", "what a goal that was", "goal by Ronaldo oh"]
     assert pick(posts, 2)[1] == "what a goal that was"
 
 
 @given(st.lists(st.text(max_size=400), max_size=40), st.lists(st.text(max_size=400), max_size=40))
-def test_what_is_kept_is_bounded_and_in_order(known: list[str], new: list[str]) -> None:
+def test_kept_posts_are_bounded_and_ordered(known: list[str], new: list[str]) -> None:
     first = keep([], known)
     kept = keep(first, new)
     assert len(kept) <= MAX_SAMPLES

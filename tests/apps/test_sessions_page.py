@@ -46,7 +46,7 @@ def test_each_session_is_a_conversation() -> None:
     assert bob.turns[1] == (0, "Do it", "no answer: it refused (answer_refused: no)")
 
 
-def test_the_page_shows_messages_and_answers_as_text() -> None:
+def test_page_shows_messages_and_answers_as_text() -> None:
     document = sessions_page(LINES, "m.text")
     assert "3 sessions; 2 of them have not ended" in document
     assert ATTACK not in document
@@ -54,7 +54,7 @@ def test_the_page_shows_messages_and_answers_as_text() -> None:
     assert "0 sessions" in sessions_page([])
 
 
-def test_a_long_session_is_the_first_and_is_shown_in_part() -> None:
+def test_long_session_is_first_and_truncated() -> None:
     lines = [*LINES, *(turn("eve", n, f"message {n}") for n in range(1, 31))]
     assert top_sessions(lines, "m.text")[0] == "eve: 30 turns, last: Yes."
     document = sessions_page(lines, "m.text")
@@ -63,7 +63,7 @@ def test_a_long_session_is_the_first_and_is_shown_in_part() -> None:
     assert "message 9<" not in document
 
 
-def test_what_failed_in_a_session_that_has_ended_is_shown_there() -> None:
+def test_failure_in_an_ended_session_is_shown_there() -> None:
     lines = [turn("ann", 1, "one"), turn("ann", 2, "two"), ended("ann", 2), unanswered("ann", "three")]
     (talk,) = read_sessions(lines, "m.text")
     assert [number for number, *_ in talk.turns] == [1, 2, 0]
@@ -72,7 +72,7 @@ def test_what_failed_in_a_session_that_has_ended_is_shown_there() -> None:
 
 
 @pytest.mark.parametrize("clock", ["position", "time_ms"])
-def test_what_failed_is_shown_where_it_came(clock: str) -> None:
+def test_failure_is_shown_at_its_position(clock: str) -> None:
     def at(place: int) -> dict[str, Any]:
         return {clock: f"in/a.jsonl@{place}" if clock == "position" else place}
 
@@ -83,5 +83,5 @@ def test_what_failed_is_shown_where_it_came(clock: str) -> None:
     assert found == [["1", "2", "9", "10", "15"], ["20", "30"]]
 
 
-def test_what_failed_alone_is_no_session() -> None:
+def test_lone_failure_is_not_a_session() -> None:
     assert read_sessions([unanswered("ann", "hi"), unanswered(None, "hi")], "m.text") == []

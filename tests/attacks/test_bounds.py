@@ -28,7 +28,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> Times:
     return Times(monkeypatch)
 
 
-def test_what_waits_for_five_seconds_stands_still(times: Times) -> None:
+def test_five_seconds_of_waiting_is_a_hang(times: Times) -> None:
     still = Standstill()
     for _ in range(int(STUCK_S / TICK_S) - 1):
         times.pass_(TICK_S)
@@ -38,21 +38,21 @@ def test_what_waits_for_five_seconds_stands_still(times: Times) -> None:
         still.look()
 
 
-def test_what_keeps_the_processor_for_five_seconds_stands_still(times: Times) -> None:
+def test_five_seconds_of_computing_is_a_hang(times: Times) -> None:
     still = Standstill()
     times.pass_(6.0, computed_s=5.5)
     with pytest.raises(AssertionError, match=r"nothing has come of it for 5\.5 s"):
         still.look()
 
 
-def test_what_had_no_processor_does_not(times: Times) -> None:
+def test_time_without_a_processor_is_no_hang(times: Times) -> None:
     still = Standstill()
     for _ in range(9):
         times.pass_(60.0, computed_s=0.01)
         still.look()
 
 
-def test_what_gets_somewhere_does_not(times: Times) -> None:
+def test_progress_is_no_hang(times: Times) -> None:
     still = Standstill()
     for _ in range(100):
         times.pass_(TICK_S)

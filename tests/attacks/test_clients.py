@@ -37,7 +37,7 @@ def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("where", ["content type", "part"])
-def test_headers_that_are_slow_to_read_are_refused(where: str) -> None:
+def test_headers_that_are_slow_to_parse_are_rejected(where: str) -> None:
     """30 KB of them took half a second of the event loop, a form with 30 such parts three seconds."""
     slow = b';"' + b";" * 8000
     kind, body = KIND, form_of([("model", b"m")])
@@ -50,7 +50,7 @@ def test_headers_that_are_slow_to_read_are_refused(where: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["b", 'a"\\é', "m" * 500])
-def test_another_model_is_set_without_reading_the_body(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_is_replaced_without_parsing_the_body(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     chat = CHAT | {"model": "ä", "user": "model", "n": 2}
     asked = read_asked("/v1/chat/completions", orjson.dumps(chat), max_depth=64)
     form = form_of([("prompt", b"model"), ("model", "ä".encode()), ("file", b"RIFF")], file="file")
@@ -64,7 +64,7 @@ def test_another_model_is_set_without_reading_the_body(name: str, monkeypatch: p
     assert spoken.body == form.replace("ä".encode(), name.encode())
 
 
-async def test_one_key_leaves_memory_for_bodies_of_others() -> None:
+async def test_one_key_cannot_use_all_memory_for_bodies() -> None:
     async with before(keys=KEYS, limits={"max_held_bytes": 4000}) as (served, _):
         begun = KNOWN + b"content-length: 2000\r\n\r\n" + b" " * 1500
         held = [await raw(served, begun) for _ in range(4)]
@@ -76,7 +76,7 @@ async def test_one_key_leaves_memory_for_bodies_of_others() -> None:
             writer.close()
 
 
-async def test_connections_without_a_request_make_room_for_others() -> None:
+async def test_idle_connections_are_closed_for_others() -> None:
     async with before(keys=KEYS, limits={"connections": 4}) as (served, _):
         get = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer of a\r\n\r\n"
         held = []
@@ -89,7 +89,7 @@ async def test_connections_without_a_request_make_room_for_others() -> None:
             writer.close()
 
 
-async def test_connections_without_a_key_go_first() -> None:
+async def test_unauthenticated_connections_are_closed_first() -> None:
     async with before(keys=KEYS, limits={"connections": 2}) as (served, _):
         await fine(served, OTHER)
         [kept] = served.server.server_state.connections
@@ -101,7 +101,7 @@ async def test_connections_without_a_key_go_first() -> None:
 
 
 @pytest.mark.heavy
-async def test_handshakes_that_do_not_end_take_no_connections(
+async def test_unfinished_handshakes_hold_no_connections(
     tls: dict[str, str],  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -129,7 +129,7 @@ async def test_handshakes_that_do_not_end_take_no_connections(
         ((1024, 1024), 1024, 384),
     ],
 )
-def test_connections_leave_files_for_replicas(
+def test_connections_leave_file_descriptors_for_replicas(
     limits: tuple[int, int], raised: int, connections: int, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     now = [limits]
@@ -141,7 +141,7 @@ def test_connections_leave_files_for_replicas(
 
 
 @pytest.mark.heavy
-async def test_trickling_bodies_are_cut_and_leave_nothing() -> None:
+async def test_trickling_bodies_are_cut_off_without_a_trace() -> None:
     script = ReplicaScript(delay=Fixed(0.0))
     limits = {"body_s": 0.3, "in_flight": 40}
     async with before(script, keys=KEYS, limits=limits) as (served, _):

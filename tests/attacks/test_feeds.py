@@ -87,7 +87,7 @@ async def replaced(feed: Feed, opened: list[None]) -> None:
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-async def test_a_hostile_web_socket_is_replaced(kind: str) -> None:
+async def test_hostile_web_socket_is_reconnected(kind: str) -> None:
     async with hostile(*HOSTILE[kind], upgrades=True) as (address, opened):
         feed = JetstreamFeed(f"ws://{address}", silence_s=0.5, backoff=Backoff(0.01, 0.02))
         await replaced(feed, opened)
@@ -95,7 +95,7 @@ async def test_a_hostile_web_socket_is_replaced(kind: str) -> None:
 
 @pytest.mark.parametrize("make", [JetstreamFeed, SseFeed])
 @pytest.mark.parametrize("more", [b"", b"a"], ids=["no answer", "a head without end"])
-async def test_a_server_that_does_not_begin_is_replaced(make: type, more: bytes) -> None:
+async def test_server_that_sends_nothing_is_reconnected(make: type, more: bytes) -> None:
     scheme = "ws" if make is JetstreamFeed else "http"
     async with hostile(b"HTTP/1.1 200 OK\r\nx-a: " if more else b"", more, upgrades=False) as (
         address,

@@ -75,7 +75,7 @@ def plan(base: Path, from_checkpoint: Path | None = None, **document: Any) -> Pl
     return Plan(spec, Settings(base, base), in_process=True, from_checkpoint=from_checkpoint)
 
 
-def test_the_attack_works_on_what_is_open(public: Path) -> None:
+def test_attack_works_on_unprotected_files(public: Path) -> None:
     assert as_attacker("id -u; id -G") == f"{ATTACKER}\n{ATTACKER}\n"
     for name, mode in (("mine", 0o600), ("ours", 0o666)):
         (public / name).write_text("secret")
@@ -85,7 +85,7 @@ def test_the_attack_works_on_what_is_open(public: Path) -> None:
 
 @pytest.mark.flink
 @pytest.mark.slow
-def test_files_and_processes_of_a_run_are_closed(pipelines: Any, public: Path) -> None:
+def test_files_and_processes_of_a_run_are_protected(pipelines: Any, public: Path) -> None:
     """Also with everything in a folder like `/tmp`. Ports: see `test_ports.py`."""
     before = os.umask(0o077)
     try:
@@ -111,14 +111,14 @@ def test_files_and_processes_of_a_run_are_closed(pipelines: Any, public: Path) -
         os.umask(before)
 
 
-def test_state_below_a_folder_of_another_user_is_refused(shared: Path) -> None:
+def test_state_below_another_users_folder_is_rejected(shared: Path) -> None:
     store = LocalStore(give(shared / ".forebay") / "checkpoints" / "p")
     store.home.mkdir(parents=True)
     with pytest.raises(SettingError, match=f"belongs to user {ATTACKER}, who could replace"), store.lock("p"):
         pass
 
 
-def test_planted_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_planted_checkpoint_is_rejected(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "state")
     planted = store.home / JOB / "chk-999999"
     planted.mkdir(parents=True)
@@ -134,7 +134,7 @@ def test_planted_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["sink.path", "dead_letters.path", "checkpoint.dir"])
-def test_output_where_others_may_write_is_refused(tmp_path: Path, key: str) -> None:
+def test_output_in_a_shared_folder_is_rejected(tmp_path: Path, key: str) -> None:
     folder = tmp_path / "open"
     folder.mkdir()
     table, name = key.split(".")
@@ -147,13 +147,13 @@ def test_output_where_others_may_write_is_refused(tmp_path: Path, key: str) -> N
             check_paths(made)
 
 
-def test_output_in_a_folder_of_another_user_is_refused(shared: Path) -> None:
+def test_output_in_another_users_folder_is_rejected(shared: Path) -> None:
     give(shared / "theirs")
     with pytest.raises(SettingError, match=rf"sink.path: .*theirs belongs to user {ATTACKER}"):
         check_paths(plan(shared, sink={"type": "jsonl", "path": "theirs/out"}))
 
 
-def test_chosen_checkpoint_of_another_user_is_refused(tmp_path: Path) -> None:
+def test_named_checkpoint_of_another_user_is_rejected(tmp_path: Path) -> None:
     chosen = give(tmp_path / "chk-7")
     with pytest.raises(SettingError, match=f"chk-7 belongs to user {ATTACKER}"):
         run_pipeline(plan(tmp_path, chosen), nullcontext(["http://127.0.0.1:1"]))

@@ -46,7 +46,7 @@ def flood(port: int) -> None:
 
 @pytest.mark.flink
 @pytest.mark.slow
-def test_bytes_without_end_do_not_fill_a_pipelines_memory(pipelines: Any) -> None:
+def test_endless_bytes_do_not_fill_a_pipelines_memory(pipelines: Any) -> None:
     pipelines.write(*({"id": str(n), "text": f"t{n}"} for n in range(EVENTS)))
     grown: list[float] = []
 

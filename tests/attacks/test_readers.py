@@ -37,7 +37,7 @@ def reader(
     return chosen, chosen.make(tmp_path_factory.mktemp("reader"), registry)
 
 
-def test_right_inputs_are_read(reader: tuple[Reader, Read]) -> None:
+def test_valid_inputs_are_read(reader: tuple[Reader, Read]) -> None:
     about, read = reader
     for seed in about.seeds:
         read(seed)
@@ -45,7 +45,7 @@ def test_right_inputs_are_read(reader: tuple[Reader, Read]) -> None:
 
 @settings(suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_wrong_inputs_are_refused(reader: tuple[Reader, Read], data: st.DataObject) -> None:
+def test_invalid_inputs_are_rejected(reader: tuple[Reader, Read], data: st.DataObject) -> None:
     about, read = reader
     raw = data.draw(mutated(about.seeds, about.words), label="input")
     with within_bounds(), suppress(ForebayError):
@@ -69,7 +69,7 @@ FOUND = [
 
 
 @pytest.mark.parametrize(("name", "raw"), FOUND)
-def test_what_was_found_stays_mended(name: str, raw: bytes, tmp_path: Path, registry: str) -> None:
+def test_earlier_findings_stay_fixed(name: str, raw: bytes, tmp_path: Path, registry: str) -> None:
     about = next(each for each in READERS if each.name == name)
     with within_bounds(), pytest.raises(ForebayError):
         about.make(tmp_path, registry)(raw)

@@ -64,7 +64,7 @@ async def endless(begin: bytes, more: bytes, sent: list[int]) -> AsyncIterator[s
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", ENDLESS)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_endless_frame_ends_with_its_connection(kind: str, stream: bool) -> None:
+async def test_endless_frame_closes_its_connection(kind: str, stream: bool) -> None:
     sent: list[int] = []
 
     async def attack(url: str, served: Served, progress: Callable[[], None]) -> int:

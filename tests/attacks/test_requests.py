@@ -117,13 +117,13 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
         yield one
 
 
-def test_right_requests_are_answered(attacked: Attacked) -> None:
+def test_valid_requests_are_answered(attacked: Attacked) -> None:
     answers = attacked.answers(*(Sent((raw,)) for raw in RIGHT))
     expected = [[200]] * 9 + [[404]] + [[200, 200]]
     assert [statuses(answer) for answer in answers] == expected
 
 
-def test_what_is_hidden_in_a_body_is_no_request(attacked: Attacked) -> None:
+def test_request_hidden_in_a_body_is_not_run(attacked: Attacked) -> None:
     answers = attacked.answers(*(Sent((raw,)) for raw in HIDING.values()))
     wrong = {name: told for name, told in zip(HIDING, map(statuses, answers), strict=True) if len(told) > 1}
     assert wrong == {}
@@ -131,14 +131,14 @@ def test_what_is_hidden_in_a_body_is_no_request(attacked: Attacked) -> None:
     attacked.is_well()
 
 
-def test_what_no_client_may_ask_is_refused(attacked: Attacked) -> None:
+def test_forbidden_requests_are_rejected(attacked: Attacked) -> None:
     answers = attacked.answers(*(Sent((raw,)) for raw in REFUSED.values()))
     for name, told in zip(REFUSED, map(statuses, answers), strict=True):
         assert all(400 <= status < 500 for status in told), (name, told)
     attacked.is_well()
 
 
-async def test_a_head_that_is_wrong_and_too_large_is_answered_once() -> None:
+async def test_malformed_oversized_head_is_answered_once() -> None:
     errors: list[str] = []
     handler = Errors(errors)
     logging.getLogger().addHandler(handler)
@@ -176,13 +176,13 @@ def batches() -> int:
 
 @settings(max_examples=batches(), suppress_health_check=list(HealthCheck))
 @given(together=st.lists(clients, min_size=TOGETHER, max_size=TOGETHER))
-def test_wrong_requests_are_refused_and_leave_nothing(attacked: Attacked, together: list[Sent]) -> None:
+def test_invalid_requests_are_rejected_without_a_trace(attacked: Attacked, together: list[Sent]) -> None:
     for client, answer in zip(together, attacked.answers(*together), strict=True):
         assert set(statuses(answer)) <= OWN, (client, answer[:500])
     attacked.is_well()
 
 
-def test_wrong_requests_make_the_gateway_no_larger(tmp_path: Path) -> None:
+def test_invalid_requests_do_not_grow_the_gateway(tmp_path: Path) -> None:
     """In its own process, because hypothesis itself grows."""
     (tmp_path / "gateway.yaml").write_text(json.dumps({"limits": LIMITS}))
     dice = random.Random(5)

@@ -64,7 +64,7 @@ XML = b"<?xml version='1.0'?><Error><Code>%b</Code><Message>m</Message><Endpoint
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308, 400])
-def test_a_store_leads_to_no_other_server(
+def test_object_store_cannot_redirect_to_another_server(
     status: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "forebay")
@@ -83,7 +83,7 @@ def test_a_store_leads_to_no_other_server(
     assert SECRET not in caplog.text + "".join(asked)
 
 
-def test_an_object_without_end_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_object_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     headers = {"Content-Length": str(1 << 40), "ETag": '"e"'}
     with answering(200, headers, b"") as (url, _):
         for name, value in (("ACCESS_KEY_ID", KEY), ("SECRET_ACCESS_KEY", SECRET), ("ENDPOINT_URL", url)):
@@ -93,7 +93,7 @@ def test_an_object_without_end_is_not_read(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-def test_a_registry_leads_to_no_other_server(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registry_cannot_redirect_to_another_server(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REGISTRY", f"user:{SECRET}")
     clock = ManualClock()
     with (
@@ -109,7 +109,7 @@ def test_a_registry_leads_to_no_other_server(status: int, monkeypatch: pytest.Mo
     assert SECRET not in str(caught.value)
 
 
-def test_a_registry_whose_head_does_not_end_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registry_with_an_endless_head_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "PATIENCE_S", 0.5)
     ended = threading.Event()
 

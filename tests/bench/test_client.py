@@ -96,7 +96,7 @@ async def test_an_open_loop_waits_for_no_answer() -> None:
     check_times(run)
 
 
-async def test_what_is_late_moves_nothing_after_it() -> None:
+async def test_late_request_does_not_delay_later_ones() -> None:
     """The event loop is blocked over the due times of several requests: later ones keep theirs."""
     target = Scripted()
     late: list[float] = []
@@ -121,9 +121,7 @@ async def test_what_is_late_moves_nothing_after_it() -> None:
     ("schedule", "connections"),
     [(Bursts(), 30), (Bursts(4, 0.02), 4), (ClosedLoop(7), 7), (Constant(1000), 6), (Constant(100), 1)],
 )
-def test_as_many_connections_are_ready_as_are_needed_at_once(
-    schedule: Bursts | ClosedLoop | Constant, connections: int
-) -> None:
+def test_enough_connections_are_prepared(schedule: Bursts | ClosedLoop | Constant, connections: int) -> None:
     target = Scripted()
     measure(target, make_load(schedule, SHORT, 30))
     assert target.connections == connections
@@ -143,7 +141,7 @@ async def test_a_closed_loop_keeps_its_places_full() -> None:
 
 
 @pytest.mark.parametrize("schedule", [Bursts(), ClosedLoop(50), ClosedLoop(3), Constant(5000)])
-async def test_turns_of_a_session_come_one_after_the_other(schedule: Bursts | ClosedLoop | Constant) -> None:
+async def test_turns_of_a_session_are_sequential(schedule: Bursts | ClosedLoop | Constant) -> None:
     load = make_load(schedule, SessionWorkload(5, Exactly(3), Exactly(3), Exactly(2)), 40)
     run = await run_load(Scripted(), load)
     assert run.complete
@@ -168,7 +166,7 @@ async def test_failures_are_recorded_and_others_continue() -> None:
     check_times(run)
 
 
-async def test_what_takes_too_long_ends_with_an_error() -> None:
+async def test_slow_request_ends_with_an_error() -> None:
     async def hang(request: LoadRequest) -> None:
         if request.index == 1:
             await asyncio.Event().wait()
@@ -182,7 +180,7 @@ async def test_what_takes_too_long_ends_with_an_error() -> None:
     assert run.complete
 
 
-async def test_a_stop_keeps_what_was_measured() -> None:
+async def test_stop_keeps_the_measurements() -> None:
     stop = asyncio.Event()
 
     async def hang(request: LoadRequest) -> None:
@@ -198,7 +196,7 @@ async def test_a_stop_keeps_what_was_measured() -> None:
     assert target.running == 0, "what was in flight is aborted"
 
 
-async def test_a_defect_of_a_target_is_no_measurement() -> None:
+async def test_target_defect_is_not_a_measurement() -> None:
     async def broken(request: LoadRequest) -> None:
         raise ZeroDivisionError
 
@@ -230,7 +228,7 @@ def unfrozen() -> Iterator[None]:
 @pytest.mark.heavy
 @pytest.mark.parametrize("by_caller", [True, False])
 @pytest.mark.usefixtures("unfrozen")
-def test_collections_within_a_run_do_not_look_at_the_load(by_caller: bool) -> None:
+def test_garbage_collections_do_not_scan_the_load(by_caller: bool) -> None:
     if by_caller:
         gc.freeze()
     frozen: list[bool] = []
@@ -265,7 +263,7 @@ def test_a_server_that_is_not_there() -> None:
         measure(OpenAiTarget("http://127.0.0.1:9"), make_load(Bursts(), SHORT, 1))
 
 
-def test_ctrl_c_keeps_what_was_measured() -> None:
+def test_ctrl_c_keeps_the_measurements() -> None:
     def own(number: int, frame: object) -> None: ...
 
     before = signal.signal(signal.SIGINT, own)

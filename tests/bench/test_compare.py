@@ -114,7 +114,7 @@ def other(**values: Any) -> dict[str, Any]:
         (report(1, slo=RequestSlo(ttft_s=9.0)), "objectives: others in A than in B"),
     ],
 )
-def test_what_cannot_be_compared_is_refused_with_its_reason(b: Report, said: str) -> None:
+def test_incomparable_runs_are_rejected_with_the_reason(b: Report, said: str) -> None:
     with pytest.raises(SettingError) as error:
         compare(report(0), b)
     assert f"\n- {said}" in str(error.value)
@@ -122,7 +122,7 @@ def test_what_cannot_be_compared_is_refused_with_its_reason(b: Report, said: str
     assert compare(report(0), b, anyway=True).obstacles == (said,)
 
 
-def test_all_that_stands_against_it_is_reported_at_once() -> None:
+def test_all_obstacles_are_reported_at_once() -> None:
     with pytest.raises(SettingError) as error:
         compare(report(0, verdict=invalid("late")), report(1, rate_per_s=2.0, changes=other(model="x")))
     assert str(error.value).count("\n- ") == 3
@@ -149,7 +149,7 @@ def test_the_same_load_may_have_been_sent_to_another_address() -> None:
     assert [load.name for load in found.loads] == ["10 requests/s"]
 
 
-def test_of_several_targets_each_is_compared_with_itself() -> None:
+def test_each_target_is_compared_with_itself() -> None:
     def both(seed: int) -> Report:
         return Report("batching", at(report(seed), "static").runs + at(report(seed), "continuous").runs)
 
@@ -165,7 +165,7 @@ def test_without_the_requests_the_figures_are_compared_without_intervals() -> No
     assert difference_row(named(found, "TTFT mean"))[4:] == ("–", "")
 
 
-def test_more_is_better_only_where_it_is() -> None:
+def test_direction_of_improvement_depends_on_the_figure() -> None:
     more = Difference("goodput", "share", True, 0.5, 0.9, 0.3, 0.5, BOOTSTRAP)
     assert more.better
     assert replace(more, higher_is_better=False).better is False
@@ -180,7 +180,7 @@ def test_seed_and_nonce_may_differ_and_so_may_the_engine() -> None:
     assert found.changes == (("engine version", "–", "0.32.0"),)
 
 
-def test_what_only_one_has_is_left_out() -> None:
+def test_figures_of_only_one_run_are_omitted() -> None:
     found = compare(report(0), report(1, slo=None))
     assert "goodput" not in [one.name for one in found.loads[0].differences]
     assert len({figure.name for figure in FIGURES}) == len(FIGURES)

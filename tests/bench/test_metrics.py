@@ -73,7 +73,7 @@ def test_a_first_chunk_with_several_tokens() -> None:
     assert found.token_gaps_s == (0.0, 0.0, 0.0, 1.0, 1.0)
 
 
-def test_chunks_that_do_not_show_how_much_they_hold() -> None:
+def test_chunks_without_token_counts() -> None:
     as_many = record_of(Chunk(2.0), Chunk(2.5), Chunk(4.5), output_tokens=3)
     assert figures_of(as_many).token_gaps_s == (0.5, 2.0)
     fewer = replace(as_many, output_tokens=5)
@@ -84,7 +84,7 @@ def test_chunks_that_do_not_show_how_much_they_hold() -> None:
     assert figures_of(one_says).token_gaps_s == ()
 
 
-def test_a_chunk_that_shows_it_holds_more_than_can_be() -> None:
+def test_chunk_with_an_impossible_token_count() -> None:
     found = figures_of(record_of(Chunk(2.0, 1), Chunk(3.0, 2**40), output_tokens=2**40 + 1))
     assert found.token_gaps_s == ()
     assert found.chunk_gaps_s == (1.0,)
@@ -155,7 +155,7 @@ def test_a_stall_that_pooled_gaps_hide_is_seen() -> None:
     assert found["longest_gap"].percentiles[50] == pytest.approx(0.01)
 
 
-def test_token_rates_are_not_reported_where_a_count_is_missing() -> None:
+def test_token_rates_need_all_counts() -> None:
     found = run_figures(
         run_of(ONE, replace(ONE, index=1, output_tokens=None, chunks=(Chunk(2.0), Chunk(3.0))))
     )
@@ -218,7 +218,7 @@ def records(draw: st.DrawFn) -> RequestRecord:
 
 
 @given(records())
-def test_what_holds_between_the_figures_of_a_request(record: RequestRecord) -> None:
+def test_relations_between_the_figures_of_a_request(record: RequestRecord) -> None:
     found = request_figures(record)
     if found is None:
         assert record.error is not None
@@ -257,7 +257,7 @@ def stretched(record: RequestRecord, by: float, plus_s: float = 0.0) -> RequestR
 
 
 @given(st.lists(records(), max_size=8), st.sampled_from([0.5, 2.0, 8.0]), MS)
-def test_figures_do_not_hang_on_the_clocks_zero_and_scale_with_its_unit(
+def test_figures_are_independent_of_the_clocks_zero_and_scale(
     answers: list[RequestRecord], by: float, plus_s: float
 ) -> None:
     found = run_figures(run_of(*answers))
@@ -305,7 +305,7 @@ def test_a_distribution_stays_within_its_samples(values: list[float]) -> None:
     assert told == sorted(told)
 
 
-def test_what_was_not_answered_has_no_figures() -> None:
+def test_unanswered_requests_have_no_figures() -> None:
     assert request_figures(replace(ONE, error="it broke")) is None
     assert request_figures(replace(ONE, sent_s=None)) is None
 
@@ -316,13 +316,13 @@ def test_prompt_tokens_are_the_servers_or_those_sent() -> None:
     assert prompt_tokens(replace(ONE, prompt_tokens=0)) == 0
 
 
-def test_a_run_of_nothing() -> None:
+def test_empty_run() -> None:
     found = run_figures(run_of(duration_s=0.0), RequestSlo(ttft_s=1.0))
     assert (found.offered, found.requests_per_s, found.goodput) == (0, 0.0, None)
     assert found.distributions == {}
 
 
-def test_an_unknown_figure_was_not_kept() -> None:
+def test_unknown_figure_does_not_meet_an_objective() -> None:
     assert not is_good(replace(ONE, chunks=()), RequestSlo(ttft_s=100))
     assert not is_good(record_of(Chunk(2.0), Chunk(3.0)), RequestSlo(tpot_s=100))
     assert is_good(record_of(Chunk(2.0, 1), output_tokens=1), RequestSlo(tpot_s=0.0))

@@ -25,7 +25,7 @@ from forebay.engine.launch.dtype import read_processor
 from forebay.testing.waiting import wait_until
 
 
-def test_it_reports_machine_versions_and_what_it_is_given(tmp_path: Path) -> None:
+def test_provenance_has_machine_versions_and_given_values(tmp_path: Path) -> None:
     data = tmp_path / "trace.jsonl"
     data.write_bytes(b"{}\n" * 1_000_000)
     found = provenance(
@@ -93,7 +93,7 @@ def test_secrets_of_a_command_are_hidden(words: list[str], told: str) -> None:
 
 
 @given(st.text(min_size=6, max_size=20), st.text(max_size=20), st.text(max_size=20))
-def test_a_known_secret_is_nowhere(secret: str, before: str, after: str) -> None:
+def test_known_secret_never_appears(secret: str, before: str, after: str) -> None:
     if secret in "[hidden]…" or secret in before or secret in after:
         return
     told = hidden_command(["run", before + secret + after], [secret])
@@ -114,7 +114,7 @@ def test_nothing_of_the_environment_is_reported(monkeypatch: pytest.MonkeyPatch)
     assert b"a-secret-value" not in orjson.dumps(provenance(command=["run"]))
 
 
-def test_of_a_processor_the_widest_instructions_are_reported() -> None:
+def test_widest_instruction_set_of_the_processor_is_reported() -> None:
     assert widest(frozenset({"sse2", "avx2", "avx512f", "avx512_bf16"})) == "avx512_bf16"
     assert widest(frozenset({"sse2", "avx2"})) == "avx2"
     assert widest(frozenset({"sse2"})) is None

@@ -76,7 +76,7 @@ def test_a_system_without_proc_is_reported(tmp_path: Path) -> None:
         check_proc(tmp_path)
 
 
-def test_use_is_reported_by_name_and_what_ended_is_not_lost() -> None:
+def test_usage_is_reported_by_name_including_ended_processes() -> None:
     before = ProcessUse(10.0, 1.0, {1: ("a", 4.0), 2: ("b", 3.0), 3: ("b", 2.0)})
     after = ProcessUse(16.0, 1.0, {1: ("a", 5.0), 3: ("b", 4.0), 4: ("b", 0.5)})
     assert used_between(before, after) == {"a": 1.0, "b": 2.5, ENDED: 2.5}
@@ -111,7 +111,7 @@ def test_a_thread_that_python_named_is_found_under_its_name() -> None:
 WORK_S = 0.3
 
 
-def test_what_others_use_is_what_is_left() -> None:
+def test_usage_of_others_is_the_remainder() -> None:
     before, after = ProcessorUse(100.0, 50.0, 20.0), ProcessorUse(110.0, 65.0, 30.0)
     assert before.others_cores(after) == 0.5
     # Two clocks: what this process used may be counted later than what the machine did.
@@ -119,7 +119,7 @@ def test_what_others_use_is_what_is_left() -> None:
 
 
 @pytest.mark.heavy
-def test_what_a_child_uses_is_the_measurements_own() -> None:
+def test_usage_of_child_processes_counts() -> None:
     def used_s() -> float:
         return processor_use().own_s
 
@@ -198,14 +198,14 @@ class Nvml:
         raise self.NVMLError
 
 
-def test_what_a_gpu_does_not_tell_is_left_out() -> None:
+def test_unreported_gpu_values_are_omitted() -> None:
     gpu = NvmlGpu(Nvml(), object(), "580")
     assert (gpu.name, gpu.driver) == ("NVIDIA H100", "580")
     assert gpu.read() == {"busy": 0.25, "memory_mb": 2.0}
 
 
 @pytest.mark.heavy
-def test_the_time_of_the_machine_continues() -> None:
+def test_machine_time_is_monotonic() -> None:
     before = processor_use()
     begin_s = time.process_time()
     while time.process_time() - begin_s < WORK_S:

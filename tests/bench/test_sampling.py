@@ -49,7 +49,7 @@ def test_counters_begin_with_the_first_reading_and_gauges_do_not() -> None:
     assert signals()["prefix_cache_hit_share"] == 1.0
 
 
-def test_what_an_engine_does_not_show_is_left_out() -> None:
+def test_unreported_engine_metrics_are_omitted() -> None:
     texts = iter(["", "vllm:gpu_cache_usage_perc 0.5\n", "no metrics <at> all"])
     signals = EngineSignals(lambda: next(texts))
     assert [signals(), signals(), signals()] == [{}, {"kv_cache_usage": 0.5}, {}]
@@ -113,7 +113,7 @@ def test_samples_are_in_seconds_after_the_run_began() -> None:
     )
 
 
-def test_what_one_source_lacks_another_still_gives() -> None:
+def test_missing_values_are_taken_from_another_source() -> None:
     def gone() -> Mapping[str, float]:
         raise ConnectionRefusedError
 

@@ -49,13 +49,13 @@ def trace(tmp_path: Path) -> Path:
         ({"bursts": "20:5"}, [Bursts(20, 5)]),
     ],
 )
-def test_when_to_send(options: dict[str, Any], expected: list[object]) -> None:
+def test_schedule_options(options: dict[str, Any], expected: list[object]) -> None:
     plans = LoadOptions(**options).plan(texts=False)
     assert [plan.schedule for plan in plans] == expected
     assert all(plan.requests == 100 for plan in plans)
 
 
-def test_how_many(trace: Path) -> None:
+def test_number_of_requests(trace: Path) -> None:
     assert [plan.requests for plan in LoadOptions(rates=[2, 10], seconds=30).plan(texts=False)] == [60, 300]
     assert LoadOptions(requests=7).plan(texts=False)[0].requests == 7
     (replay,) = LoadOptions(trace=trace, speed=2).plan(texts=False)
@@ -88,7 +88,7 @@ def test_repeats_have_other_seeds_and_no_two_runs_share_prompts() -> None:
         ({"turns": 3}, False, SessionWorkload),
     ],
 )
-def test_what_to_send(options: dict[str, Any], texts: bool, expected: type) -> None:
+def test_workload_options(options: dict[str, Any], texts: bool, expected: type) -> None:
     (plan,) = LoadOptions(**options, exact=False).plan(texts=texts)
     assert type(plan.workload) is expected
     assert not any(one.exact for one in plan.load().requests)

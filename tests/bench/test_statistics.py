@@ -60,7 +60,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize(("row", "t"), TABLE.items())
-def test_students_t_is_that_of_the_tables(row: tuple[int, float], t: float) -> None:
+def test_students_t_equals_the_tables(row: tuple[int, float], t: float) -> None:
     freedom, confidence = row
     assert student_t(confidence, freedom) == pytest.approx(t, abs=5.1e-4)
 
@@ -84,7 +84,7 @@ def test_welchs_interval_of_known_samples() -> None:
 
 
 @pytest.mark.heavy
-def test_intervals_are_right_as_often_as_they_say() -> None:
+def test_intervals_have_their_nominal_coverage() -> None:
     draw = random.Random(16)
     hits = difference_hits = 0
     for _ in range(2000):
@@ -116,7 +116,7 @@ def test_a_difference_is_within_its_interval(percent: float | None) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("alike", [0.0, 0.7])
-def test_as_many_intervals_hold_the_truth_as_are_claimed(alike: float) -> None:
+def test_interval_coverage_is_as_claimed(alike: float) -> None:
     """For equal runs, 95 of 100 intervals contain 0; slightly fewer with correlated neighbours."""
     rounds = 200
     held = 0
@@ -136,18 +136,18 @@ def test_many_samples_are_drawn_in_parts() -> None:
 
 
 @pytest.mark.parametrize(("confidence", "freedom"), [(0, 3), (1, 3), (1.5, 3), (0.95, 0)])
-def test_there_is_no_t_of_nothing(confidence: float, freedom: int) -> None:
+def test_student_t_needs_samples(confidence: float, freedom: int) -> None:
     with pytest.raises(ValueError, match="degrees of freedom"):
         student_t(confidence, freedom)
 
 
-def test_one_repeat_shows_nothing_of_the_next() -> None:
+def test_single_repeat_has_no_interval() -> None:
     assert mean_interval([3.0]) is None
     assert difference_interval([3.0], [1.0, 2.0]) is None
     assert difference_interval([1.0, 2.0], [3.0]) is None
 
 
-def test_repeats_that_are_all_the_same_leave_no_doubt() -> None:
+def test_equal_repeats_have_an_empty_interval() -> None:
     found = difference_interval([2.0, 2.0], [3.0, 3.0])
     assert found is not None
     assert (found.low, found.mean, found.high) == (1.0, 1.0, 1.0)
@@ -159,7 +159,7 @@ def test_the_same_seed_gives_the_same_interval() -> None:
     assert bootstrap_difference(a, b, None) != bootstrap_difference(a, b, None, seed=1)
 
 
-def test_of_the_same_there_is_none() -> None:
+def test_equal_samples_have_no_difference() -> None:
     low, high = bootstrap_difference([3.0] * 50, [3.0] * 20, 50)
     assert (low, high) == (0.0, 0.0)
     assert bootstrap_difference([1.0], [4.0], None) == (3.0, 3.0)

@@ -188,7 +188,7 @@ BROKEN: dict[str, tuple[LoadRun, str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_misleads_is_reported_and_nothing_else(name: str) -> None:
+def test_misleading_conditions_only_are_reported(name: str) -> None:
     run, words = BROKEN[name]
     found = judge(run)
     assert not found.valid
@@ -214,7 +214,7 @@ def test_a_delay_that_is_small_next_to_the_first_token_does_not_matter() -> None
     assert not judge(run_of(fast)).valid
 
 
-def test_an_answer_may_be_shorter_where_only_its_most_was_asked() -> None:
+def test_answers_may_be_shorter_than_a_maximum() -> None:
     shorter = changed(constant(), lambda i: True, asked_output_tokens=30, asked_exact=False)
     assert judge(run_of(shorter)).valid
     longer = changed(constant(), lambda i: True, asked_output_tokens=10, asked_exact=False)
@@ -252,7 +252,7 @@ def test_a_template_adds_a_few_tokens_to_a_prompt() -> None:
     assert judge(run_of(changed(constant(), lambda i: True, prompt_tokens=7, asked_prompt_tokens=5))).valid
 
 
-def test_prompts_that_are_to_share_a_prefix_may_hit_the_cache() -> None:
+def test_prompts_meant_to_share_a_prefix_may_hit_the_cache() -> None:
     assert judge(run_of(changed(constant(), lambda i: True, cached_tokens=64, group="a"))).valid
     assert judge(run_of(changed(constant(), lambda i: True, cached_tokens=64, session="a"))).valid
 
@@ -262,7 +262,7 @@ def samples(**last: float) -> tuple[EngineSample, ...]:
     return EngineSample(-0.1, begin), EngineSample(100.0, {**begin, **last})
 
 
-def test_the_engines_own_counters_are_believed() -> None:
+def test_engine_counters_are_trusted() -> None:
     good = constant()
     right = samples(generation_tokens=1000.0 + 200 * TOKENS + 2)
     assert judge(run_of(good, samples=right)).valid
@@ -277,7 +277,7 @@ def test_the_engines_own_counters_are_believed() -> None:
     assert judge(run_of(good, samples=right[:1])).valid
 
 
-def test_cache_hits_are_read_from_the_engine_where_answers_do_not_tell() -> None:
+def test_cache_hits_are_read_from_the_engine_if_answers_lack_them() -> None:
     hits = samples(
         generation_tokens=1000.0 + 200 * TOKENS, prefix_cache_queries=20_500.0, prefix_cache_hits=5_100.0
     )
@@ -304,7 +304,7 @@ def test_a_client_that_cannot_keep_up_sends_at_a_lower_rate() -> None:
     assert any("requests were sent at 9.091/s, and 10/s were due" in each for each in reasons)
 
 
-def test_bursts_that_were_not_asked_for_are_seen() -> None:
+def test_unrequested_bursts_are_detected() -> None:
     # Sent every second in groups of ten, although due evenly: late by at most a second.
     heaps = [record_at(i, i / 10, delay_s=0.9 - i % 10 / 10) for i in range(500)]
     reasons = judge(run_of(heaps)).reasons
@@ -320,7 +320,7 @@ def test_bursts_that_were_not_asked_for_are_seen() -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("rate_per_s", [5.0, 33.0, 50.0, 200.0, 1000.0])
-def test_what_a_client_is_late_by_chance_makes_no_bursts(rate_per_s: float) -> None:
+def test_random_lateness_is_not_a_burst(rate_per_s: float) -> None:
     draw = random.Random(1)
     due_s = {
         "constant": [i / rate_per_s for i in range(2000)],
@@ -378,7 +378,7 @@ def test_the_schedule_delay_is_always_reported() -> None:
     assert many.notes == ("schedule delay: p99 0.5 ms, at most 0.5 ms",)
 
 
-def test_turns_of_a_session_come_when_they_can() -> None:
+def test_session_turns_are_sent_as_soon_as_possible() -> None:
     # Each turn waits for the answer before it, so the rate is that of the answers.
     turns = [replace(record_at(i, i * 1.2), session="a") for i in range(100)]
     assert judge(run_of(turns)).valid

@@ -51,7 +51,7 @@ def line(path: Path) -> Path:
     return path
 
 
-def test_what_is_there_is_measured_and_the_rest_is_named(tmp_path: Path, measured: list[Any]) -> None:
+def test_available_parts_are_measured_and_the_rest_is_named(tmp_path: Path, measured: list[Any]) -> None:
     line(tmp_path / "mstream_tweets.jsonl")
     report = measure(tmp_path, data=tmp_path, seed=7)
     assert measured == ["mstream_tweets.jsonl", 7]
@@ -60,7 +60,7 @@ def test_what_is_there_is_measured_and_the_rest_is_named(tmp_path: Path, measure
     assert report["skipped"].keys() == {"mstream_news_t.jsonl", "tweets_fight_2017.jsonl", "irc_ubuntu"}
 
 
-def test_without_data_the_made_up_stream_is_left(tmp_path: Path, measured: list[Any]) -> None:
+def test_without_data_the_generated_stream_remains(tmp_path: Path, measured: list[Any]) -> None:
     report = measure(tmp_path)
     assert measured == [1]
     assert report["topics"] == {}

@@ -51,7 +51,7 @@ def test_bursts_are_of_all_sizes_and_shapes(stream: BurstStream) -> None:
             assert burst.extra_per_s == pytest.approx((burst.factor - 1) * burst.base_per_s)
 
 
-def test_what_is_planted_is_there(stream: BurstStream, posts: list[tuple[int, str]]) -> None:
+def test_planted_bursts_are_in_the_stream(stream: BurstStream, posts: list[tuple[int, str]]) -> None:
     with_terms = [(time_ms / 1000, set(terms_of(text))) for time_ms, text in posts]
     rhythm = float(stream.rate_per_s(1440)) / PLAN.rate_per_s
     for burst in stream.bursts:
@@ -87,7 +87,7 @@ def cost(
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(20, 60)), min_size=1, max_size=8))
-def test_the_sequence_is_the_cheapest(batches: list[tuple[int, int]]) -> None:
+def test_kleinberg_sequence_is_the_cheapest(batches: list[tuple[int, int]]) -> None:
     counts, totals = [count for count, _ in batches], [total for _, total in batches]
     (found,) = kleinberg_bursts(np.array([counts], float), np.array(totals, float))
     states = [0] * len(counts)
@@ -99,7 +99,7 @@ def test_the_sequence_is_the_cheapest(batches: list[tuple[int, int]]) -> None:
     assert mine == pytest.approx(cheapest(counts, totals), rel=1e-9, abs=1e-6)
 
 
-def test_a_burst_is_found_where_it_is() -> None:
+def test_burst_is_found_at_its_position() -> None:
     counts = np.ones((2, 100))
     counts[0, 40:50] = 20
     found, none = kleinberg_bursts(counts, np.full(100, 1000.0))
@@ -108,7 +108,9 @@ def test_a_burst_is_found_where_it_is() -> None:
     assert none == []
 
 
-def test_posts_come_in_order_at_the_days_rate(stream: BurstStream, posts: list[tuple[int, str]]) -> None:
+def test_posts_are_ordered_and_follow_the_daily_rate(
+    stream: BurstStream, posts: list[tuple[int, str]]
+) -> None:
     times = [time_ms for time_ms, _ in posts]
     assert times == sorted(times)
     assert 0 <= times[0] < times[-1] < PLAN.hours * 3_600_000

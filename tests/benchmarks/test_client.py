@@ -33,7 +33,7 @@ def test_a_run_has_its_figures_and_frees_its_core(monkeypatch: pytest.MonkeyPatc
 
 
 @two_cores
-def test_a_client_that_is_too_late_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_client_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("forebay.bench.verdict.MAX_LATE_S", 0.0)
     monkeypatch.setattr("forebay.bench.verdict.MAX_LATE_OF_TTFT", 0.0)
     words = ["client", "--rate", "50", "--seconds", "1", "--tokens", "2"]

@@ -41,7 +41,7 @@ from forebay.bench.stream import process
         ("Time Trigger fo", "flink"),
     ],
 )
-def test_a_thread_belongs_to_the_part_that_its_name_shows(name: str, part: str) -> None:
+def test_thread_name_determines_its_part(name: str, part: str) -> None:
     assert part_of(name) == part
 
 
@@ -63,7 +63,7 @@ def found(rate_per_s: float = 100.0, events: int = 1000) -> LoadCost:
     return cost._load_cost(rate_per_s, 10.0, events, before, after)
 
 
-def test_what_a_load_used_is_reported_by_part_and_per_event() -> None:
+def test_usage_is_reported_by_part_and_per_event() -> None:
     load = found()
     none = dict.fromkeys(PARTS, 0.0)
     assert load.processor_s == {
@@ -82,7 +82,7 @@ def test_what_a_load_used_is_reported_by_part_and_per_event() -> None:
     assert found(0.0, 0).ms_per_event(3.75) is None
 
 
-def test_an_idle_load_begins_once_what_came_before_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_load_starts_once_earlier_events_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = [0, 41, 90, 90, 90]
     checks: list[str] = []
 
@@ -128,7 +128,7 @@ def test_a_run_that_makes_the_archive_is_not_measured(
         assert (run.folder, started) == (folders[-1], folders)  # type: ignore[attr-defined]
 
 
-def test_the_document_and_the_table_show_the_same(
+def test_document_and_table_agree(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = Cost("A processor", 2, 5.25, (found(0.0, 0), found(), found(math.inf, 20_000)))

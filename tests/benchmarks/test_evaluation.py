@@ -51,14 +51,14 @@ def render(records: Records) -> Rendered:
 ONE = Page("one", "How many?", ("one.json",), render)
 
 
-def test_a_figure_that_is_changed_by_hand_is_seen(folder: Path) -> None:
+def test_manually_changed_figure_is_detected(folder: Path) -> None:
     write(evaluation(folder, [ONE]))
     page = folder / "one.md"
     page.write_text(page.read_text().replace("| 7 |", "| 8 |"))
     assert changed(evaluation(folder, [ONE])) == [page]
 
 
-def test_what_is_invalid_is_named_with_each_reason_once() -> None:
+def test_invalid_parts_are_named_with_each_reason_once() -> None:
     document = {"complete": False}
     measured: list[dict[str, Any]] = [
         {"id": "a", "reasons": []},

@@ -43,7 +43,7 @@ def test_all_once_is_exact() -> None:
     assert held(LINES) == (0, 0, 0, True)
 
 
-def test_what_differs_is_counted() -> None:
+def test_differences_are_counted() -> None:
     assert held(LINES[:1]) == (1, 0, 0, False)
     assert held([*LINES, LINES[0]]) == (0, 1, 0, False)
     assert held([*LINES, line("c", {})]) == (0, 0, 1, False)
@@ -51,7 +51,7 @@ def test_what_differs_is_counted() -> None:
     assert held([*LINES, b"junk", b"[1]", line([], {})]) == (0, 0, 3, False)  # type: ignore[arg-type]
 
 
-def test_a_real_engines_words_are_its_own() -> None:
+def test_real_engine_may_answer_anything() -> None:
     other = [LINES[0], line("b", {"kind": "why", "why": "words of its own"})]
     assert held(other, scripted=False) == (0, 0, 0, True)
     assert held([line("a", {"kind": "ended"}), other[1]], scripted=False) == (1, 0, 1, False)

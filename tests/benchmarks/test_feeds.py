@@ -23,7 +23,7 @@ class Time:
 
 
 @given(st.floats(0.1, 1000), st.lists(st.floats(0, 10), max_size=20))
-def test_as_many_are_due_as_the_time_has_brought(rate_per_s: float, steps: list[float]) -> None:
+def test_number_of_due_events_follows_the_time(rate_per_s: float, steps: list[float]) -> None:
     time = Time()
     pace = Pace(time)
     assert (pace.take(), pace.wait_s()) == (0, None)
@@ -48,7 +48,7 @@ async def _read(url: str, cursor: str | None, count: int) -> list[tuple[str, byt
     return found
 
 
-def test_a_client_reads_at_the_rate_and_continues_where_it_was() -> None:
+def test_client_reads_at_the_rate_and_resumes() -> None:
     with started_feed() as feed:
         feed.pace(math.inf)
         whole = asyncio.run(_read(feed.url, None, 2500))

@@ -20,7 +20,7 @@ def test_both_ways_in_one_run() -> None:
     assert found["added_ttft_ms_p50"] == found["gateway_ttft_ms_p50"] - found["direct_ttft_ms_p50"]
 
 
-def test_the_sums() -> None:
+def test_totals() -> None:
     direct = [Answer(200, float(ms), float(ms + 1)) for ms in range(1, 101)]
     gateway = [Answer(200, float(ms + 4), float(ms + 9)) for ms in range(1, 101)]
     found = report(GatewayOptions(), {"direct": direct, "gateway": gateway})
@@ -31,12 +31,12 @@ def test_the_sums() -> None:
     assert not report(GatewayOptions(), {"direct": direct, "gateway": slower})["passed"]
 
 
-def test_wrong_answers_are_no_figures() -> None:
+def test_wrong_answers_give_no_figures() -> None:
     with pytest.raises(LaunchError, match="1 of 2 answers had a status like 503"):
         report(GatewayOptions(), {"direct": [Answer(200, 1.0, 1.0), Answer(503, 1.0, 1.0)], "gateway": []})
 
 
-def test_users_who_ask_at_once_of_a_fresh_gateway() -> None:
+def test_simultaneous_users_of_a_fresh_gateway() -> None:
     options = UsersOptions(users=6, rounds=1, first_token_s=0.01, decode_s=0.05, chunks=2, kv_tokens=9)
     found = measure_users(options)
     assert (found["direct_answers"], found["gateway_answers"], found["gateway_refused"]) == (6, 6, 0)
@@ -60,14 +60,14 @@ def test_both_turns_in_one_run(way: str) -> None:
     assert found["p99_ratio"] == found["attacked_ms_p99"] / found["alone_ms_p99"]
 
 
-def test_an_answer_that_others_lose_decides() -> None:
+def test_lost_answer_of_others_fails_the_run() -> None:
     seen = rounds(1.0)
     seen["cut"]["attacked"][2][7] = Answer(503, 1.0, 1.0)
     found = hostile_report(GatewayOptions(), seen)
     assert (found["ways"]["cut"]["lost"], found["passed"]) == (1, False)
 
 
-def test_the_ratio_decides() -> None:
+def test_ratio_above_the_limit_fails_the_run() -> None:
     found = hostile_report(GatewayOptions(), rounds(1.05))
     assert found["ways"]["cut"]["p99_ratio"] == pytest.approx(1.05)
     assert found["passed"]

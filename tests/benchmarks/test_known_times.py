@@ -86,7 +86,7 @@ def counted(*, late_s: float = 0.0) -> CaseFound:
     return compare("three", case, run, [sent])
 
 
-def test_what_is_right_and_what_is_not() -> None:
+def test_correct_and_incorrect_figures() -> None:
     assert counted().right
     assert all(each.worst_error == 0 for each in counted().measures)
     late = counted(late_s=0.02)

@@ -29,7 +29,7 @@ def pod(address: str, *, ready: bool = False, stopping: bool = False) -> dict[st
     return {"metadata": metadata, "status": {"podIP": address, "conditions": [condition]}}
 
 
-def test_times_are_read_off_what_is_seen() -> None:
+def test_times_are_derived_from_observations() -> None:
     seen = Seen()
     seen.deployment({"spec": {"replicas": 1}}, 0.0)
     seen.pods({"a": pod("10.0.0.2", ready=True)}, 1.0)
@@ -58,7 +58,7 @@ def test_times_are_read_off_what_is_seen() -> None:
     assert [each.name for each in seen.here()] == ["a"]
 
 
-def test_a_scale_that_is_seen_before_the_wish_followed_it_at_once() -> None:
+def test_scale_seen_before_its_request_counts_as_immediate() -> None:
     seen = Seen()
     seen.deployment({"spec": {"replicas": 1}}, 0.0)
     seen.pipeline(f"{WANTED} 1\n", 1.0)
@@ -101,7 +101,7 @@ def report(**changes: Any) -> BurstReport:
         {"known_s": [2.1]},
     ],
 )  # fmt: skip
-def test_a_burst_passes_only_as_a_whole(changes: dict[str, Any]) -> None:
+def test_burst_passes_only_if_all_parts_pass(changes: dict[str, Any]) -> None:
     assert report().passed
     assert not report(**changes).passed
 

@@ -93,7 +93,7 @@ def test_a_worker_reports_in_its_last_line(monkeypatch: pytest.MonkeyPatch) -> N
     assert run_worker("forebay", LOAD) == {"answered": 3}
 
 
-def test_the_page_is_compared_with_none_round_by_round() -> None:
+def test_page_is_compared_with_no_page_in_each_round() -> None:
     def turns(*rates: float) -> list[dict[str, float]]:
         return [{"answers_per_s": rate, "ms_per_answer": 1.0, "command_cores": 0.1} for rate in rates]
 
@@ -103,7 +103,7 @@ def test_the_page_is_compared_with_none_round_by_round() -> None:
     assert report["page"]["answers_per_s"] == 210
 
 
-def test_the_address_of_the_page_is_found_in_what_the_run_says() -> None:
+def test_page_address_is_found_in_the_output() -> None:
     text = "warning: x\nwatch this run at http://127.0.0.1:5/secret/\n    1 s running"
     assert page_address(text) == "http://127.0.0.1:5/secret/"
     with pytest.raises(LaunchError, match="the run has no page: nothing"):

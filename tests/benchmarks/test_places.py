@@ -26,7 +26,7 @@ def test_offsets_behind_results_are_right() -> None:
     assert behind.worst == 0
 
 
-def test_the_worst_moment_is_kept() -> None:
+def test_worst_lag_is_kept() -> None:
     behind = Behind(2)
     behind.answered(line(2))
     behind.committed([2, 1])
@@ -40,7 +40,7 @@ def test_the_worst_moment_is_kept() -> None:
 @given(
     st.lists(st.one_of(st.integers(0, 15), st.tuples(*[st.integers(0, 5)] * 3)), max_size=30),
 )
-def test_it_counts_like_one_who_counts_all(script: list[int | tuple[int, ...]]) -> None:
+def test_incremental_count_equals_a_full_count(script: list[int | tuple[int, ...]]) -> None:
     behind, answered, worst = Behind(3), set[int](), 0
     for step in script:
         if isinstance(step, int):

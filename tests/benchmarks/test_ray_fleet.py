@@ -45,7 +45,7 @@ def test_broken_and_refused_requests_are_repeated_within_the_deadline() -> None:
     assert found["broken"] > 0
 
 
-def test_clients_that_hang_up_leave_at_the_first_token() -> None:
+def test_disconnecting_clients_leave_at_the_first_token() -> None:
     slow = replace(SCRIPT, token_s=0.5)
     with ReplicaThread(slow) as replica:
         seen = drive(Order(LOAD, (replica.url,), hang_up=True))

@@ -113,7 +113,7 @@ def test_nothing_is_killed_before_the_archive_of_classes_is_there(tmp_path: Path
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 10, 20])
-def test_one_whole_job_comes_back_at_another_parallelism(count: int) -> None:
+def test_job_resumes_at_another_parallelism(count: int) -> None:
     scaled = [i for i, kill in enumerate(plan(count, 1, rescale_to=3)) if kill.parallelism]
     kills = plan(count, 1, rescale_to=3)
     assert [(kills[i].kind, kills[i].parallelism) for i in scaled] == [("job", 3)]
@@ -141,7 +141,7 @@ def test_each_event_once_is_exact() -> None:
     "line",
     [b"", b"{", b"[]", b"\xff", b"{}", result(7), result(-1), result("0"), result(True), result(None)],
 )
-def test_a_line_that_is_no_event_of_the_input_is_wrong(line: bytes) -> None:
+def test_line_of_an_unknown_event_is_wrong(line: bytes) -> None:
     found = tally(numbered(2), [result(0), result(1), line], [])
     assert (found.wrong, found.lost, found.duplicated, found.exact) == (1, 0, 0, False)
     assert tally(numbered(2), [result(0), result(1)], [line]).wrong == 1
@@ -176,7 +176,7 @@ def test_committed_files_are_counted_and_files_in_progress_are_not(tmp_path: Pat
     assert watch.look() == 3
 
 
-def test_what_was_written_before_a_kill_is_no_result_after_it(tmp_path: Path) -> None:
+def test_results_before_a_kill_do_not_count_after_it(tmp_path: Path) -> None:
     watch = SinkWatch(tmp_path)
 
     def commit(name: str, line: bytes, moment_s: float) -> None:
@@ -194,7 +194,7 @@ def test_what_was_written_before_a_kill_is_no_result_after_it(tmp_path: Path) ->
     assert watch.written_after(1000, retried=True)
 
 
-def test_no_kill_gives_no_times() -> None:
+def test_run_without_kills_has_no_times() -> None:
     found = recovery(Run(1, (), EXACT, starts=1, seconds=6.0))
     assert found.document()["next_result_s"] == {"by_kind": {}}
 
@@ -204,12 +204,12 @@ def test_the_same_seed_gives_the_same_kills_and_another_seed_others() -> None:
     assert plan(20, 1) != plan(20, 2)
 
 
-def test_kinds_come_by_turns() -> None:
+def test_kinds_of_kills_alternate() -> None:
     assert [kill.kind for kill in plan(7, 3)] == list(TURNS * 2)[:7]
     assert {kill.kind for kill in plan(20, 3, broker=True)} == {*WITH_BROKER} == {*TURNS, "broker"}
 
 
-def test_moments_are_within_their_bounds() -> None:
+def test_kill_times_are_within_their_bounds() -> None:
     for kill in plan(200, 7):
         assert 1 <= kill.after_results <= MAX_RESULTS
         assert AFTER_S[0] <= kill.after_s <= AFTER_S[1]

@@ -33,7 +33,7 @@ def report() -> RoutingReport:
     return measure_routing(SCENARIO, (0.5, 0.9), ("round_robin", "expected_ttft"))
 
 
-def test_the_default_passes_only_where_it_is_the_best() -> None:
+def test_default_passes_only_if_it_is_the_best() -> None:
     found = report()
     mine, theirs = found.policies["expected_ttft"], found.policies["round_robin"]
     assert found.passed == all(
@@ -57,7 +57,7 @@ def test_an_overload_is_twice_the_capacity_and_then_half() -> None:
     assert arrivals == overload_arrivals(TRACE, 10.0, seed=3)
 
 
-def test_admission_takes_an_overload_better_than_others() -> None:
+def test_admission_handles_an_overload_better_than_others() -> None:
     found = measure_overload(SCENARIO)
     ways = found["ways"]
     admission = ways["admission"]
@@ -108,7 +108,7 @@ def test_groups_share_a_prefix_that_no_other_run_has() -> None:
 @pytest.mark.parametrize(
     ("ttft", "throughput", "is_passed"), [(0.5, 1.3, True), (0.51, 2.0, False), (0.1, 1.29, False)]
 )
-def test_what_is_promised(ttft: float, throughput: float, is_passed: bool) -> None:
+def test_promised_targets(ttft: float, throughput: float, is_passed: bool) -> None:
     beside = {"ttft_p50_ratio": ttft, "throughput_ratio": throughput}
     assert passed({"comparison": {"round_robin": beside}}) is is_passed
     assert passed({"comparison": {"random": beside}})

@@ -26,7 +26,7 @@ def rows() -> list[dict[str, Any]]:
     ]
 
 
-def test_what_is_wrong_is_counted() -> None:
+def test_mistakes_are_counted() -> None:
     expected = expected_answers(EVENTS, SETTINGS)
     lost, doubled, mixed = rows(), rows(), rows()
     del lost[5]
@@ -37,7 +37,7 @@ def test_what_is_wrong_is_counted() -> None:
     assert (judged(EVENTS, mixed, expected)["disorder"], judged(EVENTS, mixed, expected)["wrong"]) == (2, 2)
 
 
-def test_an_expected_answer_depends_on_the_whole_talk() -> None:
+def test_expected_answer_depends_on_the_whole_conversation() -> None:
     other = [dict(event) for event in EVENTS]
     other[0]["text"] += "!"
     before, after = (expected_answers(events, SETTINGS) for events in (EVENTS, other))
@@ -45,7 +45,7 @@ def test_an_expected_answer_depends_on_the_whole_talk() -> None:
     assert changed == [0, 3, 6, 9]
 
 
-def test_the_hit_share_is_that_of_what_repeats() -> None:
+def test_hit_share_is_relative_to_repeated_tokens() -> None:
     full = [("x" * 100, Usage(60, 5, 0)), ("x" * 100, Usage(200, 5, 1000))]
     assert hit_share([full]) == 1.0
     none = [("x" * 100, Usage(60, 5, 0)), ("x" * 100, Usage(200, 5, 0))]
@@ -85,7 +85,7 @@ def test_same_seed_same_conversations() -> None:
     assert [event["user"] for event in EVENTS[:4]] == ["user-0", "user-1", "user-2", "user-0"]
 
 
-def test_right_rows_are_right_in_any_order() -> None:
+def test_correct_rows_pass_in_any_order() -> None:
     figures = judged(EVENTS, reversed(rows()), expected_answers(EVENTS, SETTINGS))
     assert [figures[name] for name in ("lost", "doubled", "disorder", "wrong")] == [0, 0, 0, 0]
     assert figures["prompt_tokens"] == 1200

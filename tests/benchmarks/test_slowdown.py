@@ -66,9 +66,7 @@ def measured(options: SlowdownOptions, passed: bool) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("passed", [True, False])
-def test_each_kind_is_run_and_written_down(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passed: bool
-) -> None:
+def test_each_kind_is_run_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passed: bool) -> None:
     monkeypatch.setattr(module, "measure_slowdown", lambda options, *_: measured(options, passed))
     file = tmp_path / "slowdown.json"
     command = ["slowdown", "--quick", "--json", str(file)]

@@ -35,7 +35,7 @@ Total: reserved=2621590KB, committed=421826KB
 """
 
 
-def test_what_jcmd_prints_is_read() -> None:
+def test_jcmd_output_is_parsed() -> None:
     assert read_native(HEAP + NATIVE) == {
         "heap_mb": pytest.approx(2.048),
         "metaspace_mb": pytest.approx(79.08, abs=0.01),

@@ -108,7 +108,7 @@ pairs = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=40)
 
 
 @given(pairs)
-def test_names_do_not_matter_and_nothing_is_above_1(both: list[tuple[int, int]]) -> None:
+def test_cluster_names_do_not_matter_and_scores_are_at_most_1(both: list[tuple[int, int]]) -> None:
     gold, found = [a for a, _ in both], [b for _, b in both]
     for measure in (mutual_information, adjusted_rand):
         value = measure(gold, found)

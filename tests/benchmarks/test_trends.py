@@ -62,7 +62,7 @@ def test_a_plain_zscore_reports_a_rise_once_at_its_batchs_end() -> None:
     assert (one.terms, one.said_s, one.onset_s) == ({"storm"}, 615, 600)
 
 
-def test_a_small_stream_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_stream_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "DISTINCT_TERMS", 50_000)
     plan = BurstPlan(seed=2, bursts=4, hours=0.4, warm_up_s=400, rate_per_s=40, vocabulary=20_000)
     report = measure_trends(plan, TrendSettings(width_bits=15))
@@ -106,7 +106,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
         read_posts(tmp_path / "x.jsonl")
 
 
-def test_nothing_seen_is_nothing_right() -> None:
+def test_no_sightings_give_no_correct_ones() -> None:
     assert hits([STORM], [])["precision"] == 0
 
 

@@ -18,7 +18,7 @@ def at_rate(index: int, *, late_s: float = 0.0, added_s: float = 0.0) -> Seen:
     return Seen(index, due_s + late_s, due_s + late_s + 0.5 + added_s, 0.5, 16)
 
 
-def test_what_is_added_is_the_time_next_to_the_call() -> None:
+def test_added_time_is_the_time_outside_the_call() -> None:
     seen = [at_rate(i, added_s=0.002 if i < 95 else 0.5) for i in range(100)]
     found = figures(load(100, 10.0), seen)
     assert found.added_ms_p50 == pytest.approx(2.0, abs=1e-6)
@@ -28,7 +28,7 @@ def test_what_is_added_is_the_time_next_to_the_call() -> None:
     assert found.answered == 100
 
 
-def test_a_system_that_holds_up_its_source_is_not_let_off() -> None:
+def test_backpressured_source_counts_as_latency() -> None:
     seen = [at_rate(i, late_s=0.0 if i < 50 else 1.0) for i in range(100)]
     assert figures(load(100, 10.0), seen).added_ms_p99 == pytest.approx(1000.0, abs=1e-6)
     # Without a rate an event is due when it is sent.
@@ -43,7 +43,7 @@ def test_rates_and_the_number_in_flight_are_those_of_the_counted_span() -> None:
     assert found.in_flight_mean == pytest.approx(5.0)
 
 
-def test_checkpoints_count_where_they_were_triggered_inside_the_span() -> None:
+def test_checkpoints_count_if_triggered_inside_the_span() -> None:
     seen = [at_rate(i) for i in range(100)]
     checkpoints = [
         Checkpoint(at_s, took) for at_s, took in ((99.0, 9000), (102.0, 20), (105.0, 40), (200.0, 1))
@@ -53,7 +53,7 @@ def test_checkpoints_count_where_they_were_triggered_inside_the_span() -> None:
     assert figures(load(100, 10.0), seen).checkpoint_ms_p99 is None
 
 
-def test_an_event_that_came_twice_was_answered_once() -> None:
+def test_duplicate_result_counts_as_one_answered_event() -> None:
     assert figures(load(3, 10.0), [at_rate(0), at_rate(1), at_rate(1)]).answered == 2
 
 
@@ -70,7 +70,7 @@ def test_a_quantile_is_the_smallest_value_that_the_share_does_not_exceed(
 
 
 @given(st.integers(0, 10**9), st.floats(0, 1e9), st.floats(0, 1e9), st.floats(0, 1e3), st.integers(0, 10**6))
-def test_a_line_holds_what_was_seen(
+def test_result_line_has_the_observations(
     index: int, sent: float, arrived: float, called: float, tokens: int
 ) -> None:
     seen = Seen(index, sent, arrived, called, tokens)
@@ -88,7 +88,7 @@ def test_too_few_events_give_no_figures() -> None:
     assert (found.events_per_s, found.answered, found.added_ms) == (0.0, 1, ())
 
 
-def test_the_schedule_starts_where_it_fits_the_earliest_event() -> None:
+def test_schedule_starts_to_fit_the_earliest_event() -> None:
     seen = [at_rate(3, late_s=2.0), at_rate(4), at_rate(5, late_s=1.0)]
     due_s = schedule(load(6, 10.0), seen)
     assert due_s(seen[0]) == pytest.approx(100.3)

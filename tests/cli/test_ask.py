@@ -118,7 +118,7 @@ def test_a_schema_and_a_file_next_to_the_text(tmp_path: Path, replica: ReplicaTh
     assert json.loads(file.read_text())["answer"] == json.loads(out)
 
 
-def test_who_reads_no_more_ends_it_quietly(tmp_path: Path, replica: ReplicaThread) -> None:
+def test_closed_output_ends_the_command_quietly(tmp_path: Path, replica: ReplicaThread) -> None:
     running = start(tmp_path, "{{ text }}", "--engine", replica.url, "--capacity", "4")
     assert running.stdin is not None
     assert running.stdout is not None

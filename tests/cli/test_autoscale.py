@@ -36,7 +36,7 @@ def test_missing_cluster_is_reported_with_the_option(tmp_path: Path, monkeypatch
     assert "name another one by KUBECONFIG" in str(error)
 
 
-def test_there_is_a_load_to_scale_by(tmp_path: Path) -> None:
+def test_scaling_needs_a_load_source(tmp_path: Path) -> None:
     none = "expected at least one of them, found none"
     assert refusal(*KUBERNETES[:3], "--max=2") == f"--pods, --gateway-pods: {none}"
     (tmp_path / "fleet.yaml").write_text("name: fleet\nmodel: m\n")

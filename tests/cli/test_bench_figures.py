@@ -50,7 +50,7 @@ def test_repeats_are_one_row_with_intervals() -> None:
     assert "95 % confidence interval" in lines[-1]
 
 
-def test_what_is_wrong_with_a_load_is_reported_below_the_table() -> None:
+def test_problems_of_a_load_are_listed_below_the_table() -> None:
     runs = sweep(2)
     runs[2:4] = [replace(one, verdict=invalid("the answers fell behind")) for one in runs[2:4]]
     broken = (failed(900, 1.0), failed(901, 1.0, "cut"))

@@ -96,7 +96,7 @@ def test_one_run_of_several(forebay: Forebay) -> None:
         (("compare", "a.json", "b.json", "--json", "none/a"), "--json: there is no folder none"),
     ],
 )
-def test_what_cannot_be_done_is_reported(forebay: Forebay, words: tuple[str, ...], said: str) -> None:
+def test_impossible_requests_are_reported(forebay: Forebay, words: tuple[str, ...], said: str) -> None:
     result = forebay(*words)
     assert isinstance(result.exception, SettingError)
     assert said in str(result.exception)
@@ -136,7 +136,7 @@ def test_a_form_needs_the_requests(forebay: Forebay) -> None:
 
 
 @pytest.mark.heavy
-def test_what_is_compared_all_the_same_is_reported(forebay: Forebay) -> None:
+def test_doubtful_comparisons_are_reported(forebay: Forebay) -> None:
     result = ok(forebay("compare", "a.json", "bad.json", "--anyway"))
     assert "not comparable: 10 requests/s, B: INVALID: late" in result.stderr
 

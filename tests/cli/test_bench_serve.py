@@ -66,7 +66,7 @@ def test_a_server_is_measured_and_everything_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_figures_that_cannot_be_believed_end_with_status_1() -> None:
+def test_invalid_figures_end_with_status_1() -> None:
     """The server ends answers after half of the requested length, and some requests fail."""
     with StreamServer(completion(2, 0.0, 0.0)) as server:
         output = run(server.url, *SMALL, "--prompt-tokens", "16", status=1)
@@ -99,19 +99,19 @@ def test_figures_that_cannot_be_believed_end_with_status_1() -> None:
         (["--json", "a.json", "--data", "a.requests.jsonl"], "a.requests.jsonl is also --data"),
     ],
 )
-def test_what_is_wrong_is_reported_before_anything_is_sent(words: list[str], says: str) -> None:
+def test_mistakes_are_reported_before_anything_is_sent(words: list[str], says: str) -> None:
     with pytest.raises(SettingError, match=says):
         run("http://127.0.0.1:9", *words)
 
 
-def test_a_key_in_place_of_a_name_is_not_repeated() -> None:
+def test_literal_key_is_not_repeated() -> None:
     with pytest.raises(SettingError, match="expected the name") as told:
         run("http://127.0.0.1:9", "--api-key-env", "sk-abc")
     assert "sk-abc" not in str(told.value)
 
 
 @pytest.mark.parametrize("end", [Unreachable("gone"), KeyboardInterrupt()], ids=["gone", "ctrl-c"])
-def test_what_was_measured_is_written_where_a_later_run_fails(
+def test_finished_runs_are_written_if_a_later_one_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: BaseException
 ) -> None:
     report, real = tmp_path / "a.json", serve.serve_runs
@@ -151,7 +151,7 @@ def test_ctrl_c_reports_what_was_measured(tmp_path: Path) -> None:
     assert found["figures"]["answered"] >= 10
 
 
-def test_a_terminal_shows_how_far_a_run_has_come() -> None:
+def test_terminal_shows_the_progress_of_a_run() -> None:
     terminal = Console(file=StringIO(), force_terminal=True, width=100)
     with run_progress(terminal, 2) as tell:
         assert tell is not None
@@ -194,7 +194,7 @@ def test_the_first_example_of_the_docs_is_valid() -> None:
         ("triton-trtllm", ["--model", "m"], "answered 404"),
     ],
 )
-def test_what_would_fail_each_request_is_reported_before_the_load(
+def test_problem_of_every_request_is_reported_before_the_load(
     protocol: str, words: list[str], says: str
 ) -> None:
     load = ["--requests", "20", "--concurrency", "4", "--protocol", protocol]
@@ -235,9 +235,7 @@ def test_a_process_must_be_there() -> None:
 
 @pytest.mark.heavy
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc")
-def test_the_report_has_samples_and_where_figures_come_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_report_has_samples_and_provenance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "the-key")
     file = tmp_path / "run.json"
     with ReplicaThread(ReplicaScript(delay=Fixed(0.01), api_key="the-key")) as replica:

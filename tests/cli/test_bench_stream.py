@@ -50,7 +50,7 @@ def pipeline(tmp_path: Path) -> Path:
         ),
     ],
 )
-def test_what_is_wrong_is_reported_before_anything_starts(
+def test_mistakes_are_reported_before_the_start(
     pipeline: Path, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Options that get this far are not refused.
@@ -59,7 +59,7 @@ def test_what_is_wrong_is_reported_before_anything_starts(
     assert said in refusal("bench", command, str(pipeline), *options)
 
 
-def test_no_rate_is_searched_by_windows(pipeline: Path) -> None:
+def test_rate_search_rejects_windows(pipeline: Path) -> None:
     pipeline.write_text(
         "name: p\nsource: {type: sse, url: 'http://127.0.0.1:9/', time: t}\napplication: {type: trends}\n"
         "sink: {type: jsonl, path: out}\n"
@@ -106,7 +106,7 @@ def report(path: Path, error: BaseException | None, **changes: object) -> None:
         ({}, KeyboardInterrupt(), 130),
     ],
 )
-def test_the_exit_status_shows_how_it_went(
+def test_exit_status_shows_the_verdict(
     tmp_path: Path, changes: dict[str, object], error: BaseException | None, status: int
 ) -> None:
     with pytest.raises(typer.Exit) as ended:
@@ -127,7 +127,7 @@ def test_without_a_run_nothing_is_written(tmp_path: Path) -> None:
     assert not (tmp_path / "run.json").exists()
 
 
-def test_the_words_and_the_page_of_results_that_stand_for_many_events() -> None:
+def test_text_and_page_of_aggregated_results() -> None:
     records = [
         ResultRecord(
             each, f"k@{each}", float(each), emitted_s=each + 0.5, read_s=each + 0.5, answered_s=each + 1.0,
@@ -170,9 +170,9 @@ def test_the_answer_of_a_search_is_the_last_line(tmp_path: Path, capsys: pytest.
     assert "topics: 200 events, poisson rate_per_s 4.472" in lines
 
 
-def test_a_pipeline_that_there_is_not(tmp_path: Path) -> None:
+def test_missing_pipeline_file(tmp_path: Path) -> None:
     assert "missing.yaml" in refusal("bench", "stream", str(tmp_path / "missing.yaml"))
 
 
-def test_nothing_that_is_read_is_written_over(pipeline: Path) -> None:
+def test_input_files_are_never_overwritten(pipeline: Path) -> None:
     assert "--json" in refusal("bench", "stream", str(pipeline), "--json", str(pipeline))

@@ -131,7 +131,7 @@ def test_a_message_without_an_answer_fails_with_its_cause(tmp_path: Path, spec: 
     assert "(connection: refused)" in found.stderr
 
 
-def test_a_stopped_run_shows_its_turns_and_what_to_do(tmp_path: Path, spec: PipelineSpec) -> None:
+def test_stopped_run_shows_its_turns_and_how_to_continue(tmp_path: Path, spec: PipelineSpec) -> None:
     ended = {"ended": "idle", "turns": 2, "summary": "Ann likes tea."}
     commit(spec, 0, turn(1, "one"), turn(2, "two"), {**turn(0, ""), "answer": ended}, turn(1, "new"))
     found = chat(tmp_path)
@@ -146,7 +146,7 @@ def test_a_stopped_run_shows_its_turns_and_what_to_do(tmp_path: Path, spec: Pipe
     assert "start it with `forebay run " in str(found.exception)
 
 
-def test_a_topic_may_be_read_by_a_run_that_is_not_seen_here(tmp_path: Path, spec: PipelineSpec) -> None:
+def test_topic_may_be_read_by_a_run_elsewhere(tmp_path: Path, spec: PipelineSpec) -> None:
     commit(spec, 0, turn(1, "one"))
     topic = json.dumps({"type": "kafka", "bootstrap": "h:1", "topics": ["chat"]})
     text = str(chat(tmp_path, "--set", f"source={topic}").exception)
@@ -224,7 +224,7 @@ def test_turns_may_be_older_than_what_was_read_of_a_topic(
     assert "older turns may be in JSON lines in " in chat(tmp_path).stderr
 
 
-def test_a_chat_goes_on_after_a_message_that_was_not_sent(
+def test_chat_continues_after_an_unsent_message(
     tmp_path: Path, spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away = iter([True, False])
@@ -271,7 +271,7 @@ def test_text_from_outside_stays_harmless_and_short(tmp_path: Path, spec: Pipeli
 
 
 @pytest.mark.heavy
-def test_what_keeps_an_answer_away_is_named(
+def test_reason_of_a_missing_answer_is_named(
     tmp_path: Path, spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules["forebay.cli.chat"], "REPORT_S", 0.01)

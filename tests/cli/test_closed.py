@@ -107,7 +107,7 @@ def _said(port: int, words: bytes) -> bytes:
             return b""
 
 
-def test_no_port_serves_who_has_no_key(attacked: Attacked) -> None:
+def test_no_port_serves_clients_without_a_key(attacked: Attacked) -> None:
     """Flink's REST service (a job, a jar, a page), its blob server, and the gateway to the JVM."""
     asked = {
         "the REST service": b"GET /config HTTP/1.1\r\nHost: localhost\r\n\r\n",
@@ -120,7 +120,7 @@ def test_no_port_serves_who_has_no_key(attacked: Attacked) -> None:
             assert any(answer.startswith(no) for no in REFUSALS) or answer == b"", (what, answer)
 
 
-def test_no_port_takes_a_certificate_of_somebody_elses(attacked: Attacked) -> None:
+def test_no_port_accepts_a_foreign_certificate(attacked: Attacked) -> None:
     stranger = ssl.create_default_context()
     stranger.check_hostname = False
     stranger.verify_mode = ssl.CERT_NONE
@@ -156,7 +156,7 @@ def test_nothing_is_imported_from_the_working_directory(attacked: Attacked) -> N
         assert Path(java.cwd()) != attacked.planted
 
 
-def test_the_password_of_the_key_is_next_to_the_key_alone(attacked: Attacked) -> None:
+def test_password_of_the_key_is_only_next_to_the_key(attacked: Attacked) -> None:
     logs = attacked.home / "run" / "flink"
     password = (logs / "keys" / PASSWORD).read_text()
     for part in attacked.parts:
@@ -169,7 +169,7 @@ def test_the_password_of_the_key_is_next_to_the_key_alone(attacked: Attacked) ->
             assert password.encode() not in path.read_bytes(), path
 
 
-def test_what_a_run_writes_is_private(attacked: Attacked) -> None:
+def test_files_of_a_run_are_private(attacked: Attacked) -> None:
     """Results and state by file mode, logs and keys by that of their folder."""
     made = [*(attacked.folder / "out").rglob("*"), *(attacked.folder / ".forebay").rglob("*")]
     assert any(path.is_file() for path in made)

@@ -38,7 +38,7 @@ def shown(summary: DemoSummary) -> str:
     return out.getvalue()
 
 
-def test_what_was_planted_found_and_right_is_reported() -> None:
+def test_planted_found_and_right_counts_are_reported() -> None:
     planted = Outbreak("outage", 55_000, 110_000)
     found = Outbreak("outage", 60_000, 120_000, events=8, factor=12.2)
     known = replace(SUMMARY, right=Right(9, 10), by_topic={"outage": Right(8, 8), "food": Right(1, 2)})
@@ -54,7 +54,7 @@ def test_what_was_planted_found_and_right_is_reported() -> None:
     assert "nothing broke out" in shown(replace(known, planted=planted, found=None))
 
 
-def test_what_comes_from_outside_cannot_touch_the_terminal() -> None:
+def test_external_text_cannot_control_the_terminal() -> None:
     text = shown(SUMMARY)
     assert "\x1b" not in text
     assert "\x07" not in text
@@ -63,11 +63,11 @@ def test_what_comes_from_outside_cannot_touch_the_terminal() -> None:
 
 
 @pytest.mark.parametrize("words", [["--model", "m"], ["--api-key-env", "KEY"]])
-def test_a_model_and_a_key_are_those_of_an_engine(words: list[str]) -> None:
+def test_model_and_key_need_an_engine(words: list[str]) -> None:
     assert "only allowed with --engine" in refusal("demo", *words)
 
 
-def test_a_key_itself_is_refused_and_not_shown(tmp_path: Path) -> None:
+def test_literal_key_is_rejected_and_not_shown(tmp_path: Path) -> None:
     words = ["--engine", "http://h:1", "--api-key-env", KEY, "--out", str(tmp_path / "out")]
     assert KEY not in refusal("demo", *words)
 
@@ -111,7 +111,7 @@ def test_rows_of_less_than_a_second_are_distinguished() -> None:
     ]
 
 
-def test_nothing_is_a_summary_too() -> None:
+def test_empty_summary() -> None:
     nothing = DemoSummary(0, 0, 0, 0.0, 0.0, {}, {}, {}, (), ())
     assert "0 answers" in shown(nothing)
     assert "sentiment" not in shown(nothing)

@@ -34,9 +34,7 @@ from forebay.testing.script import Fixed
         (["--kafka", "broker"], "--kafka: expected HOST:PORT, .* found 'broker'"),
     ],
 )
-def test_what_is_missing_is_reported_before_anything_starts(
-    tmp_path: Path, words: list[str], says: str
-) -> None:
+def test_missing_options_are_reported_before_the_start(tmp_path: Path, words: list[str], says: str) -> None:
     jar = tmp_path / "connectors" / KAFKA.name
     environ = {"FOREBAY_HOME": str(tmp_path), "FOREBAY_KAFKA_HOME": ""}
     command = ["demo", *words, "--engine", "http://h:1", "--out", str(tmp_path / "out")]
@@ -51,9 +49,7 @@ def test_what_is_missing_is_reported_before_anything_starts(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_kafka_of_the_demos_own_does_not_get_the_engines_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_demo_kafka_does_not_get_the_engines_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {}
 
     @contextmanager
@@ -71,7 +67,7 @@ def test_a_kafka_of_the_demos_own_does_not_get_the_engines_key(
 
 @pytest.mark.slow
 @pytest.mark.flink
-def test_posts_go_from_topic_to_topic(
+def test_posts_are_processed_from_topic_to_topic(
     node: Any, kafka_jar: Path, flink_logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FOREBAY_HOME", str(kafka_jar.parents[1]))
@@ -125,7 +121,7 @@ def test_a_file_replayed_over_a_kafka_of_the_demos_own(
 
 @pytest.mark.long
 @pytest.mark.flink
-def test_a_kafka_that_is_away_is_named(
+def test_unreachable_kafka_is_named(
     kafka_jar: Path, flink_logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FOREBAY_HOME", str(kafka_jar.parents[1]))

@@ -29,7 +29,7 @@ def run(*words: str) -> Result:
 
 
 @pytest.mark.heavy
-def test_manifests_go_to_standard_output() -> None:
+def test_manifests_are_printed_to_standard_output() -> None:
     done = run()
     assert done.exit_code == 0, done.output
     kinds = [each["kind"] for each in YAML(typ="safe").load_all(done.stdout)]
@@ -45,7 +45,7 @@ def test_manifests_go_to_standard_output() -> None:
         ({"max": 1}, "scaling.min: the deployment file keeps at least 2 replicas, and the pipeline file"),
     ],
 )
-def test_ranges_of_replicas_that_do_not_fit_are_warned_of(
+def test_mismatching_replica_ranges_are_warned_about(
     folder: Path, scaling: dict[str, int], said: str | None
 ) -> None:
     (folder / "p.yaml").write_bytes(orjson.dumps({**PIPELINE, "scaling": scaling}))

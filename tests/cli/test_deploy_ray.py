@@ -26,7 +26,7 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(application(), ["deploy", "ray", "fleet.yaml", *words])
 
 
-def test_the_config_goes_to_standard_output() -> None:
+def test_config_is_printed_to_standard_output() -> None:
     done = run("--set", "replicas=3")
     assert done.exit_code == 0, done.output
     (found,) = YAML(typ="safe").load(done.stdout)["applications"]
@@ -62,7 +62,7 @@ def test_no_cluster_at_the_address(words: tuple[str, ...]) -> None:
         (("--status",), False),
     ],
 )
-def test_a_cluster_is_started_where_none_is_named(
+def test_cluster_is_started_if_none_is_named(
     words: tuple[str, ...], starts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []

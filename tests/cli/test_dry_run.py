@@ -37,7 +37,7 @@ def run(*words: str) -> Result:
     return forebay("run", *words)
 
 
-def test_it_prints_a_pipeline_file_and_makes_nothing(folder: Path) -> None:
+def test_dry_run_prints_a_pipeline_file_and_creates_nothing(folder: Path) -> None:
     done = run("p.yaml", "--dry-run", "--set", "capacity=3")
     assert done.exit_code == 0, done.output
     assert sorted(path.name for path in folder.iterdir()) == NAMES
@@ -96,7 +96,7 @@ def test_the_engines_key_is_named_by_its_variable(monkeypatch: pytest.MonkeyPatc
         ),
     ],
 )
-def test_what_would_end_a_run_at_once_ends_it(words: list[str], said: str) -> None:
+def test_dry_run_fails_on_immediate_errors_of_a_run(words: list[str], said: str) -> None:
     assert re.search(said, refusal("run", *words, "--dry-run"))
 
 

@@ -56,7 +56,7 @@ def test_down_ends_those_that_are_named() -> None:
     assert json.loads(run(app, ["engine", "down", "--json"]).stdout) == {"ended": [one]}
 
 
-def test_a_narrow_terminal_cuts_nothing_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_narrow_terminal_cuts_nothing_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     log = register_dead(Path("/a/home", *(f"folder-{n}" for n in range(12)), "replica.log")).log
     first, *more = CliRunner().invoke(cli.application(), ["engine", "status"]).stdout.splitlines()[1:]
@@ -65,7 +65,7 @@ def test_a_narrow_terminal_cuts_nothing_off(monkeypatch: pytest.MonkeyPatch) -> 
     assert "".join(pieces) == str(log)
 
 
-def test_doctor_fails_where_something_needed_is_missing() -> None:
+def test_doctor_fails_if_a_requirement_is_missing() -> None:
     result = CliRunner().invoke(cli.application(), ["doctor", "--json"])
     assert result.exit_code == 1
     verdicts = {finding["subject"]: finding["verdict"] for finding in json.loads(result.stdout)["findings"]}
@@ -89,11 +89,11 @@ def test_the_defaults_that_are_shown_are_those_of_the_engine() -> None:
         ([8100, 8103], "in use: 8101, 8102; using the next free ports: 8100, 8103"),
     ],
 )
-def test_ports_that_were_taken_are_named(found: list[int], said: str) -> None:
+def test_chosen_ports_are_named(found: list[int], said: str) -> None:
     assert taken_ports(found, 8100) == said
 
 
-def test_a_wrong_option_is_one_sentence_and_status_2(
+def test_invalid_option_is_one_sentence_and_status_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["forebay", "engine", "up", "--cores", "x"])

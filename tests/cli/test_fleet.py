@@ -32,7 +32,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScalingRecord:
     return made
 
 
-def test_it_shows_state_load_and_why(record: ScalingRecord, tmp_path: Path) -> None:
+def test_fleet_shows_state_load_and_reason(record: ScalingRecord, tmp_path: Path) -> None:
     shown = CliRunner().invoke(application(), ["fleet", "status"]).stdout
     line = " ".join(shown.split())
     assert f"triage (process {os.getpid()}): 1 ready, 2 wanted; 4 records waiting, 3 at" in line
@@ -56,7 +56,7 @@ def test_a_run_that_was_killed_or_has_ended_is_not_shown(record: ScalingRecord, 
     assert "No run scales" in CliRunner().invoke(application(), ["fleet", "status"]).stdout
 
 
-def test_the_course_is_that_of_the_last_run_without_a_truncated_line(
+def test_history_is_that_of_the_last_run_without_a_truncated_line(
     record: ScalingRecord, tmp_path: Path
 ) -> None:
     path = next((tmp_path / "home").rglob("course.jsonl"))
@@ -86,7 +86,7 @@ sink: {type: jsonl, path: out}
         (["--replicas", "0..2", "--cluster", "192.0.2.1:1"], "scaling: local replicas need a cluster"),
     ],
 )
-def test_ranges_that_cannot_be_are_refused_before_anything_starts(
+def test_invalid_ranges_are_rejected_before_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
 ) -> None:
     monkeypatch.setenv("FOREBAY_HOME", str(tmp_path / "home"))

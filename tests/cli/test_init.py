@@ -33,7 +33,7 @@ def init(*words: str) -> Result:
     return forebay("init", *words)
 
 
-def test_a_file_is_looked_at_to_name_its_fields(folder: Path) -> None:
+def test_fields_of_a_file_are_detected(folder: Path) -> None:
     done = init("p.yaml", "--source", "My Posts.jsonl", "--yes")
     assert done.exit_code == 0, done.output
     text = (folder / "p.yaml").read_text()
@@ -74,7 +74,7 @@ def test_an_export_of_a_spreadsheet_is_read_as_it_is(folder: Path) -> None:
         ("kafka://h:9092/posts", "kafka"),
     ],
 )
-def test_what_is_no_file(folder: Path, source: str, kind: str) -> None:
+def test_unusable_sources(folder: Path, source: str, kind: str) -> None:
     assert init("--source", source, "--yes").exit_code == 0
     assert load_spec(folder / "pipeline.yaml").source.type == kind
 
@@ -119,7 +119,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, *answers: str) -> list[str]:
     return asked
 
 
-def test_a_person_is_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_questions_are_asked_on_a_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = typed(monkeypatch, "rows.csv", "What? {{ text }}", "a,b", "local")
     done = init()
     assert done.exit_code == 0, done.output
@@ -128,9 +128,7 @@ def test_a_person_is_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert load_spec(folder / "pipeline.yaml").prompt == "What? {{ text }}"
 
 
-def test_an_answer_that_would_not_do_is_asked_for_again(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_answer_is_asked_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "array.json").write_text('[{"text": "a"}]\n')
     sources = ("none.jsonl", "array.json", "rows.csv")
     prompts = ("What? {{ text", "What? {{ txt }}", "What?", "What? {{ text }}")
@@ -182,7 +180,7 @@ def test_only_the_beginning_of_a_file_is_read(folder: Path) -> None:
     assert fields_of("big.jsonl") == [f"f{n}" for n in range(20)]
 
 
-def test_a_packed_file_is_looked_at_as_it_will_be_read(folder: Path) -> None:
+def test_compressed_file_is_inspected_unpacked(folder: Path) -> None:
     (folder / "rows.csv.gz").write_bytes(gzip.compress(b"\xef\xbb\xbfuser,text\na,b\n"))
     assert fields_of("rows.csv.gz") == ["user", "text"]
     (folder / "posts.JSONL.gz").write_bytes(gzip.compress(b'{"body": "a"}\n'))

@@ -29,7 +29,7 @@ def text(of: Console) -> str:
     return of.file.getvalue()
 
 
-def test_the_line_shows_what_goes_in_and_out() -> None:
+def test_line_shows_input_and_output() -> None:
     over = Throughput()
     for second in range(11):
         over.add(replace(NOW, elapsed_s=float(second), completion_tokens=33 * second))
@@ -39,7 +39,7 @@ def test_the_line_shows_what_goes_in_and_out() -> None:
     )
 
 
-def test_of_an_application_the_line_counts_what_it_reads() -> None:
+def test_line_of_an_application_counts_read_records() -> None:
     over = Throughput()
     for second in range(11):
         over.add(replace(NOW, elapsed_s=float(second), read=200 * second, read_share=0.05 * second))
@@ -49,7 +49,7 @@ def test_of_an_application_the_line_counts_what_it_reads() -> None:
     assert "0 records read · 0 answers" in line_of(Snapshot(0.0, "RUNNING"), Throughput(), one_each=False)
 
 
-def test_the_line_and_the_end_show_what_limits() -> None:
+def test_line_and_end_show_the_bottleneck() -> None:
     shown = console()
     with LiveLine(shown) as line:
         for second in range(40):
@@ -88,7 +88,7 @@ def test_the_line_and_the_end_show_the_cost(capsys: pytest.CaptureFixture[str]) 
         (TopicBacklog(7, None, None, OLD_S), " · waiting 7, as of 15 s ago · "),
     ],
 )
-def test_the_line_shows_what_waits_in_kafka(backlog: TopicBacklog, words: str) -> None:
+def test_line_shows_the_kafka_backlog(backlog: TopicBacklog, words: str) -> None:
     assert words in line_of(replace(NOW, backlog=backlog), Throughput())
 
 
@@ -122,7 +122,7 @@ LOST = "of this run's transactions could not be committed because Kafka had abor
         ),
     ],
 )
-def test_what_happens_is_reported_once_and_at_the_end(
+def test_incidents_are_reported_once_and_at_the_end(
     shown: list[dict[str, Any]], lines: dict[str, int], end: str
 ) -> None:
     where = console()
@@ -150,7 +150,7 @@ def test_records_that_kafka_deleted_unread_are_named_once_and_counted() -> None:
     assert "at most 4 records were deleted from Kafka before being read, at 2 places" in text(end)
 
 
-def test_what_is_done_about_a_loss_gets_a_line_of_its_own_that_stays() -> None:
+def test_recovery_from_a_loss_has_its_own_permanent_line() -> None:
     where = console()
     with LiveLine(where) as line:
         line.show(NOW)
@@ -167,7 +167,7 @@ def test_what_is_done_about_a_loss_gets_a_line_of_its_own_that_stays() -> None:
     assert len(lines) == 4
 
 
-def test_object_store_trouble_is_reported_as_it_begins_and_ends() -> None:
+def test_object_store_outage_is_reported_at_its_start_and_end() -> None:
     where = console()
     with LiveLine(where) as line:
         line.show(NOW)
@@ -189,7 +189,7 @@ CLOSING = (
 
 
 @pytest.mark.parametrize("failure", CLOSING)
-def test_a_checkpoint_that_fails_as_the_job_ends_is_not_spoken_of(failure: str) -> None:
+def test_checkpoint_failure_at_the_jobs_end_is_not_reported(failure: str) -> None:
     where = console()
     with LiveLine(where) as line:
         line.show(NOW)
@@ -202,7 +202,7 @@ def test_a_checkpoint_that_fails_as_the_job_ends_is_not_spoken_of(failure: str) 
 
 
 @pytest.mark.parametrize("failure", CLOSING)
-def test_a_checkpoint_that_fails_so_in_mid_run_is_reported_once(failure: str) -> None:
+def test_checkpoint_failure_during_a_run_is_reported_once(failure: str) -> None:
     where = console()
     with LiveLine(where) as line:
         for second in range(30):
@@ -215,13 +215,13 @@ def test_a_checkpoint_that_fails_so_in_mid_run_is_reported_once(failure: str) ->
 @pytest.mark.parametrize(
     ("now", "words"), [(NOW, "no answer for 5 s"), (replace(NOW, in_flight=0), "no new event for 5 s")]
 )
-def test_the_line_says_what_it_waits_for(now: Snapshot, words: str) -> None:
+def test_line_names_what_it_waits_for(now: Snapshot, words: str) -> None:
     assert silence(now, QUIET_S, QUIET_S) == words
     assert silence(now, QUIET_S - 0.1, QUIET_S - 0.1) == ""
     assert silence(replace(now, state="CREATED"), QUIET_S, QUIET_S) == ""
 
 
-def test_while_records_are_read_nothing_is_missing() -> None:
+def test_no_missing_input_is_reported_while_records_are_read() -> None:
     shown = console(terminal=True)
     with LiveLine(shown, one_each=False) as line:
         for second in range(60):
@@ -232,7 +232,7 @@ def test_while_records_are_read_nothing_is_missing() -> None:
     assert "no new event for 5 s" in text(shown)
 
 
-def test_without_a_terminal_a_line_comes_every_half_minute() -> None:
+def test_without_a_terminal_a_line_is_printed_every_half_minute() -> None:
     plain = console()
     with LiveLine(plain) as line:
         for second in range(75):
@@ -283,7 +283,7 @@ def test_the_line_shows_how_many_prompts_fell_back() -> None:
     assert " · prefill fallbacks 3" in line_of(fell_back, Throughput())
 
 
-def test_the_line_says_what_is_not_as_usual_only_where_it_is() -> None:
+def test_line_names_unusual_conditions_only_if_present() -> None:
     odd = line_of(replace(NOW, retries=2, restarts=1, engine_restarts=3, event_p50_s=0.0), Throughput())
     assert "retries 2 · restarts 1 · engine restarts 3" in odd
     assert "p50 – " in odd

@@ -12,7 +12,7 @@ from forebay.errors import SettingError
 from forebay.settings import Settings
 
 
-def test_an_empty_home_lacks_engine_and_model_and_says_how_to_get_them(tmp_path: Path) -> None:
+def test_empty_home_lacks_engine_and_model_and_names_the_fix(tmp_path: Path) -> None:
     findings = {
         finding.subject: finding for finding in examine(Settings(tmp_path / "not" / "there", Path("python")))
     }
@@ -73,7 +73,7 @@ def dead_replica() -> LocalReplica:
         (machine_checks.check_replicas([dead_replica()]), Severity.WARNING, "forebay engine down"),
     ],
 )
-def test_findings_name_what_fixes_them(finding: Finding, verdict: Severity | None, fix: str) -> None:
+def test_findings_name_their_fix(finding: Finding, verdict: Severity | None, fix: str) -> None:
     assert verdict is None or finding.verdict is verdict
     assert fix in finding.fix
     assert bool(finding.fix) == (finding.verdict is not Severity.OK)

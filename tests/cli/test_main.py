@@ -81,7 +81,7 @@ def test_recorded_streams_need_no_flink(tmp_path: Path, words: list[str]) -> Non
     assert done.returncode == 0, done.stderr
 
 
-def test_doctor_looks_where_flink_is_missing(tmp_path: Path) -> None:
+def test_doctor_runs_without_flink(tmp_path: Path) -> None:
     done = without_flink(tmp_path, "doctor", "--json")
     assert json.loads(done.stdout)["findings"], done.stderr
 
@@ -121,7 +121,7 @@ def test_a_run_without_flink_is_sent_to_the_doctor(tmp_path: Path) -> None:
     }
 
 
-def test_other_modules_that_are_missing_are_faults_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_missing_modules_are_internal_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     def application() -> None:
         raise ModuleNotFoundError("No module named 'x'", name="x")
 

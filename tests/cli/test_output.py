@@ -40,7 +40,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.mark.parametrize("make", [results_console, errors_console])
-def test_a_message_and_a_table_are_whole(make: object, capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_and_tables_are_not_wrapped(make: object, capsys: pytest.CaptureFixture[str]) -> None:
     console = make()  # type: ignore[operator]
     print_line(console, TEXT)
     print_line(console, TEXT, style="red")
@@ -52,7 +52,7 @@ def test_a_message_and_a_table_are_whole(make: object, capsys: pytest.CaptureFix
     assert printed.count(TEXT) == 4
 
 
-def test_a_message_is_whole_on_any_console() -> None:
+def test_messages_are_not_wrapped_on_any_console() -> None:
     """An external message, including markup."""
     out = StringIO()
     console = Console(file=out, width=40)
@@ -62,7 +62,7 @@ def test_a_message_is_whole_on_any_console() -> None:
     assert out.getvalue().count(TEXT) == 3
 
 
-def test_a_runs_lines_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_a_run_are_not_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
     console = errors_console()
     LiveLine(console).show(Snapshot(1.0, "RUNNING", restarts=1, failure=TEXT))
     report(Snapshot(1.0, TEXT), one_each=True, json=None, console=console, limited=TEXT)
@@ -150,7 +150,7 @@ def test_a_file_is_indented_and_standard_output_has_one_line(
     assert [shows_text(target) for target in (None, file, "-")] == [True, True, False]
 
 
-def test_what_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+def test_unwritable_report_is_rejected_before_the_work(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="--json: expected a file, found the folder"):
         check_json(str(tmp_path))
     with pytest.raises(SettingError, match="--json: there is no folder"):
@@ -184,7 +184,7 @@ def test_a_page_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         write_file("--html", tmp_path, b"")
 
 
-def test_a_bar_is_whole() -> None:
+def test_progress_bars_are_not_wrapped() -> None:
     out = StringIO()
     console = Console(file=out, width=300, force_terminal=True, color_system=None)
     with ConsoleProgress(console).step(TEXT) as detail:

@@ -53,7 +53,7 @@ def test_a_workload_with_a_price(model: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_two_pools_are_planned_where_the_network_is_given(model: Path, tmp_path: Path) -> None:
+def test_two_pools_are_planned_if_the_network_is_given(model: Path, tmp_path: Path) -> None:
     words = (str(model), "--rate", "20", "--prompt-tokens", "500", "--output-tokens", "50-150")
     assert planned(*words)["split"] is None
     more = (*words, "--transfer-bandwidth", "12.5", "--price", "3")

@@ -58,7 +58,7 @@ def start(*words: str) -> subprocess.Popen[bytes]:
     )
 
 
-def test_a_document_has_no_place_next_to_results(tmp_path: Path) -> None:
+def test_json_document_and_results_cannot_share_standard_output(tmp_path: Path) -> None:
     text = refusal("run", str(pipeline(tmp_path)), "--json")
     assert text.startswith("--json: not possible on standard output")
 
@@ -98,7 +98,7 @@ def stopped(spec: PipelineSpec, watch: Any) -> Snapshot:
     raise KeyboardInterrupt
 
 
-def test_a_run_stopped_before_its_first_checkpoint_reports_a_fresh_start(
+def test_run_stopped_before_its_first_checkpoint_reports_a_fresh_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripted(monkeypatch, stopped)
@@ -110,7 +110,7 @@ def test_a_run_stopped_before_its_first_checkpoint_reports_a_fresh_start(
     )
 
 
-def test_a_stopped_run_reports_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_run_reports_its_written_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch, stopped)
     text = run(pipeline(tmp_path, sink={"type": "jsonl", "path": "out"})).stderr
     assert (
@@ -160,7 +160,7 @@ def test_the_most_frequent_cause_and_an_example_are_named() -> None:
     )
 
 
-def test_text_of_a_record_is_short_and_steers_no_terminal() -> None:
+def test_record_text_is_short_and_cannot_control_the_terminal() -> None:
     text = lost(("bad_record", "\x1b[2J\x07" + "a" * 5000))
     assert "\x1b" not in text
     assert "\x07" not in text
@@ -172,7 +172,7 @@ def test_letters_that_are_not_in_files_are_located() -> None:
 
 
 @pytest.mark.flink
-def test_standard_output_has_the_results_and_nothing_else(tmp_path: Path, replica: ReplicaThread) -> None:
+def test_standard_output_has_only_the_results(tmp_path: Path, replica: ReplicaThread) -> None:
     out, text = start(str(pipeline(tmp_path)), "--engine", replica.url).communicate(timeout=400)
     lines = [json.loads(line) for line in out.splitlines()]
     assert len({line["position"] for line in lines}) == len(lines) == 20, text.decode()
@@ -184,7 +184,7 @@ def test_standard_output_has_the_results_and_nothing_else(tmp_path: Path, replic
 
 @pytest.mark.long
 @pytest.mark.flink
-def test_a_run_ends_when_nobody_reads_its_results_any_more(tmp_path: Path, replica: ReplicaThread) -> None:
+def test_run_ends_if_its_standard_output_is_closed(tmp_path: Path, replica: ReplicaThread) -> None:
     endless = pipeline(tmp_path, source={"type": "generator", "rate": 50.0})
     running = start(str(endless), "--engine", replica.url)
     assert running.stdout is not None
@@ -285,7 +285,7 @@ def test_a_run_whose_flink_dies_or_hangs_resumes_by_itself(endless: Run) -> None
 
 
 @pytest.mark.flink
-def test_a_run_that_is_stopped_ends_in_order_and_can_be_resumed(endless: Run) -> None:
+def test_stopped_run_ends_cleanly_and_can_be_resumed(endless: Run) -> None:
     for number, expected in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
         endless.await_results(20)
         endless.process.send_signal(number)
@@ -303,7 +303,7 @@ def test_a_run_that_is_stopped_ends_in_order_and_can_be_resumed(endless: Run) ->
 
 
 @pytest.mark.flink
-def test_a_run_that_is_stopped_as_it_starts_shows_one_line(endless: Run) -> None:
+def test_run_stopped_while_starting_shows_one_line(endless: Run) -> None:
     wait_until(lambda: bool(psutil.Process(endless.process.pid).children()))
     flink = endless.flink()
     endless.process.send_signal(signal.SIGTERM)
@@ -318,7 +318,7 @@ def test_a_run_that_is_stopped_as_it_starts_shows_one_line(endless: Run) -> None
     assert not wait_gone({flink}, 60)
 
 
-def test_a_run_that_only_gave_dead_letters_to_a_topic_shows_it(
+def test_run_with_only_dead_letters_in_a_topic_reports_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripted(monkeypatch, lambda _spec, _watch: Snapshot(12.0, "FINISHED", accepted=19, dead_letters=19))

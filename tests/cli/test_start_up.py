@@ -57,12 +57,12 @@ def modules_of(folder: Path, *words: str, **environment: str) -> set[str]:
     ],
     ids=["help", "version", "run", "demo", "engine", "simulate", "completion"],
 )
-def test_help_waits_for_no_library(tmp_path: Path, words: list[str], environment: dict[str, str]) -> None:
+def test_help_imports_no_heavy_library(tmp_path: Path, words: list[str], environment: dict[str, str]) -> None:
     loaded = modules_of(tmp_path, *words, **environment)
     assert not {name for name in SLOW if name in loaded}
 
 
-def test_a_dry_run_loads_nothing_that_starts_flink(tmp_path: Path) -> None:
+def test_dry_run_imports_nothing_that_starts_flink(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(
         "name: p\nsource: {type: generator}\nprompt: '{{ text }}'\nsink: {type: stdout}\n"
     )
@@ -80,7 +80,7 @@ def test_a_dry_run_loads_nothing_that_starts_flink(tmp_path: Path) -> None:
         ("forebay.connectors.files.unpack", ("encodings.cp1252", "encodings.big5")),
     ],
 )
-def test_what_starts_a_job_waits_for_no_library(module: str, slow: tuple[str, ...]) -> None:
+def test_job_start_imports_no_heavy_library(module: str, slow: tuple[str, ...]) -> None:
     program = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not {name for name in slow if name in done.stdout.split()}

@@ -54,7 +54,7 @@ def news(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.heavy
-def test_trends_are_printed_when_they_appear_and_the_top_five_at_the_end(
+def test_trends_are_printed_as_found_and_the_top_five_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, news: list[str]
 ) -> None:
     usage = {"prompt_tokens": 1, "completion_tokens": 1}
@@ -82,9 +82,7 @@ def test_trends_are_printed_when_they_appear_and_the_top_five_at_the_end(
     assert "It rains." in (tmp_path / "out" / "page.html").read_text()
 
 
-def test_a_run_that_fails_leaves_its_page_and_what_it_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_run_leaves_its_page_and_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(spec: PipelineSpec, watch: Callable[[Snapshot], None]) -> Snapshot:
         commit(spec, 0, trend(0, "storm"))
         watch(Snapshot(7.0, "FAILED", failure="the disk is full"))
@@ -110,7 +108,7 @@ def test_a_page_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pyt
     assert "1. storm: 2.50 posts/s" in ended.stderr
 
 
-def test_news_that_cannot_be_told_stop_nothing(
+def test_unprintable_findings_stop_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def news(self: object, answer: object) -> str:
@@ -184,7 +182,7 @@ def test_a_wrong_port_is_refused(port: str) -> None:
         port_of(port)
 
 
-def test_an_application_of_a_file_says_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_application_file_prints_its_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def find(spec: PipelineSpec, watch: Callable[[Snapshot], None]) -> Snapshot:
         commit(spec, 0, trend(0, "storm"))
         return DONE

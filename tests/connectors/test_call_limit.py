@@ -7,7 +7,7 @@ from tests.harness.keyed_state import Room
 from forebay.connectors.python_source import MAX_WAIT_S, WAIT_S, CallLimit, IdleWait
 
 
-def test_a_call_ends_where_there_is_no_room() -> None:
+def test_call_ends_if_there_is_no_room() -> None:
     call = CallLimit(Room(True, True, False, True), clock=ManualClock())
     call.begin()
     assert [call.reached() for _ in range(4)] == [False, False, True, False]

@@ -38,7 +38,7 @@ def test_named_groups_of_a_line_are_fields() -> None:
 
 
 @pytest.mark.parametrize("pattern", [r"(?P<a>.*?) (?P<b>.*?): (?P<c>.*)", r"(?P<a>(?: +)+)x"])
-def test_no_line_makes_a_pattern_take_long(pattern: str) -> None:
+def test_pattern_time_is_bounded(pattern: str) -> None:
     record = Format("text", pattern=pattern).read(b" " * (1 << 20))
     assert isinstance(record, DeadLetter)
 
@@ -95,7 +95,7 @@ TOMBSTONE = DeadLetter(b"", "tombstone", "a tombstone: it has no value", record_
 @example(TOMBSTONE)
 @example(replace(TOMBSTONE, cause="late"))
 @example(replace(TOMBSTONE, raw=b"not empty"))
-def test_dead_letters_come_back_as_they_were(letter: DeadLetter) -> None:
+def test_dead_letters_are_read_back_unchanged(letter: DeadLetter) -> None:
     line = dead_letter_json(letter)
     assert "\n" not in line
     assert parse_dead_letter(line.encode()) == letter
@@ -110,7 +110,7 @@ def test_costs_are_written_with_all_their_digits() -> None:
     assert "cost" not in result_json(make_result("a")) + dead_letter_json(replace(letter, cost_pico=None))
 
 
-def test_utf8_stands_as_text_and_other_bytes_as_base64() -> None:
+def test_utf8_is_written_as_text_and_other_bytes_as_base64() -> None:
     assert orjson.loads(dead_letter_json(DeadLetter("é".encode(), "c", "d")))["input"] == "é"
     assert orjson.loads(dead_letter_json(DeadLetter(b"\xff", "c", "d")))["input_base64"] == "/w=="
 
@@ -128,7 +128,7 @@ def test_a_cut_dead_letter_is_marked_and_not_read_as_its_record() -> None:
 
 @pytest.mark.parametrize("name", ["headers", "record_key", "position"])
 @pytest.mark.parametrize("letter", [DeadLetter(b"{}", "c", "d", position="t/0@1"), TOMBSTONE])
-def test_a_letter_without_its_key_headers_or_place_is_not_read(letter: DeadLetter, name: str) -> None:
+def test_dead_letter_without_key_headers_or_position_is_rejected(letter: DeadLetter, name: str) -> None:
     line = dead_letter_json(letter, cut_bytes={name: 7})
     assert orjson.loads(line)["cut_bytes"] == {name: 7}
     with pytest.raises(MalformedRecord, match=rf"the {name} of this dead letter was cut by 7 bytes"):
@@ -184,7 +184,7 @@ def test_a_result_is_one_line_with_all_its_fields() -> None:
     assert timed["timeline"]["sent_us"] is None
 
 
-def test_a_records_key_and_headers_are_left_to_their_own_system() -> None:
+def test_key_and_headers_are_written_by_kafka_only() -> None:
     result = replace(make_result("a"), record_key=b"\xff", headers={"trace": b"1"})
     assert result_json(result) == result_json(make_result("a"))
 

@@ -67,7 +67,7 @@ def nothing_in(folder: Path) -> bool:
 
 
 @pytest.mark.heavy
-def test_a_jar_comes_from_a_repository_and_is_kept(tmp_path: Path, serve: Callable[..., str]) -> None:
+def test_jar_is_downloaded_and_kept(tmp_path: Path, serve: Callable[..., str]) -> None:
     url = serve(partial(Quiet, directory=str(repository(tmp_path / "maven"))))
     seen: list[tuple[int, int]] = []
     place = install_jar(JAR, tmp_path / "kept", url + "/", lambda come, whole: seen.append((come, whole)))
@@ -81,7 +81,7 @@ def test_a_jar_comes_from_a_repository_and_is_kept(tmp_path: Path, serve: Callab
 
 
 @pytest.mark.parametrize("by_itself", [True, False])
-def test_a_jar_comes_from_a_folder(tmp_path: Path, by_itself: bool) -> None:
+def test_jar_is_copied_from_a_folder(tmp_path: Path, by_itself: bool) -> None:
     if by_itself:
         folder = tmp_path / "downloads"
         folder.mkdir()
@@ -107,7 +107,7 @@ def test_a_missing_jar_is_one_sentence_with_the_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("around", [False, True])
-def test_a_jar_that_others_may_have_put_there_is_not_taken(tmp_path: Path, around: bool) -> None:
+def test_jar_that_others_may_have_planted_is_not_used(tmp_path: Path, around: bool) -> None:
     folder = tmp_path / "home" / "connectors"
     folder.mkdir(parents=True)
     (folder / JAR.name).write_bytes(BYTES)
@@ -129,7 +129,7 @@ def test_a_jar_that_others_may_have_put_there_is_not_taken(tmp_path: Path, aroun
         (b"", 0, LaunchError("ended after 0 of")),
     ],
 )
-def test_other_bytes_are_never_put_in_place(
+def test_jar_with_a_wrong_checksum_is_never_installed(
     tmp_path: Path, serve: Callable[..., str], content: bytes, length: int | None, error: Exception
 ) -> None:
     with pytest.raises(type(error), match=str(error)):

@@ -140,7 +140,7 @@ def test_a_directory_that_grows_is_read_once_across_a_restore(jobs: Any, tmp_pat
     assert {"in/a.jsonl@1", "in/a.jsonl@2:1", "in/b.jsonl@2:20"} <= {line[3] for line in lines}
 
 
-def test_dead_letters_are_fed_in_again_as_they_were(jobs: Any, tmp_path: Path) -> None:
+def test_dead_letters_are_replayed_unchanged(jobs: Any, tmp_path: Path) -> None:
     source = tmp_path / "letters.jsonl"
     originals = [b'{"n": 1}', b"\xff\x00", b"no json"]
     letters = [dead_letter_json(DeadLetter(raw=raw, cause="timeout", detail="x")) for raw in originals]
@@ -213,7 +213,7 @@ def test_a_replayed_directory_continues_in_its_file_despite_new_ones(jobs: Any, 
     assert set(raws(lines, "Event")) == expected
 
 
-def test_a_feed_that_disconnects_gives_each_event_once_over_a_restore(jobs: Any) -> None:
+def test_disconnecting_feed_gives_each_event_once_over_a_restore(jobs: Any) -> None:
     total = 3000
     records = [{"n": n, "u": "é"} for n in range(total)]
     # The first run cannot come to the end, however late it is cancelled.
@@ -244,7 +244,7 @@ def drained(jobs: Any, env: Any, port: int) -> None:
     assert end == ""
 
 
-def test_a_feed_with_a_limit_ends_and_what_restores_its_end_reads_no_more(jobs: Any) -> None:
+def test_restored_feed_at_its_limit_reads_no_more(jobs: Any) -> None:
     with serve(FeedServer([{"n": n} for n in range(1000)], Drops(5, every=100))) as server:
 
         def run(**changes: Any) -> None:

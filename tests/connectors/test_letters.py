@@ -46,7 +46,7 @@ def given_up(record: Event | DeadLetter) -> bytes:
     generation=st.sampled_from(["tickets/0@17", "tickets~2/0@17"]),
     form=st.sampled_from([Format(), Format("text"), Format(time=EventTime("at", "unix_ms"))]),
 )
-def test_a_record_of_kafka_comes_back_with_all_that_it_had(
+def test_kafka_record_is_restored_completely(
     key: bytes | None, value: bytes, headers: dict[str, bytes], generation: str, form: Format
 ) -> None:
     first = read_record(form, key, value, headers, PLACE, position=generation)
@@ -61,7 +61,7 @@ def test_a_record_of_a_file_keeps_its_position_and_its_time() -> None:
 
 
 @pytest.mark.parametrize("position", [None, "", "tickets", "tickets/0@x", "tick ets/0@1", "t/0@" + "9" * 400])
-def test_a_place_in_kafka_must_be_one(position: Any) -> None:
+def test_kafka_position_is_validated(position: Any) -> None:
     line = given_up(Event(b"{}", {}, position=position, record_ms=1))
     read = read_letter(Format(), line, "letters.jsonl@1")
     assert isinstance(read, DeadLetter)
@@ -70,7 +70,7 @@ def test_a_place_in_kafka_must_be_one(position: Any) -> None:
 
 @pytest.mark.parametrize("cause", ["unread_file", "too_large_for_sink"])
 @pytest.mark.parametrize("form", [Format(), Format("text")])
-def test_a_letter_that_holds_no_record_is_the_same_again(cause: str, form: Format) -> None:
+def test_dead_letter_without_a_record_stays_the_same(cause: str, form: Format) -> None:
     letter = DeadLetter(b"", cause, "from line 5 on: the file was removed", position="in/a.csv@5-")
     line = dead_letter_json(letter).encode()
     assert read_letter(form, line, "letters.jsonl@1") == letter
@@ -80,7 +80,7 @@ def test_a_letter_that_holds_no_record_is_the_same_again(cause: str, form: Forma
 
 @pytest.mark.parametrize("sent", [b"event: sale\nid: 7\n", b"", b"id: 7\n"])
 @pytest.mark.parametrize("data", [b'{"a": 1}', b'{"sse": {"event": "own"}}'])
-def test_an_event_of_a_feed_has_its_type_and_its_id_again(sent: bytes, data: bytes) -> None:
+def test_feed_event_keeps_its_type_and_id(sent: bytes, data: bytes) -> None:
     (event,) = SseDecoder().feed(sent + b"data: " + data + b"\n\n")
     received = SseFeed("https://stream.wikimedia.org/v2/stream/recentchange")._received(Mark(), event)
     assert received is not None
@@ -101,7 +101,7 @@ def test_an_event_of_a_feed_has_its_type_and_its_id_again(sent: bytes, data: byt
     ],
 )
 @pytest.mark.parametrize("form", [Format(), Format("text")])
-def test_a_line_that_is_refused_stays_the_same_dead_letter(line: bytes, form: Format) -> None:
+def test_rejected_line_stays_the_same_dead_letter(line: bytes, form: Format) -> None:
     first = read_letter(form, line, "letters.jsonl@1")
     assert isinstance(first, DeadLetter)
     assert (first.cause, first.raw) == ("malformed_dead_letter", line)
@@ -110,7 +110,7 @@ def test_a_line_that_is_refused_stays_the_same_dead_letter(line: bytes, form: Fo
         assert read_letter(form, given_up(letter), "again.jsonl@1") == letter
 
 
-def test_a_line_that_was_refused_may_be_readable_by_now() -> None:
+def test_earlier_rejected_line_may_be_readable() -> None:
     event = Event(b'{"a": 1}', {"a": 1}, 5, "in.jsonl@17")
     refused = DeadLetter(given_up(event), "malformed_dead_letter", "d", position="letters.jsonl@1")
     assert read_letter(Format(), given_up(refused), "again.jsonl@1") == event

@@ -161,7 +161,7 @@ READERS: dict[str, tuple[Any, str, Callable[[Any, Path], Any]]] = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", list(READERS))
-def test_a_checkpoint_of_any_moment_holds_the_timer_of_the_end(
+def test_any_checkpoint_holds_the_end_of_input_timer(
     jobs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     module, name, source = READERS[kind]

@@ -48,9 +48,7 @@ JAVA = "%a %b %d %H:%M:%S %Z %Y"
     ],
 )
 @pytest.mark.usefixtures("machine")
-def test_a_time_without_a_zone_is_in_that_of_its_source(
-    form: str, zone: str, value: str, expected: str
-) -> None:
+def test_time_without_a_zone_has_the_sources_zone(form: str, zone: str, value: str, expected: str) -> None:
     assert EventTime("t", form, zone).of({"t": value}) == EventTime("t").of({"t": expected})
 
 
@@ -64,7 +62,7 @@ def test_a_time_without_a_zone_is_in_that_of_its_source(
     ],
 )
 @pytest.mark.usefixtures("machine")
-def test_the_name_of_another_zone_is_refused_on_every_machine(zone: str, value: str) -> None:
+def test_unknown_zone_name_is_rejected_on_every_machine(zone: str, value: str) -> None:
     name = value[20:23]
     with pytest.raises(MalformedRecord, match=rf"'t': '{name}' is not a name of the time zone {zone}"):
         EventTime("t", JAVA, zone).of({"t": value})
@@ -126,7 +124,7 @@ def test_an_unknown_format_is_a_setting_error() -> None:
 @given(
     st.datetimes(min_value=datetime(2, 1, 1), max_value=datetime(9998, 1, 1)), st.integers(-14 * 60, 14 * 60)
 )
-def test_what_isoformat_writes_is_read(moment: datetime, offset_minutes: int) -> None:
+def test_isoformat_output_is_read(moment: datetime, offset_minutes: int) -> None:
     aware = moment.replace(tzinfo=timezone(timedelta(minutes=offset_minutes)))
     expected = (aware - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(milliseconds=1)
     assert EventTime("t").of({"t": aware.isoformat()}) == expected
@@ -136,14 +134,14 @@ def test_what_isoformat_writes_is_read(moment: datetime, offset_minutes: int) ->
     st.text() | st.integers() | st.floats() | st.none() | st.lists(st.text()),
     st.sampled_from(["iso8601", "unix_s", "unix_ms", "unix_us", "%Y-%m-%d %H"]),
 )
-def test_nothing_else_is_raised(value: object, form: str) -> None:
+def test_only_the_documented_error_is_raised(value: object, form: str) -> None:
     with suppress(MalformedRecord):
         assert isinstance(EventTime("t", form).of({"t": value}), int)
 
 
 @pytest.mark.parametrize("form", ["iso8601", "unix_s", "unix_ms", "unix_us", "%d/%m/%Y %H:%M:%S %Z"])
 @given(time_ms=st.integers(0, 4_000_000_000_000))
-def test_a_time_is_written_as_it_is_read(form: str, time_ms: int) -> None:
+def test_time_round_trip(form: str, time_ms: int) -> None:
     zone = EventTime("at", form, "America/New_York")
     coarse = 1 if form in {"iso8601", "unix_ms", "unix_us"} else 1000
     written = zone.written(time_ms)

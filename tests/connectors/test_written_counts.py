@@ -32,7 +32,7 @@ def counted(outputs: list[Result | DeadLetter]) -> WrittenCounts:
 
 
 @given(st.lists(OUTPUTS, min_size=1))
-def test_the_notes_of_all_subtasks_are_the_counts_of_the_whole(
+def test_subtask_notes_add_up_to_the_total(
     parts: list[list[Result | DeadLetter]],
 ) -> None:
     notes = [
@@ -43,7 +43,7 @@ def test_the_notes_of_all_subtasks_are_the_counts_of_the_whole(
 
 
 @pytest.mark.parametrize("notes", [[], [EndNote("results", 2, WrittenCounts())]])
-def test_notes_of_which_some_are_missing_are_no_count(notes: list[EndNote]) -> None:
+def test_incomplete_notes_give_no_count(notes: list[EndNote]) -> None:
     assert noted_counts(notes, "results") is None
 
 

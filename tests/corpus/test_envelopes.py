@@ -106,14 +106,14 @@ CASES = (
 
 @pytest.mark.heavy
 @cases(CASES)
-def test_the_record_within_is_read_or_refused(case: Case, tmp_path: Path) -> None:
+def test_enclosed_record_is_read_or_rejected(case: Case, tmp_path: Path) -> None:
     for source, record in everywhere(case.raw, case.form, tmp_path):
         check(record, case.expected, source)
         assert record.raw == case.raw, source
         check_way(record, case.form, source)
 
 
-def test_the_time_may_be_in_the_row_or_around_it(tmp_path: Path) -> None:
+def test_time_may_be_in_the_row_or_its_envelope(tmp_path: Path) -> None:
     form = Format(payload="after")
     for path in ("at", "envelope.ts_ms"):
         timed = replace(form, time=EventTime(path, "unix_ms"))

@@ -99,7 +99,7 @@ def received(chunks: Iterable[bytes]) -> list[Event | DeadLetter]:
 @pytest.mark.heavy
 @cases(STREAMS)
 @pytest.mark.parametrize("cut", [1, 7, 1 << 20])
-def test_events_are_the_same_in_any_cut(case: Stream, cut: int) -> None:
+def test_chunking_does_not_change_the_events(case: Stream, cut: int) -> None:
     size = max(cut, len(case.content) // 2000)
     content = case.content
     records = received(content[at : at + size] for at in range(0, len(content), size))

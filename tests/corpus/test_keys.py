@@ -94,7 +94,7 @@ FIELDS = (
 
 @pytest.mark.heavy
 @cases(FIELDS)
-def test_a_field_is_a_key_or_none(case: Key, tmp_path: Path) -> None:
+def test_field_is_a_key_or_invalid(case: Key, tmp_path: Path) -> None:
     raw = b'{"user": %s}' % case.user
     for source, record in everywhere(raw, Format(), tmp_path):
         check_way(record, Format(), source)
@@ -113,7 +113,7 @@ def test_a_field_is_a_key_or_none(case: Key, tmp_path: Path) -> None:
 
 
 @cases(FIELDS)
-def test_a_field_is_an_id_or_the_record_is_refused(case: Key) -> None:
+def test_field_is_an_id_or_the_record_is_rejected(case: Key) -> None:
     item = keyed(from_kafka(b'{"user": %s}' % case.user, Format()), id=text(USER))
     if isinstance(case.key, str):
         assert isinstance(item, KeyedEvent)
@@ -124,7 +124,7 @@ def test_a_field_is_an_id_or_the_record_is_refused(case: Key) -> None:
         assert (item.position, item.record_key) == ("in/0@7", b"k")
 
 
-def test_keys_that_differ_are_never_one() -> None:
+def test_different_keys_stay_different() -> None:
     kept = [case.key for case in FIELDS if isinstance(case.key, str)]
     same = {"ann", "1"}  # With blanks around; the number and the text.
     assert len(set(kept)) == len(kept) - 1
@@ -164,7 +164,7 @@ BYTES: dict[str, tuple[bytes | None, str | None]] = {
 
 
 @pytest.mark.parametrize("name", BYTES)
-def test_a_key_of_kafka_as_a_field_and_as_the_records_key(name: str) -> None:
+def test_kafka_key_as_a_field_and_as_the_record_key(name: str) -> None:
     data, expected = BYTES[name]
     record = read_record(Format(), data, b'{"a": 1}', {"h": data}, PLACE)
     assert isinstance(record, Event)
@@ -180,7 +180,7 @@ def test_a_key_of_kafka_as_a_field_and_as_the_records_key(name: str) -> None:
         assert item.key == expected.strip()
 
 
-def test_keys_of_kafka_that_differ_are_never_one() -> None:
+def test_different_kafka_keys_stay_different() -> None:
     assert len({expected for _, expected in BYTES.values()}) == len(BYTES)
 
 

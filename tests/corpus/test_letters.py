@@ -144,7 +144,7 @@ WRONG = (
 
 
 @cases((*READ, *WRONG))
-def test_a_line_of_dead_letters_is_the_record_that_it_was(case: Letter, tmp_path: Path) -> None:
+def test_dead_letter_line_gives_the_original_record(case: Letter, tmp_path: Path) -> None:
     path = tmp_path / "letters"
     path.write_bytes(case.line + b"\n")
     (record,) = read_file(path, LineReader(Format(), letters=True))

@@ -40,7 +40,7 @@ def test_all_records_in_one_file(packing: str, end: bytes, tmp_path: Path) -> No
         check_all(read_file(path, LineReader(of[0].form)), of, name)
 
 
-def test_a_reader_that_starts_again_behind_each_record(tmp_path: Path) -> None:
+def test_reader_restarted_after_each_record(tmp_path: Path) -> None:
     path = tmp_path / "in"
     of = [case for case in JSON_CASES if len(case.raw) < 1000]
     path.write_bytes(b"".join(case.raw + b"\n" for case in of))
@@ -91,6 +91,6 @@ def test_the_first_line_of_standard_input(case: Case) -> None:
     check(record, case.expected)
 
 
-def test_no_line_of_standard_input() -> None:
+def test_empty_standard_input() -> None:
     for content in (b"", b"\n\n", b" \r\n\t\n"):
         assert Lines(io.BytesIO(content)).next() is None

@@ -94,7 +94,7 @@ CASES = (
 
 @pytest.mark.heavy
 @cases(CASES)
-def test_a_number_is_kept_or_refused(case: Case, tmp_path: Path) -> None:
+def test_number_is_kept_or_rejected(case: Case, tmp_path: Path) -> None:
     for source, record in everywhere(case.raw, case.form, tmp_path):
         check(record, case.expected, source)
         check_way(record, case.form, source)
@@ -111,13 +111,13 @@ def test_a_number_is_kept_or_refused(case: Case, tmp_path: Path) -> None:
         }.items()
     ]
 )
-def test_a_number_is_written_as_it_was_read(case: Any) -> None:
+def test_number_is_written_as_read(case: Any) -> None:
     item = keyed(from_kafka(case.raw, case.form))
     assert isinstance(item, KeyedEvent)
     assert f'"fields":{{"n":{case.expected},' in result_json(result_of(item))
 
 
-def test_two_ids_that_differ_in_the_last_digit_stay_two() -> None:
+def test_ids_that_differ_in_the_last_digit_stay_different() -> None:
     numbers = [2**64 + n for n in range(3)]
     records = [from_kafka(b'{"n": %d}' % number, JSON_LINES) for number in numbers]
     assert [record.fields["n"] for record in records] == numbers  # type: ignore[union-attr]

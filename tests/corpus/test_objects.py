@@ -168,7 +168,7 @@ OWN_FIELDS: dict[str, dict[str, Any]] = {"own kafka": {"kafka": {"topic": 5}}, "
 
 @pytest.mark.heavy
 @cases(CASES)
-def test_an_object_is_read_whole_or_refused(case: Case, tmp_path: Path) -> None:
+def test_object_is_read_whole_or_rejected(case: Case, tmp_path: Path) -> None:
     for source, record in everywhere(case.raw, case.form, tmp_path):
         expected: Any = case.expected
         if case.name in OWN_FIELDS:
@@ -191,7 +191,7 @@ def test_unescaped_line_ends_of_unicode_do_not_end_a_record(tmp_path: Path) -> N
             check(record, {"a": f"b{end}c"}, source)
 
 
-def test_depth_is_limited_at_the_same_level_however_it_is_nested() -> None:
+def test_depth_limit_is_the_same_for_any_nesting() -> None:
     objects = b'{"a":' * MAX_DEPTH + b"1" + b"}" * MAX_DEPTH
     check(Format().read(objects), orjson.loads(objects))
     check(Format().read(b'{"a":' + objects + b"}"), NESTED)

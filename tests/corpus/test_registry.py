@@ -220,7 +220,7 @@ def values() -> Iterator[RegistryValues]:
 
 
 @cases(AVRO)
-def test_an_avro_value_is_read_or_refused(case: Avro, values: RegistryValues) -> None:
+def test_avro_value_is_read_or_rejected(case: Avro, values: RegistryValues) -> None:
     raw = framed(1 + AVRO.index(case), case.data)
     expected = case.expected if isinstance(case.expected, Refused) else {"v": case.expected}
     record = read_record(Format(), b"k", raw, {}, PLACE, parse=values.fields)
@@ -233,7 +233,7 @@ def test_an_avro_value_is_read_or_refused(case: Avro, values: RegistryValues) ->
 
 
 @cases(FRAMED)
-def test_a_value_with_a_schema_is_read_or_refused(case: Framed, values: RegistryValues) -> None:
+def test_value_with_a_schema_is_read_or_rejected(case: Framed, values: RegistryValues) -> None:
     record = read_record(Format(), b"k", case.value, {}, PLACE, parse=values.fields)
     check(record, case.expected, case.name)
     assert record.raw == case.value

@@ -92,7 +92,7 @@ CASES = (
 
 
 @cases(CASES)
-def test_what_a_template_makes_of_a_value(case: Prompt) -> None:
+def test_rendered_value(case: Prompt) -> None:
     item = keyed(from_kafka(b'{"a": %s}' % case.a, Format()))
     assert isinstance(item, KeyedEvent)
     template: Any = PromptTemplate(case.template)

@@ -49,7 +49,7 @@ CASES = (
 
 
 @cases(CASES)
-def test_a_line_of_text_is_read_whole_or_refused(case: Case, tmp_path: Path) -> None:
+def test_text_line_is_read_whole_or_rejected(case: Case, tmp_path: Path) -> None:
     for source, record in everywhere(case.raw, case.form, tmp_path):
         check(record, case.expected, source)
         if len(case.raw) <= case.form.max_record_bytes:

@@ -145,7 +145,7 @@ MISSING = (
 
 
 @cases((*ISO, *ZONES, *EPOCHS, *MISSING))
-def test_a_time_is_what_is_meant(case: Case, tmp_path: Path) -> None:
+def test_time_is_interpreted_as_meant(case: Case, tmp_path: Path) -> None:
     for source, record in everywhere(case.raw, case.form, tmp_path):
         check(record, case.expected, source)
         if not isinstance(case.expected, Refused):

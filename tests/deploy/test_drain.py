@@ -78,22 +78,22 @@ class Time:
         self.now_s += seconds
 
 
-def test_what_runs_and_waits_is_counted_once(vllm: Vllm) -> None:
+def test_running_and_waiting_requests_are_counted_once(vllm: Vllm) -> None:
     assert held(vllm.port) == 3.0
 
 
-def test_it_waits_until_nothing_is_left(vllm: Vllm) -> None:
+def test_drain_waits_until_nothing_is_left(vllm: Vllm) -> None:
     time = Time()
     assert drain(300, vllm.port, 0.0, clock=time.clock, sleep=time.sleep) == 2 * LOOK_S
     assert vllm.looks == 3
 
 
-def test_it_waits_for_those_who_have_not_noticed_yet(vllm: Vllm) -> None:
+def test_drain_waits_for_clients_that_have_not_noticed(vllm: Vllm) -> None:
     time = Time()
     assert drain(300, vllm.port, 15.0, clock=time.clock, sleep=time.sleep) >= 15.0
 
 
-def test_it_ends_when_its_time_is_over(vllm: Vllm) -> None:
+def test_drain_ends_at_its_timeout(vllm: Vllm) -> None:
     vllm.counts = [(1.0, 0.0)]
     time = Time()
     assert drain(20, vllm.port, 0.0, clock=time.clock, sleep=time.sleep) == 20
@@ -103,7 +103,7 @@ UNKNOWN = [503, 404, "vllm:other 0.0\n", "", 0]
 
 
 @pytest.mark.parametrize("answer", UNKNOWN, ids=["503", "404", "no gauge", "nothing", "no answer"])
-def test_a_server_that_does_not_tell_may_hold_requests(vllm: Vllm, answer: str | int) -> None:
+def test_server_without_counts_may_hold_requests(vllm: Vllm, answer: str | int) -> None:
     vllm.counts = [(1.0, 0.0), answer, (1.0, 0.0), (0.0, 0.0)]
     time = Time()
     assert drain(300, vllm.port, 0.0, clock=time.clock, sleep=time.sleep) == 3 * LOOK_S
@@ -112,7 +112,7 @@ def test_a_server_that_does_not_tell_may_hold_requests(vllm: Vllm, answer: str |
     assert drain(20, vllm.port, 0.0, clock=time.clock, sleep=time.sleep) == 20
 
 
-def test_an_answer_that_is_no_http_may_be_of_one_that_holds_requests() -> None:
+def test_server_with_an_invalid_answer_may_hold_requests() -> None:
     def answer() -> None:
         with server.accept()[0] as connection:
             connection.recv(1 << 16)
@@ -125,7 +125,7 @@ def test_an_answer_that_is_no_http_may_be_of_one_that_holds_requests() -> None:
         thread.join()
 
 
-def test_no_proxy_is_asked(vllm: Vllm) -> None:
+def test_no_proxy_is_used(vllm: Vllm) -> None:
     code = "import sys; from forebay.deploy.drain import held; print(held(int(sys.argv[1])))"
     words = [sys.executable, "-c", code, str(vllm.port)]
     environment = {**os.environ, "http_proxy": f"http://127.0.0.1:{free_port()}", "no_proxy": ""}
@@ -133,7 +133,7 @@ def test_no_proxy_is_asked(vllm: Vllm) -> None:
     assert done.stdout == "3.0\n"
 
 
-def test_it_needs_the_standard_library_only() -> None:
+def test_drain_needs_the_standard_library_only() -> None:
     subprocess.run([sys.executable, "-I", "-S", drain_module.__file__, "0", "8000"], check=True)
 
 

@@ -25,7 +25,7 @@ SCHEMA = {
 TREE = {"type": "array", "items": {"$ref": "#"}}
 
 
-def test_an_answer_that_keeps_the_schema_is_its_value() -> None:
+def test_answer_that_fits_the_schema_is_parsed() -> None:
     assert AnswerCheck(SCHEMA)(' \n{"mood": "good", "tags": ["a"]}\t') == {"mood": "good", "tags": ["a"]}
 
 
@@ -51,27 +51,27 @@ def test_an_answer_that_keeps_the_schema_is_its_value() -> None:
         (json.dumps({"mood": "good", "x" * 10_000: 1}), "Additional"),
     ],
 )
-def test_an_answer_that_breaks_the_schema_is_refused(text: str, problem: str) -> None:
+def test_answer_that_breaks_the_schema_is_rejected(text: str, problem: str) -> None:
     with pytest.raises(InvalidAnswer, match=problem) as caught:
         AnswerCheck(SCHEMA)(text)
     assert len(str(caught.value)) < 600
     assert str(caught.value).isprintable()
 
 
-def test_numbers_of_an_answer_keep_their_digits() -> None:
+def test_numbers_in_answers_keep_their_digits() -> None:
     check = AnswerCheck({"type": "array", "items": {"type": "number"}})
     assert str(check("[18446744073709551617, 0.1000000000000000055]")) == (
         "[18446744073709551617, 0.1000000000000000055]"
     )
 
 
-def test_a_cut_answer_is_marked() -> None:
+def test_cut_answer_is_marked() -> None:
     with pytest.raises(AnswerCut, match="cut at max_tokens before its JSON was complete; raise sampling"):
         AnswerCheck(SCHEMA)('{"mood": "go', finish_reason="length")
 
 
 @pytest.mark.parametrize("text", ["12", "-1.5"])
-def test_a_number_that_could_be_longer_is_cut(text: str) -> None:
+def test_number_at_the_end_of_a_cut_answer_is_cut(text: str) -> None:
     check = AnswerCheck({})
     assert check(text, finish_reason="stop") == float(text)
     with pytest.raises(AnswerCut):
@@ -80,14 +80,14 @@ def test_a_number_that_could_be_longer_is_cut(text: str) -> None:
         check(whole, finish_reason="length")
 
 
-def test_a_schema_may_refer_to_itself() -> None:
+def test_recursive_schema_is_supported() -> None:
     check = AnswerCheck(TREE)
     assert check("[[], [[]]]") == [[], [[]]]
     with pytest.raises(InvalidAnswer):
         check("[[1]]")
 
 
-def test_a_check_can_be_pickled_and_its_schema_be_read_only() -> None:
+def test_check_can_be_pickled_with_a_read_only_schema() -> None:
     check = pickle.loads(
         pickle.dumps(AnswerCheck(MappingProxyType({"properties": MappingProxyType({"a": False})})))
     )
@@ -109,12 +109,12 @@ def test_a_check_can_be_pickled_and_its_schema_be_read_only() -> None:
         ({"$schema": "https://example.org/mine"}, r"answer\.schema\.\$schema is 'https://example"),
     ],
 )
-def test_a_wrong_schema_stops_the_start(schema: dict[str, Any], problem: str) -> None:
+def test_invalid_schema_fails_the_start(schema: dict[str, Any], problem: str) -> None:
     with pytest.raises(SettingError, match=problem):
         AnswerCheck(schema, where="answer.schema")
 
 
-def test_a_schema_nested_too_deep_stops_the_start() -> None:
+def test_too_deep_schema_fails_the_start() -> None:
     schema: dict[str, Any] = {}
     for _ in range(200):
         schema = {"items": schema}
@@ -122,7 +122,7 @@ def test_a_schema_nested_too_deep_stops_the_start() -> None:
         AnswerCheck(schema)
 
 
-def test_older_drafts_are_followed() -> None:
+def test_older_json_schema_drafts_are_supported() -> None:
     check = AnswerCheck(
         {"$schema": "http://json-schema.org/draft-04/schema#", "minimum": 1, "exclusiveMinimum": True}
     )
@@ -146,7 +146,7 @@ values = st.recursive(
 
 
 @given(values)
-def test_any_json_value_comes_back_as_it_was(value: object) -> None:
+def test_any_json_value_is_returned_unchanged(value: object) -> None:
     assert AnswerCheck({})(json.dumps(value)) == value
 
 
@@ -155,7 +155,7 @@ def test_any_json_value_comes_back_as_it_was(value: object) -> None:
         st.sampled_from(["type", "properties", "items", "$ref", "enum", "minimum", "$schema"]), values
     )
 )
-def test_any_schema_is_taken_or_refused(schema: dict[str, Any]) -> None:
+def test_any_schema_is_accepted_or_rejected(schema: dict[str, Any]) -> None:
     try:
         check = AnswerCheck(schema)
     except SettingError:
@@ -187,7 +187,7 @@ SLOW, LONG = "^(x+)+$", "x" * 28 + "!"
         ),
     ],
 )
-def test_no_answer_keeps_a_pattern_busy(schema: dict[str, Any], answer: dict[str, Any]) -> None:
+def test_pattern_check_time_is_bounded(schema: dict[str, Any], answer: dict[str, Any]) -> None:
     check = AnswerCheck(schema)
     with within_bounds(), pytest.raises(InvalidAnswer, match="breaks the schema"):
         check(orjson.dumps(answer).decode())
@@ -224,19 +224,19 @@ def test_many_items_that_cannot_be_sorted_are_compared_by_their_hashes() -> None
         ),
     ],
 )
-def test_what_cannot_be_checked_in_linear_time_is_refused(schema: dict[str, Any], message: str) -> None:
+def test_patterns_without_linear_time_are_rejected(schema: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         AnswerCheck(schema)
 
 
-def test_names_and_values_that_look_like_keywords_are_left_alone() -> None:
+def test_names_and_values_like_keywords_are_unchanged() -> None:
     value = {"pattern": "(", "$schema": "a"}
     names = {"pattern": {"type": "string"}, "patternProperties": {}, "$schema": {}, "b": {"const": value}}
     answer = {"pattern": "(", "b": value}
     assert AnswerCheck({"properties": names})(orjson.dumps(answer).decode()) == answer
 
 
-def test_a_pattern_within_a_value_that_is_referred_to_refuses_the_answer() -> None:
+def test_pattern_behind_a_reference_is_checked() -> None:
     check = AnswerCheck({"examples": [{"pattern": "(?=x)"}], "properties": {"a": {"$ref": "#/examples/0"}}})
     with pytest.raises(InvalidAnswer, match="cannot be checked"):
         check('{"a": "x"}')
@@ -247,7 +247,7 @@ TEXTS = st.text("abc1 \n", max_size=6).filter(lambda text: not text.endswith("\n
 
 
 @given(PATTERNS, TEXTS)
-def test_plain_patterns_mean_what_they_do_to_python(pattern: str, text: str) -> None:
+def test_plain_patterns_match_as_in_python(pattern: str, text: str) -> None:
     assert search(pattern, text) == (re.search(pattern, text) is not None)
 
 
@@ -263,7 +263,7 @@ def test_plain_patterns_mean_what_they_do_to_python(pattern: str, text: str) -> 
         (r"^\\\u0041$", "\\A", True),
     ],
 )
-def test_characters_may_be_given_by_their_numbers(pattern: str, text: str, found: bool) -> None:
+def test_characters_may_be_given_by_code_point(pattern: str, text: str, found: bool) -> None:
     assert search(pattern, text) is found is (re.search(pattern, text) is not None)
 
 
@@ -285,5 +285,5 @@ ANSWERS = st.dictionaries(TEXTS, st.one_of(st.integers(), TEXTS), max_size=4) | 
 
 @given(SCHEMAS, ANSWERS)
 @pytest.mark.parametrize("dialect", [Draft202012Validator, Draft4Validator])
-def test_schemas_mean_what_they_do_to_the_library(dialect: Any, schema: dict[str, Any], answer: Any) -> None:
+def test_schemas_validate_as_in_the_library(dialect: Any, schema: dict[str, Any], answer: Any) -> None:
     assert linear(dialect)(schema).is_valid(answer) == dialect(schema).is_valid(answer)

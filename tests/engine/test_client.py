@@ -54,7 +54,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_chat_is_answered(stream: bool) -> None:
+async def test_chat_is_answered(stream: bool) -> None:
     async with serving(stream=stream) as (engine, replica):
         completion = await engine.complete(ask("hello"), timeout_s=30)
     assert completion.text == echo("hello")
@@ -64,14 +64,14 @@ async def test_a_chat_is_answered(stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_plain_prompt_is_answered(stream: bool) -> None:
+async def test_plain_prompt_is_answered(stream: bool) -> None:
     async with serving(stream=stream) as (engine, _):
         completion = await engine.complete(Request("r1", "fake", prompt="hello"), timeout_s=30)
     assert completion.text == echo("hello")
 
 
 @pytest.mark.parametrize("chunks", [1, 3, 17])
-async def test_every_chunk_with_content_has_its_moment_in_order(chunks: int) -> None:
+async def test_every_content_chunk_has_its_time_in_order(chunks: int) -> None:
     script = ReplicaScript(delay=Fixed(0.01), chunks=chunks, token_s=0.005)
     async with serving(script) as (engine, _):
         completion = await engine.complete(ask("hello"), timeout_s=30)
@@ -84,7 +84,7 @@ async def test_every_chunk_with_content_has_its_moment_in_order(chunks: int) -> 
     assert timing.first_token_s == timing.chunks_s[0]
 
 
-async def test_the_load_header_is_read() -> None:
+async def test_load_header_is_read() -> None:
     async with serving(stream=False) as (engine, _):
         whole = await engine.complete(ask("hello"), timeout_s=30)
     async with serving(ReplicaScript(delay=Fixed(0.0), load_header_on_streams=True)) as (engine, _):
@@ -98,14 +98,14 @@ async def test_the_load_header_is_read() -> None:
     assert silent.load is None
 
 
-async def test_connections_are_kept_and_used_again() -> None:
+async def test_connections_are_reused() -> None:
     async with serving() as (engine, _):
         for i in range(20):
             await engine.complete(ask("hello", f"r{i}"), timeout_s=30)
         assert engine._server.connections == 1
 
 
-async def test_proxies_of_the_environment_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
@@ -115,7 +115,7 @@ async def test_proxies_of_the_environment_are_not_asked(monkeypatch: pytest.Monk
 
 
 @pytest.mark.heavy
-async def test_a_thousand_calls_run_at_once() -> None:
+async def test_thousand_calls_run_at_once() -> None:
     script = ReplicaScript(delay=Fixed(0.0), slots=1)
     async with serving(script) as (engine, replica):
         # None is answered until all are there.
@@ -159,14 +159,14 @@ CAUSES = [
 ]
 
 
-def test_every_fault_of_the_fake_replica_is_tested() -> None:
+def test_every_fault_of_the_scripted_replica_is_tested() -> None:
     # What `ANSWERS` holds is tested in test_retry.py.
     assert {fault for fault, _ in CAUSES} | ANSWERS == FAULTS
 
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(("fault", "cls"), CAUSES)
-async def test_each_fault_has_its_error(fault: str, cls: type[errors.EngineError], stream: bool) -> None:
+async def test_each_fault_raises_its_error(fault: str, cls: type[errors.EngineError], stream: bool) -> None:
     script = ReplicaScript(delay=Fixed(0.0), api_key=KEY)
     async with serving(script, api_key=KEY, stream=stream, max_answer_bytes=100_000) as (engine, replica):
         timeout_s = 0.2 if fault == "hang" else 30
@@ -187,32 +187,32 @@ async def test_each_fault_has_its_error(fault: str, cls: type[errors.EngineError
     assert caught.value.__context__ is None or KEY not in repr(caught.value.__context__)
 
 
-async def test_a_wrong_key_is_unauthorized_and_not_shown() -> None:
+async def test_wrong_key_is_unauthorized_and_not_shown() -> None:
     async with serving(ReplicaScript(api_key="other"), api_key=KEY) as (engine, _):
         with pytest.raises(errors.Unauthorized, match="check the API key") as caught:
             await engine.complete(ask("hello"), timeout_s=30)
     assert KEY not in str(caught.value)
 
 
-async def test_a_wrong_model_is_named() -> None:
+async def test_wrong_model_is_named() -> None:
     async with serving() as (engine, _):
         with pytest.raises(errors.ModelNotFound, match="gpt-9"):
             await engine.complete(Request("r1", "gpt-9", prompt="hello"), timeout_s=30)
 
 
-async def test_a_prompt_longer_than_the_model_takes() -> None:
+async def test_prompt_beyond_the_context_is_an_error() -> None:
     async with serving(ReplicaScript(max_model_len=200)) as (engine, _):
         with pytest.raises(errors.PromptTooLong, match="maximum context length is 200"):
             await engine.complete(ask("x" * 400), timeout_s=30)
 
 
-async def test_an_answer_that_breaks_the_schema_is_still_a_completion() -> None:
+async def test_answer_that_breaks_the_schema_is_still_a_completion() -> None:
     async with serving() as (engine, _):
         completion = await engine.complete(ask("((fault:schema))", schema=SCHEMA), timeout_s=30)
     assert completion.text == '{"broken": '
 
 
-async def test_a_fault_for_the_first_two_tries_only() -> None:
+async def test_fault_in_the_first_two_attempts_only() -> None:
     async with serving() as (engine, replica):
         for _ in range(2):
             with pytest.raises(errors.ServerFault):
@@ -233,7 +233,7 @@ async def test_cancelling_aborts_the_request_at_the_replica(stream: bool) -> Non
         assert replica.report().aborted == 1
 
 
-async def test_cancelling_in_mid_answer_aborts_the_request() -> None:
+async def test_cancelling_during_the_answer_aborts_the_request() -> None:
     script = ReplicaScript(delay=Fixed(0.0), chunks=17, token_s=60.0)
     async with serving(script) as (engine, replica):
         call = asyncio.ensure_future(engine.complete(ask("hello"), timeout_s=600))
@@ -245,21 +245,21 @@ async def test_cancelling_in_mid_answer_aborts_the_request() -> None:
         assert replica.report().aborted == 1
 
 
-async def test_a_timeout_aborts_the_request_at_the_replica() -> None:
+async def test_timeout_aborts_the_request_at_the_replica() -> None:
     async with serving() as (engine, replica):
         with pytest.raises(errors.AttemptTimeout, match=r"0\.1 s"):
             await engine.complete(ask("((fault:hang))"), timeout_s=0.1)
         await until(lambda: replica.report().in_flight == 0)
 
 
-async def test_without_time_nothing_is_sent() -> None:
+async def test_expired_call_is_not_sent() -> None:
     async with serving() as (engine, replica):
         with pytest.raises(errors.AttemptTimeout):
             await engine.complete(ask("hello"), timeout_s=0)
         assert replica.report().calls == {}
 
 
-async def test_closing_ends_calls_in_flight_and_refuses_new_ones() -> None:
+async def test_closing_ends_calls_in_flight_and_rejects_new_ones() -> None:
     async with serving() as (engine, replica):
         call = asyncio.ensure_future(engine.complete(ask("((fault:hang))"), timeout_s=60))
         await until(lambda: replica.report().in_flight == 1)
@@ -270,7 +270,7 @@ async def test_closing_ends_calls_in_flight_and_refuses_new_ones() -> None:
             await engine.complete(ask("hello"), timeout_s=30)
 
 
-async def test_a_refused_connection_is_unreachable() -> None:
+async def test_refused_connection_is_unreachable() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -281,7 +281,7 @@ async def test_a_refused_connection_is_unreachable() -> None:
         await engine.close()
 
 
-async def test_a_replica_that_comes_back_is_used_again() -> None:
+async def test_restarted_replica_is_used_again() -> None:
     async with serving() as (engine, replica):
         await engine.complete(ask("hello"), timeout_s=30)
         await replica.stop()
@@ -349,7 +349,7 @@ def chunk(body: bytes) -> bytes:
         (CHUNKED + chunk(CONTENT + STOP), "stop"),
     ],
 )
-async def test_streams_that_are_an_answer(answer: bytes, reason: str | None) -> None:
+async def test_valid_streams(answer: bytes, reason: str | None) -> None:
     completion = await answer_of(answer)
     assert (completion.text, completion.finish_reason) == ("hi", reason)
 
@@ -389,19 +389,19 @@ async def test_a_finished_answer_counts_though_its_stream_stays_open(
         (b"HTTP/1.1 503 X\r\nContent-Length: 100\r\n\r\nhalf", errors.Overloaded, ""),
     ],
 )
-async def test_answers_that_are_cut(answer: bytes, error: type[Exception], words: str) -> None:
+async def test_cut_answers(answer: bytes, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words or None):
         await answer_of(answer)
 
 
-async def test_a_connection_left_open_after_done_does_not_hold_up_the_answer() -> None:
+async def test_answer_does_not_wait_for_the_end_of_the_connection() -> None:
     async def then(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()  # Until the client disconnects.
 
     assert (await answer_of(CHUNKED + b"1000\r\n" + CONTENT + STOP + DONE, then=then)).text == "hi"
 
 
-async def test_a_connection_left_open_after_done_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connection_left_open_after_done_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "CLOSE_GRACE_S", 0.01)
     given_up = asyncio.Event()
 
@@ -438,14 +438,14 @@ async def test_a_connection_left_open_after_done_is_given_up(monkeypatch: pytest
         TO_THE_END + CONTENT * 3000 + STOP,
     ],
 )
-async def test_bytes_that_are_not_the_protocol(answer: bytes) -> None:
+async def test_bytes_that_break_the_protocol(answer: bytes) -> None:
     with pytest.raises(errors.ProtocolViolation) as caught:
         await answer_of(answer, max_answer_bytes=100_000 if len(answer) < 1_000_000 else 8 << 20)
     assert len(str(caught.value)) < 700
     assert str(caught.value).isprintable()
 
 
-async def test_an_endless_error_body_is_bounded() -> None:
+async def test_endless_error_body_is_bounded() -> None:
     async def then(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
@@ -459,7 +459,7 @@ async def test_an_endless_error_body_is_bounded() -> None:
         await answer_of(head, then=then)
 
 
-async def test_a_retry_after_date_is_read() -> None:
+async def test_retry_after_date_is_parsed() -> None:
     head = b"HTTP/1.1 429 X\r\nRetry-After: Tue, 14 Nov 2023 22:13:50 GMT\r\nContent-Length: 0\r\n\r\n"
     with pytest.raises(errors.RateLimited) as caught:
         await answer_of(head, clock=ManualClock(wall_ms=1_700_000_000_000))
@@ -478,7 +478,7 @@ async def test_a_retry_after_date_is_read() -> None:
         b"HTTP/1.1 " + KEY.encode() + b"\r\n\r\n",
     ],
 )
-async def test_a_key_that_the_server_repeats_is_not_shown(answer: bytes) -> None:
+async def test_key_repeated_by_the_server_is_not_shown(answer: bytes) -> None:
     with pytest.raises(errors.EngineError) as caught:
         await answer_of(answer, api_key=KEY)
     assert KEY[:12] not in str(caught.value)
@@ -488,7 +488,7 @@ async def test_a_key_that_the_server_repeats_is_not_shown(answer: bytes) -> None
 
 
 @pytest.mark.parametrize("key", ["two words", "line\nbreak", "schlüssel"])
-def test_a_key_that_no_header_can_hold_is_refused_without_being_shown(key: str) -> None:
+def test_key_that_fits_no_header_is_rejected_without_being_shown(key: str) -> None:
     with pytest.raises(errors.SettingError) as caught:
         HttpEngine("http://host:8000", api_key=key)
     assert key not in str(caught.value)
@@ -503,20 +503,20 @@ def test_a_key_that_no_header_can_hold_is_refused_without_being_shown(key: str) 
         ("http://[::1]:8000/base/v1/", "http://[::1]:8000/base"),
     ],
 )
-def test_urls_that_are_taken(url: str, clean: str) -> None:
+def test_accepted_urls(url: str, clean: str) -> None:
     assert replica_url(url) == clean
 
 
 @pytest.mark.parametrize(
     "url", ["", "host:8000", "ftp://host", "http://", "http://host:99999", "http://[::1", "http://h:x", "/v1"]
 )
-def test_urls_that_cannot_be_a_replicas(url: str) -> None:
+def test_rejected_urls(url: str) -> None:
     with pytest.raises(errors.SettingError, match="http://HOST:PORT"):
         replica_url(url)
 
 
 @pytest.mark.parametrize("url", ["http://user:hidden@host", "http://host/?key=hidden", "http://host/#hidden"])
-def test_urls_that_may_hold_a_secret_are_refused_unquoted(url: str) -> None:
+def test_urls_with_secrets_are_rejected_unquoted(url: str) -> None:
     with pytest.raises(errors.SettingError) as caught:
         replica_url(url)
     assert "hidden" not in str(caught.value)
@@ -534,7 +534,7 @@ async def test_any_id_fits_into_a_header(id: str) -> None:
 
 
 @pytest.mark.parametrize(("fault", "calls", "content"), [("reasoning", 1, 0), ("reasons", 2, 1)])
-async def test_reasoning_shows_that_the_replica_works(fault: str, calls: int, content: int) -> None:
+async def test_reasoning_chunks_count_as_progress(fault: str, calls: int, content: int) -> None:
     came: list[int] = []
     async with serving() as (engine, _):
         request = ask(f"hello ((fault:{fault}))")
@@ -542,7 +542,7 @@ async def test_reasoning_shows_that_the_replica_works(fault: str, calls: int, co
     assert (len(came), len(completion.timing.chunks_s)) == (calls, content)
 
 
-async def test_times_are_those_of_the_second_try_on_a_new_connection() -> None:
+async def test_times_are_those_of_the_second_attempt() -> None:
     clock, connections = ManualClock(), 0
     events = CONTENT + STOP + DONE
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(events)
@@ -577,7 +577,7 @@ def test_waiting_for_an_engine_that_works_does_not_count() -> None:
     assert deadline.begun_s == 1e6
 
 
-def test_waiting_while_nothing_can_take_it_counts_as_long_as_it_lasts() -> None:
+def test_waiting_without_any_replica_counts() -> None:
     deadline = Deadline(300.0)
     deadline.wait(10.0, counts=True)
     deadline.wait(20.0, counts=True)
@@ -589,7 +589,7 @@ def test_waiting_while_nothing_can_take_it_counts_as_long_as_it_lasts() -> None:
     assert deadline.left_s(1020.0) == 260.0
 
 
-def test_from_the_first_call_on_it_counts_for_good() -> None:
+def test_time_counts_from_the_first_call_on() -> None:
     deadline = Deadline(300.0)
     deadline.begin(5.0)
     deadline.wait(10.0, counts=False)
@@ -598,14 +598,14 @@ def test_from_the_first_call_on_it_counts_for_good() -> None:
     assert deadline.begun_s == 5.0
 
 
-def test_without_end_there_is_always_time() -> None:
+def test_without_a_deadline_time_never_ends() -> None:
     deadline = Deadline()
     deadline.begin(5.0)
     assert deadline.left_s(1e9) == math.inf
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.sampled_from(("counts", "not", "begin"))), max_size=30))
-def test_it_never_grows_and_shrinks_by_no_more_than_time_has_passed(steps: list[tuple[float, str]]) -> None:
+def test_remaining_time_never_grows_nor_shrinks_faster_than_time(steps: list[tuple[float, str]]) -> None:
     deadline, now_s, left_s = Deadline(1000.0), 0.0, 1000.0
     for after_s, what in steps:
         now_s += after_s

@@ -49,7 +49,7 @@ def test_each_status_has_one_class(status: int, cls: type[errors.EngineError]) -
 
 
 @pytest.mark.parametrize(("model", "serves"), [("m", "the model 'm'"), ("", "a model")])
-def test_what_is_not_there_is_named_where_it_has_a_name(model: str, serves: str) -> None:
+def test_missing_thing_is_named_if_it_has_a_name(model: str, serves: str) -> None:
     error = error_from_status(404, b"", replica="http://r", model=model, quote=Redactor())
     assert str(error) == f"http://r answered 404; check the URL and that it serves {serves}"
 
@@ -65,18 +65,18 @@ def test_what_is_not_there_is_named_where_it_has_a_name(model: str, serves: str)
         "the request exceeds the available context size. try increasing the context size",
     ],
 )
-def test_words_for_a_prompt_beyond_the_context(message: str) -> None:
+def test_messages_of_a_prompt_beyond_the_context(message: str) -> None:
     assert type(from_status(400, f'{{"message": "{message}", "code": 400}}'.encode())) is errors.PromptTooLong
     assert type(from_object({"message": message, "code": 400})) is errors.PromptTooLong
 
 
-def test_the_code_of_a_prompt_beyond_the_context() -> None:
+def test_code_of_a_prompt_beyond_the_context() -> None:
     body = b'{"error": {"message": "no", "type": "invalid_request_error", "code": "context_length_exceeded"}}'
     assert type(from_status(400, body)) is errors.PromptTooLong
     assert type(from_object({"message": "no", "code": "context_length_exceeded"})) is errors.PromptTooLong
 
 
-def test_a_full_server_that_speaks_of_context_is_not_a_long_prompt() -> None:
+def test_overload_that_mentions_context_is_not_a_long_prompt() -> None:
     assert type(from_status(503, b"maximum context length")) is errors.Overloaded
 
 
@@ -95,7 +95,7 @@ def test_a_full_server_that_speaks_of_context_is_not_a_long_prompt() -> None:
         (None, errors.ServerFault),
     ],
 )
-def test_an_error_object_is_read_by_its_code(error: object, cls: type[errors.EngineError]) -> None:
+def test_error_object_is_classified_by_its_code(error: object, cls: type[errors.EngineError]) -> None:
     assert type(from_object(error)) is cls
 
 
@@ -130,26 +130,26 @@ def test_any_retry_after_is_bounded(value: str) -> None:
     st.integers(100, 599),
     st.one_of(st.binary(), st.text().map(lambda t: f'{{"error":{{"message":"{t}"}}}}'.encode())),
 )
-def test_any_body_gives_a_short_message_of_one_line(status: int, body: bytes) -> None:
+def test_any_body_gives_a_short_one_line_message(status: int, body: bytes) -> None:
     text = str(from_status(status, body))
     assert len(text) < MAX_QUOTE_CHARS + 200
     assert text.isprintable()
 
 
 @given(st.text(), st.text(), st.integers(0, 400))
-def test_the_key_is_never_quoted(before: str, after: str, pad: int) -> None:
+def test_key_is_never_quoted(before: str, after: str, pad: int) -> None:
     message = before + "sk-key" + "." * pad + "sk-key" + after
     for text in (str(from_status(400, message.encode("utf-8", "replace"))), str(from_object(message))):
         assert "sk-key" not in text
 
 
-def test_the_quoter_does_not_show_its_secret() -> None:
+def test_redactor_does_not_show_its_secret() -> None:
     assert "sk-key" not in repr(Redactor("sk-key"))
 
 
 @pytest.mark.parametrize("key", ["error", "message", "detail"])
 @pytest.mark.parametrize("nested", ["[" * 600 + "]" * 600, '{"a":' * 600 + "1" + "}" * 600])
-def test_an_error_nested_however_deep_has_its_class(key: str, nested: str) -> None:
+def test_deeply_nested_error_has_its_class(key: str, nested: str) -> None:
     body = f'{{"{key}": {nested}}}' if key == "error" else f'{{"error": {{"{key}": {nested}}}}}'
     error = from_status(500, body.encode())
     assert type(error) is errors.ServerFault

@@ -28,7 +28,7 @@ def request(priority: int = 0) -> Request:
 @pytest.mark.parametrize(
     ("priority", "objective"), [(-5, "urgent"), (0, "urgent"), (9, "urgent"), (10, "batch"), (99, "batch")]
 )
-def test_a_priority_has_the_objective_that_begins_at_or_below_it(priority: int, objective: str) -> None:
+def test_priority_maps_to_the_objective_at_or_below_it(priority: int, objective: str) -> None:
     headers = PickerHeaders((("batch", 10), ("urgent", 0))).of(request(priority), math.inf)
     assert headers == {
         "x-llm-d-inference-objective": objective,
@@ -36,7 +36,7 @@ def test_a_priority_has_the_objective_that_begins_at_or_below_it(priority: int, 
     }
 
 
-def test_the_time_that_is_left_is_in_whole_milliseconds_and_never_none() -> None:
+def test_remaining_time_is_in_whole_positive_milliseconds() -> None:
     headers = PickerHeaders()
     assert headers.of(request(), 1.2345)["x-llm-d-slo-ttft-ms"] == "1234"
     assert headers.of(request(), 0.0001)["x-slo-ttft-ms"] == "1"
@@ -96,7 +96,7 @@ async def test_events_have_a_priority_and_attempts_the_rest_of_the_deadline() ->
     assert other > third, "the time of another event is its own"
 
 
-async def test_nothing_is_asked_but_for_answers() -> None:
+async def test_only_answers_are_requested() -> None:
     async with (
         FakeReplica(ReplicaScript(delay=Fixed(0.0))) as replica,
         ScriptedGateway(replica.url).served() as gateway,
@@ -107,7 +107,7 @@ async def test_nothing_is_asked_but_for_answers() -> None:
     assert call.keys() & (OLD | NEW) == {"x-slo-ttft-ms", "x-llm-d-slo-ttft-ms"}
 
 
-async def test_another_engine_gets_no_such_header() -> None:
+async def test_other_engines_get_no_such_header() -> None:
     async with (
         FakeReplica(ReplicaScript(delay=Fixed(0.0), models=("fake",))) as replica,
         ScriptedGateway(replica.url).served() as gateway,
@@ -116,7 +116,7 @@ async def test_another_engine_gets_no_such_header() -> None:
     assert [call.keys() & (OLD | NEW) for call in gateway.calls] == [set()]
 
 
-def test_replicas_that_are_given_in_its_place_are_a_fleet() -> None:
+def test_explicit_replicas_are_a_fleet() -> None:
     spec = pipeline("http://gateway", inference_gateway=TOLD)
     other = FixedReplicas(("http://vllm:8000",))
     assert isinstance(call_of(spec, replicas=other, model="m").engine, FleetEngineFactory)
@@ -126,7 +126,7 @@ def test_replicas_that_are_given_in_its_place_are_a_fleet() -> None:
     )
 
 
-def test_a_model_that_is_named_is_not_asked_for() -> None:
+def test_named_model_is_not_queried() -> None:
     spec = pipeline("http://gateway.invalid", inference_gateway={})
     replicas = spec.engine.replicas()
     assert replicas is not None
@@ -146,7 +146,7 @@ def test_a_model_that_is_named_is_not_asked_for() -> None:
         ({}, {"scaling": {"max": 2}}, "expected none with engine.inference_gateway"),
     ],
 )
-def test_what_does_not_go_with_it_is_refused(engine: dict[str, Any], rest: dict[str, Any], said: str) -> None:
+def test_incompatible_settings_are_rejected(engine: dict[str, Any], rest: dict[str, Any], said: str) -> None:
     given = pipeline("http://gateway").model_dump(exclude_unset=True)
     given |= {"engine": {"url": "http://gateway", "inference_gateway": {}, **engine}, **rest}
     with pytest.raises(ValueError, match="validation error") as caught:

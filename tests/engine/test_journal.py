@@ -60,7 +60,7 @@ def rows(path: Path) -> tuple[int, int]:
     return entries, size
 
 
-async def test_an_answer_comes_back_as_it_was(tmp_path: Path) -> None:
+async def test_answer_is_read_back_unchanged(tmp_path: Path) -> None:
     async with opened(tmp_path / "new" / "folder") as journal:
         assert await journal.get("a") is None
         assert await journal.put("a", completion("häb\ud800 \0")) is True
@@ -81,14 +81,14 @@ async def test_the_first_answer_wins(tmp_path: Path) -> None:
     assert rows(tmp_path)[0] == 1
 
 
-async def test_an_answer_outlives_the_journal_object(tmp_path: Path) -> None:
+async def test_answer_outlives_the_journal_object(tmp_path: Path) -> None:
     async with opened(tmp_path) as journal:
         await journal.put("a", completion())
     async with opened(tmp_path) as journal:
         assert await journal.get("a") is not None
 
 
-async def test_entries_are_bounded_and_the_oldest_go_first(tmp_path: Path) -> None:
+async def test_entries_are_bounded_and_the_oldest_are_dropped(tmp_path: Path) -> None:
     async with opened(tmp_path, max_entries=100) as journal:
         for i in range(5 * EVICT_EVERY):
             await journal.put(f"{i}", completion())
@@ -106,7 +106,7 @@ async def test_bytes_are_bounded(tmp_path: Path) -> None:
     assert 48_000 < rows(tmp_path)[1] <= 50_000
 
 
-async def test_an_old_entry_is_a_miss_gives_way_and_goes(tmp_path: Path) -> None:
+async def test_expired_entry_is_a_miss_and_is_removed(tmp_path: Path) -> None:
     clock = ManualClock()
     async with opened(tmp_path, clock, max_age_s=10.0) as journal:
         await journal.put("a", completion("old"))
@@ -131,7 +131,7 @@ async def test_an_old_entry_is_a_miss_gives_way_and_goes(tmp_path: Path) -> None
     max_entries=st.integers(1, 200),
     max_bytes=st.integers(1, 100_000),
 )
-async def test_totals_match_and_bounds_hold_whatever_is_put(
+async def test_totals_and_bounds_hold_for_any_entries(
     tmp_path_factory: pytest.TempPathFactory,
     puts: list[tuple[int, int, int]],
     max_entries: int,
@@ -157,7 +157,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.usefixtures("patient")
-async def test_many_writers_at_once(tmp_path: Path) -> None:
+async def test_concurrent_writers(tmp_path: Path) -> None:
     async with opened(tmp_path) as one, opened(tmp_path) as other:
         puts = [journal.put(f"{i}", completion(f"{i}")) for i in range(300) for journal in (one, other)]
         written = await asyncio.gather(*puts)
@@ -170,7 +170,7 @@ async def test_many_writers_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_threads_that_open_the_same_new_file(tmp_path: Path) -> None:
+def test_threads_open_the_same_new_file(tmp_path: Path) -> None:
     async def use(n: int) -> bool:
         async with opened(tmp_path) as journal:
             return await journal.put(f"{n}", completion())
@@ -182,7 +182,7 @@ def test_threads_that_open_the_same_new_file(tmp_path: Path) -> None:
     assert rows(tmp_path)[0] == 8
 
 
-def test_one_that_looks_at_a_new_file_is_waited_for(tmp_path: Path) -> None:
+def test_reader_of_a_new_file_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN")
@@ -229,7 +229,7 @@ def killed_writer(path: Path) -> int:
 
 
 @pytest.mark.heavy
-async def test_what_was_written_survives_sigkill(tmp_path: Path) -> None:
+async def test_written_answers_survive_sigkill(tmp_path: Path) -> None:
     last = killed_writer(tmp_path)
     assert last >= 200
     async with opened(tmp_path) as journal:
@@ -268,7 +268,7 @@ def folder(path: Path) -> None:
         (folder, "unable to open"),
     ],
 )
-def test_a_file_that_is_no_journal_is_refused(
+def test_file_that_is_not_a_journal_is_rejected(
     tmp_path: Path, make: Callable[[Path], None], words: str
 ) -> None:
     path = tmp_path / "journal.db"
@@ -281,14 +281,14 @@ def test_a_file_that_is_no_journal_is_refused(
         assert path.read_bytes() == before
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingError, match="cannot be used"):
         Journal(JournalConfig(tmp_path / "file" / "journal.db"))
 
 
 @pytest.mark.parametrize("name", ["journal.db", "journal.db-wal", "journal.db-shm", "."])
-async def test_answers_that_others_may_have_planted_are_refused(tmp_path: Path, name: str) -> None:
+async def test_answers_that_others_may_have_planted_are_rejected(tmp_path: Path, name: str) -> None:
     path = tmp_path / "journal.db"
     await Journal(JournalConfig(path)).close()
     (tmp_path / name).touch()
@@ -297,7 +297,7 @@ async def test_answers_that_others_may_have_planted_are_refused(tmp_path: Path, 
         Journal(JournalConfig(path))
 
 
-async def test_a_folder_of_a_group_may_hold_a_journal(tmp_path: Path) -> None:
+async def test_group_folder_may_hold_a_journal(tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
     (tmp_path / "ours").chmod(0o770)
     await Journal(JournalConfig(tmp_path / "ours" / "journal.db")).close()
@@ -309,7 +309,7 @@ def test_bounds_must_be_positive(tmp_path: Path, bounds: dict[str, int]) -> None
         JournalConfig(tmp_path / "journal.db", **bounds)  # type: ignore[arg-type]
 
 
-async def test_damage_in_the_file_is_a_miss(tmp_path: Path) -> None:
+async def test_damaged_file_is_a_miss(tmp_path: Path) -> None:
     async with opened(tmp_path) as journal:
         await journal.put("a", completion())
         connection = sqlite3.connect(tmp_path / "journal.db")
@@ -320,7 +320,7 @@ async def test_damage_in_the_file_is_a_miss(tmp_path: Path) -> None:
         assert journal.counts.failed == 1
 
 
-async def test_a_locked_file_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_locked_file_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_file, "WRITE_TIMEOUT_S", 0.05)
     async with opened(tmp_path) as journal:
         await journal.put("a", completion())
@@ -334,7 +334,7 @@ async def test_a_locked_file_is_a_miss(tmp_path: Path, monkeypatch: pytest.Monke
         assert await journal.put("b", completion()) is True
 
 
-async def test_a_full_disk_is_a_miss(tmp_path: Path) -> None:
+async def test_full_disk_is_a_miss(tmp_path: Path) -> None:
     async with opened(tmp_path) as journal:
         await journal.put("a", completion())
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -348,7 +348,7 @@ async def test_a_full_disk_is_a_miss(tmp_path: Path) -> None:
         assert await journal.put("b", completion("x" * 500_000)) is True
 
 
-async def test_a_closed_journal_knows_and_keeps_nothing(tmp_path: Path) -> None:
+async def test_closed_journal_returns_and_stores_nothing(tmp_path: Path) -> None:
     async with opened(tmp_path) as journal:
         await journal.put("a", completion())
     assert await journal.get("a") is None
@@ -356,7 +356,7 @@ async def test_a_closed_journal_knows_and_keeps_nothing(tmp_path: Path) -> None:
     await journal.close()
 
 
-async def test_closing_writes_what_waits(tmp_path: Path) -> None:
+async def test_closing_writes_queued_answers(tmp_path: Path) -> None:
     journal = Journal(JournalConfig(tmp_path / "journal.db"))
     puts = [asyncio.ensure_future(journal.put(f"{i}", completion())) for i in range(500)]
     await asyncio.sleep(0)
@@ -366,7 +366,7 @@ async def test_closing_writes_what_waits(tmp_path: Path) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.usefixtures("patient")
-async def test_too_many_that_wait_are_dropped_and_a_cancelled_one_harms_nobody(tmp_path: Path) -> None:
+async def test_excess_writes_are_dropped_and_cancelled_ones_are_harmless(tmp_path: Path) -> None:
     async with opened(tmp_path) as journal:
         other = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
         other.execute("BEGIN EXCLUSIVE")

@@ -27,7 +27,7 @@ PRICES = st.builds(TokenPrices, *[st.integers(0, 10**12)] * 3)
 
 
 @given(PRICES, st.lists(st.tuples(COUNTS, COUNTS), max_size=5))
-def test_costs_of_calls_add_up_to_the_cost_of_their_tokens(
+def test_call_costs_add_up_to_the_cost_of_their_tokens(
     prices: TokenPrices, calls: list[tuple[int, int]]
 ) -> None:
     usages = [Usage(prompt, completion, prompt // 2) for prompt, completion in calls]
@@ -35,7 +35,7 @@ def test_costs_of_calls_add_up_to_the_cost_of_their_tokens(
 
 
 @given(PRICES, COUNTS, COUNTS, COUNTS)
-def test_no_call_costs_more_than_the_most(prices: TokenPrices, prompt: int, done: int, cached: int) -> None:
+def test_no_call_exceeds_its_maximum_cost(prices: TokenPrices, prompt: int, done: int, cached: int) -> None:
     # An engine may report more cached tokens than the prompt has.
     assert 0 <= prices.cost_pico(Usage(prompt, done, cached)) <= prices.most_pico(prompt, done)
 
@@ -56,11 +56,11 @@ def test_cached_tokens_have_their_own_price() -> None:
         ({"n": "3"}, 10 * MAX_TOKENS),
     ],
 )
-def test_more_keys_of_a_request_count_for_the_most(extra: dict[str, Any], tokens: int) -> None:
+def test_several_choices_count_for_the_maximum(extra: dict[str, Any], tokens: int) -> None:
     assert most_answer_tokens(Sampling(max_tokens=10, extra=extra)) == tokens
 
 
-def test_all_of_a_request_counts_for_the_most() -> None:
+def test_whole_request_counts_for_the_maximum() -> None:
     ask = Request("r", "m", (Message("user", "é" * 99),))
     plain = most_prompt_tokens(ask)
     assert plain > 2 * 99 + TEMPLATE_TOKENS
@@ -71,7 +71,7 @@ def test_all_of_a_request_counts_for_the_most() -> None:
 
 
 @given(st.integers(0, 10**24))
-def test_an_amount_in_json_has_all_its_digits(pico: int) -> None:
+def test_amount_in_json_has_all_digits(pico: int) -> None:
     assert to_pico(read_json(dump_json([from_pico(pico)]))[0]) == pico
 
 
@@ -85,5 +85,5 @@ def test_an_amount_in_json_has_all_its_digits(pico: int) -> None:
         (10**15, "1000.00"),
     ],
 )
-def test_a_cost_is_short_for_a_person(pico: int, text: str) -> None:
+def test_displayed_cost_is_short(pico: int, text: str) -> None:
     assert cost_text(pico) == text

@@ -25,7 +25,7 @@ def body(request: Request, *, stream: bool = True) -> dict[str, Any]:
     return parsed
 
 
-def test_a_chat_as_a_body() -> None:
+def test_body_of_a_chat() -> None:
     assert body(CHAT) == {
         "model": "m",
         "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}],
@@ -36,7 +36,7 @@ def test_a_chat_as_a_body() -> None:
     }
 
 
-def test_a_prompt_with_all_sampling_fields_as_a_body() -> None:
+def test_body_of_a_prompt_with_all_sampling_fields() -> None:
     sampling = Sampling(9, 0.5, 0.9, 3, ("\n",), {"ignore_eos": True, "priority": MappingProxyType({"a": 1})})
     request = Request("r1", "m", prompt="hi", sampling=sampling)
     assert body(request, stream=False) == {
@@ -53,7 +53,7 @@ def test_a_prompt_with_all_sampling_fields_as_a_body() -> None:
     }
 
 
-def test_a_schema_becomes_the_response_format() -> None:
+def test_schema_becomes_the_response_format() -> None:
     schema = MappingProxyType({"type": "object"})
     format = body(Request("r1", "m", prompt="hi", schema=schema))["response_format"]
     assert format == {
@@ -76,7 +76,7 @@ def test_extra_cannot_switch_the_stream_off() -> None:
         Request("r", "m", prompt="hi", sampling=Sampling(extra={"x": 1 << 70})),
     ],
 )
-def test_a_request_that_cannot_be_sent_is_a_bad_request(request_: Request) -> None:
+def test_unsendable_request_is_a_bad_request(request_: Request) -> None:
     with pytest.raises(BadRequest):
         request_body(request_, stream=True)
 
@@ -87,7 +87,7 @@ def chunk(content: object, reason: object = None, **more: object) -> bytes:
     ).encode()
 
 
-def test_a_streamed_chat() -> None:
+def test_streamed_chat() -> None:
     answer = reader()
     brought = [
         answer.take_chunk(data)
@@ -105,13 +105,13 @@ def test_a_streamed_chat() -> None:
     assert (answer.text, answer.finish_reason, answer.usage) == ("Hello", "stop", Usage(3, 2, 1))
 
 
-def test_a_streamed_completion() -> None:
+def test_streamed_completion() -> None:
     answer = reader(PLAIN)
     assert answer.take_chunk(b'{"choices": [{"index": 0, "text": "a", "finish_reason": "length"}]}')
     assert (answer.text, answer.finish_reason) == ("a", "length")
 
 
-def test_a_whole_chat() -> None:
+def test_non_streaming_chat() -> None:
     answer = reader()
     answer.take_whole(
         b'{"choices": [{"index": 0, "message": {"content": "a"}, "finish_reason": "stop"}],'
@@ -120,7 +120,7 @@ def test_a_whole_chat() -> None:
     assert (answer.text, answer.usage) == ("a", Usage(1, 0, 0))
 
 
-def test_only_the_first_choice_counts() -> None:
+def test_only_the_first_choice_is_used() -> None:
     answer = reader()
     assert not answer.take_chunk(b'{"choices": [{"index": 1, "delta": {"content": "b"}}]}')
     assert answer.text == ""
@@ -152,7 +152,7 @@ def test_wrong_shapes_are_protocol_violations(data: bytes) -> None:
         reader().take_chunk(data)
 
 
-def test_a_whole_answer_without_a_choice_is_a_violation() -> None:
+def test_non_streaming_answer_without_a_choice_is_a_violation() -> None:
     with pytest.raises(ProtocolViolation, match="no choice"):
         reader().take_whole(b'{"choices": []}')
 
@@ -165,7 +165,7 @@ def test_a_whole_answer_without_a_choice_is_a_violation() -> None:
         (b'{"object": "error", "message": "full", "code": 503}', Overloaded),
     ],
 )
-def test_an_error_object_is_raised_as_its_cause(data: bytes, cls: type[EngineError]) -> None:
+def test_error_object_is_raised_as_its_cause(data: bytes, cls: type[EngineError]) -> None:
     with pytest.raises(cls):
         reader().take_chunk(data)
 
@@ -187,7 +187,7 @@ json_values = st.recursive(
 
 
 @given(json_values, st.booleans())
-def test_any_json_is_read_or_refused(value: object, chat: bool) -> None:
+def test_any_json_is_parsed_or_rejected(value: object, chat: bool) -> None:
     answer = reader(CHAT if chat else PLAIN)
     try:
         answer.take_chunk(json.dumps(value).encode())
@@ -215,7 +215,7 @@ payloads = st.lists(
 
 
 @given(payloads, st.lists(st.integers(0, 10_000), max_size=12), st.sampled_from([b"\n", b"\r\n", b"\r"]))
-def test_any_cut_and_any_line_end_give_the_same_events(
+def test_chunking_and_line_ends_do_not_change_the_events(
     events: list[bytes], places: list[int], end: bytes
 ) -> None:
     pieces = ((b": ping", b"data: " + event, b"data: 2", b"") for event in events)
@@ -245,19 +245,19 @@ def test_data_lines_of_one_event_are_joined_and_other_fields_skipped() -> None:
     assert parser_of().feed(stream) == [b"a\nb\n"]
 
 
-def test_an_event_without_its_blank_line_is_not_given() -> None:
+def test_event_without_its_blank_line_is_not_returned() -> None:
     parser = parser_of()
     assert parser.feed(b"data: a\n") == []
     parser.end()
 
 
 @pytest.mark.parametrize("garbage", [b"<html>\n", b"\x00\x01\x02\n", b'{"error": 1}\n'])
-def test_a_line_that_is_no_field_is_a_violation(garbage: bytes) -> None:
+def test_line_that_is_not_a_field_is_a_violation(garbage: bytes) -> None:
     with pytest.raises(ProtocolViolation, match="not an event stream"):
         parser_of().feed(garbage)
 
 
-def test_an_unfinished_line_of_garbage_is_a_violation_at_the_end() -> None:
+def test_unfinished_garbage_line_is_a_violation_at_the_end() -> None:
     parser = parser_of()
     parser.feed(b"<html>")
     with pytest.raises(ProtocolViolation):
@@ -270,14 +270,14 @@ def test_garbage_is_quoted_without_the_key() -> None:
 
 
 @pytest.mark.parametrize("start", [b"", b"da", b"data", b"data: {half", b": comm", b"ev"])
-def test_an_unfinished_field_is_no_violation_at_the_end(start: bytes) -> None:
+def test_unfinished_field_is_no_violation_at_the_end(start: bytes) -> None:
     parser = parser_of()
     assert parser.feed(start) == []
     parser.end()
 
 
 @pytest.mark.parametrize("piece", [b"x" * 10, b"data: " + b"x" * 10 + b"\n", b"data:\n"])
-def test_an_event_beyond_the_limit_is_a_violation(piece: bytes) -> None:
+def test_event_beyond_the_limit_is_a_violation(piece: bytes) -> None:
     parser = parser_of(1000)
     parser.feed(b"data: ")
     for _ in range(900 // max(len(piece), 6)):
@@ -286,12 +286,12 @@ def test_an_event_beyond_the_limit_is_a_violation(piece: bytes) -> None:
         parser.feed(piece * 1001)
 
 
-def test_the_limit_is_that_of_one_event() -> None:
+def test_limit_applies_to_one_event() -> None:
     assert len(parser_of(100).feed(b"data: xxxxxxxx\n\n" * 100)) == 100
 
 
 @pytest.mark.heavy
-def test_one_byte_at_a_time_costs_linear_time() -> None:
+def test_byte_by_byte_parsing_takes_linear_time() -> None:
     # A quadratic parser would copy 128 GiB here and never be done within the test's timeout.
     parser = parser_of()
     parser.feed(b"data: ")
@@ -326,13 +326,13 @@ def test_reasoning_has_two_names_and_is_read_once(name: str) -> None:
         ({"content": "a", "tool_calls": {"a": 1}}, None, None),
     ],
 )
-def test_what_a_message_holds_instead_of_content(message: Any, tool: Any, refusal: Any) -> None:
+def test_messages_without_content(message: Any, tool: Any, refusal: Any) -> None:
     answer = reader()
     answer.take_whole(json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode())
     assert (answer.tool, answer.refusal, answer.reasoning) == (tool, refusal, None)
 
 
-def test_the_first_choice_is_found_behind_another() -> None:
+def test_first_choice_is_found_after_another() -> None:
     answer = reader()
     answer.take_whole(
         b'{"choices": [{"index": 1, "message": {"content": "b"}}, {"index": 0, "message": {"content": "a"}}]}'

@@ -44,12 +44,12 @@ async def replica_at(url: str, clock: Clock | None = None) -> AsyncIterator[Http
         await replica.close()
 
 
-async def test_the_models_that_a_replica_serves() -> None:
+async def test_models_of_a_replica() -> None:
     async with FakeReplica(ReplicaScript(models=("a", "b"), max_model_len=2048)) as replica:
         assert await list_models(replica.url) == (ServedModel("a", 2048), ServedModel("b", 2048))
 
 
-async def test_a_server_that_names_no_length() -> None:
+async def test_server_without_a_context_length() -> None:
     async with answering(b'{"object": "list", "data": [{"id": "gpt"}]}') as url:
         assert await list_models(url + "/v1/") == (ServedModel("gpt", None),)
 
@@ -57,13 +57,13 @@ async def test_a_server_that_names_no_length() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{}", b'{"data": 1}', b'{"data": [1]}', b'{"data": [{"id": 1}]}', b"\xff"]
 )
-async def test_no_list_of_models_is_a_protocol_violation(body: bytes) -> None:
+async def test_missing_model_list_is_a_protocol_violation(body: bytes) -> None:
     async with answering(body) as url:
         with pytest.raises(errors.ProtocolViolation):
             await list_models(url)
 
 
-async def test_a_wrong_key_is_unauthorized_and_not_shown() -> None:
+async def test_wrong_key_is_unauthorized_and_not_shown() -> None:
     async with FakeReplica(ReplicaScript(api_key="other")) as replica:
         with pytest.raises(errors.Unauthorized) as caught:
             await list_models(replica.url, api_key=KEY)
@@ -71,7 +71,7 @@ async def test_a_wrong_key_is_unauthorized_and_not_shown() -> None:
     assert KEY not in str(caught.value)
 
 
-async def test_nobody_there_is_unreachable() -> None:
+async def test_closed_port_is_unreachable() -> None:
     async with FakeReplica() as fake:
         url = fake.url
     with pytest.raises(errors.Unreachable):
@@ -81,7 +81,7 @@ async def test_nobody_there_is_unreachable() -> None:
             await replica.check_health()
 
 
-async def test_too_large_a_list_is_a_protocol_violation() -> None:
+async def test_too_large_list_is_a_protocol_violation() -> None:
     async with answering(b" " * (2 << 20)) as url:
         with pytest.raises(errors.ProtocolViolation, match="more than"):
             await list_models(url)
@@ -98,7 +98,7 @@ async def test_load_and_counters() -> None:
     assert counters == ReplicaCounters(10.0, 4.0, 0.0, 0.0, 0.0)
 
 
-async def test_a_replica_without_metrics_is_an_error_of_its_status() -> None:
+async def test_replica_without_metrics_raises_its_status() -> None:
     async with answering(b"", status=404) as url, replica_at(url) as replica:
         with pytest.raises(errors.ModelNotFound):
             await replica.fetch_metrics()
@@ -110,19 +110,19 @@ async def test_health() -> None:
 
 
 @pytest.mark.parametrize("status", [200, 401, 404])
-async def test_a_server_that_answers_is_well_though_it_has_no_such_path(status: int) -> None:
+async def test_server_without_a_health_path_is_healthy(status: int) -> None:
     async with answering(b"", status) as url, replica_at(url) as replica:
         assert await replica.check_health() is (status == 200)
 
 
 @pytest.mark.parametrize(("status", "error"), [(500, errors.ServerFault), (503, errors.Overloaded)])
-async def test_a_server_that_fails_is_ill(status: int, error: type[Exception]) -> None:
+async def test_failing_server_is_unhealthy(status: int, error: type[Exception]) -> None:
     async with answering(b"", status) as url, replica_at(url) as replica:
         with pytest.raises(error):
             await replica.check_health()
 
 
-async def test_the_size_of_a_cache_is_asked_for() -> None:
+async def test_cache_size_is_queried() -> None:
     config = 'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1.0\n'
     async with FakeReplica(ReplicaScript(metrics=config)) as fake, replica_at(fake.url) as replica:
         assert await replica.fetch_cache_tokens() == 1600
@@ -153,7 +153,7 @@ def test_load_and_counters_of_vllm() -> None:
     assert counters == ReplicaCounters(1.5e6, 700.0, 0.0, 100.0, 40.0)
 
 
-def test_engines_of_one_replica_are_added_up_and_the_fullest_cache_counts() -> None:
+def test_engines_add_up_and_the_fullest_cache_counts() -> None:
     text = "".join(
         f'vllm:num_requests_running{{engine="{i}"}} {i}\nvllm:kv_cache_usage_perc{{engine="{i}"}} 0.{i}\n'
         for i in (1, 3, 2)
@@ -162,35 +162,35 @@ def test_engines_of_one_replica_are_added_up_and_the_fullest_cache_counts() -> N
     assert (load.running, load.waiting, load.kv_cache_usage) == (6.0, None, 0.3)
 
 
-def test_the_older_name_of_the_cache_usage() -> None:
+def test_older_name_of_the_cache_usage() -> None:
     assert (
         parse_metrics('vllm:gpu_cache_usage_perc{a="b"} 0.5 1700000000', observed_s=0.0)[0].kv_cache_usage
         == 0.5
     )
 
 
-def test_a_label_may_hold_braces_and_quotes() -> None:
+def test_label_may_hold_braces_and_quotes() -> None:
     text = 'vllm:num_requests_running{model_name="a\\"} 9} b"} 4.0\n'
     assert parse_metrics(text, observed_s=0.0)[0].running == 4.0
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-1", "x", ""])
-def test_what_is_no_amount_is_unknown(value: str) -> None:
+def test_invalid_amount_is_unknown(value: str) -> None:
     assert parse_metrics(f"vllm:num_requests_running {value}\n", observed_s=0.0)[0].running is None
 
 
-def test_an_empty_text_knows_nothing() -> None:
+def test_empty_metrics_are_unknown() -> None:
     assert parse_metrics("", observed_s=1.0) == (ReplicaLoad(1.0), ReplicaCounters())
 
 
 @given(st.text(alphabet='vllm:num_requests_running{}="\\ 0123456789.\n', max_size=300))
-def test_any_text_is_read(text: str) -> None:
+def test_any_text_is_parsed(text: str) -> None:
     load, _ = parse_metrics(text, observed_s=0.0)
     assert load.running is None or (math.isfinite(load.running) and load.running >= 0)
 
 
 @given(st.floats(0, 1e9), st.floats(0, 1), st.text(alphabet='ab"\\{},=', max_size=10))
-def test_what_a_replica_writes_is_read_back(waiting: float, usage: float, model: str) -> None:
+def test_written_header_is_read_back(waiting: float, usage: float, model: str) -> None:
     label = model.replace("\\", "\\\\").replace('"', '\\"')
     text = (
         f'vllm:num_requests_waiting{{model_name="{label}"}} {waiting}\n'
@@ -213,19 +213,19 @@ def test_what_a_replica_writes_is_read_back(waiting: float, usage: float, model:
         "TEXT " + "a" * 5000,
     ],
 )
-def test_a_header_without_load_is_none(value: str | None) -> None:
+def test_header_without_load_is_none(value: str | None) -> None:
     assert parse_load_header(value, observed_s=0.0) is None
 
 
 @given(st.text())
-def test_any_header_is_read(value: str) -> None:
+def test_any_header_is_parsed(value: str) -> None:
     parse_load_header("TEXT " + value, observed_s=0.0)
 
 
 CONFIG = 'vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="0",num_gpu_blocks="1000"} 1.0\n'
 
 
-def test_the_size_of_the_cache() -> None:
+def test_size_of_the_cache() -> None:
     assert parse_cache_tokens(VLLM + CONFIG) == 16_000
     assert parse_cache_tokens(CONFIG * 2) == 32_000, "of all engines"
     assert parse_cache_tokens(VLLM) is None
@@ -234,6 +234,6 @@ def test_the_size_of_the_cache() -> None:
 
 
 @given(st.text(alphabet='vllm:cache_config_info{}",=block_size1 \n', max_size=200))
-def test_the_size_of_the_cache_is_read_leniently(text: str) -> None:
+def test_cache_size_is_parsed_leniently(text: str) -> None:
     found = parse_cache_tokens(text)
     assert found is None or found > 0

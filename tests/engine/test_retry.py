@@ -53,7 +53,7 @@ def test_every_class_of_error_has_a_rule() -> None:
 
 
 @pytest.mark.parametrize("cls", NEVER)
-def test_what_cannot_succeed_is_not_sent_again(cls: type[errors.EngineError]) -> None:
+def test_hopeless_errors_are_not_retried(cls: type[errors.EngineError]) -> None:
     assert delay(cls("x", retry_after_s=1.0)) is None
 
 
@@ -63,7 +63,9 @@ def test_errors_that_are_not_the_requests_fault_do_not_count_as_tries(cls: type[
 
 
 @pytest.mark.parametrize(("cls", "tries"), [(cls, 5) for cls in COUNTED] + [(cls, 3) for cls in INVALID])
-def test_the_rest_is_retried_a_number_of_times(cls: type[errors.EngineError], tries: int) -> None:
+def test_other_errors_are_retried_a_limited_number_of_times(
+    cls: type[errors.EngineError], tries: int
+) -> None:
     assert [delay(cls("x"), attempt=n) is None for n in range(1, 8)] == [n >= tries for n in range(1, 8)]
 
 
@@ -72,17 +74,17 @@ def test_waits_grow_up_to_the_limit() -> None:
     assert waits == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0]
 
 
-def test_jitter_takes_up_to_its_share() -> None:
+def test_jitter_is_at_most_its_share() -> None:
     assert delay(errors.Unreachable("x"), attempt=3, jitter_unit=0.5) == pytest.approx(0.6)
 
 
-def test_the_replicas_own_wish_is_respected() -> None:
+def test_retry_after_is_respected() -> None:
     assert delay(errors.RateLimited("x", retry_after_s=40.0)) == 40.0
     assert delay(errors.RateLimited("x", retry_after_s=0.1)) == 0.25
     assert delay(errors.RateLimited("x", retry_after_s=40.0), left_s=30.0) is None
 
 
-def test_after_a_named_time_it_is_tried_however_often_it_failed() -> None:
+def test_after_retry_after_it_is_tried_regardless_of_attempts() -> None:
     assert delay(errors.RateLimited("x", retry_after_s=1.0), attempt=50) == 1.0
     assert delay(errors.RateLimited("x", retry_after_s=1.0), attempt=50, jitter_unit=0.5) == 1.125
     assert delay(errors.RateLimited("x", retry_after_s=0.9), attempt=50) == POLICY.max_backoff_s
@@ -99,7 +101,7 @@ def test_the_last_chances_before_the_deadline_are_used() -> None:
     st.integers(1, 10_000),
     st.fixed_dictionaries({"left_s": st.just(inf) | seconds, "jitter_unit": units}),
 )
-def test_a_wait_keeps_every_bound(
+def test_wait_keeps_every_bound(
     cls: type[errors.EngineError],
     asked_s: float | None,
     attempt: int,
@@ -126,12 +128,12 @@ def test_a_wait_keeps_every_bound(
         {"base_s": float("nan")},
     ],
 )
-def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_settings_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(errors.SettingError, match="retry"):
         RetryPolicy(**wrong)
 
 
-def test_jitter_is_the_same_for_the_same_try_and_spread_over_requests() -> None:
+def test_jitter_is_deterministic_per_attempt_and_varies_by_request() -> None:
     assert jitter_unit("r1", 1) == jitter_unit("r1", 1) != jitter_unit("r1", 2)
     mean = sum(jitter_unit(f"r{i}", 1) for i in range(1000)) / 1000
     assert 0.45 < mean < 0.55
@@ -175,7 +177,7 @@ async def run(
     return outcome, engine, seen
 
 
-async def test_an_answer_at_the_first_try() -> None:
+async def test_answer_in_the_first_attempt() -> None:
     outcome, engine, seen = await run(["hi"])
     assert (outcome.answer, outcome.attempts, outcome.error) == ("hi", 1, None)
     assert outcome.completion is not None
@@ -183,7 +185,7 @@ async def test_an_answer_at_the_first_try() -> None:
     assert (engine.timeouts_s, seen) == ([10.0], [])
 
 
-async def test_an_answer_after_failures() -> None:
+async def test_answer_after_failures() -> None:
     failures = [errors.Unreachable("a"), errors.ServerFault("b")]
     outcome, engine, seen = await run([*failures, "hi"])
     assert (outcome.answer, outcome.attempts) == ("hi", 3)
@@ -193,14 +195,14 @@ async def test_an_answer_after_failures() -> None:
     assert outcome.called_s == 1.0
 
 
-async def test_an_error_that_no_retry_mends() -> None:
+async def test_error_that_no_retry_fixes() -> None:
     outcome, engine, _ = await run([errors.BadRequest("no")])
     assert isinstance(outcome.error, errors.BadRequest)
     assert (outcome.completion, outcome.answer, outcome.attempts) == (None, None, 1)
     assert engine.clock.slept_s == []
 
 
-async def test_the_answer_is_checked_and_asked_for_again() -> None:
+async def test_invalid_answer_is_requested_again() -> None:
     check = AnswerCheck({"type": "integer"})
     outcome, _, _ = await run(["{", '"x"', " 7 "], check=check)
     assert (outcome.answer, outcome.attempts) == (7, 3)
@@ -209,7 +211,7 @@ async def test_the_answer_is_checked_and_asked_for_again() -> None:
     assert (outcome.answer, outcome.completion, outcome.attempts) == (None, None, 3)
 
 
-async def test_each_class_has_a_limit_of_its_own() -> None:
+async def test_each_error_class_has_its_own_limit() -> None:
     check = AnswerCheck({"type": "integer"})
     outage = [errors.Unreachable("x")] * 8
     outcome, _, _ = await run([*outage, errors.ServerFault("warm-up"), "7"], check=check)
@@ -223,7 +225,7 @@ async def test_each_class_has_a_limit_of_its_own() -> None:
     assert outcome.attempts == 12
 
 
-async def test_the_last_error_is_no_time_out_for_want_of_time() -> None:
+async def test_last_error_is_reported_instead_of_a_timeout() -> None:
     for tenths in range(1, 200):
         outcome, _, _ = await run(
             [errors.RateLimited("slow down")] * 50, deadline_s=tenths / 10, timeout_s=5.0
@@ -231,14 +233,14 @@ async def test_the_last_error_is_no_time_out_for_want_of_time() -> None:
         assert isinstance(outcome.error, errors.RateLimited)
 
 
-async def test_an_outage_is_waited_for_until_the_deadline_and_not_beyond() -> None:
+async def test_outage_is_waited_for_until_the_deadline() -> None:
     outcome, engine, _ = await run([errors.Unreachable("x")] * 100, deadline_s=60.0)
     assert isinstance(outcome.error, errors.Unreachable)
     assert 55 < outcome.elapsed_s <= 60
     assert all(timeout_s > 0 for timeout_s in engine.timeouts_s)
 
 
-async def test_a_call_gets_no_more_time_than_the_deadline_leaves() -> None:
+async def test_call_time_is_limited_by_the_deadline() -> None:
     outcome, engine, _ = await run([errors.AttemptTimeout("x")], timeout_s=10.0, deadline_s=0.5)
     assert engine.timeouts_s == [0.5]
     assert (outcome.attempts, outcome.elapsed_s) == (1, 0.5)
@@ -251,7 +253,7 @@ async def test_after_the_deadline_nothing_is_called() -> None:
     assert (outcome.attempts, engine.timeouts_s) == (0, [])
 
 
-async def test_what_an_engine_holds_back_has_all_its_time_when_it_is_sent() -> None:
+async def test_queued_request_has_its_full_time_when_sent() -> None:
     class Slow(Replay):
         async def complete(
             self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
@@ -276,7 +278,7 @@ async def test_what_an_engine_holds_back_has_all_its_time_when_it_is_sent() -> N
     assert (outcome.answer, outcome.elapsed_s) == ("hi", 1.0)
 
 
-async def test_an_engine_that_never_sends_anything_is_asked_until_the_deadline() -> None:
+async def test_silent_engine_is_retried_until_the_deadline() -> None:
     outcome, _, _ = await run([errors.Overloaded("full", sent=False)] * 100, deadline_s=60.0)
     assert isinstance(outcome.error, errors.Overloaded)
 
@@ -337,7 +339,7 @@ async def ask(
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(("fault", "error", "calls", "words"), EACH)
-async def test_a_chat_without_an_answer_has_a_cause(
+async def test_chat_without_an_answer_has_a_cause(
     fault: str, error: type[errors.EngineError], calls: int, words: str, stream: bool
 ) -> None:
     outcome, asked = await ask(f"hi ((fault:{fault}))", stream=stream)
@@ -356,14 +358,14 @@ async def test_a_chat_without_an_answer_has_a_cause(
         ("abort", errors.ServerFault),
     ],
 )
-async def test_a_plain_completion_without_an_answer_has_a_cause(
+async def test_plain_completion_without_an_answer_has_a_cause(
     fault: str, error: type[errors.EngineError], stream: bool
 ) -> None:
     outcome, _ = await ask(f"hi ((fault:{fault}))", stream=stream, chat=False)
     assert (type(outcome.error), outcome.completion) == (error, None)
 
 
-async def test_what_may_pass_is_asked_for_again() -> None:
+async def test_transient_failures_are_requested_again() -> None:
     for fault in ("empty", "abort"):
         outcome, asked = await ask(f"hi ((fault:{fault}x1))")
         assert (outcome.error, asked) == (None, 2)
@@ -380,7 +382,7 @@ async def test_what_may_pass_is_asked_for_again() -> None:
     ],
 )
 @pytest.mark.parametrize("fault", ["reasoning", "length"])
-async def test_an_answer_that_would_be_cut_again_is_not_asked_for(
+async def test_answer_that_would_be_cut_again_is_not_requested(
     fault: str, sampling: dict[str, Any], calls: int
 ) -> None:
     outcome, asked = await ask(f"hi ((fault:{fault}x1))", schema=SCHEMA, **sampling)
@@ -392,7 +394,7 @@ async def test_an_answer_that_would_be_cut_again_is_not_asked_for(
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_cut_text_is_a_marked_answer(stream: bool) -> None:
+async def test_cut_text_is_a_marked_answer(stream: bool) -> None:
     outcome, _ = await ask("hi ((fault:length))", stream=stream)
     assert outcome.completion is not None
     assert outcome.answer == echo("hi ((fault:length))")[:8]
@@ -426,7 +428,7 @@ def completion(text: str = "", reason: str | None = "stop", used: int = 0, **mor
         (completion("a", "function_call"), "called the tool"),
     ],
 )
-def test_what_is_no_answer_is_explained(found: Completion, words: str) -> None:
+def test_missing_answer_is_explained(found: Completion, words: str) -> None:
     with pytest.raises(errors.EngineError, match=words):
         check_content(found, Sampling(max_tokens=9))
 
@@ -437,7 +439,7 @@ def test_any_other_text_is_an_answer() -> None:
 
 
 @pytest.mark.parametrize("fault", [fault for fault, *_ in EACH])
-async def test_the_engine_without_http_gives_the_same(fault: str) -> None:
+async def test_in_process_engine_gives_the_same_results(fault: str) -> None:
     engine = ScriptedEngine(Fixed(0.0))
     request = Request("r", "m", messages=(Message("user", f"hi ((fault:{fault}))"),))
     outcome = await complete_with_retry(engine, request, policy=FAST, timeout_s=30)

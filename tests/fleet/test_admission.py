@@ -25,7 +25,7 @@ def names(sent: list[tuple[str, InFlightRequest]]) -> list[str]:
     return [name for name, _ in sent]
 
 
-def test_a_replica_gets_work_for_one_more_step() -> None:
+def test_replica_gets_work_for_one_more_step() -> None:
     admission: Admission[str] = Admission(fleet(hold_s=0.25))
     for name in "abcd":
         admission.add(name, RoutingRequest(100), 0.0)
@@ -36,7 +36,7 @@ def test_a_replica_gets_work_for_one_more_step() -> None:
     assert names(admission.ready(0.051)) == ["d"]
 
 
-def test_until_something_is_known_of_a_replica_nothing_is_held_back() -> None:
+def test_nothing_is_held_back_before_a_replicas_limit_is_known() -> None:
     admission: Admission[int] = Admission(fleet(hold_s=math.inf))
     for number in range(50):
         admission.add(number, RoutingRequest(5000), 0.0)
@@ -44,7 +44,7 @@ def test_until_something_is_known_of_a_replica_nothing_is_held_back() -> None:
     assert admission.wake_s == math.inf
 
 
-def test_a_first_token_makes_room_before_it_was_expected() -> None:
+def test_early_first_token_makes_room() -> None:
     one = fleet()
     admission: Admission[str] = Admission(one)
     admission.add("a", RoutingRequest(1000), 0.0)
@@ -56,7 +56,7 @@ def test_a_first_token_makes_room_before_it_was_expected() -> None:
     assert names(admission.ready(0.4)) == ["b"]
 
 
-def test_order_is_due_moment_then_priority_then_arrival() -> None:
+def test_order_is_deadline_then_priority_then_arrival() -> None:
     one = fleet(hold_s=10.0)
     one.set_available(0, False)
     admission: Admission[str] = Admission(one)
@@ -72,7 +72,7 @@ def test_order_is_due_moment_then_priority_then_arrival() -> None:
     assert names(admission.ready(0.0)) == order
 
 
-def test_what_keeps_its_place_goes_first_although_it_is_late() -> None:
+def test_late_request_that_keeps_its_place_is_sent_first() -> None:
     """Otherwise a steady stream of events with time would keep waiting urgent ones back forever."""
     one = fleet()
     admission: Admission[str] = Admission(one)
@@ -85,7 +85,7 @@ def test_what_keeps_its_place_goes_first_although_it_is_late() -> None:
     assert names(admission.ready(2.0)) == ["late", "has time"]
 
 
-def test_what_waits_longest_without_a_due_moment_is_not_passed_forever() -> None:
+def test_requests_without_a_deadline_do_not_starve() -> None:
     admission: Admission[str] = Admission(fleet(hold_s=0.001))
     admission.add("running", RoutingRequest(1000), 0.0)
     assert names(admission.ready(0.0)) == ["running"]
@@ -96,7 +96,7 @@ def test_what_waits_longest_without_a_due_moment_is_not_passed_forever() -> None
     assert names(admission.ready(NEVER_DUE_S - 99)) == ["patient"]
 
 
-def test_what_is_past_its_deadline_is_given_up_and_costs_nothing() -> None:
+def test_expired_request_is_dropped_and_costs_nothing() -> None:
     one = fleet()
     admission: Admission[str] = Admission(one)
     admission.add("a", RoutingRequest(1000), 0.0)
@@ -111,7 +111,7 @@ def test_what_is_past_its_deadline_is_given_up_and_costs_nothing() -> None:
     assert one.requests.tolist() == [2]
 
 
-def test_the_expired_are_found_even_while_no_replica_is_there() -> None:
+def test_expired_requests_are_dropped_without_any_replica() -> None:
     one = fleet()
     one.set_available(0, False)
     admission: Admission[str] = Admission(one)
@@ -121,7 +121,7 @@ def test_the_expired_are_found_even_while_no_replica_is_there() -> None:
     assert len(admission) == 0
 
 
-def test_what_can_no_longer_be_on_time_yields_to_what_can() -> None:
+def test_hopelessly_late_requests_yield_to_punctual_ones() -> None:
     admission: Admission[str] = Admission(fleet())
     admission.add("hopeless", RoutingRequest(1000, due_s=0.9), 0.0)
     admission.add("in time", RoutingRequest(1000, due_s=1.1), 0.0)
@@ -129,7 +129,7 @@ def test_what_can_no_longer_be_on_time_yields_to_what_can() -> None:
     assert names(admission.ready(0.95)) == ["hopeless"]
 
 
-def test_a_request_waits_for_its_cache_as_long_as_that_pays() -> None:
+def test_request_waits_for_its_cached_replica_while_that_pays() -> None:
     one = fleet(2)
     admission: Admission[str] = Admission(one)
     prefix = tuple(range(10))
@@ -143,7 +143,7 @@ def test_a_request_waits_for_its_cache_as_long_as_that_pays() -> None:
     assert len(admission) == 5
 
 
-def test_one_noisy_tenant_does_not_starve_the_others() -> None:
+def test_noisy_tenant_does_not_starve_others() -> None:
     one = fleet(hold_s=0.05)
     admission: Admission[str] = Admission(one)
     for number in range(100):
@@ -163,7 +163,7 @@ def test_one_noisy_tenant_does_not_starve_the_others() -> None:
     assert len(admission) > 90
 
 
-def test_memory_keeps_a_request_back_until_another_has_ended() -> None:
+def test_request_waits_for_memory_until_another_has_ended() -> None:
     one = fleet(kv_tokens=1000)
     admission: Admission[str] = Admission(one)
     admission.add("a", RoutingRequest(600), 0.0)
@@ -193,7 +193,7 @@ def demands(draw: st.DrawFn) -> list[tuple[float, RoutingRequest]]:
 
 @pytest.mark.parametrize("kind", ["admission", "at once"])
 @given(demands(), st.integers(1, 4), st.sampled_from([1200.0, 4000.0, math.inf]))
-def test_every_request_is_sent_once_and_engines_never_idle_while_any_wait(
+def test_each_request_is_sent_once_and_engines_do_not_idle_meanwhile(
     kind: str, coming: list[tuple[float, RoutingRequest]], count: int, kv_tokens: float
 ) -> None:
     one = fleet(count, kv_tokens)
@@ -231,7 +231,7 @@ def test_every_request_is_sent_once_and_engines_never_idle_while_any_wait(
     assert one.requests.tolist() == [0.0] * count
 
 
-def test_a_request_avoids_where_it_failed_while_there_is_another() -> None:
+def test_retry_avoids_the_failed_replica_if_there_is_another() -> None:
     one = fleet(2, hold_s=1.0)
     admission: Admission[str] = Admission(one)
     admission.add("a", RoutingRequest(100, avoid=(0,)), 0.0)
@@ -243,7 +243,7 @@ def test_a_request_avoids_where_it_failed_while_there_is_another() -> None:
     assert ticket.replica == 0, "there is no other"
 
 
-def test_at_once_avoids_it_too() -> None:
+def test_immediate_retry_avoids_the_failed_replica_too() -> None:
     dispatcher: Dispatcher[str] = ImmediateDispatcher(fleet(2), make_policy("least_requests"))
     for name in "ab":
         dispatcher.add(name, RoutingRequest(100, avoid=(0,)), 0.0)
@@ -251,7 +251,7 @@ def test_at_once_avoids_it_too() -> None:
 
 
 @pytest.mark.parametrize("kind", ["admission", "at once"])
-def test_what_is_removed_is_not_sent(kind: str) -> None:
+def test_removed_request_is_not_sent(kind: str) -> None:
     one = fleet(hold_s=10.0)
     one.set_available(0, False)
     dispatcher: Dispatcher[str] = (
@@ -268,7 +268,7 @@ def test_what_is_removed_is_not_sent(kind: str) -> None:
     assert dispatcher.expired() == []
 
 
-def test_what_it_works_on_side_by_side_has_room_whatever_its_prefill() -> None:
+def test_concurrent_requests_have_room_whatever_their_prefill() -> None:
     one = fleet(hold_s=0.1)
     one.set_room(0, math.inf, 5)
     admission: Admission[int] = Admission(one)
@@ -281,7 +281,7 @@ def test_what_it_works_on_side_by_side_has_room_whatever_its_prefill() -> None:
     assert [name for name, _ in admission.ready(0.1)] == [5], "one of those without a first token has one"
 
 
-def test_there_are_never_more_than_get_the_most_done() -> None:
+def test_requests_in_flight_never_exceed_the_best_concurrency() -> None:
     one = fleet(hold_s=10.0)
     one.set_room(0, 3, math.inf)
     admission: Admission[int] = Admission(one)
@@ -298,7 +298,7 @@ def test_there_are_never_more_than_get_the_most_done() -> None:
     assert len(admission.ready(1.0)) == 2
 
 
-def test_the_one_that_has_room_gets_what_the_other_has_none_for() -> None:
+def test_replica_with_room_gets_what_a_full_one_cannot_take() -> None:
     one = fleet(2, hold_s=10.0)
     one.set_room(0, 1, math.inf)
     admission: Admission[int] = Admission(one)
@@ -307,7 +307,7 @@ def test_the_one_that_has_room_gets_what_the_other_has_none_for() -> None:
     assert sorted(ticket.replica for _, ticket in admission.ready(0.0)) == [0, 1, 1, 1, 1, 1]
 
 
-def test_without_any_deadline_priority_decides_within_a_second() -> None:
+def test_priority_decides_among_requests_of_one_second() -> None:
     admission: Admission[str] = Admission(fleet(hold_s=10.0))
     admission.add("low", RoutingRequest(1, priority=2), 0.1)
     admission.add("high", RoutingRequest(1, priority=1), 0.2)
@@ -315,7 +315,7 @@ def test_without_any_deadline_priority_decides_within_a_second() -> None:
     assert names(admission.ready(1.3)) == ["high", "low", "later"]
 
 
-def test_no_report_of_others_stops_the_stream() -> None:
+def test_reports_of_other_clients_never_stop_the_stream() -> None:
     one = fleet(hold_s=0.1)
     one.external_s[:] = 1e6
     admission: Admission[str] = Admission(one)
@@ -327,7 +327,7 @@ def test_no_report_of_others_stops_the_stream() -> None:
     assert names(admission.ready(0.1)) == ["b"]
 
 
-def test_one_that_starts_slowly_gets_one_and_the_rest_waits() -> None:
+def test_slow_starting_replica_gets_one_request_and_the_rest_wait() -> None:
     one = fleet(hold_s=10.0)
     one.limit[0] = 1
     admission: Admission[str] = Admission(one)
@@ -337,14 +337,14 @@ def test_one_that_starts_slowly_gets_one_and_the_rest_waits() -> None:
     assert len(admission) == 1
 
 
-def test_deadlines_within_a_second_are_alike_and_priority_decides() -> None:
+def test_priority_decides_among_deadlines_of_one_second() -> None:
     admission: Admission[str] = Admission(fleet(hold_s=10.0))
     admission.add("low", RoutingRequest(1, deadline_s=300.1, priority=2), 0.0)
     admission.add("high", RoutingRequest(1, deadline_s=300.2, priority=1), 0.1)
     assert names(admission.ready(0.1)) == ["high", "low"]
 
 
-def test_prompt_with_a_remote_kv_cache_takes_room_but_no_time() -> None:
+def test_prompt_prefilled_elsewhere_takes_memory_but_no_prefill_time() -> None:
     one = fleet(kv_tokens=10_000.0)
     admission: Admission[str] = Admission(one)
     for name in "ab":

@@ -58,12 +58,12 @@ def removed(*hashes: Any, **more: Any) -> dict[str, Any]:
     return {"type": "BlockRemoved", "block_hashes": list(hashes), "medium": "GPU", "group_idx": 0, **more}
 
 
-def test_events_as_maps() -> None:
+def test_events_encoded_as_maps_are_read() -> None:
     message = read(removed(5), stored(1, 2**64 - 1), {"type": "AllBlocksCleared"}, sequence=2**63)
     assert message == CacheMessage(2**63, (Removed((5,)), Stored((1, 2**64 - 1)), Cleared()))
 
 
-def test_events_as_arrays_of_older_servers() -> None:
+def test_events_encoded_as_arrays_by_older_servers_are_read() -> None:
     message = read(
         ["BlockStored", [b"\1" * 32, 9], None, [1, 2], 2, None],
         ["BlockStored", [3], 9, [1, 2], 2, None, "CPU"],
@@ -95,7 +95,7 @@ def test_events_of_other_caches_are_skipped(event: Any) -> None:
     assert read(event, removed(1)).events == (Removed((1,)),)
 
 
-def test_no_hashes_are_no_blocks() -> None:
+def test_event_without_hashes_adds_no_blocks() -> None:
     assert read(stored() | {"block_hashes": None}).events == (Stored(()),)
 
 
@@ -121,7 +121,7 @@ def test_no_hashes_are_no_blocks() -> None:
         b"\xdd\xff\xff\xff\xff",
     ],
 )
-def test_other_bytes_are_refused(payload: bytes) -> None:
+def test_invalid_bytes_are_rejected(payload: bytes) -> None:
     with pytest.raises(ProtocolViolation):
         read_frame(payload)
 
@@ -136,7 +136,7 @@ def test_other_bytes_are_refused(payload: bytes) -> None:
         [b"", bytes(8), bytes(MAX_MESSAGE_BYTES + 1)],
     ],
 )
-def test_other_frames_are_refused(frames: list[bytes]) -> None:
+def test_invalid_frames_are_rejected(frames: list[bytes]) -> None:
     with pytest.raises(ProtocolViolation):
         read_message(frames)
 
@@ -163,7 +163,7 @@ EVENTS = st.lists(
 @given(
     st.binary(max_size=200) | ANY.map(msgpack.packb) | EVENTS.map(lambda events: msgpack.packb([1.0, events]))
 )
-def test_nothing_raises_anything_else(payload: bytes) -> None:
+def test_only_the_documented_error_is_raised(payload: bytes) -> None:
     try:
         message = read_frame(payload)
     except ProtocolViolation:
@@ -195,7 +195,7 @@ def publisher(horizon: CacheHorizon) -> Publisher:
     return Publisher(horizon)
 
 
-def test_what_was_used_before_the_evicted_blocks_is_gone(horizon: CacheHorizon, publisher: Publisher) -> None:
+def test_blocks_used_before_the_evicted_ones_are_gone(horizon: CacheHorizon, publisher: Publisher) -> None:
     for block in range(10):
         publisher.note(Stored((block,)))
     for block in range(3):
@@ -205,7 +205,7 @@ def test_what_was_used_before_the_evicted_blocks_is_gone(horizon: CacheHorizon, 
     assert horizon.horizon_s == 3.0
 
 
-def test_a_single_eviction_out_of_order_has_no_effect(horizon: CacheHorizon, publisher: Publisher) -> None:
+def test_single_out_of_order_eviction_has_no_effect(horizon: CacheHorizon, publisher: Publisher) -> None:
     for block in range(20):
         publisher.note(Stored((block,)))
     publisher.note(Removed(tuple(range(WITNESSES))))
@@ -222,7 +222,7 @@ def test_unknown_blocks_have_no_effect() -> None:
     assert horizon.horizon_s == -math.inf
 
 
-def test_a_sequence_that_begins_again_is_a_restart(horizon: CacheHorizon, publisher: Publisher) -> None:
+def test_restarted_sequence_numbers_are_a_restart(horizon: CacheHorizon, publisher: Publisher) -> None:
     publisher.sequence = 5
     assert not publisher.note(Stored((1, 2))), "the first message may have any number"
     assert not publisher.note(Stored((3,)))
@@ -231,16 +231,14 @@ def test_a_sequence_that_begins_again_is_a_restart(horizon: CacheHorizon, publis
     assert (horizon.restarts, horizon.missed, len(horizon)) == (1, 0, 1)
 
 
-def test_a_gap_is_counted_and_loses_nothing(horizon: CacheHorizon, publisher: Publisher) -> None:
+def test_sequence_gap_is_counted_and_loses_nothing(horizon: CacheHorizon, publisher: Publisher) -> None:
     publisher.note(Stored((1, 2, 3)))
     publisher.sequence += 4
     assert not publisher.note(Removed((1, 2, 3)))
     assert (horizon.missed, horizon.restarts, horizon.horizon_s) == (4, 0, 1.0)
 
 
-def test_all_cleared_forgets_the_blocks_and_not_the_horizon(
-    horizon: CacheHorizon, publisher: Publisher
-) -> None:
+def test_all_blocks_cleared_keeps_the_horizon(horizon: CacheHorizon, publisher: Publisher) -> None:
     publisher.note(Stored((1, 2, 3)))
     publisher.note(Removed((1, 2, 3)))
     assert publisher.note(Cleared(), Stored((4,)))
@@ -248,7 +246,7 @@ def test_all_cleared_forgets_the_blocks_and_not_the_horizon(
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=50))
-def test_memory_is_bounded_whatever_the_hashes(seeds: list[int]) -> None:
+def test_memory_is_bounded_for_any_hashes(seeds: list[int]) -> None:
     horizon = CacheHorizon()
     for number, seed in enumerate(seeds):
         blocks = tuple((seed << shift) % 2**64 for shift in range(64))
@@ -256,9 +254,7 @@ def test_memory_is_bounded_whatever_the_hashes(seeds: list[int]) -> None:
         assert len(horizon) <= MAX_SAMPLED
 
 
-def test_a_large_cache_is_sampled_and_its_horizon_still_known(
-    horizon: CacheHorizon, publisher: Publisher
-) -> None:
+def test_large_cache_is_sampled_and_its_horizon_is_kept(horizon: CacheHorizon, publisher: Publisher) -> None:
     hashes = [(number * 0x9E3779B97F4A7C15) % 2**64 for number in range(20_000)]
     for at in range(0, len(hashes), 100):
         publisher.note(Stored(tuple(hashes[at : at + 100])))
@@ -271,9 +267,7 @@ def test_a_large_cache_is_sampled_and_its_horizon_still_known(
     st.integers(1, 12),
     st.lists(st.tuples(st.integers(0, 30), st.booleans(), st.booleans()), max_size=300),
 )
-def test_nothing_that_is_cached_was_last_used_before_the_horizon(
-    capacity: int, uses: list[tuple[int, bool, bool]]
-) -> None:
+def test_no_cached_block_is_older_than_the_horizon(capacity: int, uses: list[tuple[int, bool, bool]]) -> None:
     # Each use stores a block or hits it; hits may be announced; messages may be lost.
     horizon = CacheHorizon()
     publisher = Publisher(horizon)
@@ -290,7 +284,7 @@ def test_nothing_that_is_cached_was_last_used_before_the_horizon(
         assert not cache or min(cache.values()) >= horizon.horizon_s
 
 
-def test_blocks_are_taken_by_their_last_use() -> None:
+def test_blocks_are_ordered_by_last_use() -> None:
     usage = BlockUsage()
     usage.used((1, 2, 3), 1.0)
     usage.used((1,), 2.0)
@@ -300,14 +294,14 @@ def test_blocks_are_taken_by_their_last_use() -> None:
     assert usage.take_before(3.0) == [1]
 
 
-def test_only_the_latest_are_kept() -> None:
+def test_only_the_latest_blocks_are_kept() -> None:
     usage = BlockUsage()
     usage.used(range(MAX_BLOCKS + 5), 1.0)
     assert len(usage) == MAX_BLOCKS
     assert min(usage.take_before(2.0)) == 5
 
 
-def test_cleared() -> None:
+def test_cleared_cache_has_no_blocks() -> None:
     usage = BlockUsage()
     usage.used((1,), 1.0)
     usage.clear()
@@ -349,7 +343,7 @@ def hash_of(block: int) -> int:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("others", [0.0, 0.5, 0.9])
-def test_the_index_follows_a_cache_that_others_fill(others: float) -> None:
+def test_prefix_index_follows_a_cache_filled_by_others(others: float) -> None:
     # Prompts of 10 blocks, of which 5 are shared in 100 groups, some more popular; an answer is 5 more.
     dice = random.Random(1)
     replica, watch = Replica(1000), CacheWatch("r")
@@ -381,7 +375,7 @@ def test_the_index_follows_a_cache_that_others_fill(others: float) -> None:
     assert wrong_guessed > 0.3 * right_guessed, "sent prompts alone do not show it"
 
 
-def test_blocks_of_requests_in_flight_stay() -> None:
+def test_blocks_of_requests_in_flight_are_kept() -> None:
     replica, watch = Replica(10), CacheWatch("r")
     watch.used((1, 2, 3), 0.5)
     for number in range(40):
@@ -393,7 +387,7 @@ def test_blocks_of_requests_in_flight_stay() -> None:
     assert watch.evicted([], 200.0) == [2]
 
 
-def test_wrong_messages_are_counted_and_change_nothing() -> None:
+def test_invalid_messages_are_counted_and_change_nothing() -> None:
     watch = CacheWatch("r")
     watch.used((1,), 0.0)
     for frames in ([], [b"", b"", b""], [b"", bytes(8), b"\xc1"]):

@@ -89,7 +89,7 @@ def counts(fakes: Any) -> Any:
 
 
 @pytest.mark.heavy
-async def test_what_others_push_out_is_forgotten(fleet_of: Any, ask: Any, wait_for: Any) -> None:
+async def test_blocks_evicted_by_others_are_forgotten(fleet_of: Any, ask: Any, wait_for: Any) -> None:
     async with publisher() as (_, script), followed(fleet_of, script) as fakes:
         await script.note(stored(*range(100)))
         # Received before the prompt is sent: blocks stored later do not count as older.
@@ -107,7 +107,7 @@ async def test_what_others_push_out_is_forgotten(fleet_of: Any, ask: Any, wait_f
 
 
 @pytest.mark.heavy
-async def test_a_cleared_cache_and_a_restart_forget_all(fleet_of: Any, ask: Any, wait_for: Any) -> None:
+async def test_cleared_cache_and_restart_forget_all_blocks(fleet_of: Any, ask: Any, wait_for: Any) -> None:
     async with publisher() as (context, script), followed(fleet_of, script) as fakes:
         await fakes.engine.complete(ask(1, TEXT), timeout_s=60.0)
         await script.note({"type": "AllBlocksCleared"})
@@ -123,7 +123,7 @@ async def test_a_cleared_cache_and_a_restart_forget_all(fleet_of: Any, ask: Any,
 
 
 @pytest.mark.heavy
-async def test_hostile_bytes_are_counted_and_the_next_message_is_read(
+async def test_hostile_bytes_are_counted_and_reading_continues(
     fleet_of: Any, ask: Any, wait_for: Any
 ) -> None:
     async with publisher() as (_, script), followed(fleet_of, script) as fakes:
@@ -138,13 +138,13 @@ async def test_hostile_bytes_are_counted_and_the_next_message_is_read(
         assert (await fakes.engine.complete(ask(1, TEXT), timeout_s=60.0)).text
 
 
-async def test_a_publisher_that_is_away_is_no_hindrance(fleet_of: Any, ask: Any) -> None:
+async def test_absent_publisher_blocks_nothing(fleet_of: Any, ask: Any) -> None:
     async with fleet_of(1, kv_events="tcp://{host}:9") as fakes:
         assert (await fakes.engine.complete(ask(1, TEXT), timeout_s=60.0)).text
         assert counts(fakes).read == 0
 
 
-async def test_the_port_may_follow_from_the_replicas(fleet_of: Any, wait_for: Any) -> None:
+async def test_port_can_be_derived_from_the_replicas_address(fleet_of: Any, wait_for: Any) -> None:
     async with publisher() as (_, script), FakeReplica(ReplicaScript(models=("m",))) as replica:
         added = script.port - replica.port
         kv_events = f"tcp://{{host}}:{{port{added:+}}}"
@@ -165,7 +165,7 @@ async def test_the_port_may_follow_from_the_replicas(fleet_of: Any, wait_for: An
         ("tcp://{host}:5557", "http://[::1]:8000", "tcp://[::1]:5557"),
     ],
 )
-def test_the_address_of_a_replica(form: str, replica: str, endpoint: str) -> None:
+def test_events_address_of_a_replica(form: str, replica: str, endpoint: str) -> None:
     assert cache_endpoint(form, replica) == endpoint
 
 
@@ -184,11 +184,11 @@ def test_the_address_of_a_replica(form: str, replica: str, endpoint: str) -> Non
         "tcp://{host}:5557/x",
     ],
 )
-def test_another_form_is_refused(form: str) -> None:
+def test_other_address_form_is_rejected(form: str) -> None:
     with pytest.raises(SettingError, match=r"kv_events: expected tcp://\{host\}:5557 or"):
         FleetConfig(FixedReplicas(("http://a:1",)), kv_events=form)
 
 
-def test_a_port_that_is_none_is_refused() -> None:
+def test_invalid_port_is_rejected() -> None:
     with pytest.raises(SettingError, match="gives port 65600 for http://a:65000"):
         cache_endpoint("tcp://{host}:{port+600}", "http://a:65000")

@@ -37,9 +37,7 @@ AWAY = "http://127.0.0.1:9"
 QUICK = ReplicaScript(models=("m",), delay=Fixed(0.0))
 
 
-async def test_a_replica_that_is_away_at_the_start_is_no_hindrance(
-    fleet_of: Any, ask: Any, wait_for: Any
-) -> None:
+async def test_absent_replica_does_not_block_the_start(fleet_of: Any, ask: Any, wait_for: Any) -> None:
     async with fleet_of(1, dead=(AWAY,)) as fakes:
         await fakes.engine.client.start(60.0)
         assert (await fakes.engine.complete(ask(1), timeout_s=60.0)).text
@@ -56,7 +54,7 @@ class Unheard(InsideReplica):
         return await super().check_health(timeout_s)
 
 
-async def test_replicas_are_known_without_a_request_after_one_check_each(wait_for: Any) -> None:
+async def test_one_check_each_makes_replicas_known(wait_for: Any) -> None:
     replicas = {f"http://r{number}:1": Unheard() for number in range(2)}
     config = FleetConfig(FixedReplicas(tuple(replicas)), model="m", check_s=0.05)
     client = FleetClient(config, connect=replicas.__getitem__)
@@ -73,9 +71,7 @@ async def test_replicas_are_known_without_a_request_after_one_check_each(wait_fo
         client.watch()
 
 
-async def test_with_no_replica_at_all_the_start_ends_in_its_time_and_shows_why(
-    fleet_of: Any, wait_for: Any
-) -> None:
+async def test_start_without_any_replica_ends_in_time_and_reports_why(fleet_of: Any, wait_for: Any) -> None:
     async with fleet_of(0, dead=(AWAY,)) as fakes:
         with pytest.raises(Unreachable):
             await fakes.engine.client.start(0.0)
@@ -108,13 +104,13 @@ async def test_only_replicas_that_serve_the_model_get_requests(
         assert [model.name for model in fakes.engine.client.models] == ["m"]
 
 
-async def test_where_none_serves_the_model_the_start_shows_it_at_once(fleet_of: Any) -> None:
+async def test_model_that_no_replica_serves_is_reported_at_once(fleet_of: Any) -> None:
     async with fleet_of(2, model="unknown") as fakes:
         with pytest.raises(SettingError, match=r"no replica serves the model: .*it serves m, not unknown"):
             await fakes.engine.client.start(60.0)
 
 
-async def test_without_a_name_each_replica_gets_requests_for_what_it_serves(fleet_of: Any, ask: Any) -> None:
+async def test_without_a_model_name_each_replica_uses_its_own_model(fleet_of: Any, ask: Any) -> None:
     async with fleet_of(2, model=None) as fakes:
         fakes.change(1, models=("other",))
         await fakes.up()
@@ -125,7 +121,7 @@ async def test_without_a_name_each_replica_gets_requests_for_what_it_serves(flee
         assert (fakes.calls(0), fakes.calls(1)) == (4, 4)
 
 
-async def test_a_call_that_every_replica_of_its_model_failed_ends(fleet_of: Any, ask: Any) -> None:
+async def test_call_ends_after_every_replica_of_its_model_failed(fleet_of: Any, ask: Any) -> None:
     async with fleet_of(2, model=None) as fakes:
         fakes.change(1, models=("other",))
         await fakes.up()
@@ -136,7 +132,7 @@ async def test_a_call_that_every_replica_of_its_model_failed_ends(fleet_of: Any,
 
 
 @pytest.mark.heavy
-async def test_one_that_is_started_again_with_another_model_loses_its_requests(
+async def test_replica_restarted_with_another_model_loses_its_requests(
     fleet_of: Any, ask: Any, wait_for: Any
 ) -> None:
     async with fleet_of(2) as fakes:
@@ -185,9 +181,7 @@ async def test_replicas_join_and_leave_while_requests_run(
             await engine.close()
 
 
-async def test_a_row_that_is_free_is_used_again(
-    fleet_of: Any, ask: Any, wait_for: Any, tmp_path: Path
-) -> None:
+async def test_free_row_is_reused(fleet_of: Any, ask: Any, wait_for: Any, tmp_path: Path) -> None:
     async with fleet_of(3) as fakes:
         urls = [replica.url for replica in fakes.replicas]
         file = tmp_path / "replicas"
@@ -206,7 +200,7 @@ async def test_a_row_that_is_free_is_used_again(
 @pytest.mark.parametrize(
     ("fault", "error"), [("400", BadRequest), ("too_long", BadRequest), ("500", ServerFault)]
 )
-async def test_request_errors_are_not_retried_or_held_against_a_replica(
+async def test_request_errors_are_not_retried_or_blamed_on_a_replica(
     fleet_of: Any, ask: Any, fault: str, error: type[Exception]
 ) -> None:
     async with fleet_of(2) as fakes:
@@ -218,7 +212,7 @@ async def test_request_errors_are_not_retried_or_held_against_a_replica(
         assert all(why == "" for why in fakes.engine.client.replicas().values())
 
 
-async def test_a_retry_goes_to_another_replica(fleet_of: Any, ask: Any) -> None:
+async def test_retry_uses_another_replica(fleet_of: Any, ask: Any) -> None:
     async with fleet_of(3) as fakes:
         await fakes.up()
         for _ in range(3):
@@ -227,7 +221,7 @@ async def test_a_retry_goes_to_another_replica(fleet_of: Any, ask: Any) -> None:
         assert [fakes.calls(number) for number in range(3)] == [1, 1, 1]
 
 
-async def test_a_replica_that_refuses_is_skipped_silently(fleet_of: Any, ask: Any) -> None:
+async def test_rejecting_replica_is_skipped_without_a_failure(fleet_of: Any, ask: Any) -> None:
     async with fleet_of(2) as fakes:
         await fakes.up()
         fakes.change(0, faults=Faults((("503", 1.0),)))
@@ -237,7 +231,7 @@ async def test_a_replica_that_refuses_is_skipped_silently(fleet_of: Any, ask: An
         assert all(answer.text for answer in answers)
 
 
-async def test_when_all_refuse_the_caller_hears_it(fleet_of: Any, ask: Any) -> None:
+async def test_caller_gets_the_error_if_all_replicas_reject(fleet_of: Any, ask: Any) -> None:
     async with fleet_of(2) as fakes:
         await fakes.up()
         for number in range(2):
@@ -249,7 +243,7 @@ async def test_when_all_refuse_the_caller_hears_it(fleet_of: Any, ask: Any) -> N
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("fault", "error"), [("401", Unauthorized), ("404", ModelNotFound)])
-async def test_a_replica_that_is_not_what_it_seemed_is_passed_over(
+async def test_replica_with_an_unexpected_model_is_skipped(
     fleet_of: Any, ask: Any, fault: str, error: type[Exception]
 ) -> None:
     # Tried again after a minute: the requests come before that, however slowly.
@@ -264,9 +258,7 @@ async def test_a_replica_that_is_not_what_it_seemed_is_passed_over(
             await fakes.engine.complete(ask(1), timeout_s=60.0)
 
 
-async def test_a_request_that_is_cancelled_leaves_nothing_behind(
-    fleet_of: Any, ask: Any, wait_for: Any
-) -> None:
+async def test_cancelled_request_leaves_no_state(fleet_of: Any, ask: Any, wait_for: Any) -> None:
     async with fleet_of(1, script=ReplicaScript(models=("m",), delay=Fixed(60.0))) as fakes:
         tasks = [
             asyncio.ensure_future(fakes.engine.complete(ask(number), timeout_s=60.0)) for number in range(3)
@@ -288,7 +280,7 @@ async def _full(client: FleetClient) -> AsyncIterator[None]:
         yield
 
 
-async def test_queue_goes_by_deadline_then_priority_and_drops_the_expired(
+async def test_queue_is_ordered_by_deadline_and_priority_and_drops_expired(
     fleet_of: Any, ask: Any, wait_for: Any
 ) -> None:
     async with fleet_of(1, ReplicaScript(models=("m",), delay=Fixed(0.02), slots=1)) as fakes:
@@ -314,9 +306,7 @@ async def test_queue_goes_by_deadline_then_priority_and_drops_the_expired(
         assert "rtoo late" not in fakes.replicas[0].report().calls
 
 
-async def test_replicas_are_full_when_requests_wait_at_each_of_them(
-    fleet_of: Any, ask: Any, wait_for: Any
-) -> None:
+async def test_replicas_are_full_if_requests_wait_at_each(fleet_of: Any, ask: Any, wait_for: Any) -> None:
     script = ReplicaScript(models=("m",), delay=Fixed(60.0), slots=1)
     async with fleet_of(2, script, routing="round_robin", check_s=0.05) as fakes:
         client = fakes.engine.client
@@ -333,7 +323,7 @@ async def test_replicas_are_full_when_requests_wait_at_each_of_them(
         await wait_for(lambda: not client.full)
 
 
-async def test_a_request_that_has_just_come_may_find_room(fleet_of: Any) -> None:
+async def test_new_request_may_find_room(fleet_of: Any) -> None:
     async with fleet_of(1) as fakes:
         client = fakes.engine.client
         await client.start(60.0)
@@ -346,7 +336,7 @@ async def test_a_request_that_has_just_come_may_find_room(fleet_of: Any) -> None
 
 
 @pytest.mark.heavy
-async def test_a_deadline_does_not_count_while_a_replica_that_works_has_no_room(
+async def test_deadline_is_suspended_while_a_working_replica_is_full(
     fleet_of: Any, ask: Any, wait_for: Any
 ) -> None:
     async with fleet_of(1) as fakes:
@@ -365,7 +355,7 @@ async def test_a_deadline_does_not_count_while_a_replica_that_works_has_no_room(
 
 
 @pytest.mark.heavy
-async def test_a_prompt_goes_where_its_prefix_is(fleet_of: Any, ask: Any) -> None:
+async def test_prompt_is_routed_to_its_cached_prefix(fleet_of: Any, ask: Any) -> None:
     script = ReplicaScript(models=("m",), delay=Fixed(0.005), cache_blocks=1000, prefill_s_per_char=2e-5)
     async with fleet_of(5, script) as fakes:
         await fakes.up()
@@ -380,7 +370,7 @@ async def test_a_prompt_goes_where_its_prefix_is(fleet_of: Any, ask: Any) -> Non
         assert uncached <= 10
 
 
-async def test_the_key_is_read_when_it_is_needed_and_never_shown(
+async def test_api_key_is_read_if_needed_and_never_shown(
     fleet_of: Any, ask: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLEET_KEY", "sesame")
@@ -394,7 +384,7 @@ async def test_the_key_is_read_when_it_is_needed_and_never_shown(
 
 
 @pytest.mark.parametrize("routing", ["round_robin", "least_requests", "session_affinity", "power_of_two"])
-async def test_other_policies_serve_too_and_pass_over_the_dead(fleet_of: Any, ask: Any, routing: str) -> None:
+async def test_other_policies_work_and_skip_dead_replicas(fleet_of: Any, ask: Any, routing: str) -> None:
     async with fleet_of(3, routing=routing) as fakes:
         await fakes.engine.client.start(60.0)
         await fakes.replicas[1].stop()
@@ -407,13 +397,13 @@ async def test_other_policies_serve_too_and_pass_over_the_dead(fleet_of: Any, as
         assert all(answer.text for answer in answers)
 
 
-def test_an_unknown_policy_is_refused_with_those_there_are() -> None:
+def test_unknown_policy_is_rejected_with_the_known_names() -> None:
     with pytest.raises(SettingError, match=r"expected one of random, .*expected_ttft.*found 'best'"):
         FleetConfig(FixedReplicas((AWAY,)), routing="best")
 
 
 @pytest.mark.heavy
-async def test_two_clients_of_the_same_replicas_stay_out_of_each_others_way(
+async def test_two_clients_of_the_same_replicas_do_not_interfere(
     fleet_of: Any, ask: Any, wait_for: Any
 ) -> None:
     script = ReplicaScript(models=("m",), delay=Fixed(0.05), slots=1)
@@ -445,7 +435,7 @@ async def _ask_on(engine: HttpEngine, number: int) -> None:
         await engine.complete(request, timeout_s=120.0)
 
 
-async def test_lost_leases_are_reported_and_the_silent_one_is_shut(wait_for: Any) -> None:
+async def test_lost_leases_are_reported_and_the_silent_replica_is_closed(wait_for: Any) -> None:
     clock = ManualClock()
     async with FakeReplica(QUICK) as one, FakeReplica(QUICK) as two:
         config = FleetConfig(FixedReplicas((one.url, two.url)), model="m", stall_s=5.0, check_s=0.01)
@@ -503,7 +493,9 @@ def test_reopened_replica_gets_one_request_at_a_time() -> None:
     run_virtual(asyncio.wait_for(main(), 600.0))
 
 
-async def test_what_waits_is_given_up_when_the_client_closes(fleet_of: Any, ask: Any, wait_for: Any) -> None:
+async def test_waiting_requests_are_dropped_when_the_client_closes(
+    fleet_of: Any, ask: Any, wait_for: Any
+) -> None:
     async with fleet_of(0, dead=(AWAY,)) as fakes:
         waiting = asyncio.ensure_future(fakes.engine.complete(ask(1), timeout_s=60.0))
         await wait_for(lambda: fakes.engine.client.waiting == 1)
@@ -515,7 +507,7 @@ async def test_what_waits_is_given_up_when_the_client_closes(fleet_of: Any, ask:
 
 
 @pytest.mark.heavy
-async def test_engines_that_do_not_talk_to_each_other_stay_balanced(fleet_of: Any, ask: Any) -> None:
+async def test_independent_clients_stay_balanced(fleet_of: Any, ask: Any) -> None:
     script = ReplicaScript(models=("m",), delay=Fixed(0.02), slots=2)
     async with fleet_of(3, script) as fakes:
         urls = tuple(replica.url for replica in fakes.replicas)
@@ -537,7 +529,7 @@ async def test_engines_that_do_not_talk_to_each_other_stay_balanced(fleet_of: An
         assert min(calls) > 0.5 * sum(calls) / 3
 
 
-async def test_a_replica_that_breaks_off_each_answer_is_shut(fleet_of: Any) -> None:
+async def test_replica_that_breaks_off_each_answer_is_closed(fleet_of: Any) -> None:
     async with fleet_of(1) as fakes:
         client = fakes.engine.client
         await client.start(60.0)
@@ -548,9 +540,7 @@ async def test_a_replica_that_breaks_off_each_answer_is_shut(fleet_of: Any) -> N
         assert client.replicas()[fakes.replicas[0].url] == "it broke off"
 
 
-async def test_a_caller_that_gives_up_is_obeyed_though_the_replica_is_lost(
-    fleet_of: Any, ask: Any, wait_for: Any
-) -> None:
+async def test_caller_can_cancel_although_the_replica_is_lost(fleet_of: Any, ask: Any, wait_for: Any) -> None:
     async with fleet_of(2, script=ReplicaScript(models=("m",), delay=Fixed(60.0)), stall_s=60.0) as fakes:
         task = asyncio.ensure_future(fakes.engine.complete(ask(1), timeout_s=60.0))
         await wait_for(lambda: fakes.calls(0) + fakes.calls(1) == 1)
@@ -563,7 +553,7 @@ async def test_a_caller_that_gives_up_is_obeyed_though_the_replica_is_lost(
         assert fakes.calls(0) + fakes.calls(1) == 1
 
 
-async def test_what_a_wrong_replica_serves_is_reported_in_one_short_line(
+async def test_models_of_a_wrong_replica_are_reported_in_one_short_line(
     fleet_of: Any, ask: Any, wait_for: Any
 ) -> None:
     async with fleet_of(2) as fakes:

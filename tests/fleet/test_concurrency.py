@@ -49,7 +49,7 @@ class Bench:
             self.answers += 1
 
 
-def test_without_tokens_it_grows_with_each_answer() -> None:
+def test_limit_grows_with_each_answer_without_tokens() -> None:
     bench = Bench(ConcurrencyLimit(most=64), slots(64, 1.0))
     assert bench.limit.limit == FIRST
     bench.run(1)
@@ -59,13 +59,13 @@ def test_without_tokens_it_grows_with_each_answer() -> None:
 
 
 @pytest.mark.parametrize("each_s", [0.01, 0.5, 60.0])
-def test_it_finds_what_keeps_a_replica_full_at_any_speed(each_s: float) -> None:
+def test_limit_keeps_a_replica_full_at_any_speed(each_s: float) -> None:
     bench = Bench(ConcurrencyLimit(most=256), slots(16, each_s), spread=0.5)
     bench.run(6000)
     assert 16 <= bench.limit.limit <= 48
 
 
-def test_a_replica_that_becomes_fifty_times_slower_keeps_its_number() -> None:
+def test_fifty_times_slower_replica_keeps_its_limit() -> None:
     bench = Bench(ConcurrencyLimit(most=64), slots(16, 0.5), spread=0.5)
     bench.run(6000)
     for each_s in (5.0, 25.0, 5.0, 0.5):
@@ -78,13 +78,13 @@ def test_a_replica_that_becomes_fifty_times_slower_keeps_its_number() -> None:
         assert 800 / (bench.now_s - began_s) >= 0.9 * 16 / each_s
 
 
-def test_where_more_are_always_better_there_come_to_be_as_many_as_may() -> None:
+def test_limit_reaches_the_maximum_if_more_is_always_better() -> None:
     bench = Bench(ConcurrencyLimit(most=100), slots(1000, 1.0), spread=0.3)
     bench.run(3000)
     assert bench.limit.limit == 100
 
 
-def test_where_each_slows_the_others_nearly_all_is_got_of_it() -> None:
+def test_contended_replica_gets_nearly_its_best_throughput() -> None:
     rate = crowded(0.5, 0.1)
     bench = Bench(ConcurrencyLimit(most=64), rate, spread=0.5)
     bench.run(2000)
@@ -93,7 +93,7 @@ def test_where_each_slows_the_others_nearly_all_is_got_of_it() -> None:
     assert 8000 / (bench.now_s - began_s) >= 0.93 * rate(64)
 
 
-def test_where_missed_get_less_done_there_come_to_be_fewer() -> None:
+def test_limit_falls_if_missed_deadlines_cost_throughput() -> None:
     def thrashes(there: int) -> float:
         return min(there, 8) / 0.5 / (1 + max(0, there - 16) / 4)
 
@@ -102,7 +102,7 @@ def test_where_missed_get_less_done_there_come_to_be_fewer() -> None:
     assert 8 <= bench.limit.limit <= 24
 
 
-def test_a_replica_that_comes_to_have_more_slots_gets_more() -> None:
+def test_replica_with_more_slots_gets_more_requests() -> None:
     bench = Bench(ConcurrencyLimit(most=64), slots(4, 0.5), spread=0.3)
     bench.run(4000)
     assert bench.limit.limit <= 24
@@ -111,13 +111,13 @@ def test_a_replica_that_comes_to_have_more_slots_gets_more() -> None:
     assert bench.limit.limit >= 40
 
 
-def test_nothing_is_learned_while_fewer_are_there_than_may_be() -> None:
+def test_nothing_is_learned_below_the_limit() -> None:
     bench = Bench(ConcurrencyLimit(most=64), slots(16, 0.5))
     bench.run(3000, demand=2)
     assert bench.limit.limit == FIRST
 
 
-def test_time_without_requests_is_no_slowness() -> None:
+def test_idle_time_does_not_count_as_slowness() -> None:
     one, other = (Bench(ConcurrencyLimit(most=1), slots(4, 0.5)) for _ in range(2))
     for _ in range(300):
         one.run(1)
@@ -126,7 +126,7 @@ def test_time_without_requests_is_no_slowness() -> None:
     assert one.limit._base_per_s == pytest.approx(other.limit._base_per_s)
 
 
-def test_a_deadline_missed_halves_it_once_for_all_that_were_sent_before() -> None:
+def test_missed_deadlines_of_earlier_requests_halve_the_limit_once() -> None:
     bench = Bench(ConcurrencyLimit(most=64), slots(64, 1.0))
     bench.run(500)
     before, sent_s = bench.limit.limit, bench.now_s - 1
@@ -140,7 +140,7 @@ def test_a_deadline_missed_halves_it_once_for_all_that_were_sent_before() -> Non
     assert bench.limit.limit == 1
 
 
-def test_where_answers_take_longer_than_they_may_there_are_fewer() -> None:
+def test_limit_falls_if_answers_exceed_their_time() -> None:
     bench = Bench(ConcurrencyLimit(most=64, most_s=20.0), slots(16, 1.0), spread=0.3)
     bench.run(70)
     assert bench.limit.limit >= 32
@@ -152,7 +152,7 @@ def test_where_answers_take_longer_than_they_may_there_are_fewer() -> None:
     assert 300 / (bench.now_s - began_s) >= 0.7, "of one in a second: 16 would take 16 s"
 
 
-def test_two_limits_of_one_replica_never_try_at_once() -> None:
+def test_two_limits_of_one_replica_never_probe_at_once() -> None:
     turn = LimitTurn()
     limits = [ConcurrencyLimit(most=64, turn=turn) for _ in range(2)]
     benches = [Bench(limit, slots(16, 0.5), spread=0.5, seed=seed) for seed, limit in enumerate(limits)]
@@ -177,7 +177,7 @@ def test_two_limits_of_one_replica_never_try_at_once() -> None:
         max_size=300,
     ),
 )
-def test_whatever_happens_it_stays_between_one_and_the_most(
+def test_limit_always_stays_between_one_and_the_maximum(
     most: int, most_s: float, events: list[tuple[str, float, int]]
 ) -> None:
     limit = ConcurrencyLimit(most=most, most_s=most_s)
@@ -203,7 +203,7 @@ def test_whatever_happens_it_stays_between_one_and_the_most(
     spread=st.floats(0.0, 0.6),
     seed=st.integers(0, 10**6),
 )
-def test_a_replica_of_any_size_and_speed_is_kept_full(
+def test_replica_of_any_size_and_speed_is_kept_full(
     count: int, each_s: float, spread: float, seed: int
 ) -> None:
     bench = Bench(ConcurrencyLimit(most=64), slots(count, each_s), spread=spread, seed=seed)
@@ -214,7 +214,7 @@ def test_a_replica_of_any_size_and_speed_is_kept_full(
     assert 4000 / (bench.now_s - began_s) >= 0.75 * count / each_s * (1 - spread * 3 / math.sqrt(4000))
 
 
-def test_where_far_more_get_far_more_done_it_climbs_again() -> None:
+def test_limit_rises_again_if_far_more_requests_pay() -> None:
     bench = Bench(ConcurrencyLimit(most=1000), slots(8, 1.0))
     bench.run(500)
     assert bench.limit.limit <= 32
@@ -298,14 +298,14 @@ def test_engine_with_room_gets_everything_before_any_answer_ends() -> None:
     assert streams.begun >= 256
 
 
-def test_places_that_are_taken_show_before_any_answer_ends() -> None:
+def test_taken_slots_are_noticed_before_any_answer_ends() -> None:
     streams = Streams(ConcurrencyLimit(most=512), slots=16)
     streams.run(3.0)
     assert 16 <= streams.limit.limit <= 24
 
 
 @pytest.mark.parametrize("tokens", [50, 1000])
-def test_an_engine_that_comes_to_have_more_places_gets_more_at_once(tokens: int) -> None:
+def test_engine_with_new_slots_gets_more_requests_at_once(tokens: int) -> None:
     streams = Streams(ConcurrencyLimit(most=512), slots=16, tokens=tokens)
     streams.run(60.0)
     assert 16 <= streams.limit.limit <= 36
@@ -314,7 +314,7 @@ def test_an_engine_that_comes_to_have_more_places_gets_more_at_once(tokens: int)
     assert streams.begun >= 180
 
 
-def test_it_stops_where_a_doubling_lets_no_more_tokens_flow() -> None:
+def test_growth_stops_if_doubling_gives_no_more_tokens() -> None:
     def thrashes(begun: int) -> float:
         return 0.02 * max(1.0, begun / 32) ** 2
 
@@ -323,7 +323,7 @@ def test_it_stops_where_a_doubling_lets_no_more_tokens_flow() -> None:
     assert 32 <= streams.limit.limit <= 64
 
 
-def test_a_kv_cache_that_is_full_lets_it_grow_no_more() -> None:
+def test_full_kv_cache_stops_the_growth() -> None:
     streams = Streams(ConcurrencyLimit(most=512))
     streams.limit.reported(0, 0, 0.95, 0.0)
     streams.run(5.0)
@@ -333,7 +333,7 @@ def test_a_kv_cache_that_is_full_lets_it_grow_no_more() -> None:
     assert streams.limit.limit == 512
 
 
-def test_what_a_replica_reports_opens_it_if_its_answers_are_in_one_piece() -> None:
+def test_reported_load_raises_the_limit_of_non_streaming_answers() -> None:
     limit = ConcurrencyLimit(most=512)
     limit.reported(32, 0, 0.1, 1.0)
     assert limit.limit == 64
@@ -345,7 +345,7 @@ def test_what_a_replica_reports_opens_it_if_its_answers_are_in_one_piece() -> No
     assert limit.limit == 64, "its KV cache is full"
 
 
-def test_one_that_shows_its_queue_and_its_memory_begins_with_more() -> None:
+def test_replica_with_queue_and_memory_metrics_starts_higher() -> None:
     limit = ConcurrencyLimit(most=1000)
     limit.start_high()
     assert limit.limit == FIRST_SHOWN
@@ -354,7 +354,7 @@ def test_one_that_shows_its_queue_and_its_memory_begins_with_more() -> None:
     assert few.limit == 8
 
 
-def test_after_a_missed_deadline_tokens_open_nothing() -> None:
+def test_tokens_do_not_raise_the_limit_after_a_missed_deadline() -> None:
     streams = Streams(ConcurrencyLimit(most=512))
     streams.run(0.5)
     streams.limit.missed(0.0, streams.now_s)
@@ -363,7 +363,7 @@ def test_after_a_missed_deadline_tokens_open_nothing() -> None:
     assert streams.limit.limit == before
 
 
-def test_first_tokens_that_wait_for_each_other_leave_few_side_by_side() -> None:
+def test_serialised_prefills_keep_the_limit_low() -> None:
     limit = ConcurrencyLimit()
     limit.waited(1.0, 1.0, 0.0, 1.0)
     assert limit.limit == FIRST

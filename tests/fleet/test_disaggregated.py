@@ -102,7 +102,7 @@ async def alone(asked: Request) -> Completion:
             await engine.close()
 
 
-async def test_each_request_is_prefilled_at_one_and_decoded_at_another() -> None:
+async def test_each_request_is_prefilled_and_decoded_on_two_replicas() -> None:
     async with pools() as both:
         answers = await asyncio.gather(*(both.answer(request(number)) for number in range(20)))
         assert both.calls(both.prefill) == 20
@@ -114,7 +114,7 @@ async def test_each_request_is_prefilled_at_one_and_decoded_at_another() -> None
         assert all(answer.replica in {one.url for one in both.decode} for answer in answers)
 
 
-async def test_cached_tokens_and_the_begin_are_those_of_the_prefill() -> None:
+async def test_cached_tokens_and_start_time_are_those_of_the_prefill() -> None:
     async with pools(each=1) as both:
         first = await both.answer(request(0))
         second = await both.answer(request(1))
@@ -125,13 +125,13 @@ async def test_cached_tokens_and_the_begin_are_those_of_the_prefill() -> None:
         assert (await both.answer(request(0))).timing.latency_s >= 0.2
 
 
-async def test_without_a_kv_cache_the_others_do_both() -> None:
+async def test_decoders_prefill_too_without_a_transferred_kv_cache() -> None:
     async with pools(prefill=replace(SCRIPT, gives_kv_cache=False)) as both:
         assert (await both.answer(request(0))).text == (await alone(request(0))).text
         assert not both.reads()
 
 
-async def test_what_fails_in_decoding_is_prefilled_where_it_is_decoded_next() -> None:
+async def test_failed_decode_is_prefilled_on_its_next_decoder() -> None:
     async with pools(decode=replace(SCRIPT, faults=Faults((("500", 1.0),)))) as both:
         with pytest.raises(ServerFault):
             await both.engine.complete(request(0), timeout_s=10.0)
@@ -143,7 +143,7 @@ async def test_what_fails_in_decoding_is_prefilled_where_it_is_decoded_next() ->
         assert sum(both.reads().values()) == 1
 
 
-async def test_a_replica_that_dies_costs_no_answer() -> None:
+async def test_dying_replica_costs_no_answer() -> None:
     async with pools() as both:
         told = await both.answer(request(0))
         await both.decode[0].stop()
@@ -152,7 +152,7 @@ async def test_a_replica_that_dies_costs_no_answer() -> None:
         assert {answer.replica for answer in answers} == {both.decode[1].url}
 
 
-async def test_without_a_replica_that_prefills_the_others_do_both() -> None:
+async def test_decoders_prefill_too_without_a_prefill_replica() -> None:
     async with pools(each=1) as both:
         told = await both.answer(request(0))
         await both.prefill[0].stop()
@@ -163,7 +163,7 @@ async def test_without_a_replica_that_prefills_the_others_do_both() -> None:
 
 
 @pytest.mark.heavy
-async def test_where_none_prefills_from_the_start_the_others_do_both() -> None:
+async def test_decoders_prefill_too_if_no_prefill_replica_ever_starts() -> None:
     async with pools(each=1) as both:
         await both.prefill[0].stop()
         answers = await asyncio.gather(*(both.answer(request(number)) for number in range(12)))
@@ -181,7 +181,7 @@ async def test_unreadable_list_of_prefill_servers_blocks_nothing(tmp_path: Path)
         await engine.close()
 
 
-async def test_what_waits_for_a_prefill_does_not_wait_for_one_that_has_died() -> None:
+async def test_prefill_wait_ends_if_its_replica_dies() -> None:
     async with pools(prefill=replace(SCRIPT, delay=Fixed(30.0)), each=1, capacity=2) as both:
         waiting = [asyncio.ensure_future(both.answer(request(number))) for number in range(6)]
         await until(lambda: both.calls(both.prefill) > 0)
@@ -191,7 +191,7 @@ async def test_what_waits_for_a_prefill_does_not_wait_for_one_that_has_died() ->
 
 
 @pytest.mark.heavy
-async def test_no_kv_cache_waits_for_a_place() -> None:
+async def test_kv_cache_is_made_only_once_its_decode_has_a_slot() -> None:
     async with pools(decode=replace(SCRIPT, decode=Fixed(0.02)), each=1, capacity=2) as both:
 
         async def answer(number: int) -> int:
@@ -202,7 +202,7 @@ async def test_no_kv_cache_waits_for_a_place() -> None:
         assert max(ahead) <= 2, "as many as there are places"
 
 
-async def test_time_does_not_run_for_what_has_a_place_and_waits_for_its_prefill() -> None:
+async def test_decode_time_limit_starts_after_the_prefill() -> None:
     endless = replace(SCRIPT, faults=Faults((("hang", 1.0),)))
     async with pools(prefill=endless, each=1) as both:
         prefill, decode = (
@@ -229,7 +229,7 @@ async def test_time_does_not_run_for_what_has_a_place_and_waits_for_its_prefill(
         await engine.close()
 
 
-async def test_what_a_prefill_is_refused_for_is_held_against_nobody_who_decodes() -> None:
+async def test_prefill_refusals_are_not_blamed_on_decoders() -> None:
     async with pools(prefill=replace(SCRIPT, faults=Faults((("401", 1.0),))), each=1) as both:
         with pytest.raises(Unauthorized):
             await both.engine.complete(request(0), timeout_s=10.0)
@@ -237,7 +237,7 @@ async def test_what_a_prefill_is_refused_for_is_held_against_nobody_who_decodes(
         assert both.usable() == 1
 
 
-async def test_a_kv_cache_that_cannot_be_read_shuts_nobody_who_decodes() -> None:
+async def test_unreadable_kv_cache_closes_no_decoder() -> None:
     async with pools(decode=replace(SCRIPT, faults=Faults((("500", 1.0),))), each=1) as both:
         for number in range(50):
             with pytest.raises(ServerFault):
@@ -246,7 +246,7 @@ async def test_a_kv_cache_that_cannot_be_read_shuts_nobody_who_decodes() -> None
         assert both.usable() == 1
 
 
-def test_prefills_for_nothing_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_unused_prefills_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with pools(prefill=replace(SCRIPT, gives_kv_cache=False)) as both:
             for number in range(2 * MISSING):
@@ -257,7 +257,7 @@ def test_prefills_for_nothing_are_reported_once(caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.heavy
-async def test_each_answer_shows_whether_a_kv_cache_was_handed_over_and_why_not() -> None:
+async def test_each_answer_reports_its_kv_transfer_or_why_there_was_none() -> None:
     async with pools(each=1) as both:
         assert (await both.answer(request(0))).handover == "transferred"
         both.prefill[0].script = replace(SCRIPT, gives_kv_cache=False)
@@ -278,7 +278,7 @@ async def test_each_answer_shows_whether_a_kv_cache_was_handed_over_and_why_not(
         assert (await both.answer(request(5))).handover == "no_server"
 
 
-async def test_who_prefills_where_it_decodes_hands_nothing_over() -> None:
+async def test_prefill_on_the_decoder_transfers_nothing() -> None:
     async with FakeReplica(SCRIPT) as replica:
         engine = FleetEngine(FleetConfig(FixedReplicas((replica.url,)), model="m"))
         assert (await engine.complete(request(0), timeout_s=10.0)).handover is None
@@ -286,7 +286,7 @@ async def test_who_prefills_where_it_decodes_hands_nothing_over() -> None:
 
 
 @pytest.mark.heavy
-async def test_an_outage_of_those_that_decode_costs_no_prefills() -> None:
+async def test_outage_of_decoders_costs_no_prefills() -> None:
     async with pools() as both:
         await both.answer(request(0))
         for replica in both.decode:
@@ -310,7 +310,7 @@ async def test_an_outage_of_those_that_decode_costs_no_prefills() -> None:
     ),
     seed=st.integers(0, 1000),
 )
-async def test_no_kv_cache_is_read_twice_and_every_request_is_answered(
+async def test_each_kv_cache_is_read_once_and_each_request_answered(
     shares: list[tuple[str, float]], seed: int
 ) -> None:
     faulty = replace(SCRIPT, faults=Faults(tuple(shares), seed), retry_after_s=0.01)
@@ -324,7 +324,7 @@ async def test_no_kv_cache_is_read_twice_and_every_request_is_answered(
         assert set(both.reads().values()) <= {1}
 
 
-def test_a_prefill_is_of_the_same_prompt_and_asks_for_one_token() -> None:
+def test_prefill_has_the_same_prompt_and_one_token() -> None:
     extra: dict[str, JSON] = {"max_tokens": 64, "min_tokens": 8, "ignore_eos": True, "stream_options": {}}
     sampling = Sampling(max_tokens=64, extra=extra)
     asked = Request("e", "m", prompt="Why?", sampling=sampling, schema={"type": "object"})
@@ -334,7 +334,7 @@ def test_a_prefill_is_of_the_same_prompt_and_asks_for_one_token() -> None:
     assert body == {**whole, "max_tokens": 1, KV_TRANSFER: PREFILL_PARAMS}
 
 
-def test_without_addresses_for_it_nothing_is_apart() -> None:
+def test_without_prefill_addresses_nothing_is_disaggregated() -> None:
     fleet = FleetConfig(FixedReplicas(("http://a:1",)))
     assert engine_factory(fleet) == FleetEngineFactory(fleet)
     apart = engine_factory(fleet, FixedReplicas(("http://p:1",)))

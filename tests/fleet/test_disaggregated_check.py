@@ -46,19 +46,19 @@ def test_capable_servers_are_not_reported(chat: bool) -> None:
         (replace(FIT, faults=Faults((("400", 1.0),))), r"^engine\.prefill: http://\S+ answered 400"),
     ],
 )
-def test_where_all_answer_and_none_can_it_is_a_wrong_setting(script: ReplicaScript, words: str) -> None:
+def test_no_capable_server_is_a_setting_error(script: ReplicaScript, words: str) -> None:
     with pytest.raises(SettingError, match=words):
         checked(script)
 
 
-def test_starts_of_all_kinds_are_reported_the_same() -> None:
+def test_incapable_servers_are_reported_the_same_in_every_start() -> None:
     with ReplicaThread(OTHER) as replica:
         replicas = FixedReplicas((replica.url,))
         text = asyncio.run(describe_prefill(replicas, "m", chat=False, api_key=None, key="engine.prefill"))
     assert text.startswith(f"engine.prefill: {replica.url} serves x, y, not 'm'")
 
 
-def test_while_one_does_not_answer_one_that_cannot_ends_nothing() -> None:
+def test_incapable_server_is_no_error_while_another_does_not_answer() -> None:
     text, (wrong,) = checked(OTHER, away=True)
     assert text.startswith("engine.prefill: prompts are prefilled where they are decoded until one of its")
     assert AWAY in text
@@ -71,7 +71,7 @@ def test_one_incapable_server_of_two_is_reported(script: ReplicaScript) -> None:
     assert text.startswith(f"engine.prefill: {wrong} ")
 
 
-def test_where_none_answers_it_is_reported_and_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_servers_are_reported_and_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     text, _ = checked(away=True)
     assert text.startswith("engine.prefill: prompts are prefilled where they are decoded until one of its")
     assert AWAY in text
@@ -104,7 +104,7 @@ class Told:
         (Told(silent=True), "the list of replicas was not read within 0.05 s"),
     ],
 )
-def test_a_list_of_which_nothing_is_known_is_reported(
+def test_list_without_any_known_server_is_reported(
     replicas: Told, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CHECK_S", 0.05)
@@ -122,5 +122,5 @@ def test_server_without_a_model_list_is_checked_for_a_kv_cache() -> None:
         checked(replace(silent, gives_kv_cache=False))
 
 
-def test_without_the_api_key_nothing_is_asked() -> None:
+def test_nothing_is_checked_without_the_api_key() -> None:
     assert checked(OTHER, key=SecretRef(env="NO_SUCH_KEY_HERE"))[0] == ""

@@ -31,20 +31,20 @@ from forebay.testing.script import Fixed
 TWO = ("http://a:8000", "http://b:8000")
 
 
-async def test_a_fixed_list_is_asked_once_and_names_each_replica_once() -> None:
+async def test_fixed_list_is_read_once_and_deduplicated() -> None:
     replicas = FixedReplicas(("http://a:8000/v1/", "http://b:8000", "http://a:8000"))
     assert await replicas.urls() == TWO
     assert [urls async for urls in replicas.updates()] == [TWO]
 
 
 @pytest.mark.parametrize("urls", [(), ("ftp://a",), ("http://u:secret@a:1",), (1,), ("",)])
-def test_a_list_that_is_none_is_refused_without_its_secrets(urls: tuple[Any, ...]) -> None:
+def test_invalid_list_is_rejected_without_showing_secrets(urls: tuple[Any, ...]) -> None:
     with pytest.raises(SettingError) as caught:
         FixedReplicas(urls)
     assert "secret" not in str(caught.value)
 
 
-def test_a_list_is_bounded() -> None:
+def test_list_length_is_bounded() -> None:
     urls = [f"http://r:{port}" for port in range(1, MAX_REPLICAS + 2)]
     assert len(checked(urls[:-1], where="x")) == MAX_REPLICAS
     with pytest.raises(SettingError, match="more than 1000 replicas"):
@@ -60,7 +60,7 @@ def test_a_list_is_bounded() -> None:
         '["http://a:8000", "http://b:8000"]',
     ],
 )
-async def test_a_file_may_be_lines_yaml_or_json(tmp_path: Path, text: str) -> None:
+async def test_list_file_may_be_lines_yaml_or_json(tmp_path: Path, text: str) -> None:
     file = tmp_path / "replicas"
     file.write_text(text, encoding="utf-8")
     assert await FileReplicas(str(file)).urls() == TWO
@@ -78,7 +78,7 @@ async def test_a_file_may_be_lines_yaml_or_json(tmp_path: Path, text: str) -> No
         (b"http://a:1\n" * (MAX_BYTES // 10), "larger than"),
     ],
 )
-def test_a_broken_file_shows_what_is_wrong(tmp_path: Path, data: bytes, says: str) -> None:
+def test_broken_list_file_is_one_error_with_its_cause(tmp_path: Path, data: bytes, says: str) -> None:
     file = tmp_path / "replicas"
     file.write_bytes(data)
     with pytest.raises(SettingError, match=says) as caught:
@@ -86,13 +86,15 @@ def test_a_broken_file_shows_what_is_wrong(tmp_path: Path, data: bytes, says: st
     assert str(file) in str(caught.value)
 
 
-def test_a_file_that_is_not_there_shows_it(tmp_path: Path) -> None:
+def test_missing_list_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="cannot be read"):
         read_replicas(tmp_path / "none")
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_a_list_or_one_error(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_any_bytes_parse_as_a_list_or_one_error(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
     file = tmp_path_factory.getbasetemp() / "fuzz"
     file.write_bytes(data)
     with contextlib.suppress(SettingError):
@@ -114,7 +116,7 @@ async def test_every_address_of_a_name_is_a_replica(monkeypatch: pytest.MonkeyPa
     assert asked == [("vllm.svc", 8000)]
 
 
-async def test_a_name_that_is_not_known_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unknown_host_name_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def getaddrinfo(*_: Any, **__: Any) -> Any:
         raise socket.gaierror(-2, "Name or service not known")
 
@@ -123,12 +125,12 @@ async def test_a_name_that_is_not_known_is_one_error(monkeypatch: pytest.MonkeyP
         await DnsReplicas("http://vllm.svc:8000").urls()
 
 
-def test_addresses_have_no_certificates() -> None:
+def test_https_needs_a_host_name_not_an_address() -> None:
     with pytest.raises(SettingError, match="expected http://NAME:PORT"):
         DnsReplicas("https://vllm.svc")
 
 
-def test_a_list_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_written_list_is_read_back_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "replicas.json"
     for listing in (
         ScaledReplicaSet(()),
@@ -149,14 +151,14 @@ def test_a_list_is_read_as_it_was_written(tmp_path: Path) -> None:
         b" " * (1 << 20),
     ],
 )  # fmt: skip
-def test_what_is_no_list_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_invalid_document_is_rejected(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "replicas.json").write_bytes(content)
     with pytest.raises(SettingError):
         read_listing(tmp_path / "replicas.json")
 
 
 @pytest.mark.heavy
-async def test_requests_wait_for_a_replica_and_end_with_one_that_leaves(
+async def test_requests_wait_for_a_replica_and_end_with_a_leaving_one(
     fleet_of: Any, ask: Any, wait_for: Any, tmp_path: Path
 ) -> None:
     path = tmp_path / "replicas.json"

@@ -50,13 +50,13 @@ def endpoint(address: str, pod: str = "", **conditions: Any) -> dict[str, Any]:
         ("models/engine:8000", ServiceName("engine", "models", "8000")),
     ],
 )
-def test_a_service_has_a_name_and_maybe_a_namespace_and_a_port(text: str, name: ServiceName) -> None:
+def test_service_has_a_name_and_optional_namespace_and_port(text: str, name: ServiceName) -> None:
     assert ServiceName.parse(text) == name
     assert pickle.loads(pickle.dumps(KubernetesReplicas(text))) == KubernetesReplicas(text)
 
 
 @pytest.mark.parametrize("text", ["", "/", "a/b/c", "A", "a:", "a:0", "a:65536", "http://a:8000", "a" * 64])
-def test_another_form_is_refused(text: str) -> None:
+def test_other_address_form_is_rejected(text: str) -> None:
     with pytest.raises(SettingError, match=r"expected \[NAMESPACE/\]SERVICE\[:PORT\]"):
         KubernetesReplicas(text)
 
@@ -72,7 +72,7 @@ ENDPOINTS = st.builds(
 
 
 @given(st.lists(st.lists(ENDPOINTS)))
-def test_those_that_are_ready_and_do_not_stop_are_replicas(slices: list[list[dict[str, Any]]]) -> None:
+def test_ready_endpoints_that_are_not_terminating_are_replicas(slices: list[list[dict[str, Any]]]) -> None:
     found = endpoint_urls([slice_of(*each) for each in slices], "http", where="here")
     every = [each for one in slices for each in one]
     for number in range(1, 10):
@@ -83,7 +83,7 @@ def test_those_that_are_ready_and_do_not_stop_are_replicas(slices: list[list[dic
     assert list(found) == sorted(set(found))
 
 
-def test_a_pod_with_addresses_of_both_families_is_one_replica() -> None:
+def test_dual_stack_pod_is_one_replica() -> None:
     six = slice_of(endpoint("fd00::1", "a", ready=True), endpoint("fd00::2", "b"), family="IPv6")
     four = slice_of(endpoint("10.0.0.1", "a", ready=True))
     expected = ("http://10.0.0.1:8000", "http://[fd00::2]:8000")
@@ -91,7 +91,7 @@ def test_a_pod_with_addresses_of_both_families_is_one_replica() -> None:
     assert endpoint_urls([four, six], None, where="x") == expected
 
 
-def test_a_port_is_chosen_by_name_or_number() -> None:
+def test_port_is_chosen_by_name_or_number() -> None:
     two = slice_of(endpoint("10.0.0.1"), ports=(*HTTP, {"name": "metrics", "port": 9000}))
     assert endpoint_urls([two], "metrics", where="x") == ("http://10.0.0.1:9000",)
     assert endpoint_urls([two], "8080", where="x") == ("http://10.0.0.1:8080",)
@@ -104,12 +104,12 @@ def test_a_port_is_chosen_by_name_or_number() -> None:
 @pytest.mark.parametrize(
     "wrong", [{}, {"addressType": "IPv4", "endpoints": [{}]}, {"addressType": "IPv4", "endpoints": [1]}]
 )
-def test_what_is_no_slice_is_one_error(wrong: Any) -> None:
+def test_invalid_endpoint_slice_is_one_error(wrong: Any) -> None:
     with pytest.raises(SettingError, match="x: an EndpointSlice of an unknown form"):
         endpoint_urls([wrong], None, where="x")
 
 
-def test_replicas_are_bounded() -> None:
+def test_number_of_replicas_is_bounded() -> None:
     many = [endpoint(f"10.{at // 65536}.{at // 256 % 256}.{at % 256}") for at in range(MAX_REPLICAS + 1)]
     with pytest.raises(SettingError, match="x: more than 1000 replicas"):
         endpoint_urls([slice_of(*many)], None, where="x")
@@ -214,7 +214,7 @@ async def test_requests_follow_the_service_as_pods_start_and_stop(
         assert (calls(one), calls(two)) == (1, 5)
 
 
-async def test_the_last_list_stays_while_the_api_server_is_away(
+async def test_last_list_is_kept_while_the_api_server_is_away(
     service: Service, ask: Callable[..., Request], wait_for: Callable[..., Awaitable[None]]
 ) -> None:
     script = ReplicaScript(models=("m",), delay=Fixed(0.02))
@@ -279,9 +279,7 @@ async def anext_of(updates: Any) -> Any:
     raise AssertionError("it has ended")
 
 
-async def test_a_cluster_that_is_not_there_is_reported_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missing_cluster_is_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("lightkube", reason="lightkube is missing: pip install 'forebay[kubernetes]'")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -297,7 +295,7 @@ class NoReplica:
         raise NotImplementedError
 
 
-def test_where_no_replica_is_up_yet_the_model_that_is_named_is_believed() -> None:
+def test_named_model_is_trusted_until_a_replica_is_up() -> None:
     keys = ("engine.url", "engine.model")
     text: list[str] = []
     found = discover_model(NoReplica(), "m", api_key=None, retry=RetryPolicy(), deadline_s=1.0, keys=keys)

@@ -57,7 +57,7 @@ class Repeats:
 
 
 @in_virtual_time
-async def test_without_successes_there_are_some_and_then_a_few_at_a_time() -> None:
+async def test_retries_without_successes_start_with_a_few_then_trickle() -> None:
     repeats = Repeats(RetryBudget(lambda: False))
     for number in range(100):
         repeats.ask(number)
@@ -74,7 +74,7 @@ async def test_without_successes_there_are_some_and_then_a_few_at_a_time() -> No
 
 
 @in_virtual_time
-async def test_successes_pay_for_a_share_and_save_up_to_a_bound() -> None:
+async def test_successes_earn_a_bounded_share_of_retries() -> None:
     budget = RetryBudget(lambda: False)
     for _ in range(10 * int(MAX_RETRIES / SHARE)):
         budget.succeeded()
@@ -92,7 +92,7 @@ async def test_successes_pay_for_a_share_and_save_up_to_a_bound() -> None:
 
 
 @in_virtual_time
-async def test_where_nothing_waits_for_its_first_call_repeats_harm_nobody() -> None:
+async def test_retries_are_free_if_no_first_call_waits() -> None:
     idle = False
     budget = RetryBudget(lambda: idle)
     repeats = Repeats(budget)
@@ -110,7 +110,7 @@ async def test_where_nothing_waits_for_its_first_call_repeats_harm_nobody() -> N
 
 
 @in_virtual_time
-async def test_one_that_waits_past_its_time_is_told_so_and_takes_nobodys_turn() -> None:
+async def test_expired_waiter_fails_without_taking_a_turn() -> None:
     budget = RetryBudget(lambda: False)
     async with AsyncExitStack() as held:
         for _ in range(int(FIRST_RETRIES)):
@@ -135,7 +135,7 @@ async def test_one_that_waits_past_its_time_is_told_so_and_takes_nobodys_turn() 
     )
 )
 @in_virtual_time
-async def test_repeats_never_cost_more_than_their_share(events: list[tuple[str, int]]) -> None:
+async def test_retries_never_exceed_their_share(events: list[tuple[str, int]]) -> None:
     budget = RetryBudget(lambda: False)
     repeats = Repeats(budget)
     asked = succeeded = 0

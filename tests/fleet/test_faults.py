@@ -13,7 +13,7 @@ from forebay.testing.script import Faults, Fixed
 pytestmark = pytest.mark.heavy
 
 
-async def test_one_that_is_well_again_gets_its_share_again(fleet_of: Any, ask: Any, wait_for: Any) -> None:
+async def test_recovered_replica_gets_its_share_again(fleet_of: Any, ask: Any, wait_for: Any) -> None:
     async with fleet_of(2) as fakes:
         await fakes.engine.client.start(60.0)
         for number in range(2):
@@ -38,7 +38,7 @@ async def test_one_that_is_well_again_gets_its_share_again(fleet_of: Any, ask: A
         await asyncio.wait_for(asyncio.gather(*(again() for _ in range(4))), 180.0)
 
 
-async def test_metrics_that_lie_do_not_stop_the_stream(
+async def test_wrong_metrics_do_not_stop_the_stream(
     fleet_of: Any, ask: Any, wait_for: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("forebay.fleet.health.UNPROVEN_S", math.inf)
@@ -72,7 +72,7 @@ FROZEN = "vllm:num_requests_running 200\nvllm:num_requests_waiting 150\nvllm:kv_
     ],
     ids=["killed", "hung", "slow", "503", "frozen metrics"],
 )
-async def test_one_sick_replica_of_four_harms_nobody(
+async def test_one_sick_replica_of_four_harms_no_request(
     fault: dict[str, Any] | None, at_most: int, fleet_of: Any, ask: Any
 ) -> None:
     async with fleet_of(4, stall_s=3.0) as fakes:

@@ -27,7 +27,7 @@ def health() -> Health:
     return Health(RULES)
 
 
-def test_failures_shut_it_only_without_a_success_between_them(health: Health) -> None:
+def test_only_consecutive_failures_close_a_replica(health: Health) -> None:
     fail(health, 2)
     health.succeeded(health.epoch, 0.0)
     fail(health, 2)
@@ -37,7 +37,7 @@ def test_failures_shut_it_only_without_a_success_between_them(health: Health) ->
     assert not health.room(0)
 
 
-def test_a_passed_check_after_its_time_lets_one_request_through(health: Health) -> None:
+def test_passed_check_after_the_pause_admits_one_probe(health: Health) -> None:
     fail(health, 3, now_s=10.0)
     health.probe_passed(10.5)
     assert not health.room(0), "it reported good health all the time"
@@ -47,7 +47,7 @@ def test_a_passed_check_after_its_time_lets_one_request_through(health: Health) 
     assert not health.room(1)
 
 
-def test_each_first_token_lets_one_more_in_until_there_is_no_limit(health: Health) -> None:
+def test_each_first_token_admits_one_more_until_fully_open(health: Health) -> None:
     fail(health, 3)
     health.probe_passed(1.0)
     limits = []
@@ -59,7 +59,7 @@ def test_each_first_token_lets_one_more_in_until_there_is_no_limit(health: Healt
     assert health.why == ""
 
 
-def test_it_is_left_alone_twice_as_long_each_time_it_fails_again(health: Health) -> None:
+def test_pause_doubles_with_each_failed_probe(health: Health) -> None:
     now_s, waits = 0.0, []
     fail(health, 3)
     for _ in range(5):
@@ -71,7 +71,7 @@ def test_it_is_left_alone_twice_as_long_each_time_it_fails_again(health: Health)
     assert waits == [1, 2, 4, 4, 4]
 
 
-def test_recovered_for_good_it_waits_as_at_first(health: Health) -> None:
+def test_pause_is_reset_after_a_full_recovery(health: Health) -> None:
     fail(health, 3)
     health.probe_passed(1.0)
     for _ in range(4):
@@ -80,7 +80,7 @@ def test_recovered_for_good_it_waits_as_at_first(health: Health) -> None:
     assert health.until_s == 6.0
 
 
-def test_what_was_sent_before_it_was_shut_says_nothing_of_it_now(health: Health) -> None:
+def test_requests_sent_before_the_close_do_not_count(health: Health) -> None:
     old = health.epoch
     fail(health, 3)
     health.probe_passed(1.0)
@@ -90,7 +90,7 @@ def test_what_was_sent_before_it_was_shut_says_nothing_of_it_now(health: Health)
     assert health.limit == 1
 
 
-def test_missed_checks_shut_one_that_does_not_answer_requests_meanwhile(health: Health) -> None:
+def test_missed_checks_close_a_replica_without_answers(health: Health) -> None:
     health.check_failed("no answer", 0.0, 1.0)
     assert health.room(0)
     health.sign(1.5)
@@ -106,7 +106,7 @@ def test_after_a_failure_one_missed_check_is_enough(health: Health) -> None:
     assert health.state == "shut"
 
 
-def test_a_replica_that_asks_to_be_left_alone_is(health: Health) -> None:
+def test_retry_after_of_a_replica_is_respected(health: Health) -> None:
     health.failed(health.epoch, "429", 0.0, at_least_s=3.0)
     judge(health, 0.0)
     assert (health.state, health.until_s) == ("shut", 3.0)
@@ -119,7 +119,7 @@ def test_a_replica_that_asks_to_be_left_alone_is(health: Health) -> None:
 @given(
     st.lists(st.tuples(st.sampled_from(("ok", "fail", "wish", "pass", "miss")), st.floats(0, 2)), max_size=80)
 )
-def test_it_always_comes_back_when_all_is_well_again(steps: list[tuple[str, float]]) -> None:
+def test_healthy_replica_always_reopens(steps: list[tuple[str, float]]) -> None:
     health = Health(RULES)
     now_s = 0.0
     for what, after_s in steps:
@@ -144,7 +144,7 @@ def test_it_always_comes_back_when_all_is_well_again(steps: list[tuple[str, floa
     assert health.limit == math.inf
 
 
-def test_one_that_joined_is_open_once_a_request_shows_that_it_works(health: Health) -> None:
+def test_new_replica_opens_with_its_first_answer(health: Health) -> None:
     health.start_slowly()
     assert health.room(0)
     assert not health.room(1)
@@ -152,7 +152,7 @@ def test_one_that_joined_is_open_once_a_request_shows_that_it_works(health: Heal
     assert health.limit == math.inf
 
 
-def test_the_requests_of_one_source_never_shut_it(health: Health) -> None:
+def test_requests_of_one_source_never_close_a_replica(health: Health) -> None:
     for _ in range(1000):
         health.failed(health.epoch, "cut off", 0.0, source="one key")
     assert health.suspicion is not None
@@ -163,14 +163,14 @@ def test_the_requests_of_one_source_never_shut_it(health: Health) -> None:
     assert health.suspicion is None, "it takes three again"
 
 
-def test_one_that_asks_to_be_left_alone_is_not_shut(health: Health) -> None:
+def test_replica_with_retry_after_is_not_closed(health: Health) -> None:
     health.refused("429")
     assert health.suspicion is not None
     health.confirm_suspicion(1.0)
     assert (health.state, health.suspicion) == ("up", None)
 
 
-def test_first_tokens_open_it_and_whole_answers_do_not_count_twice() -> None:
+def test_first_tokens_reopen_it_and_full_answers_do_not_count_twice() -> None:
     health = Health(HealthRules(start_tokens=5))
     health.shut("503", 0.0)
     health.probe_passed(1.0)
@@ -182,7 +182,7 @@ def test_first_tokens_open_it_and_whole_answers_do_not_count_twice() -> None:
     assert health.limit == math.inf
 
 
-def test_one_that_is_alone_is_shut_after_many_more_failures(health: Health) -> None:
+def test_only_replica_is_closed_after_many_more_failures(health: Health) -> None:
     for _ in range(RULES.failures_alone - 1):
         health.failed(health.epoch, "500", 0.0, alone=True)
         judge(health, 0.0)
@@ -223,20 +223,20 @@ def progress() -> RequestProgress:
     return RequestProgress()
 
 
-def test_while_the_replica_works_on_those_before_it_none_is_late(progress: RequestProgress) -> None:
+def test_queued_request_is_not_late_while_earlier_ones_progress(progress: RequestProgress) -> None:
     requests = [Asked(progress) for _ in range(20)]
     for turn, request in enumerate(requests[:-1]):
         request.begin(50.0 * (turn + 1))
     assert requests[-1].overdue(50.0 * 19 + 59.0) == (0.0, False)
 
 
-def test_where_nothing_moves_at_all_the_replica_hangs(progress: RequestProgress) -> None:
+def test_replica_without_any_progress_hangs(progress: RequestProgress) -> None:
     request = Asked(progress)
     assert request.overdue(60.0) == (0.0, False)
     assert request.overdue(61.0) == (61.0, True)
 
 
-def test_one_that_was_overtaken_could_have_begun_then(progress: RequestProgress) -> None:
+def test_overtaken_request_could_have_started_at_that_time(progress: RequestProgress) -> None:
     first, second = Asked(progress), Asked(progress, 1.0)
     second.begin(10.0)
     assert first.aside
@@ -246,7 +246,7 @@ def test_one_that_was_overtaken_could_have_begun_then(progress: RequestProgress)
     assert first.overdue(71.0) == (61.0, False), "it alone, though the replica works"
 
 
-def test_between_tokens_there_may_pass_as_long_again(progress: RequestProgress) -> None:
+def test_gap_between_tokens_may_double(progress: RequestProgress) -> None:
     request = Asked(progress)
     request.begin(59.0)
     assert request.overdue(118.0) == (0.0, False)
@@ -254,7 +254,7 @@ def test_between_tokens_there_may_pass_as_long_again(progress: RequestProgress) 
     assert request.overdue(177.0) == (0.0, False), "an answer that continues is never late"
 
 
-def test_limits_follow_what_answers_were_seen_to_take(progress: RequestProgress) -> None:
+def test_time_limits_follow_observed_answer_times(progress: RequestProgress) -> None:
     slow = Asked(progress)
     slow.begin(50.0)
     progress.ended(slow)
@@ -263,25 +263,25 @@ def test_limits_follow_what_answers_were_seen_to_take(progress: RequestProgress)
     assert other.overdue(51.0 + PATIENCE * 50.0)[1]
 
 
-def test_what_was_given_up_gives_the_next_twice_as_long(progress: RequestProgress) -> None:
+def test_time_limit_doubles_after_an_abandoned_request(progress: RequestProgress) -> None:
     assert Asked(progress).overdue(61.0)[0]
     after = Asked(progress, 61.0)
     assert after.overdue(61.0 + 121.0) == (0.0, False)
     assert after.overdue(61.0 + 123.0)[0]
 
 
-def test_time_for_which_this_process_was_held_up_does_not_count(progress: RequestProgress) -> None:
+def test_pauses_of_this_process_do_not_count(progress: RequestProgress) -> None:
     request = Asked(progress)
     assert request.overdue(500.0, here_since_s=450.0) == (0.0, False)
 
 
-def test_silence_without_meaning_is_not_late(progress: RequestProgress) -> None:
+def test_ignored_silence_is_not_late(progress: RequestProgress) -> None:
     request = Asked(progress)
     request.ignore_silence = True
     assert request.overdue(1e6) == (0.0, False)
 
 
-def test_those_that_wait_much_longer_than_any_did_do_not_keep_others_out(progress: RequestProgress) -> None:
+def test_unusually_long_waits_do_not_block_others(progress: RequestProgress) -> None:
     quick = Asked(progress)
     quick.begin(0.5)
     progress.ended(quick)

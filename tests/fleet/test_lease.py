@@ -53,7 +53,7 @@ def decoding(main: Callable[[Decoding], Awaitable[None]]) -> None:
     run_virtual(run())
 
 
-def test_a_first_token_is_awaited_from_the_end_of_the_prefill_on() -> None:
+def test_first_token_is_awaited_from_the_end_of_the_prefill() -> None:
     async def main(here: Decoding) -> None:
         answer = await here.answer("a", prefill_s=30.0)
         assert answer.text
@@ -69,7 +69,7 @@ def test_long_prefill_is_not_taken_for_a_forgotten_request() -> None:
     decoding(main)
 
 
-def test_silence_after_a_prefill_ends_as_soon_as_without_one() -> None:
+def test_silence_after_a_prefill_ends_as_early_as_without_one() -> None:
     async def main(here: Decoding) -> None:
         for id in ("a", "b"):
             await here.answer(id, prefill_s=30.0)
@@ -84,7 +84,7 @@ def test_silence_after_a_prefill_ends_as_soon_as_without_one() -> None:
 
 
 @pytest.mark.heavy
-def test_what_a_prefill_took_is_no_time_of_decoding() -> None:
+def test_prefill_time_is_not_decode_time() -> None:
     def learned(prefill_s: float) -> float:
         found: list[float] = []
 

@@ -33,7 +33,7 @@ def test_engine_fifty_times_slower_stays_full_and_loses_nothing(kind: str) -> No
 
 @pytest.mark.parametrize("first", [200_000, 300_000, 900_000])
 @in_virtual_time
-async def test_no_look_at_fewer_costs_a_tenth_of_what_a_slow_engine_gets_done(first: int) -> None:
+async def test_probing_fewer_requests_costs_under_a_tenth_of_throughput(first: int) -> None:
     async with Load(REPLICAS["whole"], first=first) as load:
         for speed in SPEEDS:
             load.replica.speed = speed
@@ -43,7 +43,7 @@ async def test_no_look_at_fewer_costs_a_tenth_of_what_a_slow_engine_gets_done(fi
 
 @pytest.mark.parametrize("kind", ["streaming", "whole"])
 @in_virtual_time
-async def test_it_comes_to_hold_hardly_more_than_it_works_on(kind: str) -> None:
+async def test_engine_queue_ends_up_nearly_empty(kind: str) -> None:
     async with Load(REPLICAS[kind], capacity=200) as load:
         await load.run(240.0)
         load.held = 0
@@ -53,7 +53,7 @@ async def test_it_comes_to_hold_hardly_more_than_it_works_on(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["streaming", "whole"])
 @in_virtual_time
-async def test_one_that_is_slow_from_the_first_request_on_is_soon_full(kind: str) -> None:
+async def test_initially_slow_engine_is_soon_full(kind: str) -> None:
     async with Load(REPLICAS[kind]) as load:
         load.replica.speed = 1 / 50
         await load.run(100.0)
@@ -63,7 +63,7 @@ async def test_one_that_is_slow_from_the_first_request_on_is_soon_full(kind: str
 
 @pytest.mark.parametrize("kind", ["streaming", "whole"])
 @in_virtual_time
-async def test_requests_that_hang_are_repeated_and_the_others_go_on(kind: str) -> None:
+async def test_hanging_requests_are_repeated_and_others_continue(kind: str) -> None:
     async with Load(replace(REPLICAS[kind], faults=Faults((("hang", 0.002),)))) as load:
         # Each takes a slot until it is given up, for a minute or more.
         assert await load.run(300.0) >= 0.7
@@ -73,7 +73,7 @@ async def test_requests_that_hang_are_repeated_and_the_others_go_on(kind: str) -
 
 @pytest.mark.parametrize("kind", ["streaming", "whole"])
 @in_virtual_time
-async def test_an_outage_costs_few_calls_and_is_over_when_it_is(kind: str) -> None:
+async def test_outage_costs_few_calls_and_recovery_is_prompt(kind: str) -> None:
     async with Load(REPLICAS[kind]) as load:
         await load.run(60.0)
         calls = load.replica.work().calls
@@ -87,7 +87,7 @@ async def test_an_outage_costs_few_calls_and_is_over_when_it_is(kind: str) -> No
 
 
 @in_virtual_time
-async def test_an_engine_that_fails_every_call_is_not_asked_ever_more() -> None:
+async def test_engine_that_fails_every_call_is_not_called_more_and_more() -> None:
     async with Load(replace(REPLICAS["whole"], faults=Faults((("500", 1.0),)))) as load:
         await load.run(60.0)
         first = load.replica.work().calls
@@ -97,7 +97,7 @@ async def test_an_engine_that_fails_every_call_is_not_asked_ever_more() -> None:
 
 
 @in_virtual_time
-async def test_one_that_takes_so_many_calls_in_a_second_gets_nearly_so_many() -> None:
+async def test_rate_limited_engine_gets_nearly_its_rate() -> None:
     script = replace(REPLICAS["whole"], calls_per_s=10.0, calls_at_once=4)
     async with Load(script) as load:
         await load.run(60.0)
@@ -125,7 +125,7 @@ async def test_impossible_deadline_is_reported_without_crowding_the_engine() -> 
 
 
 @in_virtual_time
-async def test_waiting_for_room_takes_nothing_of_a_records_time() -> None:
+async def test_waiting_for_room_does_not_use_a_records_time() -> None:
     script = replace(REPLICAS["whole"], slots=1)
     async with Load(script, capacity=200, deadline_s=20.0, timeout_s=20.0) as load:
         # 200 events at two in a second: the last of them waits for 100 s.

@@ -27,28 +27,28 @@ def add(queues: ModelQueues[str], *names: str) -> None:
         queues.add(name, RoutingRequest(100, model=name.split()[0]), 0.0)
 
 
-def test_a_request_goes_to_a_replica_that_serves_its_model() -> None:
+def test_request_is_routed_to_a_replica_of_its_model() -> None:
     _, queues = queues_of({"a": [1], "b": [0]}, most=9)
     add(queues, "a 1", "a 2", "b 1")
     sent = queues.ready(0.0)
     assert {item: charge.replica for item, charge in sent} == {"a 1": 1, "a 2": 1, "b 1": 0}
 
 
-def test_a_model_that_all_replicas_serve_may_go_to_any() -> None:
+def test_model_served_by_all_may_use_any_replica() -> None:
     fleet = ReplicaTable([ReplicaLimits(str(number)) for number in range(2)])
     queues = ModelQueues[str](fleet, lambda: ImmediateDispatcher(fleet, RoundRobin()), lambda model: None)
     add(queues, "a 1", "a 2")
     assert sorted(charge.replica for _, charge in queues.ready(0.0)) == [0, 1]
 
 
-def test_a_model_whose_replicas_are_full_does_not_hold_up_another() -> None:
+def test_full_replicas_of_one_model_do_not_block_another_model() -> None:
     _, queues = queues_of({"a": [0], "b": [1]})
     add(queues, *(f"a {number}" for number in range(100)), "b 1")
     assert sorted(item for item, _ in queues.ready(0.0)) == ["a 0", "b 1"]
     assert len(queues) == 99
 
 
-def test_models_of_one_replica_take_turns() -> None:
+def test_models_of_one_replica_alternate() -> None:
     fleet, queues = queues_of({"a": [0], "b": [0]}, replicas=1)
     add(queues, "a 1", "a 2", "a 3", "b 1", "b 2")
     order: list[str] = []
@@ -63,7 +63,7 @@ def test_models_of_one_replica_take_turns() -> None:
     assert order == ["a 1", "b 1", "a 2", "b 2", "a 3"]
 
 
-def test_every_queue_sees_what_has_changed() -> None:
+def test_every_queue_sees_changes() -> None:
     fleet, queues = queues_of({"a": [0], "b": [1]})
     add(queues, "a 1", "a 2", "b 1", "b 2")
     running = [charge for _, charge in queues.ready(0.0)]
@@ -84,7 +84,7 @@ def test_a_request_waits_until_a_replica_serves_its_model() -> None:
     assert [charge.replica for _, charge in queues.ready(1.0)] == [1]
 
 
-def test_late_requests_are_given_up_and_unwanted_ones_removed() -> None:
+def test_late_requests_are_dropped_and_cancelled_ones_removed() -> None:
     _, queues = queues_of({"a": [0], "b": [1]})
     queues.add("late", RoutingRequest(100, deadline_s=1.0, model="a"), 0.0)
     queues.add("gone", RoutingRequest(100, model="b"), 0.0)
@@ -124,7 +124,7 @@ def test_replicas_that_are_hidden_for_a_while_keep_their_state(
 
 
 @pytest.mark.parametrize("models", [("a",), ("a", "b"), ("a", "b", "c")])
-def test_the_next_look_is_the_soonest_of_all_queues(models: tuple[str, ...]) -> None:
+def test_next_look_is_the_earliest_of_all_queues(models: tuple[str, ...]) -> None:
     fleet, queues = queues_of({model: [at] for at, model in enumerate(models)}, most=99, replicas=3)
     fleet.prefill_slots[:] = 0
     fleet.hold_s[:] = 0.0

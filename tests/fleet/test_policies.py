@@ -55,7 +55,7 @@ def situations(draw: st.DrawFn) -> tuple[list[int], list[bool], list[RoutingRequ
 
 @pytest.mark.parametrize("name", POLICIES.own)
 @given(situations())
-def test_only_available_replicas_are_chosen_and_always_the_same(
+def test_choice_is_deterministic_among_available_replicas(
     name: str, situation: tuple[list[int], list[bool], list[RoutingRequest]]
 ) -> None:
     loads, available, demands = situation
@@ -79,13 +79,13 @@ def test_only_available_replicas_are_chosen_and_always_the_same(
     assert choices() == first
 
 
-def test_an_unknown_policy_is_refused_with_those_that_there_are() -> None:
+def test_unknown_policy_is_rejected_with_the_known_ones() -> None:
     with pytest.raises(SettingError, match=r"expected one of random, .*dynamo; found 'best'"):
         make_policy("best")
     assert DEFAULT_POLICY in POLICIES.names()
 
 
-def test_round_robin_takes_each_in_its_turn() -> None:
+def test_round_robin_takes_turns() -> None:
     one, policy = fleet(3), make_policy("round_robin")
     turns = [policy.choose(RoutingRequest(1), one.nothing, one, 0.0) for _ in range(4)]
     one.set_available(1, False)
@@ -109,13 +109,13 @@ def test_least_requests_counts_those_of_others() -> None:
     assert choose("least_requests", one, RoutingRequest(10)) == 0
 
 
-def test_power_of_two_never_takes_the_fullest() -> None:
+def test_power_of_two_never_chooses_the_fullest() -> None:
     one = fleet(3)
     load(one, [5, 1, 3])
     assert {choose("power_of_two", one, RoutingRequest(10), seed) for seed in range(50)} == {1, 2}
 
 
-def test_a_session_stays_and_few_move_when_the_fleet_changes() -> None:
+def test_sessions_stay_and_few_move_when_the_fleet_changes() -> None:
     sessions = [RoutingRequest(10, session=f"user {n}") for n in range(2000)]
     before = fleet(10)
     policy = make_policy("session_affinity")
@@ -130,7 +130,7 @@ def test_a_session_stays_and_few_move_when_the_fleet_changes() -> None:
     assert 0 < len(moved) < 1.5 * 2000 / 11
 
 
-def test_a_session_without_a_name_is_kept_by_its_first_block() -> None:
+def test_unnamed_session_is_identified_by_its_first_block() -> None:
     one = fleet(8)
     homes = {choose("session_affinity", one, RoutingRequest(40, (7, n))) for n in range(20)}
     assert len(homes) == 1
@@ -151,7 +151,7 @@ def test_expected_ttft_prefers_the_cached_replica_with_a_short_queue() -> None:
     assert choose("expected_ttft", one, repeat) == 0
 
 
-def test_sglang_goes_by_the_match_or_the_smallest_tree_while_balanced() -> None:
+def test_sglang_policy_uses_the_match_or_the_smallest_tree() -> None:
     one, policy = fleet(3), make_policy("sglang")
     half = RoutingRequest(160, tuple(range(10)))
 
@@ -167,7 +167,7 @@ def test_sglang_goes_by_the_match_or_the_smallest_tree_while_balanced() -> None:
     assert pick(half) == 1, "uneven: the shortest queue"
 
 
-def test_aibrix_goes_by_the_match_unless_that_replica_is_overloaded() -> None:
+def test_aibrix_policy_uses_the_match_unless_overloaded() -> None:
     one = fleet(3)
     blocks = tuple(range(10))
     one.finish(one.take(1, RoutingRequest(160, blocks), one.nothing, 0.0), 0.0)
@@ -180,7 +180,7 @@ def test_aibrix_goes_by_the_match_unless_that_replica_is_overloaded() -> None:
     assert choose("aibrix", one, RoutingRequest(160, (77,))) == 1, "uneven by more than eight"
 
 
-def test_aibrix_takes_the_longest_match_and_of_equals_the_idler() -> None:
+def test_aibrix_policy_takes_the_longest_match_then_the_least_loaded() -> None:
     one = fleet(3)
     one.finish(one.take(0, RoutingRequest(160, (1, 2)), one.nothing, 0.0), 0.0)
     one.finish(one.take(1, RoutingRequest(160, (1, 2, 3)), one.nothing, 0.0), 0.0)
@@ -192,7 +192,7 @@ def test_aibrix_takes_the_longest_match_and_of_equals_the_idler() -> None:
     assert choose("aibrix", one, RoutingRequest(160, (1, 2, 9))) == 2
 
 
-def test_llm_d_weighs_queue_memory_and_prefix() -> None:
+def test_llm_d_policy_weighs_queue_memory_and_prefix() -> None:
     one = fleet(2)
     one.report(0, ReplicaLoad(0.0, 0.0, 0.0, 0.9))
     one.report(1, ReplicaLoad(0.0, 0.0, 5.0, 0.1))
@@ -202,7 +202,7 @@ def test_llm_d_weighs_queue_memory_and_prefix() -> None:
     assert choose("llm_d", one, RoutingRequest(160, blocks)) == 1, "2.2 against 1.8 + 3"
 
 
-def test_dynamo_adds_prefill_and_decode_blocks() -> None:
+def test_dynamo_policy_adds_prefill_and_decode_blocks() -> None:
     one = fleet(2)
     decoding = one.take(0, RoutingRequest(400), one.nothing, 0.0)
     one.first_token(decoding, 1.0)

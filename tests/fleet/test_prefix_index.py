@@ -45,9 +45,7 @@ def depth(held: set[int], blocks: tuple[int, ...]) -> int:
 
 
 @given(steps(), st.integers(1, 6), st.integers(0, 9), st.integers(0, 4))
-def test_with_room_for_all_it_knows_exactly_who_holds_what(
-    done: list[Step], prompt: int, length: int, shared: int
-) -> None:
+def test_index_is_exact_if_everything_fits(done: list[Step], prompt: int, length: int, shared: int) -> None:
     index = PrefixIndex([10_000] * 20)
     model: list[set[int]] = [set() for _ in range(20)]
     for step in done:
@@ -59,7 +57,7 @@ def test_with_room_for_all_it_knows_exactly_who_holds_what(
 
 
 @given(steps(), st.integers(0, 12))
-def test_without_room_it_forgets_but_never_invents(done: list[Step], capacity: int) -> None:
+def test_full_index_forgets_but_never_invents(done: list[Step], capacity: int) -> None:
     index = PrefixIndex([capacity] * 20)
     model: list[set[int]] = [set() for _ in range(20)]
     for step in done:
@@ -75,7 +73,7 @@ def test_without_room_it_forgets_but_never_invents(done: list[Step], capacity: i
     assert len(index) == 0
 
 
-def test_what_is_used_again_and_again_stays() -> None:
+def test_frequently_used_blocks_stay() -> None:
     index = PrefixIndex([20])
     hot = chain(1, 4)
     for prompt in range(2, 200):
@@ -125,7 +123,7 @@ def test_hundred_replicas_with_100000_blocks_fit_in_a_gibibyte(shared: bool) -> 
     assert peak / pairs < 1.5 * 2**30 / 10_000_000
 
 
-def test_a_block_that_comes_back_after_it_was_forgotten_is_as_new_as_any() -> None:
+def test_forgotten_block_is_new_when_it_returns() -> None:
     index = PrefixIndex([100])
     for block in range(100):
         index.insert(0, (block,))

@@ -26,22 +26,22 @@ from forebay.pipeline.inference_settings import PipelineEngineSpec
         "http://h/A",
     ],
 )
-def test_another_form_is_refused(text: str) -> None:
+def test_other_address_form_is_rejected(text: str) -> None:
     with pytest.raises(SettingError, match=r"ray: expected http://HEAD:8265/NAME"):
         RayReplicas(text)
 
 
-def test_a_password_is_not_shown() -> None:
+def test_password_is_not_shown() -> None:
     with pytest.raises(SettingError) as caught:
         RayReplicas("http://me:geheim@head:8265/fleet")
     assert "geheim" not in str(caught.value)
 
 
-def test_its_parts() -> None:
+def test_parts_of_an_address() -> None:
     assert RayPlace.parse("http://head:8265/fleet") == RayPlace("http://head:8265", "fleet")
 
 
-async def test_replicas_come_and_go_with_what_the_cluster_shows() -> None:
+async def test_replicas_follow_the_clusters_list() -> None:
     two, one = ("RUNNING", "RUNNING"), ("STOPPING", "RUNNING")
     answers = [body(application("fleet", states=states)) for states in (two, one, ())]
     async with (
@@ -58,7 +58,7 @@ async def test_replicas_come_and_go_with_what_the_cluster_shows() -> None:
     assert "ray: " in str(found[3])
 
 
-async def test_all_that_follow_a_fleet_ask_once() -> None:
+async def test_followers_of_one_fleet_share_a_request() -> None:
     answers = [body(application("fleet", states=states)) for states in (("RUNNING",), ())]
     async with ScriptedServe(answers).served() as serve:
         # Each unpickled, as subtasks have them.
@@ -78,7 +78,7 @@ async def listed(*applications: dict[str, Any]) -> list[tuple[str, ...] | Settin
         return [await anext(updates) for _ in applications]
 
 
-async def test_last_list_stays_while_serve_builds_a_version_or_fails() -> None:
+async def test_last_list_is_kept_while_serve_deploys_or_fails() -> None:
     there = application("fleet", states=("RUNNING",))
     building = application("fleet", status="DEPLOYING", built=False)
     failed = application("fleet", status="DEPLOY_FAILED", built=False, message="no module engine")
@@ -97,7 +97,7 @@ async def test_new_or_removed_fleet_has_no_replicas() -> None:
     assert await listed(building, there, deleting) == [(), ("http://127.0.0.2:20100",), ()]
 
 
-async def test_while_serve_finds_its_replicas_again_the_last_list_stays() -> None:
+async def test_last_list_is_kept_while_serve_recovers_its_replicas() -> None:
     partly = application("fleet", states=("RUNNING", "RECOVERING"))
     (found,) = await listed(partly)
     assert isinstance(found, SettingError)
@@ -111,12 +111,12 @@ def test_settings_name_a_fleet(kind: type[PipelineEngineSpec] | type[GatewayEngi
         kind(ray="fleet")
 
 
-def test_a_pipeline_has_one_place_only() -> None:
+def test_pipeline_runs_in_one_place_only() -> None:
     with pytest.raises(ValueError, match="found several"):
         PipelineEngineSpec(ray="http://head:8265/fleet", dns="http://name:80")
 
 
-async def test_behind_one_name_each_cluster_has_a_part_of_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_clusters_behind_one_name_share_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
     def fleet(*states: str, node: str) -> dict[str, Any]:
         made = body(application("fleet", states=states))
         for each in made["applications"]["fleet"]["deployments"]["engine"]["replicas"]:
@@ -141,7 +141,7 @@ async def test_behind_one_name_each_cluster_has_a_part_of_the_fleet(monkeypatch:
     ], "of a cluster that fails the last list stays"
 
 
-async def test_a_name_that_gets_a_second_address_keeps_the_list_of_the_first(
+async def test_name_with_a_new_address_keeps_the_first_ones_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     there, silent = body(application("fleet", states=("RUNNING",))), b"no JSON"

@@ -34,12 +34,12 @@ def refusals() -> Refusals:
     return Refusals()
 
 
-def test_one_that_never_refuses_gets_as_many_as_there_are(refusals: Refusals) -> None:
+def test_replica_that_never_refuses_gets_everything(refusals: Refusals) -> None:
     answer(refusals, 64, 100, 1.0)
     assert refusals.most == math.inf
 
 
-def test_the_first_one_too_many_tells_how_many_it_takes(refusals: Refusals) -> None:
+def test_first_refusal_shows_the_limit(refusals: Refusals) -> None:
     assert refusals.refused(4, 0.0, 0.1, 2.0) == "one too many"
     assert refusals.most == 4
 
@@ -72,7 +72,7 @@ def test_each_refusal_doubles_the_rounds_before_one_more_is_tried(refusals: Refu
     assert (rounds[0], rounds[-1]) == (2 * ROUNDS, MAX_ROUNDS)
 
 
-def test_where_one_more_is_welcome_another_one_follows_with_each_round(refusals: Refusals) -> None:
+def test_accepted_probe_raises_the_limit_by_one_each_round(refusals: Refusals) -> None:
     refusals.refused(4, 0.0, 0.1, 0.0)
     for trial in range(4):
         probe(refusals, 1.0 + trial)
@@ -92,7 +92,7 @@ def test_one_more_is_tried_only_when_full_and_after_retry_after(refusals: Refusa
     assert refusals.most == 5
 
 
-def test_what_was_sent_before_the_refusal_says_nothing_of_the_new_number(refusals: Refusals) -> None:
+def test_requests_sent_before_the_refusal_do_not_count(refusals: Refusals) -> None:
     refusals.refused(4, 0.0, 0.1, 0.0)
     for _ in range(100):
         refusals.answered(5, 0.0, 1.0)
@@ -107,13 +107,13 @@ def proven(most: int) -> Refusals:
     return refusals
 
 
-def test_single_refusal_below_the_known_number_teaches_nothing() -> None:
+def test_single_refusal_below_the_known_limit_changes_nothing() -> None:
     refusals = proven(40)
     assert refusals.refused(20, 1.1, 1.2, 2.0) == "passing"
     assert refusals.most == 40
 
 
-def test_one_that_goes_on_to_refuse_fewer_is_shut_and_gets_fewer() -> None:
+def test_repeated_refusals_below_the_limit_close_and_lower_it() -> None:
     refusals = proven(40)
     kinds = []
     for at in range(6):
@@ -132,14 +132,14 @@ def known_to_take(there: int, source: str) -> Refusals:
 
 
 @pytest.mark.parametrize("others", [0, 1, 7])
-def test_what_one_source_is_refused_does_not_limit_the_others(others: int) -> None:
+def test_refusals_of_one_source_do_not_limit_others(others: int) -> None:
     refusals = known_to_take(8, "honest")
     for number in range(CALLS):
         assert refusals.refused(others, number, number + 0.1, 0.0, "hostile") == "passing"
         assert refusals.most == math.inf
 
 
-def test_a_refusal_of_a_second_source_counts() -> None:
+def test_refusal_of_a_second_source_counts() -> None:
     refusals = known_to_take(8, "honest")
     assert refusals.refused(0, 1.0, 1.1, 0.0, "hostile") == "passing"
     assert refusals.refused(0, 2.0, 2.1, 0.0, "honest") == "shut"
@@ -157,14 +157,14 @@ def test_refusals_of_requests_sent_together_count_once() -> None:
     assert kinds == {"passing"}
 
 
-def test_two_sources_that_are_refused_in_turn_with_answers_count() -> None:
+def test_alternating_refusals_of_two_sources_count() -> None:
     refusals = known_to_take(8, "honest")
     assert refusals.refused(0, 1.0, 1.1, 0.0, "one") == "passing"
     refusals.answered(1, 1.2, 1.3, "honest")
     assert refusals.refused(0, 2.0, 2.1, 0.0, "two") == "shut"
 
 
-def test_fewer_places_are_found_though_one_of_two_sources_is_answered() -> None:
+def test_lower_limit_is_found_although_one_source_is_answered() -> None:
     refusals = known_to_take(40, "light")
     for number in range(CALLS + PROOF):
         refusals.refused(4, number, number + 0.1, 0.0, "heavy")
@@ -172,25 +172,25 @@ def test_fewer_places_are_found_though_one_of_two_sources_is_answered() -> None:
     assert refusals.most == 4
 
 
-def test_one_source_that_sends_more_than_others_did_is_limited() -> None:
+def test_source_that_sends_more_than_others_is_limited() -> None:
     refusals = known_to_take(8, "honest")
     assert refusals.refused(8, 1.0, 1.1, 0.0, "busy") == "one too many"
     assert refusals.most == 8
 
 
-def test_one_that_refuses_though_it_has_nothing_is_shut() -> None:
+def test_idle_replica_that_refuses_is_closed() -> None:
     assert Refusals().refused(0, 0.0, 0.1, 2.0) == "shut"
     assert proven(40).refused(0, 2.0, 2.1, 2.0) == "shut"
 
 
-def test_far_past_where_it_refused_it_is_forgotten(refusals: Refusals) -> None:
+def test_old_limit_is_forgotten_far_above_it(refusals: Refusals) -> None:
     refusals.refused(4, 0.0, 0.1, 0.0)
     for _ in range(7):
         probe(refusals, 1.0)
     assert refusals.most == math.inf
 
 
-def test_as_many_refusals_of_fewer_have_another_reason(refusals: Refusals) -> None:
+def test_refusals_at_lower_load_have_another_reason(refusals: Refusals) -> None:
     now_s = 0.0
     while True:
         now_s += 1.0
@@ -209,7 +209,7 @@ def test_as_many_refusals_of_fewer_have_another_reason(refusals: Refusals) -> No
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 500), st.integers(0, 3)), max_size=300))
-def test_there_is_always_at_least_one(events: list[tuple[bool, int, int]]) -> None:
+def test_limit_is_always_at_least_one(events: list[tuple[bool, int, int]]) -> None:
     refusals = Refusals()
     for now_s, (refused, there, late) in enumerate(events):
         if refused:
@@ -220,7 +220,7 @@ def test_there_is_always_at_least_one(events: list[tuple[bool, int, int]]) -> No
 
 
 @given(slots=st.integers(1, 40), ends=st.lists(st.integers(0, 39), min_size=50, max_size=400))
-def test_whatever_the_order_of_answers_a_fixed_limit_is_found_and_kept(slots: int, ends: list[int]) -> None:
+def test_fixed_limit_is_found_for_any_order_of_answers(slots: int, ends: list[int]) -> None:
     """`ends`: which of the requests there is answered next; as many are sent as may be."""
     refusals = Refusals()
     inside: list[tuple[int, float]] = []
@@ -246,7 +246,7 @@ def replica() -> Replica:
     return one
 
 
-def test_a_probe_that_is_answered_takes_back_what_refusals_showed() -> None:
+def test_answered_probe_reverts_a_limit_from_refusals() -> None:
     one = replica()
     one.refused(Overloaded("503"), 1, 0.0, 1.0)
     seen = one.refusals.seen
@@ -255,7 +255,7 @@ def test_a_probe_that_is_answered_takes_back_what_refusals_showed() -> None:
     assert (one.refusals.most, one.refusals.seen) == (math.inf, seen)
 
 
-def test_after_probes_passed_refusals_change_nothing_for_a_while() -> None:
+def test_refusals_are_ignored_for_a_while_after_passed_probes() -> None:
     one = replica()
     one._excuse(1.0)
     assert one.refusals.refused(4, 1.0, 1.1, 0.0) == "passing"
@@ -264,7 +264,7 @@ def test_after_probes_passed_refusals_change_nothing_for_a_while() -> None:
     assert one.refusals.most == 4
 
 
-def test_a_new_limit_is_checked_and_one_that_is_found_again_is_not(refusals: Refusals) -> None:
+def test_new_limit_is_checked_and_a_known_one_is_not(refusals: Refusals) -> None:
     refusals.refused(4, 0.0, 0.1, 0.0)
     assert not refusals.checked
     refusals.checked = True
@@ -273,13 +273,13 @@ def test_a_new_limit_is_checked_and_one_that_is_found_again_is_not(refusals: Ref
     assert (refusals.most, refusals.checked) == (4, True)
 
 
-def test_the_wish_of_one_request_does_not_shut_the_replica() -> None:
+def test_retry_after_of_one_request_does_not_close_the_replica() -> None:
     one = replica()
     assert not one.refused(RateLimited("429", retry_after_s=2.0), 4, 0.0, 0.1), "that speaks not against it"
     assert one.open(0.1)
 
 
-def test_one_that_takes_nothing_is_left_alone_for_as_long_as_it_says() -> None:
+def test_full_replica_is_paused_for_its_retry_after() -> None:
     one = replica()
     assert one.refused(RateLimited("429", retry_after_s=2.0), 0, 0.0, 1.0)
     assert one.open(1.0), "it may be due to the request"
@@ -291,7 +291,7 @@ def test_one_that_takes_nothing_is_left_alone_for_as_long_as_it_says() -> None:
     assert one.open(4.0 + MAX_PAUSE_S)
 
 
-def test_each_refusal_without_a_time_doubles_the_pause() -> None:
+def test_each_refusal_without_retry_after_doubles_the_pause() -> None:
     one, pauses, now_s = replica(), [], 0.0
     for _ in range(8):
         one.refused(RateLimited("429"), 0, now_s, now_s)
@@ -318,7 +318,7 @@ def gateway(**more: Any) -> ReplicaScript:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_gateway_that_refuses_gives_as_much_as_where_its_limit_is_known(streams: bool) -> None:
+def test_unknown_gateway_limit_costs_no_throughput(streams: bool) -> None:
     async def answers(capacity: int) -> tuple[int, int]:
         async with Load(gateway(streams=streams), capacity=capacity) as load:
             await asyncio.sleep(5.0)
@@ -336,7 +336,7 @@ def test_a_gateway_that_refuses_gives_as_much_as_where_its_limit_is_known(stream
 
 @pytest.mark.heavy
 @in_virtual_time
-async def test_a_gateway_that_comes_to_take_more_gets_more() -> None:
+async def test_gateway_with_a_raised_limit_gets_more() -> None:
     async with Load(gateway()) as load:
         await asyncio.sleep(120.0)
         load.replica.script = gateway(max_calls=32)
@@ -363,7 +363,7 @@ async def test_gateway_with_fewer_places_pauses_once_and_gets_fewer() -> None:
 
 @pytest.mark.heavy
 @in_virtual_time
-async def test_a_gateway_that_is_shut_is_left_alone() -> None:
+async def test_closed_gateway_is_not_called() -> None:
     async with Load(gateway()) as load:
         await asyncio.sleep(30.0)
         load.replica.script = gateway(max_calls=0)
@@ -380,7 +380,7 @@ async def test_a_gateway_that_is_shut_is_left_alone() -> None:
 
 @pytest.mark.heavy
 @in_virtual_time
-async def test_one_dead_server_in_ten_costs_little_more_than_its_share() -> None:
+async def test_dead_server_of_ten_costs_little_more_than_its_share() -> None:
     faults = Faults((("503", 0.1),))
     async with Load(gateway(max_calls=None, slots=32, faults=faults)) as load:
         await asyncio.sleep(30.0)
@@ -410,7 +410,7 @@ async def longest_idle_s(load: Load, seconds: float, slots: int) -> float:
     fails=st.sampled_from([0.0, 0.05, 0.1]),
     streams=st.booleans(),
 )
-def test_slow_calls_hold_up_nobody_where_there_are_refusals_and_errors(
+def test_slow_calls_do_not_block_others_among_refusals_and_errors(
     seed: int, slots: int, slow: float, fails: float, streams: bool
 ) -> None:
     delay = Mixture(((1 - slow, 0.4), (slow, 20.0)), seed)
@@ -427,7 +427,7 @@ def test_slow_calls_hold_up_nobody_where_there_are_refusals_and_errors(
 @pytest.mark.heavy
 @given(seed=st.integers(0, 1000), streams=st.booleans())
 @example(seed=34, streams=False)
-def test_a_look_at_fewer_ends_where_slow_calls_have_all_their_places(seed: int, streams: bool) -> None:
+def test_probing_fewer_ends_if_slow_calls_fill_all_slots(seed: int, streams: bool) -> None:
     """Four calls at a time, and no refusals: now and then it is tried whether two or three would do."""
     delay = Mixture(((0.95, 0.4), (0.05, 20.0)), seed)
 
@@ -442,7 +442,7 @@ def test_a_look_at_fewer_ends_where_slow_calls_have_all_their_places(seed: int, 
 @pytest.mark.heavy
 @pytest.mark.parametrize("shut_s", [20.0, 60.0, 600.0])
 @in_virtual_time
-async def test_replica_that_names_a_time_is_used_soon_after_it(
+async def test_replica_is_used_soon_after_its_retry_after(
     shut_s: float,
 ) -> None:
     async with Load(gateway(retry_after_s=1.0), deadline_s=math.inf) as load:

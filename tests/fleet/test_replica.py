@@ -27,20 +27,20 @@ def test_report_repeated_to_the_last_token_adds_nothing() -> None:
     assert check.news(ReplicaLoad(3.0, 4.0, 2.0, 0.5), ReplicaCounters(generation_tokens=11.0))
 
 
-def test_an_idle_one_may_repeat_itself_forever() -> None:
+def test_idle_replica_may_repeat_its_report_forever() -> None:
     check = ReportCheck()
     idle = ReplicaLoad(1.0, 0.0, 0.0, 0.0)
     assert all(check.news(idle, ReplicaCounters(1.0)) for _ in range(3))
 
 
-def test_a_claim_that_nothing_bears_out_is_believed_for_a_while_only() -> None:
+def test_unconfirmed_claim_is_trusted_for_a_while_only() -> None:
     check = ReportCheck()
     assert check.claimed(30.0, 0.0)
     assert check.claimed(30.0, UNPROVEN_S)
     assert not check.claimed(30.0, UNPROVEN_S + 0.1)
 
 
-def test_a_request_that_waited_as_claimed_bears_it_out() -> None:
+def test_request_that_waited_as_claimed_confirms_it() -> None:
     check = ReportCheck()
     check.claimed(3.0, 0.0)
     assert not check.claimed(3.0, UNPROVEN_S + 1)
@@ -48,14 +48,14 @@ def test_a_request_that_waited_as_claimed_bears_it_out() -> None:
     assert check.claimed(3.0, UNPROVEN_S + 2)
 
 
-def test_one_that_did_not_wait_refutes_it() -> None:
+def test_request_that_did_not_wait_refutes_it() -> None:
     check = ReportCheck()
     assert check.claimed(3.0, 0.0)
     check.first_token(claimed_s=3.0, own_s=0.1, waited_s=0.2)
     assert not check.claimed(3.0, 0.1)
 
 
-def test_small_claims_are_not_looked_into() -> None:
+def test_small_claims_are_not_verified() -> None:
     check = ReportCheck()
     check.first_token(claimed_s=0.01, own_s=0.1, waited_s=0.0)
     assert check.claimed(0.01, 0.0)
@@ -83,7 +83,7 @@ def busy(now_s: float, waiting: float = 50.0) -> ReplicaLoad:
     return ReplicaLoad(now_s, 4.0, waiting, 0.5)
 
 
-def test_frozen_metrics_go_stale_though_they_come_each_second(fleet: ReplicaTable) -> None:
+def test_frozen_metrics_become_stale_although_they_are_polled(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     for now_s in range(5):
         replica.report(busy(now_s), COUNTERS, now_s)
@@ -95,14 +95,14 @@ def test_frozen_metrics_go_stale_though_they_come_each_second(fleet: ReplicaTabl
     assert (fleet.external_s[0], fleet.external[0]) == (0.0, 0.0)
 
 
-def test_a_claim_that_nothing_bears_out_ends_though_it_is_new_each_time(fleet: ReplicaTable) -> None:
+def test_unconfirmed_claim_ends_although_it_changes(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     for second in range(int(UNPROVEN_S) + 3):
         replica.report(busy(second, 50.0 + second), COUNTERS, second)
         assert bool(fleet.external_s[0]) == (second <= UNPROVEN_S)
 
 
-def test_a_load_header_counts_like_a_report(fleet: ReplicaTable) -> None:
+def test_load_header_counts_as_a_report(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     replica.report(busy(1.0), None, 1.0)
     assert fleet.external_s[0] == pytest.approx(5.0)
@@ -117,7 +117,7 @@ def leased(
 
 
 @pytest.mark.parametrize(("refused", "limit"), [("hostile", math.inf), ("honest", 1)])
-def test_what_one_source_is_refused_limits_no_others(fleet: ReplicaTable, refused: str, limit: float) -> None:
+def test_refusals_of_one_source_limit_no_others(fleet: ReplicaTable, refused: str, limit: float) -> None:
     replica, clock = replica_of(fleet), ManualClock()
     for lease in [leased(replica, fleet, clock, "honest") for _ in range(4)]:
         lease.first_token()
@@ -126,7 +126,7 @@ def test_what_one_source_is_refused_limits_no_others(fleet: ReplicaTable, refuse
     assert replica.refusals.most == limit
 
 
-def test_requests_that_others_overtake_do_not_make_a_replica_look_full(fleet: ReplicaTable) -> None:
+def test_overtaken_requests_do_not_make_a_replica_look_full(fleet: ReplicaTable) -> None:
     replica, clock = replica_of(fleet), ManualClock()
 
     hanging = [leased(replica, fleet, clock) for _ in range(FIRST - 1)]
@@ -160,7 +160,7 @@ def begin(replica: Replica) -> None:
     replica.first_token(Sent(), 0.0, there=1, waiting=1, own_s=0.0, claimed_s=0.0)
 
 
-def test_answers_in_one_piece_do_not_show_who_waits(fleet: ReplicaTable) -> None:
+def test_non_streaming_answers_do_not_show_who_waits(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     replica.update_room()
     assert (fleet.window[0], fleet.prefill_slots[0]) == (FIRST, FIRST)
@@ -169,7 +169,7 @@ def test_answers_in_one_piece_do_not_show_who_waits(fleet: ReplicaTable) -> None
     assert (fleet.window[0], fleet.prefill_slots[0]) == (FIRST, math.inf)
 
 
-def test_one_answer_of_another_kind_changes_nothing(fleet: ReplicaTable) -> None:
+def test_single_answer_of_another_kind_changes_nothing(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     answered(replica, whole=False, times=20)
     answered(replica, whole=True, times=3)
@@ -180,7 +180,7 @@ def test_one_answer_of_another_kind_changes_nothing(fleet: ReplicaTable) -> None
     assert replica._non_streaming
 
 
-def test_the_more_is_queued_there_the_longer_it_may_be_silent(fleet: ReplicaTable) -> None:
+def test_allowed_silence_grows_with_the_queue(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     assert replica.patience_s(2.0) == 8.0, "nothing is known of its pace"
     begin(replica)
@@ -192,7 +192,7 @@ def test_the_more_is_queued_there_the_longer_it_may_be_silent(fleet: ReplicaTabl
     assert replica.patience_s(2.0) == pytest.approx(4.0 + 4 * 4.0)
 
 
-def test_it_shows_why_it_gets_no_requests_as_long_as_it_gets_none(fleet: ReplicaTable) -> None:
+def test_replica_without_requests_shows_why(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     assert replica.why == "it was not asked yet"
     replica.fault = ""
@@ -220,7 +220,7 @@ def test_requests_sent_before_a_close_do_not_count_as_probes(fleet: ReplicaTable
     assert not replica.open(99.0), "one at a time"
 
 
-def test_metrics_that_move_are_a_sign_of_life(fleet: ReplicaTable) -> None:
+def test_changing_metrics_are_a_sign_of_life(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     moments = [
         (1.0, ReplicaLoad(1.0, 1.0, 0.0, 0.5), COUNTERS, False),
@@ -234,7 +234,7 @@ def test_metrics_that_move_are_a_sign_of_life(fleet: ReplicaTable) -> None:
         assert (replica.progress.moved_s > now_s - 0.5) == moves, now_s
 
 
-def test_for_an_answer_in_one_piece_metrics_must_move(fleet: ReplicaTable) -> None:
+def test_non_streaming_answer_needs_changing_metrics(fleet: ReplicaTable) -> None:
     class Whole:
         ignore_silence, metrics_only, sent_s = True, True, 0.0
 
@@ -246,7 +246,7 @@ def test_for_an_answer_in_one_piece_metrics_must_move(fleet: ReplicaTable) -> No
     assert replica.silent_since_s() == 40.0
 
 
-def test_a_claim_that_was_refuted_makes_nobody_patient(fleet: ReplicaTable) -> None:
+def test_refuted_claim_extends_no_time_limit(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     begin(replica)
     replica.report(busy(1.0), None, 1.0)

@@ -31,7 +31,7 @@ def one() -> ReplicaTable:
     return fleet()
 
 
-def test_unseen_first_token_empties_the_queue_and_teaches_nothing(one: ReplicaTable) -> None:
+def test_unobserved_first_token_empties_the_queue_unlearned(one: ReplicaTable) -> None:
     seen, unseen = take(one, 0, RoutingRequest(500), 0.0), take(one, 0, RoutingRequest(500), 0.0)
     one.first_token(seen, 0.5)
     one.assume_first_token(unseen, 60.0)
@@ -90,7 +90,7 @@ def test_counts_are_those_of_the_requests_in_flight(steps: list[tuple[int, int, 
         assert values.tolist() == pytest.approx([0, 0, 0], abs=1e-9)
 
 
-def test_a_queue_shrinks_while_it_is_worked_on(one: ReplicaTable) -> None:
+def test_queue_estimate_shrinks_with_progress(one: ReplicaTable) -> None:
     first = take(one, 1, RoutingRequest(1000), 10.0)
     take(one, 1, RoutingRequest(500), 10.2)
     assert queue_s(one, 10.0).tolist() == pytest.approx([0, 1.5, 0])
@@ -99,7 +99,7 @@ def test_a_queue_shrinks_while_it_is_worked_on(one: ReplicaTable) -> None:
     assert queue_s(one, 11.1)[1] == pytest.approx(0.4)
 
 
-def test_a_replica_that_hangs_looks_worse_and_worse(one: ReplicaTable) -> None:
+def test_hanging_replica_is_estimated_ever_slower(one: ReplicaTable) -> None:
     take(one, 0, RoutingRequest(1000), 0.0)
     assert queue_s(one, 1.0)[0] == pytest.approx(0.0)
     assert queue_s(one, 3.0)[0] == pytest.approx(2.0)
@@ -117,14 +117,14 @@ def test_cached_tokens_cost_no_prefill(one: ReplicaTable) -> None:
     assert one.cached(demand).tolist() == [0, 0, 0]
 
 
-def test_a_prompt_that_is_cached_as_a_whole_still_costs_a_token(one: ReplicaTable) -> None:
+def test_fully_cached_prompt_still_costs_one_token(one: ReplicaTable) -> None:
     demand = RoutingRequest(32, (1, 2))
     take(one, 0, demand, 0.0)
     assert take(one, 0, demand, 0.0).uncached == 1.0
     assert prefill_s(one, demand, one.cached(demand))[0] == pytest.approx(0.001)
 
 
-def test_a_slow_replica_is_found_out_by_its_first_tokens() -> None:
+def test_slow_replica_is_detected_by_its_first_tokens() -> None:
     one = fleet(2)
     random = Random(3)
     now_s = 0.0
@@ -141,7 +141,7 @@ def test_a_slow_replica_is_found_out_by_its_first_tokens() -> None:
     assert seconds.tolist() == pytest.approx([0.5, 5.0], rel=0.1)
 
 
-def test_the_shape_of_prefill_times_is_learned_not_only_their_size() -> None:
+def test_shape_of_prefill_times_is_learned() -> None:
     one = fleet(1)
     for at in range(400):
         prompt = 100 if at % 2 else 10_000
@@ -165,7 +165,7 @@ def test_first_tokens_of_one_step_are_one_sample() -> None:
     assert prefill_s(one, demand, one.cached(demand))[0] == pytest.approx(0.25, rel=0.05)
 
 
-def test_the_length_of_a_step_is_that_of_the_slowest_tokens_lately() -> None:
+def test_step_time_is_that_of_the_slowest_recent_tokens() -> None:
     one = fleet(1)
     assert one.hold_s[0] == math.inf
 
@@ -185,7 +185,7 @@ def test_the_length_of_a_step_is_that_of_the_slowest_tokens_lately() -> None:
     assert one.hold_s[0] == pytest.approx(0.02, rel=0.01)
 
 
-def test_reports_add_what_others_send_until_they_are_old(one: ReplicaTable) -> None:
+def test_fresh_reports_add_the_load_of_other_clients(one: ReplicaTable) -> None:
     mine = take(one, 1, RoutingRequest(100), 0.0)
     one.first_token(mine, 0.5)
     one.report(1, ReplicaLoad(1.0, running=5.0, waiting=3.0, kv_cache_usage=0.5))
@@ -199,7 +199,7 @@ def test_reports_add_what_others_send_until_they_are_old(one: ReplicaTable) -> N
     assert one.requests.tolist() == [0, 1, 0]
 
 
-def test_prompts_of_others_that_wait_lengthen_a_queue() -> None:
+def test_waiting_prompts_of_others_lengthen_a_queue() -> None:
     one = fleet(1)
     for at in range(200):
         ticket = take(one, 0, RoutingRequest(400), at)
@@ -211,7 +211,7 @@ def test_prompts_of_others_that_wait_lengthen_a_queue() -> None:
     )
 
 
-def test_a_report_without_numbers_says_nothing(one: ReplicaTable) -> None:
+def test_report_without_numbers_changes_nothing(one: ReplicaTable) -> None:
     one.report(0, ReplicaLoad(1.0))
     assert not np.concatenate([one.external, one.external_s, one.reported_kv]).any()
 
@@ -220,9 +220,7 @@ def test_a_report_without_numbers_says_nothing(one: ReplicaTable) -> None:
     ("kv_tokens", "max_num_seqs", "free"),
     [(1e6, math.inf, True), (250.0, math.inf, False), (1e6, 2, False), (1e6, 3, True)],
 )
-def test_a_request_fits_where_memory_and_places_are_left(
-    kv_tokens: float, max_num_seqs: float, free: bool
-) -> None:
+def test_request_fits_if_memory_and_slots_are_left(kv_tokens: float, max_num_seqs: float, free: bool) -> None:
     one = fleet(2, kv_tokens, max_num_seqs)
     for _ in range(2):
         take(one, 0, RoutingRequest(100), 0.0)
@@ -231,7 +229,7 @@ def test_a_request_fits_where_memory_and_places_are_left(
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=60))
-def test_replicas_come_and_go_and_nothing_of_the_old_is_left(steps: list[tuple[int, int]]) -> None:
+def test_removed_replicas_leave_no_state(steps: list[tuple[int, int]]) -> None:
     one = fleet(0)
     here: dict[int, list[InFlightRequest]] = {}
     for at, (kind, which) in enumerate(steps):
@@ -269,14 +267,14 @@ def test_replicas_come_and_go_and_nothing_of_the_old_is_left(steps: list[tuple[i
         assert all(len(queue) == one.count for queue in (one.requests, one.available, one.nothing))
 
 
-def test_with_as_many_requests_as_its_limit_a_replica_is_not_available() -> None:
+def test_replica_at_its_limit_is_not_available() -> None:
     one = fleet(2)
     one.limit[0] = 1
     take(one, 0, RoutingRequest(10), 0.0)
     assert list(one.numbers()) == [1]
 
 
-def test_a_request_that_overtakes_shows_that_the_replica_works() -> None:
+def test_overtaking_request_shows_progress() -> None:
     one = fleet(1)
     take(one, 0, RoutingRequest(1000), 0.0)
     second = take(one, 0, RoutingRequest(1000), 0.0)
@@ -285,7 +283,7 @@ def test_a_request_that_overtakes_shows_that_the_replica_works() -> None:
     assert queue_s(one, 11.0)[0] == pytest.approx(0.0, abs=1e-9)
 
 
-def test_some_replicas_are_unavailable_unless_there_is_no_other() -> None:
+def test_unavailable_replicas_are_used_if_there_is_no_other() -> None:
     one = fleet(2)
     with one.without([1]):
         assert list(one.numbers()) == [0]
@@ -295,7 +293,7 @@ def test_some_replicas_are_unavailable_unless_there_is_no_other() -> None:
         assert list(one.numbers()) == [1]
 
 
-def test_a_cache_beyond_belief_is_not_believed() -> None:
+def test_implausible_cache_size_is_ignored() -> None:
     fleet = ReplicaTable([], block_tokens=128)
     fleet.add(ReplicaLimits("a", 1e24))
     assert fleet.index._capacities == [MAX_BLOCKS]

@@ -54,7 +54,7 @@ class ServedFleet:
         self.served.note_change(replica)
 
 
-async def test_models_are_where_they_are_listed_with_the_shortest_context() -> None:
+async def test_model_has_the_shortest_context_of_its_replicas() -> None:
     fleet = ServedFleet(
         ListingReplica("a", "b", lengths={"a": 9}), ListingReplica("b", "a", lengths={"a": 7, "b": 5})
     )
@@ -65,14 +65,14 @@ async def test_models_are_where_they_are_listed_with_the_shortest_context() -> N
     assert fleet.served.only("c") == ()
 
 
-async def test_one_wanted_model_hides_all_others() -> None:
+async def test_wanted_model_hides_all_others() -> None:
     fleet = ServedFleet(ListingReplica("a", "b"), model="a")
     await fleet.join()
     assert [model.name for model in fleet.served.models()] == ["a"]
     assert (fleet.served.knows("a"), fleet.served.knows("b")) == (True, False)
 
 
-async def test_a_model_of_a_replica_that_left_is_known_for_a_while() -> None:
+async def test_model_of_a_removed_replica_is_known_for_a_while() -> None:
     fleet = ServedFleet(ListingReplica("a"), ListingReplica("b"))
     await fleet.join()
     fleet.leave(0)
@@ -83,7 +83,7 @@ async def test_a_model_of_a_replica_that_left_is_known_for_a_while() -> None:
     assert fleet.served.knows("b")
 
 
-async def test_a_list_is_asked_for_again_and_a_change_is_reported() -> None:
+async def test_model_list_is_refreshed_and_changes_are_reported() -> None:
     lists = ListingReplica("a")
     fleet = ServedFleet(lists)
     await fleet.join()
@@ -100,7 +100,7 @@ async def test_a_list_is_asked_for_again_and_a_change_is_reported() -> None:
     assert list(fleet.served.rows("adapter")) == [0]
 
 
-async def test_all_are_asked_once_for_all_callers() -> None:
+async def test_each_replica_is_queried_once_for_all_callers() -> None:
     replicas = ListingReplica("a"), ListingReplica("b")
     fleet = ServedFleet(*replicas)
     await fleet.join()
@@ -114,7 +114,7 @@ async def test_all_are_asked_once_for_all_callers() -> None:
 
 
 @pytest.mark.parametrize("model", [None, "a"])
-async def test_a_replica_that_was_never_asked_may_serve_anything(model: str | None) -> None:
+async def test_unqueried_replica_may_serve_any_model(model: str | None) -> None:
     fleet = ServedFleet(ListingReplica("a"), model=model)
     assert not fleet.served.all_listed
     await fleet.join()

@@ -19,7 +19,7 @@ def samples(speed: PrefillSpeed, count: int, seed: int = 1) -> list[tuple[float,
     return rows
 
 
-def test_a_fit_predicts_what_it_has_seen() -> None:
+def test_fit_predicts_its_samples() -> None:
     fit = SpeedFit()
     for seconds, terms in samples(TRUE, 1000):
         fit.add(seconds, terms)
@@ -27,7 +27,7 @@ def test_a_fit_predicts_what_it_has_seen() -> None:
         assert fit.speed.seconds(terms) == pytest.approx(seconds, rel=0.15)
 
 
-def test_it_follows_a_change() -> None:
+def test_fit_follows_a_change() -> None:
     fit = SpeedFit()
     slow = PrefillSpeed(*(10 * value for value in (0.012, 5e-5, 2e-9, 4e-8, 3e-11)))
     for seconds, terms in samples(TRUE, 1000) + samples(slow, 20_000):
@@ -46,7 +46,7 @@ def test_no_coefficient_is_negative() -> None:
     assert speed != PrefillSpeed()
 
 
-def test_prompts_that_are_all_alike_are_no_trouble() -> None:
+def test_identical_prompts_can_be_fitted() -> None:
     fit = SpeedFit()
     terms = features(100.0, 100, 0.0, 0.0)
     for _ in range(2 * REFIT_EVERY):

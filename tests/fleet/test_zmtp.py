@@ -60,12 +60,12 @@ def read(raw: bytes, left: int = LEFT) -> tuple[list[bytes], bytes]:
 
 
 @given(frames=st.lists(st.binary(max_size=300), min_size=1, max_size=3))
-def test_frames_are_read_as_they_were_sent(frames: list[bytes]) -> None:
+def test_frames_are_read_unchanged(frames: list[bytes]) -> None:
     assert read(message(frames)) == (frames, b"")
 
 
 @given(raw=st.binary(max_size=64))
-def test_any_bytes_are_a_message_or_a_plain_error(raw: bytes) -> None:
+def test_any_bytes_are_a_message_or_one_error(raw: bytes) -> None:
     try:
         frames, _ = read(raw)
     except (ProtocolViolation, asyncio.IncompleteReadError):
@@ -87,17 +87,17 @@ def test_any_bytes_are_a_message_or_a_plain_error(raw: bytes) -> None:
         frame(b"a", MORE | COMMAND),
     ],
 )
-def test_a_message_that_is_too_large_is_refused_before_its_end(raw: bytes) -> None:
+def test_too_large_message_is_rejected_before_its_end(raw: bytes) -> None:
     with pytest.raises(ProtocolViolation):
         read(raw)
 
 
-def test_a_command_is_small_however_large_a_message_may_be() -> None:
+def test_command_size_limit_does_not_depend_on_message_size() -> None:
     with pytest.raises(ProtocolViolation, match="of at most 4096"):
         read(frame(bytes(MAX_COMMAND_BYTES + 1), COMMAND), 1 << 20)
 
 
-def test_a_ping_is_answered_and_other_commands_are_passed_over() -> None:
+def test_ping_is_answered_and_other_commands_are_skipped() -> None:
     ping = frame(b"\4PING\0\1context", COMMAND)
     assert read(ping) == ([], frame(b"\4PONGcontext", COMMAND))
     assert read(frame(b"\5OTHER", COMMAND)) == ([], b"")
@@ -140,7 +140,7 @@ async def flooding(begin: bytes, more: bytes, sent: list[int]) -> AsyncIterator[
         (b"", frame(bytes(200), COMMAND)),
     ],
 )
-async def test_one_message_without_end_is_not_kept(begin: bytes, more: bytes) -> None:
+async def test_endless_message_is_not_kept(begin: bytes, more: bytes) -> None:
     # Commands are read and forgotten, each on its own.
     enough = 1 << (22 if more[0] == COMMAND else 25)
     sent: list[int] = []
@@ -158,7 +158,7 @@ async def test_one_message_without_end_is_not_kept(begin: bytes, more: bytes) ->
         assert sent[0] < MAX_MESSAGE_BYTES + (16 << 20)
 
 
-async def test_messages_without_end_leave_the_event_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_endless_messages_do_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_subscriber, "PARSE_S", 1e6)
     sent: list[int] = []
     heard: list[list[bytes]] = []

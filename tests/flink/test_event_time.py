@@ -179,7 +179,7 @@ def test_partition_is_parsed_from_the_position(position: str | None, partition: 
     assert partition_of(position) == partition
 
 
-def test_each_refused_record_is_marked_for_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rejected_record_is_marked_for_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else nothing would commit it before the next result."""
     marks: list[int] = []
     monkeypatch.setattr(metrics, "ActivityMarks", lambda _: SimpleNamespace(answered=lambda: marks.append(1)))

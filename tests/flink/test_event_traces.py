@@ -131,7 +131,7 @@ def ids(span: ReadableSpan) -> tuple[str, str]:
     return f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}"
 
 
-async def test_an_event_is_one_trace_from_read_to_answer() -> None:
+async def test_event_is_one_trace_from_read_to_answer() -> None:
     engine = CannedEngine([card("m")], {CHAT_PATH: answer_of("yes")})
     await engine.start()
     traced = Traced(engine.url)
@@ -196,7 +196,7 @@ async def test_first_token_is_an_event_of_the_call(replica: FakeReplica) -> None
     assert after_s * 1e9 == pytest.approx(first.timestamp - (call.start_time or 0), abs=1000)
 
 
-async def test_a_repeated_call_has_the_cause_of_the_one_before(replica: FakeReplica) -> None:
+async def test_repeated_call_has_the_cause_of_the_previous_one(replica: FakeReplica) -> None:
     traced = Traced(replica.url)
     traced.event(item(text="((fault:500x1))((fault:emptyx2))"))
     (result,) = await traced.answer()
@@ -216,7 +216,7 @@ async def test_a_repeated_call_has_the_cause_of_the_one_before(replica: FakeRepl
 
 
 @pytest.mark.heavy
-async def test_a_stalled_call_ends_with_a_timeout(replica: FakeReplica) -> None:
+async def test_stalled_call_ends_with_a_timeout(replica: FakeReplica) -> None:
     traced = Traced(replica.url, timeout_s=0.2, deadline_s=0.5)
     traced.event(item(text="((fault:hang))"))
     (letter,) = await traced.answer()
@@ -236,7 +236,7 @@ async def test_without_a_replica_the_route_fails() -> None:
     assert {of(route)[otel.ERROR_TYPE] for route in routes} == {letter.cause}
 
 
-async def test_a_prefill_elsewhere_is_a_call_of_its_own(replica: FakeReplica) -> None:
+async def test_prefill_elsewhere_is_a_separate_call(replica: FakeReplica) -> None:
     prefill = FakeReplica(QUICK)
     await prefill.start()
     traced = Traced(replica.url, prefill=prefill.url)
@@ -250,7 +250,7 @@ async def test_a_prefill_elsewhere_is_a_call_of_its_own(replica: FakeReplica) ->
     assert "http.request.resend_count" not in of(second)
 
 
-async def test_a_prefill_that_is_cancelled_has_an_end(replica: FakeReplica) -> None:
+async def test_cancelled_prefill_span_ends(replica: FakeReplica) -> None:
     traced = Traced(replica.url)
     traced.event(item())
     asked = next(iter(traced.traces._asked.values()))
@@ -265,7 +265,7 @@ async def test_a_prefill_that_is_cancelled_has_an_end(replica: FakeReplica) -> N
 
 
 @pytest.mark.parametrize(("share", "flag"), [("0", "00"), ("1", "01")])
-async def test_sampling_is_that_of_the_variables(
+async def test_sampling_follows_the_environment_variables(
     share: str, flag: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "traceidratio")
@@ -282,7 +282,7 @@ async def test_sampling_is_that_of_the_variables(
     assert sent["traceparent"].endswith(f"-{flag}")
 
 
-async def test_the_trace_of_a_records_headers_continues() -> None:
+async def test_trace_of_a_records_headers_is_continued() -> None:
     engine = CannedEngine([card("m")], {CHAT_PATH: answer_of("yes")})
     await engine.start()
     traced = Traced(engine.url)
@@ -301,7 +301,7 @@ async def test_the_trace_of_a_records_headers_continues() -> None:
     assert [each.get("tracestate") for each in sent] == ["a=b", None, None]
 
 
-async def test_a_call_that_another_replica_takes_over_has_its_cause(replica: FakeReplica) -> None:
+async def test_call_moved_to_another_replica_has_its_cause(replica: FakeReplica) -> None:
     other = FakeReplica(QUICK)
     await other.start()
     traced = Traced(replica.url, other.url)
@@ -337,7 +337,7 @@ async def test_dead_letters_and_slow_events_are_kept(
     assert events["in@4"][otel.ERROR_TYPE] == "malformed_record"
 
 
-async def test_results_that_take_equally_long_are_not_slow(
+async def test_equally_long_results_are_not_slow(
     replica: FakeReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
@@ -369,7 +369,7 @@ async def test_results_that_take_equally_long_are_not_slow(
     assert sent == ["slow"]
 
 
-async def test_a_restored_event_begins_another_trace(replica: FakeReplica) -> None:
+async def test_restored_event_starts_another_trace(replica: FakeReplica) -> None:
     traced = Traced(replica.url)
     event = item()
     read_ms = event.read_ms - 60_000
@@ -384,7 +384,7 @@ async def test_a_restored_event_begins_another_trace(replica: FakeReplica) -> No
     assert spans[0].start_time == read_ms * 10**6
 
 
-async def test_an_event_of_a_program_is_one_trace(replica: FakeReplica) -> None:
+async def test_program_event_is_one_trace(replica: FakeReplica) -> None:
     traced = Traced(replica.url, machines=ProgramMachines(Remember(), StateLimits()))
     traced.event(item(1))
     traced.event(item(2))
@@ -437,7 +437,7 @@ def refuse(traces: EventTraces, many: int) -> None:
         traces.refused(DeadLetter(b"", "malformed_record", "not JSON"))
 
 
-def test_a_stuck_exporter_blocks_nothing_and_drops_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_stuck_exporter_blocks_nothing_and_drops_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     exporter, dropped, clock = Stuck(), [0], SystemClock()
     spans = EventSpans("p", 1024, dropped.append, clock, exporter=exporter)
     traces = EventTraces(spans, InferenceCounters(), clock)
@@ -452,7 +452,7 @@ def test_a_stuck_exporter_blocks_nothing_and_drops_are_counted(caplog: pytest.Lo
     assert dropped[-1] == 300 + exporter.exported == 1324
 
 
-def test_the_operator_counts_dropped_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operator_counts_dropped_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.1")
     counts = InferenceCounters()
@@ -464,7 +464,7 @@ def test_the_operator_counts_dropped_spans(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.heavy
-def test_without_the_option_nothing_of_opentelemetry_is_imported() -> None:
+def test_opentelemetry_is_imported_only_with_its_option() -> None:
     names = "[name for name in sys.modules if name.startswith('opentelemetry')]"
     program = f"import sys, forebay.flink.infer, forebay.pipeline.preflight; print({names})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -472,7 +472,7 @@ def test_without_the_option_nothing_of_opentelemetry_is_imported() -> None:
 
 
 @pytest.mark.parametrize("variable", ["OTEL_SDK_DISABLED=true", "OTEL_TRACES_EXPORTER=none"])
-def test_the_variables_can_turn_traces_off(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_can_turn_traces_off(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(*variable.split("="))
     assert open_event_traces("p", InferenceCounters(), SystemClock()) is None
     assert open_event_traces(None, InferenceCounters(), SystemClock()) is None

@@ -191,7 +191,7 @@ def test_metric_urls_fit_flinks_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-def test_what_the_source_has_read_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_read_by_the_source_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     source = ("records_read___stream_key_by_map_operator.numRecordsOut", "records_read.forebay.read_ratio")
     others = (
         "numRecordsOut",
@@ -211,7 +211,7 @@ def test_values_of_subtasks_and_operators_are_combined(monkeypatch: pytest.Monke
     assert [counts["dead_letters"], counts["failures_late"]] == [2 * len(name) for name in letters]
 
 
-def test_backpressure_time_is_of_the_operator_and_the_tasks_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backpressure_time_covers_the_operator_and_earlier_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "accumulateBackPressuredTimeMs"
     operator = ("x.forebay.in_flight",)
     for chain, held_back_ms in (

@@ -40,7 +40,7 @@ def failed(trace: str = "") -> dict[str, Any]:
 NOT_BEGUN = failed("Aborting checkpoint. Failure reason: Not all required tasks are currently running.")
 
 
-def test_counts_that_changed_are_something_to_commit() -> None:
+def test_changed_counts_need_a_commit() -> None:
     of, _ = activity()
     of.look(0, 0)
     assert not of.await_answer(0.0)

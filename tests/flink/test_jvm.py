@@ -68,7 +68,7 @@ def test_jvm_ends_with_its_owner(tmp_path: Path, thread: str, stopped: bool) -> 
 
 
 @pytest.mark.flink
-def test_files_of_another_containers_jvm_stay(tmp_path: Path) -> None:
+def test_files_of_another_containers_jvm_are_kept(tmp_path: Path) -> None:
     """Both share a log folder, and neither can see the other's processes."""
     contained = ["unshare", "--user", "--map-root-user", "--pid", "--mount-proc", "--fork", "--kill-child"]
     if subprocess.run([*contained, "true"], check=False, capture_output=True).returncode:

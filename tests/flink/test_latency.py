@@ -30,7 +30,7 @@ def test_quantile_is_within_one_percent(values: list[float], q: float) -> None:
 
 
 @given(st.lists(durations, max_size=50), st.lists(durations, max_size=50), st.floats(0, 1))
-def test_what_came_since_a_copy_is_that_alone(early: list[float], late: list[float], q: float) -> None:
+def test_difference_to_a_copy_has_only_later_values(early: list[float], late: list[float], q: float) -> None:
     both, alone = LatencyHistogram(), LatencyHistogram()
     both.extend(early)
     before = both.copy()

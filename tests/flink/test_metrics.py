@@ -278,7 +278,7 @@ def test_records_reach_flink_every_half_second() -> None:
     assert group.values()["records"] == 5
 
 
-def test_values_of_a_label_that_do_not_change_are_not_touched() -> None:
+def test_unchanged_label_values_are_not_touched() -> None:
     group, counts = Group(), InferenceCounters()
     metrics = FlinkMetrics(group, counts, Load())
     counts.fail("timeout")
@@ -287,7 +287,7 @@ def test_values_of_a_label_that_do_not_change_are_not_touched() -> None:
     assert group.all()["infer.forebay.failures.cause.timeout.total"].updates == 1
 
 
-def test_gauges_about_replicas_have_the_names_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replica_gauges_have_the_tables_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(BY_NAME, REPLICAS, replace(BY_NAME[REPLICAS], name="renamed"))
     group, counts = Group(), InferenceCounters()
     counts.replicas.set(2)

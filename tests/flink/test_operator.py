@@ -275,7 +275,7 @@ class AsksAgain(GoesOn):
         return Step(state, Ask((Message("user", "again"),)))
 
 
-def test_a_failure_counts_even_if_the_next_call_is_refused(opened: Any) -> None:
+def test_failure_counts_even_if_the_next_call_is_rejected(opened: Any) -> None:
     def within_budget(machines: OpenMachines) -> OpenMachines:
         return BudgetedMachines(machines, 10, lambda item: 10 if item.id == "e0" else 11)
 

@@ -325,7 +325,7 @@ async def test_all_answers_of_a_record_are_paid(tmp_path: Path) -> None:
     assert counts.cost_pico == sum(each.cost_pico or 0 for each in (plain, retried, given_up))
 
 
-async def test_without_a_count_of_tokens_a_call_costs_the_most_it_can() -> None:
+async def test_call_without_usage_costs_its_maximum() -> None:
     clock = ManualClock(wall_ms=1_000_000)
     spec = call(TimedEngine(clock), prices=PRICES, sampling=Sampling(max_tokens=3))
     found = await RequestHandler(spec, InferenceCounters(), clock).answer(item("é"))

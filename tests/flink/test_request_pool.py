@@ -359,7 +359,7 @@ def test_no_wake_up_is_lost_in_any_interleaving(
                 assert mine == sorted(mine)
 
 
-def test_the_pace_of_calls_follows_the_fast_ones() -> None:
+def test_call_pace_follows_the_fast_calls() -> None:
     calls = RequestPool(Scripted().open, capacity=1)
     try:
         for _ in range(200):

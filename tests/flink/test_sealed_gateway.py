@@ -68,7 +68,7 @@ def test_call_without_a_free_connection_fails(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.heavy
-def test_names_of_packages_and_classes_are_asked_for_once() -> None:
+def test_package_and_class_names_are_looked_up_once() -> None:
     asked: list[str] = []
 
     class Py4J(socketserver.StreamRequestHandler):

@@ -55,7 +55,7 @@ def test_keys_spread_over_shards() -> None:
 
 
 @pytest.mark.flink
-def test_key_groups_are_flink_s_own(flink_logs: Path) -> None:
+def test_key_groups_equal_flinks(flink_logs: Path) -> None:
     from pyflink.java_gateway import get_gateway
 
     from forebay.flink.jvm import start_jvm
@@ -84,7 +84,7 @@ def holds(monkeypatch: pytest.MonkeyPatch, uids: tuple[str, ...] | None) -> None
     monkeypatch.setattr(shards, "restored_uids", lambda env: None if uids is None else frozenset(uids))
 
 
-def test_a_checkpoint_keeps_its_number_of_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_keeps_its_number_of_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     holds(monkeypatch, None)
     assert shards_uid(None, "infer", 8, bound=True) == "infer: 8 shards"
     holds(monkeypatch, ("infer: 8 shards", "other: 16 shards"))

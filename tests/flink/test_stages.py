@@ -107,7 +107,7 @@ def take(function: StageFunction, context: Context, number: int) -> list[bytes]:
     return list(function.process_element(message(context.get_current_key(), b"%d" % number), context))
 
 
-def test_what_is_open_is_reported_also_after_a_restore() -> None:
+def test_open_work_is_reported_also_after_a_restore() -> None:
     state = State()
     for total in (10, 20):
         function, context = opened(state, open_now=lambda stage: stage.sum)

@@ -37,7 +37,7 @@ async def chat(served: Served, key: str = "sesame", **more: Any) -> int:
         return response.status
 
 
-async def test_a_line_has_who_asked_what_and_what_it_cost(tmp_path: Path) -> None:
+async def test_log_line_has_caller_request_and_cost(tmp_path: Path) -> None:
     log = tmp_path / "access.jsonl"
     engine = CannedEngine([card("m")], {CHAT_PATH: answer_of("one")})
     async with before_engines(engine, keys=KEYS, models={"alias": "m"}, access_log=str(log)) as served:
@@ -73,7 +73,7 @@ async def test_a_line_has_who_asked_what_and_what_it_cost(tmp_path: Path) -> Non
     assert (unknown["key"], unknown["model"], unknown["error"]) == ("search", "unknown", "model_not_found")
 
 
-async def test_tokens_that_the_engine_does_not_count_are_estimates(tmp_path: Path) -> None:
+async def test_uncounted_tokens_are_estimated(tmp_path: Path) -> None:
     log = tmp_path / "access.jsonl"
     events = (b'data: {"a":1}\n\n', b'data: {"a":2}\n\n', b"data: [DONE]\n\n")
     engine = CannedEngine([card("alias")], {CHAT_PATH: Canned(events=events)})
@@ -88,7 +88,7 @@ async def test_tokens_that_the_engine_does_not_count_are_estimates(tmp_path: Pat
     )
 
 
-async def test_a_file_that_was_rotated_is_begun_again(tmp_path: Path) -> None:
+async def test_rotated_log_file_is_reopened(tmp_path: Path) -> None:
     log = AccessLog(str(tmp_path / "access.jsonl"))
     log.write({"a": 1})
     await until(lambda: (tmp_path / "access.jsonl").read_text() == '{"a":1}\n')
@@ -100,9 +100,7 @@ async def test_a_file_that_was_rotated_is_begun_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_lines_that_cannot_be_written_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unwritable_lines_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = AccessLog("/dev/full")
     log.write({"a": 1})
     await until(lambda: log.lost == 1)
@@ -114,7 +112,7 @@ async def test_lines_that_cannot_be_written_are_counted(
     assert access_log.MAX_WAITING == 10_000
 
 
-def test_a_file_that_cannot_be_opened_ends_the_start(tmp_path: Path) -> None:
+def test_log_file_that_cannot_be_opened_fails_the_start(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"access_log: .*missing/log cannot be opened: No such file"):
         AccessLog(str(tmp_path / "missing" / "log"))
 
@@ -137,7 +135,7 @@ async def test_tokens_are_counted_by_key_and_model() -> None:
     ]
 
 
-async def test_the_names_of_keys_are_hidden_from_everybody() -> None:
+async def test_key_names_are_hidden() -> None:
     engine = CannedEngine([card("alias")], {CHAT_PATH: answer_of("one")})
     async with before_engines(engine, keys=KEYS) as served:
         assert await chat(served) == 200

@@ -72,7 +72,7 @@ async def test_a_message() -> None:
         assert (answer.content[0].type, answer.usage.input_tokens) == ("text", 5)
 
 
-async def test_a_message_that_is_streamed() -> None:
+async def test_streamed_message() -> None:
     async with (
         client_of({"/v1/messages": Canned(events=BEGUN + ENDED)}) as client,
         client.messages.stream(**ASKED) as stream,
@@ -80,7 +80,7 @@ async def test_a_message_that_is_streamed() -> None:
         assert [text async for text in stream.text_stream] == ["hello"]
 
 
-async def test_the_tokens_of_a_message() -> None:
+async def test_token_count_of_a_message() -> None:
     async with client_of({"/v1/messages/count_tokens": Canned(b'{"input_tokens":7}')}) as client:
         counted = await client.messages.count_tokens(model="m", messages=ASKED["messages"])
         assert counted.input_tokens == 7
@@ -94,7 +94,7 @@ async def test_the_tokens_of_a_message() -> None:
         ("sesame", {"model": 7}, "BadRequestError", "invalid_request_error"),
     ],
 )
-async def test_errors_are_of_the_right_class(key: str, asked: dict[str, Any], error: str, kind: str) -> None:
+async def test_errors_have_the_right_class(key: str, asked: dict[str, Any], error: str, kind: str) -> None:
     import anthropic
 
     async with client_of(ANSWERED, key=key) as client:
@@ -103,7 +103,7 @@ async def test_errors_are_of_the_right_class(key: str, asked: dict[str, Any], er
         assert caught.value.body["error"]["type"] == kind  # type: ignore[call-overload,index]
 
 
-async def test_too_many_requests_are_a_rate_limit() -> None:
+async def test_too_many_requests_raise_the_clients_rate_limit_error() -> None:
     import anthropic
 
     async with client_of(ANSWERED, requests_per_s=0.001, burst=1) as client:
@@ -113,7 +113,7 @@ async def test_too_many_requests_are_a_rate_limit() -> None:
         assert int(caught.value.response.headers["retry-after"]) > 0
 
 
-async def test_a_stream_that_breaks_off_raises() -> None:
+async def test_broken_stream_raises() -> None:
     import anthropic
 
     async with client_of({"/v1/messages": Canned(events=BEGUN, breaks=True)}) as client:

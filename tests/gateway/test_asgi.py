@@ -27,7 +27,7 @@ pairs = st.lists(st.tuples(names, st.binary(max_size=8)), max_size=12)
 
 
 @given(headers=pairs)
-def test_no_header_of_the_connection_is_forwarded(headers: list[tuple[bytes, bytes]]) -> None:
+def test_hop_by_hop_headers_are_not_forwarded(headers: list[tuple[bytes, bytes]]) -> None:
     for kept in (
         [name for name, _ in headers_down(headers)],
         [name.encode() for name, _ in headers_up(headers)],
@@ -35,54 +35,54 @@ def test_no_header_of_the_connection_is_forwarded(headers: list[tuple[bytes, byt
         assert not HOP_BY_HOP & set(kept)
 
 
-def test_which_pages_may_call_is_not_the_replicas_to_say() -> None:
+def test_cors_headers_of_a_replica_are_dropped() -> None:
     headers = [(b"Access-Control-Allow-Origin", b"*"), (b"x-b", b"2")]
     assert headers_down(headers) == [(b"x-b", b"2")]
 
 
-def test_what_the_connection_header_names_goes_no_further() -> None:
+def test_headers_named_by_connection_are_dropped() -> None:
     headers = [(b"Connection", b"close, X-A"), (b"x-a", b"1"), (b"x-b", b"2"), (b"x-b", b"3")]
     assert headers_down(headers) == [(b"x-b", b"2"), (b"x-b", b"3")]
 
 
-def test_what_is_not_plain_goes_no_further() -> None:
+def test_unusual_headers_are_dropped() -> None:
     headers = [(b"x-a", "é".encode("latin-1")), (b"x-b", b"a\x00"), (b"x-c", b"a\tb"), (b"x-d", b"a b")]
     assert headers_up(headers, ("x-a", "x-b", "x-c", "x-d")) == [("x-d", "a b")]
     assert headers_up(headers) == []
 
 
-def test_secrets_go_no_further() -> None:
+def test_secret_headers_are_dropped() -> None:
     headers = [(b"Authorization", b"Bearer x"), (b"Cookie", b"x"), (b"X-Api-Key", b"x"), (b"Accept", b"*/*")]
     assert headers_up(headers) == [("accept", "*/*")]
 
 
 @given(given=st.binary(max_size=300))
-def test_an_id_is_always_fit_for_a_header(given: bytes) -> None:
+def test_request_id_is_always_a_valid_header(given: bytes) -> None:
     id = request_id({b"x-request-id": given})
     assert len(id) <= 200
     assert id.isascii()
     assert id.isprintable()
 
 
-def test_a_clients_id_is_kept() -> None:
+def test_request_id_of_the_client_is_kept() -> None:
     assert request_id({b"x-request-id": b"job-7/a b"}) == "job-7/a b"
 
 
-async def test_time_over() -> None:
+async def test_expired_time_limit_raises() -> None:
     with pytest.raises(TimeOver), TimeLimit(0.01):
         await asyncio.Event().wait()
     # The task itself continues, and may be cancelled later.
     await asyncio.sleep(0)
 
 
-async def test_time_enough() -> None:
+async def test_call_within_its_time_returns() -> None:
     with TimeLimit(60.0):
         await asyncio.sleep(0)
     with TimeLimit(float("inf")):
         await asyncio.sleep(0)
 
 
-async def test_a_cancellation_from_outside_stays_one() -> None:
+async def test_outside_cancellation_is_passed_on() -> None:
     async def wait() -> None:
         with TimeLimit(60.0):
             await asyncio.Event().wait()
@@ -99,7 +99,7 @@ COUNTED = pytest.mark.skipif(sys.version_info < (3, 11), reason="tasks do not co
 
 @COUNTED
 @pytest.mark.parametrize("outside_first", [False, True])
-async def test_a_cancellation_in_the_round_in_which_the_time_is_over_stays_one(outside_first: bool) -> None:
+async def test_cancellation_at_the_moment_of_the_timeout_is_passed_on(outside_first: bool) -> None:
     """All that is due is called in one round: first what was put there by `call_soon`, then the timers."""
     loop, steps = asyncio.get_running_loop(), list[str]()
 
@@ -127,7 +127,7 @@ async def test_a_cancellation_in_the_round_in_which_the_time_is_over_stays_one(o
     assert steps == ["outside", "end of the round", "ended"]
 
 
-async def test_the_end_of_the_time_does_not_hold_for_what_comes_after() -> None:
+async def test_time_limit_ends_with_its_block() -> None:
     """Also if something else ended it in the same round."""
     before = cancellings()
 
@@ -144,7 +144,7 @@ async def test_the_end_of_the_time_does_not_hold_for_what_comes_after() -> None:
 
 
 @COUNTED
-async def test_of_a_client_that_hangs_up_when_the_time_is_over_both_are_known() -> None:
+async def test_disconnect_at_the_moment_of_the_timeout_reports_both() -> None:
     async def receive() -> dict[str, Any]:
         return {"type": "http.disconnect"}
 
@@ -159,7 +159,7 @@ async def test_of_a_client_that_hangs_up_when_the_time_is_over_both_are_known() 
     assert cancellings() == 0
 
 
-async def test_the_client_hangs_up() -> None:
+async def test_disconnected_client_ends_the_call() -> None:
     messages: list[dict[str, Any]] = [{"type": "http.request"}, {"type": "http.disconnect"}]
 
     async def receive() -> dict[str, Any]:
@@ -170,7 +170,7 @@ async def test_the_client_hangs_up() -> None:
             await asyncio.Event().wait()
 
 
-async def test_the_client_stays() -> None:
+async def test_connected_client_gets_its_answer() -> None:
     async def receive() -> dict[str, Any]:
         await asyncio.Event().wait()
         return {}

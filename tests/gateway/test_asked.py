@@ -40,7 +40,7 @@ def test_depth(value: Any, levels: int) -> None:
 
 
 @given(body=bodies | st.binary(max_size=200), path=st.sampled_from([CHAT, PROMPT, EMBED]))
-def test_any_body_is_read_or_refused_with_a_400(body: bytes, path: str) -> None:
+def test_any_body_is_parsed_or_rejected_with_400(body: bytes, path: str) -> None:
     refusal: Refusal | None = None
     try:
         asked = read_asked(path, body, max_depth=64)
@@ -72,7 +72,7 @@ def test_any_body_is_read_or_refused_with_a_400(body: bytes, path: str) -> None:
         ({"vllm_xargs": {"a": 1, "kv_transfer_params": ["x"]}}, "vllm_xargs.kv_transfer_params"),
     ],
 )
-def test_no_client_decides_whose_cache_is_taken_over(path: str, more: dict[str, Any], param: str) -> None:
+def test_client_cannot_choose_the_kv_cache_to_take_over(path: str, more: dict[str, Any], param: str) -> None:
     document = {"model": "m", "messages": [{"role": "user", "content": "a"}], "prompt": "a", "input": "a"}
     with pytest.raises(Refusal, match="clients must not choose which KV caches are handed over") as refused:
         read_asked(path, orjson.dumps({**document, **more}), max_depth=64)
@@ -99,7 +99,7 @@ def test_no_client_decides_whose_cache_is_taken_over(path: str, more: dict[str, 
         (EMBED, {"input": "a"}, False),
     ],
 )
-def test_which_requests_may_take_over_a_kv_cache(path: str, more: dict[str, Any], transferable: bool) -> None:
+def test_requests_that_may_take_over_a_kv_cache(path: str, more: dict[str, Any], transferable: bool) -> None:
     body = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": "a"}], **more})
     assert read_asked(path, body, max_depth=64).transferable == transferable
 
@@ -120,12 +120,12 @@ def test_which_requests_may_take_over_a_kv_cache(path: str, more: dict[str, Any]
         (EMBED, {"input": [[1, 2], [3]]}, "", 3),
     ],
 )
-def test_the_prompt(path: str, more: dict[str, Any], text: str, tokens: int) -> None:
+def test_prompt_of_each_request_form(path: str, more: dict[str, Any], text: str, tokens: int) -> None:
     asked = read_asked(path, orjson.dumps({"model": "m", **more}), max_depth=64)
     assert (asked.text, asked.given_tokens) == (text, tokens)
 
 
-def test_what_the_fleet_gets() -> None:
+def test_routing_request_of_each_form() -> None:
     body = {"model": "m", "prompt": "a", "max_tokens": 7, "user": "u", "stream": True}
     asked = read_asked(PROMPT, orjson.dumps(body), max_depth=64)
     assert (asked.max_tokens, asked.session, asked.stream) == (7, "u", True)
@@ -150,15 +150,13 @@ def test_what_the_fleet_gets() -> None:
         (PROMPT, {"prompt": [1, 2, 3], "max_tokens": 9}, 9),
     ],
 )
-def test_all_that_is_asked_for_counts_up_to_the_models_length(
-    path: str, more: dict[str, Any], most: int
-) -> None:
+def test_requested_tokens_count_up_to_the_context_length(path: str, more: dict[str, Any], most: int) -> None:
     body = {"model": "m", "prompt": "a", "messages": [{"role": "user", "content": "a"}], **more}
     asked = read_asked(path, orjson.dumps(body), max_depth=64)
     assert asked.tokens(100) - asked.prompt_tokens == most
 
 
-def test_texts_in_a_list_are_content() -> None:
+def test_texts_in_a_list_count_as_content() -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": ["one", {"type": "text", "text": "two"}]}]}
     assert "onetwo" in read_asked(CHAT, orjson.dumps(body), max_depth=64).text
 
@@ -167,7 +165,7 @@ def test_texts_in_a_list_are_content() -> None:
 @pytest.mark.parametrize(
     ("written", "read"), [("5", 5), ("5e0", 5), ("50.0E-1", 5), ('"5"', 5), ("null", None), ("0", 0)]
 )
-def test_the_engine_reads_the_number_that_counts(name: str, written: str, read: int | None) -> None:
+def test_metered_number_is_what_the_engine_reads(name: str, written: str, read: int | None) -> None:
     body = f'{{"model": "m", "messages": [{{"role": "u"}}], "{name}": 7, "{name}": {written}}}'
     asked = read_asked(CHAT, body.encode(), max_depth=64)
     assert asked.body.count(f'"{name}"'.encode()) == 1
@@ -182,14 +180,14 @@ def test_the_engine_reads_the_number_that_counts(name: str, written: str, read: 
 @pytest.mark.parametrize(
     "written", ['"0005"', '"' + "0" * 50 + '5"', '" 5"', "true", "1.5", '"5.0"', "1e300", "[5]"]
 )
-def test_a_number_that_engines_may_read_otherwise_is_refused(name: str, written: str) -> None:
+def test_ambiguous_number_is_rejected(name: str, written: str) -> None:
     body = f'{{"model": "m", "messages": [{{"role": "u"}}], "{name}": {written}}}'
     with pytest.raises(Refusal, match="expected a whole number") as refused:
         read_asked(CHAT, body.encode(), max_depth=64)
     assert refused.value.status == 400
 
 
-def test_a_name_that_comes_twice_reaches_the_engine_once() -> None:
+def test_duplicate_field_reaches_the_engine_once() -> None:
     body = b'{"model": "m", "prompt": "short", "prompt": "' + b"long " * 100 + b'", "prompt\\u0000": null}'
     asked = read_asked(PROMPT, body, max_depth=64)
     assert asked.body.count(b"prompt") == 1
@@ -229,12 +227,12 @@ BODY = {"model": "m", "messages": [{"role": "u", "content": "a"}]}
         ("/v1/rerank", {"query": "a", "documents": [{"text": WORDS}]}),
     ],
 )
-def test_all_that_becomes_prompt_counts(path: str, more: dict[str, Any]) -> None:
+def test_every_prompt_field_counts(path: str, more: dict[str, Any]) -> None:
     body = {"model": "m", "messages": [{"role": "u", "content": "a"}], "prompt": "a", **more}
     assert read_asked(path, orjson.dumps(body), max_depth=64).prompt_tokens >= len(WORDS) // 4
 
 
-def test_what_is_no_prompt_does_not_count() -> None:
+def test_other_fields_do_not_count() -> None:
     more = {"metadata": {"a": WORDS}, "bad_words": [WORDS], "logit_bias": {WORDS: 1}}
     assert read_asked(CHAT, orjson.dumps(BODY | more), max_depth=64).prompt_tokens < 50
     embedded = read_asked(PROMPT, orjson.dumps(BODY | {"prompt": "", "prompt_embeds": WORDS}), max_depth=64)
@@ -251,7 +249,7 @@ def test_what_is_no_prompt_does_not_count() -> None:
         ({"prompt": [[1], [2]]}, 2),
     ],
 )
-def test_an_engine_answers_each_embedded_prompt_too(more: dict[str, Any], answers: int) -> None:
+def test_embeddings_count_each_prompt(more: dict[str, Any], answers: int) -> None:
     body = {"model": "m", "max_tokens": 7, **more}
     asked = read_asked(PROMPT, orjson.dumps(body), max_depth=64)
     assert asked.answers == answers
@@ -259,7 +257,7 @@ def test_an_engine_answers_each_embedded_prompt_too(more: dict[str, Any], answer
 
 
 @pytest.mark.parametrize("path", [CHAT, PROMPT])
-def test_engines_are_asked_for_the_count_of_every_stream(path: str) -> None:
+def test_usage_is_requested_for_every_stream(path: str) -> None:
     for options, hides in (
         (None, True),
         ({"include_usage": False, "x": 1}, True),
@@ -279,7 +277,7 @@ def test_engines_are_asked_for_the_count_of_every_stream(path: str) -> None:
         {"type": "image", "source": {"type": "base64", "data": "A" * 1_000_000}},
     ],
 )
-def test_media_count_by_number_and_not_by_size(part: dict[str, Any]) -> None:
+def test_media_are_metered_by_number_not_by_size(part: dict[str, Any]) -> None:
     body = {"model": "m", "messages": [{"role": "u", "content": [part, part]}]}
     assert 2000 <= read_asked(CHAT, orjson.dumps(body), max_depth=64).prompt_tokens < 2100
 
@@ -292,7 +290,7 @@ def test_media_count_by_number_and_not_by_size(part: dict[str, Any]) -> None:
         *("unheard_of", "N", "max_tokens ", "\u0000"),
     ],
 )
-def test_fields_that_steer_engines_or_are_unknown_are_refused(name: str) -> None:
+def test_steering_or_unknown_fields_are_rejected(name: str) -> None:
     document = {"model": "m", "prompt": "a", name: 1}
     with pytest.raises(Refusal, match="expected a field that the gateway passes on") as refused:
         read_asked(PROMPT, orjson.dumps(document), max_depth=64)
@@ -306,7 +304,7 @@ def test_fields_that_steer_engines_or_are_unknown_are_refused(name: str) -> None
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
-def test_own_salt_divides_the_cache_of_the_key(path: str) -> None:
+def test_client_salt_splits_the_keys_cache(path: str) -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "prompt": "x", "input": "x"}
     field = {"/v1/chat/completions": "messages", "/v1/completions": "prompt", "/v1/responses": "input"}[path]
 
@@ -325,14 +323,14 @@ def test_own_salt_divides_the_cache_of_the_key(path: str) -> None:
 
 @pytest.mark.parametrize("name", ["n", "best_of", "max_tokens"])
 @pytest.mark.parametrize("value", [-1, -1.0, "-1"])
-def test_negative_counts_are_refused(name: str, value: object) -> None:
+def test_negative_counts_are_rejected(name: str, value: object) -> None:
     """They would give a key tokens."""
     body = {"model": "m", "prompt": "x", name: value}
     with pytest.raises(Refusal, match=f"{name}.*expected a whole number"):
         read_asked("/v1/completions", orjson.dumps(body), max_depth=100)
 
 
-def test_answers_without_end_are_a_number() -> None:
+def test_unlimited_answers_are_metered_as_a_number() -> None:
     body = {"model": "m", "prompt": ["x"] * 5000, "n": 2**53}
     assert read_asked("/v1/completions", orjson.dumps(body), max_depth=100).answers == MAX_ANSWERS
 
@@ -346,7 +344,7 @@ def test_file_as_arguments_is_not_read() -> None:
     assert asked.model == "m"
 
 
-def test_brackets_in_texts_are_not_counted() -> None:
+def test_brackets_inside_strings_are_not_counted() -> None:
     body = {"model": "m", "prompt": '[{"' * MAX_CONTAINERS}
     assert read_asked("/v1/completions", orjson.dumps(body), max_depth=100).model == "m"
     nested = orjson.dumps({"model": "m", "prompt": [[]] * (MAX_CONTAINERS + 1)})
@@ -355,7 +353,7 @@ def test_brackets_in_texts_are_not_counted() -> None:
 
 
 @pytest.mark.parametrize("part", ["image_url", "file_data"])
-def test_media_of_a_tools_output_are_not_text(part: str) -> None:
+def test_media_in_tool_output_are_not_text(part: str) -> None:
     output = {"type": "function_call_output", "output": [{"type": "input_image", part: "x" * 1_000_000}]}
     asked = read_asked("/v1/responses", orjson.dumps({"model": "m", "input": [output]}), max_depth=100)
     assert asked.media == 1

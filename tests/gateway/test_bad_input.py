@@ -40,7 +40,7 @@ async def fine(served: Served, headers: dict[str, str] | None = None) -> None:
         assert (await response.json())["choices"][0]["message"]["content"] == "echo:aaf4c61ddcc5"
 
 
-async def test_a_hundred_megabytes_of_known_length() -> None:
+async def test_hundred_megabyte_body_with_a_length_is_rejected() -> None:
     async with before() as (served, replicas):
         reader, writer = await raw(served, HEAD + b"content-length: 104857600\r\n\r\n")
         sending = asyncio.ensure_future(_send(writer, 100))
@@ -52,7 +52,7 @@ async def test_a_hundred_megabytes_of_known_length() -> None:
         assert replicas[0].report().completed == 1
 
 
-async def test_a_hundred_megabytes_in_chunks() -> None:
+async def test_hundred_megabyte_chunked_body_is_rejected() -> None:
     async with before(limits={"max_body_bytes": 100_000}) as (served, _):
         reader, writer = await raw(served, HEAD + b"transfer-encoding: chunked\r\n\r\n")
         sending = asyncio.ensure_future(_send(writer, 100, chunked=True))
@@ -63,7 +63,7 @@ async def test_a_hundred_megabytes_in_chunks() -> None:
         assert (status, error["code"]) == (413, "request_too_large")
 
 
-async def test_many_large_bodies_at_a_time() -> None:
+async def test_concurrent_large_bodies_are_bounded() -> None:
     limits = {"max_body_bytes": 1_000_000, "max_held_bytes": 1_500_000}
     async with before(limits=limits) as (served, _):
         head = HEAD + b"content-length: 900000\r\n\r\n"
@@ -78,7 +78,7 @@ async def test_many_large_bodies_at_a_time() -> None:
         await until(lambda: served.gateway._room.held == 0)
 
 
-async def test_the_openai_client_reads_why_its_body_is_too_large() -> None:
+async def test_openai_client_gets_the_reason_for_413() -> None:
     async with before(limits={"max_body_bytes": 100_000}) as (served, _):
         body = CHAT | {"messages": [{"role": "user", "content": "x" * 3_000_000}]}
         async with served.session.post(served.url + "/v1/chat/completions", json=body) as response:
@@ -96,7 +96,7 @@ async def _send(writer: asyncio.StreamWriter, megabytes: int, *, chunked: bool =
 
 
 @pytest.mark.heavy
-async def test_half_a_body_and_silence() -> None:
+async def test_stalled_body_times_out() -> None:
     async with before(limits={"body_s": 0.2}) as (served, replicas):
         reader, writer = await raw(served, HEAD + b'content-length: 100\r\n\r\n{"model"')
         status, error = await answer(reader)
@@ -106,7 +106,7 @@ async def test_half_a_body_and_silence() -> None:
         assert sum(replicas[0].report().calls.values()) == 1
 
 
-async def test_half_a_body_and_gone() -> None:
+async def test_disconnect_in_the_body_leaves_nothing() -> None:
     async with before() as (served, replicas):
         _, writer = await raw(served, HEAD + b'content-length: 100\r\n\r\n{"model"')
         await until(lambda: served.gateway.in_flight == 1)
@@ -117,7 +117,7 @@ async def test_half_a_body_and_gone() -> None:
 
 
 @pytest.mark.heavy
-async def test_a_body_that_trickles() -> None:
+async def test_trickling_body_times_out() -> None:
     async with before(limits={"body_s": 0.3}) as (served, _):
         reader, writer = await raw(served, HEAD + b"content-length: 100000\r\n\r\n")
 
@@ -134,7 +134,7 @@ async def test_a_body_that_trickles() -> None:
 
 
 @pytest.mark.heavy
-async def test_headers_that_trickle() -> None:
+async def test_trickling_headers_time_out() -> None:
     async with before(limits={"header_s": 0.2}) as (served, _):
         reader, writer = await raw(served, b"POST /v1/chat/completions HTTP/1.1\r\nx-a: ")
         status, error = await answer(reader)
@@ -143,7 +143,7 @@ async def test_headers_that_trickle() -> None:
 
 
 @pytest.mark.heavy
-async def test_a_connection_on_which_nothing_comes_is_closed() -> None:
+async def test_silent_connection_is_closed() -> None:
     async with before(limits={"header_s": 0.2}) as (served, _):
         reader, writer = await raw(served)
         assert await asyncio.wait_for(reader.read(), 30) == b""
@@ -158,7 +158,7 @@ async def test_a_connection_on_which_nothing_comes_is_closed() -> None:
         b"x-a: " + b"a" * 4_000_000,
     ],
 )
-async def test_headers_that_are_too_large(headers: bytes) -> None:
+async def test_too_large_headers_are_rejected(headers: bytes) -> None:
     async with before() as (served, _):
         reader, writer = await raw(served)
         writer.write(HEAD + headers + b"\r\ncontent-length: 0\r\n\r\n")
@@ -171,14 +171,14 @@ async def test_headers_that_are_too_large(headers: bytes) -> None:
 @pytest.mark.parametrize(
     "head", [b"\x16\x03\x01\x02\x00\x01\x00", b"GET / SPDY/9\r\n\r\n", b"nonsense\r\n\r\n"]
 )
-async def test_what_is_no_http(head: bytes) -> None:
+async def test_bytes_that_are_not_http_are_rejected(head: bytes) -> None:
     async with before() as (served, _):
         reader, writer = await raw(served, head)
         assert (await answer(reader))[0] == 400
         writer.close()
 
 
-async def test_a_connection_too_many() -> None:
+async def test_connection_above_the_limit_is_rejected() -> None:
     async with before(limits={"connections": 2}) as (served, _):
         held = [await raw(served) for _ in range(2)]
         _, writer = await raw(served)
@@ -213,7 +213,7 @@ BODIES = [
 
 
 @pytest.mark.heavy
-async def test_wrong_bodies() -> None:
+async def test_malformed_bodies_are_rejected() -> None:
     async with before() as (served, replicas):
         for body, code, param in BODIES:
             async with served.session.post(served.url + "/v1/chat/completions", data=body) as response:
@@ -225,7 +225,7 @@ async def test_wrong_bodies() -> None:
         await fine(served)
 
 
-async def test_wrong_keys(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_wrong_keys_are_rejected(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "key").write_text("sk-right")
     async with before(keys=[{"name": "a", "key": {"file": str(tmp_path / "key")}}]) as (served, replicas):
         for given in (
@@ -251,7 +251,7 @@ async def test_wrong_keys(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> No
         assert "sk-" not in caplog.text
 
 
-async def test_a_wrong_key_is_refused_without_reading_a_large_body() -> None:
+async def test_wrong_key_is_rejected_before_a_large_body_is_read() -> None:
     async with before(keys=[{"name": "a", "key": {"env": "PATH"}}]) as (served, _):
         reader, writer = await raw(served, HEAD + b"content-length: 104857600\r\n\r\n")
         sending = asyncio.ensure_future(_send(writer, 100))
@@ -261,7 +261,7 @@ async def test_a_wrong_key_is_refused_without_reading_a_large_body() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_hangs_up_before_its_answer(stream: bool) -> None:
+async def test_disconnect_before_the_answer_aborts_the_call(stream: bool) -> None:
     async with before(ReplicaScript(delay=Fixed(600.0))) as (served, replicas):
         body = orjson.dumps(CHAT | {"stream": stream})
         _, writer = await raw(served, HEAD + b"content-length: %d\r\n\r\n" % len(body) + body)
@@ -273,7 +273,7 @@ async def test_a_client_that_hangs_up_before_its_answer(stream: bool) -> None:
         assert await served.metric('forebay_gateway_requests_total{key="anyone",' + outcome) == 1
 
 
-async def test_a_client_that_hangs_up_in_mid_answer() -> None:
+async def test_disconnect_during_the_answer_aborts_the_call() -> None:
     script = ReplicaScript(delay=Fixed(0.0), token_s=100.0, chunks=3)
     async with before(script) as (served, replicas):
         body = orjson.dumps(CHAT | {"stream": True})
@@ -283,7 +283,7 @@ async def test_a_client_that_hangs_up_in_mid_answer() -> None:
         await until(lambda: replicas[0].report().aborted == 1)
 
 
-async def test_paths_and_methods_that_there_are_not() -> None:
+async def test_unknown_paths_and_methods_are_rejected() -> None:
     async with before() as (served, _):
         async with served.session.get(served.url + "/v1/nothing") as response:
             assert response.status == 404
@@ -294,7 +294,7 @@ async def test_paths_and_methods_that_there_are_not() -> None:
             assert (response.status, response.headers["allow"]) == (405, "GET")
 
 
-async def test_an_upgrade_is_not_made() -> None:
+async def test_protocol_upgrade_is_not_accepted() -> None:
     async with before(limits={"body_s": 0.2}) as (served, _):
         with pytest.raises(aiohttp.WSServerHandshakeError):
             await served.session.ws_connect(served.url + "/v1/models")

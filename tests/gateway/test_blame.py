@@ -35,7 +35,7 @@ async def attack(served: Served, fault: str, ended: asyncio.Event) -> None:
 
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("fault", sorted(FAULTS - {"huge"}))
-async def test_prompts_that_fail_in_any_way_cost_others_nothing(fault: str, replicas: int) -> None:
+async def test_failing_prompts_cost_other_clients_nothing(fault: str, replicas: int) -> None:
     async with before(*[QUICK] * replicas) as (served, _):
         ended = asyncio.Event()
         attackers = [asyncio.ensure_future(attack(served, fault, ended)) for _ in range(ATTACKERS)]
@@ -51,14 +51,14 @@ async def test_prompts_that_fail_in_any_way_cost_others_nothing(fault: str, repl
 
 @pytest.mark.parametrize("status", [401, 403])
 @pytest.mark.parametrize("replicas", [1, 2])
-async def test_what_a_guard_refuses_is_the_clients_to_read(status: int, replicas: int) -> None:
+async def test_refusal_of_a_guard_reaches_the_client(status: int, replicas: int) -> None:
     async with before(*[QUICK] * replicas) as (served, _):
         found, body = await ask(served, f"((fault:{status}))")
         assert (found, orjson.loads(body)["error"]["message"]) == (status, f"scripted fault {status}")
 
 
 @pytest.mark.parametrize("fault", ["429", "502", "503"])
-async def test_a_prompt_that_is_refused_takes_no_places_from_others(fault: str) -> None:
+async def test_refused_prompt_takes_no_slots_from_others(fault: str) -> None:
     async with before(QUICK) as (served, replicas):
         held = [asyncio.ensure_future(ask(served, f"((fault:hang)) {number}")) for number in range(6)]
         await until(lambda: replicas[0].report().in_flight == 6)
@@ -77,14 +77,14 @@ async def test_replicas_that_limit_their_calls_share_them() -> None:
         assert min(len(replica.report().calls) for replica in replicas) >= 2
 
 
-async def test_a_limit_that_all_replicas_have_reached_is_passed_on() -> None:
+async def test_limit_reached_by_all_replicas_is_passed_on() -> None:
     script = ReplicaScript(delay=Fixed(0.0), faults=Faults((("429", 1.0),)))
     async with before(script, relay={"absent_s": 0.1}) as (served, _):
         status, body = await ask(served)
         assert (status, orjson.loads(body)["error"]["code"]) == (429, "rate_limited")
 
 
-async def test_a_key_that_is_refused_is_found_by_a_probe_and_named() -> None:
+async def test_rejected_api_key_is_found_by_a_probe_and_named() -> None:
     async with before(QUICK, QUICK, relay={"absent_s": 0.1}) as (served, replicas):
         replicas[0].script = ReplicaScript(delay=Fixed(0.0), api_key="sk-secret")
         assert [(await ask(served))[0] for _ in range(8)] == [200] * 8

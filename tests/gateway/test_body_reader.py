@@ -42,7 +42,7 @@ def process_of(reader: BodyReader) -> psutil.Process:
     return psutil.Process(reader._process.pid)
 
 
-async def test_a_large_body_is_read_as_a_small_one() -> None:
+async def test_large_body_is_parsed_like_a_small_one() -> None:
     body = orjson.dumps(LONG)
     async with reading() as reader:
         assert await reader.read("a", PATH, body, max_depth=64) == read_asked(PATH, body, max_depth=64)
@@ -54,7 +54,7 @@ async def test_a_large_body_is_read_as_a_small_one() -> None:
             assert there.value.body() == here.value.body()
 
 
-async def test_the_process_gets_no_secrets_and_ends_with_the_gateway() -> None:
+async def test_parser_process_has_no_secrets_and_ends_with_the_gateway() -> None:
     async with reading({"PATH": os.environ["PATH"], "KEPT": "1"}) as reader:
         await reader.read("a", PATH, orjson.dumps(LONG), max_depth=64)
         process = process_of(reader)
@@ -62,7 +62,7 @@ async def test_the_process_gets_no_secrets_and_ends_with_the_gateway() -> None:
     assert not process.is_running()
 
 
-async def test_a_process_that_was_killed_is_replaced() -> None:
+async def test_killed_parser_process_is_replaced() -> None:
     body = orjson.dumps(LONG)
     async with reading() as reader:
         await reader.read("a", PATH, body, max_depth=64)
@@ -72,7 +72,7 @@ async def test_a_process_that_was_killed_is_replaced() -> None:
         assert (await reader.read("a", PATH, body, max_depth=64)).answers == 2
 
 
-async def test_a_body_that_was_given_up_leaves_nothing_to_the_next() -> None:
+async def test_abandoned_body_does_not_affect_the_next() -> None:
     other = orjson.dumps(LONG | {"user": "other"})
     async with reading() as reader:
         await reader.read("a", PATH, orjson.dumps(LONG), max_depth=64)
@@ -83,7 +83,7 @@ async def test_a_body_that_was_given_up_leaves_nothing_to_the_next() -> None:
         await until(lambda: reader._lines == {})
 
 
-async def test_a_body_that_is_given_up_in_line_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_body_abandoned_in_the_queue_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[bytes] = []
     async with reading() as reader:
         there = reader._read_there
@@ -100,7 +100,7 @@ async def test_a_body_that_is_given_up_in_line_is_not_read(monkeypatch: pytest.M
         assert read == [bodies[0], bodies[2]]
 
 
-async def test_a_source_waits_for_one_body_of_each_other() -> None:
+async def test_sources_take_turns_with_large_bodies() -> None:
     body, order = orjson.dumps(LONG), []
     async with reading() as reader:
 
@@ -115,13 +115,13 @@ async def test_a_source_waits_for_one_body_of_each_other() -> None:
         await asyncio.gather(*many)
 
 
-def test_a_pause_is_as_long_as_a_body_has_values() -> None:
+def test_pause_is_proportional_to_the_values_of_a_body() -> None:
     assert pause_after(orjson.dumps(LONG)) < 0.001
     assert pause_after(orjson.dumps({"input": [1] * 100_000})) == pytest.approx(0.6, rel=0.01)
     assert pause_after(b"," * 50_000_000) == MAX_PAUSE_S
 
 
-async def test_a_body_with_many_values_is_not_read_again_for_a_prefill() -> None:
+async def test_body_is_not_parsed_again_for_a_prefill() -> None:
     few, many = (
         orjson.dumps(CHAT | {"metadata": {"texts": ["long" * 8] * count}}) for count in (99_000, 101_000)
     )
@@ -169,22 +169,22 @@ def ended_at(*order: tuple[str, bytes, float], drains_s: float = math.inf) -> li
 SMALL = orjson.dumps(CHAT)
 
 
-def test_a_pause_holds_up_no_other_source() -> None:
+def test_pause_delays_no_other_source() -> None:
     found = ended_at(("b", SMALL, 0.0), ("a", MANY, 0.0), ("a", MANY, 0.0), ("b", MANY, 1.0))
     assert found == [("b", 0.0), ("a", 0.02), ("b", 1.02), ("a", pytest.approx(6.04, abs=0.01))]
 
 
-def test_a_source_without_others_does_not_pause() -> None:
+def test_single_source_does_not_pause() -> None:
     assert ended_at(*[("a", MANY, 0.0)] * 3) == [("a", 0.02), ("a", 0.04), ("a", 0.06)]
     assert ended_at(("b", SMALL, 0.0), *[("a", MANY, 6.0)] * 2)[1:] == [("a", 6.02), ("a", 6.04)]
 
 
-def test_a_line_that_is_too_long_is_refused() -> None:
+def test_too_long_line_is_rejected() -> None:
     found = ended_at(("b", SMALL, 0.0), *[("a", MANY, 0.0)] * 6)
     assert [source for source, _ in found].count("a 429 13") == 4
 
 
-def test_draining_ends_the_pauses() -> None:
+def test_draining_ends_all_pauses() -> None:
     found = ended_at(("b", SMALL, 0.0), *[("a", MANY, at_s) for at_s in (0.0, 0.0, 3.0)], drains_s=1.0)
     times = [at_s for _, at_s in found[1:]]
     assert times == [pytest.approx(at_s, abs=0.01) for at_s in (0.02, 6.04, 6.06)]
@@ -200,7 +200,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_bodies_that_are_slow_to_read_hold_up_nobody(kind: str) -> None:
+async def test_slow_to_parse_bodies_delay_no_other_request(kind: str) -> None:
     """60 of 2 MB, complete at once: others are answered before all of them are read."""
     item = KINDS[kind]
     begin = orjson.dumps(CHAT)[:-1] + b',"tools":['

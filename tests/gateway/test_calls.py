@@ -41,7 +41,7 @@ def body_of(path: str) -> tuple[bytes, str]:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("path", ROUTES)
-async def test_a_call_is_passed_on_byte_for_byte(path: str) -> None:
+async def test_call_is_passed_on_byte_for_byte(path: str) -> None:
     engine = CannedEngine([card("m")], {ROUTES[path].at_replica: ANSWER})
     body, kind = body_of(path)
     async with before_engines(engine) as served:
@@ -55,7 +55,7 @@ async def test_a_call_is_passed_on_byte_for_byte(path: str) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("path", ROUTES)
-async def test_a_call_that_the_engine_lacks_is_a_clear_404(path: str) -> None:
+async def test_call_that_the_engine_lacks_is_a_clear_404(path: str) -> None:
     body, kind = body_of(path)
     async with before_engines(CannedEngine([card("m")])) as served:
         status, answer, _ = await post(served, path, body, **{"Content-Type": kind})
@@ -67,7 +67,7 @@ async def test_a_call_that_the_engine_lacks_is_a_clear_404(path: str) -> None:
         )
 
 
-async def test_a_404_that_is_not_about_the_call_is_the_engines_own() -> None:
+async def test_other_404_of_the_engine_is_passed_on() -> None:
     text = b'{"error":{"message":"Response with id \'resp_1\' not found.","type":"NotFoundError","code":404}}'
     engine = CannedEngine([card("m")], {"/v1/responses": Canned(text, 404)})
     async with before_engines(engine) as served:
@@ -77,14 +77,14 @@ async def test_a_404_that_is_not_about_the_call_is_the_engines_own() -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("path", [path for path, route in ROUTES.items() if not route.needs_model])
-async def test_a_call_of_the_engines_own_needs_no_model(path: str) -> None:
+async def test_engine_specific_call_needs_no_model(path: str) -> None:
     engine = CannedEngine([card("m")], {ROUTES[path].at_replica: ANSWER})
     async with before_engines(engine) as served:
         assert (await post(served, path, {"input": "a"}))[0] == 200
         assert engine.sent[0].body == b'{"input":"a"}'
 
 
-async def test_a_call_of_openai_or_anthropic_needs_a_model() -> None:
+async def test_openai_or_anthropic_call_needs_a_model() -> None:
     async with before_engines(CannedEngine([card("m")])) as served:
         for path, route in ROUTES.items():
             if route.needs_model and not route.form:
@@ -93,7 +93,7 @@ async def test_a_call_of_openai_or_anthropic_needs_a_model() -> None:
                 assert b"model: expected the name of a model, found none" in answer
 
 
-async def test_anthropics_clients_send_their_key_and_read_their_errors(
+async def test_anthropic_clients_use_their_key_header_and_error_format(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("GATEWAY_KEY", "sesame")
@@ -122,7 +122,7 @@ async def test_anthropics_clients_send_their_key_and_read_their_errors(
         ("/v1/responses", "error", {"type", "code", "message", "param", "sequence_number"}),
     ],
 )
-async def test_a_stream_that_breaks_off_ends_with_an_error_of_its_api(
+async def test_broken_stream_ends_with_an_error_in_its_apis_format(
     path: str, event: str, last: set[str]
 ) -> None:
     canned = Canned(events=(b'event: begun\ndata: {"a":1}\n\n',), breaks=True)
@@ -152,7 +152,7 @@ USED = {
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("path", "answer"), USED.items())
-async def test_the_tokens_of_a_call_are_those_that_the_engine_counts(
+async def test_tokens_of_a_call_are_those_of_the_engine(
     path: str, answer: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GATEWAY_KEY", "sesame")
@@ -165,7 +165,7 @@ async def test_the_tokens_of_a_call_are_those_that_the_engine_counts(
 
 
 @pytest.mark.heavy
-async def test_a_recording_is_written_down_as_it_is_sent() -> None:
+async def test_audio_upload_is_transcribed_unchanged() -> None:
     engine = CannedEngine(
         [card("m")], {"/v1/audio/transcriptions": Canned(b"hello", content_type="text/plain")}
     )
@@ -184,7 +184,7 @@ async def test_a_recording_is_written_down_as_it_is_sent() -> None:
 
 
 @pytest.mark.heavy
-async def test_images_of_twenty_megabytes_are_let_through() -> None:
+async def test_twenty_megabyte_images_are_accepted() -> None:
     url = "data:image/png;base64," + "A" * (20 << 20)
     parts = [{"type": "text", "text": "what is this?"}, {"type": "image_url", "image_url": {"url": url}}]
     body = {"model": "m", "messages": [{"role": "user", "content": parts}]}
@@ -194,7 +194,7 @@ async def test_images_of_twenty_megabytes_are_let_through() -> None:
         assert len(engine.sent[0].body) > 20 << 20
 
 
-async def test_models_are_listed_with_all_that_the_engine_shows() -> None:
+async def test_model_list_keeps_the_engines_fields() -> None:
     cards = [card("org/base"), card("adapter", parent="org/base", root="/adapters/1")]
     async with before_engines(CannedEngine(cards)) as served:
         async with served.session.get(served.url + "/v1/models") as response:
@@ -209,7 +209,7 @@ async def test_models_are_listed_with_all_that_the_engine_shows() -> None:
         assert await served.metric(f"forebay_gateway_requests_total{{{labels}}}") == 2
 
 
-async def test_a_stream_with_a_length_may_lose_its_counts() -> None:
+async def test_usage_may_be_removed_from_a_stream_with_a_length() -> None:
     chunk = {"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}]}
     counts = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}
     stream = b"".join(
@@ -233,7 +233,7 @@ class RefusesFirst(CannedEngine):
         return await super()._handle(request)
 
 
-async def test_a_call_that_all_replicas_refuse_once_waits_for_its_turn() -> None:
+async def test_call_refused_by_all_replicas_waits_and_is_retried() -> None:
     engines = [RefusesFirst([card("m")], {CHAT_PATH: ANSWER}) for _ in range(2)]
     async with before_engines(*engines) as served:
         body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}

@@ -51,7 +51,7 @@ def tls(tmp_path: Path) -> dict[str, str]:
     return files
 
 
-async def test_with_a_certificate_it_speaks_https_and_nothing_else(tls: dict[str, str]) -> None:
+async def test_with_a_certificate_only_https_is_served(tls: dict[str, str]) -> None:
     async with before(tls=tls, limits={"max_headers": 20}) as (served, _):
         url = f"https://127.0.0.1:{served.port}"
         trusted = ssl.create_default_context(cafile=tls["certificate"])
@@ -70,7 +70,7 @@ async def test_with_a_certificate_it_speaks_https_and_nothing_else(tls: dict[str
 
 
 @pytest.mark.parametrize("broken", ["missing", "empty", "locked"])
-def test_files_of_tls_that_cannot_be_used_are_a_plain_error(tls: dict[str, str], broken: str) -> None:
+def test_unusable_tls_files_are_one_error(tls: dict[str, str], broken: str) -> None:
     if broken == "missing":
         Path(tls["key"]).unlink()
     elif broken == "empty":
@@ -83,7 +83,7 @@ def test_files_of_tls_that_cannot_be_used_are_a_plain_error(tls: dict[str, str],
         GatewayServer(make_gateway(spec), spec)
 
 
-async def test_monitoring_with_a_key_needs_that_key() -> None:
+async def test_monitoring_key_is_required() -> None:
     monitoring = {"key": {"env": "MONITORING_KEY"}}
     keys = [{"name": "search", "key": {"env": "CLIENT_KEY"}}]
     async with before(keys=keys, monitoring=monitoring) as (served, _):
@@ -98,7 +98,7 @@ async def test_monitoring_with_a_key_needs_that_key() -> None:
 
 
 @pytest.mark.heavy
-async def test_monitoring_on_a_port_of_its_own_is_on_no_other() -> None:
+async def test_monitoring_port_is_exclusive() -> None:
     with listen("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     async with AsyncExitStack() as stack:
@@ -128,7 +128,7 @@ async def test_monitoring_on_a_port_of_its_own_is_on_no_other() -> None:
 
 
 @pytest.mark.parametrize("closed", [True, False])
-async def test_names_of_keys_are_shown_only_to_whom_monitoring_is_for(closed: bool) -> None:
+async def test_key_names_are_shown_to_monitoring_only(closed: bool) -> None:
     keys = [{"name": "search", "key": {"env": "CLIENT_KEY"}}]
     monitoring: dict[str, Any] = {"key": {"env": "MONITORING_KEY"}} if closed else {}
     async with before(keys=keys, monitoring=monitoring) as (served, _):
@@ -143,7 +143,7 @@ async def test_names_of_keys_are_shown_only_to_whom_monitoring_is_for(closed: bo
         assert ("search" in text) is closed
 
 
-def test_a_key_for_monitoring_is_no_clients_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_monitoring_key_is_not_a_client_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MONITORING_KEY", "sesame")
     keys = [{"name": "search", "key": {"env": "CLIENT_KEY"}}]
     with pytest.raises(SettingError, match="another key"):
@@ -153,7 +153,7 @@ def test_a_key_for_monitoring_is_no_clients_key(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("limits", [{"connections_per_client": 4}, {"connections": 4}])
-async def test_silent_connections_make_room_for_new_ones(limits: dict[str, int]) -> None:
+async def test_silent_connections_are_closed_for_new_ones(limits: dict[str, int]) -> None:
     async with before(keys=KEYS, limits=limits) as (served, _):
         held = [await raw(served) for _ in range(20)]
         await until(lambda: len(served.server.server_state.connections) <= 4)
@@ -167,7 +167,7 @@ async def test_silent_connections_make_room_for_new_ones(limits: dict[str, int])
         await until(lambda: len(protocol.opened) == 1)
 
 
-async def test_connections_of_those_who_may_call_stay() -> None:
+async def test_authenticated_connections_are_kept() -> None:
     async with before(ReplicaScript(delay=Fixed(600.0)), keys=KEYS, limits={"connections": 2}) as (served, _):
         body = orjson.dumps(CHAT)
         head = KNOWN + b"content-length: %d\r\n\r\n" % len(body)
@@ -182,7 +182,7 @@ async def test_connections_of_those_who_may_call_stay() -> None:
 
 
 @pytest.mark.heavy
-async def test_refusals_that_are_not_read_take_no_place() -> None:
+async def test_unread_refusals_hold_no_slot() -> None:
     """Nor their connections for long."""
     limits = {"in_flight": 4, "header_s": 0.3}
     async with before(keys=KEYS, limits=limits) as (served, _), aiohttp.ClientSession() as own:
@@ -208,7 +208,7 @@ async def test_refusals_that_are_not_read_take_no_place() -> None:
             sock.close()
 
 
-async def test_a_line_of_requests_on_one_connection_ends() -> None:
+async def test_pipelined_requests_on_one_connection_are_bounded() -> None:
     async with before(ReplicaScript(delay=Fixed(600.0)), keys=KEYS) as (served, _):
         body = orjson.dumps(CHAT)
         first = KNOWN + b"content-length: %d\r\n\r\n" % len(body) + body
@@ -230,11 +230,11 @@ async def test_a_line_of_requests_on_one_connection_ends() -> None:
         ("", ""),
     ],
 )
-def test_a_client_is_an_address_or_a_network(address: str, client: str) -> None:
+def test_client_is_an_address_or_a_network(address: str, client: str) -> None:
     assert client_of(address) == client
 
 
-async def test_without_keys_no_web_page_uses_it() -> None:
+async def test_without_keys_web_pages_are_rejected() -> None:
     async with before() as (served, [replica]):
         for kind in ("text/plain", "application/json"):
             page = {"origin": "http://page.example", "content-type": kind}
@@ -247,7 +247,7 @@ async def test_without_keys_no_web_page_uses_it() -> None:
         await fine(served)
 
 
-async def test_with_a_key_the_page_of_a_client_is_served() -> None:
+async def test_with_a_key_web_pages_are_served() -> None:
     keys = [{"name": "a", "key": {"env": "CLIENT_KEY"}}]
     page = {"origin": "http://page.example", **bearer("sesame")}
     async with (

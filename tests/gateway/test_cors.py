@@ -27,7 +27,7 @@ KEYS = [{"name": "a", "key": {"env": "GATEWAY_KEY"}}]
 
 
 @pytest.mark.parametrize("keys", [[], KEYS])
-async def test_a_page_that_is_listed_may_call(keys: list[dict[str, Any]]) -> None:
+async def test_listed_origin_may_call(keys: list[dict[str, Any]]) -> None:
     async with before(cors=[PAGE], keys=keys) as (served, _):
         url = served.url + PATH
         async with served.session.options(url, headers={"Origin": PAGE, **QUESTION}) as response:
@@ -43,7 +43,7 @@ async def test_a_page_that_is_listed_may_call(keys: list[dict[str, Any]]) -> Non
             assert response.headers["Vary"] == "origin"
 
 
-async def test_a_page_reads_why_its_call_was_refused() -> None:
+async def test_listed_origin_gets_the_reason_of_a_refusal() -> None:
     async with before(cors=[PAGE], keys=KEYS) as (served, _):
         response = await served.session.post(served.url + PATH, json=CHAT, headers={"Origin": PAGE})
         assert response.status == 401
@@ -51,7 +51,7 @@ async def test_a_page_reads_why_its_call_was_refused() -> None:
 
 
 @pytest.mark.parametrize("cors", [[], [PAGE]])
-async def test_other_pages_may_not(cors: list[str]) -> None:
+async def test_other_origins_are_rejected(cors: list[str]) -> None:
     async with before(cors=cors) as (served, replicas):
         url, headers = served.url + PATH, {"Origin": OTHER}
         async with served.session.options(url, headers={**headers, **QUESTION}) as response:
@@ -64,7 +64,7 @@ async def test_other_pages_may_not(cors: list[str]) -> None:
         assert not replicas[0].report().calls
 
 
-async def test_all_pages_may_call_with_a_key() -> None:
+async def test_any_origin_may_call_with_a_key() -> None:
     async with before(cors=["*"], keys=KEYS) as (served, _):
         headers = {"Origin": OTHER, "Authorization": "Bearer sesame"}
         async with served.session.post(served.url + PATH, json=CHAT, headers=headers) as response:
@@ -76,6 +76,6 @@ async def test_all_pages_may_call_with_a_key() -> None:
     ("cors", "words"),
     [(["*"], r"cors: expected keys with '\*'"), (["app.example.com"], "cors"), (["https://a/b"], "cors")],
 )
-def test_origins_that_cannot_be(cors: list[str], words: str) -> None:
+def test_invalid_origins_are_rejected(cors: list[str], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         spec_of(["http://127.0.0.1:1"], cors=cors)

@@ -19,7 +19,7 @@ from .test_relay import EVENTS, recorder
 pytestmark = pytest.mark.heavy
 
 
-async def test_an_answer_in_flight_is_finished_and_new_ones_are_refused() -> None:
+async def test_draining_finishes_answers_and_refuses_new_requests() -> None:
     gate = asyncio.Event()
     async with recorder([], [], gate=gate) as replica, serving(spec_of([replica])) as served:
         url = served.url + "/v1/chat/completions"
@@ -40,7 +40,7 @@ async def test_an_answer_in_flight_is_finished_and_new_ones_are_refused() -> Non
         await until(lambda: served.server.should_exit)
 
 
-async def test_an_answer_that_outlives_the_grace_is_cut() -> None:
+async def test_answer_beyond_the_grace_period_is_cut() -> None:
     forever = ReplicaScript(delay=Fixed(0.0), token_s=100.0, chunks=4)
     async with before(forever, drain={"grace_s": 0.1}) as (served, replicas):
         url = served.url + "/v1/chat/completions"
@@ -54,7 +54,7 @@ async def test_an_answer_that_outlives_the_grace_is_cut() -> None:
         await until(lambda: replicas[0].report().aborted == 1)
 
 
-async def test_without_requests_it_ends_after_the_notice() -> None:
+async def test_idle_gateway_ends_after_the_notice() -> None:
     async with before(drain={"notice_s": 0.2}) as (served, _):
         began_s = time.monotonic()
         served.server.begin_drain()
@@ -62,7 +62,7 @@ async def test_without_requests_it_ends_after_the_notice() -> None:
         assert time.monotonic() - began_s >= 0.2
 
 
-async def test_a_second_signal_ends_it_at_once() -> None:
+async def test_second_signal_ends_the_gateway_at_once() -> None:
     async with before(ReplicaScript(delay=Fixed(600.0))) as (served, _):
         url = served.url + "/v1/chat/completions"
         waiting = asyncio.ensure_future(served.session.post(url, json=CHAT))
@@ -75,7 +75,7 @@ async def test_a_second_signal_ends_it_at_once() -> None:
             assert (await response.json())["error"]["code"] == "draining"
 
 
-async def test_sigterm_to_the_command() -> None:
+async def test_sigterm_drains_the_command() -> None:
     gate = asyncio.Event()
     async with recorder([], [], gate=gate) as replica, aiohttp.ClientSession() as session:
         command = [sys.executable, "-m", "forebay", "gateway", "--engine", replica, "--port", "0"]

@@ -29,7 +29,7 @@ def form_of(fields: list[tuple[str, bytes]], *, file: str = "") -> bytes:
 @given(
     fields=st.lists(st.tuples(names, values), max_size=8), preamble=st.sampled_from([b"", b"\r\n", b"x\r\n"])
 )
-def test_fields_are_found_where_they_are(fields: list[tuple[str, bytes]], preamble: bytes) -> None:
+def test_form_fields_are_parsed(fields: list[tuple[str, bytes]], preamble: bytes) -> None:
     body = preamble + form_of(fields)
     found = [(field.name, body[field.begin : field.end]) for field in form_fields(KIND, body)]
     assert found == fields
@@ -39,7 +39,7 @@ pieces = st.binary(max_size=40).map(lambda piece: b"--a b\r\n" + piece + b"\r\n-
 
 
 @given(body=st.binary(max_size=200) | pieces)
-def test_any_body_is_a_form_or_refused_with_a_400(body: bytes) -> None:
+def test_any_body_is_a_form_or_rejected_with_400(body: bytes) -> None:
     refused: Refusal | None = None
     try:
         form_fields(KIND, body)
@@ -51,17 +51,17 @@ def test_any_body_is_a_form_or_refused_with_a_400(body: bytes) -> None:
 @pytest.mark.parametrize(
     "kind", [b"", b"application/json", b"multipart/form-data", b"multipart/form-data; boundary=", b"\xff"]
 )
-def test_a_type_without_a_boundary_is_refused(kind: bytes) -> None:
+def test_content_type_without_a_boundary_is_rejected(kind: bytes) -> None:
     with pytest.raises(Refusal, match=r"multipart/form-data with|boundary must have"):
         form_fields(kind, b"")
 
 
-def test_a_form_has_at_most_a_hundred_parts() -> None:
+def test_form_has_at_most_a_hundred_parts() -> None:
     with pytest.raises(Refusal, match="more than 100 parts"):
         form_fields(KIND, form_of([("a", b"")] * 101))
 
 
-def test_what_the_gateway_reads_in_a_form() -> None:
+def test_known_form_fields_are_read() -> None:
     fields = [("file", b"RIFF\r\n\r\n"), ("model", b"whisper"), ("stream", b"true"), ("prompt", b"names")]
     body = form_of(fields, file="file")
     asked = read_asked(PATH, body, max_depth=64, content_type=KIND)
@@ -77,7 +77,7 @@ def test_what_the_gateway_reads_in_a_form() -> None:
         ([("model", b"a"), ("vllm_xargs", b'{"ec_transfer_params": "x"}')], "ec_transfer_params"),
     ],
 )
-def test_a_form_that_the_gateway_refuses(fields: list[tuple[str, bytes]], param: str) -> None:
+def test_invalid_form_is_rejected(fields: list[tuple[str, bytes]], param: str) -> None:
     with pytest.raises(Refusal) as caught:
         read_asked(PATH, form_of(fields), max_depth=64, content_type=KIND)
     assert (caught.value.status, caught.value.param) == (400, param)
@@ -91,7 +91,7 @@ def test_a_form_that_the_gateway_refuses(fields: list[tuple[str, bytes]], param:
         "content-disposition: form-data; name=model; name*=utf-8''n",
     ],
 )
-def test_a_part_with_two_names_is_refused(head: str) -> None:
+def test_part_with_two_names_is_rejected(head: str) -> None:
     with pytest.raises(Refusal, match="not one Content-Disposition with one name"):
         form_fields(KIND, f"--a b\r\n{head}\r\n\r\nm\r\n--a b--\r\n".encode())
 
@@ -105,9 +105,7 @@ def test_a_part_with_two_names_is_refused(head: str) -> None:
         ([("request_id", b"a")], "expected a field that the gateway passes on"),
     ],
 )
-def test_a_field_that_an_engine_may_read_otherwise_is_refused(
-    more: list[tuple[str, bytes]], why: str
-) -> None:
+def test_ambiguous_form_field_is_rejected(more: list[tuple[str, bytes]], why: str) -> None:
     body = form_of([("model", b"m"), *more, ("file", b"RIFF")], file="file")
     with pytest.raises(Refusal, match=why):
         read_asked(PATH, body, max_depth=64, content_type=KIND)

@@ -29,7 +29,7 @@ async def chat(served: Served, **more: Any) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("model", ["fake", None], ids=["one model", "any model"])
-async def test_the_first_request_waits_until_a_replica_has_started(model: str | None) -> None:
+async def test_first_request_waits_until_a_replica_has_started(model: str | None) -> None:
     port = free_port()
     spec = spec_of(
         [f"http://127.0.0.1:{port}"],
@@ -46,7 +46,7 @@ async def test_the_first_request_waits_until_a_replica_has_started(model: str | 
         assert await served.metric("forebay_gateway_waiting") == 0
 
 
-async def test_it_waits_no_longer_than_the_request_may_take() -> None:
+async def test_waiting_is_limited_by_the_requests_time() -> None:
     away = f"http://127.0.0.1:{free_port()}"
     async with serving(spec_of([away], relay=WAIT, limits={"request_s": 0.2}), wait_s=0.05) as served:
         status, body = await chat(served)
@@ -55,7 +55,7 @@ async def test_it_waits_no_longer_than_the_request_may_take() -> None:
     assert error["message"] == "no replica was up for the request within 0.2 s; try again later"
 
 
-async def test_a_client_that_hangs_up_no_longer_counts_as_waiting() -> None:
+async def test_disconnected_client_no_longer_counts_as_waiting() -> None:
     async with serving(spec_of([f"http://127.0.0.1:{free_port()}"], relay=WAIT), wait_s=0.05) as served:
         asked = asyncio.ensure_future(chat(served))
         await until(lambda: served.gateway._fleet.waiting == 1)
@@ -63,7 +63,7 @@ async def test_a_client_that_hangs_up_no_longer_counts_as_waiting() -> None:
         await until(lambda: served.gateway._fleet.waiting == 0 and served.gateway.in_flight == 0)
 
 
-async def test_a_model_that_no_replica_will_serve_starts_none() -> None:
+async def test_model_that_no_replica_will_serve_starts_none() -> None:
     away = f"http://127.0.0.1:{free_port()}"
     async with serving(spec_of([away], engine={"model": "fake"}, relay=WAIT), wait_s=0.05) as served:
         status, body = await chat(served, model="other")
@@ -71,7 +71,7 @@ async def test_a_model_that_no_replica_will_serve_starts_none() -> None:
 
 
 @pytest.mark.parametrize(("relay", "status"), [(WAIT, 200), ({}, 503)])
-async def test_health_is_good_without_a_replica_only_if_requests_wait(
+async def test_without_replicas_health_is_ok_only_if_requests_wait(
     relay: dict[str, Any], status: int
 ) -> None:
     async with serving(spec_of([f"http://127.0.0.1:{free_port()}"], relay=relay), wait_s=0.05) as served:
@@ -81,7 +81,7 @@ async def test_health_is_good_without_a_replica_only_if_requests_wait(
         assert served.gateway.health()[0] == 503
 
 
-async def test_a_request_after_the_last_replica_has_gone_waits_for_the_next(
+async def test_request_without_replicas_waits_for_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A file without a replica is refused, unlike the empty list of a Kubernetes service.

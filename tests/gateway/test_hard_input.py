@@ -18,7 +18,7 @@ from .test_bad_input import HEAD, _send, answer, fine, raw
 from .test_relay import recorder
 
 
-async def test_trailers_without_end() -> None:
+async def test_endless_trailers_are_cut_off() -> None:
     async with before() as (served, _):
         head = b"GET /health HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx-a: "
         reader, writer = await raw(served, head)
@@ -32,7 +32,7 @@ async def test_trailers_without_end() -> None:
         writer.close()
 
 
-async def test_a_trailer_is_no_header() -> None:
+async def test_trailers_are_not_treated_as_headers() -> None:
     seen: list[web.Request] = []
     async with recorder(seen, []) as url, serving(spec_of([url])) as served:
         body = orjson.dumps(CHAT)
@@ -43,7 +43,7 @@ async def test_a_trailer_is_no_header() -> None:
         assert "X-Late" not in seen[0].headers
 
 
-async def test_a_body_behind_an_upgrade_is_no_request() -> None:
+async def test_body_after_an_upgrade_is_not_a_request() -> None:
     inner = b"GET /smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n"
     async with before() as (served, _):
         head = HEAD + b"connection: upgrade\r\nupgrade: h2c\r\ncontent-length: %d\r\n\r\n" % len(inner)
@@ -56,7 +56,7 @@ async def test_a_body_behind_an_upgrade_is_no_request() -> None:
 
 
 @pytest.mark.heavy
-async def test_a_client_that_reads_nothing_is_cut_off() -> None:
+async def test_client_that_reads_nothing_is_cut_off() -> None:
     async with before(limits={"unread_s": 0.5}) as (served, replicas):
         message = {"role": "user", "content": "((fault:huge))"}
         body = orjson.dumps(CHAT | {"messages": [message], "stream": True})
@@ -75,7 +75,7 @@ async def test_a_client_that_reads_nothing_is_cut_off() -> None:
 
 
 @pytest.mark.parametrize("together", [True, False])
-async def test_a_client_that_hangs_up_with_a_request_in_line(together: bool) -> None:
+async def test_disconnect_with_a_pipelined_request_is_handled(together: bool) -> None:
     async with before(ReplicaScript(delay=Fixed(600.0))) as (served, replicas):
         body = orjson.dumps(CHAT)
         first = HEAD + b"content-length: %d\r\n\r\n" % len(body) + body
@@ -90,7 +90,7 @@ async def test_a_client_that_hangs_up_with_a_request_in_line(together: bool) -> 
         await until(lambda: replicas[0].report().aborted == 1)
 
 
-async def test_one_key_leaves_room_for_the_others(tmp_path: Path) -> None:
+async def test_one_key_cannot_fill_the_gateway(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).write_text(f"sk-{name}")
     keys = [{"name": name, "key": {"file": str(tmp_path / name)}} for name in "ab"]

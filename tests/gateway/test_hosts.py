@@ -39,18 +39,16 @@ PATHS = ("/health", "/metrics", "/openapi.json", "/v1/models")
         (None, "127.0.0.1", (), True),
     ],
 )
-def test_which_names_are_allowed(
-    host: bytes | None, address: str, names: tuple[str, ...], allowed: bool
-) -> None:
+def test_allowed_host_names(host: bytes | None, address: str, names: tuple[str, ...], allowed: bool) -> None:
     assert Hosts(names).allow(host, address) is allowed
 
 
 @given(host=st.binary(max_size=60))
-def test_any_bytes_are_a_host(host: bytes) -> None:
+def test_any_bytes_are_an_allowed_or_rejected_host(host: bytes) -> None:
     Hosts(("a.example",)).allow(host, "127.0.0.1")
 
 
-async def test_a_page_that_has_its_name_lead_here_reads_nothing() -> None:
+async def test_dns_rebinding_page_reads_nothing() -> None:
     page = {"host": "page.example:8080"}
     async with before() as (served, [replica]):
         for path in PATHS:
@@ -63,7 +61,7 @@ async def test_a_page_that_has_its_name_lead_here_reads_nothing() -> None:
 
 
 @pytest.mark.heavy
-async def test_names_of_the_settings_and_keys_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_configured_host_names_and_keys_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLIENT_KEY", "sesame")
     host = {"host": "api.example", "authorization": "Bearer sesame"}
     secret = {"env": "CLIENT_KEY"}

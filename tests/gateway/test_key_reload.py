@@ -75,20 +75,20 @@ def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
 
 
-def test_nothing_is_read_again_while_nothing_changes(files: Files) -> None:
+def test_unchanged_files_are_not_read_again(files: Files) -> None:
     assert not files.read()
     files.write()
     assert files.read()
     assert not files.read()
 
 
-def test_a_key_that_is_replaced_in_its_file_is_the_only_one_that_counts(files: Files) -> None:
+def test_replaced_key_is_the_only_valid_one(files: Files) -> None:
     files.secret("a", "sk-2")
     assert files.read()
     assert (files.owner("sk-1"), files.owner("sk-2")) == (None, "a")
 
 
-def test_keys_come_and_go_with_the_settings(files: Files) -> None:
+def test_keys_are_added_and_removed_with_the_settings(files: Files) -> None:
     files.write(end=OTHER)
     assert files.read()
     assert (files.owner("sk-1"), files.owner("sk-b")) == ("a", "b")
@@ -100,7 +100,7 @@ def test_keys_come_and_go_with_the_settings(files: Files) -> None:
     assert files.owner("sk-c") is None
 
 
-def test_what_a_key_has_used_stays_and_its_limits_change(files: Files) -> None:
+def test_usage_of_a_key_is_kept_when_its_limits_change(files: Files) -> None:
     files.write(more="in_flight: 2")
     files.read()
     usage = files.ring.find({b"x-api-key": b"sk-1"}).usage
@@ -124,7 +124,7 @@ def test_what_a_key_has_used_stays_and_its_limits_change(files: Files) -> None:
         (SPEC.format(more="") + "  - {name: b, key: {file: a.key}}\n", "found one under two names"),
     ],
 )
-def test_settings_that_cannot_be_used_leave_the_last_keys(files: Files, text: str, words: str) -> None:
+def test_invalid_settings_keep_the_last_keys(files: Files, text: str, words: str) -> None:
     files.replace(files.path, text)
     with pytest.raises(SettingError, match=words):
         files.read()
@@ -135,7 +135,7 @@ def test_settings_that_cannot_be_used_leave_the_last_keys(files: Files, text: st
     assert files.owner("sk-b") == "b"
 
 
-def test_other_settings_need_a_restart_and_the_log_shows_it(
+def test_other_changed_settings_are_logged_as_needing_a_restart(
     files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
     files.write(end="relay: {attempts: 9}\n")
@@ -144,7 +144,7 @@ def test_other_settings_need_a_restart_and_the_log_shows_it(
     assert "other changed settings need a restart" in caplog.text
 
 
-async def test_a_running_gateway_lets_a_new_key_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_running_gateway_accepts_a_new_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_reload, "LOOK_S", 0.01)
     engine = CannedEngine([card("m")], {"/v1/chat/completions": answer_of("one")})
     await engine.start()

@@ -16,7 +16,7 @@ moments = st.lists(st.tuples(st.floats(0, 10), st.floats(0.1, 5)), max_size=60)
 
 
 @given(rate=st.floats(0.1, 100), size=st.floats(1, 50), steps=moments)
-def test_a_bucket_never_gives_more_than_it_held_and_got(
+def test_bucket_never_gives_more_than_it_received(
     rate: float, size: float, steps: list[tuple[float, float]]
 ) -> None:
     bucket = Bucket(rate, size, 0.0)
@@ -31,7 +31,7 @@ def test_a_bucket_never_gives_more_than_it_held_and_got(
 
 
 @given(rate=st.floats(0.1, 100), amount=st.floats(0.1, 100))
-def test_after_the_reported_wait_there_is_enough(rate: float, amount: float) -> None:
+def test_bucket_is_sufficient_after_the_reported_wait(rate: float, amount: float) -> None:
     bucket = Bucket(rate, 10.0, 0.0)
     bucket.take(10.0, 0.0)
     wait_s = bucket.take(amount, 0.0)
@@ -43,7 +43,7 @@ def test_without_a_rate_there_is_no_limit() -> None:
     assert Bucket(math.inf, 1.0, 0.0).take(1e9, 0.0) == 0.0
 
 
-def test_requests_come_in_a_burst_and_then_at_the_rate() -> None:
+def test_requests_are_admitted_in_a_burst_and_then_at_the_rate() -> None:
     usage = Usage(KeyLimits(requests_per_s=2.0, burst=3), 0.0)
     for _ in range(3):
         with usage.request(0.0):
@@ -55,7 +55,7 @@ def test_requests_come_in_a_burst_and_then_at_the_rate() -> None:
         pass
 
 
-def test_requests_in_flight_are_counted_out_again_whatever_happens() -> None:
+def test_requests_in_flight_are_always_released() -> None:
     usage = Usage(KeyLimits(in_flight=2), 0.0)
     with ExitStack() as stack:
         stack.enter_context(usage.request(0.0))
@@ -68,7 +68,7 @@ def test_requests_in_flight_are_counted_out_again_whatever_happens() -> None:
     assert usage.in_flight == 0
 
 
-def test_tokens_are_taken_by_the_minute() -> None:
+def test_tokens_are_limited_per_minute() -> None:
     usage = Usage(KeyLimits(tokens_per_min=600), 0.0)
     usage.tokens(600, 0.0)
     with pytest.raises(Refusal) as caught:
@@ -77,7 +77,7 @@ def test_tokens_are_taken_by_the_minute() -> None:
     usage.tokens(100, 10.1)
 
 
-def test_request_above_a_minutes_tokens_enters_with_a_full_minute() -> None:
+def test_request_above_a_minutes_tokens_needs_a_full_bucket() -> None:
     usage = Usage(KeyLimits(tokens_per_min=600), 0.0)
     usage.tokens(1200, 0.0)
     with pytest.raises(Refusal):
@@ -85,7 +85,7 @@ def test_request_above_a_minutes_tokens_enters_with_a_full_minute() -> None:
     usage.tokens(1, 61.0)
 
 
-def test_no_request_makes_a_key_owe_more_than_a_minutes_tokens() -> None:
+def test_debt_of_a_key_is_at_most_a_minutes_tokens() -> None:
     usage = Usage(KeyLimits(tokens_per_min=600), 0.0)
     assert usage.tokens(1e300, 0.0) == 1200
     with pytest.raises(Refusal) as caught:
@@ -93,7 +93,7 @@ def test_no_request_makes_a_key_owe_more_than_a_minutes_tokens() -> None:
     assert caught.value.retry_after_s == pytest.approx(120.0)
 
 
-def test_unused_tokens_are_given_back_and_excess_is_taken() -> None:
+def test_unused_tokens_are_returned_and_excess_is_charged() -> None:
     usage = Usage(KeyLimits(tokens_per_min=600), 0.0)
     usage.settle(usage.tokens(600, 0.0), 100)
     usage.settle(usage.tokens(500, 0.0), 560)
@@ -105,7 +105,7 @@ def test_unused_tokens_are_given_back_and_excess_is_taken() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 1 << 200), st.integers(0, 1 << 100), st.booleans()), max_size=40),
 )
-def test_whatever_is_asked_and_used_a_key_waits_two_minutes_at_most(
+def test_key_waits_two_minutes_at_most(
     steps: list[tuple[int, int, bool]],
 ) -> None:
     usage = Usage(KeyLimits(tokens_per_min=600), 0.0)
@@ -133,7 +133,7 @@ RING = KeyRing([KeyEntry("a", "sk-a", KeyLimits()), KeyEntry("b", "sk-bé", KeyL
         ({b"x-api-key": b"sk-a", b"authorization": b"Bearer of another service"}, "a"),
     ],
 )
-def test_the_right_keys(headers: dict[bytes, bytes], name: str) -> None:
+def test_valid_keys_are_accepted(headers: dict[bytes, bytes], name: str) -> None:
     assert RING.find(headers).name == name
 
 
@@ -141,7 +141,7 @@ def test_the_right_keys(headers: dict[bytes, bytes], name: str) -> None:
     name=st.sampled_from([b"authorization", b"x-api-key"]),
     given=st.none() | st.binary(max_size=40) | st.binary(max_size=20).map(lambda key: b"Bearer " + key),
 )
-def test_anything_else_is_refused(name: bytes, given: bytes | None) -> None:
+def test_everything_else_is_rejected(name: bytes, given: bytes | None) -> None:
     right = (b"sk-a", "sk-bé".encode())
     if given is not None and given.removeprefix(b"Bearer ").strip() in right:
         return
@@ -150,11 +150,11 @@ def test_anything_else_is_refused(name: bytes, given: bytes | None) -> None:
     assert (caught.value.status, caught.value.code) == (401, "invalid_api_key")
 
 
-def test_without_keys_everybody_is_anyone() -> None:
+def test_without_keys_every_client_is_anonymous() -> None:
     assert KeyRing((), 0.0).find({}).name == "anyone"
 
 
-def test_a_key_is_nowhere_to_be_read() -> None:
+def test_key_never_appears_in_texts() -> None:
     caller = RING.find({b"authorization": b"Bearer sk-a"})
     assert "sk-a" not in repr(caller)
     assert b"sk-a" not in caller.digest
@@ -176,7 +176,7 @@ def used(usage: Usage, tokens: float, wall_ms: int, *, taken: float | None = Non
     return 0.0
 
 
-def test_a_day_has_its_tokens_and_the_next_day_has_them_again() -> None:
+def test_daily_tokens_are_renewed_each_day() -> None:
     usage = Usage(KeyLimits(tokens_per_day=100), 0.0)
     noon_ms = 20_000 * DAY_S * 1000 + DAY_S * 500
     assert [used(usage, 60, noon_ms) for _ in range(3)] == [0.0, 0.0, DAY_S / 2]
@@ -184,12 +184,12 @@ def test_a_day_has_its_tokens_and_the_next_day_has_them_again() -> None:
     assert used(usage, 60, noon_ms + DAY_S * 500) == 0.0
 
 
-def test_what_a_request_did_not_use_is_left_for_the_day() -> None:
+def test_unused_tokens_are_left_for_the_day() -> None:
     usage = Usage(KeyLimits(tokens_per_day=100), 0.0)
     assert [used(usage, 10, 0, taken=100_000) for _ in range(11)] == [0.0] * 10 + [float(DAY_S)]
 
 
-def test_requests_at_a_time_exceed_a_day_by_one_of_them_at_most() -> None:
+def test_concurrent_requests_exceed_a_day_by_one_at_most() -> None:
     usage = Usage(KeyLimits(tokens_per_day=100), 0.0)
     usage.tokens(80, 0.0, 0)
     usage.tokens(80, 0.0, 0)
@@ -199,7 +199,7 @@ def test_requests_at_a_time_exceed_a_day_by_one_of_them_at_most() -> None:
     assert usage.tokens(0, 0.0, 0) == 0
 
 
-def test_new_limits_count_from_now_on_and_the_day_continues() -> None:
+def test_new_limits_apply_at_once_and_the_day_continues() -> None:
     usage = Usage(KeyLimits(tokens_per_day=100), 0.0)
     used(usage, 90, 0)
     usage.change(KeyLimits(tokens_per_day=50), 0.0)
@@ -209,7 +209,7 @@ def test_new_limits_count_from_now_on_and_the_day_continues() -> None:
     assert used(usage, 1, 0) == DAY_S
 
 
-def test_each_key_has_a_prefix_cache_of_its_own_or_of_its_group() -> None:
+def test_prefix_cache_is_per_key_or_per_group() -> None:
     def salts(*keys: KeyEntry) -> list[str | None]:
         ring = KeyRing(keys, 0.0)
         return [ring.find({b"authorization": b"Bearer " + key.key.encode()}).salt for key in keys]

@@ -40,7 +40,7 @@ async def listed(served: Served) -> dict[str, dict[str, Any]]:
         return {one["id"]: one for one in (await response.json())["data"]}
 
 
-async def test_replicas_of_different_models_are_behind_one_gateway() -> None:
+async def test_one_gateway_serves_replicas_of_different_models() -> None:
     one, two = engine_of("one", "a", "both"), engine_of("two", "b", "both")
     async with before_engines(one, two) as served:
         assert sorted(await listed(served)) == ["a", "b", "both"]
@@ -52,7 +52,7 @@ async def test_replicas_of_different_models_are_behind_one_gateway() -> None:
         assert await chat(served, "c") == (404, "model_not_found")
 
 
-async def test_a_replica_with_an_adapter_serves_the_base_model_too() -> None:
+async def test_replica_with_an_adapter_serves_the_base_model_too() -> None:
     """The first replica alone decides nothing: neither of the two has just what the other has."""
     async with before_engines(engine_of("plain", "base"), engine_of("tuned", "base", "adapter")) as served:
         assert await chat(served, "adapter") == (200, "tuned")
@@ -60,7 +60,7 @@ async def test_a_replica_with_an_adapter_serves_the_base_model_too() -> None:
         assert served.gateway.health()[1]["replicas"] == {"available": 2, "known": 2}
 
 
-async def test_an_adapter_that_is_loaded_later_is_found_when_it_is_asked_for() -> None:
+async def test_adapter_loaded_later_is_found_on_request() -> None:
     engine = engine_of("one", "base")
     async with before_engines(engine) as served:
         assert await chat(served, "adapter") == (404, "model_not_found")
@@ -70,7 +70,7 @@ async def test_an_adapter_that_is_loaded_later_is_found_when_it_is_asked_for() -
         assert (await listed(served))["adapter"]["parent"] == "base"
 
 
-async def test_a_flood_of_unknown_models_asks_the_replicas_once_a_second() -> None:
+async def test_unknown_models_query_the_replicas_once_a_second() -> None:
     engine = engine_of("one", "base")
     async with before_engines(engine) as served:
         before = engine.lists
@@ -85,7 +85,7 @@ async def test_a_flood_of_unknown_models_asks_the_replicas_once_a_second() -> No
 
 
 @pytest.mark.heavy
-async def test_an_adapter_that_was_unloaded_is_asked_for_elsewhere() -> None:
+async def test_unloaded_adapter_is_retried_on_another_replica() -> None:
     one, two = engine_of("one", "base", "adapter"), engine_of("two", "base", "adapter")
     async with before_engines(one, two) as served:
         del one.models[1]
@@ -97,7 +97,7 @@ async def test_an_adapter_that_was_unloaded_is_asked_for_elsewhere() -> None:
         assert served.gateway.health()[1]["replicas"] == {"available": 2, "known": 2}
 
 
-async def test_a_model_whose_replica_is_down_is_no_unknown_one() -> None:
+async def test_model_of_a_dead_replica_is_not_unknown() -> None:
     one, two = engine_of("one", "a"), engine_of("two", "b")
     async with before_engines(one, two, relay={"absent_s": 0.1}) as served:
         await two.stop()
@@ -106,14 +106,14 @@ async def test_a_model_whose_replica_is_down_is_no_unknown_one() -> None:
         assert await chat(served, "c") == (404, "model_not_found")
 
 
-async def test_no_model_is_unknown_before_all_replicas_have_answered() -> None:
+async def test_model_is_unknown_only_after_all_replicas_answered() -> None:
     away = "http://127.0.0.1:9"
     async with before_engines(engine_of("one", "a"), also=(away,)) as served:
         assert await chat(served, "a") == (200, "one")
         assert await chat(served, "b") == (503, "no_replica")
 
 
-async def test_an_alias_is_another_name_and_nothing_else_changes() -> None:
+async def test_alias_changes_the_name_only() -> None:
     engine = engine_of("one", "org/model")
     async with before_engines(engine, models={"gpt": "org/model"}) as served:
         seed = 2**63 - 1
@@ -127,7 +127,7 @@ async def test_an_alias_is_another_name_and_nothing_else_changes() -> None:
             assert (await response.json())["root"] == "/models/org/model"
 
 
-async def test_an_alias_in_a_form_changes_the_models_name_alone() -> None:
+async def test_alias_in_a_form_changes_the_model_name_only() -> None:
     path = "/v1/audio/transcriptions"
     engine = CannedEngine([card("whisper-large")], {path: Canned(b"{}")})
     form = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\n%s\r\n--b\r\n'
@@ -140,7 +140,7 @@ async def test_an_alias_in_a_form_changes_the_models_name_alone() -> None:
 
 
 @pytest.mark.heavy
-async def test_a_fallback_answers_while_the_model_is_away() -> None:
+async def test_fallback_model_answers_while_the_model_is_away() -> None:
     one, two = engine_of("one", "large"), engine_of("two", "small")
     models = {"chat": {"to": "large", "fallback": "small"}, "other": "large"}
     async with before_engines(one, two, models=models, relay={"absent_s": 0.1}) as served:
@@ -151,14 +151,14 @@ async def test_a_fallback_answers_while_the_model_is_away() -> None:
         assert await served.metric('forebay_gateway_retries_total{cause="fallback"}') >= 1
 
 
-async def test_an_alias_for_what_nobody_serves_is_not_there_yet() -> None:
+async def test_alias_of_an_unserved_model_is_not_available() -> None:
     async with before_engines(engine_of("one", "a"), models={"chat": "b"}) as served:
         assert await chat(served, "chat") == (503, "no_replica")
         assert sorted(await listed(served)) == ["a"]
 
 
 @pytest.mark.heavy
-async def test_a_canary_gets_its_share_and_a_session_stays_with_one() -> None:
+async def test_canary_gets_its_share_and_sessions_are_sticky() -> None:
     models = {"chat": {"to": {"stable": 3, "canary": 1}}}
     async with before_engines(
         engine_of("stable", "stable"), engine_of("canary", "canary"), models=models
@@ -175,13 +175,13 @@ async def test_a_canary_gets_its_share_and_a_session_stays_with_one() -> None:
     weights=st.dictionaries(st.text(min_size=1, max_size=5), st.floats(1e-6, 1e6), min_size=1, max_size=5),
     key=st.text(max_size=20),
 )
-def test_a_key_always_has_a_model_and_always_the_same(weights: dict[str, float], key: str) -> None:
+def test_model_choice_per_key_is_deterministic(weights: dict[str, float], key: str) -> None:
     alias = Alias(weights)
     assert alias.choose(key) in weights
     assert alias.choose(key) == alias.choose(key)
 
 
-def test_shares_are_those_of_the_weights() -> None:
+def test_model_shares_follow_the_weights() -> None:
     alias = Alias({"a": 90.0, "b": 9.0, "c": 1.0})
     found = Counter(alias.choose(str(number)) for number in range(10_000))
     assert found["a"] == pytest.approx(9000, abs=150)
@@ -190,7 +190,7 @@ def test_shares_are_those_of_the_weights() -> None:
 
 
 @pytest.mark.heavy
-async def test_without_a_name_the_only_base_model_is_meant() -> None:
+async def test_request_without_a_model_uses_the_only_base_model() -> None:
     canned = {"/tokenize": Canned(b'{"count":1}')}
     base, adapter, other = card("base"), card("adapter", parent="base"), card("other")
     for cards, status in (([base, adapter], 200), ([base, other], 400)):
@@ -209,11 +209,11 @@ async def test_without_a_name_the_only_base_model_is_meant() -> None:
         ({"a": {"fallback": "x"}}, r"models\.a\.to"),
     ],
 )
-def test_aliases_that_cannot_be(models: dict[str, Any], words: str) -> None:
+def test_invalid_aliases_are_rejected(models: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         spec_of(["http://127.0.0.1:1"], models=models)
 
 
-def test_a_name_may_be_the_alias_of_itself() -> None:
+def test_name_may_be_its_own_alias() -> None:
     spec = spec_of(["http://127.0.0.1:1"], models={"m": {"to": {"m": 95, "m-canary": 5}}})
     assert spec.models["m"].to == {"m": 95, "m-canary": 5}

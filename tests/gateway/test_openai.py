@@ -34,21 +34,21 @@ def client(url: str) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def test_a_chat(client: openai.OpenAI) -> None:
+def test_chat_completion(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(model="fake", messages=MESSAGES)
     assert answer.choices[0].message.content == "echo:aaf4c61ddcc5"
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 4
 
 
-def test_a_streamed_chat(client: openai.OpenAI) -> None:
+def test_streamed_chat_completion(client: openai.OpenAI) -> None:
     stream = client.chat.completions.create(model="fake", messages=MESSAGES, stream=True)
     pieces = [chunk.choices[0].delta.content for chunk in stream]
     assert len(pieces) == 4
     assert "".join(piece or "" for piece in pieces) == "echo:aaf4c61ddcc5"
 
 
-def test_a_completion(client: openai.OpenAI) -> None:
+def test_text_completion(client: openai.OpenAI) -> None:
     assert client.completions.create(model="fake", prompt="hello").choices[0].text == "echo:aaf4c61ddcc5"
 
 
@@ -59,18 +59,18 @@ def test_embeddings(client: openai.OpenAI) -> None:
     assert first == third != second
 
 
-def test_models(client: openai.OpenAI) -> None:
+def test_model_list(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["fake"]
 
 
-def test_a_wrong_key(client: openai.OpenAI) -> None:
+def test_wrong_key_is_401(client: openai.OpenAI) -> None:
     with pytest.raises(openai.AuthenticationError) as caught:
         client.with_options(api_key="sk-wrong").models.list()
     assert caught.value.code == "invalid_api_key"
     assert "sk-wrong" not in str(caught.value)
 
 
-def test_a_key_that_has_used_up_its_share(client: openai.OpenAI) -> None:
+def test_exhausted_key_is_429(client: openai.OpenAI) -> None:
     other = client.with_options(api_key="sk-b")
     other.models.list()
     with pytest.raises(openai.RateLimitError) as caught:
@@ -80,36 +80,36 @@ def test_a_key_that_has_used_up_its_share(client: openai.OpenAI) -> None:
     client.models.list()
 
 
-def test_a_model_that_is_not_served(client: openai.OpenAI) -> None:
+def test_unserved_model_is_404(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as caught:
         client.chat.completions.create(model="another", messages=MESSAGES)
     assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
 
 
-def test_what_the_gateway_refuses(client: openai.OpenAI) -> None:
+def test_rejected_requests_raise_bad_request(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(model="fake", messages=[])
     assert caught.value.param == "messages"
 
 
-def test_refusals_of_the_engine_keep_its_words(client: openai.OpenAI) -> None:
+def test_engine_refusals_keep_their_text(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="maximum context length"):
         client.completions.create(model="fake", prompt="x" * 200_000)
 
 
-def test_a_500_of_the_only_replica(client: openai.OpenAI) -> None:
+def test_error_500_of_the_only_replica(client: openai.OpenAI) -> None:
     with pytest.raises(openai.InternalServerError, match="scripted fault 500"):
         client.completions.create(model="fake", prompt="((fault:500))")
 
 
 @pytest.mark.heavy
-def test_a_timeout_of_the_client_aborts_at_the_replica(client: openai.OpenAI) -> None:
+def test_client_timeout_aborts_at_the_replica(client: openai.OpenAI) -> None:
     with pytest.raises(openai.APITimeoutError):
         client.completions.create(model="fake", prompt="((fault:hang))", timeout=0.3)
     assert client.completions.create(model="fake", prompt="hello").choices
 
 
-def test_an_answer_that_breaks_off_is_an_error(client: openai.OpenAI) -> None:
+def test_broken_answer_is_an_error(client: openai.OpenAI) -> None:
     stream = client.completions.create(model="fake", prompt="((fault:cut))", stream=True)
     with pytest.raises(openai.APIError, match="broke off"):
         list(stream)

@@ -60,7 +60,7 @@ CALLS = [(path, method) for path, methods in DOCUMENT["paths"].items() for metho
 @pytest.mark.parametrize(("path", "method"), CALLS)
 @settings(max_examples=min(25, settings.default.max_examples), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_the_gateway_follows_its_openapi_description(
+def test_gateway_follows_its_openapi_description(
     described: Any, path: str, method: str, mode: GenerationMode, data: st.DataObject
 ) -> None:
     operation = described[path][method]
@@ -76,7 +76,7 @@ def test_the_gateway_follows_its_openapi_description(
 
 
 @pytest.mark.parametrize(("path", "method"), CALLS)
-def test_without_a_key_only_what_is_open_is_reported(described: Any, path: str, method: str) -> None:
+def test_openapi_without_a_key_lists_open_routes_only(described: Any, path: str, method: str) -> None:
     is_open = DOCUMENT["paths"][path][method]["security"] == []
     body = {} if method == "post" else NOT_SET
     response = described[path][method].Case(body=body, path_parameters={"model": "fake"}).call()

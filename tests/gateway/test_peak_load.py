@@ -11,7 +11,7 @@ from tests.harness.clock import ManualClock
 from forebay.gateway.peak_load import PEAK_S, PeakLoad
 
 
-def test_a_request_between_two_reads_is_seen() -> None:
+def test_short_request_between_two_reads_counts() -> None:
     clock = ManualClock()
     load = PeakLoad(clock)
     assert load.peak() == 0
@@ -23,7 +23,7 @@ def test_a_request_between_two_reads_is_seen() -> None:
     assert load.peak() == 0
 
 
-def test_a_long_request_counts_until_its_end() -> None:
+def test_long_request_counts_until_its_end() -> None:
     clock = ManualClock()
     load = PeakLoad(clock)
     with load.request(), ExitStack() as others:
@@ -37,7 +37,7 @@ def test_a_long_request_counts_until_its_end() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from((-1, 1)), st.integers(0, 40)), max_size=40))
-def test_it_is_the_largest_number_of_the_window(steps: list[tuple[int, int]]) -> None:
+def test_peak_is_the_maximum_of_the_window(steps: list[tuple[int, int]]) -> None:
     clock, counts = ManualClock(), [(0.0, 0)]
     load, open_ = PeakLoad(clock), list[ExitStack]()
     for by, after_s in steps:

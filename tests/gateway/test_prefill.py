@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("clients_ids")
 @pytest.mark.heavy
 @pytest.mark.parametrize(("path", "body"), [(CHAT_PATH, CHAT_OF), (PROMPT_PATH, PROMPT)])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_each_prompt_is_prefilled_at_one_and_decoded_at_another(
+async def test_each_prompt_is_prefilled_and_decoded_on_two_replicas(
     path: str, body: dict[str, Any], stream: bool
 ) -> None:
     body = body | {"stream": stream}
@@ -58,7 +58,7 @@ async def test_each_prompt_is_prefilled_at_one_and_decoded_at_another(
         (EMBED_PATH, {"model": "fake", "input": "one"}, {}),
     ],
 )
-async def test_requests_without_a_handover_go_to_one_replica_unchanged(
+async def test_requests_without_kv_transfer_use_one_replica_unchanged(
     path: str, body: dict[str, Any], why: dict[str, float]
 ) -> None:
     async with pools() as both:
@@ -69,7 +69,7 @@ async def test_requests_without_a_handover_go_to_one_replica_unchanged(
         assert await both.counted() == why
 
 
-async def test_both_replicas_get_the_clients_headers_and_its_words() -> None:
+async def test_both_replicas_get_the_clients_headers_and_prompt() -> None:
     seen: list[tuple[str, bytes, Mapping[str, str]]] = []
     given = {"remote_engine_id": "p", "remote_block_ids": [[1, 2]]}
 
@@ -116,7 +116,7 @@ async def test_both_replicas_get_the_clients_headers_and_its_words() -> None:
     assert decode == read[:-1] + b',"kv_transfer_params":' + orjson.dumps(given) + b"}"
 
 
-async def test_prompt_tokens_are_learned_before_a_long_list_of_blocks(
+async def test_prompt_tokens_are_found_before_a_long_block_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """vLLM names a block for some tokens each, behind its counts."""
@@ -134,7 +134,7 @@ async def test_prompt_tokens_are_learned_before_a_long_list_of_blocks(
 
 
 @pytest.mark.heavy
-async def test_no_kv_cache_waits_for_a_place() -> None:
+async def test_kv_cache_is_made_only_once_its_decode_has_a_slot() -> None:
     async with pools(decode=replace(SCRIPT, decode=Fixed(0.02)), capacity=2) as both:
 
         async def ahead() -> int:
@@ -146,21 +146,21 @@ async def test_no_kv_cache_waits_for_a_place() -> None:
         assert await both.counted() == {"transferred": 40}
 
 
-async def test_without_a_kv_cache_the_replica_does_both() -> None:
+async def test_decoder_prefills_too_without_a_kv_cache() -> None:
     async with pools(prefill=replace(SCRIPT, gives_kv_cache=False)) as both:
         assert (await both.ask())[0] == 200
         assert both.reads() == []
         assert await both.counted() == {"no_kv_cache": 1}
 
 
-async def test_a_server_of_another_model_gets_no_prompts() -> None:
+async def test_prefill_server_of_another_model_gets_no_prompts() -> None:
     async with pools(prefill=replace(SCRIPT, models=("other",))) as both:
         assert (await both.ask())[0] == 200
         assert both.calls() == (0, 1)
         assert await both.counted() == {"no_server": 1}
 
 
-async def test_the_prompt_of_a_refused_request_costs_its_key_what_was_prefilled(
+async def test_refused_request_is_charged_for_its_prefill(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Or a client could have prompts prefilled for nothing."""
@@ -182,7 +182,7 @@ async def test_the_prompt_of_a_refused_request_costs_its_key_what_was_prefilled(
 
 
 @pytest.mark.heavy
-async def test_a_body_and_that_of_its_prefill_both_take_room() -> None:
+async def test_body_and_prefill_body_both_count_as_memory() -> None:
     body = CHAT_OF | {"messages": [{"role": "user", "content": "x" * 600_000}]}
     async with pools(limits={"max_held_bytes": 1_000_000}) as both:
         status, answer = await both.ask(body)
@@ -200,7 +200,7 @@ async def test_health_and_metrics_show_both_pools() -> None:
             assert await both.served.metric(line) == 1
 
 
-def test_a_body_for_each_of_the_two() -> None:
+def test_prefill_and_decode_bodies() -> None:
     body = b'{"model":"m","max_tokens":9,"stream":true,"stream_options":{"include_usage":true},"top_p":1}\n '
     assert orjson.loads(prefill_body(body)) == {
         "model": "m",
@@ -211,7 +211,7 @@ def test_a_body_for_each_of_the_two() -> None:
     assert decode_body(body, {"a": [1]}) == body.rstrip()[:-1] + b',"kv_transfer_params":{"a":[1]}}'
 
 
-def test_where_a_kv_cache_is() -> None:
+def test_location_of_a_kv_cache() -> None:
     assert kv_transfer_in(b'{"kv_transfer_params":{"a":1}}', "u") == {"a": 1}
     assert kv_transfer_in(b'{"kv_transfer_params":null}', "u") is None
     assert kv_transfer_in(b"{}", "u") is None

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("clients_ids")
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("fault", ["500", "503", "429", "refuse", "cut"])
-async def test_what_a_prefill_fails_with_no_client_notices(fault: str) -> None:
+async def test_prefill_failures_are_hidden_from_clients(fault: str) -> None:
     async with pools(prefill=replace(SCRIPT, faults=Faults(((fault, 1.0),)))) as both:
         status, answer = await both.ask()
         assert (status, text_of(answer)) == (200, text_of(await alone(CHAT_OF, CHAT_PATH)))
@@ -35,7 +35,7 @@ async def test_what_a_prefill_fails_with_no_client_notices(fault: str) -> None:
         assert why == ("no_server" if fault in {"refuse", "cut"} else "prefill_failed")
 
 
-async def test_a_replicas_error_about_the_request_reaches_the_client() -> None:
+async def test_request_errors_of_a_replica_reach_the_client() -> None:
     short = replace(SCRIPT, max_model_len=4)
     async with pools(prefill=short, each=2) as both:
         assert (await both.ask())[0] == 200, "the replica that decodes can take it"
@@ -48,7 +48,7 @@ async def test_a_replicas_error_about_the_request_reaches_the_client() -> None:
         assert both.served.gateway.health()[1]["prefill"] == {"available": 2, "known": 2}
 
 
-async def test_a_prefill_goes_to_another_replica_where_one_fails() -> None:
+async def test_failed_prefill_is_retried_on_another_replica() -> None:
     async with pools(each=2) as both:
         both.prefill[0].script = replace(SCRIPT, faults=Faults((("refuse", 1.0),)))
         for number in range(6):
@@ -57,7 +57,7 @@ async def test_a_prefill_goes_to_another_replica_where_one_fails() -> None:
         assert await both.counted() == {"transferred": 6}
 
 
-async def test_a_replica_that_fails_at_prefills_that_others_do_is_left_alone() -> None:
+async def test_replica_with_failing_prefills_is_avoided() -> None:
     async with pools(prefill=FAILING) as both:
         for _ in range(20):
             assert (await both.ask())[0] == 200
@@ -66,7 +66,7 @@ async def test_a_replica_that_fails_at_prefills_that_others_do_is_left_alone() -
         assert counted["no_server"] + counted["prefill_failed"] == 20
 
 
-async def test_what_both_fail_at_is_held_against_nobody() -> None:
+async def test_prefill_that_fails_everywhere_is_blamed_on_no_replica() -> None:
     async with pools() as both:
         for _ in range(8):
             status, _ = await both.ask(messages=[{"role": "user", "content": "((fault:500))"}])
@@ -80,9 +80,7 @@ async def test_what_both_fail_at_is_held_against_nobody() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("fault", ["500", "503", "refuse"])
 @pytest.mark.parametrize("each", [1, 2])
-async def test_what_fails_in_decoding_is_prefilled_where_it_is_decoded_next(
-    fault: str, stream: bool, each: int
-) -> None:
+async def test_failed_decode_is_prefilled_on_its_next_decoder(fault: str, stream: bool, each: int) -> None:
     """Also at the same replica, if there is no other."""
     text = f"Why? ((fault:{fault}x1))"
     body = CHAT_OF | {"messages": [{"role": "user", "content": text}]}
@@ -104,7 +102,7 @@ async def test_what_fails_in_decoding_is_prefilled_where_it_is_decoded_next(
         assert both.calls()[0] == before + 1, "and not made again"
 
 
-async def test_a_kv_cache_that_cannot_be_read_shuts_nobody_who_decodes() -> None:
+async def test_unreadable_kv_cache_closes_no_decoder() -> None:
     """Like a vLLM that is set to fail if it cannot load one."""
     async with pools(decode=FAILING, each=2, routing="round_robin") as both:
         both.decode[1].script = SCRIPT
@@ -117,7 +115,7 @@ async def test_a_kv_cache_that_cannot_be_read_shuts_nobody_who_decodes() -> None
         assert both.reads() == [1] * 12
 
 
-async def test_without_a_server_that_prefills_from_the_start_the_others_do_both() -> None:
+async def test_decoders_prefill_too_if_no_prefill_server_ever_starts() -> None:
     async with FakeReplica(SCRIPT) as replica:
         away = f"http://127.0.0.1:{free_port()}"
         async with serving(spec_of([replica.url], engine={"prefill": away})) as served:
@@ -142,7 +140,7 @@ async def test_unreadable_list_of_prefill_servers_blocks_nothing(tmp_path: Path)
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_server_that_is_killed_in_a_prefill_costs_no_answer(stream: bool) -> None:
+async def test_server_killed_during_a_prefill_costs_no_answer(stream: bool) -> None:
     """Those that wait for a place there do not wait for it, either."""
     async with pools(prefill=HANGING) as both:
         waiting = [asyncio.ensure_future(both.ask(stream=stream)) for _ in range(6)]
@@ -181,7 +179,7 @@ async def test_replica_that_dies_during_its_prefill_costs_no_answer() -> None:
         assert set(both.reads()) == {1}
 
 
-async def test_a_client_that_leaves_ends_its_prefill() -> None:
+async def test_disconnected_client_ends_its_prefill() -> None:
     async with pools(prefill=HANGING) as both:
         asking = asyncio.ensure_future(both.ask())
         await until(lambda: calls(both.prefill) == 1)
@@ -198,7 +196,7 @@ async def test_a_client_that_leaves_ends_its_prefill() -> None:
 
 
 @pytest.mark.heavy
-async def test_an_answer_that_is_over_its_time_ends_its_prefill() -> None:
+async def test_expired_request_ends_its_prefill() -> None:
     async with pools(prefill=HANGING, relay={"first_byte_s": 0.2}) as both:
         assert (await both.ask(stream=True))[0] == 200
         await until(lambda: both.prefill[0].report().aborted == 1)
@@ -215,7 +213,7 @@ async def test_an_answer_that_is_over_its_time_ends_its_prefill() -> None:
     ),
     seed=st.integers(0, 1000),
 )
-def test_no_kv_cache_is_read_twice_and_no_answer_differs(shares: list[tuple[str, float]], seed: int) -> None:
+def test_each_kv_cache_is_read_once_and_answers_are_equal(shares: list[tuple[str, float]], seed: int) -> None:
     async def main() -> None:
         faulty = replace(SCRIPT, faults=Faults(tuple(shares), seed), retry_after_s=0.01)
         async with pools(prefill=faulty, decode=faulty, each=2) as both:

@@ -10,7 +10,7 @@ from .conftest import CHAT, before, until
 from .test_bad_input import HEAD, answer, raw
 
 
-async def test_small_pieces_are_not_held_back() -> None:
+async def test_small_chunks_are_sent_at_once() -> None:
     async with before() as (served, _):
         _, writer = await raw(served, b"GET /health HTTP/1.1\r\n")
         await until(lambda: len(served.server.server_state.connections) == 1)
@@ -20,7 +20,7 @@ async def test_small_pieces_are_not_held_back() -> None:
         writer.close()
 
 
-async def test_requests_one_behind_the_other_on_one_connection() -> None:
+async def test_pipelined_requests_are_answered_in_order() -> None:
     body = orjson.dumps(CHAT)
     good = HEAD + b"content-length: %d\r\n\r\n" % len(body) + body
     bad = HEAD + b"content-length: 1\r\n\r\n{"
@@ -37,7 +37,7 @@ async def test_requests_one_behind_the_other_on_one_connection() -> None:
         assert replicas[0].report().completed == 1
 
 
-async def test_a_small_body_that_nobody_reads_costs_no_connection() -> None:
+async def test_unread_small_body_keeps_the_connection() -> None:
     async with before() as (served, _):
         reader, writer = await raw(served, b"POST /nothing HTTP/1.1\r\ncontent-length: 3\r\n\r\nabc")
         assert (await answer(reader))[0] == 404

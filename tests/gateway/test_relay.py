@@ -70,7 +70,7 @@ async def recorder(
         await runner.cleanup()
 
 
-async def test_an_answer_goes_through_byte_for_byte_and_a_body_as_it_was_read() -> None:
+async def test_answer_and_body_are_relayed_unchanged() -> None:
     seen: list[web.Request] = []
     bodies: list[bytes] = []
     async with (
@@ -108,7 +108,7 @@ async def test_an_answer_goes_through_byte_for_byte_and_a_body_as_it_was_read() 
         assert {"X-Vllm-Priority", "X-Session-ID", "X-Gateway-Inference-Objective"}.isdisjoint(sent)
 
 
-async def test_a_request_without_an_id_gets_one() -> None:
+async def test_request_without_an_id_gets_one() -> None:
     seen: list[web.Request] = []
     async with recorder(seen, []) as url, serving(spec_of([url])) as served:
         for given in (None, "x" * 500, "ümlaut"):
@@ -122,7 +122,7 @@ async def test_a_request_without_an_id_gets_one() -> None:
             assert seen[-1].headers["X-Request-Id"] == made
 
 
-async def test_a_clients_trace_continues_if_opentelemetry_is_off() -> None:
+async def test_client_trace_continues_without_opentelemetry() -> None:
     seen: list[web.Request] = []
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     async with recorder(seen, []) as url, serving(spec_of([url])) as served:
@@ -134,7 +134,7 @@ async def test_a_clients_trace_continues_if_opentelemetry_is_off() -> None:
         assert (seen[0].headers["traceparent"], seen[0].headers["tracestate"]) == (parent, "a=b")
 
 
-def test_usage_is_read_from_the_end_of_an_answer() -> None:
+def test_usage_is_parsed_from_the_end_of_an_answer() -> None:
     tail = b'{"completion_tokens":1}"usage":{"prompt_tokens":7,"completion_tokens": 5,"cached_tokens":3}}'
     assert usage_in(tail, 9) == Usage(7, 5, 3)
     assert usage_in(b"data: [DONE]", 9) == Usage(0, 9, 0)

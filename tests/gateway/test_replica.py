@@ -13,7 +13,7 @@ from .conftest import before
 
 
 @pytest.mark.parametrize("outside", [False, True])
-async def test_a_replica_is_lost_once_and_a_cancellation_from_outside_stays_one(outside: bool) -> None:
+async def test_replica_is_lost_once_and_outside_cancellation_is_passed_on(outside: bool) -> None:
     """Each request of a replica that hangs is ended, also those that were cancelled before."""
     if sys.version_info < (3, 11):
         pytest.skip("tasks do not count their cancellations")

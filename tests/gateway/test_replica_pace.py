@@ -10,7 +10,7 @@ from forebay.gateway.replica import STREAM_BURST_BYTES, STREAM_BYTES_PER_S, Stre
 
 
 @given(st.lists(st.integers(1, 1 << 22), min_size=1, max_size=50), st.floats(0, 1e6))
-def test_flood_is_sent_at_the_pace(sizes: list[int], began_s: float) -> None:
+def test_flood_is_relayed_at_the_pace(sizes: list[int], began_s: float) -> None:
     """Also if it begins after a long silence."""
     pace, now_s = StreamPace(), began_s
     for size in sizes:

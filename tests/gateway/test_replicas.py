@@ -29,7 +29,7 @@ async def chat(served: Served, **more: Any) -> tuple[int, bytes]:
         return response.status, await response.read()
 
 
-async def test_an_unreachable_replica_at_start_is_left_out() -> None:
+async def test_unreachable_replica_is_skipped_at_the_start() -> None:
     async with FakeReplica(QUICK) as replica:
         away = f"http://127.0.0.1:{free_port()}"
         async with serving(spec_of([away, replica.url])) as served:
@@ -39,7 +39,7 @@ async def test_an_unreachable_replica_at_start_is_left_out() -> None:
 
 
 @pytest.mark.heavy
-async def test_without_any_replica_the_gateway_shows_it_until_one_comes() -> None:
+async def test_gateway_without_replicas_reports_503_until_one_starts() -> None:
     port = free_port()
     async with serving(spec_of([f"http://127.0.0.1:{port}"], relay={"absent_s": 0.1}), wait_s=0.05) as served:
         status, body = await chat(served)
@@ -53,7 +53,7 @@ async def test_without_any_replica_the_gateway_shows_it_until_one_comes() -> Non
             assert (await chat(served))[0] == 200
 
 
-async def test_replicas_that_serve_different_models_end_the_start() -> None:
+async def test_replicas_of_different_models_fail_the_start() -> None:
     async with FakeReplica(ReplicaScript(models=("one",))) as replica:
         spec = spec_of([replica.url], engine={"model": "another"})
         with pytest.raises(SettingError, match="serves the model"):
@@ -61,7 +61,7 @@ async def test_replicas_that_serve_different_models_end_the_start() -> None:
                 pass
 
 
-async def test_a_replica_of_another_model_gets_nothing() -> None:
+async def test_replica_of_another_model_gets_nothing() -> None:
     async with before(QUICK, ReplicaScript(models=("other",)), engine={"model": "fake"}) as (
         served,
         replicas,
@@ -76,7 +76,7 @@ async def test_a_replica_of_another_model_gets_nothing() -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("bad", [BUSY, FAILING, SILENT])
-async def test_one_bad_replica_is_not_noticed(bad: ReplicaScript, stream: bool) -> None:
+async def test_bad_replica_is_hidden_from_clients(bad: ReplicaScript, stream: bool) -> None:
     async with before(bad, QUICK, routing="round_robin") as (served, replicas):
         for _ in range(6):
             assert (await chat(served, stream=stream))[0] == 200
@@ -85,7 +85,7 @@ async def test_one_bad_replica_is_not_noticed(bad: ReplicaScript, stream: bool) 
 
 
 @pytest.mark.heavy
-async def test_a_replica_that_does_not_begin_is_left_for_another() -> None:
+async def test_replica_that_sends_nothing_is_replaced_by_another() -> None:
     hung = ReplicaScript(faults=Faults((("hang", 1.0),)))
     settings: dict[str, Any] = {"routing": "round_robin", "relay": {"first_byte_s": 1.0}}
     async with before(hung, QUICK, **settings) as (served, replicas):
@@ -95,7 +95,7 @@ async def test_a_replica_that_does_not_begin_is_left_for_another() -> None:
         await until(lambda: replicas[0].report().in_flight == 0)
 
 
-async def test_a_replica_that_fails_at_what_another_does_is_left_alone() -> None:
+async def test_replica_that_alone_fails_is_avoided() -> None:
     async with before(FAILING, QUICK, routing="round_robin") as (served, replicas):
         for _ in range(20):
             assert (await chat(served))[0] == 200
@@ -103,7 +103,7 @@ async def test_a_replica_that_fails_at_what_another_does_is_left_alone() -> None
         assert sum(replicas[0].report().calls.values()) < 10
 
 
-async def test_what_two_replicas_fail_at_lies_in_the_request() -> None:
+async def test_failure_on_two_replicas_is_the_requests_fault() -> None:
     async with before(QUICK, QUICK) as (served, replicas):
         bad = [{"role": "user", "content": "((fault:500))"}]
         for _ in range(8):
@@ -114,7 +114,7 @@ async def test_what_two_replicas_fail_at_lies_in_the_request() -> None:
         assert all(replica.report().calls for replica in replicas)
 
 
-async def test_an_answer_that_breaks_off_is_not_begun_again() -> None:
+async def test_broken_answer_is_not_restarted() -> None:
     async with before(QUICK, QUICK) as (served, replicas):
         bad = [{"role": "user", "content": "((fault:cut))"}]
         async with served.session.post(
@@ -130,7 +130,7 @@ async def test_an_answer_that_breaks_off_is_not_begun_again() -> None:
 
 
 @pytest.mark.heavy
-async def test_all_replicas_gone_concerns_only_those_who_ask_then() -> None:
+async def test_losing_all_replicas_fails_current_requests_only() -> None:
     slow = ReplicaScript(delay=Fixed(0.0), token_s=0.2, chunks=4)
     async with before(slow, QUICK, relay={"absent_s": 0.1}) as (served, replicas):
         await replicas[1].stop()
@@ -147,14 +147,14 @@ async def test_all_replicas_gone_concerns_only_those_who_ask_then() -> None:
             assert (await chat(served))[0] == 200
 
 
-async def test_a_replica_that_refuses_the_gateways_key() -> None:
+async def test_replica_that_rejects_the_gateways_key() -> None:
     async with before(QUICK, relay={"absent_s": 0.1}) as (served, replicas):
         replicas[0].script = ReplicaScript(delay=Fixed(0.0), api_key="sk-secret")
         status, body = await chat(served)
         assert (status, orjson.loads(body)["error"]["code"]) == (502, "replica_refused")
 
 
-async def test_every_replica_busy() -> None:
+async def test_all_replicas_busy_is_503() -> None:
     async with (
         before(BUSY, relay={"absent_s": 0.1}) as (served, _),
         served.session.post(served.url + "/v1/chat/completions", json=CHAT) as response,
@@ -165,7 +165,7 @@ async def test_every_replica_busy() -> None:
 
 
 @pytest.mark.heavy
-async def test_a_long_answer_in_one_piece_is_no_hanging_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_non_streaming_answer_is_not_a_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     # Silence of one replica while the other answers is what hanging looks like from afar.
     monkeypatch.setattr("forebay.gateway.spec.FleetConfig", partial(FleetConfig, stall_s=0.1))
     async with before(ReplicaScript(delay=Fixed(1.0)), QUICK, routing="round_robin") as (served, replicas):
@@ -176,7 +176,7 @@ async def test_a_long_answer_in_one_piece_is_no_hanging_replica(monkeypatch: pyt
 
 
 @pytest.mark.heavy
-async def test_a_client_that_does_not_read_is_no_hanging_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_reading_client_is_not_a_replica_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("forebay.gateway.spec.FleetConfig", partial(FleetConfig, stall_s=0.4))
     slow = ReplicaScript(delay=Fixed(0.05))
     async with before(slow, slow) as (served, replicas):

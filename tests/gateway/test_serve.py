@@ -17,7 +17,7 @@ from forebay.testing.replica import FakeReplica
 from .conftest import serving, spec_of
 
 
-async def test_the_log_shows_at_the_start_which_servers_cannot_prefill(
+async def test_servers_that_cannot_prefill_are_logged_at_the_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with FakeReplica(SCRIPT) as decode, FakeReplica(replace(SCRIPT, gives_kv_cache=False)) as prefill:
@@ -32,7 +32,7 @@ async def test_the_log_shows_at_the_start_which_servers_cannot_prefill(
             assert not caplog.records
 
 
-async def test_without_a_model_it_is_reported_once_a_server_that_decodes_is_up(
+async def test_missing_model_is_reported_once_a_decoder_is_up(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serve, "LOOK_S", 0.01)
@@ -48,7 +48,7 @@ async def test_without_a_model_it_is_reported_once_a_server_that_decodes_is_up(
     assert f"engine.prefill: {prefill.url} gives no KV cache" in caplog.text
 
 
-async def test_a_mistake_in_looking_at_servers_that_prefill_is_logged(
+async def test_error_while_checking_prefill_servers_is_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*args: Any, **settings: Any) -> str:

@@ -103,7 +103,7 @@ def of(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
-async def test_a_request_is_a_span_and_its_attempt_one_below(reported: Reported) -> None:
+async def test_request_span_has_a_child_span_per_attempt(reported: Reported) -> None:
     engine = CannedEngine([card("m")], {CHAT_PATH: answer_of("m-2024")})
     async with before_engines(engine, opentelemetry=True) as served:
         assert await ask(served, CANNED_CHAT, traceparent=PARENT, tracestate="a=b") == 200
@@ -152,7 +152,7 @@ async def test_a_request_is_a_span_and_its_attempt_one_below(reported: Reported)
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("fault", ["503", "refuse", "hang"])
-async def test_each_attempt_names_its_replica_and_why_it_was_made(reported: Reported, fault: str) -> None:
+async def test_each_attempt_has_its_replica_and_reason(reported: Reported, fault: str) -> None:
     causes = {"503": "overloaded", "refuse": "unreachable", "hang": "timeout"}
     broken = ReplicaScript(delay=Fixed(0.0), faults=Faults(((fault, 1.0),)))
     relay = {"first_byte_s": 1.0 if fault == "hang" else 60.0}
@@ -201,7 +201,7 @@ async def test_every_stream_has_tokens(reported: Reported) -> None:
     }
 
 
-async def test_an_answer_that_breaks_off(reported: Reported) -> None:
+async def test_span_of_a_broken_answer(reported: Reported) -> None:
     cut = ReplicaScript(delay=Fixed(0.0), chunks=3, faults=Faults((("cut", 1.0),)))
     async with before(cut, opentelemetry=True) as (served, _):
         with pytest.raises(aiohttp.ClientPayloadError):
@@ -211,7 +211,7 @@ async def test_an_answer_that_breaks_off(reported: Reported) -> None:
     assert {span.status.status_code for span in (request, attempt)} == {StatusCode.ERROR}
 
 
-async def test_a_client_that_hangs_up(reported: Reported) -> None:
+async def test_span_of_a_disconnected_client(reported: Reported) -> None:
     async with before(ReplicaScript(delay=Fixed(600.0)), opentelemetry=True) as (served, (replica,)):
         asking = asyncio.create_task(ask(served))
         await until(lambda: bool(replica.report().calls))
@@ -222,7 +222,7 @@ async def test_a_client_that_hangs_up(reported: Reported) -> None:
     assert {span.status.status_code for span in (request, attempt)} == {StatusCode.ERROR}
 
 
-async def test_what_the_gateway_refuses_has_no_attempt(
+async def test_rejected_request_has_no_attempt_span(
     reported: Reported, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("K", "sk-secret")
@@ -244,7 +244,7 @@ async def test_what_the_gateway_refuses_has_no_attempt(
     assert not any("gen_ai.request.model" in point.attributes for point in durations)
 
 
-async def test_a_prefill_is_an_attempt_of_its_own(reported: Reported) -> None:
+async def test_prefill_is_a_separate_attempt(reported: Reported) -> None:
     script = ReplicaScript(delay=Fixed(0.0), block_chars=16, cache_blocks=1000)
     async with FakeReplica(script) as prefill:
         engine = {"prefill": [prefill.url]}
@@ -257,7 +257,7 @@ async def test_a_prefill_is_an_attempt_of_its_own(reported: Reported) -> None:
     assert RESENDS not in of(attempts[1])
 
 
-async def test_no_text_and_no_key_is_reported(reported: Reported, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_spans_hold_no_text_and_no_key(reported: Reported, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("K", "sk-secret")
     monkeypatch.setenv("E", "sk-engine")
     engine = {"api_key": {"env": "E"}}
@@ -287,7 +287,7 @@ async def test_no_text_and_no_key_is_reported(reported: Reported, monkeypatch: p
         assert word not in text
 
 
-async def test_a_trace_that_its_client_does_not_sample_continues(reported: Reported) -> None:
+async def test_unsampled_client_trace_is_continued(reported: Reported) -> None:
     engine = CannedEngine([card("m")], {CHAT_PATH: answer_of("m")})
     async with before_engines(engine, opentelemetry=True) as served:
         assert await ask(served, CANNED_CHAT, traceparent=PARENT[:-1] + "0") == 200
@@ -298,7 +298,7 @@ async def test_a_trace_that_its_client_does_not_sample_continues(reported: Repor
     assert len(reported.spans()[0]) == 1
 
 
-async def test_models_and_other_calls(reported: Reported) -> None:
+async def test_spans_of_models_and_other_calls(reported: Reported) -> None:
     answers = {"/v1/rerank": Canned(), "/v1/messages": Canned(b'{"stop_reason":"end_turn"}')}
     async with before_engines(CannedEngine([card("m")], answers), opentelemetry=True) as served:
         async with served.session.get(served.url + "/v1/models") as response:
@@ -326,9 +326,7 @@ async def test_models_and_other_calls(reported: Reported) -> None:
         (ZeroDivisionError("1/0"), "ZeroDivisionError"),
     ],
 )
-def test_an_attempt_ends_with_the_cause_of_its_end(
-    reported: Reported, error: BaseException, cause: str
-) -> None:
+def test_attempt_span_has_the_cause_of_its_end(reported: Reported, error: BaseException, cause: str) -> None:
     trace = reported.tracing.begin(exchange_with({}))
     with pytest.raises(type(error)), trace.attempt(Asked("/x", b"", "m", False, ""), "https://[::1]/v1"):
         raise error
@@ -338,7 +336,7 @@ def test_an_attempt_ends_with_the_cause_of_its_end(
 
 
 @given(parent=st.binary(max_size=80), state=st.binary(max_size=200))
-def test_any_trace_context_is_taken_or_left_out(parent: bytes, state: bytes) -> None:
+def test_any_trace_context_is_used_or_ignored(parent: bytes, state: bytes) -> None:
     tracing = Reported().tracing
     for given_parent in (parent, PARENT.encode()):
         trace = tracing.begin(exchange_with({b"traceparent": given_parent, b"tracestate": state}))
@@ -351,7 +349,7 @@ def exchange_with(headers: dict[bytes, bytes]) -> Exchange:
 
 
 @pytest.mark.heavy
-async def test_a_collector_gets_all_before_the_gateway_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_spans_are_flushed_before_the_gateway_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     with collecting() as collector:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         async with before(QUICK, opentelemetry=True) as (served, _):
@@ -362,7 +360,7 @@ async def test_a_collector_gets_all_before_the_gateway_ends(monkeypatch: pytest.
 
 
 @pytest.mark.heavy
-async def test_all_names_are_those_of_the_conventions(reported: Reported) -> None:
+async def test_attribute_names_follow_the_conventions(reported: Reported) -> None:
     known = {
         value
         for module in (
@@ -405,14 +403,14 @@ asyncio.run(main())
 
 
 @pytest.mark.heavy
-def test_without_the_option_nothing_of_opentelemetry_is_imported() -> None:
+def test_opentelemetry_is_imported_only_with_its_option() -> None:
     done = subprocess.run(
         [sys.executable, "-c", OFF], capture_output=True, text=True, timeout=400, check=False
     )
     assert done.stdout == "200 []\n", done.stderr
 
 
-def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_opentelemetry_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name in ("forebay.otel", "forebay.gateway.spans")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)

@@ -33,13 +33,13 @@ def test_every_source_of_replicas(tmp_path: Path) -> None:
     assert load(tmp_path, f"engine: {{dns: {URL}}}").engine.replicas() == DnsReplicas(URL)
 
 
-def test_the_command_line_takes_the_place_of_the_files_replicas(tmp_path: Path) -> None:
+def test_command_line_replaces_the_files_replicas(tmp_path: Path) -> None:
     spec = load(tmp_path, "engine: {file: urls, model: m}\nrouting: round_robin", URL)
     assert spec.engine.replicas() == FixedReplicas((URL,))
     assert (spec.fleet().model, spec.fleet().routing) == ("m", "round_robin")
 
 
-def test_every_source_of_servers_that_prefill(tmp_path: Path) -> None:
+def test_every_source_of_prefill_servers(tmp_path: Path) -> None:
     for prefill, replicas in {
         URL: FixedReplicas((URL,)),
         f"[{URL}]": FixedReplicas((URL,)),
@@ -56,7 +56,7 @@ def test_every_source_of_servers_that_prefill(tmp_path: Path) -> None:
     assert load(tmp_path, f"engine: {URL}").prefill_fleet() is None
 
 
-def test_servers_that_prefill_from_the_command_line(tmp_path: Path) -> None:
+def test_prefill_servers_from_the_command_line(tmp_path: Path) -> None:
     """Other replicas leave those of the file out: they are not known to belong to them."""
     other = "http://127.0.0.1:10"
     spec = load_gateway(None, (URL,), (other,))
@@ -72,12 +72,12 @@ def test_servers_that_prefill_from_the_command_line(tmp_path: Path) -> None:
         assert spec.engine.prefill.replicas() == FixedReplicas((other,))
 
 
-def test_events_of_the_replicas_caches(tmp_path: Path) -> None:
+def test_kv_cache_events_setting(tmp_path: Path) -> None:
     spec = load(tmp_path, f"engine: {{url: {URL}, kv_events: 'tcp://{{host}}:{{port+1}}'}}")
     assert spec.fleet().kv_events == "tcp://{host}:{port+1}"
 
 
-def test_a_keys_limits(tmp_path: Path) -> None:
+def test_limits_of_a_key(tmp_path: Path) -> None:
     keys = "keys: [{name: a, key: {env: K}}, {name: b, key: {env: K}, requests_per_s: 2.5, in_flight: 3}]"
     first, second = (key.limits() for key in load(tmp_path, f"engine: {URL}\n{keys}").keys)
     assert (first.requests_per_s, first.in_flight, first.tokens_per_min) == (math.inf, math.inf, math.inf)
@@ -108,20 +108,20 @@ def test_a_keys_limits(tmp_path: Path) -> None:
         (f"engine: {URL}\nopentelemetry: http://x", "opentelemetry: expected a valid boolean"),
     ],
 )
-def test_mistakes(tmp_path: Path, text: str, words: str) -> None:
+def test_mistakes_are_reported_with_their_place(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(SettingError) as caught:
         load(tmp_path, text)
     assert words in str(caught.value)
     assert "sk-secret" not in str(caught.value)
 
 
-def test_without_replicas() -> None:
+def test_missing_replicas_are_a_mistake() -> None:
     for prefill in ((), (URL,)):
         with pytest.raises(SettingError, match="--engine URL"):
             load_gateway(None, (), prefill)
 
 
-def test_a_key_that_is_missing_and_one_under_two_names(tmp_path: Path) -> None:
+def test_missing_key_and_duplicate_key_are_mistakes(tmp_path: Path) -> None:
     (tmp_path / "k").write_text("sk-secret")
     two = f"engine: {URL}\nkeys: [{{name: a, key: {{file: k}}}}, {{name: b, key: {{file: %s}}}}]"
     with pytest.raises(SettingError, match="cannot be read"):
@@ -131,7 +131,7 @@ def test_a_key_that_is_missing_and_one_under_two_names(tmp_path: Path) -> None:
     assert "sk-secret" not in str(caught.value)
 
 
-def test_a_port_that_is_taken() -> None:
+def test_port_in_use_is_reported() -> None:
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SettingError, match=f"127.0.0.1:{port}"):

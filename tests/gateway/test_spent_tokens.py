@@ -55,14 +55,14 @@ def tokens_left(served: Served) -> float:
         {"max_completion_tokens": 10**18, "n": 1e300},
     ],
 )
-async def test_no_wish_locks_a_key(wish: dict[str, Any]) -> None:
+async def test_requested_maximum_does_not_lock_a_key(wish: dict[str, Any]) -> None:
     async with before(**limited(100_000)) as (served, _):
         status, _ = await ask(served, CHAT | wish)
         assert status in (200, 400)  # the replica's own status
         assert (await ask(served, CHAT))[0] == 200
 
 
-async def test_without_a_wish_a_request_counts_as_what_the_model_may_write() -> None:
+async def test_request_without_a_maximum_counts_the_models_limit() -> None:
     body = {name: value for name, value in CHAT.items() if name != "max_tokens"}
     async with before(ReplicaScript(delay=Fixed(600.0)), **limited(3 * LENGTH // 2)) as (served, replicas):
         asking = [asyncio.ensure_future(ask(served, body))]
@@ -73,7 +73,7 @@ async def test_without_a_wish_a_request_counts_as_what_the_model_may_write() -> 
         asking[0].cancel()
 
 
-async def test_what_an_answer_did_not_use_is_given_back() -> None:
+async def test_unused_tokens_of_an_answer_are_returned() -> None:
     body = {name: value for name, value in CHAT.items() if name != "max_tokens"}
     async with before(**limited(LENGTH + 1000)) as (served, _):
         for stream in (False, True, False):
@@ -83,7 +83,7 @@ async def test_what_an_answer_did_not_use_is_given_back() -> None:
             assert tokens_left(served) > LENGTH
 
 
-async def test_what_no_replica_took_is_given_back() -> None:
+async def test_tokens_of_an_unsent_request_are_returned() -> None:
     async with before(ReplicaScript(delay=Fixed(0.0), max_queue=0, slots=0), **limited(LENGTH)) as (
         served,
         _,
@@ -95,7 +95,7 @@ async def test_what_no_replica_took_is_given_back() -> None:
         assert tokens_left(served) == LENGTH
 
 
-async def test_a_client_that_hangs_up_before_a_whole_answer_is_not_given_it() -> None:
+async def test_disconnected_client_gets_no_tokens_back() -> None:
     async with before(ReplicaScript(delay=Fixed(600.0)), **limited(LENGTH)) as (served, replicas):
         asking = asyncio.ensure_future(ask(served, CHAT | {"max_tokens": LENGTH - 100}))
         await until(lambda: replicas[0].report().in_flight == 1)
@@ -106,7 +106,7 @@ async def test_a_client_that_hangs_up_before_a_whole_answer_is_not_given_it() ->
         assert 0 < wait_s <= 120
 
 
-async def test_stream_that_is_left_costs_all_that_it_could_use() -> None:
+async def test_abandoned_stream_is_charged_in_full() -> None:
     """An event may hold any number of tokens."""
     script = ReplicaScript(delay=Fixed(0.0), chunks=2, token_s=100.0)
     async with before(script, **limited(LENGTH)) as (served, replicas):
@@ -118,7 +118,7 @@ async def test_stream_that_is_left_costs_all_that_it_could_use() -> None:
 
 
 @pytest.mark.parametrize("asks", [False, True])
-async def test_stream_is_counted_whether_its_client_asks(asks: bool) -> None:
+async def test_stream_is_metered_whether_or_not_its_client_asks(asks: bool) -> None:
     """The count reaches only a client that asked for it."""
     body = CHAT | {"stream": True} | ({"stream_options": {"include_usage": True}} if asks else {})
     headers = {"authorization": "Bearer sesame"}
@@ -130,7 +130,7 @@ async def test_stream_is_counted_whether_its_client_asks(asks: bool) -> None:
         assert tokens_left(served) > LENGTH
 
 
-async def test_a_transcript_does_not_show_what_it_cost() -> None:
+async def test_transcript_has_no_usage() -> None:
     """Its words are the client's own."""
     text = b'"prompt_tokens": 1, "completion_tokens": 1'
     engine = CannedEngine([card("m")], {"/v1/audio/transcriptions": Canned(text, content_type="text/plain")})

@@ -23,7 +23,7 @@ CONTENT = st.sampled_from(
 
 
 @given(st.data(), st.lists(st.tuples(CONTENT, ENDS)), st.lists(st.tuples(CONTENT, ENDS)), ENDS)
-def test_only_the_count_is_removed(data: st.DataObject, before: list, after: list, end: bytes) -> None:  # type: ignore[type-arg]
+def test_only_the_usage_event_is_removed(data: st.DataObject, before: list, after: list, end: bytes) -> None:  # type: ignore[type-arg]
     rest = data.draw(st.sampled_from([b"", b"data: {"]))
     kept = [b"".join(b"".join(event) for event in events) for events in (before, after)]
     stream = kept[0] + COUNT + end + kept[1] + rest

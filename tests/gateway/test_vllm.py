@@ -34,9 +34,7 @@ def replica(local_engine: Any) -> str:
         ({"temperature": -1}, 400),
     ],
 )
-async def test_answers_of_vllm_come_through_unchanged(
-    replica: str, more: dict[str, Any], status: int
-) -> None:
+async def test_answers_of_vllm_are_unchanged(replica: str, more: dict[str, Any], status: int) -> None:
     async with serving(spec_of([replica])) as served:
 
         async def ask(url: str, salt: str) -> tuple[int, str, bytes]:
@@ -78,7 +76,7 @@ PROMPT = {"model": MODEL, "prompt": "Say hello.", "max_tokens": 12, "seed": 1}
         ("completions", PROMPT | {"prompt": [1, 2, 3, 4], "stream": True}),
     ],
 )
-async def test_vllm_takes_the_prefill_of_every_kind_of_request(
+async def test_vllm_accepts_the_prefill_of_every_request_form(
     replica: str, path: str, body: dict[str, Any]
 ) -> None:
     """Without a KV connector it gives no KV cache, and answers what it answers anyway."""
@@ -106,7 +104,7 @@ async def test_vllm_takes_the_prefill_of_every_kind_of_request(
         assert await served.metric('forebay_gateway_kv_fallbacks_total{cause="no_kv_cache"}') == tries
 
 
-async def test_the_official_client(replica: str) -> None:
+async def test_official_client(replica: str) -> None:
     async with (
         serving(spec_of([replica])) as served,
         openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="any", max_retries=0) as client,
@@ -121,7 +119,7 @@ async def test_the_official_client(replica: str) -> None:
             await client.completions.create(model=MODEL, prompt="hello " * 2000, max_tokens=8)
 
 
-async def test_a_client_that_hangs_up_ends_its_request_at_vllm(replica: str) -> None:
+async def test_disconnect_aborts_the_request_at_vllm(replica: str) -> None:
     async with serving(spec_of([replica])) as served:
         body = ASKED | {"max_tokens": 400, "ignore_eos": True, "stream": True}
         async with aiohttp.ClientSession() as session:
@@ -143,7 +141,7 @@ STRICTER = {"chat-error-handling", "error-handling", "compact-missing-model", "c
 
 @pytest.mark.parametrize("profile", ["openai-chat", "open-responses", "anthropic"])
 @pytest.mark.slow
-async def test_llm_comply_gives_the_same_verdicts_as_without_the_gateway(replica: str, profile: str) -> None:
+async def test_llm_comply_verdicts_are_the_same_through_the_gateway(replica: str, profile: str) -> None:
     async with serving(spec_of([replica])) as served:
         without, through = [await _verdicts(url, profile) for url in (replica, served.url)]
     assert set(without) == set(through)
@@ -171,13 +169,13 @@ async def _verdicts(url: str, profile: str) -> dict[str, str]:
         ("/detokenize", {"model": MODEL, "tokens": [1, 2, 3]}),
     ],
 )
-async def test_calls_that_vllm_has(replica: str, path: str, body: dict[str, Any]) -> None:
+async def test_calls_that_vllm_supports(replica: str, path: str, body: dict[str, Any]) -> None:
     async with serving(spec_of([replica])) as served:
         response = await served.session.post(served.url + path, json=body)
         assert response.status == 200, await response.text()
 
 
-async def test_calls_that_this_vllm_lacks(replica: str) -> None:
+async def test_calls_that_this_vllm_does_not_support(replica: str) -> None:
     async with serving(spec_of([replica])) as served:
         for path in ("/v1/score", "/v1/rerank", "/v1/classify", "/pooling", "/v1/embeddings"):
             body = {"model": MODEL, "input": "a", "query": "a", "documents": ["a"], "queries": "a"}

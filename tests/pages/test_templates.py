@@ -13,7 +13,7 @@ TEMPLATES = sorted((Path(forebay.pages.__file__).parent / "templates").glob("*.j
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
-def test_a_template_writes_texts_only_where_they_are_escaped(path: Path) -> None:
+def test_templates_escape_all_texts(path: Path) -> None:
     text = re.sub(r"\{#.*?#\}", "", path.read_text(), flags=re.S)
     assert "|safe" not in text.replace(" ", "")
     assert "autoescape" not in text

@@ -30,7 +30,7 @@ def test_numbers_have_three_digits_and_their_unit(value: float, unit: Unit | Non
     assert shown(value, unit).removesuffix(" ms") == words.removesuffix(" ms")
 
 
-def test_moments_are_in_utc() -> None:
+def test_times_are_in_utc() -> None:
     assert moment(1_503_793_148_000) == "2017-08-27 00:19:08"
     assert moment(1_503_793_148_000, "%Y-%m-%d %H:%M") == "2017-08-27 00:19"
     assert moment(None) == moment(10**20) == "–"

@@ -53,7 +53,9 @@ def test_settings_reach_the_detectors() -> None:
         ({"type": "trends"}, {"prompt": "{{ text }}"}, "expected none with 'application'"),
     ],
 )
-def test_what_does_not_fit_is_reported(application: dict[str, Any], more: dict[str, Any], says: str) -> None:
+def test_unsuitable_settings_are_reported(
+    application: dict[str, Any], more: dict[str, Any], says: str
+) -> None:
     with pytest.raises(SettingError, match=says):
         spec(application, **more)
 
@@ -72,7 +74,7 @@ def test_topics_need_no_times() -> None:
     )
 
 
-def test_state_is_bound_to_what_makes_it() -> None:
+def test_state_is_bound_to_the_settings_that_shape_it() -> None:
     one = fingerprint(spec({"type": "trends"}, shards=8))
     assert one != fingerprint(spec({"type": "trends"}, shards=4))
     assert one == fingerprint(spec({"type": "trends"}, shards=8, parallelism=2))
@@ -86,7 +88,7 @@ def test_state_is_bound_to_what_makes_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["trends", "topics"])
-def test_ready_pipelines(name: str, tmp_path: Path) -> None:
+def test_preset_pipelines_are_complete(name: str, tmp_path: Path) -> None:
     (tmp_path / "posts.jsonl").write_text('{"text": "a", "at": "2026-01-01"}\n')
     options = ApplicationOptions(str(tmp_path / "posts.jsonl"), tmp_path / "out", time="at")
     found = preset_spec(name, options, ["application.labels=false"])

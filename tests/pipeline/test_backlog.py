@@ -167,7 +167,7 @@ def test_too_long_request_is_not_answered(port: int) -> None:
     assert told(port) == BACKLOG
 
 
-def test_slow_requests_keep_no_other_out(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_requests_do_not_block_others(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ASKED_S", 600.0)
     with ExitStack() as stack:
         slow = [stack.enter_context(asking(port, b"GET")) for _ in range(2 * MAX_AT_ONCE)]

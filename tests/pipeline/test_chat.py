@@ -50,7 +50,7 @@ def fields_of(spec: PipelineSpec, key: str = "ann", text: str = "hello") -> Any:
     return orjson.loads(Conversation(spec, key).record(text, "mark", NOW_MS))
 
 
-def test_a_record_has_what_the_pipeline_reads(tmp_path: Path) -> None:
+def test_written_record_has_the_fields_that_the_pipeline_reads(tmp_path: Path) -> None:
     spec = sessions(
         tmp_path,
         source={**JSONL, "time": "at.ms", "time_format": "unix_ms"},
@@ -68,13 +68,13 @@ def test_a_record_has_what_the_pipeline_reads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["{{ user }}-{{ room }}", "{{ user | upper }}", "{{ user[0] }}"])
-def test_a_key_that_cannot_be_written_is_refused(tmp_path: Path, key: str) -> None:
+def test_unwritable_key_is_rejected(tmp_path: Path, key: str) -> None:
     with pytest.raises(SettingError, match="expected a template of one field"):
         fields_of(sessions(tmp_path, key=key))
 
 
 @pytest.mark.parametrize("key", ["", " ann"])
-def test_a_key_that_no_record_has_is_refused(tmp_path: Path, key: str) -> None:
+def test_key_that_no_record_can_have_is_rejected(tmp_path: Path, key: str) -> None:
     with pytest.raises(SettingError, match=r"\bkey\b"):
         fields_of(sessions(tmp_path), key)
 
@@ -88,7 +88,7 @@ def test_a_key_that_no_record_has_is_refused(tmp_path: Path, key: str) -> None:
         ("\udcff", "the message: expected UTF-8, found '\\\\udcff'"),
     ],
 )
-def test_messages_that_cannot_be_written_are_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_unwritable_messages_are_rejected(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(SettingError, match=said):
         fields_of(sessions(tmp_path, source={**JSONL, "max_record_bytes": 150}), text=text)
 
@@ -97,7 +97,7 @@ TIMED = {**JSONL, "time": "meta.at"}
 SAME = {"type": "sessions", "text": "user"}
 
 
-def test_fields_of_one_object_are_put_side_by_side(tmp_path: Path) -> None:
+def test_fields_of_one_object_are_combined(tmp_path: Path) -> None:
     found = fields_of(sessions(tmp_path, source=TIMED, id="{{ meta.id }}", key="{{ meta.user }}"))
     assert found["meta"] == {"id": "mark", "at": "2023-11-14T22:13:20.123000+00:00", "user": "ann"}
 
@@ -115,9 +115,7 @@ def test_fields_of_one_object_are_put_side_by_side(tmp_path: Path) -> None:
         ({"source": {**JSONL, "time": "text"}}, "it would become a dead letter .*time field 'text'"),
     ],
 )
-def test_what_would_be_read_as_something_else_is_refused(
-    tmp_path: Path, changes: dict[str, Any], said: str
-) -> None:
+def test_ambiguous_values_are_rejected(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingError, match=said):
         fields_of(sessions(tmp_path, **changes))
 
@@ -132,7 +130,7 @@ def test_only_the_key_of_a_topics_record_can_be_written(tmp_path: Path) -> None:
             fields_of(sessions(tmp_path, source=KAFKA, key=f"{{{{ kafka.{name} }}}}"))
 
 
-def test_messages_are_whole_lines_also_after_a_cut_one(tmp_path: Path) -> None:
+def test_messages_are_whole_lines_even_after_a_cut_one(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     file = tmp_path / "in" / FILE
     file.write_bytes(b'{"a": 1}\n{"cut')
@@ -185,14 +183,14 @@ def test_sources_that_take_no_message_are_named(tmp_path: Path, source: dict[str
         pass
 
 
-def test_only_sessions_whose_results_can_be_read_are_talked_to(tmp_path: Path) -> None:
+def test_chat_needs_a_session_pipeline_with_readable_results(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="expected a pipeline with the application sessions, found none"):
         Conversation(sessions(tmp_path, application=None, prompt="{{ text }}"), "ann")
     with pytest.raises(SettingError, match="the turns go to standard output"):
         Conversation(sessions(tmp_path, sink={"type": "stdout"}), "ann")
 
 
-def test_the_turns_of_a_key_and_the_other_keys_are_found(tmp_path: Path) -> None:
+def test_turns_of_a_key_and_other_keys_are_found(tmp_path: Path) -> None:
     spec = sessions(tmp_path)
     commit(spec, 0, turn(1, "one"), turn(1, "not yours", key="bob"), turn(2, "two"))
     conversation = Conversation(spec, "ann")
@@ -299,7 +297,7 @@ def test_the_wait_ends_at_its_timeout(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [StoreAway("s3 is away"), StoreRefused("s3 refuses"), PipelineFailed("s3")])
 @pytest.mark.parametrize("place", ["sink", "lock"])
-def test_stores_that_fail_do_not_end_the_wait(
+def test_failing_stores_do_not_end_the_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: ForebayError, place: str
 ) -> None:
     spec = sessions(tmp_path)
@@ -334,7 +332,7 @@ def replica() -> Iterator[ReplicaThread]:
         yield running
 
 
-def test_an_engine_that_is_away_is_named(tmp_path: Path, replica: ReplicaThread) -> None:
+def test_unreachable_engine_is_named(tmp_path: Path, replica: ReplicaThread) -> None:
     spec, store = sessions(tmp_path), LocalStore(tmp_path)
     assert engine_trouble(spec, store) == ""
     write_state(tmp_path, RunState(settings={"engine": {"url": ["http://127.0.0.1:1"]}}))

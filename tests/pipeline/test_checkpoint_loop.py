@@ -68,7 +68,7 @@ def job(*, answers: list[float] | None = None, reads: list[float] | None = None)
     return Job(ManualClock(0.0), answers=answers or [], reads=reads or [])
 
 
-def test_nothing_is_checkpointed_while_nothing_happens() -> None:
+def test_no_checkpoints_without_activity() -> None:
     assert played(job(), 1000.0) == []
 
 
@@ -98,7 +98,7 @@ def test_events_without_answers_are_checkpointed_within_the_bound() -> None:
     assert 31.0 <= made[1] <= 36.0
 
 
-def test_a_checkpoint_that_is_wanted_is_made_once() -> None:
+def test_requested_checkpoint_is_made_once() -> None:
     of = job()
     loop = CheckpointLoop(of, CheckpointSchedule(5.0, 0.0), clock=of.clock)
     loop.want()

@@ -49,9 +49,7 @@ def load(folder: Path, **flink: Any) -> PipelineSpec:
         ("pipeline.max-parallelism", "fixed"),
     ],
 )
-def test_options_that_forebay_owns_are_refused_with_what_to_write_instead(
-    tmp_path: Path, key: str, instead: str
-) -> None:
+def test_options_that_forebay_owns_are_rejected_with_the_fix(tmp_path: Path, key: str, instead: str) -> None:
     with pytest.raises(SettingError) as caught:
         load(tmp_path, **{"taskmanager.numberOfTaskSlots": 1, key: 1})
     (line,) = str(caught.value).splitlines()
@@ -81,7 +79,7 @@ def test_other_options_are_passed_on(tmp_path: Path, key: str) -> None:
     assert load(tmp_path, **{key: 1}).flink == {key: 1}
 
 
-def test_what_a_run_sets_to_be_right_cannot_be_set_to_something_else(tmp_path: Path) -> None:
+def test_options_needed_for_exactness_cannot_be_changed(tmp_path: Path) -> None:
     """Every option that the environment sets is either owned or one that may be tuned."""
     may_be_tuned = (
         "python.",
@@ -108,7 +106,7 @@ def test_what_a_run_sets_to_be_right_cannot_be_set_to_something_else(tmp_path: P
         ("metrics.reporters2.x", ""),
     ],
 )
-def test_what_is_no_option_of_flinks_is_refused(tmp_path: Path, key: str, said: str) -> None:
+def test_unknown_flink_option_is_rejected(tmp_path: Path, key: str, said: str) -> None:
     with pytest.raises(SettingError) as caught:
         load(tmp_path, **{key: 1})
     text = str(caught.value)
@@ -116,7 +114,7 @@ def test_what_is_no_option_of_flinks_is_refused(tmp_path: Path, key: str, said: 
     assert text.endswith(said)
 
 
-def test_the_names_are_those_of_the_flink_that_is_installed(tmp_path: Path) -> None:
+def test_option_names_equal_those_of_the_installed_flink(tmp_path: Path) -> None:
     assert json.loads(DATA.read_text())["flink"] == version("apache-flink"), "run: make flink-options"
     made = flink_options(FlinkConfig(checkpoint_dir=tmp_path, checkpoint_interval_s=1.0))
     assert not [key for key in made if not is_option(key) and not key.startswith("$")]

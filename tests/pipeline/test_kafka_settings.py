@@ -120,7 +120,7 @@ def test_secrets_are_named_and_properties_are_texts() -> None:
         ),
     ],
 )
-def test_mistakes_name_the_key_and_the_mend_and_no_secret(source: dict[str, Any], words: str) -> None:
+def test_mistakes_name_the_key_and_the_fix_but_no_secret(source: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError) as raised:
         parse_spec(document(**source))
     assert words in str(raised.value)
@@ -163,7 +163,7 @@ def test_with_event_time_one_reader_has_the_clock_of_all_partitions() -> None:
         assert spec.source.topics_of(spec).parallelism == parallelism
 
 
-def test_a_missing_connector_is_one_sentence_before_anything_starts(tmp_path: Path) -> None:
+def test_missing_connector_is_reported_before_the_start(tmp_path: Path) -> None:
     from contextlib import nullcontext
 
     from forebay.pipeline.plan import Plan
@@ -177,7 +177,7 @@ def test_a_missing_connector_is_one_sentence_before_anything_starts(tmp_path: Pa
 
 @pytest.mark.parametrize("source", [{"topics": ["in", "out"]}, {"topics": [], "pattern": "ou."}])
 @pytest.mark.parametrize("key", ["sink", "dead_letters"])
-def test_what_is_written_is_not_read_again(source: dict[str, Any], key: str) -> None:
+def test_output_topic_must_not_be_an_input_topic(source: dict[str, Any], key: str) -> None:
     base = {**document(**source), "sink": {"type": "jsonl", "path": "out"}}
     servers = f"other:1, {SERVERS.split(',', maxsplit=1)[0]}"
     sink = {"type": "kafka", "bootstrap": servers, "topic": "out"}
@@ -255,7 +255,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, float]
 SINK = {"type": "kafka", "bootstrap": SERVERS, "topic": "out", "transaction_timeout_s": 600.0}
 
 
-def test_all_that_is_asked_of_one_kafka_is_asked_by_one_client(ask: Callable[..., Any]) -> None:
+def test_one_client_queries_each_kafka(ask: Callable[..., Any]) -> None:
     one, two = Answers(), Answers(topics=("in", "out", "letters"))
     ask(one, sink=SINK, dead_letters={**SINK, "topic": "out"})
     assert one.clients == 1
@@ -263,7 +263,7 @@ def test_all_that_is_asked_of_one_kafka_is_asked_by_one_client(ask: Callable[...
     assert two.clients == 2
 
 
-def test_a_kafka_that_is_away_is_waited_for_and_then_given_up(ask: Callable[..., Any]) -> None:
+def test_absent_kafka_is_waited_for_until_a_timeout(ask: Callable[..., Any]) -> None:
     assert ask(Answers(), sink=SINK) == []
     assert [waited_s for _, waited_s in ask(Answers(away=3), sink=SINK)] == [0.0, 1.0, 2.0]
     with pytest.raises(PipelineFailed, match="does not answer; gave up after 120 s"):
@@ -290,14 +290,14 @@ def test_a_kafka_that_is_away_is_waited_for_and_then_given_up(ask: Callable[...,
         ),
     ],
 )
-def test_what_kafka_will_not_do_is_reported_before_the_start(
+def test_missing_kafka_permissions_and_limits_are_reported_first(
     ask: Callable[..., Any], answers: Answers, sink: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(SettingError, match=words):
         ask(answers, sink=sink)
 
 
-def test_a_topic_whose_limit_is_not_known_or_fits_is_taken(ask: Callable[..., Any]) -> None:
+def test_topic_with_an_unknown_or_sufficient_limit_is_accepted(ask: Callable[..., Any]) -> None:
     ask(Answers(record_bytes=None), sink=SINK)
     ask(Answers(record_bytes=50_000), sink={**SINK, "properties": {"max.request.size": 50_000}})
 
@@ -311,7 +311,7 @@ def test_a_topic_whose_limit_is_not_known_or_fits_is_taken(ask: Callable[..., An
         ("buffer.memory", 1.5, "expected a whole number of bytes, found '1.5'"),
     ],
 )
-def test_a_limit_of_the_producer_that_is_wrong(name: str, value: object, words: str) -> None:
+def test_invalid_producer_limit(name: str, value: object, words: str) -> None:
     sink = {**SINK, "properties": {name: value}}
     with pytest.raises(SettingError, match=rf"sink.*properties\.{name}: {words}"):
         parse_spec({**document(), "sink": sink})

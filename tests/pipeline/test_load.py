@@ -69,11 +69,11 @@ def test_paths_count_from_the_files_folder(tmp_path: Path) -> None:
     assert spec.engine.api_key.file == str(deep / "key")
 
 
-def test_dead_letters_have_a_place_where_the_sink_has_none() -> None:
+def test_dead_letters_have_a_default_folder_if_the_sink_has_none() -> None:
     assert parse_spec(changed(sink={"type": "stdout"})).dead_letters.path == "triage-dead-letters"
 
 
-def test_a_part_of_checkpoint_keeps_the_default_place() -> None:
+def test_partial_checkpoint_settings_keep_the_default_folder() -> None:
     spec = parse_spec(changed(checkpoint={"interval_s": 2}))
     assert (spec.checkpoint.dir, spec.checkpoint.interval_s) == (".forebay/triage/checkpoints", 2.0)
 
@@ -205,7 +205,7 @@ BUDGET = {"per_key_per_day": 0.5}
         ({"engine": {"api_key": {"env": "A", "file": "b"}}}, "engine.api_key: expected exactly one of"),
     ],
 )
-def test_each_mistake_names_its_key_and_what_is_expected(changes: dict[str, Any], mistake: str) -> None:
+def test_each_mistake_names_its_key_and_the_expected_value(changes: dict[str, Any], mistake: str) -> None:
     found = mistakes(changed(**changes))
     assert len(found) == 1, found
     assert mistake in found[0]
@@ -235,7 +235,7 @@ def test_each_mistake_names_its_key_and_what_is_expected(changes: dict[str, Any]
         {"engine": {"url": "https://h:1/v1", "model": "m", "api": "completions", "api_key": {"env": "KEY"}}},
     ],
 )
-def test_what_is_right_loads(changes: dict[str, Any]) -> None:
+def test_valid_files_load(changes: dict[str, Any]) -> None:
     assert isinstance(parse_spec(changed(**changes)), PipelineSpec)
 
 
@@ -266,7 +266,7 @@ SMALL = "name: a\nsource: {type: generator}\nprompt: x\nsink: {type: stdout}\n"
 
 
 @pytest.mark.heavy
-def test_the_list_of_mistakes_is_bounded() -> None:
+def test_list_of_mistakes_is_bounded() -> None:
     assert len(mistakes({f"k{i}": 1 for i in range(500)})) == 21
 
 
@@ -292,11 +292,11 @@ SECRET = "sk-3141592653"
         {"source": {"type": "sse", "url": f"http://h/ ?{SECRET}"}},
     ],
 )
-def test_secrets_are_refused_and_not_shown(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_literal_secrets_are_rejected_and_not_shown(changes: dict[str, Any], tmp_path: Path) -> None:
     assert SECRET not in "\n".join(mistakes(changed(**changes)))
 
 
-def test_a_literal_key_gets_a_message_with_its_place() -> None:
+def test_literal_key_is_reported_with_its_line() -> None:
     assert "use an environment variable" in mistakes(changed(engine__api_key=SECRET))[0]
 
 
@@ -314,7 +314,7 @@ def test_headers_are_not_in_the_repr() -> None:
         (b"x" * 1_048_577, "larger than 1048576 bytes"),
     ],
 )
-def test_files_that_are_no_pipeline(tmp_path: Path, content: bytes, words: str) -> None:
+def test_files_that_are_not_pipelines(tmp_path: Path, content: bytes, words: str) -> None:
     file = tmp_path / "p.yaml"
     file.write_bytes(content)
     with pytest.raises(SettingError) as caught:
@@ -345,6 +345,6 @@ anything = st.recursive(
         max_size=5,
     )
 )
-def test_no_value_makes_it_raise_anything_else(changes: dict[str, Any]) -> None:
+def test_any_value_loads_or_raises_a_setting_error(changes: dict[str, Any]) -> None:
     with suppress(SettingError):
         parse_spec({**GOOD, **changes})

@@ -35,7 +35,7 @@ def refused(file: Path, *settings: str) -> str:
     return str(caught.value)
 
 
-def test_what_is_set_wins_and_the_rest_stays(file: Path, tmp_path: Path) -> None:
+def test_overrides_win_and_the_rest_stays(file: Path, tmp_path: Path) -> None:
     spec = load_spec(
         file,
         [
@@ -80,26 +80,26 @@ def test_what_is_set_wins_and_the_rest_stays(file: Path, tmp_path: Path) -> None
         ("a..b=5", "expected key.in.the.pipeline=VALUE"),
     ],
 )
-def test_a_mistake_names_the_option(file: Path, setting: str, said: str) -> None:
+def test_mistake_in_an_option_names_it(file: Path, setting: str, said: str) -> None:
     assert said in refused(file, setting)
     assert "sk-123" not in refused(file, setting)
 
 
-def test_a_mistake_of_the_file_keeps_its_line(file: Path) -> None:
+def test_mistake_in_the_file_keeps_its_line(file: Path) -> None:
     file.write_text(FILE + "capacity: 0\n")
     one, two = refused(file, "shards=0").splitlines()
     assert one.startswith(f"{file}:8: capacity: ")
     assert two.startswith("--set: shards: ")
 
 
-def test_a_wrong_kind_in_an_option_names_no_line_of_the_file(file: Path) -> None:
+def test_wrong_type_in_an_option_names_no_line_of_the_file(file: Path) -> None:
     text = refused(file, "sink.type=jsnol")
     assert text.startswith(
         "--set: sink: type: expected one of jsonl, kafka, stdout, found 'jsnol'; did you mean"
     )
 
 
-def test_too_much_is_refused() -> None:
+def test_too_large_overrides_are_rejected() -> None:
     with pytest.raises(SettingError, match="at most 65536 characters"):
         set_values({}, ["a=" + "x" * 70_000], ())
     with pytest.raises(SettingError, match="at most 64 levels"):
@@ -107,7 +107,7 @@ def test_too_much_is_refused() -> None:
 
 
 @given(st.text(max_size=40))
-def test_any_text_is_taken_or_refused(setting: str) -> None:
+def test_any_override_is_accepted_or_rejected(setting: str) -> None:
     document: dict[str, object] = {"name": "p"}
     try:
         (path,) = set_values(document, [setting], [("name",)])

@@ -40,16 +40,14 @@ KAFKA = {"type": "kafka", "bootstrap": "h:1"}
         {"prompt": None, "messages": [{"role": "user", "content": "«{{ text }}»"}]},
     ],
 )
-def test_what_is_printed_is_a_pipeline_file_of_the_same_pipeline(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
+def test_printed_plan_is_a_file_of_the_same_pipeline(tmp_path: Path, changes: dict[str, Any]) -> None:
     spec = parse_spec({**PIPELINE, **changes}, base=tmp_path)
     file = tmp_path / "again.yaml"
     file.write_text(to_yaml(resolved(spec)))
     assert load_spec(file) == spec
 
 
-def test_a_secret_is_its_place_and_a_query_is_left_out(tmp_path: Path) -> None:
+def test_secrets_are_shown_by_place_and_queries_are_omitted(tmp_path: Path) -> None:
     source = {
         "type": "sse",
         "url": "https://feed/x?token=s3cret",
@@ -69,7 +67,7 @@ def names(**changes: Any) -> list[tuple[str, int, int | None, int | None, str | 
     return [(s.name, s.parallelism, s.shards, s.capacity, s.after) for s in stages_of(spec)]
 
 
-def test_the_graph_has_parallelism_shards_and_capacity() -> None:
+def test_graph_has_parallelism_shards_and_capacity() -> None:
     assert names() == [
         ("source", 1, None, None, None),
         ("key", 1, None, None, "source"),
@@ -89,7 +87,7 @@ def test_the_graph_as_text() -> None:
     )
 
 
-def test_the_graph_of_an_application_without_a_model_has_none() -> None:
+def test_graph_of_an_application_without_a_model_has_no_engine() -> None:
     application = {"type": "topics", "labels": False, "embeddings": "words"}
     sink = {"type": "jsonl", "path": "out"}
     found = names(prompt=None, application=application, event_time={}, sink=sink)
@@ -126,7 +124,7 @@ def test_needed_jars_follow_from_the_settings(
     assert [jar.name for jar in found.jars] == [jar.name for jar in connectors if not jar.plugin]
 
 
-def test_plan_knows_its_places_and_secrets() -> None:
+def test_plan_lists_its_folders_and_secrets() -> None:
     found = plan(sink={"type": "jsonl", "path": "s3://bkt/out"}, journal={"path": "j/journal.db"})
     assert {key: str(place) for key, place in found.places.items()} == {
         "sink.path": "s3://bkt/out",

@@ -68,7 +68,9 @@ def test_folder_that_cannot_be_created(tmp_path: Path, key: str, document: dict[
         check_paths(Plan(spec(tmp_path, **document), Settings(tmp_path, tmp_path)))
 
 
-def test_missing_secret_is_found_where_tasks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_secret_is_found_on_the_task_managers_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("FEED_TOKEN", raising=False)
     monkeypatch.delenv("ENGINE_KEY", raising=False)
     feed = {"type": "sse", "url": "http://h", "headers": {"Authorization": {"env": "FEED_TOKEN"}}}

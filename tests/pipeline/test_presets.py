@@ -28,7 +28,7 @@ def made(file: Path, out: Path, *settings: str, **wish: Any) -> Any:
     return preset_spec("sessions", ApplicationOptions(str(file), out, **wish), settings)
 
 
-def test_the_defaults_and_the_places(file: Path, tmp_path: Path) -> None:
+def test_default_settings_and_folders(file: Path, tmp_path: Path) -> None:
     spec = made(file, tmp_path / "out")
     assert spec.application is not None
     assert spec.application.settings() == Sessions()
@@ -42,7 +42,7 @@ def test_the_defaults_and_the_places(file: Path, tmp_path: Path) -> None:
     assert spec.routing == "session_affinity"
 
 
-def test_wishes_win(file: Path, tmp_path: Path) -> None:
+def test_options_win_over_defaults(file: Path, tmp_path: Path) -> None:
     settings = ("application.budget_tokens=300", "application.system=Be kind.", "flink.x.y=1")
     with pytest.raises(SettingError, match="flink"):
         made(file, tmp_path, "flink.x.y=1")
@@ -88,7 +88,7 @@ def test_lines_of_text_have_a_time_by_a_pattern(tmp_path: Path) -> None:
     assert record.time_ms == 1_767_225_600_000
 
 
-def test_a_time_that_no_line_has_is_refused(tmp_path: Path) -> None:
+def test_time_field_missing_from_the_pattern_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "app.log").touch()
     options = ApplicationOptions(str(tmp_path / "app.log"), tmp_path, time="at")
     for settings in ([], ["source.line_pattern=(?P<when>.*)"]):
@@ -97,7 +97,7 @@ def test_a_time_that_no_line_has_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(", r"\d+", "(?P<a>x)(y)", "(?P<a>" * 500])
-def test_a_wrong_pattern_of_lines_is_refused(tmp_path: Path, pattern: str) -> None:
+def test_invalid_line_pattern_is_rejected(tmp_path: Path, pattern: str) -> None:
     (tmp_path / "app.log").touch()
     with pytest.raises(SettingError, match=r"source\.line_pattern: "):
         preset_spec(
@@ -131,7 +131,7 @@ def test_all_applications_read_every_source_of_init(name: str, source: str, tmp_
         assert preset_spec(name, ApplicationOptions(source, tmp_path / "out")).source.time is None
 
 
-def test_the_generator_takes_no_field_with_the_time(tmp_path: Path) -> None:
+def test_generator_accepts_no_time_field(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="--time: expected none"):
         preset_spec("trends", ApplicationOptions("generator", tmp_path, time="at"))
 
@@ -162,17 +162,17 @@ def test_a_folder_of_files_is_read_by_their_kind(tmp_path: Path) -> None:
         ("key=null", "expected a template with application sessions"),
     ],
 )
-def test_wrong_settings_are_reported(setting: str, said: str, file: Path, tmp_path: Path) -> None:
+def test_invalid_settings_are_reported(setting: str, said: str, file: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=said):
         made(file, tmp_path, setting)
 
 
-def test_a_source_that_is_not_there_is_reported(tmp_path: Path) -> None:
+def test_missing_source_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"there is no nowhere\.jsonl"):
         preset_spec("sessions", ApplicationOptions("nowhere.jsonl", tmp_path))
 
 
-def test_a_source_that_is_almost_one_is_named(tmp_path: Path) -> None:
+def test_nearest_source_name_is_suggested(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="did you mean 'wikimedia'"):
         preset_spec("trends", ApplicationOptions("wikimeda", tmp_path))
 
@@ -198,7 +198,7 @@ def said(*words: str) -> str:
     return str(error)
 
 
-def test_an_application_needs_a_source_and_a_file_takes_no_wishes(tmp_path: Path) -> None:
+def test_application_needs_a_source_and_a_file_takes_no_options(tmp_path: Path) -> None:
     assert "name the source with --source" in said("sessions")
     (tmp_path / "p.yaml").write_text("name: p")
     assert said(str(tmp_path / "p.yaml"), "--key", "x").startswith("--key: only for applications")

@@ -165,7 +165,7 @@ def test_record_is_read_only_under_a_certain_lock(place: Place, monkeypatch: pyt
     assert found.parallelism == 7
 
 
-def test_a_run_elsewhere_is_seen_by_its_renewals(place: Place) -> None:
+def test_run_elsewhere_is_detected_by_its_renewals(place: Place) -> None:
     assert not S3Store(place.home).running()
     with place.store.lock("p"):
         assert S3Store(place.home).running()

@@ -90,7 +90,7 @@ def test_a_budget_and_times_reach_the_policy_and_its_limits(tmp_path: Path) -> N
         ("{max: 4, budget_per_hour: 1.0, price_per_hour: 2.5}", "pays for 0 replicas .* at least 1 are"),
     ],
 )
-def test_what_contradicts_itself_is_named_with_its_key(tmp_path: Path, scaling: str, words: str) -> None:
+def test_contradicting_settings_are_named_by_key(tmp_path: Path, scaling: str, words: str) -> None:
     with pytest.raises(SettingError, match=words):
         spec(tmp_path, scaling)
 
@@ -106,13 +106,13 @@ def test_what_contradicts_itself_is_named_with_its_key(tmp_path: Path, scaling: 
         ("1..2..3", "a number or a range"),
     ],
 )
-def test_ranges_that_are_none_are_refused(text: str, words: str) -> None:
+def test_invalid_ranges_are_rejected(text: str, words: str) -> None:
     with pytest.raises(SettingError, match=words):
         replicas_settings(text)
 
 
 @given(st.text(max_size=20))
-def test_any_text_is_a_range_or_refused(text: str) -> None:
+def test_any_text_is_a_range_or_rejected(text: str) -> None:
     try:
         least, most = (int(each.partition("=")[2]) for each in replicas_settings(text))
     except SettingError as error:
@@ -121,7 +121,7 @@ def test_any_text_is_a_range_or_refused(text: str) -> None:
         assert 0 <= least <= most > 0
 
 
-def test_a_job_whose_replicas_are_others_decides_by_itself(tmp_path: Path) -> None:
+def test_job_with_external_replicas_decides_alone(tmp_path: Path) -> None:
     pipeline = spec(tmp_path, "{max: 2, slo_s: 30}")
     link = published_scaling(pipeline)
     assert link is not None

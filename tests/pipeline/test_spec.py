@@ -35,7 +35,7 @@ DATA: dict[str, Any] = {
 }
 
 
-def test_values_that_the_engine_takes() -> None:
+def test_accepted_sampling_values() -> None:
     spec = parse_spec(DATA)
     assert spec.prompt_template().render({"text": "hi"}) == (Message("user", "Say hi"),)
     key, id = spec.key_template(), spec.id_template()
@@ -51,7 +51,7 @@ def test_values_that_the_engine_takes() -> None:
     assert event_time.of({"at": 2}) == 2000
 
 
-def test_prices_are_those_of_the_model_that_answers() -> None:
+def test_prices_are_those_of_the_answering_model() -> None:
     prices = {"prompt": 0.0375, "cached": 0.01, "completion": 0.15}
     named = {"prompt": 3, "completion": 0.000001}
     spec = parse_spec(
@@ -96,7 +96,7 @@ def test_every_field_is_described() -> None:
             assert name == "type" or "description" in field or "$ref" in field, (model["title"], name)
 
 
-def test_a_burst_may_speak_of_every_topic_that_posts_have() -> None:
+def test_generated_burst_may_have_any_topic_of_posts() -> None:
     assert get_args(BurstSpec.model_fields["topic"].annotation) == tuple(TOPICS)
 
 
@@ -113,11 +113,11 @@ def test_a_burst_may_speak_of_every_topic_that_posts_have() -> None:
         ({"url": None}, None),
     ],
 )
-def test_an_engine_is_one_url_several_a_file_or_a_name(engine: Any, replicas: Any) -> None:
+def test_engine_is_one_url_several_a_file_or_a_name(engine: Any, replicas: Any) -> None:
     assert parse_spec({**DATA, "engine": engine}).engine.replicas() == replicas
 
 
-def test_a_url_is_a_fleet_of_one() -> None:
+def test_single_url_is_a_fleet_of_one() -> None:
     spec = parse_spec(
         {**DATA, "engine": ["http://a:1", "http://b:1"], "routing": "round_robin", "timeout_s": 20.0}
     )
@@ -130,19 +130,19 @@ def test_a_url_is_a_fleet_of_one() -> None:
     assert (one.config.capacity, one.config.deadline_s) == (9, 77.0)
 
 
-def test_events_of_caches_make_a_fleet_of_one_replica_too() -> None:
+def test_kv_cache_events_make_a_fleet_of_one_replica_too() -> None:
     spec = parse_spec({**DATA, "engine": {"url": "http://a:1", "kv_events": "tcp://{host}:5557"}})
     fleet = call_of(spec, replicas=FixedReplicas(("http://a:1",)), model="m").engine
     assert isinstance(fleet, FleetEngineFactory)
     assert fleet.config.kv_events == "tcp://{host}:5557"
 
 
-def test_events_of_caches_have_one_form() -> None:
+def test_kv_cache_events_have_one_form() -> None:
     with pytest.raises(SettingError, match=r"engine.kv_events: expected tcp://\{host\}:5557 or"):
         parse_spec({**DATA, "engine": {"url": "http://a:1", "kv_events": "tcp://*:5557"}})
 
 
-def test_two_lines_make_two_pools() -> None:
+def test_two_lists_make_two_pools() -> None:
     spec = parse_spec({**DATA, "engine": {"url": "http://d:1", "prefill": ["http://p:1", "http://q:1"]}})
     replicas = spec.engine.replicas()
     assert replicas is not None
@@ -163,7 +163,7 @@ def test_two_lines_make_two_pools() -> None:
         ({"ray": "http://head:8265/fleet"}, RayReplicas("http://head:8265/fleet")),
     ],
 )
-def test_those_that_prefill_are_found_like_those_that_decode(prefill: Any, replicas: ReplicaList) -> None:
+def test_prefill_servers_are_found_like_decoders(prefill: Any, replicas: ReplicaList) -> None:
     spec = parse_spec(
         {**DATA, "engine": {"kubernetes": "decode:http", "prefill": prefill}, "scaling": {"max": 2}}
     )
@@ -190,12 +190,12 @@ def test_those_that_prefill_are_found_like_those_that_decode(prefill: Any, repli
         ),
     ],
 )
-def test_prefill_alone_is_nothing(more: dict[str, Any], message: str) -> None:
+def test_prefill_without_decoders_is_rejected(more: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         parse_spec({**DATA, **more})
 
 
-def test_the_length_of_an_answer_is_a_template() -> None:
+def test_answer_length_is_a_template() -> None:
     call = call_of(
         parse_spec({**DATA, "answer_tokens": "{{ n }}"}),
         replicas=FixedReplicas(("http://127.0.0.1:9",)),
@@ -207,7 +207,7 @@ def test_the_length_of_an_answer_is_a_template() -> None:
         parse_spec({**DATA, "answer_tokens": "{{ n"})
 
 
-def test_the_priority_is_a_template_and_its_sending_a_switch() -> None:
+def test_priority_is_a_template_and_sending_it_is_optional() -> None:
     spec = parse_spec({**DATA, "priority": "{{ level }}", "engine": {"priority": True}})
     call = call_of(spec, replicas=FixedReplicas(("http://a:1",)), model="m")
     assert call.send_priority
@@ -215,6 +215,6 @@ def test_the_priority_is_a_template_and_its_sending_a_switch() -> None:
     assert call.priority.render({"level": 3}) == "3"
 
 
-def test_a_specification_cannot_be_changed() -> None:
+def test_specification_is_immutable() -> None:
     with pytest.raises(ValueError, match="frozen"):
         parse_spec(DATA).capacity = 3  # type: ignore[misc]

@@ -125,7 +125,7 @@ def test_record_and_rename_are_synced_in_order(tmp_path: Path, monkeypatch: pyte
     assert done == ["sync run.json.new", "rename run.json.new", f"sync {tmp_path.name}"]
 
 
-def test_a_run_is_seen_by_its_lock(tmp_path: Path) -> None:
+def test_running_pipeline_is_detected_by_its_lock(tmp_path: Path) -> None:
     home = tmp_path / "state"
     store = LocalStore(home)
     assert not store.running()
@@ -137,13 +137,13 @@ def test_a_run_is_seen_by_its_lock(tmp_path: Path) -> None:
     assert not store.running()
 
 
-def test_two_that_look_for_a_run_see_none(tmp_path: Path) -> None:
+def test_two_processes_looking_for_a_run_find_none(tmp_path: Path) -> None:
     with (tmp_path / LOCK).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         assert not LocalStore(tmp_path).running()
 
 
-def test_a_run_starts_while_another_process_looks_for_it(tmp_path: Path) -> None:
+def test_run_starts_while_another_process_looks_for_it(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     with (tmp_path / LOCK).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
@@ -151,7 +151,7 @@ def test_a_run_starts_while_another_process_looks_for_it(tmp_path: Path) -> None
             assert LocalStore(tmp_path).running()
 
 
-def test_a_second_run_is_refused_after_a_second(tmp_path: Path) -> None:
+def test_second_run_is_rejected_after_a_second(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     waited_s: list[float] = []
     second = LocalStore(tmp_path, sleep=waited_s.append).lock("p")
@@ -160,7 +160,7 @@ def test_a_second_run_is_refused_after_a_second(tmp_path: Path) -> None:
     assert sum(waited_s) == pytest.approx(1.0)
 
 
-def test_a_lock_that_cannot_be_looked_at_is_named(tmp_path: Path) -> None:
+def test_unreadable_lock_is_named(tmp_path: Path) -> None:
     (tmp_path / LOCK).symlink_to(LOCK)
     with pytest.raises(PipelineFailed, match=r"/lock cannot be read: Too many levels"):
         LocalStore(tmp_path).running()

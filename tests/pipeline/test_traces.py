@@ -63,7 +63,7 @@ def test_each_event_of_a_run_is_a_trace(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("OTEL_TRACES_EXPORTER", "zipkin"), ("OTEL_BSP_MAX_QUEUE_SIZE", "many")]
 )
-def test_a_wrong_variable_is_found_before_the_start(
+def test_invalid_variable_is_rejected_before_the_start(
     name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "in.jsonl").touch()

@@ -54,7 +54,7 @@ def python() -> Path:
 
 @pytest.mark.vllm
 @pytest.mark.slow
-def test_vllm_sizes_models_the_same_way(python: Path) -> None:
+def test_vllm_computes_the_same_sizes(python: Path) -> None:
     """On a CPU, vLLM has blocks of 128 tokens and keeps recurrent states in 32 bits."""
     asked = [
         {"config": _unquantized(config), "context": context, "step_tokens": STEP_TOKENS}

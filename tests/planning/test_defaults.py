@@ -30,7 +30,7 @@ def test_a_field_may_have_the_name_that_its_type_uses() -> None:
     assert (found["hidden_size"], found["num_hidden_layers"], found["num_attention_heads"]) == (1600, 48, 12)
 
 
-def test_values_that_a_type_computes_are_no_defaults() -> None:
+def test_computed_values_are_not_defaults() -> None:
     """Llama has as many KV heads as heads unless it is given another number."""
     assert "num_key_value_heads" not in text_config({"model_type": "llama", "num_attention_heads": 7})
 

@@ -26,7 +26,7 @@ KINDS = st.lists(
 
 
 @given(KINDS, st.integers(1, 200_000), st.integers(1, 16_384))
-def test_at_least_what_is_held_is_reserved(kinds: list[CachedLayers], tokens: int, step_tokens: int) -> None:
+def test_reservation_covers_held_memory(kinds: list[CachedLayers], tokens: int, step_tokens: int) -> None:
     found = reserved_bytes(kinds, tokens, step_tokens)
     held = sum(one.held_bytes(tokens) for one in kinds)
     assert found >= held * (1 - 1e-9)
@@ -72,7 +72,7 @@ def test_the_known_example() -> None:
     assert found.requests == 20
 
 
-def test_what_vllm_prints_of_the_packaged_model() -> None:
+def test_packaged_model_matches_vllms_log() -> None:
     """vLLM 0.32 with `--kv-cache-memory-bytes 536870912 --block-size 32 --max-model-len 2048` and
     smollm2-135m-instruct printed: GPU KV cache size: 23,296 tokens; maximum concurrency 11.38x."""
     shape = shape_of(
@@ -95,14 +95,14 @@ def test_more_accelerators_hold_more() -> None:
     assert plan_memory(shape, one.times(2), 8192).requests > 2 * plan_memory(shape, one, 8192).requests
 
 
-def test_a_latent_is_held_by_every_rank() -> None:
+def test_latent_cache_is_held_by_every_rank() -> None:
     """DeepSeek-V3 on eight H200."""
     found = plan_memory(shape_of(DEEPSEEK_V3, "deepseek"), ACCELERATORS["h200"].times(8), 32_768)
     assert found.requests == 21
     assert found.kv_bytes_per_request == 8 * 61 * 576 * 2 * 32_768
 
 
-def test_a_rank_holds_one_head_at_least_and_a_reserve_of_its_own() -> None:
+def test_rank_holds_one_head_at_least_and_its_own_reserve() -> None:
     four = shape_of({**LLAMA, "num_key_value_heads": 4}, "llama")
     card = ACCELERATORS["a100-40gb"]
     on_four, on_eight = plan_memory(four, card.times(4), 8192), plan_memory(four, card.times(8), 8192)
@@ -118,7 +118,7 @@ def test_heads_that_cannot_be_split_are_refused(heads: int, kv_heads: int, ranks
         plan_memory(shape, ACCELERATORS["h100"].times(ranks), 8192)
 
 
-def test_a_context_that_the_model_does_not_take_is_refused() -> None:
+def test_context_beyond_the_model_is_rejected() -> None:
     shape = shape_of({**LLAMA, "max_position_embeddings": 8192}, "llama")
     assert plan_memory(shape, ACCELERATORS["h100"], 8192).context == 8192
     with pytest.raises(SettingError, match=r"--context: expected at most 8192 .* found 8193"):
@@ -127,7 +127,7 @@ def test_a_context_that_the_model_does_not_take_is_refused() -> None:
         cache_plan(shape, 8193, GIB, GIB)
 
 
-def test_a_model_that_does_not_fit_is_refused_with_a_way_out() -> None:
+def test_model_that_does_not_fit_is_rejected_with_a_fix() -> None:
     with pytest.raises(SettingError, match=r"15\.0 GiB.*tensor-parallel"):
         plan_memory(shape_of(LLAMA, "llama"), find_accelerator("16GB"), 8192)
 

@@ -149,7 +149,7 @@ def layers(config: dict[str, Any]) -> tuple[int, int, int]:
     return full, sum(one.layers for one in caches if one.window), max(one.window for one in caches)
 
 
-def test_windows_that_a_config_does_not_write_out() -> None:
+def test_implicit_sliding_windows() -> None:
     plain = {name: value for name, value in GEMMA_3_TEXT.items() if "sliding" not in name}
     assert layers(plain) == (5, 29, 4096)
     assert layers({**plain, "model_type": "gemma2", "num_hidden_layers": 43}) == (21, 22, 4096)

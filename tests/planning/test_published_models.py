@@ -53,7 +53,7 @@ def test_windows_reserve_a_step(config: dict[str, Any], concurrency: float, asyn
     assert twice.concurrency == pytest.approx(asynchronous, rel=0.002)
 
 
-def test_a_missing_tie_is_taken_from_the_type() -> None:
+def test_missing_embedding_tie_follows_the_type() -> None:
     """Gemma and Cohere have one matrix for input and output, and their configs do not mention it."""
     for config in (models.GEMMA_2_9B, models.GEMMA_3_4B, models.COMMAND_R):
         untied = shape_of({**config, "tie_word_embeddings": False}, "config.json")
@@ -105,7 +105,7 @@ def test_a_list_of_experts_per_token_counts() -> None:
     assert shape.active_parameters == pytest.approx(13e9, rel=0.05)
 
 
-def test_a_model_in_32_bits_is_loaded_with_16() -> None:
+def test_model_in_32_bits_is_loaded_in_16() -> None:
     shape = shape_of(models.GEMMA_2_9B, "gemma")
     assert shape.weight_bytes == 2 * shape.parameters
     assert shape.caches[0].token_bytes == 2 * 8 * 256 * 2

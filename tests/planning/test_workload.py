@@ -42,7 +42,7 @@ def test_more_prefill_work_never_takes_replicas_from_prefill(
     assert split_of(replicas, PhaseWork(prefill_s * more, decode_s)).prefill >= before.prefill
 
 
-def test_a_tight_pace_makes_batches_small_and_decode_dear() -> None:
+def test_tight_token_pace_makes_batches_small_and_decode_expensive() -> None:
     lengths = [TraceRequest(0.0, 500, 300)]
     loose, tight = (phase_work(lengths, LLAMA_8B, tpot_s) for tpot_s in (0.2, 0.0125))
     assert tight.decode_s > 2 * loose.decode_s
@@ -56,7 +56,7 @@ def test_the_batch_is_bound_by_the_kv_cache() -> None:
 
 
 @pytest.mark.heavy
-def test_a_tight_pace_next_to_long_prompts_pays() -> None:
+def test_splitting_pays_for_a_tight_pace_with_long_prompts() -> None:
     """A mixed replica's chunk of 2048 tokens takes 0.1 s, in which every other answer waits."""
     slo, trace = Slo(1.0, 1.0, 0.03), PoissonArrivals(400, 6.0, 3000, 150).make()
     found = plan_split(trace, LLAMA_8B, slo, Transfer(), mixed=8, goal=0.9)
@@ -67,7 +67,7 @@ def test_a_tight_pace_next_to_long_prompts_pays() -> None:
     assert found.goodput >= 0.9
 
 
-def test_a_slow_network_does_not_pay() -> None:
+def test_splitting_does_not_pay_on_a_slow_network() -> None:
     slo, trace = Slo(1.0, 1.0, 0.03), PoissonArrivals(100, 2.0, 3000, 150).make()
     found = plan_split(trace, LLAMA_8B, slo, Transfer(bandwidth=1e6), mixed=4, goal=0.9)
     assert (found.replicas, found.pays) == (None, False)
@@ -95,7 +95,7 @@ def test_the_roofline_is_near_the_measured_engine(prompt: float, output: float) 
 
 
 @pytest.mark.heavy
-def test_the_number_of_replicas_is_the_least_that_does() -> None:
+def test_number_of_replicas_is_minimal() -> None:
     trace = load(30.0)
     found = plan_workload(trace, engine(), SLO)
     assert found.goodput >= 0.99
@@ -105,7 +105,7 @@ def test_the_number_of_replicas_is_the_least_that_does() -> None:
 
 
 @pytest.mark.heavy
-def test_prompts_ask_for_prefill_and_answers_for_decode() -> None:
+def test_prompts_need_prefill_and_answers_need_decode() -> None:
     code = plan_workload(load(5.0, 4000, 30), engine(), SLO)
     talk = plan_workload(load(5.0, 200, 600), engine(), SLO)
     assert code.prefill > 3 * code.decode
@@ -114,7 +114,7 @@ def test_prompts_ask_for_prefill_and_answers_for_decode() -> None:
 
 
 @pytest.mark.heavy
-def test_what_limits_a_replica() -> None:
+def test_bottleneck_of_a_replica() -> None:
     assert plan_workload(load(5.0, 4000, 30), engine(), SLO).limit == "arithmetic"
     tight = dataclasses.replace(engine(), kv_tokens=8000)
     assert plan_workload(load(1.0, 200, 600), tight, SLO).limit == "KV cache"
@@ -122,7 +122,7 @@ def test_what_limits_a_replica() -> None:
     assert plan_workload(load(1.0, 200, 600), few, SLO).limit == "max_num_seqs"
 
 
-def test_a_workload_needs_a_speed() -> None:
+def test_workload_needs_a_rate() -> None:
     card = find_accelerator("40GB")
     with pytest.raises(SettingError, match="--tflops"):
         engine_of(SHAPE, card, plan_memory(SHAPE, card, 1000))

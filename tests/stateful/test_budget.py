@@ -116,7 +116,7 @@ class Shard:
 
 
 @given(st.data())
-def test_no_key_spends_more_than_its_ceiling_a_day_whatever_dies(data: st.DataObject) -> None:
+def test_no_key_exceeds_its_daily_ceiling_despite_crashes(data: st.DataObject) -> None:
     shard = Shard()
     saved = shard.save()
     for _ in range(data.draw(st.integers(1, 60))):
@@ -148,7 +148,7 @@ def test_no_key_spends_more_than_its_ceiling_a_day_whatever_dies(data: st.DataOb
     assert shard.spent() == shard.paid
 
 
-def test_calls_that_may_not_fit_wait_for_those_in_flight() -> None:
+def test_calls_near_the_ceiling_wait_for_those_in_flight() -> None:
     shard = Shard()
     for _ in range(1000):
         shard.event("a")
@@ -169,7 +169,7 @@ def test_calls_that_may_not_fit_wait_for_those_in_flight() -> None:
     assert len(shard.calls) == 1
 
 
-def test_a_call_that_cannot_be_made_gets_its_own_cause() -> None:
+def test_unaffordable_call_has_its_own_cause() -> None:
     shard = Shard()
     shard.most = lambda item: 0 if item.id == "e80" else 2 * CEILING if item.id == "e81" else MOST
     shard.restart()
@@ -186,7 +186,7 @@ def test_a_call_that_cannot_be_made_gets_its_own_cause() -> None:
     assert len(shard.calls) == 3
 
 
-def test_a_refusal_names_its_own_reason() -> None:
+def test_refusal_names_its_own_reason() -> None:
     shard = Shard()
     for _ in range(MAX_WAITING + 3):
         shard.event("a")
@@ -218,7 +218,7 @@ def test_each_utc_day_has_its_own_ceiling_and_old_days_are_dropped() -> None:
 
 
 @pytest.mark.parametrize("ahead_days", [1, 365])
-def test_a_clock_that_was_ahead_raises_no_ceiling(ahead_days: int) -> None:
+def test_fast_clock_raises_no_ceiling(ahead_days: int) -> None:
     shard = Shard()
     shard.now_ms += ahead_days * DAY_MS
     shard.event("a")
@@ -237,7 +237,7 @@ class Unwalked(DictStore):
         raise AssertionError("a walk over the amounts of all keys")
 
 
-def test_no_restart_and_no_new_day_walks_over_all_amounts() -> None:
+def test_restart_and_midnight_do_not_scan_all_amounts() -> None:
     shard = Shard()
     shard.stores = {name: Unwalked() for name in SPENT}
     for _ in range(4):
@@ -249,7 +249,7 @@ def test_no_restart_and_no_new_day_walks_over_all_amounts() -> None:
     assert shard.spent() == {(key, day): MOST for key in "abc" for day in (20_002, 20_003)}
 
 
-def test_calls_of_a_checkpoint_end_though_the_ceiling_is_lower_now() -> None:
+def test_restored_calls_finish_despite_a_lowered_ceiling() -> None:
     shard = Shard()
     for _ in range(9):
         shard.event("a")
@@ -278,7 +278,7 @@ class AskTwice(Program[Any]):
         return Step(state, outputs=(Output(f"without {tag}: {failure.cause}"),))
 
 
-def test_calls_of_a_program_add_up_and_a_refused_one_is_a_failure_to_it() -> None:
+def test_program_calls_add_up_and_a_rejected_one_fails() -> None:
     shard = Shard(ProgramMachines(AskTwice(), StateLimits()))
     shard.event("a")
     shard.answer("e0", 30)

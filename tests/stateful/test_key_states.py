@@ -49,7 +49,7 @@ def left_over(machine: Machine) -> list[Any]:
     return [*stores.keys.items(), *stores.due.items(), *stores.work.items(), *machine.held]
 
 
-def test_a_key_that_is_forgotten_and_comes_again_is_noted_once() -> None:
+def test_forgotten_key_that_returns_is_recorded_once() -> None:
     def remember_or_forget(state: Any, event: Event, now: Moment) -> Step[Any]:
         return Step({"seen": True} if not state else None)
 
@@ -68,7 +68,7 @@ def test_a_key_that_is_forgotten_and_comes_again_is_noted_once() -> None:
     assert left_over(machine) == []
 
 
-def test_nothing_stays_of_a_key_that_was_forgotten_once_its_time_has_come() -> None:
+def test_expired_key_leaves_no_state() -> None:
     def remember_or_forget(state: Any, event: Event, now: Moment) -> Step[Any]:
         return Step(None) if state else Step({"seen": True}, timers={"t": Timer(5000)})
 
@@ -80,7 +80,7 @@ def test_nothing_stays_of_a_key_that_was_forgotten_once_its_time_has_come() -> N
     assert left_over(machine) == []
 
 
-def test_a_frequent_timer_before_a_far_one_records_the_far_one_once() -> None:
+def test_frequent_timer_does_not_rewrite_a_distant_one() -> None:
     def tick(state: Any, name: str, now: Moment) -> Step[Any]:
         timers = {"near": Timer(now.wall_ms + 100, "wall")} if name == "near" else {"near": None}
         return Step(state, outputs=(Output(name),), timers=timers)
@@ -100,7 +100,7 @@ def test_a_frequent_timer_before_a_far_one_records_the_far_one_once() -> None:
     assert list(machine.stores.due.items()) == []
 
 
-def test_timers_count_against_the_limit_of_a_key() -> None:
+def test_timers_count_towards_the_limit_of_a_key() -> None:
     def another(state: Any, event: Event, now: Moment) -> Step[Any]:
         return Step(state, timers={f"t{event.fields['n']}": Timer(1000, "wall")})
 
@@ -115,7 +115,7 @@ def test_timers_count_against_the_limit_of_a_key() -> None:
 
 
 @pytest.mark.parametrize("time_ms", [2**63, 2**70, -(2**70)])
-def test_a_timer_beyond_all_times_ends_no_job(time_ms: int) -> None:
+def test_timer_beyond_the_maximum_time_does_not_fail_the_job(time_ms: int) -> None:
     machine = Machine(Stepping(lambda s, e, n: Step({"on": True}, timers={"t": Timer(time_ms, "wall")})))
     machine.event("a", 0)
     (wake,) = machine.wakes
@@ -124,7 +124,7 @@ def test_a_timer_beyond_all_times_ends_no_job(time_ms: int) -> None:
     assert [r.answer for r in machine.results] == ["t"]
 
 
-def test_a_timer_whose_name_is_no_text_spoils_one_event() -> None:
+def test_timer_with_a_non_text_name_fails_its_event_only() -> None:
     machine = Machine(Stepping(lambda s, e, n: Step({"on": True}, timers={"\ud800": Timer(5)})))
     machine.event("a", 0)
     assert [letter.cause for letter in machine.letters] == ["program_failed"]
@@ -153,7 +153,7 @@ def restored(work: DictStore, due: DictStore) -> Due:
 
 
 @given(steps)
-def test_each_key_is_taken_once_in_order_and_only_when_due(
+def test_each_key_is_returned_once_in_order_when_due(
     script: list[tuple[str, tuple[TimeDomain, int], int]],
 ) -> None:
     work, due = DictStore(), DictStore()
@@ -192,6 +192,6 @@ def test_each_key_is_taken_once_in_order_and_only_when_due(
 
 
 @pytest.mark.parametrize("head", [pack_state("event", 100, 2), b"\x80", b"\x96\x63\xa5event\x64\x02\x00\x00"])
-def test_a_damaged_head_is_refused(head: bytes) -> None:
+def test_damaged_header_is_rejected(head: bytes) -> None:
     with pytest.raises(ForebayError, match="the checkpoint's timers of keys"):
         Due(DictStore(), DictStore()).restore("devent:100", head)

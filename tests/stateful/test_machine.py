@@ -95,7 +95,7 @@ class Shard:
 
 @settings(max_examples=4 * settings.default.max_examples)
 @given(st.data())
-def test_each_event_gives_one_output_whatever_happens(data: st.DataObject) -> None:
+def test_each_event_gives_one_output_despite_faults(data: st.DataObject) -> None:
     """Random events, some with equal ids, answers in any order, and kills, each with a restore."""
     shard = Shard()
     saved = shard.save()
@@ -120,7 +120,7 @@ def test_each_event_gives_one_output_whatever_happens(data: st.DataObject) -> No
     assert (shard.store, shard.held) == ({}, {})
 
 
-def test_a_restore_makes_the_same_calls_under_the_same_ids() -> None:
+def test_restore_repeats_calls_under_the_same_ids() -> None:
     shard = Shard()
     for id in ("z", "same", "same", "a", "same"):
         shard.event(id)
@@ -153,7 +153,7 @@ def test_results_of_events_found_after_a_restart_show_restored() -> None:
     assert found == {"old": True, "new": False}
 
 
-def test_its_store_is_the_one_that_every_restore_looks_into() -> None:
+def test_every_restore_reads_the_same_store() -> None:
     opened: dict[str, DictStore] = {}
     machine = stateless(lambda name: opened.setdefault(name, DictStore()))()
     item = KeyedEvent("e", "k", Event(b"x", {}), 0)
@@ -170,7 +170,7 @@ def test_its_store_is_the_one_that_every_restore_looks_into() -> None:
         (b"\x80\x04.", "requests cannot be read"),
     ],
 )
-def test_what_is_no_entry_of_this_version_is_refused(entry: bytes, message: str) -> None:
+def test_entry_of_another_version_is_rejected(entry: bytes, message: str) -> None:
     machine = StatelessExecutor(DictStore({"e": entry}))
     with pytest.raises(ForebayError, match=message):
         machine.restore()

@@ -33,12 +33,12 @@ def test_evidence_is_finite_and_never_negative(k: float, n: float, b: float, m: 
 
 
 @given(st.floats(0, 1e4), exposures, st.floats(1, 1e4), exposures)
-def test_no_evidence_where_the_share_has_not_risen(k: float, n: float, b: float, m: float) -> None:
+def test_no_evidence_unless_the_share_has_risen(k: float, n: float, b: float, m: float) -> None:
     if k / n < b / m:
         assert rise(k, n, b, m) == 0
 
 
-def test_the_streams_own_rise_is_no_evidence() -> None:
+def test_rise_of_the_whole_stream_is_no_evidence() -> None:
     assert rise(50, 5000, 10, 1000) == pytest.approx(0)
     assert rise(50, 1000, 10, 1000) > 10
 
@@ -48,13 +48,13 @@ def test_a_known_value() -> None:
     assert float(rise(20, 100, 5, 100)) == pytest.approx(20 * math.log(1.6) + 5 * math.log(0.4))
 
 
-def test_something_new_is_measured_by_the_streams_history() -> None:
+def test_new_term_is_measured_by_the_streams_history() -> None:
     assert rise(8, 100, 0, 100_000) > 40
     assert rise(8, 100, 0, 1) < 1
     assert rise(8, 100, 0, 0) == 0
 
 
-def test_history_is_without_the_present() -> None:
+def test_history_excludes_the_present() -> None:
     pace = ArrivalPace()
     pace.add(10, 0, 1000, 100_000)
     assert (pace.recent, pace.history) == (10, 0)
@@ -64,7 +64,7 @@ def test_history_is_without_the_present() -> None:
 
 
 @given(st.floats(-1e15, 1e15), st.floats(1, 1e12))
-def test_decay_stays_between_nothing_and_all(elapsed: float, half_life: float) -> None:
+def test_decay_stays_between_zero_and_one(elapsed: float, half_life: float) -> None:
     assert 0 <= decay(elapsed, half_life) <= 1
 
 
@@ -74,7 +74,7 @@ def test_ratio() -> None:
     assert ratio(0, 100, 5, 1000) == 0
 
 
-def test_single_events_from_elsewhere_do_not_move_the_clock() -> None:
+def test_single_outlying_events_do_not_move_the_clock() -> None:
     clock = EventClock()
     for second in range(100):
         clock.see(second * 1000)
@@ -89,13 +89,13 @@ times = st.integers(-(10**12), 10**14)
 
 
 @given(st.lists(times, max_size=80))
-def test_with_one_partition_it_is_that_ones_clock(moments: list[int]) -> None:
+def test_single_partition_sets_the_clock(moments: list[int]) -> None:
     clock, one = SlowestClock(), EventClock()
     assert [clock.see(moment) for moment in moments] == [one.see(moment) for moment in moments]
 
 
 @given(st.lists(st.tuples(times, st.sampled_from(["", "t/0", "t/1"])), max_size=80), st.integers(0, 80))
-def test_it_continues_as_before_from_its_state(events: list[tuple[int, str]], at: int) -> None:
+def test_clock_continues_from_its_state(events: list[tuple[int, str]], at: int) -> None:
     clock, other = SlowestClock(), SlowestClock()
     for number, event in enumerate(events):
         if number == at:
@@ -103,7 +103,7 @@ def test_it_continues_as_before_from_its_state(events: list[tuple[int, str]], at
         assert clock.see(*event) == other.see(*event)
 
 
-def test_batches_of_partitions_that_are_apart_do_not_move_it_to_and_fro() -> None:
+def test_alternating_partitions_do_not_move_the_clock_back() -> None:
     clock, seen = SlowestClock(), []
     for batch in range(40):
         for number in range(500):
@@ -112,7 +112,7 @@ def test_batches_of_partitions_that_are_apart_do_not_move_it_to_and_fro() -> Non
     assert max(seen) < HOUR_MS
 
 
-def test_the_first_event_of_a_partition_does_not_take_it_back() -> None:
+def test_first_event_of_a_partition_does_not_move_the_clock_back() -> None:
     clock = SlowestClock()
     for second in range(100):
         clock.see(HOUR_MS + 1000 * second, "t/0")
@@ -120,7 +120,7 @@ def test_the_first_event_of_a_partition_does_not_take_it_back() -> None:
         assert clock.see(0 if number < 4 else HOUR_MS, "t/1") >= HOUR_MS
 
 
-def test_a_partition_that_is_silent_is_waited_for_no_longer() -> None:
+def test_silent_partition_is_not_waited_for() -> None:
     clock = SlowestClock()
     for second in range(50):
         clock.see(second, "t/0")

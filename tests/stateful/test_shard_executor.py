@@ -80,7 +80,7 @@ def test_calls_of_a_key_are_serial_and_in_order() -> None:
     assert machine.held == {}
 
 
-def test_a_restart_makes_the_call_again_with_the_same_id_and_words() -> None:
+def test_restart_repeats_the_call_with_the_same_id_and_prompt() -> None:
     machine = Machine(Remember())
     for number in range(3):
         machine.event("a", number)
@@ -96,7 +96,7 @@ def test_a_restart_makes_the_call_again_with_the_same_id_and_words() -> None:
 
 @settings(max_examples=3 * settings.default.max_examples)
 @given(st.data())
-def test_each_event_exactly_once_whatever_happens(data: st.DataObject) -> None:
+def test_each_event_exactly_once_despite_faults(data: st.DataObject) -> None:
     """Random events, answers, failures, clocks and kills, each with a restore of a random checkpoint."""
     machine = Machine(IdleEnds())
     number, saved = 0, None
@@ -145,7 +145,7 @@ class IdleEnds(Remember):
         return Step(None, outputs=(Output("ended"),))
 
 
-def test_a_due_timer_waits_for_the_call_and_is_dropped_when_set_again() -> None:
+def test_due_timer_waits_for_the_call_and_is_replaced_if_set_again() -> None:
     machine = Machine(IdleEnds())
     machine.event("a", 0)
     machine.answer("a")
@@ -162,7 +162,7 @@ def test_a_due_timer_waits_for_the_call_and_is_dropped_when_set_again() -> None:
     assert machine.stores.keys == {}
 
 
-def test_a_firing_that_waits_is_not_that_of_a_timer_set_after_it() -> None:
+def test_waiting_timer_differs_from_one_set_later() -> None:
     def on_event(state: Any, event: Event, now: Moment) -> Step[Any]:
         number = event.fields["n"]
         return Step({"n": number}, ask() if number < 2 else None, timers={"t": Timer(100 + number)})
@@ -224,7 +224,7 @@ def test_no_two_turns_have_the_same_id(data: st.DataObject) -> None:
     assert len(set(results)) == len(results)
 
 
-def test_a_timer_comes_after_the_events_that_came_before_it() -> None:
+def test_timer_follows_earlier_events() -> None:
     def on_event(state: Any, event: Event, now: Moment) -> Step[Any]:
         seen = {"n": [*state.get("n", []), event.fields["n"]]}
         return Step(seen, ask() if event.fields["n"] == 0 else None, timers={"close": Timer(1000)})
@@ -244,7 +244,7 @@ def test_a_timer_comes_after_the_events_that_came_before_it() -> None:
     assert machine.held == {}
 
 
-def test_late_is_what_came_late_not_what_waited() -> None:
+def test_lateness_is_judged_at_arrival_not_after_waiting() -> None:
     seen = []
 
     def on_event(state: Any, event: Event, now: Moment) -> Step[Any]:
@@ -277,7 +277,7 @@ def test_ids_and_usage_of_a_turn_with_several_calls() -> None:
     assert (second.id, second.answer, second.usage) == ("e7/2", "more", Usage())
 
 
-def test_a_call_that_failed_is_a_dead_letter_and_the_state_is_as_it_was() -> None:
+def test_failed_call_is_a_dead_letter_and_keeps_the_state() -> None:
     machine = Machine(Remember())
     for number in range(3):
         machine.event("a", number)
@@ -312,7 +312,7 @@ def raises(error: Exception) -> Callable[..., Step[Any]]:
     ],
 )
 @pytest.mark.parametrize("at", ["event", "answer", "timer"])
-def test_what_a_program_cannot_do_spoils_one_event_and_no_job(
+def test_invalid_program_actions_fail_their_event_only(
     step: Callable[..., Step[Any]], cause: str, at: str
 ) -> None:
     def on_event(state: Any, event: Event, now: Moment) -> Step[Any]:
@@ -346,7 +346,7 @@ class Counts(Scripted):
         return Step({}, outputs=(Output({"tag": tag, "cause": failure.cause, "tries": failure.attempts}),))
 
 
-def test_an_answer_that_cannot_be_kept_is_a_call_that_gave_nothing() -> None:
+def test_answer_too_large_for_state_is_a_failed_call() -> None:
     machine = Machine(
         Counts(
             lambda state, event, now: Step({"n": event.fields["n"]}, ask(tag="q")),
@@ -360,7 +360,7 @@ def test_an_answer_that_cannot_be_kept_is_a_call_that_gave_nothing() -> None:
     assert (machine.letters, machine.held) == ([], {})
 
 
-def test_a_program_that_never_stops_asking_is_stopped() -> None:
+def test_endless_program_is_stopped() -> None:
     again = Scripted(lambda s, e, n: Step(s, ask()), lambda s, t, a, n: Step(s, ask()))
     machine = Machine(again)
     machine.event("a", 0)
@@ -370,7 +370,7 @@ def test_a_program_that_never_stops_asking_is_stopped() -> None:
     assert machine.letters[0].cause == "program_failed"
 
 
-def test_an_idle_key_is_forgotten_and_a_busy_one_is_not() -> None:
+def test_idle_key_expires_and_a_busy_one_does_not() -> None:
     machine = Machine(Remember(), StateLimits(ttl_s=10.0))
     machine.event("a", 0)
     machine.answer("a")
@@ -389,7 +389,7 @@ def test_an_idle_key_is_forgotten_and_a_busy_one_is_not() -> None:
     assert seen(machine)[-1] == [2]
 
 
-def test_a_key_that_is_put_off_many_times_is_noted_once() -> None:
+def test_repeatedly_postponed_key_is_recorded_once() -> None:
     machine = Machine(Scripted(lambda s, e, n: Step(s, timers={"idle": Timer(n.wall_ms + 5000, "wall")})))
     for number in range(500):
         machine.wall_ms += 5
@@ -402,7 +402,7 @@ def test_a_key_that_is_put_off_many_times_is_noted_once() -> None:
     assert machine.stores.due == {}
 
 
-def test_at_the_end_all_timers_fire_but_none_forever() -> None:
+def test_at_the_end_all_timers_fire_a_bounded_number_of_times() -> None:
     def again(state: Any, name: str, time_ms: int, now: Moment) -> Step[Any]:
         return Step(state, outputs=(Output(name),), timers={"tick": Timer(time_ms + 1000, "wall")})
 
@@ -420,7 +420,7 @@ class Newer(Remember):
         return [100 + n for n in saved] if version == 1 else super().load(version, saved)
 
 
-def test_state_of_another_version_is_migrated_or_refused() -> None:
+def test_state_of_another_version_is_migrated_or_rejected() -> None:
     machine = Machine(Remember())
     machine.event("a", 0)
     machine.answer("a")
@@ -435,7 +435,7 @@ def test_state_of_another_version_is_migrated_or_refused() -> None:
         machine.event("a", 2)
 
 
-def test_a_checkpoint_of_another_format_is_refused() -> None:
+def test_checkpoint_of_another_format_is_rejected() -> None:
     machine = Machine(Remember())
     machine.event("a", 0)
     name, value = next(iter(machine.stores.work.items()))
@@ -444,7 +444,7 @@ def test_a_checkpoint_of_another_format_is_refused() -> None:
         machine.restart()
 
 
-def test_a_letter_is_the_programs_to_write() -> None:
+def test_program_may_write_dead_letters() -> None:
     refused = Step({}, letter=Failure("not_a_turn", "empty"))
     machine = Machine(Scripted(lambda *_: refused))
     machine.event("a", 5)
@@ -453,7 +453,7 @@ def test_a_letter_is_the_programs_to_write() -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("dies", [False, True])
-def test_timers_of_many_keys_that_are_due_at_once_fire_as_there_is_room(dies: bool) -> None:
+def test_timers_due_at_once_fire_as_room_allows(dies: bool) -> None:
     machine, keys = Machine(AskLater(), room=4), 1000
     for n in range(keys):
         machine.event(f"k{n}", n, time_ms=0)
@@ -469,7 +469,7 @@ def test_timers_of_many_keys_that_are_due_at_once_fire_as_there_is_room(dies: bo
     assert (machine.held, machine.stores.work, machine.stores.due) == ({}, {}, {})
 
 
-def test_without_room_a_due_timer_still_precedes_a_later_event() -> None:
+def test_due_timer_without_room_still_precedes_a_later_event() -> None:
     machine = Machine(AskLater(), room=1)
     for n in range(2 * PER_CHUNK):
         machine.event(f"k{n}", n, time_ms=0)
@@ -485,7 +485,7 @@ def test_without_room_a_due_timer_still_precedes_a_later_event() -> None:
     assert len(machine.results) == 2 * PER_CHUNK
 
 
-def test_a_timer_set_again_in_the_past_lets_all_others_go_first() -> None:
+def test_timer_rearmed_in_the_past_fires_after_all_others() -> None:
     again = Scripted(
         on_event=lambda state, event, now: Step({}, timers={"t": Timer(1_000)}),
         on_timer=lambda state, name, time_ms, now: Step(
@@ -528,7 +528,7 @@ class Counting(DictStore):
         return super().items()
 
 
-def test_state_accesses_do_not_depend_on_how_many_events_wait() -> None:
+def test_state_accesses_do_not_grow_with_waiting_events() -> None:
     machine = Machine(Scripted(lambda state, event, now: Step(state, ask())))
     stores = Counting(), Counting(), Counting()
     machine.stores = Stores(*stores)

@@ -76,14 +76,14 @@ def verdicts(judged: dict[int, Judged]) -> list[str]:
 
 
 @given(st.one_of(moments.map(one), streams), st.sets(st.integers(0, 150)))
-def test_every_event_is_judged_once_and_the_same_after_restores(stream: list[Seen], at: set[int]) -> None:
+def test_events_are_judged_once_and_equally_after_restores(stream: list[Seen], at: set[int]) -> None:
     found = judge(stream)
     assert sorted(found) == list(range(len(stream)))
     assert judge(stream, restore_at=at) == found
 
 
 @given(st.one_of(moments.map(one), streams))
-def test_the_clock_never_goes_back_and_no_event_in_time_is_late(stream: list[Seen]) -> None:
+def test_clock_never_goes_back_and_punctual_events_are_not_late(stream: list[Seen]) -> None:
     clock = None
     for number, each in judge(stream).items():
         if clock is not None:
@@ -96,7 +96,7 @@ def test_the_clock_never_goes_back_and_no_event_in_time_is_late(stream: list[See
 
 @pytest.mark.parametrize("wrong_ms", [-YEARS_MS, YEARS_MS])
 @pytest.mark.parametrize("place", [0, 1, HELD_EVENTS - 1, HELD_EVENTS, 50, 99])
-def test_one_event_years_away_makes_no_other_late(wrong_ms: int, place: int) -> None:
+def test_event_years_ahead_makes_no_other_late(wrong_ms: int, place: int) -> None:
     times = [1000 * second for second in range(100)]
     times.insert(place, wrong_ms)
     text = verdicts(judge(one(times)))
@@ -105,7 +105,7 @@ def test_one_event_years_away_makes_no_other_late(wrong_ms: int, place: int) -> 
 
 
 @given(st.integers(0, 60), st.integers(1, 29), st.integers(0, 60), st.booleans())
-def test_a_few_events_from_the_future_do_not_move_the_clock(
+def test_few_events_from_the_future_do_not_move_the_clock(
     before: int, wrong: int, after: int, alike: bool
 ) -> None:
     """Like a batch from a machine with a wrong clock: most of the last 33 may be wrong."""
@@ -117,7 +117,7 @@ def test_a_few_events_from_the_future_do_not_move_the_clock(
     assert set(text[:begin] + text[begin + wrong :]) == {"in time"}
 
 
-def test_a_stream_that_continues_after_a_day_loses_nothing() -> None:
+def test_stream_that_resumes_after_a_day_loses_nothing() -> None:
     times = [1000 * second for second in range(50)] + [86_400_000 + 1000 * second for second in range(50)]
     judged = judge(one(times))
     assert set(verdicts(judged)) == {"in time"}
@@ -125,7 +125,7 @@ def test_a_stream_that_continues_after_a_day_loses_nothing() -> None:
     assert list(judged) == list(range(100))
 
 
-def test_a_late_event_within_the_tolerance_counts() -> None:
+def test_late_event_within_the_tolerance_counts() -> None:
     times = [1000 * second for second in range(50)] + [47_000, 20_000]
     assert verdicts(judge(one(times)))[-2:] == ["in time", "late"]
 
@@ -145,13 +145,13 @@ def read(*partitions: Iterable[int], passed_ms: int = 100) -> list[Seen]:
 
 
 @pytest.mark.parametrize("behind_ms", [10_000, HOUR_MS, 5 * HOUR_MS])
-def test_nothing_of_a_partition_that_is_behind_is_late(behind_ms: int) -> None:
+def test_events_of_a_lagging_partition_are_not_late(behind_ms: int) -> None:
     now = [10 * HOUR_MS + 1000 * second for second in range(900)]
     stream = read(now, [time_ms - behind_ms for time_ms in now])
     assert set(verdicts(judge(stream))) == {"in time"}
 
 
-def test_the_clock_is_the_slowest_partitions() -> None:
+def test_clock_follows_the_slowest_partition() -> None:
     fast, slow = [1000 * second for second in range(600)], [100 * tenth for tenth in range(600)]
     judged = judge(read(fast, slow))
     clocks = [each.clock_ms for each in judged.values() if each.clock_ms is not None]
@@ -159,7 +159,7 @@ def test_the_clock_is_the_slowest_partitions() -> None:
 
 
 @pytest.mark.heavy
-def test_a_sparse_partition_holds_the_clock_only_until_its_next_event() -> None:
+def test_sparse_partition_holds_the_clock_until_its_next_event() -> None:
     """Its clock is its newest event's, not the median of the last 33, which are half an hour old."""
     many = [(100 * tenth, "t/0", 100) for tenth in range(36_000)]
     few = [(20_000 * number, "t/1", 0) for number in range(180)]
@@ -168,7 +168,7 @@ def test_a_sparse_partition_holds_the_clock_only_until_its_next_event() -> None:
     assert judged[len(judged) - 1].clock_ms >= HOUR_MS - 21_000
 
 
-def test_a_partition_that_is_silent_holds_the_clock_while_it_is_not_idle() -> None:
+def test_silent_partition_holds_the_clock_until_it_is_idle() -> None:
     stream = read([1000 * second for second in range(100)], [1000 * second for second in range(100)])
     stream += [(1000 * second, "t/0", 100) for second in range(100, 1000)]
     judged = judge(stream)
@@ -177,7 +177,7 @@ def test_a_partition_that_is_silent_holds_the_clock_while_it_is_not_idle() -> No
     assert set(verdicts(judged)) == {"in time"}
 
 
-def test_a_time_for_which_the_stream_is_held_up_makes_no_partition_idle() -> None:
+def test_backpressure_makes_no_partition_idle() -> None:
     """Afterwards the partitions are read as before, one slightly later than the other."""
     times = [1000 * second for second in range(400)]
     stream = read(times[:200], times[:200])
@@ -186,7 +186,7 @@ def test_a_time_for_which_the_stream_is_held_up_makes_no_partition_idle() -> Non
     assert set(verdicts(judge(stream))) == {"in time"}
 
 
-def test_a_batch_from_the_future_moves_the_clock_of_its_partition_alone() -> None:
+def test_batch_from_the_future_moves_its_partitions_clock_only() -> None:
     """However many there are: the other partitions determine the time."""
     right = read(*[[1000 * second for second in range(900)]] * 2)
     stream = [*right[:600], *((YEARS_MS + number, "t/1", 0) for number in range(200)), *right[600:]]
@@ -197,6 +197,6 @@ def test_a_batch_from_the_future_moves_the_clock_of_its_partition_alone() -> Non
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc0", b"\x94\x63\x00\x00\x00", b"junk", msgpack.packb((2, 1, 1))])
-def test_other_bytes_are_refused(data: bytes) -> None:
+def test_invalid_bytes_are_rejected(data: bytes) -> None:
     with pytest.raises(ForebayError, match="the checkpoint's clock"):
         StreamTime(TOLERANCE).restore({"": data})

@@ -15,7 +15,7 @@ from forebay.stateful.turns import Firing, Turn, leaving, pack_turn, unpack_turn
 KEPT = [each for each in fields(Event) if each.name != "fields"]
 
 
-def test_a_result_names_the_replica_of_its_call() -> None:
+def test_result_names_the_replica_of_its_call() -> None:
     item = KeyedEvent("i", "k", Event(b"x", {"text": "x"}), 5)
     turn = Turn(seq=1, key="k", read_ms=5, data=encode(item))
     carrier = Result(
@@ -30,7 +30,7 @@ def test_a_result_names_the_replica_of_its_call() -> None:
     assert alone.record.replica is None
 
 
-def test_a_result_has_all_that_a_dead_letter_of_its_record_needs() -> None:
+def test_result_has_everything_for_a_dead_letter_of_its_record() -> None:
     event = Event(b"x", {"text": "x"}, 7, "t/0@1", b"k", {"h": b"v"}, record_ms=9)
     item = KeyedEvent("i", "k", event, 5)
     turn = Turn(seq=1, key="k", read_ms=5, data=encode(item))
@@ -43,7 +43,7 @@ def test_a_result_has_all_that_a_dead_letter_of_its_record_needs() -> None:
         assert all(getattr(letter, each.name) == getattr(event, each.name) for each in KEPT)
 
 
-def test_a_result_has_the_timeline_of_its_call_or_else_of_its_event() -> None:
+def test_result_has_the_timeline_of_its_call_or_event() -> None:
     item = KeyedEvent("i", "k", Event(b"x", {}), 5, Timeline(7, 8))
     turn = Turn(seq=1, key="k", read_ms=5, data=encode(item))
     carrier = Result("i", "k", {}, "said", Usage(), 1, 5, 0.5, 0.25, timeline=Timeline(7, 8, 9, 10, 11))
@@ -54,7 +54,7 @@ def test_a_result_has_the_timeline_of_its_call_or_else_of_its_event() -> None:
         assert effect.record.timeline == timeline
 
 
-def test_a_timers_output_has_a_timeline_from_its_firing_if_one_is_kept() -> None:
+def test_timer_output_has_a_timeline_from_its_firing() -> None:
     turn = Turn(seq=1, key="k", read_ms=5, firing=Firing("wake", "event", 4, b"x"))
     for given, timeline in ((turn, None), (turn.timed(), Timeline(5000, 5000))):
         # As after a restore.

@@ -15,7 +15,7 @@ def test_the_echo_is_a_function_of_the_prompt() -> None:
     assert echo("hello") != echo("hello ")
 
 
-def test_what_an_answer_depends_on() -> None:
+def test_inputs_that_determine_an_answer() -> None:
     assert request_text(Request("r", "m", prompt="a")) == "a"
     assert request_text(Request("r", "m", messages=(Message("system", "a"), Message("user", "b")))) == "a\nb"
 

@@ -31,7 +31,7 @@ REQUESTS = [
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda r: f"{request_name(r)}")
-async def test_it_does_what_the_fake_replica_does_over_http(request_: Request) -> None:
+async def test_in_process_engine_equals_the_scripted_replica(request_: Request) -> None:
     async def outcome(engine: ScriptedEngine | HttpEngine) -> object:
         try:
             completion = await engine.complete(request_, timeout_s=0.2 if "hang" in str(request_) else 30)
@@ -82,14 +82,14 @@ async def test_a_test_chooses_the_answers(answers: Any, text: str, schema: Any, 
     assert (await engine.complete(ask(text, schema=schema), timeout_s=30)).text == answer
 
 
-async def test_where_a_test_chooses_none_the_answer_is_the_usual_one() -> None:
+async def test_usual_answer_unless_a_test_chooses_one() -> None:
     usual = await ScriptedEngine(Fixed(0.0)).complete(ask("hello", schema=SCHEMA), timeout_s=30)
     for answers in ({"late": "bad"}, lambda text: None):
         engine = ScriptedEngineFactory(Fixed(0.0), answers=answers)()
         assert (await engine.complete(ask("hello", schema=SCHEMA), timeout_s=30)).text == usual.text
 
 
-async def test_what_chooses_the_answers_may_refuse_and_can_be_sent_to_a_cluster() -> None:
+async def test_answer_function_may_refuse_and_can_be_pickled() -> None:
     factory = pickle.loads(pickle.dumps(ScriptedEngineFactory(Fixed(0.0), answers=by_length)))
     with pytest.raises(errors.BadRequest, match="too long for me"):
         await factory().complete(ask("a text that is long"), timeout_s=30)

@@ -80,9 +80,7 @@ class Committing:
         return False
 
 
-def test_a_paused_node_answers_nothing_and_continues_where_it_was(
-    node: Any, topic: Callable[..., str]
-) -> None:
+def test_paused_node_is_silent_and_then_continues(node: Any, topic: Callable[..., str]) -> None:
     producer = Producer({"bootstrap.servers": node.bootstrap, "transactional.id": uuid.uuid4().hex})
     name = topic(partitions=1)
     producer.init_transactions(WAIT_S)

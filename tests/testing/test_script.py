@@ -54,5 +54,5 @@ def test_shares_are_relative_to_their_sum() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "((fault:))", "((fault:nonsense))", "((fault:500", "((fault:500x))"])
-def test_what_is_no_marker_is_no_fault(text: str) -> None:
+def test_text_that_is_not_a_marker_is_no_fault(text: str) -> None:
     assert Faults().pick("r", text, 1) is None

@@ -48,7 +48,7 @@ def test_a_busy_hour_is_read_to_its_end() -> None:
 
 
 @pytest.mark.heavy
-def test_the_sample_follows_from_the_seed() -> None:
+def test_sample_is_determined_by_the_seed() -> None:
     def heard(seed: int) -> list[str]:
         plan = SummaryPlan(PLAN.windows, chunk_tokens=200, partial_tokens=60, work_tokens=12_000, seed=seed)
         driven = Driven(SummaryProgram(plan), restarts=False).run(many(3000))
@@ -72,7 +72,7 @@ def test_the_sample_follows_from_the_seed() -> None:
     st.integers(1, 300),
     st.integers(0, 2**32),
 )
-def test_the_work_stays_within_its_budget(
+def test_work_stays_within_its_budget(
     windows: Windows, count: int, text: str, length: int, seed: int
 ) -> None:
     plan = SummaryPlan(windows, chunk_tokens=200, partial_tokens=60, summary_tokens=200, work_tokens=16_000)
@@ -100,7 +100,7 @@ def test_windows_of_very_many_panes_stay_within_their_budget() -> None:
 
 
 @pytest.mark.heavy
-def test_a_session_that_nearly_ends_many_times_stays_within_its_budget() -> None:
+def test_session_that_nearly_ends_repeatedly_stays_within_its_budget() -> None:
     """For a day, each silence of forty seconds looks like its end."""
     driven = Driven(SummaryProgram(SummaryPlan(Windows.session(MINUTE))), restarts=False)
     for n in range(600):
@@ -161,7 +161,7 @@ def test_the_work_of_a_running_summary_stays_within_its_budget(
     assert summary.prompt_tokens + summary.completion_tokens <= 8 * plan.work_tokens
 
 
-def test_a_budget_without_room_for_a_chunk_is_refused() -> None:
+def test_budget_without_room_for_a_chunk_is_rejected() -> None:
     with pytest.raises(SettingError, match="work_tokens"):
         SummaryPlan(Windows.tumbling(MINUTE), work_tokens=3000)
 
@@ -170,7 +170,7 @@ def test_a_budget_without_room_for_a_chunk_is_refused() -> None:
 @pytest.mark.parametrize(
     "windows", [Windows.tumbling(60 * MINUTE), Windows.session(MINUTE), Windows.rolling(10 * MINUTE)]
 )
-def test_a_key_with_very_many_events_and_no_answer_is_bounded(windows: Windows) -> None:
+def test_key_with_many_events_and_no_answer_is_bounded(windows: Windows) -> None:
     """During a flood without answers, the state is bounded and every event is counted."""
     plan = SummaryPlan(windows)
     program, state = SummaryProgram(plan), KeyState()
@@ -192,14 +192,14 @@ def test_ten_thousand_copies_are_one_line() -> None:
     assert summary.statements[0].more == 9_999
 
 
-def test_one_text_of_a_megabyte_and_empty_ones() -> None:
+def test_megabyte_text_and_empty_texts() -> None:
     events = [Arrival("big", 1, "x" * 1_000_000), Arrival("none", 2, ""), Arrival("emoji", 3, "🎉" * 5000)]
     driven = Driven(SummaryProgram(SummaryPlan(Windows.tumbling(MINUTE)))).run(events)
     assert driven.summaries[0].events == 3
     assert driven.most_bytes < 10_000
 
 
-def test_too_many_windows_are_refused_one_by_one() -> None:
+def test_excess_windows_are_rejected_one_by_one() -> None:
     plan = SummaryPlan(Windows.tumbling(1000), panes=8)
     driven = Driven(SummaryProgram(plan), eager=0)
     for n in range(20):

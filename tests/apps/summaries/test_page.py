@@ -107,7 +107,7 @@ def test_statements_link_to_their_events() -> None:
     assert "2020-09-13 12:26" in text
 
 
-def test_of_a_corrected_window_the_last_summary_is_shown() -> None:
+def test_last_summary_of_a_corrected_window_is_shown() -> None:
     corrected = replace(
         SUMMARY, revision=1, statements=(Statement("All is new.", SUMMARY.statements[0].sources),)
     )
@@ -117,7 +117,7 @@ def test_of_a_corrected_window_the_last_summary_is_shown() -> None:
     assert "corrected, revision 1" in text
 
 
-def test_events_of_failed_calls_are_not_called_silent() -> None:
+def test_events_of_failed_calls_are_not_shown_as_missing() -> None:
     lost = replace(SUMMARY, statements=(), events=6, summarised=0, left_out=0, failed=6)
     lost = replace(lost, failures={"prompt_too_long": 2}, failure="prompt_too_long: the context is <short>")
     text = " ".join(check(page([line(lost)])).text)
@@ -125,13 +125,13 @@ def test_events_of_failed_calls_are_not_called_silent() -> None:
     assert "The calls for all of its events (6) failed." in text
 
 
-def test_a_window_of_which_part_failed_shows_it_next_to_its_statements() -> None:
+def test_partly_failed_window_shows_the_failure_next_to_statements() -> None:
     text = " ".join(check(page([line(replace(SUMMARY, failed=2))])).text)
     assert "Summarised in part: the calls for 2 of 10 events failed." in text
     assert "Reinstalling helped." in text
 
 
-def test_what_was_dropped_and_what_no_text_holds_is_shown() -> None:
+def test_dropped_and_unsupported_statements_are_shown() -> None:
     statement = replace(SUMMARY.statements[0], unsupported=("alice", "40"))
     dropped = replace(SUMMARY, statements=(statement,), unsourced=1, broken=2, clipped=3)
     text = " ".join(check(page([line(dropped)])).text)
@@ -141,7 +141,7 @@ def test_what_was_dropped_and_what_no_text_holds_is_shown() -> None:
     assert "2 statements dropped that repeated themselves or ended in the middle" in text
 
 
-def test_a_summary_survives_its_json() -> None:
+def test_summary_survives_a_json_round_trip() -> None:
     assert Summary.from_json(orjson.loads(orjson.dumps(SUMMARY.to_json()))) == SUMMARY
 
 
@@ -162,7 +162,7 @@ NASTY = st.one_of(
 
 
 @given(NASTY, NASTY, NASTY, NASTY)
-def test_nothing_in_an_event_becomes_markup(key: str, id: str, text: str, said: str) -> None:
+def test_event_contents_never_become_markup(key: str, id: str, text: str, said: str) -> None:
     statements = (Statement(said or "-", (Source(id, -(10**18), text), Source(id + "2", 10**18, text))),)
     summary = replace(SUMMARY, key=key, statements=statements)
     reader = check(page([line(summary)]))
@@ -177,11 +177,11 @@ def _harmless(statements: tuple[Statement, ...]) -> tuple[Statement, ...]:
     )
 
 
-def test_lines_of_other_kinds_and_none_at_all() -> None:
+def test_lines_of_other_kinds_and_an_empty_file() -> None:
     check(page([b"not json", b"{}", b'{"answer": "text"}', b'{"answer": {"type": "trend"}}']))
     check(page([]))
 
 
-def test_a_merge_that_failed_is_reported_though_no_event_is_lost() -> None:
+def test_failed_merge_is_reported_although_no_event_is_lost() -> None:
     text = " ".join(check(page([line(replace(SUMMARY, failures={"timeout": 1}, failure="timeout: x"))])).text)
     assert "Some statements could not be merged. 1 failed call, the last: timeout: x" in text

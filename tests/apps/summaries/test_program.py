@@ -122,7 +122,7 @@ def check_sources(statement: Statement, summary: Summary, times: list[int]) -> N
 
 
 @given(steps, st.integers(0, 2**32), st.integers(0, 2**32))
-def test_results_do_not_depend_on_how_long_calls_take(gaps: list[int], one: int, other: int) -> None:
+def test_results_do_not_depend_on_call_times(gaps: list[int], one: int, other: int) -> None:
     times = [sum(gaps[: n + 1]) for n in range(len(gaps))]
     runs = [
         Driven(SummaryProgram(plan_of(WINDOWS[0])), seed=seed, eager=eager, out_of_order_ms=0)
@@ -133,7 +133,7 @@ def test_results_do_not_depend_on_how_long_calls_take(gaps: list[int], one: int,
 
 
 @pytest.mark.heavy
-def test_what_is_left_at_the_close_is_small() -> None:
+def test_little_work_is_left_at_the_close() -> None:
     """A thousand events in a window: a tree of bounded calls, and a close with the last few events."""
     times = [n * 59 for n in range(1000)]
     driven = Driven(SummaryProgram(plan_of(WINDOWS[0])), eager=0.95).run(events_at(times))
@@ -147,7 +147,7 @@ def test_what_is_left_at_the_close_is_small() -> None:
     assert summary.calls == len(driven.asked)
 
 
-def test_a_window_whose_statements_all_fit_needs_no_call_at_its_close() -> None:
+def test_window_whose_statements_fit_needs_no_closing_call() -> None:
     driven = Driven(SummaryProgram(plan_of(WINDOWS[0])))
     for event in events_at([1000, 2000]):
         driven.event(event)
@@ -200,7 +200,7 @@ def test_a_late_event_follows_the_policy(late: str) -> None:
     assert not driven.state.panes
 
 
-def test_sessions_that_an_event_joins_are_one_and_their_chunks_stay_apart() -> None:
+def test_joined_sessions_merge_but_their_chunks_stay_separate() -> None:
     driven = Driven(SummaryProgram(plan_of(WINDOWS[2])), eager=0, out_of_order_ms=60 * SECOND)
     times = [*range(0, 8000, 1000), *range(30_000, 38_000, 1000), 18_000]
     (summary,) = driven.run(events_at(times)).summaries
@@ -209,7 +209,7 @@ def test_sessions_that_an_event_joins_are_one_and_their_chunks_stay_apart() -> N
     assert all(sum(item.tokens for item in ask.items) <= 200 for ask in driven.asked)
 
 
-def test_a_late_event_does_not_stretch_the_session_that_it_is_folded_into() -> None:
+def test_late_event_does_not_extend_its_session() -> None:
     driven = Driven(SummaryProgram(plan_of(WINDOWS[2], late="next")))
     driven.event(Arrival("a", 0, "first"))
     driven.watermark(100 * SECOND)
@@ -230,7 +230,7 @@ def test_a_late_event_does_not_stretch_the_session_that_it_is_folded_into() -> N
 )
 # A late event at the very start of its window.
 @example([0, 0, 60 * SECOND, 0], "correct", WINDOWS[0], 0)
-def test_no_event_is_lost_however_late(times: list[int], late: str, windows: Windows, seed: int) -> None:
+def test_no_late_event_is_lost(times: list[int], late: str, windows: Windows, seed: int) -> None:
     program = SummaryProgram(plan_of(windows, late=late, allowed_ms=60 * SECOND, correct_ms=9 * SECOND))
     driven = Driven(program, seed=seed).run(events_at(times))
     called = Counter(item.id for ask in driven.asked for item in ask.items)
@@ -242,7 +242,7 @@ def test_no_event_is_lost_however_late(times: list[int], late: str, windows: Win
     assert not driven.state.panes
 
 
-def test_statements_that_a_partial_summary_has_no_room_for_are_counted() -> None:
+def test_statements_dropped_from_a_partial_summary_are_counted() -> None:
     program, state = SummaryProgram(plan_of(WINDOWS[0])), KeyState()
     for event in events_at([0, 1000]):
         program.on_event("k", state, event, None)
@@ -254,7 +254,7 @@ def test_statements_that_a_partial_summary_has_no_room_for_are_counted() -> None
     assert (len(summary.statements), summary.cut) == (1, 1)
 
 
-def test_a_window_whose_statements_do_not_fit_names_that_as_the_cause() -> None:
+def test_window_whose_statements_do_not_fit_names_the_cause() -> None:
     program, state = SummaryProgram(plan_of(WINDOWS[0])), KeyState()
     program.on_event("k", state, Arrival("a", 0, "hello"), None)
     program.on_watermark("k", state, 56 * SECOND)
@@ -266,7 +266,7 @@ def test_a_window_whose_statements_do_not_fit_names_that_as_the_cause() -> None:
     assert (summary.failure, summary.faithful) == (TOO_LONG, None)
 
 
-def test_of_a_failed_call_no_event_is_read_in_part() -> None:
+def test_events_of_a_failed_call_are_excluded_as_a_whole() -> None:
     long = Arrival("a", 0, " ".join(f"word{n}" for n in range(1000)))
     found = [
         Driven(SummaryProgram(plan_of(WINDOWS[0])), failing=failing).run([long]) for failing in (0.0, 1.0)
@@ -288,7 +288,7 @@ def test_late_events_of_a_running_summary_share_a_call() -> None:
     assert [len(ask.items) for ask in driven.asked] == [1, 50]
 
 
-def test_an_event_from_the_future_does_not_keep_a_running_summary_waiting() -> None:
+def test_future_event_does_not_delay_a_running_summary() -> None:
     driven = Driven(SummaryProgram(plan_of(WINDOWS[3])))
     driven.event(Arrival("ahead", 7200 * SECOND, "tomorrow"))
     driven.event(Arrival("now", 0, "today"))
@@ -299,7 +299,7 @@ def test_an_event_from_the_future_does_not_keep_a_running_summary_waiting() -> N
 
 
 @pytest.mark.heavy
-def test_windows_kept_for_corrections_leave_room_for_those_that_are_open() -> None:
+def test_windows_kept_for_corrections_leave_room_for_open_ones() -> None:
     plan = plan_of(Windows.tumbling(30 * SECOND), late="correct", allowed_ms=1920 * SECOND)
     times = [n * 30 * SECOND for n in range(200)]
     driven = Driven(SummaryProgram(plan), eager=0.9).run(events_at(times))
@@ -309,7 +309,7 @@ def test_windows_kept_for_corrections_leave_room_for_those_that_are_open() -> No
         plan_of(Windows.tumbling(30 * SECOND), late="correct", allowed_ms=1921 * SECOND)
 
 
-def test_events_without_a_time_or_far_ahead_are_refused() -> None:
+def test_events_without_a_time_or_far_ahead_are_rejected() -> None:
     driven = Driven(SummaryProgram(plan_of(WINDOWS[0], ahead_ms=3600 * SECOND)), wall_ms=10**9)
     driven.event(Arrival("a", 1000, "fine"))
     driven.watermark(2000)

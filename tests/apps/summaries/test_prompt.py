@@ -31,7 +31,7 @@ HOSTILE = (
 )
 
 
-def test_items_and_statements_are_numbered_in_one_row() -> None:
+def test_items_and_statements_share_one_numbering() -> None:
     user = CLOSE.messages()[1].content
     assert user.splitlines()[:11] == [
         "<channel>#ubuntu</channel>",
@@ -65,7 +65,7 @@ def test_sources_are_checked_and_traced_through_merges() -> None:
     assert read.unsourced == 1
 
 
-def test_a_number_with_a_point_is_a_whole_one() -> None:
+def test_decimal_number_is_one_word() -> None:
     text = orjson.dumps({"keep": [2.0], "statements": [{"text": "New.", "sources": [4.0, 1e300]}]})
     read = read_answer(CLOSE, AnswerCheck(CLOSE.schema())(text.decode()))
     assert ([each.text for each in read.earlier], [each.text for each in read.new]) == (
@@ -75,7 +75,7 @@ def test_a_number_with_a_point_is_a_whole_one() -> None:
     assert [source.id for source in read.new[0].sources] == ["e0"]
 
 
-def test_what_exceeds_the_limit_goes_the_least_founded_first() -> None:
+def test_least_supported_statements_are_dropped_first() -> None:
     tight = replace(CLOSE, limit=20)
     text = "Bob writes a few things that nobody wrote before him."
     read = read_answer(tight, {"keep": [1, 2, 3], "statements": [{"text": text, "sources": [4]}]})
@@ -97,7 +97,9 @@ def test_an_empty_answer_keeps_the_statements() -> None:
         ('At 00:03 he is quoted: "00:03 bob".', ()),
     ],
 )
-def test_names_numbers_and_quotes_are_looked_up_in_the_texts(text: str, unsupported: tuple[str, ...]) -> None:
+def test_names_numbers_and_quotes_are_checked_against_the_texts(
+    text: str, unsupported: tuple[str, ...]
+) -> None:
     read = read_answer(CLOSE, {"keep": [], "statements": [{"text": text, "sources": [4]}]})
     (statement,) = read.new
     assert statement.unsupported == unsupported
@@ -131,9 +133,7 @@ def test_an_answer_without_a_usable_statement_is_a_failure(texts: list[str], cau
 @given(
     st.lists(st.integers(1, 40), max_size=30), st.lists(st.lists(st.integers(1, 40), min_size=1), max_size=6)
 )
-def test_any_answer_gives_statements_whose_sources_were_there(
-    keep: list[int], cited: list[list[int]]
-) -> None:
+def test_any_answer_gives_statements_with_existing_sources(keep: list[int], cited: list[list[int]]) -> None:
     answer = {
         "keep": keep,
         "statements": [{"text": "Bob writes words.", "sources": each} for each in cited],
@@ -147,7 +147,7 @@ def test_any_answer_gives_statements_whose_sources_were_there(
     assert sum(each.tokens for each in (*read.earlier, *read.new)) <= CLOSE.limit
 
 
-def test_the_scripted_summariser_keeps_the_form() -> None:
+def test_scripted_summariser_keeps_the_output_format() -> None:
     many = tuple(item_of(f"e{n}", n, f"says {n} " * 9) for n in range(200))
     asks = (CLOSE, replace(CLOSE, statements=()), replace(CLOSE, items=()), replace(CLOSE, items=many))
     for ask in asks:
@@ -156,14 +156,14 @@ def test_the_scripted_summariser_keeps_the_form() -> None:
         assert len(text) // 4 < ask.max_tokens
 
 
-def test_instructions_cost_no_more_than_is_counted() -> None:
+def test_instruction_tokens_do_not_exceed_their_estimate() -> None:
     bare = SummaryCall("close-1", "close", "k" * 80, (), (), 400)
     form = orjson.dumps(bare.schema())
     assert bare.prompt_tokens + len(form) // 16 < OVERHEAD_TOKENS
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_post_that_gives_orders_changes_neither_form_nor_place(text: str) -> None:
+def test_prompt_injection_changes_neither_format_nor_position(text: str) -> None:
     kind = replace(CLOSE, items=(item_of("e0", 0, clean(text, 100)), *ITEMS[1:]))
     usual, hostile = (ask.messages() for ask in (CLOSE, kind))
     assert hostile[0] == usual[0]
@@ -175,7 +175,7 @@ def test_a_post_that_gives_orders_changes_neither_form_nor_place(text: str) -> N
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_post_that_gives_orders_reaches_no_other_key(text: str) -> None:
+def test_prompt_injection_reaches_no_other_key(text: str) -> None:
     """Even if the key itself contains them."""
 
     def asked(key: str, texts: list[str]) -> list[SummaryCall]:

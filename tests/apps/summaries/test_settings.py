@@ -53,7 +53,7 @@ def expected() -> dict[Window, Any]:
 
 @pytest.mark.heavy
 @given(st.integers(0, 2**32), st.sampled_from((0.05, 0.5, 0.95)))
-def test_kills_and_answer_times_do_not_change_the_summaries(seed: int, pace: float) -> None:
+def test_kills_and_answer_times_do_not_change_summaries(seed: int, pace: float) -> None:
     """Nor do other steps of the watermark, like Flink's."""
     rng = random.Random(seed)
     machine = Machine(SMALL.program(event_time=True), wall_ms=BEGIN_MS + 10**9)
@@ -73,7 +73,7 @@ def test_kills_and_answer_times_do_not_change_the_summaries(seed: int, pace: flo
     assert machine.letters == []
 
 
-def test_an_event_that_no_summary_has_is_a_dead_letter() -> None:
+def test_event_missing_from_every_summary_is_a_dead_letter() -> None:
     machine = Machine(
         SummarySpec(late="side", size_s=60.0, ahead_s=3600.0).program(event_time=True), wall_ms=10**6
     )
@@ -90,7 +90,7 @@ def test_an_event_that_no_summary_has_is_a_dead_letter() -> None:
     assert machine.results[0].time_ms == 59_999
 
 
-def test_a_call_that_is_given_up_leaves_its_events_counted_as_failed() -> None:
+def test_events_of_an_abandoned_call_count_as_failed() -> None:
     machine = Machine(SummarySpec(size_s=60.0).program(event_time=True))
     machine.event("k", 1, time_ms=1_000, text="one")
     machine.pass_time(watermark_ms=61_000)
@@ -103,7 +103,7 @@ def test_a_call_that_is_given_up_leaves_its_events_counted_as_failed() -> None:
     assert machine.letters == []
 
 
-def test_a_window_that_cannot_keep_statements_still_has_its_summary() -> None:
+def test_window_without_room_for_statements_still_has_a_summary() -> None:
     program = SummarySpec(window="sliding", size_s=120.0, step_s=60.0).program(event_time=True)
     machine = Machine(program, StateLimits(max_state_bytes=400))
     machine.event("k", 1, time_ms=1_000, text="one")
@@ -115,7 +115,7 @@ def test_a_window_that_cannot_keep_statements_still_has_its_summary() -> None:
 
 
 @pytest.mark.heavy
-def test_very_many_windows_that_close_at_once_take_several_turns() -> None:
+def test_many_windows_closing_at_once_take_several_turns() -> None:
     """A turn has a limited number of calls; later turns do the rest, and nothing is lost."""
     machine = Machine(SummarySpec(size_s=60.0, ahead_s=10**6).program(event_time=True))
     for n in range(2 * MAX_CHAIN - 4):
@@ -126,7 +126,7 @@ def test_very_many_windows_that_close_at_once_take_several_turns() -> None:
     assert machine.letters == []
 
 
-def test_a_key_that_is_quiet_is_closed_by_the_clock() -> None:
+def test_idle_key_is_closed_by_the_clock() -> None:
     machine = Machine(SummarySpec(size_s=60.0, idle_s=30.0, late="side").program(event_time=True))
     machine.event("k", 1, time_ms=1_000, text="one")
     machine.pass_time(wall_ms=60_000, watermark_ms=900)
@@ -141,7 +141,7 @@ def test_a_key_that_is_quiet_is_closed_by_the_clock() -> None:
     assert list(machine.stores.keys.items()) == []
 
 
-def test_a_running_summary_updated_by_the_clock_continues_as_before() -> None:
+def test_running_summary_updated_by_the_clock_continues() -> None:
     machine = Machine(SummarySpec(window="rolling", idle_s=60.0).program(event_time=True))
     machine.event("k", 0, time_ms=0, text="one")
     machine.pass_time(wall_ms=61_000, watermark_ms=1_000)
@@ -160,7 +160,7 @@ def test_a_running_summary_updated_by_the_clock_continues_as_before() -> None:
     assert {clock for clock, _ in machine.wakes} <= {"event"}
 
 
-def test_nothing_is_kept_of_a_key_whose_windows_are_done() -> None:
+def test_key_with_finished_windows_leaves_no_state() -> None:
     machine = Machine(SummarySpec(size_s=60.0).program(event_time=True))
     machine.event("k", 1, time_ms=1_000, text="one")
     machine.pass_time(watermark_ms=61_000)
@@ -169,7 +169,7 @@ def test_nothing_is_kept_of_a_key_whose_windows_are_done() -> None:
     assert list(machine.stores.keys.items()) == []
 
 
-def test_settings_that_contradict_each_other_are_refused() -> None:
+def test_contradicting_settings_are_rejected() -> None:
     with pytest.raises(ValidationError, match="step_ms"):
         SummarySpec(window="sliding", size_s=60, step_s=50)
     with pytest.raises(SettingError, match="event time"):
@@ -186,6 +186,6 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         ({"who": "ann", "text": None}, "ann: "),
     ],
 )
-def test_text_of_a_message_has_no_words_of_python(said: dict[str, Any], words: str) -> None:
+def test_error_messages_have_no_python_names(said: dict[str, Any], words: str) -> None:
     program: Any = SMALL.program(event_time=True)
     assert program._message_of(said) == words

@@ -10,7 +10,7 @@ from forebay.apps.summaries.program import SummaryProgram
 from forebay.apps.summaries.state import KeyState
 
 
-def test_a_state_comes_back_whole() -> None:
+def test_state_survives_a_round_trip() -> None:
     program = SummaryProgram(
         SummaryPlan(Windows.sliding(60_000, 15_000), chunk_tokens=200, partial_tokens=60)
     )

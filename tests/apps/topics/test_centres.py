@@ -62,7 +62,7 @@ def one_by_one(
 
 
 @given(st.integers(0, 10_000), st.sampled_from([1, 7, 64]), st.sampled_from([0.0, 0.2]))
-def test_a_block_is_placed_as_if_one_by_one(seed: int, blocks: int, recency: float) -> None:
+def test_block_is_placed_as_if_one_by_one(seed: int, blocks: int, recency: float) -> None:
     vectors = clumps(seed)
     vectors[::7] = 0
     vectors[1::5] *= np.float32(0.5)
@@ -87,7 +87,7 @@ def test_a_cluster_without_new_vectors_needs_more_similarity() -> None:
         assert assign(centres, vectors, [1] * 52, 64, threshold=threshold)[-1] == row
 
 
-def test_zero_vectors_are_left_out() -> None:
+def test_zero_vectors_are_skipped() -> None:
     centres = Centres(4)
     vectors = np.zeros((3, 4), np.float32)
     vectors[1, 0] = 1
@@ -105,7 +105,7 @@ def two_halves() -> Centres:
     return centres
 
 
-def test_alike_clusters_merge_into_the_larger_the_most_alike_first() -> None:
+def test_most_similar_clusters_merge_first_into_the_larger() -> None:
     centres = two_halves()
     merged: list[tuple[int, int]] = []
     centres.merge(0.85, 0, lambda kept, gone: merged.append((int(centres.ids[kept]), int(centres.ids[gone]))))
@@ -114,7 +114,7 @@ def test_alike_clusters_merge_into_the_larger_the_most_alike_first() -> None:
     assert np.linalg.norm(centres.directions(), axis=1) == pytest.approx([1, 1], abs=1e-5)
 
 
-def test_only_clusters_with_new_texts_are_looked_at() -> None:
+def test_only_clusters_with_new_texts_are_checked() -> None:
     centres = two_halves()
     centres.merge(0.85, 5, lambda kept, gone: pytest.fail("nothing is new"))
     centres.merge(0.85, 3, lambda kept, gone: None)
@@ -122,7 +122,7 @@ def test_only_clusters_with_new_texts_are_looked_at() -> None:
 
 
 @given(st.integers(0, 10_000), st.floats(0.3, 0.9))
-def test_after_a_merge_no_two_centres_are_alike(seed: int, threshold: float) -> None:
+def test_no_two_centres_are_similar_after_merging(seed: int, threshold: float) -> None:
     centres = Centres(8)
     vectors = clumps(seed)
     assign(centres, vectors, [1] * len(vectors), 64, threshold=0.9)
@@ -133,7 +133,7 @@ def test_after_a_merge_no_two_centres_are_alike(seed: int, threshold: float) -> 
     assert centres.texts.sum() == len(vectors)
 
 
-def test_scaling_leaves_the_centres_and_makes_what_comes_weigh_more() -> None:
+def test_scaling_keeps_centres_and_raises_the_weight_of_new_texts() -> None:
     centres = two_halves()
     before = centres.directions().copy()
     centres.scale(1e-3)
@@ -142,7 +142,7 @@ def test_scaling_leaves_the_centres_and_makes_what_comes_weigh_more() -> None:
     assert (centres.directions() @ unit(np.array([[1, 0.2, 0, 0]]))[0]).max() > 0.9999
 
 
-def test_it_continues_as_before_from_its_state() -> None:
+def test_clusters_continue_from_saved_state() -> None:
     centres = two_halves()
     other = Centres.restore(centres.state())
     vectors = clumps(3)[:, :4]

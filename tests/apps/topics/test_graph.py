@@ -22,7 +22,7 @@ def context_of(group: Group) -> Any:
     return SimpleNamespace(get_metrics_group=lambda: group)
 
 
-def test_a_text_goes_with_its_time_its_partition_and_its_id() -> None:
+def test_text_keeps_its_time_partition_and_id() -> None:
     texts: Any = Texts(TextField("text"), key=None, id=None, shards=1)
     texts.open(context_of(group := Group()))
     given = []
@@ -43,7 +43,7 @@ def test_a_text_goes_with_its_time_its_partition_and_its_id() -> None:
         (lambda event: "x" * 1025, "longer than 1024 characters"),
     ],
 )
-def test_a_text_with_no_usable_id_is_refused(id: Any, says: str) -> None:
+def test_text_without_a_usable_id_is_rejected(id: Any, says: str) -> None:
     texts: Any = Texts(TextField("text"), key=None, id=id, shards=1)
     texts.open(context_of(group := Group()))
     ((tag, data),) = texts.process_element(encode(Event(b"{}", {"text": "hello"})), None)

@@ -40,13 +40,13 @@ def encode(text: str, **options: int) -> list[str]:
     return [PIECES[index] for index in WordPiece(PIECES, **options).encode(text)]
 
 
-def test_words_become_their_longest_pieces() -> None:
+def test_words_are_split_into_their_longest_pieces() -> None:
     assert encode("Storms hit stormy Lisbon!") == [
         *("[CLS]", "storm", "##s", "hit", "storm", "##y", "lisbon", "!", "[SEP]")
     ]  # fmt: skip
 
 
-def test_what_the_vocabulary_lacks_is_unknown() -> None:
+def test_words_outside_the_vocabulary_are_unknown() -> None:
     assert encode("stormx hit") == ["[CLS]", "[UNK]", "hit", "[SEP]"]
     assert encode("storm" * 21) == ["[CLS]", "[UNK]", "[SEP]"]
 
@@ -165,7 +165,7 @@ def plainly(ids: list[int], w: dict[str, np.ndarray]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_vectors_are_those_of_the_plain_network(
+def test_vectors_equal_those_of_a_plain_implementation(
     model: Path, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     monkeypatch.setattr("forebay.apps.topics.minilm.BATCH_TOKENS", 12)
@@ -177,7 +177,7 @@ def test_vectors_are_those_of_the_plain_network(
     assert found == pytest.approx(wanted, abs=2e-5)
 
 
-def test_no_texts_no_vectors(model: Path) -> None:
+def test_no_texts_give_no_vectors(model: Path) -> None:
     assert MiniLM(model).embed([]).shape == (0, WIDTH)
 
 
@@ -203,14 +203,14 @@ def test_a_folder_without_a_model_is_reported(model: Path, wrong: str) -> None:
         MiniLM(model)
 
 
-def test_tensors_of_other_types_are_left_out(tmp_path: Path) -> None:
+def test_tensors_of_other_types_are_skipped(tmp_path: Path) -> None:
     header = json.dumps({"a": {"dtype": "I64", "shape": [1], "data_offsets": [0, 8]}}).encode()
     (tmp_path / "t").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
     assert read_tensors(tmp_path / "t") == {}
 
 
 @pytest.mark.heavy
-def test_the_real_model_knows_what_is_alike() -> None:
+def test_real_model_finds_similar_texts() -> None:
     model = find_embedding_model(load_settings())
     if model is None:
         pytest.skip("the embedding model is not installed: forebay setup --embeddings")
@@ -239,7 +239,7 @@ def test_copies_are_embedded_once(model: Path, monkeypatch: pytest.MonkeyPatch) 
     assert sum(passes) == 4
 
 
-def test_with_none_remembered_what_came_before_changes_no_digit(model: Path) -> None:
+def test_without_a_cache_earlier_texts_change_no_digit(model: Path) -> None:
     one, other = OpenMiniLM(model, threads=1)(), OpenMiniLM(model, threads=1)()
     one.embed(["storm hits lisbon", "goal"])
     texts = ["goal", "storm", "storm hits", "goal"]

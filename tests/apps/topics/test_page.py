@@ -70,7 +70,7 @@ def test_a_topic_has_its_life_and_its_labels() -> None:
         assert expected in document
 
 
-def test_a_clock_that_goes_back_leaves_the_map_whole() -> None:
+def test_backward_clock_keeps_the_map_intact() -> None:
     lines = [line("born", time_ms=60_000), line("grown", time_ms=90_000, size=32)]
     lines += [line("grown", time_ms=80_000, size=64), line("grown", time_ms=120_000, size=65)]
     document = topics_page(lines)
@@ -79,7 +79,7 @@ def test_a_clock_that_goes_back_leaves_the_map_whole() -> None:
     assert list(topic.sizes_at([80_000, 90_000])) == [64, 64]
 
 
-def test_texts_without_times_are_shown_by_their_numbers() -> None:
+def test_texts_without_times_are_shown_by_number() -> None:
     lines = [
         line("born", time=None, time_ms=11_000),
         line("emerging", time=None, time_ms=40_000, score=15.0),
@@ -105,13 +105,13 @@ def test_the_width_grows_with_the_texts() -> None:
     assert streets.into is storm
 
 
-def test_a_label_years_later_is_the_last_one() -> None:
+def test_label_years_later_is_the_last_one() -> None:
     lines = [line("born", time_ms=5), line("moved", time_ms=9)]
     lines += [label("new", time_ms=9, of="moved"), label("old", time_ms=5)]
     assert [topic.label for topic in read_topics(lines)] == ["new"]
 
 
-def test_topics_of_a_second_run_are_cards_of_their_own() -> None:
+def test_topics_of_a_second_run_have_separate_cards() -> None:
     """Files of several subtasks are read one after another: a label may come before its topic."""
     second = [label("Goal", time_ms=90_000), line("folded", "1", 91_000), line("born", time_ms=90_000)]
     found = read_topics([*LIFE, *second])
@@ -120,7 +120,7 @@ def test_topics_of_a_second_run_are_cards_of_their_own() -> None:
     assert (goal.id, streets.end_ms) == ("topic-0-1", 150_000)
 
 
-def test_the_answers_of_two_equal_runs_go_to_their_own_cards() -> None:
+def test_answers_of_two_equal_runs_belong_to_their_own_cards() -> None:
     run = [line("born"), label("Storm")]
     assert [topic.label for topic in read_topics([*run, *run])] == ["Storm", "Storm"]
     cut = [line("born"), label("Storm"), label("Storm again")]
@@ -135,7 +135,7 @@ def test_the_answers_of_two_equal_runs_go_to_their_own_cards() -> None:
         (["...", ""], "topic 0"),
     ],
 )
-def test_without_words_of_the_model_the_texts_name_a_topic(texts: list[str], expected: str) -> None:
+def test_topic_without_a_label_is_named_by_its_texts(texts: list[str], expected: str) -> None:
     (topic,) = read_topics([line("born", texts=texts), label(" … ")])
     assert topic.label == expected
 
@@ -152,7 +152,7 @@ def test_the_map_has_the_most_active_topics_and_the_list_all() -> None:
     assert document.index('id="topic-59"') < document.index('id="topic-0"') < document.index('id="topic-99"')
 
 
-def test_what_a_post_holds_is_text() -> None:
+def test_post_contents_are_shown_as_text() -> None:
     lines = [line("born", texts=[ATTACK]), label(ATTACK, about=ATTACK)]
     document = topics_page(lines)
     assert ATTACK not in document
@@ -161,18 +161,18 @@ def test_what_a_post_holds_is_text() -> None:
     assert "&lt;img src=x" in document
 
 
-def test_a_name_of_a_topic_is_no_markup_either() -> None:
+def test_topic_name_is_shown_as_text() -> None:
     assert "<img" not in topics_page([line("born", '"><img src=x>')])
 
 
 @pytest.mark.parametrize(
     "lines", [[], [b"junk", b"{}", b"[1]", b'{"answer": {"kind": "born"}}', line("folded")]]
 )
-def test_without_topics_it_says_so(lines: list[bytes]) -> None:
+def test_page_without_topics_states_that(lines: list[bytes]) -> None:
     assert "No topic was born" in topics_page(lines)
 
 
-def test_a_label_that_was_given_up_names_its_cause() -> None:
+def test_abandoned_label_names_its_cause() -> None:
     for cause, words in (
         ("answer_cut", "its answer was cut off at max_tokens (answer_cut: why)"),
         ("answer_refused", "it refused (answer_refused: why)"),

@@ -69,7 +69,7 @@ def run(stream: list[tuple[int | None, str]], **more: Any) -> list[TopicEvent]:
 
 
 @pytest.mark.heavy
-def test_topics_are_born_and_grow() -> None:
+def test_topics_are_created_and_grow() -> None:
     events = run(texts())
     assert sum(event.kind == "born" for event in events) == 3
     grown = [event.size for event in events if event.kind == "grown"]
@@ -90,7 +90,7 @@ def test_at_the_end_every_topic_has_reported_all_its_texts() -> None:
     assert current.finish() == []
 
 
-def test_a_batch_is_as_many_texts_as_are_placed_at_once() -> None:
+def test_batch_size_is_the_number_of_texts_placed_at_once() -> None:
     embed = Embedding()
     run(texts(BLOCK * 3 + 5), embed=embed)
     assert embed.batches == [BLOCK, BLOCK, BLOCK, 5]
@@ -103,7 +103,7 @@ def test_a_restore_changes_nothing(save: int) -> None:
 
 
 @pytest.mark.heavy
-def test_a_flush_shifts_no_batch_and_changes_no_topic() -> None:
+def test_flush_moves_no_batch_and_changes_no_topic() -> None:
     embed = Embedding()
     assert run(texts(), flush=50, embed=embed) == run(texts())
     sums = np.cumsum(embed.batches).tolist()
@@ -111,7 +111,7 @@ def test_a_flush_shifts_no_batch_and_changes_no_topic() -> None:
 
 
 @pytest.mark.heavy
-def test_texts_without_times_come_a_second_apart() -> None:
+def test_texts_without_times_are_a_second_apart() -> None:
     untimed = run([(None, text) for _, text in texts()])
     assert [event.kind for event in untimed] == [event.kind for event in run(texts())]
     assert untimed[0].time_ms > 0
@@ -119,7 +119,7 @@ def test_texts_without_times_come_a_second_apart() -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("timed", [True, False])
-def test_an_event_shows_whether_its_time_is_one_also_after_a_restore(timed: bool) -> None:
+def test_event_marks_a_real_time_also_after_a_restore(timed: bool) -> None:
     current = stage()
     outputs = []
     for time_ms, text in texts(130):
@@ -148,7 +148,7 @@ def test_each_text_gets_its_topic_once() -> None:
 
 
 @pytest.mark.heavy
-def test_what_is_held_is_bounded() -> None:
+def test_held_texts_are_bounded() -> None:
     current = stage()
     sizes = []
     for index in range(3000):
@@ -158,7 +158,7 @@ def test_what_is_held_is_bounded() -> None:
     assert sizes[-1] < 1.3 * sizes[0]
 
 
-def test_a_megabyte_an_empty_text_and_half_an_emoji_are_taken() -> None:
+def test_megabyte_text_empty_text_and_half_an_emoji_are_accepted() -> None:
     odd = [
         (None, "x" * 1_000_000),
         (None, ""),
@@ -170,17 +170,17 @@ def test_a_megabyte_an_empty_text_and_half_an_emoji_are_taken() -> None:
     assert all(event.texts == tuple(text[:280] for text in event.texts) for event in events)
 
 
-def test_shards_name_their_topics_apart() -> None:
+def test_topic_names_are_unique_across_shards() -> None:
     assert [topic_name(0, 3), topic_name(2, 3)] == ["3", "2-3"]
 
 
-def test_a_state_of_another_embedding_is_refused() -> None:
+def test_state_of_another_embedding_is_rejected() -> None:
     other = TopicStage(SETTINGS, 0, Embedding(), 8)
     with pytest.raises(MalformedRecord, match="start over"):
         other.restore(stage().to_bytes())
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc0", b"\x96\x63\x00\x00\x00\x00\x00", b"junk"])
-def test_other_bytes_are_refused(data: bytes) -> None:
+def test_invalid_bytes_are_rejected(data: bytes) -> None:
     with pytest.raises(MalformedRecord, match="topics: "):
         stage().restore(data)

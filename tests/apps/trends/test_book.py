@@ -56,7 +56,7 @@ def wide(open_ticks: int = 10_000) -> TickCounter:
     return TickCounter(open_ticks=open_ticks)
 
 
-def test_an_even_stream_has_no_trends() -> None:
+def test_steady_stream_has_no_trends() -> None:
     assert find(background(1200), TrendFinder(SMALL), wide()) == []
 
 
@@ -77,7 +77,7 @@ def test_a_burst_is_one_trend_with_onset_peak_and_end() -> None:
     assert 1_100_000 < ended.time_ms < 1_260_000
 
 
-def test_a_trend_that_returns_continues_its_entry() -> None:
+def test_returning_trend_continues_its_entry() -> None:
     posts = background(2400) + burst("#bigstorm again", 900, 100, 2) + burst("#bigstorm again", 1800, 100, 3)
     events = find(posts, TrendFinder(SMALL), wide())
     told = [(event.kind, event.trend, event.rises) for event in events if event.kind != "changed"]
@@ -95,7 +95,7 @@ def test_an_ended_trend_is_forgotten_after_some_time() -> None:
     assert ("born", 1) in kinds
 
 
-def test_a_number_or_an_emoji_alone_is_no_trend() -> None:
+def test_number_or_emoji_alone_is_not_a_trend() -> None:
     assert find(background(1200) + burst("10 👏", 900, 100, 2), TrendFinder(SMALL), wide()) == []
 
 
@@ -105,12 +105,12 @@ def test_the_strongest_of_the_live_trends_has_rank_1() -> None:
     assert [(e.name, e.rank) for e in events if e.kind == "born"] == [("#storm", 1), ("#goal", 2)]
 
 
-def test_the_whole_stream_growing_is_no_trend() -> None:
+def test_growth_of_the_whole_stream_is_not_a_trend() -> None:
     posts = background(900) + background(300, 120, start=900, seed=3)
     assert find(posts, TrendFinder(SMALL), wide()) == []
 
 
-def test_a_frequent_term_needs_more_to_be_a_trend() -> None:
+def test_frequent_term_needs_more_evidence_to_be_a_trend() -> None:
     usual = burst("tea", 0, 1800, 1.0)
     more = find(background(1800) + usual + burst("tea", 1000, 120, 0.5, 3), TrendFinder(SMALL), wide())
     assert more == []
@@ -157,7 +157,7 @@ def halves(posts: list[Post], save: Callable[[TrendFinder], TrendFinder]) -> tup
     return events, finder.to_bytes()
 
 
-def test_it_continues_as_before_from_its_bytes() -> None:
+def test_finder_continues_from_its_bytes() -> None:
     posts = background(1200) + burst("big storm #bigstorm", 400, 60, 2) + burst("goal", 700, 90, 3, 9)
     posts += burst("big storm #bigstorm", 900, 90, 3)
     straight = halves(posts, lambda finder: finder)
@@ -165,7 +165,7 @@ def test_it_continues_as_before_from_its_bytes() -> None:
     assert halves(posts, lambda finder: TrendFinder.from_bytes(finder.to_bytes())) == straight
 
 
-def test_counts_in_parts_are_the_same_as_at_once() -> None:
+def test_counts_in_parts_equal_counts_at_once() -> None:
     posts = sorted(background(1200) + burst("storm", 800, 100, 3))
     once = find(posts, TrendFinder(SMALL), wide())
     counters = [TickCounter(open_ticks=10_000, counter=index) for index in range(3)]
@@ -201,7 +201,7 @@ def test_memory_does_not_grow_with_the_terms() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\xc0", b"\x80", b"junk", b"\x81\xa7version\x63"])
-def test_other_bytes_are_refused(data: bytes) -> None:
+def test_invalid_bytes_are_rejected(data: bytes) -> None:
     with pytest.raises(MalformedRecord, match="trends: "):
         TrendFinder.from_bytes(data)
 
@@ -210,7 +210,7 @@ def seen(rise: float, first: int, posts: int = 20) -> TermSeen:
     return TermSeen((posts, first, first + 2), (20.0,) * 4, Rise(rise, 0.0, 0.01, 0))
 
 
-def test_terms_that_share_nothing_with_a_trend_are_not_held_against_it(
+def test_unrelated_terms_do_not_weaken_a_trend(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The time for a flood of terms is linear in their number, independent of the number of trends."""
@@ -231,7 +231,7 @@ def test_terms_that_share_nothing_with_a_trend_are_not_held_against_it(
     assert len(compared) < 100
 
 
-def test_if_too_many_terms_rise_those_with_the_least_evidence_wait() -> None:
+def test_if_too_many_terms_rise_the_weakest_wait() -> None:
     rising = RisingTerms(TrendSettings(width_bits=14, max_warm=5))
     for tick in range(400):
         terms = {f"calm{n}": (1, n, n) for n in range(40)}
@@ -244,7 +244,7 @@ def test_if_too_many_terms_rise_those_with_the_least_evidence_wait() -> None:
 
 
 @pytest.mark.parametrize(("posts", "last"), [(8, 502), (60, 501)])
-def test_a_post_in_common_by_chance_does_not_merge_trends(posts: int, last: int) -> None:
+def test_one_shared_post_does_not_merge_trends(posts: int, last: int) -> None:
     book = TrendBook(TrendSettings())
     book.take(TickReport(0, 100.0, {"#storm": seen(90.0, 100, posts=90)}))
     other = TermSeen((posts, 500, last), (float(posts),) * 4, Rise(20.0, 0.0, 0.01, 0))

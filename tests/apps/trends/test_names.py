@@ -10,12 +10,12 @@ from forebay.apps.trends.names import name_of, tells
 
 
 @pytest.mark.parametrize("term", ["the", "had", "10", "4", "50 0", "👏", "🐐 👏", "ya", "#10", "ok 3"])
-def test_common_words_numbers_and_emoji_tell_nothing(term: str) -> None:
+def test_common_words_numbers_and_emoji_are_not_informative(term: str) -> None:
     assert not tells(term)
 
 
 @pytest.mark.parametrize("term", ["storm", "round 9", "#storm", "good fight", "雨", "it's raining"])
-def test_a_word_of_its_own_tells_something(term: str) -> None:
+def test_rare_word_is_informative(term: str) -> None:
     assert tells(term)
 
 
@@ -25,18 +25,18 @@ def test_a_frequent_phrase_or_hashtag_is_the_name() -> None:
     assert name_of({"storm": 20, "storm hits": 2}, []) == "storm"
 
 
-def test_the_posts_give_a_phrase_for_a_word() -> None:
+def test_word_is_named_by_a_phrase_of_its_posts() -> None:
     posts = ["He looks tired now", "McGregor looks tired 😂", "so tired"]
     assert name_of({"tired": 9}, posts) == "looks tired"
     assert name_of({"🐐": 9}, ["the goat 🐐", "goat 🐐 50", "🐐"]) == "goat"
     assert name_of({"5": 9}, ["end of round 5", "Round 5!", "5"]) == "round 5"
 
 
-def test_numbers_are_named_as_the_posts_join_them() -> None:
+def test_numbers_are_named_with_the_words_around_them() -> None:
     assert name_of({"50": 9, "50 0": 8}, ["50-0!", "now 50-0", "150-0"]) == "50-0"
 
 
-def test_without_a_telling_word_there_is_no_name() -> None:
+def test_trend_without_an_informative_word_has_no_name() -> None:
     assert name_of({"10": 9, "👏": 8, "had": 7}, ["10 👏", "had 👏"]) is None
 
 
@@ -46,6 +46,6 @@ def test_without_a_telling_word_there_is_no_name() -> None:
     ),
     st.lists(st.text("had 4👏storm50-0#/ ", max_size=40), max_size=12),
 )
-def test_no_name_is_a_number_a_common_word_or_an_emoji(terms: dict[str, int], posts: list[str]) -> None:
+def test_name_is_never_a_number_common_word_or_emoji(terms: dict[str, int], posts: list[str]) -> None:
     name = name_of(terms, posts)
     assert name is None or tells(name) or name == "50-0"

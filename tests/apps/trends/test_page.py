@@ -78,7 +78,7 @@ def test_a_trend_has_its_times_its_reason_and_its_posts() -> None:
         assert expected in words
 
 
-def test_what_a_post_holds_is_text() -> None:
+def test_post_contents_are_shown_as_text() -> None:
     harmless, attack = (
         Tags(
             trends_page(
@@ -91,19 +91,19 @@ def test_what_a_post_holds_is_text() -> None:
     assert ATTACK in attack.words
 
 
-def test_a_merged_trend_is_named_by_the_one_that_goes_on() -> None:
+def test_merged_trend_has_the_name_of_the_surviving_one() -> None:
     lines = [line("born"), line("born", 1), line("merged", 1, into=0)]
     assert read_trends(lines)[0].merged == ["storm1"]
     assert "merged from" in trends_page(lines)
     assert trends_page(lines).count('id="trend-') == 1
 
 
-def test_a_trend_that_goes_on_is_drawn_to_the_end() -> None:
+def test_ongoing_trend_is_drawn_to_the_end() -> None:
     assert "end not yet" in trends_page([line("born")])
 
 
 @pytest.mark.parametrize("lines", [[], [b"junk", b"{}", b"[1]", b'{"answer": {"kind": "born"}}']])
-def test_without_trends_it_says_so(lines: list[bytes]) -> None:
+def test_page_without_trends_states_that(lines: list[bytes]) -> None:
     assert "Nothing rose" in trends_page(lines)
 
 
@@ -117,7 +117,7 @@ def test_times_years_away_leave_the_rest_readable() -> None:
 
 
 @pytest.mark.heavy
-def test_so_many_trends_are_shown_and_no_more() -> None:
+def test_number_of_shown_trends_is_bounded() -> None:
     document = trends_page(line("born", number, score=number / 10) for number in range(1000))
     assert document.count('class="card"') == 300
     assert "storm999" in document
@@ -128,7 +128,7 @@ def given_up(position: str) -> bytes:
     return orjson.dumps({"cause": "timeout", "detail": f"too slow {ATTACK}", "position": position})
 
 
-def test_a_question_that_was_given_up_names_its_cause() -> None:
+def test_abandoned_question_names_its_cause() -> None:
     others = [given_up("posts.jsonl@3"), given_up("trend-7-born-60000"), given_up("trend-0-born-1")]
     assert "gave no reason" not in Tags(trends_page([line("born"), *others])).words
     text = Tags(trends_page([line("born"), given_up("trend-0-born-60000")]))
@@ -147,7 +147,7 @@ def test_a_returning_trend_is_one_card_with_all_its_rises() -> None:
     assert "2 rises" in Tags(trends_page(lines)).words
 
 
-def test_a_second_run_has_cards_of_its_own() -> None:
+def test_second_run_has_separate_cards() -> None:
     lines = [
         line("born", name="storm"),
         line("ended", name="storm"),
@@ -176,7 +176,7 @@ def test_the_strongest_trend_is_the_first_card() -> None:
     assert cards.index("storm1") < cards.index("storm0")
 
 
-def test_the_answers_of_two_equal_runs_go_to_their_own_cards() -> None:
+def test_answers_of_two_equal_runs_belong_to_their_own_cards() -> None:
     run = [line("born"), why("A storm.")]
     assert [trend.whys for trend in read_trends([*run, *run])] == [[(60_000, "A storm.")]] * 2
 

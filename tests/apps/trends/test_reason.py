@@ -34,7 +34,7 @@ TERMS = ("tired", "looks tired")
         ("🥊", "🥊"),
     ],
 )
-def test_what_the_posts_do_not_hold_is_a_problem(line: str, word: str) -> None:
+def test_claims_missing_from_the_posts_are_a_problem(line: str, word: str) -> None:
     found = problem_of(line, TERMS, POSTS)
     assert found is not None
     assert found.word == word
@@ -50,12 +50,12 @@ def test_what_the_posts_do_not_hold_is_a_problem(line: str, word: str) -> None:
         "尽管如此，他很累",
     ],
 )
-def test_what_the_posts_hold_is_accepted(line: str) -> None:
+def test_claims_found_in_the_posts_are_accepted(line: str) -> None:
     assert problem_of(line, TERMS, POSTS) is None
 
 
 @given(st.text(max_size=200), st.lists(st.text(max_size=60), max_size=3))
-def test_any_line_is_judged(line: str, posts: list[str]) -> None:
+def test_any_line_is_accepted_or_rejected(line: str, posts: list[str]) -> None:
     problem_of(line, TERMS, posts)
 
 
@@ -66,7 +66,7 @@ def asked(number: int = 7) -> dict[str, Any]:
     return dict(question.fields)
 
 
-def test_a_rejected_line_is_asked_for_once_more_in_another_way() -> None:
+def test_rejected_line_is_requested_once_more_differently() -> None:
     machine = Machine(ReasonProgram())
     machine.event("7", 1, **asked())
     machine.answer("7", {"why": "People think that Ronaldo is tired"})
@@ -77,7 +77,7 @@ def test_a_rejected_line_is_asked_for_once_more_in_another_way() -> None:
     assert machine.results[-1].answer == {"why": "McGregor is gassed"}
 
 
-def test_a_line_that_is_rejected_twice_is_a_dead_letter() -> None:
+def test_twice_rejected_line_is_a_dead_letter() -> None:
     machine = Machine(ReasonProgram())
     machine.event("7", 1, **asked())
     machine.answer("7", {"why": "tired tired"})

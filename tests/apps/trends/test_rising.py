@@ -50,7 +50,7 @@ def read(sketch: RateSketch, terms: range = range(31)) -> np.ndarray:
 
 
 @given(streams)
-def test_counts_are_the_decayed_ones(stream: list[tuple[int, list[tuple[int, int]]]]) -> None:
+def test_counts_are_decayed(stream: list[tuple[int, list[tuple[int, int]]]]) -> None:
     sketch = RateSketch(HALF_LIVES, width_bits=16)
     feed(sketch, stream)
     found = read(sketch).min(axis=1)
@@ -62,7 +62,7 @@ def test_counts_are_the_decayed_ones(stream: list[tuple[int, list[tuple[int, int
 
 
 @given(streams)
-def test_a_narrow_sketch_never_counts_too_few(stream: list[tuple[int, list[tuple[int, int]]]]) -> None:
+def test_narrow_sketch_never_undercounts(stream: list[tuple[int, list[tuple[int, int]]]]) -> None:
     sketch = RateSketch(HALF_LIVES, width_bits=3)
     feed(sketch, stream)
     for index, half_life in enumerate(HALF_LIVES):
@@ -90,7 +90,7 @@ def test_sketches_add_up(one: list, other: list, later: int) -> None:
     assert read(first) == pytest.approx(read(both), rel=1e-3, abs=1e-3)
 
 
-def test_years_of_silence_leave_nothing() -> None:
+def test_counts_vanish_after_years_of_silence() -> None:
     sketch = RateSketch(HALF_LIVES, width_bits=8)
     feed(sketch, [(0, [(1, 1000)])])
     sketch.advance(10**9)
@@ -99,7 +99,7 @@ def test_years_of_silence_leave_nothing() -> None:
     assert read(sketch, range(1, 2)).min() == pytest.approx(5)
 
 
-def test_going_back_changes_nothing() -> None:
+def test_backward_time_changes_nothing() -> None:
     sketch = RateSketch(HALF_LIVES, width_bits=8)
     feed(sketch, [(50, [(1, 8)])])
     before = read(sketch)
@@ -107,13 +107,13 @@ def test_going_back_changes_nothing() -> None:
     assert (read(sketch) == before).all()
 
 
-def test_sketches_of_other_forms_are_refused() -> None:
+def test_sketches_of_other_shapes_are_rejected() -> None:
     sketch = RateSketch(HALF_LIVES, width_bits=8)
     with pytest.raises(ValueError, match="do not add up"):
         sketch += RateSketch(HALF_LIVES, width_bits=9)
 
 
-def test_it_continues_as_before_from_its_state() -> None:
+def test_clusters_continue_from_saved_state() -> None:
     sketch = RateSketch(HALF_LIVES, width_bits=8)
     feed(sketch, [(5, [(1, 8), (2, 3)])])
     other = RateSketch.restore(sketch.state())
@@ -124,7 +124,7 @@ def test_it_continues_as_before_from_its_state() -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("per_tick", [0.02, 0.1, 0.5])
-def test_a_decayed_count_is_as_rare_as_its_evidence(per_tick: float) -> None:
+def test_evidence_equals_the_rarity_of_a_decayed_count(per_tick: float) -> None:
     rng, kept, nats = np.random.default_rng(1), 0.5 ** (1 / 3), 8.0
     surprise, count, alarms = Surprise(3.0), np.zeros(100_000), 0
     for tick in range(70):
@@ -136,5 +136,5 @@ def test_a_decayed_count_is_as_rare_as_its_evidence(per_tick: float) -> None:
 
 
 @given(*[st.floats(0.1, 1e3)] * 4)
-def test_almost_without_decay_it_is_the_plain_evidence(k: float, n: float, b: float, m: float) -> None:
+def test_evidence_without_decay_is_the_plain_one(k: float, n: float, b: float, m: float) -> None:
     assert Surprise(0.01)(k, n, b, m) == pytest.approx(rise(k, n, b, m), rel=1e-6, abs=1e-6)

@@ -111,7 +111,7 @@ def test_the_trends_are_found_with_their_posts() -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("shards", [1, 3])
-def test_the_number_of_shards_changes_no_trend(shards: int) -> None:
+def test_number_of_shards_changes_no_trend(shards: int) -> None:
     """Other words share a cell of the sketch then: onsets may differ by a few seconds."""
 
     def seen(events: list[TrendEvent]) -> list[tuple[str, int]]:
@@ -155,7 +155,7 @@ def test_the_sketches_of_all_shards_are_as_large_as_one() -> None:
 
 
 @pytest.mark.heavy
-def test_halves_of_characters_do_not_end_it() -> None:
+def test_lone_surrogates_are_accepted() -> None:
     stream = [(index * 10, "half \ud83d of an emoji") for index in range(2000)]
     assert [event.kind for event in run([(i * 50, f"word{i}") for i in range(4000)] + [
         (200_000 + time_ms, text) for time_ms, text in stream], 2)]  # fmt: skip
@@ -163,6 +163,6 @@ def test_halves_of_characters_do_not_end_it() -> None:
 
 @pytest.mark.parametrize("stage", [RateStage(SETTINGS, 2), BookStage(SETTINGS), CountStage(SETTINGS, 0, 2)])
 @pytest.mark.parametrize("data", [b"", b"\xc0", b"\x93\x63\xc0\xc0", b"junk"])
-def test_other_bytes_are_refused(stage: Any, data: bytes) -> None:
+def test_invalid_bytes_are_rejected(stage: Any, data: bytes) -> None:
     with pytest.raises(MalformedRecord):
         stage.restore(data)

@@ -14,7 +14,7 @@ from forebay.apps.trends.values import Counts, added, joined
 from forebay.errors import MalformedRecord
 
 
-def test_a_tick_is_counted_when_the_watermark_has_passed_it() -> None:
+def test_tick_is_emitted_once_the_watermark_has_passed_it() -> None:
     counter = TickCounter(tick_ms=1000)
     for time_ms, terms in ((1100, ["a", "b"]), (1900, ["a"]), (2100, ["a"])):
         assert counter.add(terms, time_ms) is None
@@ -35,7 +35,7 @@ def test_late_posts_are_counted_as_late() -> None:
     assert counter.close(10**6) == []
 
 
-def test_a_post_before_the_first_counts_as_long_as_its_tick_is_open() -> None:
+def test_earlier_post_counts_while_its_tick_is_open() -> None:
     counter = TickCounter(tick_ms=1000)
     counter.add(["a"], 5000)
     counter.add(["b"], 4999)
@@ -44,7 +44,7 @@ def test_a_post_before_the_first_counts_as_long_as_its_tick_is_open() -> None:
     assert counter.finish() == []
 
 
-def test_posts_from_the_future_take_no_memory() -> None:
+def test_posts_from_the_future_use_no_memory() -> None:
     counter = TickCounter(tick_ms=1000, open_ticks=4)
     for year in range(100):
         counter.add(["future"], 10**13 + year * 10**10)
@@ -63,7 +63,7 @@ def test_a_post_now_displaces_one_from_the_future() -> None:
     assert [set(each.terms) for each in counter.close(3000)] == [{"a"}, {"c"}]
 
 
-def test_a_tick_that_holds_too_much_is_handed_over_early(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overfull_tick_is_emitted_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "MAX_HELD_TERMS", 10)
     counter = TickCounter(tick_ms=1000)
     parts = [counter.add(["a", "b"], 1000 + index) for index in range(10)]
@@ -81,7 +81,7 @@ def test_a_tick_that_holds_too_much_is_handed_over_early(monkeypatch: pytest.Mon
 @given(
     st.lists(st.tuples(st.integers(0, 20_000), st.lists(st.sampled_from("abcd"), unique=True)), max_size=30)
 )
-def test_it_continues_as_before_from_its_state(posts: list[tuple[int, list[str]]]) -> None:
+def test_clusters_continue_from_saved_state(posts: list[tuple[int, list[str]]]) -> None:
     counter = TickCounter(tick_ms=1000)
     for time_ms, terms in posts[:15]:
         counter.add(terms, time_ms)
@@ -94,17 +94,17 @@ def test_it_continues_as_before_from_its_state(posts: list[tuple[int, list[str]]
     assert counter.to_bytes() == other.to_bytes()
 
 
-def test_entries_join() -> None:
+def test_entries_are_merged() -> None:
     assert joined((2, 5, 9), (1, 3, 3)) == (3, 3, 9)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x93", b"\xc0", b"\x91\x01", b"\x99" + b"\x63" * 9])
-def test_other_bytes_are_refused(data: bytes) -> None:
+def test_invalid_bytes_are_rejected(data: bytes) -> None:
     with pytest.raises(MalformedRecord, match="ticks: "):
         TickCounter.from_bytes(data)
 
 
-def test_counts_add_up_the_same_in_any_order() -> None:
+def test_counts_do_not_depend_on_order() -> None:
     one = Counts(3, 2, {"b": (2, 0, 1), "a": (1, 1, 1)}, {0: "b", 1: "a b"})
     other = Counts(3, 1, {"c": (1, 9, 9), "a": (1, 9, 9)}, {9: "c a"})
     whole = added([one, other])
@@ -115,7 +115,7 @@ def test_counts_add_up_the_same_in_any_order() -> None:
     assert whole.posts == 3
 
 
-def test_each_shard_has_its_terms_and_their_posts_and_knows_of_all() -> None:
+def test_each_shard_has_its_terms_and_the_total() -> None:
     counts = Counts(1, 50, {f"t{n}": (1, n, n) for n in range(50)}, {n: f"text {n}" for n in range(50)})
     parts = counts.split(4)
     assert [part.posts for part in parts] == [50] * 4
@@ -125,7 +125,7 @@ def test_each_shard_has_its_terms_and_their_posts_and_knows_of_all() -> None:
         assert set(part.texts) == {entry[1] for entry in part.terms.values()}
 
 
-def test_texts_go_with_the_most_frequent_terms() -> None:
+def test_example_texts_follow_the_most_frequent_terms() -> None:
     counter = TickCounter(tick_ms=1000, samples=3)
     for number in range(100):
         counter.add([f"word{number}", *(["often"] if number % 3 == 0 else [])], 1500, f"text {number}")

@@ -28,7 +28,7 @@ def write(folder: Path, *lines: object) -> Path:
     return path
 
 
-def test_lines_are_taken_in_their_order(tmp_path: Path) -> None:
+def test_lines_are_used_in_order(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         b"\xef\xbb\xbf",
@@ -47,7 +47,7 @@ def test_lines_are_taken_in_their_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_conversations_give_their_first_question(tmp_path: Path, *, whole: bool) -> None:
+def test_first_question_of_each_conversation_is_used(tmp_path: Path, *, whole: bool) -> None:
     entries = [TALK, ONE_SIDED, CHAT, {"conversations": []}]
     path = write(tmp_path, entries) if whole else write(tmp_path, *entries)
     found = read_conversations(path)
@@ -144,9 +144,7 @@ fields = st.sampled_from(["prompt", "output_tokens", "exact", "session", "conver
 
 
 @given(st.binary(max_size=80) | st.dictionaries(fields, json_values, max_size=4) | st.lists(json_values))
-def test_whatever_a_file_holds_it_is_read_or_refused(
-    tmp_path_factory: pytest.TempPathFactory, content: object
-) -> None:
+def test_any_file_is_read_or_rejected(tmp_path_factory: pytest.TempPathFactory, content: object) -> None:
     path = tmp_path_factory.getbasetemp() / "any.jsonl"
     try:
         data = content if isinstance(content, bytes) else orjson.dumps(content)
@@ -158,7 +156,7 @@ def test_whatever_a_file_holds_it_is_read_or_refused(
             assert read(path).found
 
 
-def test_lengths_that_a_file_does_not_tell_are_drawn(tmp_path: Path) -> None:
+def test_missing_lengths_are_drawn(tmp_path: Path) -> None:
     path = write(tmp_path, {"prompt": "a"}, {"prompt": "b", "output_tokens": 2})
     made = read_prompts(path, Exactly(9), exact=False).requests(2, seed=0, nonce="")
     assert [(one.output_tokens, one.exact) for one in made] == [(9, False), (2, False)]

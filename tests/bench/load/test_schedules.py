@@ -34,7 +34,7 @@ schedules: st.SearchStrategy[Schedule] = st.one_of(
 
 
 @given(schedules, st.integers(1, 200), st.integers())
-def test_as_many_moments_as_requests_in_order_and_by_the_seed_alone(
+def test_send_times_are_ordered_and_determined_by_the_seed(
     schedule: Schedule, requests: int, seed: int
 ) -> None:
     due_s = schedule.due_s(requests, Random(seed))
@@ -63,7 +63,7 @@ def test_random_schedules_meet_their_rate_exactly(rate: float, requests: int, bu
         (Gamma(50, 1 / 9), 3.0),
     ],
 )
-def test_the_gaps_vary_as_asked_for(schedule: Schedule, expected: float) -> None:
+def test_gaps_have_the_requested_variation(schedule: Schedule, expected: float) -> None:
     gaps_s = [b - a for a, b in pairwise(schedule.due_s(40_000, Random(7)))]
     assert mean(gaps_s) == pytest.approx(0.02, rel=0.01)
     assert pstdev(gaps_s) / mean(gaps_s) == pytest.approx(expected, rel=0.05)
@@ -82,7 +82,7 @@ def test_a_ramp_reaches_its_last_rate_and_stays_there() -> None:
     assert sum(at_s < 5 for at_s in drawn_s) == pytest.approx(75, abs=30)
 
 
-def test_times_that_are_not_drawn() -> None:
+def test_deterministic_send_times() -> None:
     assert Constant(4).due_s(4, Random()) == [0.0, 0.25, 0.5, 0.75]
     assert Bursts().due_s(3, Random()) == [0, 0, 0]
     assert Bursts(2, 5).due_s(5, Random()) == [0, 0, 5, 5, 10]
@@ -111,13 +111,13 @@ def test_a_replay_keeps_the_gaps_at_its_speed() -> None:
         lambda: Constant(1).due_s(10**9, Random()),
     ],
 )
-def test_nonsense_is_refused(build: object) -> None:
+def test_invalid_values_are_rejected(build: object) -> None:
     with pytest.raises(SettingError):
         build()  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("rate", [0, -1, math.nan, math.inf, 1e9])
-def test_a_rate_that_is_none_is_refused(rate: float) -> None:
+def test_invalid_rate_is_rejected(rate: float) -> None:
     for build in (Constant, Poisson, Gamma, lambda r: Ramp(r, 1, 1), lambda r: Ramp(1, r, 1)):
         with pytest.raises(SettingError, match="expected requests per second"):
             build(rate)

@@ -61,7 +61,7 @@ def test_prompts_have_their_length_and_depend_only_on_seed_and_nonce(
 
 
 @pytest.mark.heavy
-def test_the_capped_exponential_is_cut_by_rejection() -> None:
+def test_capped_exponential_uses_rejection_sampling() -> None:
     draws = [CappedExponential(128, 512).draw(random) for random in [Random(1)] for _ in range(40_000)]
     assert min(draws) == 1
     assert max(draws) <= 512
@@ -85,7 +85,7 @@ def test_turns_continue_their_session() -> None:
     assert made[2].prompt[:10] == made[0].prompt != made[1].prompt
 
 
-def test_a_trace_shares_blocks_as_its_hashes_do() -> None:
+def test_trace_shares_blocks_by_its_hashes() -> None:
     made = TracePrompts(TRACE).requests(3, seed=0, nonce="n")
     assert [(one.prompt_tokens, len(one.prompt), one.output_tokens) for one in made] == [
         (1030, 1030, 5),
@@ -117,12 +117,12 @@ def test_a_load_has_times_by_its_seed_and_a_nonce_of_its_own() -> None:
 @pytest.mark.parametrize(
     "text", ["", "0", "-1", "1-", "20-10", "exp:128", "exp:0:5", "exp:128:1", "exp:nan:5", "x", "1:2:3"]
 )
-def test_lengths_that_are_none_are_refused(text: str) -> None:
+def test_invalid_lengths_are_rejected(text: str) -> None:
     with pytest.raises(SettingError):
         read_lengths(text)
 
 
-def test_another_nonce_shares_no_prefix() -> None:
+def test_other_nonce_shares_no_prefix() -> None:
     workload = RandomTokens(Exactly(64), Exactly(1))
     seen = {tuple(one.prompt[:3]) for nonce in "abc" for one in workload.requests(50, seed=0, nonce=nonce)}
     assert len(seen) == 150
@@ -142,7 +142,7 @@ def test_words_make_a_text() -> None:
     assert made[0].prompt_tokens is None
 
 
-def test_lengths_are_read_from_words() -> None:
+def test_lengths_are_parsed_from_text() -> None:
     assert read_lengths("512") == Exactly(512)
     assert read_lengths("10-20") == Uniform(10, 20)
     assert read_lengths("exp:128:1536") == CappedExponential(128, 1536)

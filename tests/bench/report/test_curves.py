@@ -80,7 +80,7 @@ def test_every_request_and_token_of_a_run_is_in_its_course(requests: int, seed: 
     assert total["in_flight"] == pytest.approx(busy_s, abs=0.11)
 
 
-def test_of_many_requests_those_around_the_slowest_are_shown() -> None:
+def test_requests_around_the_slowest_are_shown() -> None:
     few = made_run(requests=MAX_ROWS)
     assert [record.index for record in waterfall(few)] == list(range(MAX_ROWS))
     records = list(made_run(requests=1000, failing=0).records)
@@ -97,7 +97,7 @@ def test_the_knee_of_a_curve_that_bends() -> None:
     assert knee(points) == 3
 
 
-def test_a_straight_line_a_falling_one_and_three_points_have_none() -> None:
+def test_straight_or_falling_curves_and_three_points_have_no_knee() -> None:
     assert knee([(float(x), 2.0 * x) for x in range(8)]) is None
     assert knee([(float(x), 8.0 - x) for x in range(8)]) is None
     assert knee([(1.0, 1.0), (2.0, 1.0), (3.0, 9.0)]) is None
@@ -110,7 +110,7 @@ def test_service_times_count_from_when_it_was_sent() -> None:
     assert response_and_service(run, "e2el") == ([1.5], [1.25])
 
 
-def test_signals_that_came_and_went() -> None:
+def test_signals_with_gaps() -> None:
     samples = (EngineSample(0.0, {"running": 1.0}), EngineSample(1.0, {"running": 2.0, "waiting": 3.0}))
     assert signals(made_run(samples=samples)) == {
         "running": [(0.0, 1.0), (1.0, 2.0)],

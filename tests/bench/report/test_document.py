@@ -61,7 +61,7 @@ def rounded(run: LoadRun) -> LoadRun:
     return replace(run, records=tuple(records), samples=samples)
 
 
-def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_report_round_trip(tmp_path: Path) -> None:
     runs = [rounded(made_run(seed=seed, rate_per_s=rate)) for seed, rate in ((0, 5.0), (1, 20.0))]
     report = Report(
         "serve",
@@ -75,7 +75,7 @@ def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 @given(records=st.lists(RECORDS, max_size=4))
-def test_every_request_is_read_as_it_was(records: list[RequestRecord], tmp_path_factory: Any) -> None:
+def test_request_round_trip(records: list[RequestRecord], tmp_path_factory: Any) -> None:
     path = tmp_path_factory.mktemp("run") / "run.json"
     one = measured(made_run(requests=1))
     write_report(path, Report("serve", (replace(one, run=replace(one.run, records=tuple(records))),)))

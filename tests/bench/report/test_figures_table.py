@@ -22,7 +22,7 @@ from forebay.bench.report.figures_table import (
 from forebay.bench.report.html_compare import difference_row
 
 
-def test_repeats_are_put_together_by_their_load() -> None:
+def test_repeats_are_grouped_by_load() -> None:
     runs = [
         measured(made_run(requests=3, rate_per_s=rate, seed=seed)) for seed in (0, 1) for rate in (5.0, 9.0)
     ]
@@ -33,7 +33,7 @@ def test_repeats_are_put_together_by_their_load() -> None:
     ]
 
 
-def test_a_load_shows_what_it_was() -> None:
+def test_load_has_a_description() -> None:
     workload = RandomTokens(Exactly(3), Exactly(2))
     gamma, closed, burst = (
         make_load(schedule, workload, 2).asked for schedule in (Gamma(5, 0.25), ClosedLoop(8), Bursts())

@@ -70,7 +70,7 @@ def test_a_failed_request_and_one_never_sent() -> None:
     assert unsent["metadata"]["request_start_ns"] == unsent["metadata"]["request_end_ns"]
 
 
-def test_what_a_server_does_not_tell_is_left_out() -> None:
+def test_unreported_values_are_omitted() -> None:
     chunks = (Chunk(1.5), Chunk(2.0))
     (found,) = records(RequestRecord(0, 1.0, 1.25, 2.0, chunks=chunks))
     assert set(found["metrics"]) == {
@@ -82,13 +82,13 @@ def test_what_a_server_does_not_tell_is_left_out() -> None:
     }
 
 
-def test_a_first_chunk_of_several_tokens_is_no_token_that_was_waited_for() -> None:
+def test_extra_tokens_of_the_first_chunk_have_no_gap() -> None:
     record = RequestRecord(0, 0.0, 0.0, 2.0, chunks=(Chunk(1.0, 3), Chunk(2.0, 2)), output_tokens=5)
     (found,) = records(record)
     assert found["metrics"]["inter_token_latency"]["value"] == 500.0
 
 
-def test_sessions_are_counted_in_the_order_in_which_they_began() -> None:
+def test_sessions_are_numbered_by_start() -> None:
     found = records(*(answered(index, session=name) for index, name in enumerate("babb")))
     assert [
         (one["metadata"]["session_num"], one["metadata"]["conversation_id"], one["metadata"]["turn_index"])
@@ -206,7 +206,7 @@ def test_without_an_answer_there_is_no_figure() -> None:
     assert {found[name] for name in FIGURES} == {None}
 
 
-def test_chunks_are_counted_where_the_server_counts_nothing() -> None:
+def test_chunks_are_counted_if_the_server_reports_no_tokens() -> None:
     found = vllm_result(made_run(records=(RequestRecord(0, 0.0, 0.0, 2.0, chunks=(Chunk(1.0), Chunk(2.0))),)))
     assert (found["output_lens"], found["mean_tpot_ms"]) == ([2], 1000.0)
 

@@ -68,7 +68,7 @@ def test_a_run_has_all_its_parts() -> None:
 
 
 @pytest.mark.heavy
-def test_the_verdict_comes_first_with_its_reasons() -> None:
+def test_verdict_is_first_with_its_reasons() -> None:
     found = words(page(replace(ONE, verdict=invalid("the client was late", "12 requests failed"))))
     assert found.index("✕ INVALID the client was late 12 requests failed") < found.index("requests answered")
     assert "✓ VALID schedule delay: at most 2.1 ms" in words(page(ONE))
@@ -90,7 +90,7 @@ def test_the_verdict_comes_first_with_its_reasons() -> None:
         pytest.param(made_run(samples=(EngineSample(0.0, {"x": float("nan")}),)), id="not a number"),
     ],
 )
-def test_a_page_of_whatever_came(run: LoadRun) -> None:
+def test_page_of_any_run(run: LoadRun) -> None:
     found = page(measured(run))
     assert "nan" not in found.lower().replace("provenance", "")
     assert "Words" in titles(found)
@@ -98,7 +98,7 @@ def test_a_page_of_whatever_came(run: LoadRun) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_nothing_from_outside_becomes_markup(attack: str) -> None:
+def test_external_text_never_becomes_markup(attack: str) -> None:
     """In every place where a text of a server, a file or a user may be."""
 
     def told(by: str) -> Report:
@@ -182,7 +182,7 @@ def test_only_loads_that_differ_in_their_rate_are_points_of_one_curve() -> None:
     assert found[:2] == ["TTFT, poisson, ms, by throughput", "TTFT, poisson 2, ms, by throughput"]
 
 
-def test_chunks_that_were_read_together_do_not_make_an_axis_logarithmic() -> None:
+def test_simultaneous_chunks_do_not_make_an_axis_logarithmic() -> None:
     records = tuple(
         answered(n, n * 1.0, n * 1.0, *(n + 0.1 * i for i in range(1, 9)), n + 0.8 + 1e-6) for n in range(50)
     )
@@ -268,7 +268,7 @@ def test_percentiles_of_few_samples_are_in_no_table(requests: int, told: tuple[s
 
 
 @pytest.mark.heavy
-def test_an_interrupted_run_says_so() -> None:
+def test_interrupted_run_is_marked() -> None:
     assert "interrupted" in words(page(replace(ONE, run=replace(ONE.run, complete=False))))
     assert "interrupted" not in words(page(ONE))
 
@@ -282,7 +282,7 @@ def test_the_page_loads_nothing_and_runs_nothing() -> None:
     assert not re.search(r"""(?:src|href)=|url\(|@import|https?://(?!127\.0\.0\.1)""", found)
 
 
-def test_every_drawing_says_what_it_shows() -> None:
+def test_every_chart_has_a_description() -> None:
     found = page(ONE)
     drawings = re.findall(r'<div class="plot [a-z]+">(<svg[^>]*>)', found)
     assert len(drawings) > 8
@@ -291,7 +291,7 @@ def test_every_drawing_says_what_it_shows() -> None:
     assert found.count("<summary>the numbers</summary>") == len(drawings) - 1
 
 
-def test_response_and_service_are_one_line_where_they_are_the_same() -> None:
+def test_equal_response_and_service_times_are_one_curve() -> None:
     assert "from when sent the same" in words(page(ONE))
     records = tuple(answered(n, n * 1.0, n + 0.5, n + 0.75, n + 1.0) for n in range(20))
     late = words(page(measured(made_run(records=records))))
@@ -300,7 +300,7 @@ def test_response_and_service_are_one_line_where_they_are_the_same() -> None:
 
 
 @pytest.mark.heavy
-def test_an_objective_is_told_with_its_share_and_drawn_where_it_is_near() -> None:
+def test_objective_is_shown_with_its_share_and_drawn_if_near() -> None:
     near, far = (
         page(measured(ONE.run, RequestSlo(ttft_s=0.1))),
         page(measured(ONE.run, RequestSlo(ttft_s=60.0))),

@@ -117,7 +117,7 @@ def test_the_same_run_has_the_same_id_and_another_a_different_one() -> None:
     assert report(made_run(seed=1))["run"]["uid"] != one["run"]["uid"]
 
 
-def test_a_long_run_has_no_more_points_than_can_be_looked_at() -> None:
+def test_number_of_points_of_a_long_run_is_bounded() -> None:
     samples = tuple(EngineSample(float(at), {"running": 1.0}) for at in range(3 * MAX_POINTS + 1))
     (engine,) = report(made_run(samples=samples))["results"]["observability"]["components"]
     assert MAX_POINTS / 2 < len(engine["time_series"]["num_requests_running"]["series"]) <= MAX_POINTS

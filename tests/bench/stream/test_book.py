@@ -138,7 +138,7 @@ def test_a_duplicate_result_counts_twice_and_keeps_its_first_time(tmp_path: Path
     assert (found.results, found.committed_s) == (2, 0.0)
 
 
-def test_a_dead_letter_and_a_result_of_one_event_are_a_double(tmp_path: Path) -> None:
+def test_dead_letter_and_result_of_one_event_are_a_duplicate(tmp_path: Path) -> None:
     places = Places("http://feed", tmp_path)
     book = EventBook(places)
     book.expect(sent(["e0", "e1"]))
@@ -150,7 +150,7 @@ def test_a_dead_letter_and_a_result_of_one_event_are_a_double(tmp_path: Path) ->
     assert (first.doubled, second.doubled) == (True, False)
 
 
-def test_what_comes_twice_of_an_earlier_load_is_reported(tmp_path: Path) -> None:
+def test_duplicates_of_an_earlier_load_are_reported(tmp_path: Path) -> None:
     places = Places("http://feed", tmp_path)
     book = EventBook(places)
     book.expect(sent(["e0"]))
@@ -162,7 +162,7 @@ def test_what_comes_twice_of_an_earlier_load_is_reported(tmp_path: Path) -> None
     assert (book.earlier_doubled, book.doubles) == (1, 1)
 
 
-def test_what_earlier_loads_left_is_no_stranger(tmp_path: Path) -> None:
+def test_results_of_earlier_loads_are_not_unknown(tmp_path: Path) -> None:
     places = Places("http://feed", tmp_path)
     book = EventBook(places)
     book.expect(sent(["e0"]))
@@ -178,7 +178,7 @@ def test_files_that_are_being_written_are_not_visible(tmp_path: Path) -> None:
     assert list(CommittedFiles(tmp_path).look()) == []
 
 
-def test_a_file_system_that_dates_no_renaming_gives_the_time_of_the_look(tmp_path: Path) -> None:
+def test_without_rename_times_the_poll_time_counts(tmp_path: Path) -> None:
     # The file's times are long before the poll that did not see it.
     commit(tmp_path, "part-abc-0.jsonl", orjson.dumps({}).decode())
     now_us = os.stat(tmp_path / "part-abc-0.jsonl").st_ctime_ns // 1000 + 60_000_000
@@ -186,9 +186,9 @@ def test_a_file_system_that_dates_no_renaming_gives_the_time_of_the_look(tmp_pat
     assert at_us == now_us - round(file_clock_s() * 1e6)
 
 
-def test_of_running_summaries_no_window_is_known() -> None:
+def test_running_summaries_have_no_window() -> None:
     assert key_windows(Windows.rolling(1000), [Sent("e0", 0, "a")]) == []
 
 
-def test_how_long_events_have_to_come() -> None:
+def test_allowed_lateness_of_events() -> None:
     assert [least_span_s(each, 0.5) for each in KINDS] == [1.5, 1.5, None]

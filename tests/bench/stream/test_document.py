@@ -66,7 +66,7 @@ def rounded(event: EventRecord) -> EventRecord:
     return replace(event, **{name: pytest.approx(value, abs=1e-6) for name, value in moments.items()})
 
 
-def test_a_document_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_document_round_trip(tmp_path: Path) -> None:
     result = ResultRecord(0, "k@1", 1.0, committed_s=2.0, results=1, stands_for=5, expected=5)
     whole = run(
         results=(result,),
@@ -193,7 +193,7 @@ def test_a_search_and_its_answer_are_shown_again(tmp_path: Path) -> None:
     assert orjson.loads(bench("report", str(path), "--json", "-").stdout)["sustained_per_s"] == 2.5
 
 
-def test_what_a_document_leaves_out_is_as_usual(tmp_path: Path) -> None:
+def test_omitted_values_are_the_defaults(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", run())
     document = orjson.loads(path.read_bytes())
     for key in ("kills", "followed", "countable", "left_open"):

@@ -26,7 +26,7 @@ def loaded(clock: Clock, *due_us: int) -> Emitted:
     return emitted
 
 
-def test_what_is_due_is_taken_in_one_piece() -> None:
+def test_due_events_are_taken_together() -> None:
     clock = Clock()
     emitted = loaded(clock, 900, 1000, 1001)
     data, number = emitted.take(0, 0)
@@ -37,7 +37,7 @@ def test_what_is_due_is_taken_in_one_piece() -> None:
     assert emitted.wait_s(3) is None
 
 
-def test_a_late_feed_shows_it() -> None:
+def test_late_feed_is_reported() -> None:
     clock = Clock()
     emitted = loaded(clock, 1500)
     clock.us = 9000
@@ -55,7 +55,7 @@ def test_an_event_without_a_client_could_not_have_been_written_earlier() -> None
     assert emitted.report() == b"e0 2000 2100\ne1 3000 3100\n"
 
 
-def test_what_is_read_again_keeps_its_first_moment() -> None:
+def test_reread_event_keeps_its_first_time() -> None:
     clock = Clock()
     emitted = loaded(clock, 500, 900)
     first, _ = emitted.take(0, 0)
@@ -66,7 +66,7 @@ def test_what_is_read_again_keeps_its_first_moment() -> None:
 
 
 @given(st.lists(st.integers(0, 5000), max_size=30).map(sorted), st.lists(st.integers(1, 900), max_size=12))
-def test_every_event_comes_once_and_none_before_its_time(due_us: list[int], steps: list[int]) -> None:
+def test_every_event_is_sent_once_and_never_early(due_us: list[int], steps: list[int]) -> None:
     clock = Clock()
     emitted = loaded(clock, *due_us)
     number, taken = 0, 0

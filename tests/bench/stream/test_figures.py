@@ -28,7 +28,7 @@ moments = st.lists(st.floats(0, 1000), min_size=1, max_size=60).map(sorted)
 
 
 @given(moments, st.floats(0, 20))
-def test_a_lag_is_never_negative_where_answers_follow_events(due_s: list[float], took_s: float) -> None:
+def test_lag_is_never_negative_if_answers_follow_events(due_s: list[float], took_s: float) -> None:
     assert all(lag >= 0 for _, lag in lag_curve(due_s, [at_s + took_s for at_s in due_s]))
 
 
@@ -67,7 +67,7 @@ def test_a_steady_queue_seldom_seems_to_grow(load: float, wrong: float) -> None:
 
 
 @pytest.mark.heavy
-def test_a_queue_that_gets_too_much_is_found_out() -> None:
+def test_overloaded_queue_is_detected() -> None:
     queue, found = SimulatedQueue(16, Random(8)), 0
     for _ in range(40):
         due_s = due_offsets(queue.load(16 * 1.1, times=4))
@@ -76,7 +76,7 @@ def test_a_queue_that_gets_too_much_is_found_out() -> None:
     assert found >= 28
 
 
-def test_a_growth_of_less_than_a_hundredth_is_none() -> None:
+def test_growth_below_one_percent_is_ignored() -> None:
     due_s = [index / 10 for index in range(6000)]
     slope = lag_slope(due_s, [at_s * 1.005 for at_s in due_s])
     assert slope is not None
@@ -144,7 +144,7 @@ def test_a_p99_needs_a_thousand_events() -> None:
     assert 99 in stream_figures(stream_run(even(1000))).latency["committed"].percentiles
 
 
-def test_what_was_answered_and_not_committed_is_not_good() -> None:
+def test_uncommitted_answers_do_not_count_as_goodput() -> None:
     events = [event(0, 0.0), event(1, 0.1, committed_s=None, results=0)]
     assert stream_figures(stream_run(events), EventSlo(within_s=9.0, until="answered")).goodput == 0.5
 
@@ -186,5 +186,5 @@ def test_the_mean_is_the_area_below_the_curve() -> None:
 
 
 @pytest.mark.parametrize("due_s", [[0.1] * 100, [float(n) for n in range(PARTS)]])
-def test_too_few_events_or_all_at_once_tell_nothing(due_s: list[float]) -> None:
+def test_too_few_or_simultaneous_events_give_no_trend(due_s: list[float]) -> None:
     assert lag_slope(due_s, due_s) is None

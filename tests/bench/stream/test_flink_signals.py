@@ -58,7 +58,7 @@ def test_a_job_unknown_to_flink_is_looked_up_at_the_next_sample() -> None:
     assert flink.reads == 2
 
 
-def test_a_new_job_is_found_though_flink_still_knows_the_old_one() -> None:
+def test_new_job_is_found_although_flink_lists_the_old_one() -> None:
     flink = Flink()
     flink.signals()
     flink.job = NEW

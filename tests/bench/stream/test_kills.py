@@ -29,7 +29,7 @@ from forebay.errors import SettingError
 
 
 @pytest.mark.parametrize("words", ["jvm", "jvm:", "broker:5", "jvm:-1", "jvm:nan", "command:1e9", "", ":3"])
-def test_what_is_no_kill(words: str) -> None:
+def test_invalid_kills(words: str) -> None:
     with pytest.raises(SettingError, match="--kill: expected PART:SECONDS, such as jvm:20"):
         read_kill(words)
 
@@ -86,7 +86,7 @@ class Busy:
 
 
 @pytest.mark.heavy
-def test_what_a_killed_process_had_used_is_known() -> None:
+def test_usage_of_a_killed_process_is_kept() -> None:
     killer = Killer(Busy(), None, [Kill("jvm", 0.0)], 0, lambda _: None)  # type: ignore[arg-type]
     killer.look()
     assert killer.used_s >= 0.29

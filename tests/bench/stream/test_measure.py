@@ -61,7 +61,7 @@ def run() -> Iterator[StreamRun]:
 
 @pytest.mark.slow
 @pytest.mark.flink
-def test_every_event_has_all_of_its_moments_in_order(run: StreamRun) -> None:
+def test_every_event_has_all_times_in_order(run: StreamRun) -> None:
     assert run.complete
     assert [event.index for event in run.events] == list(range(60))
     for event in run.events:
@@ -73,7 +73,7 @@ def test_every_event_has_all_of_its_moments_in_order(run: StreamRun) -> None:
 
 @pytest.mark.slow
 @pytest.mark.flink
-def test_the_engines_known_time_is_found_where_it_was_spent(run: StreamRun) -> None:
+def test_known_engine_time_is_attributed_to_its_stage(run: StreamRun) -> None:
     figures = stream_figures(run)
     assert figures.stages["prefill"].minimum >= CALL_S - 0.001
     assert set(figures.stages) == set(STAGES)
@@ -96,7 +96,7 @@ def test_flink_and_the_engine_show_what_they_do(run: StreamRun) -> None:
 
 @pytest.mark.slow
 @pytest.mark.flink
-def test_nothing_was_lost_and_the_clocks_agree(run: StreamRun) -> None:
+def test_nothing_is_lost_and_the_clocks_agree(run: StreamRun) -> None:
     # The others depend on what else runs on this machine.
     wrong = [words for words in judge_stream(run).reasons if "events have" in words or "clocks" in words]
     assert wrong == []

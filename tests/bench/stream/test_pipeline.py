@@ -34,7 +34,7 @@ DOCUMENT: dict[str, Any] = {
 }
 
 
-def test_source_and_sinks_are_the_measurements_own_and_all_else_stays(tmp_path: Path) -> None:
+def test_only_source_and_sinks_are_replaced_for_the_measurement(tmp_path: Path) -> None:
     spec = read_pipeline(DOCUMENT, ["capacity=4"])
     made = parse_spec(measured_document(spec, Places("http://127.0.0.1:1/events", tmp_path)))
     assert (made.capacity, made.ordering, made.key) == (4, "key", "{{ user }}")
@@ -48,7 +48,7 @@ def test_source_and_sinks_are_the_measurements_own_and_all_else_stays(tmp_path: 
     assert made.journal.path.startswith(str(tmp_path))
 
 
-def test_assignments_of_the_users_get_no_made_up_texts(tmp_path: Path) -> None:
+def test_user_assignments_get_no_generated_texts(tmp_path: Path) -> None:
     document = {key: DOCUMENT[key] for key in ("name", "source", "sink")}
     spec = read_pipeline({**document, "application": {"type": "topics"}}, [])
     assert spec.assignments is not None
@@ -70,7 +70,7 @@ def test_settings_do_not_change_the_mapping_that_was_given() -> None:
         (None, "cannot be read"),
     ],
 )
-def test_data_that_is_wrong(tmp_path: Path, content: str | None, words: str) -> None:
+def test_invalid_data(tmp_path: Path, content: str | None, words: str) -> None:
     path = tmp_path / "data.jsonl"
     if content is not None:
         path.write_text(content)
@@ -98,7 +98,7 @@ def test_the_same_seed_gives_the_same_times() -> None:
         ({"bursts": "5:1", "constant": True}, "give --rate"),
     ],
 )
-def test_loads_that_are_wrong(options: dict[str, Any], words: str) -> None:
+def test_invalid_loads(options: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         EventLoadOptions(**options).load()
 
@@ -112,12 +112,12 @@ def test_loads_that_are_wrong(options: dict[str, Any], words: str) -> None:
         (lambda: StreamOptions(pipeline={}, patience_s=0), "--patience: expected more than 0"),
     ],
 )
-def test_options_that_are_wrong(make: Any, words: str) -> None:
+def test_invalid_options(make: Any, words: str) -> None:
     with pytest.raises(SettingError, match=words):
         make()
 
 
-def test_no_two_loads_of_made_up_posts_ask_the_same() -> None:
+def test_generated_loads_have_different_prompts() -> None:
     texts = [each["text"] for nonce in ("a", "b") for each in fields_of(None, 300, 0, nonce)]
     assert len(set(texts)) == 600
 
@@ -136,12 +136,12 @@ def test_a_report_names_the_windows() -> None:
     }
 
 
-def test_the_lines_of_a_load_carry_id_and_time() -> None:
+def test_lines_of_a_load_have_id_and_time() -> None:
     (line,) = event_lines(["e7"], [123], iter([{"text": "hi"}]))
     assert line == b'123 e7 {"text":"hi","forebay_event":"e7","forebay_due_us":123}\n'
 
 
-def test_data_comes_over_and_over(tmp_path: Path) -> None:
+def test_data_is_repeated(tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_text('{"a": 1}\n\n{"a": 2}\n')
     data = read_data(tmp_path / "data.jsonl")
     assert [each["a"] for each in fields_of(data, 5, 0, "n")] == [1, 2, 1, 2, 1]

@@ -62,7 +62,7 @@ def test_a_password_in_a_url_is_refused_at_once() -> None:
         Engines(SPEC, ("http://user:word@127.0.0.1:9",), load_settings()).__enter__()
 
 
-def test_an_engine_of_this_process_is_not_counted_a_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_in_this_process_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     uses = iter(range(100))
     monkeypatch.setattr(
         "forebay.bench.stream.process.process_use", lambda pid: type("Use", (), {"processor_s": next(uses)})
@@ -76,7 +76,7 @@ def test_an_engine_of_this_process_is_not_counted_a_second_time(monkeypatch: pyt
         assert engines.used_s() == 0
 
 
-def test_an_engine_that_is_not_there_is_reported_before_anything_starts() -> None:
+def test_missing_engine_is_reported_before_the_start() -> None:
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         # Bound without listening, so that no other process gets the port.

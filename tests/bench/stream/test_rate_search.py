@@ -83,7 +83,7 @@ def test_a_search_finds_the_capacity_of_a_simulated_queue() -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"first_per_s": 0.0}, {"first_per_s": 1.0, "resolution": 1.0}])
-def test_what_no_search_can_begin_with(arguments: dict[str, float]) -> None:
+def test_invalid_search_settings(arguments: dict[str, float]) -> None:
     with pytest.raises(SettingError):
         RateSearch(**arguments)
 
@@ -92,7 +92,7 @@ def growing(index: int) -> tuple[float, ...]:
     return (0.001, 0.002, 0.003, 0.01, 0.1 + index / 8 - index / 10, 0.2, 0.001, 0.5)
 
 
-def test_what_makes_a_rate_too_high() -> None:
+def test_conditions_of_a_too_high_rate() -> None:
     slo = EventSlo(within_s=1.0)
     assert tried(stream_run(even(200)), 10.0, slo, 0.99).sustained
     why = tried(stream_run([event(n, n / 10, growing(n)) for n in range(200)]), 10.0, None, 0.99).why
@@ -105,13 +105,13 @@ def test_what_makes_a_rate_too_high() -> None:
 SIX_S = (0.001, 0.002, 0.003, 0.01, 6.0, 0.2, 0.001, 0.5)
 
 
-def test_answers_that_take_long_are_no_growing_lag() -> None:
+def test_slow_answers_are_not_a_growing_lag() -> None:
     short = tried(stream_run(even(80, 4.0, stages_s=SIX_S)), 4.0, None, 0.99)
     assert (short.sustained, short.why, short.too_short) == (False, "", True)
     assert tried(stream_run(even(320, 4.0, stages_s=SIX_S)), 4.0, None, 0.99).sustained
 
 
-def test_what_leaves_a_trial_in_doubt() -> None:
+def test_conditions_of_a_doubtful_trial() -> None:
     (few,) = tried(stream_run(even(20)), 10.0, None, 0.99).doubts
     assert few.startswith("20 events are too few")
     disturbed = tried(stream_run(even(200), others_cores=1.5, cores=2), 10.0, None, 0.99)
@@ -144,7 +144,7 @@ class Session:
     ("disturbed", "rates", "found"),
     [({1}, [5.0, 10.0, 10.0, 10.0, 10.0], 10.0), ({1, 2}, [5.0, 10.0, 10.0], None)],
 )
-def test_a_trial_in_doubt_is_made_once_more(
+def test_doubtful_trial_is_repeated_once(
     disturbed: set[int], rates: list[float], found: float | None
 ) -> None:
     session, search = Session(disturbed), RateSearch(5.0, most_per_s=10.0)

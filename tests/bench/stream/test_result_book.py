@@ -91,7 +91,7 @@ def test_each_window_that_ended_has_its_result_and_its_moments(tmp_path: Path) -
     assert book.progress(BEGAN_US + 3_000_000).due == 1
 
 
-def test_a_window_without_a_result_is_lost_and_two_of_one_are_a_double(tmp_path: Path) -> None:
+def test_missing_window_result_is_lost_and_a_second_is_a_duplicate(tmp_path: Path) -> None:
     book = windows_book(tmp_path)
     results = Places("", tmp_path).results
     commit(results, "part-abc-0.jsonl", summary(0, 4), summary(0, 4))
@@ -128,7 +128,7 @@ def test_an_event_that_became_a_dead_letter_is_in_no_window(tmp_path: Path) -> N
     assert any("5 of 13 events became dead letters" in note for note in judge_stream(run).notes)
 
 
-def test_a_result_of_no_window_that_was_sent_is_a_stranger(tmp_path: Path) -> None:
+def test_result_of_an_unknown_window_is_reported(tmp_path: Path) -> None:
     book = windows_book(tmp_path)
     commit(Places("", tmp_path).results, "part-abc-0.jsonl", summary(0, 1, key="b"))
     book.look()
@@ -155,7 +155,7 @@ def trend(id: str, kind: str, time_s: float, **more: Any) -> str:
     return result_json(Result(id, "1", {}, {"kind": kind}, Usage(), 0, 0, 0.0, 0.0, time_ms=time_ms, **more))
 
 
-def test_of_a_detector_doubles_and_unanswered_questions_are_reported(tmp_path: Path) -> None:
+def test_detector_duplicates_and_unanswered_questions_are_reported(tmp_path: Path) -> None:
     book = ResultBook(Places("http://feed", tmp_path), ManyToOne(None, 5.0, ("born",)))
     book.expect(sent(9))
     results = Places("", tmp_path).results
@@ -196,7 +196,7 @@ def test_of_a_detector_doubles_and_unanswered_questions_are_reported(tmp_path: P
         ({"type": "topics", "embeddings": "words"}, None, 1.0),
     ],
 )
-def test_what_is_known_of_each_application(
+def test_windows_of_each_application(
     application: dict[str, Any], windows: Windows | None, late_s: float
 ) -> None:
     spec = parse_spec(

@@ -35,7 +35,7 @@ def test_a_good_run_is_valid() -> None:
     assert not any("other programs" in note for note in verdict.notes)
 
 
-def test_where_a_part_was_killed_nobody_knows_what_others_took() -> None:
+def test_runs_with_kills_have_no_share_of_other_processes() -> None:
     assert "processor use of other programs is unknown" in judge_stream(stream_run(even(9))).notes[-1]
 
 
@@ -67,7 +67,7 @@ def test_where_a_part_was_killed_nobody_knows_what_others_took() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_reported(changes: dict[str, Any], reason: str) -> None:
+def test_problems_are_reported(changes: dict[str, Any], reason: str) -> None:
     verdict = judge_stream(stream_run(**{"events": even(200), **changes}))
     assert any(each.startswith(reason) for each in verdict.reasons), verdict.reasons
     assert not verdict.valid
@@ -87,7 +87,7 @@ def test_events_late_because_the_pipeline_was_down_do_not_blame_the_feed() -> No
     assert judge_stream(stream_run(events)).valid
 
 
-def test_dead_letters_are_no_growing_lag() -> None:
+def test_dead_letters_are_not_a_growing_lag() -> None:
     events = [lost(n, n / 10, error="too_long") if n % 4 == 0 else event(n, n / 10) for n in range(400)]
     assert judge_stream(stream_run(events)).valid
 
@@ -114,7 +114,7 @@ def test_few_events_leave_the_lag_unchecked_and_show_it() -> None:
     assert not any("too few" in note for note in judge_stream(stream_run(even(50))).notes)
 
 
-def test_what_no_checkpoint_committed_is_distinguished_from_what_is_lost() -> None:
+def test_uncommitted_results_differ_from_lost_ones() -> None:
     events = [*even(199), lost(199, 19.9)]
     early, late = MeasuredCheckpoint(1, 5.0, 0.1, 1, 1), MeasuredCheckpoint(2, 25.0, 0.1, 1, 1)
     for checkpoints, told in (((early,), True), ((early, late), False)):

@@ -69,7 +69,7 @@ def last(pieces: Sequence[Piece], name: str) -> Any:
     return told[-1] if told else None
 
 
-def test_what_is_asked_of_vllm(ask: Ask) -> None:
+def test_request_to_vllm(ask: Ask) -> None:
     with StreamServer(answers(at_once(completion("a", "length"), DONE))) as server:
         ask(OpenAiTarget(server.url + "/v1/", TOLD), REQUEST)
         (asked,) = server.asked
@@ -86,7 +86,7 @@ def test_what_is_asked_of_vllm(ask: Ask) -> None:
     }
 
 
-def test_what_is_asked_of_a_server_without_extensions(ask: Ask) -> None:
+def test_request_to_a_server_without_extensions(ask: Ask) -> None:
     """A server that rejects unknown fields gets only those of OpenAI's own protocol."""
 
     def strict(asked: ScriptedRequest) -> ScriptedAnswer:
@@ -155,7 +155,7 @@ def test_a_count_that_no_answer_has_breaks_the_protocol(ask: Ask, tokens: int) -
         ask(OpenAiTarget(server.url, TOLD), REQUEST)
 
 
-def test_an_opening_without_content_is_no_content(ask: Ask) -> None:
+def test_first_chunk_without_content_is_ignored(ask: Ask) -> None:
     answer = at_once(
         delta(role="assistant", content=""),
         delta(reasoning_content="Hmm"),
@@ -212,7 +212,7 @@ def test_the_trial_has_the_form_of_the_load() -> None:
     assert trial_requests([text]) == (TRIAL,)
 
 
-def test_events_cut_anywhere(ask: Ask) -> None:
+def test_chunking_does_not_change_the_events(ask: Ask) -> None:
     data = (
         completion("a", usage=used(1)) + b": ping\r\n\r\n" + completion("b", "length", usage=used(2)) + DONE
     )
@@ -241,9 +241,7 @@ def test_events_cut_anywhere(ask: Ask) -> None:
         (at_once(completion("a", "length"), ends=False), Unreachable, "closed the connection in the middle"),
     ],
 )
-def test_what_goes_wrong_is_reported(
-    ask: Ask, answer: ScriptedAnswer, error: type[EngineError], words: str
-) -> None:
+def test_errors_are_reported(ask: Ask, answer: ScriptedAnswer, error: type[EngineError], words: str) -> None:
     options = OpenAiOptions(model="m", extensions=True, api_key="sk-secret")
     seen: list[Piece] = []
     with (
@@ -255,7 +253,7 @@ def test_what_goes_wrong_is_reported(
 
 
 @pytest.mark.heavy
-def test_an_answer_is_whole_after_done_whatever_follows(ask: Ask) -> None:
+def test_answer_is_complete_after_done(ask: Ask) -> None:
     """An endless body costs the connection, but not the answer."""
     answer = ScriptedAnswer(((0.0, completion("a", "length") + DONE), (3600.0, b": ping\n\n")))
     with StreamServer(answers(answer)) as server:
@@ -271,14 +269,12 @@ def test_an_answer_is_whole_after_done_whatever_follows(ask: Ask) -> None:
         (whole({"error": "not here"}, 404), ModelNotFound, "not here"),
     ],
 )
-def test_a_model_that_cannot_be_found_out(
-    ask: Ask, models: ScriptedAnswer, error: type[Exception], words: str
-) -> None:
+def test_unknown_model(ask: Ask, models: ScriptedAnswer, error: type[Exception], words: str) -> None:
     with StreamServer(lambda _: models) as server, pytest.raises(error, match=words):
         ask(OpenAiTarget(server.url), REQUEST)
 
 
-def test_a_server_that_is_overloaded_at_first_is_measured_all_the_same(ask: Ask) -> None:
+def test_initially_overloaded_server_is_measured(ask: Ask) -> None:
     refusals = [whole({"error": "full"}, 503)]
     answer = at_once(completion("a", "length"), DONE)
 
@@ -322,7 +318,7 @@ def test_a_server_that_misbehaves(ask: Ask, fault: str) -> None:
         ask(OpenAiTarget(replica.url), LoadRequest(0, 0.0, f"((fault:{fault}))", 4))
 
 
-def test_a_total_with_the_last_piece_is_not_that_pieces(ask: Ask) -> None:
+def test_total_in_the_last_chunk_is_not_its_own_count(ask: Ask) -> None:
     answer = at_once(completion("a"), completion("b"), completion("", "length", usage=used(2)), DONE)
     with StreamServer(answers(answer)) as server:
         pieces = ask(OpenAiTarget(server.url, TOLD), REQUEST)

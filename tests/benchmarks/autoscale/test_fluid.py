@@ -35,7 +35,7 @@ def even(seconds: int, rate: float) -> Load:
 
 
 @pytest.mark.parametrize("lengths", [(3000, 150), (1000, 400), (8000, 30)])
-def test_the_work_of_a_trace_is_that_of_the_steps(lengths: tuple[int, int]) -> None:
+def test_fluid_work_equals_the_stepwise_work(lengths: tuple[int, int]) -> None:
     trace = PoissonArrivals(12_000, 10.0, *lengths).make()
     model = WorkModel.fit(trace, LLAMA_8B)
     bare = [TraceRequest(0.0, one.prompt_tokens, one.output_tokens) for one in trace]
@@ -46,7 +46,7 @@ def test_the_work_of_a_trace_is_that_of_the_steps(lengths: tuple[int, int]) -> N
     assert 0.8 < model.scale < 1.25
 
 
-def test_as_many_replicas_are_enough_as_step_by_step() -> None:
+def test_fluid_replica_count_equals_the_stepwise_one() -> None:
     load = load_of(TRACE, fitted())
 
     def enough(goodput: Callable[[int], float]) -> int:
@@ -57,7 +57,7 @@ def test_as_many_replicas_are_enough_as_step_by_step() -> None:
     assert enough(lambda number: steady(load, number).goodput) == stepped
 
 
-def test_the_batch_of_a_busy_replica_is_that_of_the_steps() -> None:
+def test_fluid_batch_equals_the_stepwise_one() -> None:
     load = 0.6
     rate = load / fitted().mean_work_s
     scenario = Scenario(PoissonArrivals(3000, rate, 3000, 150).make(), LLAMA_8B, 1)
@@ -67,7 +67,7 @@ def test_the_batch_of_a_busy_replica_is_that_of_the_steps() -> None:
     assert fitted().running(load) == pytest.approx(stay_s * rate, rel=0.4)
 
 
-def test_a_replica_boots_serves_and_drains_and_is_paid_for_all_of_it() -> None:
+def test_replica_is_paid_for_boot_service_and_drain() -> None:
     def decide(view: View) -> int:
         return 1 if view.second < 200 else 0
 
@@ -81,13 +81,13 @@ def test_a_replica_boots_serves_and_drains_and_is_paid_for_all_of_it() -> None:
     assert found.max_backlog_tokens == pytest.approx(30 / fitted().mean_work_s * 3150, rel=0.05)
 
 
-def test_what_is_late_waits_for_what_can_be_in_time() -> None:
+def test_late_requests_yield_to_punctual_ones() -> None:
     found = steady(even(1000, 2.0), 1, slo_s=10.0)
     assert found.goodput == pytest.approx(0.5, abs=0.02)
     assert steady(even(1000, 0.9), 1).goodput == pytest.approx(1)
 
 
-def test_for_an_even_load_the_oracle_pays_for_the_work_and_one_start() -> None:
+def test_oracle_pays_for_the_work_and_one_start_under_steady_load() -> None:
     load = even(600, 3.0)
     found = oracle(load, slo_s=60, boot_s=60, drain_s=5, goal=0.999)
     assert found.replica_seconds == pytest.approx(3 * 600 + 3 * 65, rel=0.05)
@@ -113,13 +113,13 @@ def test_the_simulator_confirms_the_oracle_and_no_fixed_fleet_is_cheaper() -> No
     assert found.replica_seconds >= 0.98 * float(load.work_s.sum())
 
 
-def test_no_replica_and_nothing_is_served() -> None:
+def test_nothing_is_served_without_a_replica() -> None:
     found = run_fleet(even(50, 1.0), fitted(), lambda _: 0, slo_s=10, boot_s=60, start=0, most_s=100)
     assert found.goodput == 0
     assert found.replica_seconds == 0
 
 
-def test_a_trace_many_times_over_keeps_its_shape() -> None:
+def test_repeated_trace_keeps_its_shape() -> None:
     load = load_of(TRACE, fitted(), stretch=2.0, replicas=6.0, seed=3)
     assert float(load.work_s.mean()) == pytest.approx(6.0, rel=0.1)
     again = load_of(TRACE, fitted(), stretch=2.0, replicas=6.0, seed=3)

@@ -43,7 +43,7 @@ def test_every_policy_is_compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert "oracle (99 %)" in frontiers_picture(found).svg()
 
 
-def test_what_is_cheaper_and_what_is_better_at_equal_cost() -> None:
+def test_cheaper_policies_and_better_ones_at_equal_cost() -> None:
     def point(policy: str, goodput: float, cost: float) -> Point:
         return Point(policy, "", goodput, cost, 0, 0.0)
 
@@ -67,7 +67,7 @@ def test_what_is_cheaper_and_what_is_better_at_equal_cost() -> None:
     assert found.best("batch").goodput == 0.95
 
 
-def test_the_frontier_leaves_out_what_another_setting_beats() -> None:
+def test_frontier_omits_dominated_settings() -> None:
     def point(setting: str, goodput: float, cost: float) -> Point:
         return Point("queue", setting, goodput, cost, 0, 0.0)
 

@@ -36,7 +36,7 @@ def test_all_three_are_measured() -> None:
     assert document["apart"]["failed"] == 0
 
 
-def test_a_batch_that_is_not_answered_in_full_is_not_valid() -> None:
+def test_incomplete_batch_is_invalid() -> None:
     with ReplicaThread(ReplicaScript(delay=Fixed(0.01))) as replica:
         found = measure_burst(replica.url, None, OPTIONS)
     assert found.batch is not None
@@ -72,7 +72,7 @@ def test_a_batch_takes_its_prompts_and_its_longest_answer() -> None:
     assert two.load_s([]) == 0
 
 
-def test_even_answers_want_large_batches_and_uneven_ones_small() -> None:
+def test_equal_answer_lengths_favour_large_batches() -> None:
     small, large = cost(1, 0.1, 0.02), cost(8, 0.8, 0.08)
     assert fastest([small, large], [100] * 8) is large
     assert fastest([small, large], [2] * 7 + [400]) is small

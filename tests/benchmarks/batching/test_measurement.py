@@ -90,7 +90,7 @@ def test_static_batching_runs_with_its_best_settings(found: Batching) -> None:
     assert all(cell.batch_size is None for cell in found.cells if cell.system == CONTINUOUS)
 
 
-def test_rates_are_those_of_the_study_relative_to_what_the_engine_can_do(found: Batching) -> None:
+def test_rates_are_the_studys_relative_to_the_capacity(found: Batching) -> None:
     capacity = found.cell(CONTINUOUS, limit=16)
     assert capacity is not None
     for rate in (1.0, 4.0):
@@ -144,7 +144,7 @@ def test_both_systems_are_measured(tmp_path: Path) -> None:
     assert set(systems.provenance((), seed=0)["engine_versions"]) >= {"torch", "transformers"}
 
 
-def test_a_machine_that_others_use_makes_a_cell_invalid(found: Batching) -> None:
+def test_busy_machine_makes_a_cell_invalid(found: Batching) -> None:
     cell = found.cells[0]
     assert not [reason for reason in cell.reasons if "other programs" in reason]
     assert not [reason for reason in replace(cell, others_cores=0.0).reasons if "other programs" in reason]
@@ -153,7 +153,7 @@ def test_a_machine_that_others_use_makes_a_cell_invalid(found: Batching) -> None
 
 
 @given(st.integers(1, 300), st.sampled_from([32, 128, 512, 1536]), st.integers(0, 9))
-def test_quantiles_stand_for_the_whole_distribution(count: int, limit: int, seed: int) -> None:
+def test_quantiles_represent_the_distribution(count: int, limit: int, seed: int) -> None:
     lengths = quantile_lengths(count, 128.0, limit, seed)
     assert len(lengths) == count
     assert all(1 <= length <= limit for length in lengths)

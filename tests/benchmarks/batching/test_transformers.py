@@ -57,9 +57,7 @@ def batches(tmp_path: Path) -> list[list[int]]:
     return [json.loads(line) for line in (tmp_path / "batches").read_text().splitlines()]
 
 
-def test_a_batch_is_as_long_as_its_longest_and_its_answers_come_together(
-    start: Start, tmp_path: Path
-) -> None:
+def test_batch_ends_with_its_longest_answer(start: Start, tmp_path: Path) -> None:
     target = StaticBatchTarget(start(), 3)
     run = measure(target, burst([5, 9, 2, 7, 1, 1, 4]))
     assert batches(tmp_path) == [[3, 9], [3, 7], [1, 4]]
@@ -72,7 +70,7 @@ def test_a_batch_is_as_long_as_its_longest_and_its_answers_come_together(
     assert len(target.batches) == 3
 
 
-def test_a_batch_that_fails_is_an_error_of_its_requests_and_no_others(start: Start) -> None:
+def test_failed_batch_fails_its_requests_only(start: Start) -> None:
     worker = start()
     run = measure(StaticBatchTarget(worker, 2), burst([1, 1], "fail"))
     assert [record.error is not None and "buy more" in record.error for record in run.records] == [True, True]

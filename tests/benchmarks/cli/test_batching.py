@@ -50,7 +50,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("scripted")
-def test_a_server_that_runs_is_compared_with_transformers(tmp_path: Path) -> None:
+def test_running_server_is_compared_with_transformers(tmp_path: Path) -> None:
     report, requests = tmp_path / "report.json", tmp_path / "all.json"
     with ReplicaThread(ReplicaScript(delay=Fixed(0.002))) as replica:
         result = run(

@@ -22,7 +22,7 @@ def run(*args: str) -> Result:
     return result
 
 
-def test_servers_that_run_are_measured(tmp_path: Path) -> None:
+def test_running_servers_are_measured(tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     lines = [
         {"timestamp": at * 7, "input_length": 9, "output_length": 9, "hash_ids": [1]} for at in range(20)

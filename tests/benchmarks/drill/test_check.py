@@ -28,13 +28,13 @@ def problems(
     return check(EXPECTED, Found(lines, letters, (), skipped, deleted), lambda line: line.get("name"))
 
 
-def test_right_is_right() -> None:
+def test_correct_output_passes() -> None:
     assert problems(RIGHT, LETTERS) == ()
     assert problems(RIGHT, [b'{"input": "3,k,a row of CSV", "cause": "bad_request"}']) == ()
 
 
 @pytest.mark.parametrize("cut", range(20, 40))
-def test_an_event_is_known_by_the_begin_of_its_input(cut: int) -> None:
+def test_event_is_identified_by_the_start_of_its_input(cut: int) -> None:
     raw = b'{"n": 3, "text": "' + b"\xff" * 30
     letter = {"input_base64": base64.b64encode(raw[:cut]).decode(), "cause": "bad_request"}
     assert problems(RIGHT, [orjson.dumps(letter)]) == ()
@@ -83,20 +83,20 @@ def test_the_topic_of_each_text_is_compared(topics: list[Any], problem: tuple[st
     assert check(expected, Found([], [], lines), lambda line: None) == problem
 
 
-def test_a_deleted_event_is_right_only_if_it_is_named() -> None:
+def test_deleted_event_must_be_named() -> None:
     assert problems(RIGHT[:2], LETTERS, skipped={"2"}, deleted={"1", "2"}) == ()
     assert problems(RIGHT, [], skipped={"3"}, deleted={"3"}) == ()
     assert problems(RIGHT[:2], LETTERS, deleted={"2"}) == ("1 lost: 2",)
 
 
-def test_what_is_named_as_deleted_must_be_deleted_and_nowhere_else() -> None:
+def test_events_named_as_deleted_must_not_appear_elsewhere() -> None:
     both = problems(RIGHT, LETTERS, skipped={"2", "3"}, deleted={"2", "3"})
     assert both == ("2 named as deleted, and there: 2, 3",)
     (problem,) = problems(RIGHT[:2], LETTERS, skipped={"2"})
     assert problem == "1 named as deleted, and were not: 2"
 
 
-def test_ranges_are_read_from_what_a_command_shows() -> None:
+def test_ranges_are_parsed_from_command_output() -> None:
     text = "Error: t-1/0: offsets 3 to 5 were deleted unread (3 records at most); t.b/12: offsets 0 to 0 were"
     assert skipped_places([text, "x", f"{text} deleted unread"]) == {
         *(("t-1", 0, offset) for offset in (3, 4, 5)),

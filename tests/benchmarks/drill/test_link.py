@@ -101,7 +101,7 @@ def run(shim: Shim, code: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @needs_compiler
-def test_only_the_disk_is_full_and_only_while_it_is(shim: Shim, tmp_path: Path) -> None:
+def test_disk_is_full_only_during_the_fault(shim: Shim, tmp_path: Path) -> None:
     write = "import os, sys; f = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY); os.write(f, b'x')"
     on, off = str(tmp_path / "disk" / "file"), str(tmp_path / "file")
     assert run(shim, write, on).returncode == 0
@@ -113,7 +113,7 @@ def test_only_the_disk_is_full_and_only_while_it_is(shim: Shim, tmp_path: Path) 
 
 
 @needs_compiler
-def test_the_clock_is_set_from_where_it_is_and_monotonic_time_is_not(shim: Shim) -> None:
+def test_wall_clock_is_shifted_and_monotonic_time_is_not(shim: Shim) -> None:
     note = "import time; print(time.time(), time.monotonic())"
     shim.step_clock(-7200.0)
     shim.step_clock(10.25)

@@ -42,7 +42,7 @@ SMALL = Scenario(
 
 @pytest.mark.long
 @pytest.mark.flink
-def test_a_scenario_that_is_right_and_its_report() -> None:
+def test_correct_scenario_and_its_report() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.drill", "--json", "--tries", "0", "--scenario", "-"],
         input=SMALL.to_json().encode(),
@@ -63,7 +63,7 @@ def test_a_scenario_that_is_right_and_its_report() -> None:
 @pytest.mark.flink
 @pytest.mark.xdist_group("object-store")
 @pytest.mark.usefixtures("store", "s3_plugin")
-def test_an_outage_and_a_run_that_is_taken_over(tmp_path: Path, store_server: ObjectStore) -> None:
+def test_outage_and_takeover(tmp_path: Path, store_server: ObjectStore) -> None:
     faults = (
         Fault("busy store", 20, away_s=3.0),
         Fault("take over", 10, away_s=0.5, still="all but jvm"),
@@ -87,13 +87,13 @@ def pretending(*words: str) -> Surroundings:
     return Surroundings(command=(sys.executable, "-c", PRETENDER, *words), patience_s=5.0)
 
 
-def test_what_is_lost_or_wrong_is_seen(tmp_path: Path) -> None:
+def test_lost_or_wrong_output_is_detected(tmp_path: Path) -> None:
     outcome = play(replace(SMALL, faults=()), tmp_path / "work", pretending())
     assert any("lost" in problem for problem in outcome.problems)
     assert any("wrong: 0: not this instead of" in problem for problem in outcome.problems)
 
 
-def test_a_report_that_does_not_agree_with_the_sink_is_seen(tmp_path: Path) -> None:
+def test_report_that_contradicts_the_sink_is_detected(tmp_path: Path) -> None:
     code = (
         PRETENDER
         + """
@@ -106,7 +106,7 @@ pathlib.Path(sys.argv[sys.argv.index("--json") + 1]).write_text(json.dumps(repor
     assert "the report has 7 results, the run wrote 1" in outcome.problems
 
 
-def test_an_end_without_a_word_is_seen(tmp_path: Path) -> None:
+def test_silent_end_is_detected(tmp_path: Path) -> None:
     around = Surroundings(command=(sys.executable, "-c", "raise SystemExit(1)"))
     (problem,) = play(replace(SMALL, faults=()), tmp_path / "work", around).problems
     assert "ended with status 1 without a message" in problem
@@ -119,7 +119,7 @@ if "on_gap" not in json.load(open(sys.argv[2]))["source"]:
 """
 
 
-def test_a_command_that_names_a_gap_is_given_again(tmp_path: Path) -> None:
+def test_command_that_names_a_gap_is_repeated(tmp_path: Path) -> None:
     around = Surroundings(command=(sys.executable, "-c", NAMES_A_GAP))
     outcome = play(replace(SMALL, faults=()), tmp_path / "work", around)
     assert outcome.starts == 2
@@ -128,14 +128,14 @@ def test_a_command_that_names_a_gap_is_given_again(tmp_path: Path) -> None:
     assert any(f"{lost} lost" in problem for problem in outcome.problems)
 
 
-def test_an_end_that_nothing_explains_is_seen(tmp_path: Path) -> None:
+def test_unexplained_end_is_detected(tmp_path: Path) -> None:
     around = Surroundings(command=(sys.executable, "-c", "raise SystemExit('no reason')"))
     (problem,) = play(replace(SMALL, faults=()), tmp_path / "work", around).problems
     assert "ended with status 1 without a fault" in problem
     assert "no reason" in problem
 
 
-def test_a_run_that_stands_still_is_seen_and_ended(tmp_path: Path) -> None:
+def test_stalled_run_is_detected_and_ended(tmp_path: Path) -> None:
     around = Surroundings(command=(sys.executable, "-c", "import time; time.sleep(600)"), patience_s=0.5)
     (problem,) = play(replace(SMALL, faults=()), tmp_path / "work", around).problems
     assert "nothing moved" in problem

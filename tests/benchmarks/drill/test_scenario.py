@@ -27,16 +27,14 @@ EVERYTHING = Range(kafka=True, s3=True)
 
 
 @given(st.integers(0, 10**6))
-def test_a_scenario_is_that_of_its_seed_and_survives_json(seed: int) -> None:
+def test_scenario_is_determined_by_its_seed_and_survives_json(seed: int) -> None:
     scenario = draw(seed, EVERYTHING)
     assert draw(seed, EVERYTHING) == scenario
     assert Scenario.from_json(scenario.to_json()) == scenario
 
 
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.booleans())
-def test_only_what_the_machine_has_and_the_pipeline_knows_is_drawn(
-    seed: int, kafka: bool, shim: bool, s3: bool
-) -> None:
+def test_only_possible_faults_are_drawn(seed: int, kafka: bool, shim: bool, s3: bool) -> None:
     scenario = draw(seed, Range(kafka=kafka, shim=shim, s3=s3))
     assert s3 or scenario.state == "folder"
     assert _is_possible(scenario)
@@ -76,7 +74,7 @@ def test_every_application_source_sink_and_fault_is_reached_by_few_seeds() -> No
 
 
 @pytest.mark.parametrize("application", EVERYTHING.applications)
-def test_what_must_come_out_is_known_and_is_something(application: str) -> None:
+def test_expected_output_is_known_and_not_empty(application: str) -> None:
     seeds = (seed for seed in range(1000) if draw(seed, EVERYTHING).application == application)
     scenario = draw(next(seeds), EVERYTHING)
     work = workload(scenario)

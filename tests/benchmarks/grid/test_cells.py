@@ -112,7 +112,7 @@ def test_parallelism_is_replicas_and_cores(text: str, found: Parallelism) -> Non
     assert read_parallelism(text).name == text
 
 
-def test_replicas_share_the_cores_out() -> None:
+def test_replicas_share_the_cores() -> None:
     assert Parallelism(1).on((0, 1, 2, 3, 4)) == Parallelism(1, 5)
     assert Parallelism(2).on((0, 1, 2, 3, 4)) == Parallelism(2, 2)
     assert Parallelism(2, 1).on((0, 1, 2)) == Parallelism(2, 1)
@@ -121,11 +121,11 @@ def test_replicas_share_the_cores_out() -> None:
             asked.on((0, 1, 2))
 
 
-def test_what_an_engine_can_do_is_measured_all_at_once() -> None:
+def test_capacity_is_measured_with_all_requests_at_once() -> None:
     assert {request.due_s for request in burst_load(options(), "heavy").requests} == {0.0}
 
 
-def test_the_tails_are_longer_one_by_one() -> None:
+def test_tails_grow_from_one_to_the_next() -> None:
     lengths = {tail: sorted(tail_lengths(tail, 100, 32, 512)) for tail in TAILS}
     assert lengths[EXACT][0] == lengths[EXACT][-1] == 32
     assert lengths[EXACT][-1] < lengths[EXPONENTIAL][-1] < lengths[HEAVY][-1] <= 512

@@ -45,7 +45,7 @@ def measured(**changed: Any) -> tuple[Measurement, list[Capacity | Cell]]:
     return measurement, list(measurement.found())
 
 
-def test_a_grid_has_what_each_engine_can_do_and_all_its_cells() -> None:
+def test_grid_has_each_engines_capacity_and_all_cells() -> None:
     measurement, found = measured()
     document = grid_document(measurement.options, found, complete=True, provenance={"command": "here"})
     assert len(document["engines"]) == 4

@@ -33,7 +33,7 @@ def test_means_and_largest_values_are_those_of_the_run() -> None:
     }
 
 
-def test_of_several_engines_it_is_all_of_them_together() -> None:
+def test_several_engines_are_added_up() -> None:
     samples = [
         EngineSample(
             1.0,
@@ -55,7 +55,7 @@ def test_of_several_engines_it_is_all_of_them_together() -> None:
     assert found["run_cores_mean"] == 0.3
 
 
-def test_requests_go_to_the_replicas_by_turns() -> None:
+def test_requests_alternate_between_replicas() -> None:
     script = ReplicaScript(delay=Fixed(0.001))
     with ReplicaThread(script) as first, ReplicaThread(script) as second:
         target = SpreadTarget([OpenAiTarget(first.url), OpenAiTarget(second.url)])

@@ -27,12 +27,12 @@ from hypothesis import strategies as st
         (b"", None),
     ],
 )
-def test_the_event_that_a_record_names(value: bytes, expected: Named | None) -> None:
+def test_event_of_a_record(value: bytes, expected: Named | None) -> None:
     assert read_result(value) == expected
 
 
 @pytest.mark.parametrize("program", sorted({peer.program for peer in PEERS}))
-def test_every_program_asks_for_the_same_answers(program: str) -> None:
+def test_every_program_requests_the_same_answers(program: str) -> None:
     """Otherwise some have shorter answers and less work for the engine."""
     files = list(PROGRAMS.glob(program.replace("_job", "*")))
     for file in files:
@@ -53,7 +53,7 @@ def test_every_peer_has_its_program_and_what_its_environment_holds() -> None:
 
 
 @given(st.binary(max_size=60))
-def test_no_record_stops_the_measurement(value: bytes) -> None:
+def test_any_record_is_accepted_by_the_measurement(value: bytes) -> None:
     read_result(b"event-1 " + value)
 
 
@@ -63,7 +63,7 @@ def test_the_engine_finds_an_event_in_its_prompt(index: int) -> None:
     assert found == [f"event-{index}"]
 
 
-def test_an_order_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_order_round_trip(tmp_path: Path) -> None:
     told = ("b", "e", "r", "l", "http://e", "m", "Be short.", 16, 8, "/state", 81)
     order = Order(*told, jars=("a.jar",), options={"n": 1})
     order.write(tmp_path / "order.json")

@@ -39,9 +39,7 @@ def fake(**options: Any) -> Peer:
     return Peer("fake", "Fake", str(PROGRAM), docs="none", options=options)
 
 
-def test_every_event_is_seen_once_but_those_that_are_not_answered(
-    node: Any, engine: ReplicaProcess, tmp_path: Path
-) -> None:
+def test_every_answered_event_is_seen_once(node: Any, engine: ReplicaProcess, tmp_path: Path) -> None:
     peer = fake(skips=["event-39"], gives_up=["event-5"])
     load = Load(20, 2, drain_s=2)
     seen = run(peer, load, node, engine, tmp_path / "work")
@@ -53,7 +51,7 @@ def test_every_event_is_seen_once_but_those_that_are_not_answered(
 
 
 @pytest.mark.long
-def test_what_a_restart_does_twice_is_counted(node: Any, engine: ReplicaProcess, tmp_path: Path) -> None:
+def test_duplicates_of_a_restart_are_counted(node: Any, engine: ReplicaProcess, tmp_path: Path) -> None:
     load = Load(20, 3, kill_at_s=1.5, drain_s=30)
     seen = run(fake(), load, node, engine, tmp_path / "work")
     found = tables.common(load, seen)
@@ -63,7 +61,7 @@ def test_what_a_restart_does_twice_is_counted(node: Any, engine: ReplicaProcess,
     assert seen.back_s is not None
 
 
-def test_a_peer_that_ends_is_in_the_figures(node: Any, engine: ReplicaProcess, tmp_path: Path) -> None:
+def test_ended_peer_is_in_the_figures(node: Any, engine: ReplicaProcess, tmp_path: Path) -> None:
     seen = run(fake(ends_at="event-20"), LOAD, node, engine, tmp_path / "work")
     assert seen.ended is not None
     assert "status 1: this peer gave up" in seen.ended
@@ -95,7 +93,7 @@ def test_async_function_answers_all_over_a_kill(
 
 @pytest.mark.long
 @pytest.mark.flink
-def test_async_scalar_function_with_copied_rows_asks_about_every_event(
+def test_async_scalar_function_with_copied_rows_calls_for_every_event(
     node: Any, kafka_jar: Path, tmp_path: Path
 ) -> None:
     (peer,) = peers_named(["async_scalar_function_mended"])

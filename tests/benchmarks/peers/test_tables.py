@@ -54,7 +54,7 @@ DOCUMENT: dict[str, Any] = {
 }
 
 
-def test_of_two_documents_the_later_counts_and_nothing_is_dropped() -> None:
+def test_later_document_wins_and_nothing_is_dropped() -> None:
     later = deepcopy(DOCUMENT)
     later["provenance"] = {"command": "second"}
     later["peers"] = {"slow": {"title": "Slow"}}
@@ -107,7 +107,7 @@ def seen(
     )
 
 
-def test_what_is_added_is_without_the_engines_time_and_the_warm_up() -> None:
+def test_added_time_excludes_engine_time_and_warm_up() -> None:
     found = tables.latency(LOAD, seen(), lambda index: 0.1 if index else 99.0)
     assert (found["added_ms_p50"], found["added_ms_p90"]) == (pytest.approx(400), pytest.approx(400))
     assert found["added_ms_committed_p50"] == pytest.approx(1400)
@@ -159,13 +159,13 @@ def test_calls_count_tries_of_events_alone() -> None:
     assert tables.calls(report) == {"calls": 4, "called_again": 2, "max_in_flight": 9}
 
 
-def test_when_all_that_was_due_had_its_result() -> None:
+def test_time_until_everything_due_had_its_result() -> None:
     assert tables.caught_up_s(LOAD, seen(), 5.0) == pytest.approx(0.4)
     assert tables.caught_up_s(LOAD, seen(added_s=0.0), 5.0) == 0.0
     assert tables.caught_up_s(LOAD, seen(without=(7,)), 5.0) is None
 
 
-def test_nothing_seen_is_no_error() -> None:
+def test_empty_run_is_not_an_error() -> None:
     none = replace(seen(without=tuple(range(100))), use=(), checkpoints_ms=None)
     found = {**tables.common(LOAD, none), **tables.latency(LOAD, none, lambda _: 0.0)}
     assert (found["lost"], found["rate_per_s"], found["unanswered"]) == (100, 0.0, 80)

@@ -31,7 +31,7 @@ def plan(folder: Path, text: str | None = None, name: str = "in.jsonl", **option
     return plan_demo(DemoOptions(out=folder / "demo", **options))
 
 
-def test_lines_go_as_they_are_and_rows_as_json(tmp_path: Path) -> None:
+def test_lines_are_sent_unchanged_and_rows_as_json(tmp_path: Path) -> None:
     lines = '{"text": "a", "time": "2026-01-01T00:00:00Z"}\nno json\n{"text":  "b"}\n{"text": "c"}\n'
     assert [value for value, _ in posts(plan(tmp_path, lines, events=3))] == lines.encode().splitlines()[:3]
     rows = plan(tmp_path, 'text,n\nhello,1\n"a,\nb",2\nonly one\n', "in.csv")
@@ -42,12 +42,12 @@ def test_lines_go_as_they_are_and_rows_as_json(tmp_path: Path) -> None:
     ]
 
 
-def test_of_a_record_that_is_too_large_so_much_goes_that_it_still_is(tmp_path: Path) -> None:
+def test_too_large_record_is_sent_cut_but_still_too_large(tmp_path: Path) -> None:
     (_, (value, _)) = posts(plan(tmp_path, '{"text": "a"}\n{"text": "' + "x" * 3_000_000 + '"}\n'))
     assert len(value) == 1_048_577
 
 
-def test_posts_come_at_once_or_at_their_recorded_times(tmp_path: Path) -> None:
+def test_posts_are_sent_at_once_or_at_their_recorded_times(tmp_path: Path) -> None:
     timed = [(b"a", 1000), (b"b", None), (b"c", 5000), (b"d", 3000), (b"e", 600_000)]
     assert [at for _, at in due(timed, None)] == [0.0] * 5
     assert [at for _, at in due(timed, ReplaySpeed(2.0))] == [0.0, 0.0, 2.0, 2.0, 62.0]
@@ -57,7 +57,7 @@ def test_posts_come_at_once_or_at_their_recorded_times(tmp_path: Path) -> None:
     assert pace_of(plan(tmp_path)) is None
 
 
-def test_topics_group_and_transactions_are_the_demos_own(tmp_path: Path) -> None:
+def test_demo_has_its_own_topics_group_and_transactions(tmp_path: Path) -> None:
     line = '{"body": "a", "date": "2026-01-01"}'
     demo, topics = between_topics(plan(tmp_path, line), "h:1", "demo-7")
     source, spec = demo.spec.source, demo.spec
@@ -103,7 +103,7 @@ def snapshot(records: int | None, age_s: float = 0.0, state: str = "RUNNING") ->
     return Snapshot(1.0, state, backlog=backlog)
 
 
-def test_it_is_enough_when_a_count_from_after_the_last_post_finds_none(
+def test_demo_ends_if_a_count_after_the_last_post_finds_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock, writer = ManualClock(), Writer()
@@ -121,7 +121,7 @@ def test_it_is_enough_when_a_count_from_after_the_last_post_finds_none(
     feeding.close()
 
 
-def test_a_kafka_that_takes_no_posts_ends_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kafka_that_accepts_no_posts_ends_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     feeding = feeder(monkeypatch, Writer(refused=True), ManualClock(), (b"a", 0.0))
     feeding.enough(snapshot(0))
     feeding._thread.join()
@@ -129,7 +129,7 @@ def test_a_kafka_that_takes_no_posts_ends_the_demo(monkeypatch: pytest.MonkeyPat
         feeding.enough(snapshot(0))
 
 
-def test_a_replay_is_cut_off_with_its_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_ends_with_its_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     writer = Writer()
     feeding = feeder(monkeypatch, writer, ManualClock(), (b"a", 0.0), (b"b", 3600.0))
     feeding.enough(snapshot(0))
@@ -139,7 +139,7 @@ def test_a_replay_is_cut_off_with_its_demo(monkeypatch: pytest.MonkeyPatch) -> N
     assert not feeding.enough(snapshot(0))
 
 
-def test_made_up_posts_are_the_generators(tmp_path: Path) -> None:
+def test_made_up_posts_are_those_of_the_generator(tmp_path: Path) -> None:
     found = list(posts(plan(tmp_path, events=20)))
     assert len(found) == 20
     assert all({"text", "time"} <= orjson.loads(value).keys() for value, _ in found)

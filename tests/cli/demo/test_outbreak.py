@@ -19,7 +19,7 @@ EVERYDAY = ("food", "music", "pets", "school")
 
 @pytest.mark.parametrize("events", [60, 100, 300, 1000])
 @pytest.mark.parametrize("seed", range(1, 6))
-def test_what_the_generator_plants_is_found_in_its_own_topics(tmp_path: Path, events: int, seed: int) -> None:
+def test_planted_burst_is_found_in_the_generators_topics(tmp_path: Path, events: int, seed: int) -> None:
     source = demo_of(DemoOptions(out=tmp_path, events=events, seed=seed)).spec.source
     assert isinstance(source, GeneratorSource)
     posts = [source.generator().event(index) for index in range(events)]
@@ -33,7 +33,7 @@ def test_what_the_generator_plants_is_found_in_its_own_topics(tmp_path: Path, ev
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 400))
-def test_topics_that_come_evenly_have_none(dice: random.Random, events: int) -> None:
+def test_steady_topics_have_no_outbreak(dice: random.Random, events: int) -> None:
     """Every topic once per round: no period has more of one than of another."""
     rounds = [dice.sample(EVERYDAY, len(EVERYDAY)) for _ in range(events // len(EVERYDAY))]
     posts = [(100 * i, topic) for i, topic in enumerate(topic for round_ in rounds for topic in round_)]
@@ -41,7 +41,7 @@ def test_topics_that_come_evenly_have_none(dice: random.Random, events: int) -> 
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**13), st.sampled_from(EVERYDAY)), max_size=60))
-def test_an_outbreak_lies_within_the_stream_and_counts_what_is_there(posts: list[tuple[int, str]]) -> None:
+def test_outbreak_is_within_the_stream_and_has_its_count(posts: list[tuple[int, str]]) -> None:
     found = find_outbreak(posts)
     if found is None:
         return
@@ -59,7 +59,7 @@ def test_outbreaks_agree_by_topic_and_time() -> None:
     assert not Outbreak("outage", 0, 10_000).overlaps(planted)
 
 
-def test_what_was_planted_is_read_from_the_source(tmp_path: Path) -> None:
+def test_planted_burst_is_read_from_the_source(tmp_path: Path) -> None:
     spec = demo_of(DemoOptions(out=tmp_path, events=300)).spec
     assert planted_outbreak(spec.source) == Outbreak("outage", START_MS + 4000, START_MS + 6000)
     plain = spec.source.model_copy(update={"burst": None})

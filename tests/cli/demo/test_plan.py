@@ -41,7 +41,7 @@ def topics(demo: Demo) -> Any:
     return schema["properties"]["topic"]["enum"]
 
 
-def test_without_an_input_posts_are_made_up_with_a_burst_in_them(tmp_path: Path) -> None:
+def test_without_an_input_posts_with_a_burst_are_generated(tmp_path: Path) -> None:
     demo = plan(tmp_path, events=600)
     source = demo.spec.source
     assert isinstance(source, GeneratorSource)
@@ -52,7 +52,7 @@ def test_without_an_input_posts_are_made_up_with_a_burst_in_them(tmp_path: Path)
     assert demo.spec.dead_letters.path == str(tmp_path / "demo" / "dead-letters")
 
 
-def test_an_input_is_looked_at_for_its_text_and_time(tmp_path: Path) -> None:
+def test_text_and_time_fields_of_an_input_are_detected(tmp_path: Path) -> None:
     demo = plan(tmp_path, 'no json\n{"body": "a", "created_at": "2026-01-01T00:00:00Z"}\n', events=7)
     source = demo.spec.source
     assert isinstance(source, JsonlSource)
@@ -74,13 +74,13 @@ def test_an_input_is_looked_at_for_its_text_and_time(tmp_path: Path) -> None:
         ("tomorrow", None),
     ],
 )
-def test_the_form_of_a_time_is_found(tmp_path: Path, value: Any, format: str | None) -> None:
+def test_format_of_a_time_is_detected(tmp_path: Path, value: Any, format: str | None) -> None:
     source = plan(tmp_path, json.dumps({"text": "a", "time": value})).spec.source
     assert isinstance(source, JsonlSource)
     assert (source.time, source.time_format) == (("time", format) if format else (None, "iso8601"))
 
 
-def test_a_field_whose_name_is_no_name_of_a_template(tmp_path: Path) -> None:
+def test_field_name_that_is_not_a_template_name(tmp_path: Path) -> None:
     demo = plan(tmp_path, 'a "b",x\nhello,1\n', "in.csv", text_field='a "b"')
     assert isinstance(demo.spec.source, CsvSource)
     assert demo.spec.prompt_template().render({'a "b"': "hello"})[1].content == "Post: hello"  # type: ignore[union-attr]
@@ -107,14 +107,14 @@ def test_a_field_whose_name_is_no_name_of_a_template(tmp_path: Path) -> None:
         ('{"text": "x"}', {"speed": 2.0}, "--speed: needs a time field; name it with --time-field: text"),
     ],
 )
-def test_what_cannot_be_used_is_reported(
+def test_unusable_input_is_reported(
     tmp_path: Path, text: str | None, options: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(SettingError, match=says):
         plan(tmp_path, text, **options)
 
 
-def test_what_is_there_already_is_not_written_over(tmp_path: Path) -> None:
+def test_existing_files_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "demo").mkdir()
     plan(tmp_path)
     (tmp_path / "demo" / "results").mkdir()
@@ -122,7 +122,7 @@ def test_what_is_there_already_is_not_written_over(tmp_path: Path) -> None:
         plan(tmp_path)
 
 
-def test_an_engine_may_serve_several_models_and_want_a_key(tmp_path: Path) -> None:
+def test_engine_may_serve_several_models_and_need_a_key(tmp_path: Path) -> None:
     engine = plan(tmp_path, model="a/b", api_key=SecretRef(env="KEY")).spec.engine
     assert (engine.model, engine.secret()) == ("a/b", SecretRef(env="KEY"))
     plain = plan(tmp_path).spec.engine
@@ -141,7 +141,7 @@ def write(folder: Path, *lines: dict[str, Any]) -> None:
     (folder / "part-x-0.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
 
 
-def test_a_summary_counts_what_was_written(tmp_path: Path) -> None:
+def test_summary_counts_the_written_results(tmp_path: Path) -> None:
     demo = plan(tmp_path)
     rows = [result(i, "outage" if 40 <= i < 60 else "food", 1000 * i) for i in range(100)]
     write(tmp_path / "demo" / "results", *rows)
@@ -158,7 +158,7 @@ def test_a_summary_counts_what_was_written(tmp_path: Path) -> None:
     assert found.examples[0].answer == "neutral, food"
 
 
-def test_a_summary_holds_the_answers_against_what_was_meant(tmp_path: Path) -> None:
+def test_summary_compares_answers_with_the_truth(tmp_path: Path) -> None:
     demo = plan(tmp_path)
     rows = [result(i, "outage" if 40 <= i < 60 else "food", 1000 * i, "outage") for i in range(100)]
     found = summary_of(demo, rows, [])
@@ -175,7 +175,7 @@ def test_a_summary_holds_the_answers_against_what_was_meant(tmp_path: Path) -> N
     assert summary_of(demo, words, []).sentiments == {}
 
 
-def test_a_summary_of_nothing_and_of_events_without_times(tmp_path: Path) -> None:
+def test_summary_without_results_or_times(tmp_path: Path) -> None:
     demo = plan(tmp_path)
     empty = summarize(demo)
     assert (empty.results, empty.slices, empty.examples) == (0, (), ())
@@ -183,7 +183,7 @@ def test_a_summary_of_nothing_and_of_events_without_times(tmp_path: Path) -> Non
     assert summarize(demo).slices == ()
 
 
-def test_a_packed_input_is_looked_at_as_it_will_be_read(tmp_path: Path) -> None:
+def test_compressed_input_is_inspected_unpacked(tmp_path: Path) -> None:
     packed = tmp_path / "in.csv.gz"
     packed.write_bytes(gzip.compress(b'id,body\n1,"two\nlines"\n'))
     demo = plan(tmp_path, input=packed)
@@ -208,13 +208,13 @@ def test_a_replay_needs_times(tmp_path: Path) -> None:
     assert source.replay.speed == 60.0
 
 
-def test_of_a_file_of_ones_own_nothing_is_known_to_be_right(tmp_path: Path) -> None:
+def test_own_file_has_no_known_answers(tmp_path: Path) -> None:
     demo = plan(tmp_path, '{"text": "a"}\n')
     found = summary_of(demo, [result(1, "food", 1000)], [])
     assert (found.right, found.by_topic, found.planted) == (None, {}, None)
 
 
-def test_a_demo_is_made_again_where_its_folder_is_in_use(tmp_path: Path) -> None:
+def test_demo_uses_another_folder_if_its_own_is_in_use(tmp_path: Path) -> None:
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "kafka").mkdir()
     source = demo_of(DemoOptions(out=tmp_path / "demo", events=30)).spec.source

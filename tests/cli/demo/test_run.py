@@ -61,7 +61,7 @@ async def measured(engine: Paced, tmp_path: Path, *, by_likelihood: bool = True)
     return await measure(engine, demo.spec, model="m", text_field=demo.text_field, seed=1, clock=engine.clock)
 
 
-async def test_an_engine_is_asked_the_demos_question_about_other_posts(tmp_path: Path) -> None:
+async def test_engine_speed_is_measured_with_other_posts(tmp_path: Path) -> None:
     engine = Paced(0.02)
     found = await measured(engine, tmp_path)
     assert found is not None
@@ -77,14 +77,14 @@ async def test_an_engine_is_asked_the_demos_question_about_other_posts(tmp_path:
     assert len(asked & own) < len(asked) / 10, "the prefix cache would answer the demo's"
 
 
-async def test_an_engine_too_slow_for_more_than_one_answer_is_as_fast_as_that(tmp_path: Path) -> None:
+async def test_one_answer_is_enough_to_measure_a_slow_engine(tmp_path: Path) -> None:
     found = await measured(Paced(9.0, first_s=8.0, fails_from=1), tmp_path)
     assert found is not None
     assert (found.answers, found.per_s) == (1, pytest.approx(1 / 8))
 
 
 @pytest.mark.parametrize("error", [AttemptTimeout("slow"), Unreachable("away")])
-async def test_an_engine_that_answers_nothing_is_not_measured(tmp_path: Path, error: EngineError) -> None:
+async def test_silent_engine_is_not_measured(tmp_path: Path, error: EngineError) -> None:
     engine = Paced(0.1, fails_from=0)
     engine.error = error
     assert await measured(engine, tmp_path) is None
@@ -92,7 +92,7 @@ async def test_an_engine_that_answers_nothing_is_not_measured(tmp_path: Path, er
 
 
 @given(st.floats(1e-3, 1e4))
-def test_a_demo_takes_about_a_minute_where_the_engine_lets_it(per_s: float) -> None:
+def test_demo_is_sized_to_about_a_minute(per_s: float) -> None:
     size = fit(DemoMeasurement(1, per_s, ("", "")))
     assert MIN_EVENTS <= size.events <= MAX_EVENTS
     assert MIN_CAPACITY <= size.capacity <= MAX_CAPACITY
@@ -103,7 +103,7 @@ def test_a_demo_takes_about_a_minute_where_the_engine_lets_it(per_s: float) -> N
 WHY = "this processor is slow"
 
 
-def test_what_to_expect_is_said_and_why_where_it_is_slow() -> None:
+def test_expected_duration_and_the_reason_of_slowness_are_printed() -> None:
     fast = DemoMeasurement(50, 48.4, ("The power is out.", "outage"))
     text = expectation(fast, DemoFit(300, 32, 14.2), replayed=False, slow=WHY)
     assert "about 48 posts a second here; its first answer: “The power is out.” → outage" in text
@@ -115,7 +115,7 @@ def test_what_to_expect_is_said_and_why_where_it_is_slow() -> None:
     assert "at the times of your file" in expectation(fast, DemoFit(300, 32, 1.0), replayed=True, slow=WHY)
 
 
-def test_what_an_engine_says_cannot_touch_the_terminal() -> None:
+def test_engine_text_cannot_control_the_terminal() -> None:
     hostile = DemoMeasurement(50, 48.4, ("a", "\x1b[31m" + "x" * 500))
     text = expectation(hostile, DemoFit(300, 32, 14.2), replayed=False, slow=WHY)
     assert "\x1b" not in text
@@ -129,7 +129,7 @@ async def test_a_chat_is_measured_with_its_schema(tmp_path: Path) -> None:
     assert engine.requests[0].schema is not None
 
 
-def test_what_the_user_gave_stays_and_an_unknown_engine_gets_little() -> None:
+def test_given_sizes_are_kept_and_unknown_engines_get_few_posts() -> None:
     given_ = fit(DemoMeasurement(1, 0.1, ("", "")), events=5000, capacity=64)
     assert (given_.events, given_.capacity) == (5000, 64)
     assert given_.seconds > 50_000
@@ -137,13 +137,13 @@ def test_what_the_user_gave_stays_and_an_unknown_engine_gets_little() -> None:
     assert (unknown.events, unknown.capacity) == (MIN_EVENTS, MIN_CAPACITY)
 
 
-def test_an_engine_that_answered_nothing_is_said_to() -> None:
+def test_missing_answers_of_an_engine_are_reported() -> None:
     text = expectation(None, DemoFit(60, 8, 900.0), replayed=False, slow=WHY)
     assert f"answered no question in time ({WHY})" in text
     assert "60 posts" in text
 
 
-def test_the_first_answer_is_noted_once_and_all_is_passed_on() -> None:
+def test_first_answer_is_noted_once_and_everything_is_passed_on() -> None:
     told: list[Snapshot] = []
     times = iter((12.0, 20.0))
     watch = _FirstAnswer(told.append, 10.0, lambda: next(times))

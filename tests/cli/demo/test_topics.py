@@ -16,7 +16,7 @@ from forebay.engine.client import HttpEngine
 from forebay.records import JSON, Request
 
 
-def test_only_the_default_model_is_asked_by_likelihood(tmp_path: Path) -> None:
+def test_only_the_default_model_uses_likelihoods(tmp_path: Path) -> None:
     assert weighs_topics("smollm2-135m-instruct")
     assert not weighs_topics("Qwen/Qwen2.5-7B-Instruct")
     assert WORDS.keys() == TOPICS.keys()
@@ -28,7 +28,7 @@ def test_only_the_default_model_is_asked_by_likelihood(tmp_path: Path) -> None:
     assert bias["48579"] > bias["1114"], "a word that the model predicts too rarely gets a higher bias"
 
 
-def test_a_file_of_ones_own_is_asked_about_by_schema(tmp_path: Path) -> None:
+def test_own_file_uses_a_schema(tmp_path: Path) -> None:
     file = tmp_path / "in.jsonl"
     file.write_text('{"text": "a"}\n')
     demo = demo_of(DemoOptions(out=tmp_path, input=file, by_likelihood=True))

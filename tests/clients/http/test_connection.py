@@ -97,7 +97,7 @@ ANSWERS: list[tuple[bytes, Outcome]] = [
 
 
 @pytest.mark.parametrize(("answer", "expected"), ANSWERS)
-def test_answers_are_read_to_their_end(answer: bytes, expected: Outcome) -> None:
+def test_answers_are_read_to_the_end(answer: bytes, expected: Outcome) -> None:
     assert read(answer) == expected
     assert read(*(answer[at : at + 1] for at in range(len(answer)))) == expected
 
@@ -138,7 +138,7 @@ VIOLATIONS = [
 
 
 @pytest.mark.parametrize(("answer", "error", "says"), VIOLATIONS)
-def test_what_is_no_answer_is_one_error(answer: bytes, error: type[EngineError], says: str) -> None:
+def test_invalid_answer_is_one_error(answer: bytes, error: type[EngineError], says: str) -> None:
     pieces = [answer[at : at + 4096] for at in range(0, len(answer), 4096)]
     with pytest.raises(error, match=says):
         read(*pieces)
@@ -161,7 +161,7 @@ def chunked_answers(draw: st.DrawFn) -> tuple[bytes, bytes]:
 
 
 @given(chunked_answers(), st.lists(st.integers(0, 300), max_size=8))
-def test_any_split_of_the_bytes_gives_the_same_answer(answer: tuple[bytes, bytes], cuts: list[int]) -> None:
+def test_chunking_does_not_change_the_answer(answer: tuple[bytes, bytes], cuts: list[int]) -> None:
     wire, body = answer
     places = sorted({0, len(wire), *(cut for cut in cuts if cut < len(wire))})
     pieces = [wire[begin:end] for begin, end in pairwise(places)]

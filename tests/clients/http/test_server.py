@@ -69,7 +69,7 @@ async def got(client: HttpServer, **settings: Any) -> bytes:
     return bytes(answer.data)
 
 
-async def test_a_connection_is_used_again_while_it_is_good(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_good_connection_is_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bytes] = []
 
     async def use(client: HttpServer) -> None:
@@ -140,7 +140,7 @@ async def test_a_request_on_a_stale_connection_is_sent_again(again: bool, pulled
     await talk(serve, use)
 
 
-async def test_a_new_connection_that_is_closed_is_not_tried_again() -> None:
+async def test_request_on_a_closed_new_connection_is_not_retried() -> None:
     seen: list[bytes] = []
 
     async def use(client: HttpServer) -> None:
@@ -164,7 +164,7 @@ async def test_an_error_of_a_reader_ends_its_request_only() -> None:
     await talk(answering(OK, OK), use)
 
 
-async def test_bytes_that_nobody_asked_for_cost_the_connection() -> None:
+async def test_unsolicited_bytes_close_the_connection() -> None:
     seen: list[bytes] = []
 
     async def use(client: HttpServer) -> None:
@@ -252,7 +252,7 @@ async def test_a_certificate_is_verified(tmp_path: Path) -> None:
     await talk(answering(OK, OK, OK), trusted, context, tls=trust)
 
 
-async def test_no_tls_and_no_name_are_named() -> None:
+async def test_missing_tls_and_unknown_host_are_named() -> None:
     async def use(client: HttpServer) -> None:
         secure = HttpServer(client.url.replace("http:", "https:"), headers={}, quote=str)
         with pytest.raises(Unreachable, match="no TLS connection"):
@@ -320,7 +320,7 @@ async def test_an_answer_before_the_body_is_sent_ends_the_connection() -> None:
     await talk(serve, use)
 
 
-async def test_a_pulled_answer_slows_its_server_down() -> None:
+async def test_slowly_pulled_answer_slows_its_server_down() -> None:
     size = 16 << 20
 
     async def use(client: HttpServer) -> None:
@@ -337,7 +337,7 @@ async def test_a_pulled_answer_slows_its_server_down() -> None:
     assert size == 0
 
 
-async def test_many_requests_run_at_a_time_on_connections_made_ready() -> None:
+async def test_concurrent_requests_use_prepared_connections() -> None:
     async def use(client: HttpServer) -> None:
         await client.make_ready(120)
         assert len(client._idle) == client.connections == 120
@@ -347,7 +347,7 @@ async def test_many_requests_run_at_a_time_on_connections_made_ready() -> None:
     await talk(answering(OK, OK), use)
 
 
-def test_connections_that_cannot_be_made_ready_are_left_to_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_prepared_connections_are_left_to_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     async def use(client: HttpServer) -> None:
         real, left = client._connect, iter(range(3))
 
@@ -373,7 +373,7 @@ async def test_servers_without_connections_are_forgotten() -> None:
     await client.close()
 
 
-async def test_cancelling_while_it_connects_is_never_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancellation_while_connecting_is_never_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in the round of the loop in which the connection is made."""
     seen: list[bytes] = []
 

@@ -44,7 +44,7 @@ GONE = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "t
 
 
 @given(st.lists(st.tuples(st.sampled_from(("ADDED", "MODIFIED", "DELETED")), st.sampled_from("abc"))))
-def test_after_any_events_it_is_what_a_list_would_say(events: list[tuple[str, str]]) -> None:
+def test_after_any_events_the_state_equals_a_list(events: list[tuple[str, str]]) -> None:
     state = WatchedObjects()
     state.replace(listed(1, "a"))
     there = {"a"}
@@ -55,7 +55,7 @@ def test_after_any_events_it_is_what_a_list_would_say(events: list[tuple[str, st
     assert set(state.objects) == there
 
 
-def test_a_bookmark_moves_the_version_alone() -> None:
+def test_bookmark_moves_only_the_version() -> None:
     state = WatchedObjects()
     state.replace(listed(1, "a"))
     assert not state.apply({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}})
@@ -63,7 +63,7 @@ def test_a_bookmark_moves_the_version_alone() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, [], {}, {"type": "ADDED"}, {"type": "X", "object": pod("a", 1)}])
-def test_what_is_no_event_is_one_error(wrong: Any) -> None:
+def test_invalid_event_is_one_error(wrong: Any) -> None:
     with pytest.raises(ValueError, match="expected"):
         WatchedObjects().apply(wrong)
     with pytest.raises(ValueError, match="expected a list"):
@@ -129,7 +129,7 @@ def said(found: Objects | Trouble) -> set[str] | str:
     return found.text if isinstance(found, Trouble) else set(found)
 
 
-async def test_it_lists_once_and_goes_on_where_a_watch_has_ended() -> None:
+async def test_it_lists_once_and_resumes_ended_watches() -> None:
     events = [event("ADDED", "b", 6), event("DELETED", "a", 7)]
     server = Server([listed(5, "a"), events, [event("ADDED", "c", 8)]])
     assert await told(server, 4) == [{"a"}, {"a", "b"}, {"b"}, {"b", "c"}]
@@ -139,13 +139,13 @@ async def test_it_lists_once_and_goes_on_where_a_watch_has_ended() -> None:
 
 
 @pytest.mark.parametrize("gone", [[GONE], 410], ids=["event", "answer"])
-async def test_what_the_server_has_forgotten_is_listed_anew(gone: Any) -> None:
+async def test_expired_version_is_listed_again(gone: Any) -> None:
     server = Server([listed(5, "a"), gone, listed(9, "b"), [event("ADDED", "c", 10)]])
     assert await told(server, 3) == [{"a"}, {"b"}, {"b", "c"}]
     assert [asked.get("resourceVersion") for asked in server.asked] == [None, "5", None, "9"]
 
 
-async def test_after_a_broken_connection_it_goes_on_from_the_last_version() -> None:
+async def test_broken_watch_resumes_at_the_last_version() -> None:
     lost = httpx2.ReadError("connection reset")
     refused = httpx2.ConnectError("connection refused")
     server = Server([listed(5, "a"), [event("ADDED", "b", 6), lost], refused, [event("ADDED", "c", 7)]])
@@ -159,7 +159,7 @@ async def test_after_a_broken_connection_it_goes_on_from_the_last_version() -> N
 
 
 @pytest.mark.parametrize("code", [401, 403, 429, 500, 503])
-async def test_a_refusal_is_told_and_asked_again(code: int) -> None:
+async def test_refusal_is_reported_and_retried(code: int) -> None:
     server = Server([code, code, listed(5, "a")])
     first, again, last = await told(server, 3)
     assert str(first).startswith("pods of n: ")
@@ -169,27 +169,27 @@ async def test_a_refusal_is_told_and_asked_again(code: int) -> None:
 
 
 @pytest.mark.parametrize("wrong", [b"<html>", b"[]", {"items": [1], "metadata": {"resourceVersion": "1"}}])
-async def test_a_list_that_is_none_is_told(wrong: Any) -> None:
+async def test_invalid_list_is_reported(wrong: Any) -> None:
     first, last = await told(Server([wrong, listed(5, "a")]), 2)
     assert "the API server's answer is not understood" in str(first)
     assert last == {"a"}
 
 
-async def test_an_event_that_is_none_is_told_and_the_collection_is_listed_anew() -> None:
+async def test_invalid_event_is_reported_and_the_collection_listed_again() -> None:
     server = Server([listed(5, "a"), [b"<html>\n"], listed(6, "b")])
     first, trouble, last = await told(server, 3)
     assert (first, last) == ({"a"}, {"b"})
     assert "is not understood" in str(trouble)
 
 
-async def test_where_only_the_watch_is_refused_it_is_asked_ever_less() -> None:
+async def test_refused_watch_is_retried_ever_more_rarely() -> None:
     server = Server([listed(5, "a"), 403, listed(5, "a"), 403, listed(5, "a"), 403])
     found = await told(server, 6)
     assert found[::2] == [{"a"}] * 3
     assert server.pauses == [MIN_PAUSE_S, 2 * MIN_PAUSE_S]
 
 
-async def test_a_server_that_ends_watches_at_once_is_asked_ever_less() -> None:
+async def test_server_that_ends_watches_at_once_is_polled_ever_more_rarely() -> None:
     server = Server([listed(5, "a"), [], [], [], [event("ADDED", "b", 6)]])
     assert await told(server, 2) == [{"a"}, {"a", "b"}]
     assert server.pauses == [MIN_PAUSE_S, 2 * MIN_PAUSE_S, 4 * MIN_PAUSE_S]

@@ -27,26 +27,26 @@ def test_a_cluster_without_serve() -> None:
     assert found == ServeInstance({}, {})
 
 
-def test_what_holds_for_all_is_kept() -> None:
+def test_common_settings_are_kept() -> None:
     found = ServeInstance.parse({**body(), "proxy_location": "HeadOnly", "target_capacity": 50.0})
     assert found.settings == {"proxy_location": "HeadOnly", "target_capacity": 50.0}
 
 
 @given(JSON)
-def test_what_is_of_another_form_is_reported(found: Any) -> None:
+def test_parts_of_another_form_are_reported(found: Any) -> None:
     with pytest.raises(DeployError, match="unknown form"):
         ServeInstance.parse({"applications": {"a": found}})
 
 
 @given(JSON)
-def test_so_is_a_whole_of_another_form(found: Any) -> None:
+def test_document_of_another_form_is_reported(found: Any) -> None:
     if isinstance(found, dict) and found.get("applications") == {}:
         return
     with pytest.raises(DeployError, match="unknown form"):
         ServeInstance.parse(found)
 
 
-def test_only_replicas_that_take_requests_are_called() -> None:
+def test_only_running_replicas_are_called() -> None:
     states = ("RUNNING", "STARTING", "STOPPING", "PENDING_MIGRATION", "RECOVERING", "UPDATING")
     found = ServeInstance.parse(body(application("fleet", states=states)))
     fleet = fleet_application(found, "fleet", "http://head:8265")
@@ -54,18 +54,18 @@ def test_only_replicas_that_take_requests_are_called() -> None:
     assert [each.name for each in fleet.deployments["engine"].running()] == ["r0"]
 
 
-def test_an_address_that_two_replicas_have_is_called_once() -> None:
+def test_shared_address_is_called_once() -> None:
     made = application("fleet", states=("RUNNING", "RUNNING"))
     made["deployments"]["engine"]["replicas"][1]["pid"] += 10_000 - 1
     assert engine_urls(ServeInstance.parse(body(made)).applications["fleet"]) == ("http://127.0.0.2:20100",)
 
 
-def test_one_that_is_being_deleted_has_no_engines() -> None:
+def test_deleting_application_has_no_engines() -> None:
     found = ServeInstance.parse(body(application("fleet", status="DELETING", states=("STOPPING",))))
     assert engine_urls(fleet_application(found, "fleet", "http://head:8265")) == ()
 
 
-def test_the_port_comes_from_the_process_and_the_config() -> None:
+def test_port_is_derived_from_process_and_config() -> None:
     made = application("fleet", states=("RUNNING",))
     made["deployed_app_config"]["args"].update(first_port=5000, ports=100)
     made["deployments"]["engine"]["replicas"][0].update(pid=31_207, node_ip="fd00::1")
@@ -82,14 +82,14 @@ def test_ports_are_within_their_range_and_differ_for_neighbours(pid: int, first:
 @pytest.mark.parametrize(
     "arguments", [None, {}, {"first_port": "1", "ports": 10}, {"first_port": 1, "ports": 0}]
 )
-def test_a_config_that_forebay_did_not_write(arguments: Any) -> None:
+def test_foreign_config(arguments: Any) -> None:
     made = application("fleet", states=("RUNNING",))
     made["deployed_app_config"]["args"] = arguments
     with pytest.raises(DeployError, match="fleet has no ports of its engines"):
         engine_urls(ServeInstance.parse(body(made)).applications["fleet"])
 
 
-def test_an_application_that_is_not_there_or_not_a_fleet() -> None:
+def test_missing_application_or_not_a_fleet() -> None:
     instance = ServeInstance.parse(body(application("web", import_path="web:app")))
     with pytest.raises(DeployError, match="has no application fleet; there are: web"):
         fleet_application(instance, "fleet", "http://head:8265")
@@ -97,7 +97,7 @@ def test_an_application_that_is_not_there_or_not_a_fleet() -> None:
         fleet_application(instance, "web", "http://head:8265")
 
 
-def test_of_a_long_message_the_end_is_kept_without_controls() -> None:
+def test_end_of_a_long_message_is_kept_without_controls() -> None:
     assert plain("a\n\x1b[31mb") == "a \ufffd[31mb"
     assert plain("x" * 10_000 + " the error").endswith("the error")
     assert len(plain("x" * 10_000)) == MAX_SAID + 1

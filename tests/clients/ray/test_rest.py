@@ -19,7 +19,7 @@ from forebay.errors import DeployError
 from forebay.ports import free_port
 
 
-async def test_what_runs() -> None:
+async def test_running_applications() -> None:
     made = ScriptedServe([body(application("web"))])
     async with made.served() as serve, ServeRest(f"{serve.address}/") as rest:
         assert list((await rest.instance()).applications) == ["web"]
@@ -38,9 +38,7 @@ async def test_calls_carry_the_token_of_ray(
         assert serve.authorizations == ["Bearer a-token" if token else None] * 2
 
 
-async def test_a_token_that_cannot_be_read_is_no_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unreadable_token_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "gone"))
     with pytest.raises(DeployError, match=r"Ray's token: secret file .*gone cannot be read"):
@@ -48,7 +46,7 @@ async def test_a_token_that_cannot_be_read_is_no_traceback(
             pass
 
 
-async def test_a_token_of_two_lines_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_line_token_is_rejected_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "first\nsecond")
     with pytest.raises(DeployError, match="expected printable text in one line") as caught:
         async with ServeRest("http://127.0.0.1:1"):
@@ -75,7 +73,7 @@ async def test_scaling_names_application_deployment_and_number() -> None:
         (302, r"Ray Serve rejects it \(302\)"),
     ],
 )
-async def test_what_the_cluster_refuses(status: int, said: str) -> None:
+async def test_refusals_of_the_cluster(status: int, said: str) -> None:
     async with ScriptedServe([b"why"], status).served() as serve, ServeRest(serve.address) as rest:
         with pytest.raises(DeployError, match=said):
             await rest.instance()
@@ -87,27 +85,27 @@ async def test_what_the_cluster_refuses(status: int, said: str) -> None:
     ("status", "said"),
     [(404, "no such application with a 'engine'"), (412, "external_scaler_enabled=false"), (503, "for now")],
 )
-async def test_what_cannot_be_scaled(status: int, said: str) -> None:
+async def test_deployments_that_cannot_be_scaled(status: int, said: str) -> None:
     async with ScriptedServe([body()], status).served() as serve, ServeRest(serve.address) as rest:
         with pytest.raises(DeployError, match=said):
             await rest.scale("fleet", "engine", 3)
 
 
 @pytest.mark.parametrize("answer", [b"<html>", [], {"applications": []}])
-async def test_what_is_no_ray_cluster(answer: Any) -> None:
+async def test_server_that_is_not_a_ray_cluster(answer: Any) -> None:
     async with ScriptedServe([answer]).served() as serve, ServeRest(serve.address) as rest:
         with pytest.raises(DeployError, match=r"expected JSON|unknown form"):
             await rest.instance()
 
 
-async def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_endless_answer_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("forebay.clients.ray.rest.MAX_BYTES", 1000)
     async with ScriptedServe([b"x" * 100_000]).served() as serve, ServeRest(serve.address) as rest:
         with pytest.raises(DeployError, match="an answer of more than"):
             await rest.instance()
 
 
-async def test_nobody_listens() -> None:
+async def test_closed_port() -> None:
     async with ServeRest(f"http://127.0.0.1:{free_port()}") as rest:
         with pytest.raises(
             DeployError, match=r"no Ray cluster: Connection refused; .* head .*--include-dashboard"
@@ -145,7 +143,7 @@ async def test_each_address_gives_a_url(
 
 
 @pytest.mark.parametrize("url", ["https://head:8265", "http://head:port", "http://["])
-async def test_another_stays_as_it_is(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_url_is_unchanged(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     resolve_to(monkeypatch, "10.0.0.1", "10.0.0.2")
     assert await each_address(url) == (url,)
 
@@ -177,7 +175,7 @@ class Cluster:
         return ServeInstance({}, {"number": self.asked[address]})
 
 
-async def test_a_look_serves_all_for_a_while() -> None:
+async def test_poll_result_is_shared_for_a_while() -> None:
     cluster, clock = Cluster(), ManualClock()
     cluster.may_answer.set()
     looks = CachedPoll(cluster.look, clock, limit_s=10.0)
@@ -189,7 +187,7 @@ async def test_a_look_serves_all_for_a_while() -> None:
     assert cluster.asked == {"a": 2, "b": 1}
 
 
-def test_threads_wait_for_the_one_that_looks() -> None:
+def test_threads_wait_for_the_polling_one() -> None:
     cluster, clock = Cluster(), ManualClock()
     looks = CachedPoll(cluster.look, clock, limit_s=10.0)
     found: list[ServeInstance] = []
@@ -206,7 +204,7 @@ def test_threads_wait_for_the_one_that_looks() -> None:
     assert cluster.asked == {"a": 1}
 
 
-async def test_a_failure_is_everybodys() -> None:
+async def test_failure_is_shared() -> None:
     cluster, clock = Cluster(fails=True), ManualClock()
     looks = CachedPoll(cluster.look, clock, limit_s=10.0)
     tasks = [asyncio.create_task(looks.instance("a", 0.5)) for _ in range(3)]
@@ -218,7 +216,7 @@ async def test_a_failure_is_everybodys() -> None:
     assert cluster.asked == {"a": 1}
 
 
-async def test_another_one_looks_where_the_first_is_cancelled() -> None:
+async def test_another_caller_polls_if_the_first_is_cancelled() -> None:
     cluster, clock = Cluster(), ManualClock()
     looks = CachedPoll(cluster.look, clock, limit_s=10.0)
     first, second = (asyncio.create_task(looks.instance("a", 0.5)) for _ in range(2))
@@ -231,7 +229,7 @@ async def test_another_one_looks_where_the_first_is_cancelled() -> None:
         await first
 
 
-async def test_a_look_that_takes_long_is_waited_for() -> None:
+async def test_slow_poll_is_waited_for() -> None:
     cluster, clock = Cluster(), ManualClock()
     looks = CachedPoll(cluster.look, clock, limit_s=10.0)
     first = asyncio.create_task(looks.instance("a", 0.5))
@@ -244,7 +242,7 @@ async def test_a_look_that_takes_long_is_waited_for() -> None:
     assert cluster.asked == {"a": 1}
 
 
-async def test_one_that_waits_may_be_cancelled_alone() -> None:
+async def test_waiting_caller_can_be_cancelled_alone() -> None:
     cluster, clock = Cluster(), ManualClock()
     looks = CachedPoll(cluster.look, clock, limit_s=10.0)
     first, second, third = (asyncio.create_task(looks.instance("a", 0.5)) for _ in range(3))
@@ -256,7 +254,7 @@ async def test_one_that_waits_may_be_cancelled_alone() -> None:
     assert cluster.asked == {"a": 1}
 
 
-async def test_a_look_that_never_ends_is_not_waited_for() -> None:
+async def test_endless_poll_is_not_waited_for() -> None:
     cluster, clock = Cluster(), ManualClock()
     looks = CachedPoll(cluster.look, clock, limit_s=10.0)
     stuck = asyncio.create_task(looks.instance("a", 0.5))
@@ -267,7 +265,7 @@ async def test_a_look_that_never_ends_is_not_waited_for() -> None:
     await stuck
 
 
-async def test_clusters_that_nobody_asks_any_more_are_forgotten() -> None:
+async def test_unused_clusters_are_dropped() -> None:
     cluster, clock = Cluster(), ManualClock()
     cluster.may_answer.set()
     looks = CachedPoll(cluster.look, clock, limit_s=10.0)

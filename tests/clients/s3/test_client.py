@@ -61,7 +61,7 @@ def test_objects_are_listed_read_and_deleted(store: S3Path) -> None:
     assert [entry.name for entry in s3.entries(store.key)] == ["ab", "lines"]
 
 
-def test_a_listing_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_listing_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     class Endless:
         def get_paginator(self, call: str) -> Endless:
             return self
@@ -87,7 +87,7 @@ def test_an_upload_that_was_aborted_cannot_be_completed(store: S3Path) -> None:
         s3._s3.complete_multipart_upload(Bucket=store.bucket, Key=key, UploadId=upload, MultipartUpload=parts)
 
 
-def test_a_bucket_that_is_not_there_is_named(store: S3Path) -> None:
+def test_missing_bucket_is_named(store: S3Path) -> None:
     with pytest.raises(SettingError, match=r"bucket no-such-bucket at http://\S+ does not exist; create it"):
         S3Client("no-such-bucket").check("x")
     with pytest.raises(SettingError, match="no-such-bucket"):
@@ -112,7 +112,7 @@ def test_a_busy_or_missing_server_is_reported(store: S3Path, store_server: Any) 
 
 
 @pytest.mark.parametrize("error", [ResponseStreamingError(error="cut"), ConnectionResetError()])
-def test_an_object_whose_lines_break_off_is_reported(
+def test_truncated_object_is_reported(
     store: S3Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def broken(self: StreamingBody) -> Iterator[bytes]:
@@ -128,7 +128,7 @@ def test_an_object_whose_lines_break_off_is_reported(
         next(lines)
 
 
-def test_keys_that_are_missing_are_asked_for(store: S3Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_keys_are_reported(store: S3Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in AWS_SECRETS:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
@@ -136,7 +136,7 @@ def test_keys_that_are_missing_are_asked_for(store: S3Path, monkeypatch: pytest.
         client(store).check(store.key)
 
 
-def test_keys_in_a_mounted_file_are_taken(
+def test_keys_in_a_mounted_file_are_used(
     store: S3Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     file = tmp_path / "credentials"
@@ -158,7 +158,7 @@ def test_keys_in_a_mounted_file_are_taken(
         ("Teapot", 418, SettingError, "answered 418 Teapot"),
     ],
 )
-def test_what_a_server_refuses_is_reported_without_its_words(
+def test_refusals_are_reported_without_the_servers_text(
     store: S3Path, monkeypatch: pytest.MonkeyPatch, refusal: tuple[str, int, type[Exception], str]
 ) -> None:
     code, status, kind, words = refusal
@@ -186,7 +186,7 @@ def test_what_a_server_refuses_is_reported_without_its_words(
         (403, "SignatureDoesNotMatch", r"rejects these keys \(403 SignatureDoesNotMatch\)"),
     ],
 )
-def test_a_server_that_refuses_is_distinguished_from_one_that_is_away(
+def test_refusal_differs_from_an_outage(
     store: S3Path, store_server: Any, status: int, code: str, words: str
 ) -> None:
     s3, key = client(store, attempts=1), f"{store.key}/x"
@@ -200,7 +200,7 @@ def test_a_server_that_refuses_is_distinguished_from_one_that_is_away(
     s3.put(key, b"2", replacing=etag)
 
 
-def test_keys_that_were_refused_are_read_again(
+def test_rejected_keys_are_read_again(
     store: S3Path, store_server: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     file = tmp_path / "credentials"
@@ -225,15 +225,13 @@ def test_keys_that_were_refused_are_read_again(
     assert s3._s3._get_credentials().access_key == "AKIANEW"
 
 
-def test_a_second_client_reads_nothing_again_of_what_botocore_knows_of_s3(
-    store: S3Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_second_client_reuses_botocores_data(store: S3Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client(store).check(store.key)
     monkeypatch.setattr(JSONFileLoader, "load_file", lambda *_: pytest.fail("read anew"))
     client(store).check(store.key)
 
 
-def test_keys_that_cannot_be_fetched_are_no_outage(
+def test_unfetchable_keys_are_not_an_outage(
     store: S3Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     config = tmp_path / "config"
@@ -246,7 +244,7 @@ def test_keys_that_cannot_be_fetched_are_no_outage(
         client(store).check(store.key)
 
 
-def test_flink_gets_the_servers_address_and_no_key(store: S3Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flink_gets_the_address_but_no_key(store: S3Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = client(store).flink_options()
     assert options["s3.endpoint"].startswith("http://127.0.0.1:")
     assert options["s3.path.style.access"] == "true"

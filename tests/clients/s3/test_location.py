@@ -16,7 +16,7 @@ KEYS = st.lists(PART, min_size=1, max_size=4).map("/".join)
 
 
 @given(KEYS, PART)
-def test_an_address_is_read_as_it_is_written(key: str, name: str) -> None:
+def test_address_round_trip(key: str, name: str) -> None:
     path = S3Path("a-bucket", key)
     assert s3_path(str(path)) == s3_path(f"{path}/") == path
     assert (path / name).parent == path
@@ -25,13 +25,13 @@ def test_an_address_is_read_as_it_is_written(key: str, name: str) -> None:
 
 
 @given(KEYS, KEYS)
-def test_what_is_below_a_folder_is_found_when_the_folder_has_moved(key: str, inner: str) -> None:
+def test_paths_below_a_moved_folder_are_found(key: str, inner: str) -> None:
     old, new = S3Path("a-bucket", key), S3Path("another", "x")
     assert within(new, below(old, old / inner)) == new / inner
     assert within(old, below(old, new / inner)) == new / inner
 
 
-def test_paths_of_this_machine_stay_what_they_were(tmp_path: Path) -> None:
+def test_local_paths_are_unchanged(tmp_path: Path) -> None:
     assert location_of("out/state") == Path("out/state")
     assert uri_of(tmp_path) == tmp_path.as_uri()
     assert below(tmp_path, tmp_path / "a" / "b") == "a/b"
@@ -57,7 +57,7 @@ def test_paths_of_this_machine_stay_what_they_were(tmp_path: Path) -> None:
         "s3a://bucket/x",
     ],
 )
-def test_what_is_no_address_is_refused_without_being_shown(text: str) -> None:
+def test_invalid_address_is_rejected_without_being_shown(text: str) -> None:
     with pytest.raises(SettingError, match="expected") as caught:
         s3_path(text)
     assert "secret" not in str(caught.value)

@@ -41,12 +41,12 @@ def seen(etag: str = "1", *, released: bool = False) -> Seen:
     return Seen(etag, released)
 
 
-def test_nobodys_lease_is_taken_at_once() -> None:
+def test_free_lease_is_taken_at_once() -> None:
     assert Claim().look(None, 0.0) == "take"
     assert Claim().look(seen(released=True), 0.0) == "take"
 
 
-def test_one_that_is_renewed_is_refused() -> None:
+def test_renewed_lease_is_not_taken() -> None:
     claim = Claim()
     assert claim.look(seen("1"), 0.0) == "wait"
     assert claim.look(seen("2"), 0.5) == "refuse"
@@ -65,7 +65,7 @@ def test_an_unwatched_renewal_does_not_prove_a_living_holder() -> None:
     ]
 
 
-def test_one_whose_holder_is_silent_is_taken_after_a_while() -> None:
+def test_lease_of_a_silent_holder_is_taken_after_a_while() -> None:
     claim = Claim()
     looks = [claim.look(seen(), at_s / 2) for at_s in range(int(2 * LEASE_S) + 1)]
     assert looks == ["wait"] * (len(looks) - 1) + ["take"]
@@ -96,13 +96,13 @@ def test_silence_in_an_outage_does_not_count(watched: bool) -> None:
         unfenced=st.booleans(),
     )
 )
-def test_a_lock_is_read_as_it_was_written(lock: Lock) -> None:
+def test_lock_round_trip(lock: Lock) -> None:
     assert decode_lock(encode_lock(lock)) == lock
     assert decode_lock(encode_lock(lock.renewed())) != lock
 
 
 @given(st.binary(max_size=80) | st.sampled_from([b"null", b"[]", b'{"pipeline": 1}', b"[" * 4000]))
-def test_what_is_no_lock_is_rejected(content: bytes) -> None:
+def test_invalid_lock_is_rejected(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         decode_lock(content)
 
@@ -208,7 +208,7 @@ def left(store: S3Path, **changes: Any) -> None:
     S3Client(store.bucket).put((store / "lock").key, encode_lock(lock), replacing=None)
 
 
-def test_a_lock_that_was_let_go_is_taken_at_once(store: S3Path) -> None:
+def test_released_lock_is_taken_at_once(store: S3Path) -> None:
     clock = ManualClock()
     for _ in range(2):
         with held_lock(store / "lock", "p", clock=clock, sleep=clock.pause) as hold:
@@ -238,7 +238,7 @@ def test_a_dead_holder_is_waited_for_and_taken_over(store: S3Path) -> None:
 
 
 @pytest.mark.heavy
-def test_a_holder_learns_of_a_takeover_at_renewal_and_releases_nothing(store: S3Path) -> None:
+def test_takeover_is_noticed_at_renewal_and_nothing_is_released(store: S3Path) -> None:
     with held_lock(store / "lock", "p") as hold:
         client = S3Client(store.bucket)
         etag = take(store)
@@ -260,7 +260,7 @@ def test_an_outage_loses_no_lock(store: S3Path, store_server: Any) -> None:
 
 
 @pytest.mark.heavy
-def test_what_keeps_a_lock_from_being_renewed_is_reported(store: S3Path, store_server: Any) -> None:
+def test_failed_renewal_is_reported(store: S3Path, store_server: Any) -> None:
     """At once if the server refuses, and after some seconds if it does not answer."""
     clock = ManualClock()
     with held_lock(store / "lock", "p", uptime_s=clock.monotonic_s) as hold:
@@ -284,9 +284,7 @@ def test_what_keeps_a_lock_from_being_renewed_is_reported(store: S3Path, store_s
 
 
 @pytest.mark.heavy
-def test_an_unconfirmed_takeover_is_recognised_as_ones_own(
-    store: S3Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_unconfirmed_takeover_is_recognised(store: S3Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left(store)
     put, made = S3Client.put, list[str]()
 
@@ -320,7 +318,7 @@ def test_an_unexpected_error_of_a_renewal_is_reported_and_retried(
         hold.check()
 
 
-def test_the_state_of_another_pipeline_is_left_alone(store: S3Path) -> None:
+def test_state_of_another_pipeline_is_unchanged(store: S3Path) -> None:
     left(store, released=True)
     with (
         pytest.raises(SettingError, match="holds the state of pipeline 'p', not of 'q'; name another prefix"),
@@ -329,14 +327,14 @@ def test_the_state_of_another_pipeline_is_left_alone(store: S3Path) -> None:
         pass
 
 
-def test_what_is_no_lock_is_left_alone(store: S3Path) -> None:
+def test_file_that_is_not_a_lock_is_unchanged(store: S3Path) -> None:
     S3Client(store.bucket).put((store / "lock").key, b"a diary", replacing=None)
     with pytest.raises(SettingError, match="is not the lock of a pipeline"), held_lock(store / "lock", "p"):
         pass
 
 
 @pytest.mark.heavy
-def test_a_server_that_does_not_answer_is_given_up(store: S3Path, store_server: Any) -> None:
+def test_silent_server_is_abandoned(store: S3Path, store_server: Any) -> None:
     store_server.link.cut()
     clock = ManualClock()
     with (
@@ -347,9 +345,7 @@ def test_a_server_that_does_not_answer_is_given_up(store: S3Path, store_server: 
     assert sum(clock.slept_s) >= PATIENCE_S
 
 
-def test_a_run_that_may_read_and_not_write_learns_that_it_lost(
-    store: S3Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_only_run_notices_that_it_lost(store: S3Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(self: S3Client, key: str, content: bytes, *, replacing: str | None) -> str:
         raise StoreRefused("these keys may not write")
 
@@ -418,7 +414,7 @@ def test_a_failed_takeover_leaves_the_warning(store: S3Path) -> None:
         assert not hold.unfenced
 
 
-def test_renewals_are_reported_with_when_they_were_sent(store: S3Path, store_server: Any) -> None:
+def test_renewals_are_reported_with_their_send_time(store: S3Path, store_server: Any) -> None:
     clock = ManualClock()
     reported: list[float] = []
     with held_lock(store / "lock", "p", uptime_s=clock.monotonic_s) as hold:

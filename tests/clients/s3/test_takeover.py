@@ -455,7 +455,7 @@ def test_a_job_does_not_outrun_its_fences() -> None:
     machine.each_part_is_committed_by_one_job()
 
 
-def test_the_model_finds_doubles_without_a_defence() -> None:
+def test_model_finds_duplicates_without_fencing() -> None:
     found = settings(THOROUGH, phases=[Phase.generate])
     with pytest.raises(AssertionError):
         run_state_machine_as_test(NeitherOfThem, settings=found)

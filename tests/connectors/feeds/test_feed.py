@@ -66,7 +66,7 @@ async def until_connected(server: FeedServer, times: int) -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("inclusive", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-async def test_server_sent_events_come_once_and_in_order(seed: int, inclusive: bool) -> None:
+async def test_server_sent_events_are_read_once_and_in_order(seed: int, inclusive: bool) -> None:
     with serve(FeedServer(RECORDS, Drops(seed, every=15), inclusive=inclusive)) as server:
         received = await collect(SseFeed(server.events_url, backoff=FAST), len(RECORDS))
         assert len(server.cursors) > 5
@@ -78,7 +78,7 @@ async def test_server_sent_events_come_once_and_in_order(seed: int, inclusive: b
 @pytest.mark.heavy
 @pytest.mark.parametrize("inclusive", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-async def test_jetstream_messages_come_once_and_in_order(seed: int, inclusive: bool) -> None:
+async def test_jetstream_messages_are_read_once_and_in_order(seed: int, inclusive: bool) -> None:
     with serve(FeedServer(RECORDS, Drops(seed, every=15), inclusive=inclusive)) as server:
         received = await collect(JetstreamFeed(server.subscribe_url, backoff=FAST), len(RECORDS))
         assert len(server.cursors) > 5
@@ -110,7 +110,7 @@ class ThreeAtATime(FeedServer):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("inclusive", [False, True])
-async def test_jetstream_events_of_one_microsecond_all_come(inclusive: bool) -> None:
+async def test_jetstream_events_of_one_microsecond_are_all_read(inclusive: bool) -> None:
     with serve(ThreeAtATime(RECORDS[:60], Drops(1, every=15), inclusive=inclusive)) as server:
         received = await collect(JetstreamFeed(server.subscribe_url, backoff=FAST), 60)
     assert [orjson.loads(record.raw)["n"] for record in received] == list(range(60))
@@ -133,7 +133,7 @@ class OutOfOrder(FeedServer):
 @pytest.mark.heavy
 @pytest.mark.parametrize("inclusive", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-async def test_jetstream_messages_out_of_order_come_once(seed: int, inclusive: bool) -> None:
+async def test_jetstream_messages_out_of_order_are_read_once(seed: int, inclusive: bool) -> None:
     with serve(OutOfOrder(RECORDS[:200], Drops(seed, every=60), inclusive=inclusive)) as server:
         feed = JetstreamFeed(server.subscribe_url, backoff=FAST)
         first = await collect(feed, 110)
@@ -142,7 +142,7 @@ async def test_jetstream_messages_out_of_order_come_once(seed: int, inclusive: b
     assert [orjson.loads(record.raw)["n"] for record in received] == list(range(200))
 
 
-async def test_jetstream_messages_without_a_time_are_handed_on() -> None:
+async def test_jetstream_messages_without_a_time_are_passed_on() -> None:
     server = FeedServer(RECORDS[:3])
     server.message = lambda n: [b"garbage", b"[]", b'{"time_us": "x"}'][n]  # type: ignore[method-assign]
     with serve(server):
@@ -179,7 +179,7 @@ KINDS = {
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_feed_that_is_refused_before_its_first_record_raises(kind: str, status: int) -> None:
+async def test_feed_rejected_before_its_first_record_raises(kind: str, status: int) -> None:
     server = Answering(RECORDS)
     server.statuses = (status,)
     told = rf"{kind}:127.0.0.1: the server answered {status}; check"
@@ -191,14 +191,14 @@ async def test_a_feed_that_is_refused_before_its_first_record_raises(kind: str, 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
-async def test_answers_that_pass_are_no_refusal(kind: str) -> None:
+async def test_transient_answers_are_not_a_rejection(kind: str) -> None:
     server = Answering(RECORDS[:1])
     server.statuses = (408, 425, 429, 500, 503, 200)
     with serve(server):
         assert len(await collect(KINDS[kind](server), 1)) == 1
 
 
-async def test_a_feed_that_has_delivered_is_asked_again_though_refused() -> None:
+async def test_rejected_feed_is_retried_if_it_has_delivered() -> None:
     outcomes = iter(["one", "refused", "one"])
 
     async def once() -> AsyncIterator[Received]:
@@ -213,14 +213,14 @@ async def test_a_feed_that_has_delivered_is_asked_again_though_refused() -> None
     assert [(await records.__anext__()).raw for _ in range(2)] == [b"r", b"r"]
 
 
-async def test_a_page_that_is_no_event_stream_is_refused() -> None:
+async def test_page_that_is_not_an_event_stream_is_rejected() -> None:
     server = Answering(RECORDS)
     server.kind = "text/html"
     with serve(server), pytest.raises(FeedRefused, match="answered with text/html, not text/event-stream"):
         await collect(SseFeed(server.events_url, backoff=FAST), 1)
 
 
-async def test_an_address_that_is_none_is_refused() -> None:
+async def test_invalid_address_is_rejected() -> None:
     with pytest.raises(FeedRefused, match="not a URL"):
         await collect(SseFeed("http://", backoff=FAST), 1)
 
@@ -240,7 +240,7 @@ class SomeWithoutId(FeedServer):
         return web.Response(text=(*texts, "data: e\n\n")[number], content_type="text/event-stream")
 
 
-async def test_the_last_id_is_sent_at_each_reconnect_until_the_server_resets_it() -> None:
+async def test_last_event_id_is_sent_until_the_server_resets_it() -> None:
     with serve(SomeWithoutId([])) as server:
         received = await collect(SseFeed(server.events_url, backoff=FAST), 5)
     assert [record.raw for record in received] == [b"a", b"b", b"c", b"d", b"e"]
@@ -280,7 +280,7 @@ async def test_a_delay_and_an_id_count_without_an_event(monkeypatch: pytest.Monk
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["sse", "jetstream"])
-async def test_a_silent_connection_is_made_again(kind: str) -> None:
+async def test_silent_connection_is_reopened(kind: str) -> None:
     with serve(FeedServer(RECORDS[:5])) as server:
         feed: Feed = SseFeed(server.events_url, silence_s=0.05, backoff=FAST)
         if kind == "jetstream":
@@ -296,7 +296,7 @@ async def test_a_silent_connection_is_made_again(kind: str) -> None:
         await records.aclose()
 
 
-async def test_a_message_over_the_bound_is_not_taken_in(caplog: pytest.LogCaptureFixture) -> None:
+async def test_oversized_message_is_not_read(caplog: pytest.LogCaptureFixture) -> None:
     with serve(FeedServer([{"n": "x" * 5000}])) as server:
         feed = JetstreamFeed(server.subscribe_url, max_message_bytes=1000, backoff=FAST)
         records = feed.read(None)
@@ -309,7 +309,7 @@ async def test_a_message_over_the_bound_is_not_taken_in(caplog: pytest.LogCaptur
     assert len(caplog.records) == 1
 
 
-async def test_one_warning_per_outage_and_delays_that_grow(caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_warning_per_outage_and_growing_delays(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     outcomes = iter(["down", "down", "down", "one", "down", "one"])
     slept: list[float] = []
@@ -335,7 +335,7 @@ def test_delays_stay_within_bounds(failures: int, seed: int) -> None:
 
 
 @given(st.none() | st.text(), st.lists(st.binary(), max_size=2 * RECENT))
-def test_a_mark_survives_as_text(at: str | None, records: list[bytes]) -> None:
+def test_cursor_survives_as_text(at: str | None, records: list[bytes]) -> None:
     mark = Mark()
     for record in records:
         mark.advance(at, digest_of(record))
@@ -345,12 +345,12 @@ def test_a_mark_survives_as_text(at: str | None, records: list[bytes]) -> None:
     assert all(again.has(digest_of(record)) for record in records[-RECENT:])
 
 
-def test_digests_tell_parts_apart() -> None:
+def test_digests_distinguish_parts() -> None:
     assert digest_of(b"ab", b"c") != digest_of(b"a", b"bc")
 
 
 @pytest.mark.heavy
-async def test_secrets_of_a_feed_are_sent_and_shown_nowhere(
+async def test_feed_secrets_are_sent_but_never_shown(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEED_TOKEN", "hunter2")

@@ -124,7 +124,7 @@ def out_of_order(draw: st.DrawFn) -> list[int]:
     st.booleans(),
     st.booleans(),
 )
-def test_each_message_comes_once_over_reconnects_and_resumes(
+def test_each_message_is_read_once_over_reconnects_and_resumes(
     times: list[int], cuts: list[tuple[int, int]], parts: list[int], by_time: bool, inclusive: bool
 ) -> None:
     server = Server(times, iter(cuts), by_time, inclusive)
@@ -140,7 +140,7 @@ def test_each_message_comes_once_over_reconnects_and_resumes(
 
 
 @pytest.mark.heavy
-def test_what_was_reported_to_be_doubled_or_lost() -> None:
+def test_reported_cases_of_doubled_or_lost_messages() -> None:
     """A time far behind the others just before a disconnect, and one in between."""
     times = [START_US + 10_000 * n for n in range(100)]
     times += [START_US + 500, times[-1] + 1, times[-1] - 5]
@@ -149,7 +149,7 @@ def test_what_was_reported_to_be_doubled_or_lost() -> None:
         assert sorted(numbers(asyncio.run(read(server, len(times))))) == list(range(len(times)))
 
 
-def test_a_time_that_is_far_ahead_moves_no_cursor() -> None:
+def test_time_far_ahead_does_not_move_the_cursor() -> None:
     times = [START_US, START_US + 10, MAX_TIME_US, START_US + 20, START_US + 30]
     for cut in range(1, 5):
         server = Server(times, iter([(cut, 5)]), by_time=True, inclusive=True)
@@ -159,14 +159,14 @@ def test_a_time_that_is_far_ahead_moves_no_cursor() -> None:
 
 
 @pytest.mark.heavy
-def test_messages_of_one_time_come_once_even_beyond_the_memory_limit() -> None:
+def test_messages_of_one_time_are_read_once_beyond_the_memory_limit() -> None:
     count = 2 * MAX_REMEMBERED
     times = [START_US + n // 3 for n in range(count)]
     server = Server(times, iter([(count // 2, 0), (count // 2, 7)]), by_time=False, inclusive=True)
     assert sorted(numbers(asyncio.run(read(server, count)))) == list(range(count))
 
 
-def test_a_server_that_cuts_during_the_replay_does_not_stop_the_feed(
+def test_server_that_disconnects_during_replay_does_not_stop_the_feed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     times = [START_US + n for n in range(60)]
@@ -176,7 +176,7 @@ def test_a_server_that_cuts_during_the_replay_does_not_stop_the_feed(
     assert "ended before they had repeated the last 5 s" in caplog.text
 
 
-def test_a_server_without_news_that_closes_idle_connections(caplog: pytest.LogCaptureFixture) -> None:
+def test_idle_connections_closed_by_the_server(caplog: pytest.LogCaptureFixture) -> None:
     times = [START_US, START_US + 1, START_US + 2]
     server = Server(times, iter([(2, 0), *[(2, 0)] * 20]), by_time=True, inclusive=True)
     assert numbers(asyncio.run(read(server, 3))) == [0, 1, 2]
@@ -185,7 +185,7 @@ def test_a_server_without_news_that_closes_idle_connections(caplog: pytest.LogCa
 
 
 @given(st.lists(st.integers(0, MAX_TIME_US) | st.integers(START_US, START_US + 10), max_size=200))
-def test_any_times_are_taken_and_what_is_remembered_survives_as_text(times: list[int]) -> None:
+def test_any_times_are_accepted_and_memory_survives_as_text(times: list[int]) -> None:
     window = ReplayWindow()
     for number, time_us in enumerate(times):
         assert window.add(time_us, digest_of(b"%d" % number))
@@ -199,7 +199,7 @@ def test_any_times_are_taken_and_what_is_remembered_survives_as_text(times: list
 
 
 @pytest.mark.parametrize("step_us", [0, 1, 1000, -1, REWIND_US + 1])
-def test_what_is_remembered_is_bounded(step_us: int) -> None:
+def test_memory_of_seen_messages_is_bounded(step_us: int) -> None:
     window = ReplayWindow()
     for number in range(3 * MAX_REMEMBERED):
         window.add(START_US + step_us * number, f"{number:016}")
@@ -210,7 +210,7 @@ def test_what_is_remembered_is_bounded(step_us: int) -> None:
     assert len(window._entries) <= 2 * MAX_REMEMBERED + 1
 
 
-def test_a_snapshot_stays_as_it_was() -> None:
+def test_snapshot_does_not_change() -> None:
     window = ReplayWindow()
     texts = []
     for number in range(5000):
@@ -225,6 +225,6 @@ def test_a_snapshot_stays_as_it_was() -> None:
     "text",
     ["", "x", "[]", "[1,2]", "[null,null,-1,[[1]]]", '[null,null,-1,[["a","b"]]]', "[-5,null,-1,[]]", "{}"],
 )
-def test_a_place_that_cannot_be_read_says_what_to_do(text: str) -> None:
+def test_unreadable_cursor_names_the_fix(text: str) -> None:
     with pytest.raises(ForebayError, match="resume from an older checkpoint, or start over"):
         ReplayWindow.of(text)

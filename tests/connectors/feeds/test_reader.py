@@ -56,7 +56,7 @@ def test_reading_stops_while_the_queue_is_full(room: int) -> None:
     assert len(feed.given) <= 6 * room + 1
 
 
-def test_it_starts_after_the_cursor_and_ends_with_the_feed() -> None:
+def test_reader_starts_after_the_cursor_and_ends_with_the_feed() -> None:
     reader = FeedReader(Counting(end=8), "5")
     assert taken(reader, 2) == ["6", "7"]
     assert not reader.exhausted
@@ -66,7 +66,7 @@ def test_it_starts_after_the_cursor_and_ends_with_the_feed() -> None:
     reader.close()
 
 
-def test_what_has_not_come_yet_is_not_waited_for() -> None:
+def test_records_not_received_yet_are_not_waited_for() -> None:
     class Silent(Counting):
         async def read(self, cursor: str | None) -> AsyncIterator[Received]:
             await asyncio.Event().wait()
@@ -80,9 +80,7 @@ def test_what_has_not_come_yet_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize("error", [OSError("gone"), SystemExit("gone"), KeyboardInterrupt("gone")])
 @pytest.mark.parametrize("end", [0, 2])
-def test_a_feeds_failure_is_raised_after_its_records_and_is_not_an_end(
-    error: BaseException, end: int
-) -> None:
+def test_feed_failure_is_raised_after_its_records(error: BaseException, end: int) -> None:
     reader = FeedReader(Counting(end=end, error=error), None)
     reader._thread.join(WAIT_S)
     assert not reader.exhausted
@@ -94,7 +92,7 @@ def test_a_feeds_failure_is_raised_after_its_records_and_is_not_an_end(
     reader.close()
 
 
-def test_a_feed_that_cancels_itself_has_failed() -> None:
+def test_self_cancelled_feed_has_failed() -> None:
     reader = FeedReader(Counting(end=1, error=asyncio.CancelledError()), None)
     assert taken(reader, 1) == ["0"]
     with pytest.raises(ForebayError, match=r"counting: .* cancelled"):

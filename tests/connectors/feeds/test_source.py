@@ -84,7 +84,7 @@ class Run:
         self.function.close()
 
 
-def test_a_call_emits_what_fits_and_the_next_one_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_emits_what_fits_and_the_next_one_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(monkeypatch, Endless(9), room=Room(True, True, False, False))
     calls = []
     while sum(map(len, calls)) < 9:
@@ -112,7 +112,7 @@ def test_flinks_state_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     run.close()
 
 
-def test_a_call_hands_on_one_record_where_there_is_never_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_emits_one_record_even_if_there_is_never_room(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(monkeypatch, Endless(50), room=Room(*[False] * 50))
     calls = [run.call() for _ in range(50)]
     while sum(map(len, calls)) < 50:
@@ -121,7 +121,7 @@ def test_a_call_hands_on_one_record_where_there_is_never_room(monkeypatch: pytes
     run.close()
 
 
-def test_a_call_ends_in_time_though_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_ends_in_time_although_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(monkeypatch, Endless(50))
     # Every record takes 20 ms to hand on; a call may last for 50.
     longest, got = 0, 0
@@ -136,7 +136,7 @@ def test_a_call_ends_in_time_though_there_is_room(monkeypatch: pytest.MonkeyPatc
 
 
 @given(st.integers(1, 30), st.integers(1, 30), st.lists(st.booleans(), max_size=40), st.data())
-def test_a_restore_between_any_two_calls_continues_right_behind(
+def test_restore_between_any_two_calls_continues_exactly(
     end: int, limit: int, room: list[bool], data: st.DataObject
 ) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -191,7 +191,7 @@ def test_a_feed_without_a_limit_keeps_its_position_in_a_drained_job(monkeypatch:
 
 
 @pytest.mark.parametrize(("feed", "limit"), [(Endless(9), 4), (Scripted(4), None), (Scripted(4), 9)])
-def test_a_feed_at_its_limit_or_its_end_is_left_and_reported_once(
+def test_feed_at_its_limit_or_end_is_closed_and_reported_once(
     monkeypatch: pytest.MonkeyPatch, feed: Scripted, limit: int | None
 ) -> None:
     run = Run(monkeypatch, feed, limit=limit)
@@ -207,7 +207,7 @@ def test_a_feed_at_its_limit_or_its_end_is_left_and_reported_once(
     run.close()
 
 
-def test_the_end_of_the_input_is_waited_for_from_the_first_call_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_of_input_timer_is_set_by_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(monkeypatch, Endless(1))
     run.call()
     assert run.context.event_timers == {END_OF_TIME_MS}
@@ -222,7 +222,7 @@ def test_the_end_of_the_input_is_waited_for_from_the_first_call_on(monkeypatch: 
         (b"no JSON", None),
     ],
 )
-def test_what_a_feed_adds_is_with_the_record(raw: bytes, fields: dict[str, Any] | None) -> None:
+def test_feed_metadata_is_part_of_the_record(raw: bytes, fields: dict[str, Any] | None) -> None:
     poll = Poll(Polled(Scripted(1)))
     received = Received("c", raw, "p", {"sse": {"event": "edit"}}, {"sse-event": b"edit"}, 7)
     record = decode(poll._encoded(received))
@@ -236,6 +236,6 @@ def test_what_a_feed_adds_is_with_the_record(raw: bytes, fields: dict[str, Any] 
 
 
 @pytest.mark.parametrize("wrong", [{"room": 0}, {"limit": 0}])
-def test_settings_that_make_no_sense(wrong: dict[str, Any]) -> None:
+def test_invalid_settings(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match="must be at least 1"):
         polled_source(None, Polled(Scripted(1), **wrong))

@@ -22,7 +22,7 @@ ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
 
 
 @given(st.lists(st.tuples(LINES, ENDS)), st.lists(st.integers(0, 200)))
-def test_any_cut_gives_the_same_events(lines: list[tuple[bytes, bytes]], cuts: list[int]) -> None:
+def test_chunking_does_not_change_the_events(lines: list[tuple[bytes, bytes]], cuts: list[int]) -> None:
     text = b"".join(line + end for line, end in lines)
     points = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
     pieces = [text[a:b] for a, b in pairwise(points)]
@@ -59,13 +59,13 @@ def test_the_type_of_an_event(text: bytes, types: list[str | None]) -> None:
         (b"retry: 5", None),
     ],
 )
-def test_the_delay_that_a_server_wishes_is_of_digits_alone(text: bytes, retry_s: float | None) -> None:
+def test_retry_delay_must_be_digits(text: bytes, retry_s: float | None) -> None:
     decoder = SseDecoder(max_bytes=100_000)
     assert list(decoder.feed(text)) == []
     assert decoder.retry_s == retry_s
 
 
-def test_a_block_without_data_changes_the_id_in_force() -> None:
+def test_block_without_data_changes_the_last_id() -> None:
     decoder = SseDecoder(last_id="1")
     assert list(decoder.feed(b"id: 2\n")) == []
     assert decoder.last_id == "1"
@@ -74,7 +74,7 @@ def test_a_block_without_data_changes_the_id_in_force() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_taken(text: bytes) -> None:
+def test_any_bytes_are_accepted(text: bytes) -> None:
     decode(text)
 
 
@@ -89,20 +89,20 @@ def test_the_missing_bytes_of_an_event_are_counted(lines: list[bytes]) -> None:
     assert after.cut_bytes == 0
 
 
-def test_what_is_held_of_an_endless_line_is_bounded() -> None:
+def test_buffered_part_of_an_endless_line_is_bounded() -> None:
     decoder = SseDecoder(max_bytes=100)
     for _ in range(1000):
         assert list(decoder.feed(b"y" * 1000)) == []
     assert len(decoder._line) < MAX_ID_BYTES + 100
 
 
-def test_an_id_is_kept_over_connections_until_an_empty_one_resets_it() -> None:
+def test_id_is_kept_over_connections_until_reset() -> None:
     decoder = SseDecoder(last_id="7")
     events = [*decoder.feed(b"data: a\n\n"), *decoder.feed(b"id\ndata: b\n\n")]
     assert [(event.id, event.own_id) for event in events] == [("7", False), ("", True)]
 
 
-def test_the_servers_wish_for_a_delay() -> None:
+def test_retry_delay_of_the_server() -> None:
     assert _with_retry(Backoff(0.5, 30), 2.5) == Backoff(5.0, 30)
     assert _with_retry(Backoff(0.5, 30), 60.0) == Backoff(120.0, 120.0)
     assert _with_retry(Backoff(0.5, 30), None) == Backoff(0.5, 30)

@@ -34,7 +34,7 @@ def test_a_file_that_appears_is_read() -> None:
     assert not found.replaced
 
 
-def test_a_file_that_stays_as_it_is_is_not_looked_into() -> None:
+def test_unchanged_file_is_not_opened() -> None:
     asked: list[object] = []
     assert changes({"a": READ}, {"a": Stamp(1, 10, 100)}, asked=asked) == Changes({}, {}, {})
     assert asked == []
@@ -49,7 +49,7 @@ def test_a_file_that_stays_as_it_is_is_not_looked_into() -> None:
         (Stamp(1, 9, 200), True),
     ],
 )
-def test_a_file_with_other_content_is_a_new_one(stamp: Stamp, whole: bool) -> None:
+def test_file_with_other_content_is_new(stamp: Stamp, whole: bool) -> None:
     asked: list[object] = []
     found = changes({"a": READ}, {"a": stamp}, same=False, asked=asked)
     assert asked == [("a", whole)]
@@ -60,16 +60,16 @@ def test_a_file_with_other_content_is_a_new_one(stamp: Stamp, whole: bool) -> No
 
 
 @pytest.mark.parametrize("stamp", [Stamp(1, 15, 200), Stamp(1, 10, 200), Stamp(7, 15, 200)])
-def test_a_file_that_begins_as_it_was_read_continues(stamp: Stamp) -> None:
+def test_file_with_the_same_beginning_continues(stamp: Stamp) -> None:
     found = changes({"a": READ}, {"a": stamp}, same=True)
     assert found == Changes({"a": replace(READ, stamp=stamp, done=False)}, {}, {})
 
 
-def test_what_cannot_be_known_now_changes_nothing() -> None:
+def test_unknown_state_changes_nothing() -> None:
     assert changes({"a": READ}, {"a": Stamp(7, 10, 200)}, same=None) == Changes({}, {}, {})
 
 
-def test_a_log_that_is_rotated_continues_under_its_new_name() -> None:
+def test_rotated_log_continues_under_its_new_name() -> None:
     older = Known(Stamp(9, 30, 90), "in/a", place=LinePlace(offset=30), done=True)
     known = {"a": replace(READ, version=2, latest=2), "a.1": replace(older, latest=0)}
     now = {"a": Stamp(3, 4, 300), "a.1": Stamp(1, 12, 200), "a.2": Stamp(9, 30, 90)}
@@ -80,7 +80,7 @@ def test_a_log_that_is_rotated_continues_under_its_new_name() -> None:
     assert (found.replaced, found.lost) == ({}, {})
 
 
-def test_versions_under_a_name_continue_after_it_was_empty() -> None:
+def test_versions_of_a_name_continue_after_it_was_empty() -> None:
     first = changes({"a": READ}, {"b": Stamp(1, 10, 100)}, same=True)
     assert first.known["a"].stamp is None
     assert first.known["b"] == replace(READ, latest=0)
@@ -88,7 +88,7 @@ def test_versions_under_a_name_continue_after_it_was_empty() -> None:
     assert then.known == {"a": Known(Stamp(5, 3, 3), "in/a", version=2, latest=2)}
 
 
-def test_a_new_file_with_the_inode_of_a_removed_one_is_not_that_one() -> None:
+def test_reused_inode_is_a_new_file() -> None:
     found = changes({"a": READ}, {"b": Stamp(1, 10, 555)}, same=True)
     assert found.known["b"] == Known(Stamp(1, 10, 555), "in/b")
     assert found.known["a"].gone
@@ -102,14 +102,14 @@ def test_a_file_that_is_removed_before_its_end_is_lost() -> None:
     assert changes(found.known, {}) == Changes({}, {}, {})
 
 
-def test_a_folder_that_was_away_for_a_while_is_not_read_again() -> None:
+def test_folder_that_was_absent_is_not_read_again() -> None:
     away = changes({"a": READ}, {}).known
     assert changes(away, {"a": Stamp(1, 10, 100)}).known == {"a": READ}
     moved = changes(away, {"a": Stamp(8, 10, 700)}, same=True).known
     assert moved == {"a": replace(READ, stamp=Stamp(8, 10, 700), done=False)}
 
 
-def test_hidden_files_are_not_looked_at(tmp_path: Path) -> None:
+def test_hidden_files_are_ignored(tmp_path: Path) -> None:
     for name in ("b", "sub/a", ".hidden", "_new/x"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x\n")

@@ -168,7 +168,7 @@ def test_a_file_replaced_just_after_a_poll_is_not_read_in_the_middle(folder: Pat
     assert record.raw == b"another, longer file"
 
 
-def test_what_was_not_read_of_a_file_that_is_gone_is_a_dead_letter(folder: Path) -> None:
+def test_unread_rest_of_a_removed_file_is_a_dead_letter(folder: Path) -> None:
     (folder / "a").write_bytes(b"1\n2\n3\n")
     (folder / "b").write_bytes(b"4\n")
     run = Run(folder, room=Room(False, *[True] * 99))
@@ -182,7 +182,7 @@ def test_what_was_not_read_of_a_file_that_is_gone_is_a_dead_letter(folder: Path)
     assert [(record.position, record.raw) for record in rest] == [("in/b@1", b"5")]
 
 
-def test_a_last_line_without_an_end_is_taken_once_the_file_rests(folder: Path) -> None:
+def test_last_line_without_an_end_is_read_once_the_file_is_idle(folder: Path) -> None:
     run = Run(folder)
     (folder / "a").write_bytes(b"1\n2")
     assert read(run) == [("in/a@1", b"1")]
@@ -197,7 +197,7 @@ def test_a_last_line_without_an_end_is_taken_once_the_file_rests(folder: Path) -
     assert read(run) == [("in/a@5", b"4")]
 
 
-def test_an_open_quote_waits_for_the_rest_of_its_file(folder: Path) -> None:
+def test_open_quote_waits_for_the_rest_of_its_file(folder: Path) -> None:
     run = Run(folder, CSV)
     (folder / "a").write_bytes(b'id,text\n1,"open\n2,b\n')
     assert read(run) == []
@@ -238,7 +238,7 @@ def test_each_file_has_its_own_header_and_other_columns_are_reported(
 
 
 @pytest.mark.parametrize("packing", list(PACKED))
-def test_packed_files_are_read_once_they_are_whole(folder: Path, packing: str) -> None:
+def test_compressed_files_are_read_once_complete(folder: Path, packing: str) -> None:
     packed, lines = PACKED[packing](b"1\n2\n"), [b"1", b"2"]
     run = Run(folder)
     (folder / "a").write_bytes(packed[:-9])
@@ -252,7 +252,7 @@ def test_packed_files_are_read_once_they_are_whole(folder: Path, packing: str) -
     assert "@2:1" in str(position)
 
 
-def test_a_packed_file_that_stays_damaged_is_a_dead_letter(folder: Path) -> None:
+def test_compressed_file_that_stays_damaged_is_a_dead_letter(folder: Path) -> None:
     run = Run(folder)
     (folder / "a.gz").write_bytes(gzip.compress(b"1\n2\n" * 9999)[:-30])
     (folder / "b").write_bytes(b"3\n")
@@ -286,7 +286,7 @@ def test_members_of_an_archive_are_read_in_order(folder: Path) -> None:
     assert got == [("in/a.zip/x@1", b"1"), ("in/a.zip/y@1", b"2"), ("in/a.zip/y@2", b"3")]
 
 
-def test_a_folder_that_is_away_is_waited_for(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_absent_folder_is_waited_for(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     (folder / "a").write_bytes(b"1\n")
     run = Run(folder)
     assert len(read(run)) == 1
@@ -308,7 +308,7 @@ ACTIONS = st.lists(
 
 
 @given(ACTIONS)
-def test_each_line_is_read_once_whatever_happens_to_its_file(
+def test_each_line_is_read_once_despite_file_changes(
     tmp_path_factory: pytest.TempPathFactory, actions: list[str]
 ) -> None:
     folder = tmp_path_factory.mktemp("follow") / "in"

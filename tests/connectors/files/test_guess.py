@@ -63,11 +63,11 @@ def test_quotation_marks_of_windows(tmp_path: Path) -> None:
         bytes(range(256)),
     ],
 )
-def test_no_other_encoding_is_taken_for_a_western_one(content: bytes, tmp_path: Path) -> None:
+def test_other_encodings_are_not_mistaken_for_a_western_one(content: bytes, tmp_path: Path) -> None:
     assert guess(tmp_path, content, kind="text") == {}
 
 
-def test_files_of_a_folder_have_to_agree(tmp_path: Path) -> None:
+def test_files_of_a_folder_must_agree(tmp_path: Path) -> None:
     utf_8, western = "id;käse\n1;a\n".encode(), "id;käse\n1;a\n".encode("cp1252")
     assert guess(tmp_path, b"", utf_8, utf_8) == {"delimiter": ";"}
     assert guess(tmp_path, western, western) == {"encoding": "cp1252", "delimiter": ";"}
@@ -78,7 +78,7 @@ def test_files_of_a_folder_have_to_agree(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", range(4))
-def test_a_character_may_be_cut(cut: int, tmp_path: Path) -> None:
+def test_character_may_be_cut_at_the_end(cut: int, tmp_path: Path) -> None:
     for text in ("é", "日", "😀"):
         ascii_text = "a" * (HEAD_BYTES - cut)
         assert guess(tmp_path, (ascii_text + text * 3).encode(), kind="text") == {}

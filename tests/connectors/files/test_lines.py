@@ -51,7 +51,7 @@ def test_names_in_positions_do_not_depend_on_the_folder_run_in(
     assert name_in(Path("d"), Path(os.fsdecode(b"d/\xff.csv"))) == "d/\\xff.csv"
 
 
-def test_no_more_is_planned_than_the_limit_takes(tmp_path: Path) -> None:
+def test_plan_does_not_exceed_the_limit(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / name).write_bytes(b"1\n\n2\n")
     parts = parts_of(tmp_path, LineReader(Format("text"), limit=3))
@@ -118,7 +118,7 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("content", [b"1\n", b"1\nxxxxxxx\n", None])
-def test_a_file_that_changed_under_a_run_ends_the_run(tmp_path: Path, content: bytes | None) -> None:
+def test_file_changed_during_a_run_fails_the_run(tmp_path: Path, content: bytes | None) -> None:
     (tmp_path / "a").write_bytes(b"1\n2\n3\n")
     parts = parts_of(tmp_path, TEXT)
     cursor = [cursor for cursor, _ in FilesReader(parts, TEXT).records(FileCursor())][1]
@@ -180,7 +180,7 @@ def test_an_endless_line_is_read_a_block_at_a_time() -> None:
     assert set(file.asked) == {12, module.BLOCK_BYTES}
 
 
-def test_every_record_that_can_be_right_is_kept_whole() -> None:
+def test_every_possibly_valid_record_is_kept_whole() -> None:
     longest = 16 << 20
     assert LineReader(Format(max_record_bytes=10)).longest_line == longest
     assert LineReader(Format(max_record_bytes=1 << 30)).longest_line == 1 << 30
@@ -194,14 +194,14 @@ def lines_of(
     return list(iter(file.next, None))
 
 
-def test_a_long_line_of_another_encoding_is_refused_not_cut(tmp_path: Path) -> None:
+def test_long_line_of_another_encoding_is_rejected_not_cut(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(("x" * 500 + "\nnext\n").encode("utf-16"))
     long, following = lines_of(tmp_path / "f", "utf-16")
     assert long.problem == "the line has 1004 bytes, at most 200 are read"
     assert (following.text, following.problem) == (b"next\n", None)
 
 
-def test_the_byte_order_mark_holds_wherever_reading_begins(tmp_path: Path) -> None:
+def test_byte_order_mark_applies_from_any_start(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"\xfe\xff" + "one\ntwo\n".encode("utf-16-be"))
     first, second = lines_of(tmp_path / "f", "utf-16")
     assert (first.text, second.text) == (b"one\n", b"two\n")
@@ -209,7 +209,7 @@ def test_the_byte_order_mark_holds_wherever_reading_begins(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_whether_a_file_begins_as_it_was_read(tmp_path: Path, whole: bool) -> None:
+def test_beginning_of_a_file_is_compared(tmp_path: Path, whole: bool) -> None:
     path, part = tmp_path / "f", LinePart(str(tmp_path / "f"), "f")
     path.write_bytes(b"one\ntwo\nthree\n")
     place = lines_of(path, "utf-8")[1].after

@@ -112,7 +112,7 @@ def test_no_byte_of_any_line_is_lost(tmp_path_factory: pytest.TempPathFactory, l
     assert b"".join(raws).replace(b"\n", b"") == b"".join(kept)
 
 
-def test_lines_are_counted_from_one_and_empty_ones_are_no_records(read: object) -> None:
+def test_lines_count_from_one_and_empty_ones_are_skipped(read: object) -> None:
     records = read(LineReader(Format("text")), [b"a", b"", b"  ", b"b"])
     assert [(record.raw, record.position) for record in records] == [(b"a", "f@1"), (b"b", "f@4")]
 
@@ -138,7 +138,7 @@ def test_an_open_row_at_a_files_end_does_not_extend_into_the_next(tmp_path: Path
     assert [record.raw for record in read_file(tmp_path, CSV)] == [b'1,"open', b"2,b", b'3,c"']
 
 
-def test_a_header_that_cannot_be_read_costs_its_own_file(tmp_path: Path) -> None:
+def test_unreadable_header_affects_its_own_file_only(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"id,t\xe9xt\n1,one\n")
     (tmp_path / "b.csv").write_bytes(b"text,id\ntwo,2\n")
     header, row, good = read_file(tmp_path, HEADED)
@@ -151,7 +151,7 @@ def test_a_header_that_cannot_be_read_costs_its_own_file(tmp_path: Path) -> None
 
 
 @pytest.mark.heavy
-def test_a_header_of_very_many_columns_costs_little() -> None:
+def test_very_wide_header_is_cheap() -> None:
     names = ["a"] * 300_000
     columns = distinct(names)
     assert (len(columns), columns[1], columns[-1]) == (300_000, "a_2", "a_300000")
@@ -186,7 +186,7 @@ def test_the_missing_bytes_of_a_line_are_counted(
     assert event.raw == b"{}"
 
 
-def test_a_quote_that_is_not_closed_costs_its_line_only(read: object) -> None:
+def test_unclosed_quote_affects_its_line_only(read: object) -> None:
     good = [b"%d,good" % n for n in range(3, 2000)]
     records = read(CSV, [b"1,a", b'2,"open', *good])
     assert found(records[:3]) == [
@@ -198,7 +198,7 @@ def test_a_quote_that_is_not_closed_costs_its_line_only(read: object) -> None:
     assert [record.raw for record in records[2:]] == good
 
 
-def test_a_quote_that_the_next_row_seems_to_close_costs_its_line_only(read: object) -> None:
+def test_quote_closed_by_the_next_row_affects_its_line_only(read: object) -> None:
     records = read(CSV, [b'1,"open', b"2,b", b'3,"good"', b'4,"two', b'lines"'])
     assert found(records) == [
         (DeadLetter, b'1,"open', "f@1"),
@@ -211,7 +211,7 @@ def test_a_quote_that_the_next_row_seems_to_close_costs_its_line_only(read: obje
 
 
 @pytest.mark.parametrize(("lines", "size"), [(5, 1 << 20), (10_000, 40)])
-def test_how_far_the_end_of_a_row_is_looked_for(
+def test_search_for_the_end_of_a_row_is_bounded(
     read: object, monkeypatch: pytest.MonkeyPatch, lines: int, size: int
 ) -> None:
     monkeypatch.setattr(module, "MAX_ROW_LINES", lines)
@@ -253,7 +253,7 @@ def test_dead_letters_are_unwrapped_and_read_in_their_format(read: object) -> No
     assert (bad.raw, bad.cause) == (b"no letter", "malformed_dead_letter")
 
 
-def test_a_letters_time_is_that_of_a_record_without_one(read: object) -> None:
+def test_dead_letter_time_applies_to_a_record_without_one(read: object) -> None:
     letters = [DeadLetter(raw, "timeout", "d", time_ms=5) for raw in (b'{"at": 7}', b"{}", b"bad")]
     lines = [dead_letter_json(letter).encode() for letter in letters]
     untimed = LineReader(Format(), letters=True)

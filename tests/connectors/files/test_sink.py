@@ -35,7 +35,7 @@ def test_only_committed_files_are_read_in_the_order_written(tmp_path: Path) -> N
     assert committed_parts(tmp_path / "none") == []
 
 
-def test_lines_after_a_byte_are_the_same_in_a_folder_and_a_bucket(
+def test_lines_after_an_offset_are_equal_in_folder_and_bucket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = b"one\n\nthree\n"
@@ -100,7 +100,7 @@ def killed_at(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     st.lists(st.integers(0, 25), max_size=4),
     st.integers(1, 400),
 )
-def test_kills_at_any_step_lose_and_repeat_nothing(
+def test_kills_at_any_step_lose_and_duplicate_nothing(
     sizes: list[list[int]], kills: list[int], most_bytes: int
 ) -> None:
     with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as monkeypatch:

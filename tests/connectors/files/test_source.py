@@ -43,7 +43,7 @@ READERS = st.sampled_from(
 
 
 @given(st.lists(LINES, max_size=4), READERS, st.integers(1, 200), st.data())
-def test_a_restore_between_any_two_pieces_continues_at_the_same_place(
+def test_restore_between_any_two_pieces_continues_exactly(
     tmp_path_factory: pytest.TempPathFactory,
     files: list[list[bytes]],
     reader: LineReader,
@@ -73,7 +73,7 @@ def test_a_restore_between_any_two_pieces_continues_at_the_same_place(
     assert context.gauge == (1 if sum(part.size for part in parts) else None)
 
 
-def test_the_end_of_the_input_is_waited_for_from_the_first_piece_on(tmp_path: Path) -> None:
+def test_end_of_input_timer_is_set_by_the_first_piece(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"1,a\n" + b"2,b\n" * 20)
     reader, context = LineReader(Format("csv", columns=("id", "text"))), OneKeyContext()
     function = ReadPieces(parts_of(tmp_path, reader), reader, 4)
@@ -85,7 +85,7 @@ def test_the_end_of_the_input_is_waited_for_from_the_first_piece_on(tmp_path: Pa
     assert len(list(again.on_timer(END_OF_TIME_MS, context))) == 20
 
 
-def test_each_piece_gives_the_rows_that_begin_in_it(tmp_path: Path) -> None:
+def test_each_piece_has_the_rows_that_begin_in_it(tmp_path: Path) -> None:
     """However far an unclosed quote makes reading look ahead: no call emits thousands of rows."""
     (tmp_path / "f").write_bytes(b'1,"open\n' + b"2,good\n" * 999)
     reader, context = LineReader(Format("csv", columns=("id", "text"))), OneKeyContext()
@@ -97,7 +97,7 @@ def test_each_piece_gives_the_rows_that_begin_in_it(tmp_path: Path) -> None:
     assert max(len(state) for state in context.states.values()) < 300
 
 
-def test_files_of_a_folder_may_come_and_go_between_runs(tmp_path: Path) -> None:
+def test_files_may_be_added_and_removed_between_runs(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "b.csv").write_bytes(b"id,text\n1,b\n2,b\n3,b\n")
@@ -167,7 +167,7 @@ def replayed(path: Path, pace: ReplaySpeed, late_s: float = 0.0) -> list[tuple[f
     return left
 
 
-def test_records_leave_at_their_times(tmp_path: Path) -> None:
+def test_records_are_emitted_at_their_times(tmp_path: Path) -> None:
     lines = [b'{"at": 100}', b'{"at": 100.5}', b"bad", b'{"at": 99}', b'{"at": 103}', b'{"at": 9999}']
     (tmp_path / "f").write_bytes(b"\n".join(lines))
     left = replayed(tmp_path / "f", ReplaySpeed(speed=2, longest_gap_s=10))
@@ -175,7 +175,7 @@ def test_records_leave_at_their_times(tmp_path: Path) -> None:
     assert [at_s for at_s, _ in left] == pytest.approx([0, 0.25, 0.25, 0.25, 2.25, 12.25])
 
 
-def test_what_was_late_is_made_up(tmp_path: Path) -> None:
+def test_late_records_are_caught_up(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"".join(b'{"at": %d}\n' % n for n in range(4)))
     assert [at_s for at_s, _ in replayed(tmp_path / "f", ReplaySpeed(), late_s=1.5)] == [0, 1.5, 3, 4.5]
     assert [at_s for at_s, _ in replayed(tmp_path / "f", ReplaySpeed(), late_s=0.5)] == pytest.approx(
@@ -183,7 +183,7 @@ def test_what_was_late_is_made_up(tmp_path: Path) -> None:
     )
 
 
-def test_no_call_waits_long_or_emits_more_than_there_is_room_for(tmp_path: Path) -> None:
+def test_calls_are_short_and_emit_only_what_fits(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b'{"at": 1}\n' * 5 + b'{"at": 9}\n')
     run = Run(tmp_path / "f", LineReader(FORM), room=Room(True, False, False))
     assert [len(run.call()) for _ in range(4)] == [2, 1, 2, 0]
@@ -204,7 +204,7 @@ def written(factory: pytest.TempPathFactory, files: list[list[bytes]], end: byte
 
 
 @given(FILES, REPLAYERS, st.sampled_from([b"\n", b"\r\n"]), st.data())
-def test_a_restore_between_any_two_calls_continues_at_the_same_place(
+def test_restore_between_any_two_calls_continues_at_the_same_record(
     tmp_path_factory: pytest.TempPathFactory,
     files: list[list[bytes]],
     reader: LineReader,
@@ -230,7 +230,7 @@ def test_a_restore_between_any_two_calls_continues_at_the_same_place(
     assert got == [record.raw for record in everything]
 
 
-def test_a_file_that_is_added_before_the_one_in_hand_changes_nothing(tmp_path: Path) -> None:
+def test_file_added_before_the_current_one_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "b.jsonl").write_bytes(b"".join(b'{"at": 1, "n": %d}\n' % n for n in range(4)))
     reader = LineReader(FORM)
     run = Run(tmp_path, reader, room=Room(False, False))
@@ -241,7 +241,7 @@ def test_a_file_that_is_added_before_the_one_in_hand_changes_nothing(tmp_path: P
 
 
 @given(FILES, st.lists(st.booleans()), st.integers(1, 5))
-def test_the_calls_that_are_planned_are_enough(
+def test_planned_calls_are_enough(
     tmp_path_factory: pytest.TempPathFactory, files: list[list[bytes]], room: list[bool], gap_s: int
 ) -> None:
     """With any room: nothing is left for the end of the input, when checkpoints are impossible."""
@@ -257,7 +257,7 @@ def test_the_calls_that_are_planned_are_enough(
     assert planned.count <= len(lines) + math.ceil(max(0, len(lines) - 1) * gap_s / 7 / WAIT_S) + 2
 
 
-def test_settings_that_make_no_sense(tmp_path: Path) -> None:
+def test_invalid_settings(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"{}")
     with pytest.raises(SettingError, match="follow"):
         replay_source(None, Files(tmp_path / "f", FORM, follow=True), ReplaySpeed())
@@ -286,7 +286,7 @@ def test_csv_headers(tmp_path: Path) -> None:
         columns("a,b\n".encode("utf-16"))
 
 
-def test_sources_that_are_missing(tmp_path: Path) -> None:
+def test_missing_sources(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="does not exist"):
         line_reader(Files(tmp_path / "none"))
     with pytest.raises(SettingError, match="name the columns"):

@@ -71,7 +71,7 @@ def read(path: Path, cursor: FileCursor | None = None) -> list[tuple[FileCursor,
 @pytest.mark.heavy
 @pytest.mark.parametrize("packing", list(PACKED))
 @pytest.mark.parametrize("name", ["data", "data.csv", "data.bz2", "DATA.GZ"])
-def test_a_file_is_unpacked_by_its_content_whatever_its_name(tmp_path: Path, packing: str, name: str) -> None:
+def test_file_is_unpacked_by_content_not_name(tmp_path: Path, packing: str, name: str) -> None:
     (tmp_path / name).write_bytes(PACKED[packing](CONTENT))
     assert packing_of(tmp_path / name) == packing
     (part,) = parts_of(tmp_path, TEXT)
@@ -82,7 +82,7 @@ def test_a_file_is_unpacked_by_its_content_whatever_its_name(tmp_path: Path, pac
 
 
 @pytest.mark.parametrize("content", [b"", b"a", b"BZh91,x\n", b"plain\n", b"\x1f\x8b", b"P\n"])
-def test_a_plain_file_stays_as_it_is(tmp_path: Path, content: bytes) -> None:
+def test_plain_file_is_unchanged(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "f.gz").write_bytes(content)
     assert packing_of(tmp_path / "f.gz") is None
     with open_file(tmp_path / "f.gz") as file:
@@ -106,7 +106,7 @@ def test_each_file_in_an_archive_is_a_file(tmp_path: Path) -> None:
         ({"a": b"", "b": b"", "c": b""}, "the archive has 3 files, at most 2 are read"),
     ],
 )
-def test_archives_that_are_refused(
+def test_rejected_archives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, members: dict[str, bytes], said: str
 ) -> None:
     monkeypatch.setattr(unpack, "MAX_MEMBERS", 2)
@@ -115,7 +115,7 @@ def test_archives_that_are_refused(
         read(tmp_path)
 
 
-def test_an_encrypted_archive_is_refused(tmp_path: Path) -> None:
+def test_encrypted_archive_is_rejected(tmp_path: Path) -> None:
     content = bytearray(zipped(f=b"1\n"))
     # The flag is in the local header and in the directory.
     content[6] |= 1
@@ -127,7 +127,7 @@ def test_an_encrypted_archive_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("packing", list(PACKED))
-def test_a_decompression_bomb_is_refused(
+def test_decompression_bomb_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packing: str
 ) -> None:
     monkeypatch.setattr(unpack, "FREE_BYTES", 1 << 20)
@@ -137,7 +137,7 @@ def test_a_decompression_bomb_is_refused(
         parts_of(tmp_path, TEXT)
 
 
-def test_an_xz_file_that_needs_much_memory_is_refused(tmp_path: Path) -> None:
+def test_memory_hungry_xz_file_is_rejected(tmp_path: Path) -> None:
     filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 20}]
     (tmp_path / "f").write_bytes(lzma.compress(CONTENT, filters=filters))
     assert sized(LinePart(str(tmp_path / "f"), "f")).size == len(CONTENT)
@@ -148,7 +148,7 @@ def test_an_xz_file_that_needs_much_memory_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("packing", list(PACKED))
-def test_a_file_that_is_cut_short_or_damaged_is_named(tmp_path: Path, packing: str) -> None:
+def test_truncated_or_damaged_file_is_named(tmp_path: Path, packing: str) -> None:
     packed = PACKED[packing](CONTENT)
     (tmp_path / "f").write_bytes(packed[: len(packed) // 2])
     with pytest.raises(SettingError, match="f cannot be read: "):
@@ -164,7 +164,7 @@ def test_a_file_that_is_cut_short_or_damaged_is_named(tmp_path: Path, packing: s
 
 
 @pytest.mark.parametrize("name", ["", "utf-7", "base64", "idna", "unicode_escape", "cp037", "hz", "utf_8\0"])
-def test_what_is_not_read_by_lines_is_refused(name: str) -> None:
+def test_file_that_is_not_read_by_lines_is_rejected(name: str) -> None:
     with pytest.raises(SettingError, match=r"encoding: expected the name of a text encoding \(utf-8, utf-16"):
         canonical_encoding(name)
 
@@ -180,7 +180,7 @@ def test_a_line_feed_is_one_byte_in_encodings_that_contain_ascii(name: str) -> N
 
 
 @pytest.mark.parametrize("order", ["utf-16", "utf-16-le", "utf-16-be"])
-def test_utf_16_is_recognised_wherever_a_line_is_cut(order: str) -> None:
+def test_utf_16_is_recognised_at_any_cut(order: str) -> None:
     data = 'id,text\n1,"a line of some words"\n'.encode(order)
     for line in data.split(b"\n")[:2]:
         assert looks_utf_16(line) == "utf-16"

@@ -24,13 +24,13 @@ from forebay.connectors.python_source import WAIT_S
 from forebay.errors import SettingError
 
 
-def test_the_same_seed_and_index_give_the_same_event() -> None:
+def test_same_seed_and_index_give_the_same_event() -> None:
     config = Generator(seed=3, bursts=(Burst(1, 1),))
     assert [config.event(i) for i in range(50)] == [config.event(i) for i in range(50)]
     assert config.event(5) != Generator(seed=4, bursts=config.bursts).event(5)
 
 
-def test_an_event_carries_what_is_needed_to_check_it() -> None:
+def test_event_has_what_is_needed_to_check_it() -> None:
     event = Generator(rate_per_s=10).event(25)
     assert event.position == "generator@25"
     assert event.time_ms == START_MS + 2500
@@ -39,7 +39,7 @@ def test_an_event_carries_what_is_needed_to_check_it() -> None:
     assert set(event.fields) == {"id", "user", "text", "gold_topic", "time"}
 
 
-def test_the_words_do_not_change() -> None:
+def test_vocabulary_does_not_change() -> None:
     # Checkpoints and answers of old runs are compared by these: a seed must always mean the same.
     assert post(0, 0, "outage") == {
         "id": "post-0000000",
@@ -89,7 +89,7 @@ def positions(count: int) -> list[str]:
     return [f"generator@{index}" for index in range(count)]
 
 
-def test_posts_leave_when_they_are_due() -> None:
+def test_posts_are_emitted_when_due() -> None:
     run, left = Run(Generator(count=5, rate_per_s=10)), []
     while len(left) < 5:
         left += run.call()
@@ -115,7 +115,7 @@ def test_a_delayed_job_continues_and_catches_up_one_second() -> None:
 
 @pytest.mark.heavy
 @given(st.lists(st.booleans(), max_size=30), st.integers(1, 30), st.data())
-def test_every_post_leaves_once_within_the_calls_that_are_planned(
+def test_every_post_is_emitted_once_within_the_planned_calls(
     room: list[bool], count: int, data: st.DataObject
 ) -> None:
     planned = PlannedCalls()
@@ -136,13 +136,13 @@ def test_a_constant_rate() -> None:
     assert [PostSchedule(10).due_s(i) for i in range(4)] == pytest.approx([0.0, 0.1, 0.2, 0.3])
 
 
-def test_a_burst_is_denser_and_the_base_rate_continues_after_it() -> None:
+def test_burst_is_denser_and_the_base_rate_continues() -> None:
     schedule = PostSchedule(2, (Burst(1, 1, factor=3),))
     due = [schedule.due_s(i) for i in range(12)]
     assert due == pytest.approx([0, 0.5, *(1 + i / 6 for i in range(6)), 2, 2.5, 3, 3.5])
 
 
-def test_which_burst_holds_when() -> None:
+def test_active_burst_by_time() -> None:
     burst = Burst(1, 1)
     assert [PostSchedule(1, (burst,)).burst_at(at) for at in (0.9, 1.0, 1.9, 2.0)] == [
         None,
@@ -156,7 +156,9 @@ def test_which_burst_holds_when() -> None:
     st.floats(0.1, 1000),
     st.lists(st.tuples(st.floats(0, 20), st.floats(0.1, 20), st.floats(0.1, 50)), max_size=4),
 )
-def test_due_times_never_fall_and_hold_the_rates(rate: float, gaps: list[tuple[float, float, float]]) -> None:
+def test_due_times_never_decrease_and_match_the_rates(
+    rate: float, gaps: list[tuple[float, float, float]]
+) -> None:
     bursts, at_s = [], 0.0
     for gap_s, duration_s, factor in gaps:
         bursts.append(Burst(at_s + gap_s, duration_s, factor))
@@ -184,6 +186,6 @@ def test_due_times_never_fall_and_hold_the_rates(rate: float, gaps: list[tuple[f
         lambda: PostSchedule(1, (Burst(0, 2), Burst(1, 1))),
     ],
 )
-def test_wrong_settings(make: object) -> None:
+def test_invalid_settings(make: object) -> None:
     with pytest.raises(SettingError):
         make()

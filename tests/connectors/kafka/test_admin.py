@@ -73,7 +73,7 @@ def answers_of(bootstrap: str, topic: str, moment_ms: int) -> dict[str, Any]:
 
 
 @pytest.mark.flink
-def test_a_node_reports_topics_ends_and_limits_and_a_missing_one_is_named(
+def test_topics_ends_and_limits_are_reported_and_missing_ones_named(
     node: Any, kafka_jar: Path, topic: Callable[..., str], flink_logs: Path
 ) -> None:
     name = topic(2)
@@ -124,7 +124,7 @@ def test_a_node_reports_topics_ends_and_limits_and_a_missing_one_is_named(
     assert "NONSENSE" in answers["refused"] or "security.protocol" in answers["refused"]
 
 
-def test_lag_counts_what_is_behind_the_committed_offsets() -> None:
+def test_lag_counts_records_after_the_committed_offsets() -> None:
     ends = [Place("a", 0, 10), Place("a", 1, 5), Place("b", 0, 7)]
     assert lag(ends, [Place("a", 0, 4), Place("b", 0, 9)]) == 6 + 5
     assert lag(ends, []) == 22

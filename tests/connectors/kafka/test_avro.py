@@ -57,12 +57,12 @@ def bytes_of(value: Any) -> bytes:
 
 
 @given(NODES)
-def test_every_value_that_was_written_is_one(value: Any) -> None:
+def test_every_written_value_is_valid(value: Any) -> None:
     read_value(SCHEMA, NAMES, bytes_of(value))
 
 
 @given(NODES, st.data())
-def test_part_of_a_value_is_none(value: Any, data: st.DataObject) -> None:
+def test_part_of_a_value_is_invalid(value: Any, data: st.DataObject) -> None:
     raw = bytes_of(value)
     with pytest.raises(UnreadableValue):
         read_value(SCHEMA, NAMES, raw[: data.draw(st.integers(0, len(raw) - 1))])
@@ -71,7 +71,7 @@ def test_part_of_a_value_is_none(value: Any, data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_other_bytes_are_refused_or_can_be_read(raw: bytes) -> None:
+def test_other_bytes_are_rejected_or_readable(raw: bytes) -> None:
     try:
         read_value(SCHEMA, NAMES, raw)
     except UnreadableValue:
@@ -100,7 +100,7 @@ def test_other_bytes_are_refused_or_can_be_read(raw: bytes) -> None:
         ({"type": "array", "items": "string"}, b"\x01\x04\x02a\0", None),
     ],
 )
-def test_what_readers_take_without_a_look(schema: Any, raw: bytes, words: str | None) -> None:
+def test_lenient_values_of_readers(schema: Any, raw: bytes, words: str | None) -> None:
     names: dict[str, Any] = {}
     parsed = parse_schema(schema, named_schemas=names)
     if words is None:
@@ -110,7 +110,7 @@ def test_what_readers_take_without_a_look(schema: Any, raw: bytes, words: str | 
             read_value(parsed, names, raw)
 
 
-def test_a_schema_that_makes_a_flood_of_values_out_of_nothing_is_refused() -> None:
+def test_schema_that_makes_values_out_of_nothing_is_rejected() -> None:
     schema: Any = {"type": "record", "name": "N0", "fields": [{"name": "x", "type": "null"}]}
     for number in range(1, 30):
         before = {"name": "b", "type": f"N{number - 1}"}
@@ -121,7 +121,7 @@ def test_a_schema_that_makes_a_flood_of_values_out_of_nothing_is_refused() -> No
         read_value(parsed, names, b"")
 
 
-def test_an_unknown_type_is_refused() -> None:
+def test_unknown_type_is_rejected() -> None:
     with pytest.raises(UnreadableValue, match="unknown type 'Nobody'"):
         read_value("Nobody", {}, b"")
 
@@ -212,7 +212,7 @@ def test_each_type_as_json(schema: Any, written: Any, value: Any, expected: Any)
         ("string", "bytes", b"\xff", "a text is not UTF-8"),
     ],
 )
-def test_what_has_no_representation_is_named(schema: Any, written: Any, value: Any, words: str) -> None:
+def test_values_without_a_representation_are_named(schema: Any, written: Any, value: Any, words: str) -> None:
     record = {"type": "record", "name": "R", "fields": [{"name": "x", "type": schema}]}
     inner = {"type": "record", "name": "R", "fields": [{"name": "x", "type": written}]}
     names: dict[str, Any] = {}
@@ -222,7 +222,7 @@ def test_what_has_no_representation_is_named(schema: Any, written: Any, value: A
 
 
 @given(NODES)
-def test_values_are_those_of_avros_own_reader(value: Any) -> None:
+def test_values_equal_those_of_avros_reader(value: Any) -> None:
     raw = bytes_of(value)
     expected = schemaless_reader(io.BytesIO(raw), SCHEMA, None)
     assert read_value(SCHEMA, NAMES, raw) == json_of(expected)
@@ -239,7 +239,7 @@ def json_of(value: Any) -> Any:
 
 
 @given(st.datetimes(timezones=st.just(timezone.utc)))
-def test_moments_are_those_of_pythons_calendar(moment: datetime) -> None:
+def test_times_equal_those_of_pythons_calendar(moment: datetime) -> None:
     micros = (moment - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
     assert moment_value(micros, 10**6) == moment.isoformat()
 

@@ -75,7 +75,7 @@ def test_a_topic_that_is_missing_is_named(node: Any) -> None:
         next(followed.new())
 
 
-def test_a_client_that_is_not_made_quotes_no_secret() -> None:
+def test_failed_client_creation_quotes_no_secret() -> None:
     secrets = {"ssl.key.password": SecretRef(env="NONE")}
     cluster = KafkaCluster("127.0.0.1:1", {"security.protocol": "NONSENSE"}, secrets)
     with closing(FollowedTopic(cluster, "t")) as followed, pytest.raises(KafkaRefused) as error:
@@ -173,7 +173,7 @@ def test_a_new_partition_is_read_after_a_failure(consumer: Consumer, monkeypatch
     assert len(list(followed.new())) == 2
 
 
-def test_a_node_that_is_away_is_named() -> None:
+def test_unreachable_node_is_named() -> None:
     with (
         closing(FollowedTopic(KafkaCluster("127.0.0.1:1"), "t")) as followed,
         pytest.raises(KafkaAway, match=r"Kafka at 127\.0\.0\.1:1 does not answer"),

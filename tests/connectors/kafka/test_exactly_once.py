@@ -103,7 +103,7 @@ def killable(tmp_path: Path, node: Any, kafka_jar: Path, topic: Callable[..., st
 
 
 @pytest.mark.long
-def test_kills_and_another_parallelism_lose_and_double_nothing(killable: Killable) -> None:
+def test_kills_and_rescaling_lose_and_duplicate_nothing(killable: Killable) -> None:
     killable.feed(0, 400)
     killable.start(parallelism=1)
     killable.await_results(100)

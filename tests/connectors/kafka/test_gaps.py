@@ -50,28 +50,28 @@ def topics(begin: int, end: int, ids: Mapping[str, str] = IDS) -> TopicRanges:
         (5, 0, 0, "shrunk"),
     ],
 )
-def test_a_place_is_compared_with_the_log(at: int, begin: int, end: int, kind: str | None) -> None:
+def test_position_is_compared_with_the_log(at: int, begin: int, end: int, kind: str | None) -> None:
     found = find_gaps([Place("a", 0, at)], topics(begin, end), IDS)
     assert [gap.kind for gap in found] == ([] if kind is None else [kind])
 
 
-def test_another_topic_of_the_name_is_a_gap_wherever_its_log_is() -> None:
+def test_recreated_topic_is_a_gap_whatever_its_log() -> None:
     (gap,) = find_gaps([Place("a", 0, 5)], topics(0, 9, {"a": "another"}), IDS)
     assert (gap.kind, gap.now, gap.records) == ("recreated", 0, 0)
 
 
-def test_a_topic_or_a_partition_that_is_not_there() -> None:
+def test_missing_topic_or_partition() -> None:
     assert find_gaps([Place("gone", 0, 5)], topics(0, 9), {"gone": "x"}) == ()
     (gap,) = find_gaps([Place("a", 1, 5)], topics(0, 9), IDS)
     assert gap.kind == "shrunk"
 
 
-def test_a_topic_whose_id_was_not_noted_is_judged_by_its_log() -> None:
+def test_topic_without_a_recorded_id_is_judged_by_its_log() -> None:
     assert find_gaps([Place("a", 0, 5)], topics(0, 9), {}) == ()
 
 
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 50), st.booleans())
-def test_what_is_read_next_is_in_the_log(at: int, begin: int, length: int, again: bool) -> None:
+def test_next_record_is_in_the_log(at: int, begin: int, length: int, again: bool) -> None:
     now = topics(begin, begin + length, {"a": "another"} if again else IDS)
     places = (Place("a", 0, at),)
     (place,) = moved(places, find_gaps(places, now, IDS))
@@ -81,7 +81,7 @@ def test_what_is_read_next_is_in_the_log(at: int, begin: int, length: int, again
         assert place.offset == at
 
 
-def test_what_is_answered_is_no_gap() -> None:
+def test_answered_records_are_not_a_gap() -> None:
     (gap,) = find_gaps([Place("a", 0, 5)], topics(9, 9), IDS)
     assert unread([gap], [Place("a", 0, 9)]) == ()
     assert unread([gap], [Place("a", 0, 10)]) == ()
@@ -91,7 +91,7 @@ def test_what_is_answered_is_no_gap() -> None:
     assert unread([again], [Place("a", 0, 9)]) == (again,)
 
 
-def test_each_topic_of_a_name_has_a_mark_of_its_own() -> None:
+def test_each_topic_of_a_name_has_its_own_mark() -> None:
     first = next_generations({}, IDS, ())
     assert marked("a", first) == "a"
     assert next_generations(first, IDS, ()) == first
@@ -130,9 +130,7 @@ SPLITS = st.lists(
 
 
 @given(SPLITS, st.binary(max_size=300))
-def test_splits_come_back_without_those_that_nobody_has_read(
-    splits: list[tuple[str, int, int]], head: bytes
-) -> None:
+def test_splits_are_restored_without_unread_ones(splits: list[tuple[str, int, int]], head: bytes) -> None:
     data, offsets = head, []
     for each in splits:
         offsets.append(len(data))
@@ -141,7 +139,7 @@ def test_splits_come_back_without_those_that_nobody_has_read(
 
 
 @given(SPLITS.filter(bool), st.integers(0, 40))
-def test_a_state_that_is_cut_off_is_refused(splits: list[tuple[str, int, int]], kept: int) -> None:
+def test_truncated_state_is_rejected(splits: list[tuple[str, int, int]], kept: int) -> None:
     data = split(*splits[0])
     with pytest.raises(struct.error):
         list(splits_in(data[: min(kept, len(data) - 1)], [0]))
@@ -160,6 +158,6 @@ def test_a_source_that_has_read_nothing_yet_keeps_its_name(monkeypatch: pytest.M
 
 @pytest.mark.flink
 @pytest.mark.parametrize("metadata", [b"", b"\x49\x60\x67\x2d", b"no checkpoint" * 10])
-def test_a_checkpoint_that_flink_cannot_read_is_named(flink_logs: object, metadata: bytes) -> None:
+def test_unreadable_checkpoint_is_named(flink_logs: object, metadata: bytes) -> None:
     with pytest.raises(SettingError, match=r"offsets in checkpoint /state/chk-7 cannot be read"):
         source_state(metadata, "/state/chk-7")

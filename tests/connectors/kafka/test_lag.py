@@ -18,7 +18,7 @@ def metric(topic: str, partition: int) -> str:
     return f"{reader}.topic.{topic}.partition.{partition}.currentOffset"
 
 
-def test_the_source_shows_which_record_it_took_last() -> None:
+def test_source_reports_its_last_record() -> None:
     ends = [Place("a.b", 0, 10), Place("a.b", 1, 10), Place("c", 0, 10), Place("c", 1, 5)]
     text = {metric("a_b", 0): 6.0, metric("a_b", 1): -1.0, metric("c", 0): float("nan"), metric("d", 0): 3.0}
     assert places(text, ends) == (Place("a.b", 0, 7),)
@@ -26,7 +26,7 @@ def test_the_source_shows_which_record_it_took_last() -> None:
     assert not is_place(metric("c", 0).replace("current", "committed"))
 
 
-def test_the_first_that_knows_a_partition_is_believed() -> None:
+def test_first_report_of_a_partition_is_trusted() -> None:
     found = first_known([Place("a", 0, 7)], [Place("a", 0, 3), Place("a", 1, 2)], [Place("b", 0, 1)])
     assert set(found) == {Place("a", 0, 7), Place("a", 1, 2), Place("b", 0, 1)}
 
@@ -64,11 +64,11 @@ def waits(
 
 
 @pytest.mark.parametrize(("start", "records"), [("committed", 20), ("earliest", 20), ("latest", 0), (5, 10)])
-def test_before_anything_is_read_all_from_the_start_waits(start: Any, records: int) -> None:
+def test_unread_topic_is_backlog_from_the_start(start: Any, records: int) -> None:
     assert waits(Answers(), start=start) == records
 
 
-def test_committed_offsets_count_until_the_source_shows_more() -> None:
+def test_committed_offsets_count_until_the_source_reports_more() -> None:
     answers = Answers((Place("a", 0, 10), Place("a", 1, 14)))
     assert waits(answers) == 4
     assert waits(answers, {metric("a", 0): 12.0}) == 1
@@ -82,7 +82,7 @@ def test_an_earlier_runs_offsets_do_not_count_if_reading_starts_elsewhere() -> N
     assert waits(answers, {metric("a", 1): 13.0}, start="earliest") == 10
 
 
-def test_records_read_before_do_not_wait_after_offsets_are_set_back() -> None:
+def test_already_read_records_are_no_backlog_after_an_offset_reset() -> None:
     """Until the source reports that it reads them again."""
     admin: Any = Answers((Place("a", 0, 4), Place("a", 1, 13)))
     config, text = TopicSource(KafkaCluster("h:1"), topics=("a",), group="g"), dict[str, float]()
@@ -95,7 +95,7 @@ def test_records_read_before_do_not_wait_after_offsets_are_set_back() -> None:
     assert (probe.count(admin), probe.read) == (8, 2)
 
 
-def test_a_partition_that_came_later_waits_from_its_first_record() -> None:
+def test_later_partition_is_backlog_from_its_first_record() -> None:
     answers, text = Answers(), {metric("a", 0): 13.0, metric("a", 1): 13.0}
     config = TopicSource(KafkaCluster("h:1"), topics=("a",), group="g", start="latest")
     probe = LagProbe(config, lambda: text, restored=False)
@@ -133,7 +133,7 @@ def test_records_read_add_up_and_count_again_after_a_restart() -> None:
     assert read(p0=9, p1=8, p7=103) == 15
 
 
-def test_a_pattern_takes_whole_names() -> None:
+def test_pattern_matches_whole_names() -> None:
     answers = Answers()
     assert waits(answers, topics=(), pattern="a.?") == 40
     assert answers.asked[0] == ("a", "ab")

@@ -195,12 +195,12 @@ def test_well_known_messages(name: str, value: Any, expected: Any) -> None:
         ("decimal", Decimal(value=b"1", scale=10**6), "field 'decimal': a decimal has a scale of 1000000"),
     ],
 )
-def test_what_has_no_representation_is_named(name: str, value: Any, words: str) -> None:
+def test_values_without_a_representation_are_named(name: str, value: Any, words: str) -> None:
     with pytest.raises(UnreadableValue, match=words):
         read("Known", known(name, value))
 
 
-def test_a_message_that_is_nested_too_deep_is_refused() -> None:
+def test_too_deep_message_is_rejected() -> None:
     raw = b""
     for _ in range(200):
         raw = message("Rest") + b"\x1a" + varint(len(raw)) + raw
@@ -212,7 +212,7 @@ def varint(number: int) -> bytes:
     return bytes([number & 127 | 128]) + varint(number >> 7) if number > 127 else bytes([number])
 
 
-def test_a_schema_that_makes_a_flood_of_values_is_refused() -> None:
+def test_schema_that_makes_too_many_values_is_rejected() -> None:
     wide = {"name": "Wide", "field": [field(f"f{n}", n, "int64") for n in range(1, 1000)]}
     top = {"name": "Top", "field": [field("wide", 1, ".Wide", REPEATED)]}
     schema = ProtobufSchema(file([top, wide]), {})
@@ -224,19 +224,19 @@ def test_a_schema_that_makes_a_flood_of_values_is_refused() -> None:
 
 
 @given(st.binary(max_size=60), st.sampled_from(list(PLACES)))
-def test_other_bytes_are_refused_or_read(raw: bytes, name: str) -> None:
+def test_other_bytes_are_rejected_or_readable(raw: bytes, name: str) -> None:
     with suppress(UnreadableValue):
         read(name, raw)
 
 
 @given(st.lists(st.integers(0, 10**6), max_size=100), st.binary(max_size=4))
-def test_indexes_are_those_that_were_written(indexes: list[int], before: bytes) -> None:
+def test_indexes_are_read_as_written(indexes: list[int], before: bytes) -> None:
     raw = before + b"".join(varint(2 * number) for number in (len(indexes), *indexes))
     assert message_indexes(raw, len(before)) == (indexes or [0], len(raw))
 
 
 @given(st.binary(max_size=20))
-def test_other_bytes_are_indexes_or_refused(raw: bytes) -> None:
+def test_other_bytes_are_indexes_or_rejected(raw: bytes) -> None:
     with suppress(UnreadableValue):
         message_indexes(raw, 0)
 
@@ -262,7 +262,7 @@ def imports(name: str, *dependencies: str) -> FileDescriptorProto:
         ([file([{"name": "A", "field": [field("x", 1, ".Gone")]}])], "'f.proto' cannot be used"),
     ],
 )
-def test_files_that_do_not_fit(files: list[FileDescriptorProto], words: str) -> None:
+def test_schema_files_that_do_not_fit(files: list[FileDescriptorProto], words: str) -> None:
     with pytest.raises(UnreadableValue, match=words):
         ProtobufSchema(files[0], {each.name: each for each in files})
 

@@ -42,7 +42,7 @@ def test_a_record_is_an_event_with_its_place_key_headers_and_time() -> None:
     assert decode(encode(event)) == event
 
 
-def test_a_value_keeps_a_field_of_its_own_that_is_named_kafka() -> None:
+def test_own_field_named_kafka_is_kept() -> None:
     event = read_record(Format(), None, b'{"kafka": {"key": "mine"}}', {}, PLACE)
     assert isinstance(event, Event)
     assert event.fields == {"kafka": {**PLACE, "key": None, "headers": {}, "own": {"key": "mine"}}}
@@ -79,7 +79,7 @@ def test_a_key_that_is_no_text_is_base64(key: bytes, text: str) -> None:
     assert text_of(key) == text
 
 
-def test_a_time_of_its_own_wins_over_the_records() -> None:
+def test_event_time_field_wins_over_the_records_time() -> None:
     event = read_record(Format(time=EventTime("at", "unix_ms")), None, b'{"at": 5}', {}, PLACE)
     assert (event.time_ms, event.record_key, event.record_ms) == (5, None, PLACE["time_ms"])
 
@@ -93,9 +93,7 @@ def test_a_time_of_its_own_wins_over_the_records() -> None:
         (b'{"text": "' + b"x" * 10_000_000 + b'"}', "the limit is 1048576"),
     ],
 )
-def test_what_is_no_event_is_a_dead_letter_with_its_bytes_key_and_headers(
-    value: bytes | None, words: str
-) -> None:
+def test_invalid_record_is_a_dead_letter_with_bytes_key_and_headers(value: bytes | None, words: str) -> None:
     letter = read_record(Format(), b"k", value, {"trace": b"t1"}, PLACE)
     assert isinstance(letter, DeadLetter)
     assert words in letter.detail
@@ -154,7 +152,7 @@ class Moment:
         return 9
 
 
-def test_a_line_that_is_no_dead_letter_keeps_its_key_and_headers() -> None:
+def test_line_that_is_not_a_dead_letter_keeps_key_and_headers() -> None:
     reader = ReadRecord(TopicSource(CLUSTER, topics=("letters",), group="g", letters=True))
     row = (b"k", b"no letter", {"trace": b"t1"}, Moment(), "letters", 0, 5)
     letter = decode(reader.map(row))
@@ -179,7 +177,7 @@ def test_the_connectors_options_of_a_source() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{}, {"topics": ("a",), "pattern": "b", "group": "g"}, {"topics": ("a",)}])
-def test_a_source_that_contradicts_itself_is_refused(wrong: dict[str, object]) -> None:
+def test_contradicting_source_is_rejected(wrong: dict[str, object]) -> None:
     with pytest.raises(SettingError, match="Kafka source"):
         TopicSource(CLUSTER, **wrong)  # type: ignore[arg-type]
 

@@ -179,7 +179,7 @@ def test_schemas_that_refer_to_one_another_in_a_circle(registry: ScriptedRegistr
         (framed(1, b"\0" * 2_000_000), "the limit is 1048576"),
     ],
 )
-def test_what_is_no_such_value_is_a_dead_letter_with_its_bytes(
+def test_invalid_value_is_a_dead_letter_with_its_bytes(
     registry: ScriptedRegistry, raw: bytes, words: str
 ) -> None:
     letter = read_record(
@@ -191,9 +191,7 @@ def test_what_is_no_such_value_is_a_dead_letter_with_its_bytes(
 
 
 @pytest.mark.parametrize("status", [500, 503, 429])
-def test_a_registry_that_is_away_is_waited_for_and_nothing_is_given_up(
-    registry: ScriptedRegistry, status: int
-) -> None:
+def test_absent_registry_is_waited_for_without_losses(registry: ScriptedRegistry, status: int) -> None:
     registry.status = status
     waits = Waits(registry, mend_after=4)
     raw = written(1, TICKET, {"text": "hi", "n": 1})
@@ -202,7 +200,7 @@ def test_a_registry_that_is_away_is_waited_for_and_nothing_is_given_up(
     assert waits.waits_s == sorted(waits.waits_s) or max(waits.waits_s) <= 5.0
 
 
-def test_a_registry_that_stays_away_fails_the_task(registry: ScriptedRegistry) -> None:
+def test_registry_that_stays_absent_fails_the_task(registry: ScriptedRegistry) -> None:
     registry.status = 503
     waits = Waits(registry)
     with pytest.raises(RegistryAway, match=r"127.0.0.1.* is not available: it answered 503"):
@@ -210,7 +208,7 @@ def test_a_registry_that_stays_away_fails_the_task(registry: ScriptedRegistry) -
     assert 30.0 <= sum(waits.waits_s) <= 35.0
 
 
-def test_an_answer_that_is_too_long_is_broken_off(registry: ScriptedRegistry) -> None:
+def test_too_long_answer_is_cut_off(registry: ScriptedRegistry) -> None:
     registry.padding = MAX_ANSWER_BYTES
     raw = written(1, TICKET, {"text": "hi", "n": 1})
     letter = read_record(Format(), None, raw, {}, PLACE, parse=Waits(registry).values.fields)
@@ -230,14 +228,14 @@ def test_a_compressed_answer_is_not_unpacked(registry: ScriptedRegistry) -> None
         Waits(registry).values.fields(written(1, TICKET, {"text": "hi", "n": 1}), {})
 
 
-def test_an_answer_that_drips_is_broken_off(registry: ScriptedRegistry) -> None:
+def test_trickling_answer_is_cut_off(registry: ScriptedRegistry) -> None:
     registry.padding = MAX_ANSWER_BYTES // 2
     waits = Waits(registry, tick_s=10.0)
     with pytest.raises(RegistryAway, match="its answer took longer than 30 s"):
         waits.values.fields(written(1, TICKET, {"text": "hi", "n": 1}), {})
 
 
-def test_one_that_takes_no_connections_is_away_too() -> None:
+def test_registry_without_connections_is_absent_too() -> None:
     with ScriptedRegistry(SCHEMAS) as gone:
         waits = Waits(gone)
     with pytest.raises(RegistryAway, match="is not available: ConnectError"):
@@ -265,7 +263,7 @@ def test_the_secret_is_read_from_its_file_and_never_shown(tmp_path: Path) -> Non
         assert "hush" not in str(said_bare.value)
 
 
-def test_an_address_that_is_no_registry_gives_no_record_up(registry: ScriptedRegistry) -> None:
+def test_wrong_registry_address_loses_no_record(registry: ScriptedRegistry) -> None:
     waits = Waits(registry)
     waits.values._client.close()
     wrong = RegistryValues(SchemaRegistry(f"{registry.url}/elsewhere"))
@@ -279,7 +277,7 @@ def test_a_missing_extra_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
         require_registry()
 
 
-def test_a_schema_that_is_too_long_is_refused(registry: ScriptedRegistry) -> None:
+def test_too_long_schema_is_rejected(registry: ScriptedRegistry) -> None:
     registry.schemas[9] = "x" * MAX_SCHEMA_CHARS
     letter = read(registry, framed(9, b"\x02a"))
     assert isinstance(letter, DeadLetter)
@@ -293,7 +291,7 @@ def test_a_schema_of_an_unsupported_type_is_named(registry: ScriptedRegistry) ->
     assert letter.detail == ("schema 9 cannot be used: its type is 'XSD', supported are AVRO, JSON, PROTOBUF")
 
 
-def test_a_reference_that_the_registry_lacks_is_named(registry: ScriptedRegistry) -> None:
+def test_missing_reference_is_named(registry: ScriptedRegistry) -> None:
     registry.schemas[9] = record(("who", "Person"))
     registry.references[9] = [{"name": "Person", "subject": "people", "version": 1}]
     letter = read(registry, framed(9, b"\x06ann"))
@@ -401,14 +399,14 @@ def test_a_protobuf_schema_without_its_reference(protobuf: ScriptedRegistry) -> 
 
 
 @pytest.mark.parametrize("descriptor", [b"\xff", b"\x22\x03\x12\x01x", FILE.SerializeToString() * 2])
-def test_a_protobuf_schema_that_makes_no_sense(protobuf: ScriptedRegistry, descriptor: bytes) -> None:
+def test_invalid_protobuf_schema(protobuf: ScriptedRegistry, descriptor: bytes) -> None:
     protobuf.descriptors[9] = descriptor
     letter = read(protobuf, framed(9, b"\0"))
     assert isinstance(letter, DeadLetter)
     assert "schema 9 cannot be used" in letter.detail
 
 
-def test_a_registry_that_serves_no_descriptors_is_refused(protobuf: ScriptedRegistry) -> None:
+def test_registry_without_descriptors_is_rejected(protobuf: ScriptedRegistry) -> None:
     protobuf.serializes = False
     with pytest.raises(RegistryRefused, match=r"does not serve Protobuf schemas as descriptors"):
         read(protobuf, framed(9, INDEXES + SECOND))
@@ -445,7 +443,7 @@ def test_dead_letters_in_files_are_read_with_the_registry(
 
 
 @pytest.mark.parametrize("given", [{"format": "registry"}, {"registry": {"url": "http://r"}}])
-def test_a_registry_and_its_format_go_together(tmp_path: Path, given: dict[str, Any]) -> None:
+def test_registry_and_format_must_match(tmp_path: Path, given: dict[str, Any]) -> None:
     source = {"type": "dead_letters", "path": "letters.jsonl", **given}
     document = {"name": "p", "source": source, "prompt": "x", "sink": {"type": "jsonl", "path": "out"}}
     with pytest.raises(SettingError, match="expected 'format: registry' and 'registry' together"):

@@ -35,7 +35,7 @@ def test_source_starts_at_the_configured_position(
     assert [line["text"] for line in scenes[start]] == texts
 
 
-def test_from_the_latest_it_reads_new_records_alone(scenes: dict[str, Any]) -> None:
+def test_from_latest_only_new_records_are_read(scenes: dict[str, Any]) -> None:
     assert {line["text"] for line in scenes["latest"]} == {"new"}
 
 

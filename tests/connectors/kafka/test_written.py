@@ -43,7 +43,7 @@ raws = st.builds(lambda text, n: text.encode() * n, scripts, times) | st.builds(
 )
 
 
-def test_a_letter_that_fits_is_written_as_it_is() -> None:
+def test_dead_letter_that_fits_is_unchanged() -> None:
     key, value, headers = fitting_record(LETTER, MIN_LIMIT_BYTES)
     assert (key, value, headers) == record_of(LETTER)
     assert "cut_bytes" not in orjson.loads(value)
@@ -51,7 +51,7 @@ def test_a_letter_that_fits_is_written_as_it_is() -> None:
 
 
 @given(raws, st.integers(MIN_LIMIT_BYTES, 2 * MIN_LIMIT_BYTES))
-def test_as_little_of_the_input_is_cut_as_possible(raw: bytes, limit: int) -> None:
+def test_input_is_cut_as_little_as_possible(raw: bytes, limit: int) -> None:
     letter = replace(LETTER, raw=raw)
     record = fitting_record(letter, limit)
     size = record_bytes(*record)
@@ -80,9 +80,7 @@ def test_as_little_of_the_input_is_cut_as_possible(raw: bytes, limit: int) -> No
         ({"detail": "\0" * 4096, "position": "é" * 40_000}, {"position": 79_744, "detail": 3968}),
     ],
 )
-def test_what_else_is_too_large_is_cut_as_well_and_counted(
-    changes: dict[str, object], cut: dict[str, int]
-) -> None:
+def test_other_too_large_fields_are_cut_and_counted(changes: dict[str, object], cut: dict[str, int]) -> None:
     letter = replace(LETTER, **changes)  # type: ignore[arg-type]
     record = fitting_record(letter, MIN_LIMIT_BYTES)
     assert record_bytes(*record) <= MIN_LIMIT_BYTES
@@ -105,7 +103,7 @@ def test_what_else_is_too_large_is_cut_as_well_and_counted(
         headers=st.just({"\0" * 50_000: b"x"}),
     )
 )
-def test_every_letter_fits_into_the_smallest_limit(letter: DeadLetter) -> None:
+def test_every_dead_letter_fits_into_the_smallest_limit(letter: DeadLetter) -> None:
     assert record_bytes(*fitting_record(letter, MIN_LIMIT_BYTES)) <= MIN_LIMIT_BYTES
 
 
@@ -115,7 +113,7 @@ def test_every_letter_fits_into_the_smallest_limit(letter: DeadLetter) -> None:
     header=st.none() | st.builds(lambda n: b"h" * n, times),
     id=st.builds(lambda n: "i" * n, times),
 )
-def test_a_letter_comes_back_as_its_whole_record_or_is_refused(
+def test_dead_letter_is_read_back_whole_or_rejected(
     value: bytes | None, key: bytes | None, header: bytes | None, id: str
 ) -> None:
     place = {"topic": "t" * 249, "partition": 0, "offset": 1, "time_ms": 5}
@@ -139,7 +137,7 @@ RECORDS: list[tuple[bytes | None, bytes | None, dict[str, bytes | None]]] = [
 
 
 @pytest.mark.flink
-def test_records_have_the_size_that_kafkas_producer_counts(kafka_jar: Path, flink_logs: Path) -> None:
+def test_record_size_equals_the_producers_estimate(kafka_jar: Path, flink_logs: Path) -> None:
     from pyflink.java_gateway import get_gateway
 
     from forebay.flink.jvm import start_jvm
@@ -166,7 +164,7 @@ def test_records_have_the_size_that_kafkas_producer_counts(kafka_jar: Path, flin
     assert [record_bytes(*record) for record in RECORDS] == [kafkas(*record) for record in RECORDS]
 
 
-def test_the_smaller_of_the_producers_limits_counts() -> None:
+def test_smaller_producer_limit_applies() -> None:
     assert RecordLimit.of({}) == RecordLimit(DEFAULTS[REQUEST], REQUEST, given=False)
     limit = RecordLimit.of({"max.request.size": 50_000_000, "acks": "all"})
     assert (limit.bytes, limit.name, limit.given) == (33_554_432, "buffer.memory", False)
@@ -176,7 +174,7 @@ def test_the_smaller_of_the_producers_limits_counts() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "-1", "1e6", "²", 8_191, True, None])
-def test_a_limit_that_is_no_number_or_too_small_is_refused(value: object) -> None:
+def test_invalid_or_too_small_limit_is_rejected(value: object) -> None:
     with pytest.raises(SettingError, match=r"^max\.request\.size: expected .*found"):
         RecordLimit.of({REQUEST: value})
 

@@ -66,7 +66,7 @@ WRONG = [429, 500, 503, 403, 404, b"<html>", b"[]", b"{}", httpx2.ConnectError("
 
 @pytest.mark.parametrize("method", ["GET", "PATCH", "POST"])
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
-def test_whatever_it_answers_the_next_round_continues(method: str, wrong: Any) -> None:
+def test_any_answer_lets_the_next_round_continue(method: str, wrong: Any) -> None:
     server = Server()
     controller = controller_of(server)
     server.wrong[method] = wrong
@@ -79,7 +79,7 @@ def test_whatever_it_answers_the_next_round_continues(method: str, wrong: Any) -
     assert all(patch["spec"]["replicas"] == 3 for patch in server.patches)
 
 
-def test_each_patch_names_the_version_and_conflicts_are_tried_a_few_times() -> None:
+def test_each_patch_has_the_version_and_conflicts_are_retried() -> None:
     server = Server()
     server.wrong["PATCH"] = 409
     controller_of(server).round()
@@ -89,7 +89,7 @@ def test_each_patch_names_the_version_and_conflicts_are_tried_a_few_times() -> N
     assert server.replicas == 1
 
 
-def test_trouble_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_problem_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     server = Server()
     controller = controller_of(server)
     server.wrong["PATCH"] = 403
@@ -125,7 +125,7 @@ def test_pods_on_several_pages_are_all_found_and_too_many_are_reported() -> None
     assert found.problem == "there are more than 1000 pods with a=b; only 1000 are read"
 
 
-def test_while_pods_are_left_out_no_replica_is_taken_away(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_replica_is_removed_while_pods_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     server = Server()
     server.replicas, server.more = 5, True
     controller_of(server).round()
@@ -133,6 +133,6 @@ def test_while_pods_are_left_out_no_replica_is_taken_away(caplog: pytest.LogCapt
     assert "no replica is removed: there are more than 1000 pods with a=b" in caplog.text
 
 
-def test_an_address_of_either_family_is_a_url() -> None:
+def test_ipv4_and_ipv6_addresses_become_urls() -> None:
     assert metrics_url("10.0.0.1", 9249) == "http://10.0.0.1:9249/metrics"
     assert metrics_url("fd00::1", 9249) == "http://[fd00::1]:9249/metrics"

@@ -63,7 +63,7 @@ def test_the_number_is_within_the_limits_or_as_it_was(
         state = replace(state, replicas=decision.wanted, ready=decision.wanted)
 
 
-def test_it_adds_at_once_and_removes_when_fewer_were_enough_for_a_while() -> None:
+def test_scaling_up_is_immediate_and_scaling_down_is_delayed() -> None:
     decider, found = Decider(ScalingLimits(0, 9), settle_s=60.0), []
     for now_s, wanted in ((0, 5), (10, 2), (60, 2), (71, 2), (80, 8)):
         decider.observe(ObservedLoad(wanted), now_s)
@@ -71,7 +71,7 @@ def test_it_adds_at_once_and_removes_when_fewer_were_enough_for_a_while() -> Non
     assert found == [5, 5, 5, 2, 8]
 
 
-def test_of_several_pools_each_has_its_share_of_the_wish_and_of_the_work() -> None:
+def test_each_pool_has_its_share_of_target_and_work() -> None:
     one, other = (Decider(ScalingLimits(0, 9), 10, 60.0, share) for share in shares([1, 2]))
     state = replace(STATE, replicas=6, ready=6)
     for decider in (one, other):
@@ -84,7 +84,7 @@ def test_of_several_pools_each_has_its_share_of_the_wish_and_of_the_work() -> No
     assert "the pipeline needs 0, 0 of them here (share 1 of 3)" in found[0].reason
 
 
-def test_a_new_controller_or_a_returning_pipeline_removes_none_at_once() -> None:
+def test_new_controller_or_returning_pipeline_removes_none_at_once() -> None:
     decider = Decider(ScalingLimits(0, 9), 32, 300.0)
     eight = replace(STATE, replicas=8, ready=8)
     decider.observe(ObservedLoad(1, 0.0), 0.0)
@@ -109,7 +109,7 @@ def test_replicas_that_all_boot_again_are_kept() -> None:
 
 
 @pytest.mark.parametrize(("replicas", "ready", "wanted"), [(9, 0, 2), (9, 1, 9), (8, 0, 8)])
-def test_the_most_that_a_fleet_begins_with_are_not_kept(replicas: int, ready: int, wanted: int) -> None:
+def test_initial_maximum_of_a_fleet_is_not_kept(replicas: int, ready: int, wanted: int) -> None:
     decider = Decider(ScalingLimits(1, 9), settle_s=300.0, begins_with_most=True)
     found = replace(STATE, replicas=replicas, ready=ready)
     assert decider.decide(found, 0.0).wanted == replicas, "the pipeline has not reported yet"
@@ -161,7 +161,7 @@ def body(**status: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_where_replicas_do_not_come_no_more_are_asked_for(condition: dict[str, str], trouble: str) -> None:
+def test_no_more_replicas_are_requested_if_none_start(condition: dict[str, str], trouble: str) -> None:
     state = DeploymentState.parse(body(readyReplicas=1, conditions=[condition]))
     decider = Decider(ScalingLimits(0, 9), settle_s=0.0)
     decider.observe(ObservedLoad(5), 0.0)
@@ -172,7 +172,7 @@ def test_where_replicas_do_not_come_no_more_are_asked_for(condition: dict[str, s
     assert decider.decide(state, 1.0).wanted == 1
 
 
-def test_while_some_metrics_are_not_read_replicas_only_come() -> None:
+def test_incomplete_metrics_allow_scaling_up_only() -> None:
     decider, found = Decider(ScalingLimits(0, 9), settle_s=10.0), []
     four = replace(STATE, replicas=4, ready=4)
     for now_s, text in (
@@ -221,7 +221,7 @@ def test_replicas_of_a_lost_node_count_and_are_not_ordered_twice() -> None:
     assert found == [4, 4, 4, 4]
 
 
-def test_a_boot_of_ten_times_the_time_asks_for_no_more_than_is_wanted() -> None:
+def test_slow_boots_request_no_more_than_wanted() -> None:
     decider = Decider(ScalingLimits(0, 9), settle_s=0.0)
     booting = replace(STATE, replicas=3, ready=1)
     for now_s in range(0, 1800, 2):
@@ -230,7 +230,7 @@ def test_a_boot_of_ten_times_the_time_asks_for_no_more_than_is_wanted() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{}, {"metadata": {}}, {**body(), "spec": {"replicas": "2"}}])
-def test_what_is_no_deployment_is_one_error(wrong: dict[str, Any]) -> None:
+def test_invalid_deployment_is_one_error(wrong: dict[str, Any]) -> None:
     with pytest.raises(DeployError, match="has an unknown format"):
         DeploymentState.parse(wrong)
 
@@ -241,7 +241,7 @@ def test_each_pod_of_a_gateway_has_its_own_requests() -> None:
     assert observed_load(None, gateway) == ObservedLoad(0, gateway=8.0, pipeline=False)
 
 
-def test_a_load_that_nobody_reports_is_a_problem_and_no_zero() -> None:
+def test_unreported_load_is_a_problem_not_zero() -> None:
     pipeline_only = observed_load([exposition(2)], [""])
     assert pipeline_only.wanted == 2
     assert pipeline_only.problems == "no pod of the gateway reports its load"
@@ -281,7 +281,7 @@ def test_a_waiting_request_of_the_gateway_starts_the_first_replica() -> None:
     assert decider.decide(none, 2.0).wanted == 1
 
 
-def test_requests_that_wait_for_a_boot_order_no_more_than_once() -> None:
+def test_requests_waiting_for_a_boot_scale_once() -> None:
     decider, found = Decider(ScalingLimits(0, 20), 10, settle_s=0.0), []
     for requests, replicas, ready in ((30, 1, 1), (60, 3, 1), (60, 4, 4)):
         decider.observe(ObservedLoad(0, gateway=float(requests)), 10.0)
@@ -290,7 +290,7 @@ def test_requests_that_wait_for_a_boot_order_no_more_than_once() -> None:
     assert found[1].reason.endswith("6 in all, 2 are starting")
 
 
-def test_while_the_gateway_is_not_read_replicas_only_come() -> None:
+def test_unreadable_gateway_allows_scaling_up_only() -> None:
     decider = Decider(ScalingLimits(0, 9), 32, settle_s=0.0)
     for now_s in (0.0, 100.0):
         decider.observe(observed_load([exposition(0)], []), now_s)

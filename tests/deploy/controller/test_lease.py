@@ -58,7 +58,7 @@ def held(each: Leadership) -> bool:
         return False
 
 
-def test_the_first_one_has_it_and_writes_little() -> None:
+def test_first_controller_holds_the_lease_and_writes_rarely() -> None:
     leases, clock = Leases(), ManualClock()
     one, two = leadership(leases, "one", clock), leadership(leases, "two", clock)
     for _ in range(10):
@@ -70,7 +70,7 @@ def test_the_first_one_has_it_and_writes_little() -> None:
     assert leases.spec["leaseTransitions"] == 0
 
 
-def test_one_that_is_silent_is_followed_and_does_not_come_back() -> None:
+def test_silent_holder_is_replaced_for_good() -> None:
     leases, clock = Leases(), ManualClock()
     one, two = leadership(leases, "one", clock), leadership(leases, "two", clock)
     assert (one.held(), two.held()) == (True, False)
@@ -83,7 +83,7 @@ def test_one_that_is_silent_is_followed_and_does_not_come_back() -> None:
     assert (leases.spec["holderIdentity"], leases.spec["leaseTransitions"]) == ("two", 1)
 
 
-def test_one_that_ends_leaves_it_to_the_next_at_once_and_only_its_own() -> None:
+def test_ended_holder_releases_only_its_own_lease() -> None:
     leases, clock = Leases(), ManualClock()
     one, two = leadership(leases, "one", clock), leadership(leases, "two", clock)
     assert (one.held(), two.held()) == (True, False)
@@ -96,7 +96,7 @@ def test_one_that_ends_leaves_it_to_the_next_at_once_and_only_its_own() -> None:
     assert leases.spec["holderIdentity"] == "two"
 
 
-def test_of_two_that_take_it_at_once_one_fails() -> None:
+def test_one_of_two_simultaneous_acquisitions_fails() -> None:
     leases, clock = Leases(), ManualClock()
     one = leadership(leases, "one", clock)
     find = leases.lease
@@ -117,7 +117,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(("one", "two", "away", "back", "wait"
 
 
 @given(STEPS)
-def test_never_do_two_have_it_and_someone_does_in_the_end(steps: list[tuple[str, float]]) -> None:
+def test_never_two_holders_and_always_one_in_the_end(steps: list[tuple[str, float]]) -> None:
     """Each asks before it acts. A holder has it for at least `LENGTH_S` less `RENEW_S`."""
     leases, clock = Leases(), ManualClock()
     every = {name: leadership(leases, name, clock) for name in ("one", "two")}
@@ -142,6 +142,6 @@ WRONG_SPEC = {"metadata": {"resourceVersion": 1}, "spec": {"leaseTransitions": "
 
 
 @pytest.mark.parametrize("wrong", [{}, {"metadata": {}}, {"metadata": 1}, WRONG_SPEC])
-def test_what_is_no_lease_is_one_error(wrong: dict[str, Any]) -> None:
+def test_invalid_lease_is_one_error(wrong: dict[str, Any]) -> None:
     with pytest.raises(DeployError, match="has an unknown format"):
         LeaseState.parse(wrong)

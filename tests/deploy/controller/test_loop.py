@@ -181,7 +181,7 @@ def test_clients_of_the_gateway_alone_start_and_keep_replicas(
     ]
 
 
-def test_while_a_pod_reports_no_metrics_no_replica_is_taken_away(
+def test_no_replica_is_removed_while_a_pod_has_no_metrics(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     controller = cluster.controller()
@@ -195,7 +195,7 @@ def test_while_a_pod_reports_no_metrics_no_replica_is_taken_away(
     cluster.scaled(controller, 4)
 
 
-def test_what_another_one_writes_in_between_is_read_before_it_is_changed(
+def test_concurrent_change_is_read_before_the_next_write(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller = cluster.controller()
@@ -213,7 +213,7 @@ def test_what_another_one_writes_in_between_is_read_before_it_is_changed(
     assert seen[:3] == [1, 4, 5]
 
 
-def test_of_two_controllers_the_one_that_holds_the_lease_scales(
+def test_only_the_lease_holder_of_two_controllers_scales(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     one, two = cluster.controller(identity="one"), cluster.controller(identity="two")

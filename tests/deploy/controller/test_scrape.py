@@ -23,7 +23,7 @@ def words(told: object) -> str:
     return str(told)
 
 
-def test_all_are_read_side_by_side_and_in_their_order() -> None:
+def test_targets_are_read_concurrently_and_returned_in_order() -> None:
     async def check() -> None:
         asked: list[str] = []
         every = asyncio.Event()
@@ -46,7 +46,7 @@ async def _never(url: str) -> str:
     return url
 
 
-def test_one_that_never_answers_costs_the_others_nothing() -> None:
+def test_silent_target_does_not_delay_others() -> None:
     async def read(url: str) -> str:
         return await _never(url) if url == "b" else url
 
@@ -55,14 +55,14 @@ def test_one_that_never_answers_costs_the_others_nothing() -> None:
     assert words(told[1]) == "b: reading metrics timed out after 0.05 s"
 
 
-def test_a_round_ends_also_where_there_are_more_than_there_is_time_for() -> None:
+def test_round_ends_in_time_with_too_many_targets() -> None:
     told = asyncio.run(read_all("abcd", _never, pod_s=LONG_S, round_s=SHORT_S, at_once=2))
     assert [words(each) for each in told] == [
         f"{url} was not read within the 0.05 s for all" for url in "abcd"
     ]
 
 
-def test_what_one_raises_is_its_own() -> None:
+def test_error_of_one_target_is_its_own() -> None:
     async def read(url: str) -> str:
         if url == "a":
             raise DeployError("a: cannot read metrics: refused")
@@ -103,7 +103,7 @@ async def told_by(answer: Answer, pod_s: float = LONG_S) -> str | DeployError:
 
 
 @pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\n"], ids=["body", "head"])
-def test_one_that_drips_is_left_when_its_time_is_over(head: bytes) -> None:
+def test_trickling_target_is_abandoned_at_its_timeout(head: bytes) -> None:
     async def drip(writer: asyncio.StreamWriter) -> None:
         writer.write(head)
         while not writer.is_closing():
@@ -123,7 +123,7 @@ def answers(text: bytes, header: bytes = b"") -> Answer:
 
 
 @pytest.mark.heavy
-def test_of_a_long_text_only_our_own_lines_are_kept() -> None:
+def test_only_our_lines_of_a_long_text_are_kept() -> None:
     own = [f'{WANTED}{{host="a"}} 3.0', f"{IN_FLIGHT} 2.0"]
     text = "\n".join(["# HELP x", "flink_jobmanager_Status 1", *own, "jvm 4", ""]).encode()
     assert asyncio.run(told_by(answers(text))) == "\n".join(own)
@@ -145,7 +145,7 @@ def test_compressed_metrics_are_an_error_that_names_the_encoding(encoding: str) 
         assert told == own
 
 
-def test_it_is_read_over_http() -> None:
+def test_metrics_are_read_over_http() -> None:
     async def check() -> None:
         async with FakeReplica() as replica:
             url = f"{replica.url}/metrics"

@@ -88,7 +88,7 @@ def shared_api(control_plane: ControlPlane) -> Iterator[KubeApi]:
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
-def test_a_field_that_is_misspelt_is_refused(name: str, shared_api: KubeApi) -> None:
+def test_misspelt_field_is_rejected(name: str, shared_api: KubeApi) -> None:
     manifest = MANIFESTS[name]
     shared_api.apply(manifest, dry_run=True)
     for path in (shallowest(manifest), deepest(manifest)):
@@ -140,13 +140,13 @@ def misspelt(manifest: Manifest, path: Where) -> Manifest:
     return replace(manifest, body=body)
 
 
-def test_a_config_map_that_is_misspelt_is_refused(shared_api: KubeApi) -> None:
+def test_misspelt_config_map_is_rejected(shared_api: KubeApi) -> None:
     manifest = next(each for each in render(variant("smallest")) if each.kind == "ConfigMap")
     with pytest.raises(DeployError, match="datax"):
         shared_api.apply(misspelt(manifest, ("data",)), dry_run=True)
 
 
-def test_where_one_would_be_refused_none_is_applied(api: KubeApi) -> None:
+def test_nothing_is_applied_if_one_object_would_be_rejected(api: KubeApi) -> None:
     manifests = list(render(variant("smallest")))
     manifests[-1] = misspelt(manifests[-1], ("spec", "job", "entryClass"))
     with pytest.raises(DeployError, match=r"FlinkDeployment triage: .*entryClassx"):
@@ -269,7 +269,7 @@ def test_no_cluster_no_context_no_namespace_no_operator(
         list(apply_all(other, manifests))
 
 
-def test_a_server_that_has_too_much_to_do_is_asked_again() -> None:
+def test_overloaded_server_is_retried() -> None:
     httpx2 = pytest.importorskip("httpx2")
 
     answers = [429, 503, 200]
@@ -287,7 +287,7 @@ def test_a_server_that_has_too_much_to_do_is_asked_again() -> None:
             api.named("ConfigMap", "a=b")
 
 
-def test_fields_of_others_are_left_to_them(api: KubeApi, control_plane: ControlPlane, namespace: str) -> None:
+def test_fields_of_other_managers_are_kept(api: KubeApi, control_plane: ControlPlane, namespace: str) -> None:
     manifests = render(variant("smallest"))
     list(apply_all(api, manifests))
     control_plane.kubectl(

@@ -12,7 +12,7 @@ FOUND = {(each.kind, each.name): each.body for each in render(variant("controlle
 NAMES = ["triage-engine-prefill", "triage-engine-decode"]
 
 
-def test_it_gets_what_to_scale_and_its_limits() -> None:
+def test_controller_gets_its_targets_and_limits() -> None:
     spec = FOUND["Deployment", "triage-autoscaler"]["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
     args = spec["template"]["spec"]["containers"][0]["args"]
@@ -21,7 +21,7 @@ def test_it_gets_what_to_scale_and_its_limits() -> None:
     assert "--pods=app.kubernetes.io/instance=triage,app.kubernetes.io/component=pipeline" in args
 
 
-def test_it_may_patch_the_scale_of_these_deployments_and_little_else() -> None:
+def test_controller_may_patch_the_scale_of_its_deployments_only() -> None:
     rules = FOUND["Role", "triage-autoscaler"]["rules"]
     assert {(each["resources"][0], *each["verbs"]) for each in rules} == {
         ("deployments", "get"),
@@ -35,7 +35,7 @@ def test_it_may_patch_the_scale_of_these_deployments_and_little_else() -> None:
     assert [each.get("resourceNames") for each in rules] == [NAMES, NAMES, leases, None, None, None]
 
 
-def test_it_reads_the_pods_of_what_there_is() -> None:
+def test_controller_reads_the_existing_pods() -> None:
     def pods_of(name: str) -> list[str]:
         found = {(each.kind, each.name): each.body for each in render(variant(name))}
         spec = found["Deployment", "triage-autoscaler"]["spec"]["template"]["spec"]
@@ -46,7 +46,7 @@ def test_it_reads_the_pods_of_what_there_is() -> None:
     assert pods_of("gateway alone, by a controller") == [f"--gateway-pods={component}gateway"]
 
 
-def test_it_may_read_the_gateways_metrics_and_the_gateway_lets_it() -> None:
+def test_controller_may_read_the_gateways_metrics() -> None:
     found = {(each.kind, each.name): each.body for each in render(variant("gateway alone, by a controller"))}
     ingress = found["NetworkPolicy", "triage-gateway"]["spec"]["ingress"]
     (readers,) = [each["from"] for each in ingress if each["ports"][0]["port"] == 9090]
@@ -60,7 +60,7 @@ def test_it_may_read_the_gateways_metrics_and_the_gateway_lets_it() -> None:
     assert [rule["ports"][0]["port"] for rule in egress if "to" in rule] == [9090]
 
 
-def test_only_it_and_prometheus_read_the_pipelines_metrics() -> None:
+def test_only_controller_and_prometheus_read_pipeline_metrics() -> None:
     ingress = FOUND["NetworkPolicy", "triage"]["spec"]["ingress"]
     (readers,) = [each["from"] for each in ingress if each.get("ports", [{}])[0].get("port") == 9249]
     assert {
@@ -72,7 +72,7 @@ def test_only_it_and_prometheus_read_the_pipelines_metrics() -> None:
     assert policy["ingress"] == []
 
 
-def test_it_needs_an_image() -> None:
+def test_controller_needs_an_image() -> None:
     settings = {"pipeline": JOB, "engine": ENGINE, "scaling": {"by": "controller", "max": 2}}
     with pytest.raises(SettingError, match=r"scaling\.image: missing; the controller needs one"):
         deployment_of(settings)

@@ -23,7 +23,7 @@ def container(deployment: dict[str, Any]) -> dict[str, Any]:
     return dict(deployment["spec"]["template"]["spec"]["containers"][0])
 
 
-def test_it_serves_the_model_by_the_name_that_the_pipeline_asks_for() -> None:
+def test_engine_serves_the_model_under_the_pipelines_name() -> None:
     args = container(made(args=["--max-model-len=4096"]))["args"]
     assert args[0] == ENGINE["model"]
     assert "--served-model-name=smollm2" in args
@@ -35,7 +35,7 @@ def test_the_pipelines_key_is_the_engines_key() -> None:
     assert env["VLLM_API_KEY"]["valueFrom"]["secretKeyRef"] == {"name": "forebay", "key": "engine-key"}
 
 
-def test_another_key_is_its_persons_choice() -> None:
+def test_different_engine_key_is_allowed() -> None:
     """A variable is there once, or clusters refuse it; after the secrets, whose names it may use."""
     mine = {"name": "mine", "key": "key"}
     env = container(made(secrets={"MINE": mine}, env={"VLLM_API_KEY": "$(MINE)"}))["env"]
@@ -70,7 +70,7 @@ def test_loading_and_draining_may_take_as_long_as_the_file_allows() -> None:
 
 
 @pytest.mark.parametrize(("rollout", "surge", "away"), [("surge", 1, 0), ("replace", 0, 1)])
-def test_a_new_version_comes_next_to_the_old_one_or_in_its_place(rollout: str, surge: int, away: int) -> None:
+def test_new_version_runs_next_to_the_old_one_or_replaces_it(rollout: str, surge: int, away: int) -> None:
     update = made(rollout=rollout)["spec"]["strategy"]["rollingUpdate"]
     assert update == {"maxSurge": surge, "maxUnavailable": away}
 
@@ -101,7 +101,7 @@ APART = {(each.kind, each.name): dict(each.body) for each in render(variant("pre
 POOLS = ("triage-engine-prefill", "triage-engine-decode")
 
 
-def test_replicas_that_prefill_and_those_that_decode_hand_over_kv_caches() -> None:
+def test_prefill_and_decode_replicas_transfer_kv_caches() -> None:
     for name in POOLS:
         found = container(APART["Deployment", name])
         (config,) = [each for each in found["args"] if each.startswith("--kv-transfer-config=")]
@@ -123,14 +123,14 @@ def test_replicas_that_prefill_and_those_that_decode_hand_over_kv_caches() -> No
     assert [each["value"] for each in own["env"] if each["name"].startswith("VLLM_NIXL")] == ["rdma"]
 
 
-def test_each_role_has_a_service_and_no_service_mixes_them() -> None:
+def test_each_role_has_its_own_service() -> None:
     services = {name: body["spec"] for (kind, name), body in APART.items() if kind == "Service"}
     assert set(services) == {*POOLS, "triage-gateway", "triage-queue"}
     for name in POOLS:
         assert services[name]["selector"]["forebay/pool"] == name.rpartition("-")[2]
 
 
-def test_replicas_reach_each_other_at_all_ports_and_nobody_else_does() -> None:
+def test_only_replicas_reach_each_other_at_all_ports() -> None:
     policy = APART["NetworkPolicy", "triage-engine"]["spec"]
     replicas = {"podSelector": {"matchLabels": policy["podSelector"]["matchLabels"]}}
     assert [each for each in policy["ingress"] if "ports" not in each] == [{"from": [replicas]}]
@@ -144,7 +144,7 @@ def test_replicas_reach_each_other_at_all_ports_and_nobody_else_does() -> None:
         assert all("ports" in each for each in (*other["ingress"], *other["egress"]))
 
 
-def test_without_a_hub_nothing_but_names_is_reached() -> None:
+def test_without_a_hub_only_dns_is_reachable() -> None:
     policies = {
         each.name: each.body["spec"]
         for each in render(variant("pools by dra"))

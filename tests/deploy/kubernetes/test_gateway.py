@@ -15,7 +15,7 @@ from forebay.gateway.spec import GatewaySpec, load_gateway
 KEYS = "keys: [{name: team, key: {env: GATEWAY_KEY}}]\n"
 
 
-def test_it_reads_settings_that_lead_to_every_replica(tmp_path: Path) -> None:
+def test_gateway_settings_reach_every_replica(tmp_path: Path) -> None:
     found = {(each.kind, each.name): each.body for each in render(variant("everything"))}
     text = found["ConfigMap", "triage-gateway"]["data"]["gateway.yaml"]
     (tmp_path / "gateway.yaml").write_text(text)
@@ -26,7 +26,7 @@ def test_it_reads_settings_that_lead_to_every_replica(tmp_path: Path) -> None:
     assert spec.monitoring.port == 9090
 
 
-def test_it_finds_both_pools_where_one_prefills(tmp_path: Path) -> None:
+def test_gateway_finds_both_pools(tmp_path: Path) -> None:
     found = {(each.kind, each.name): each.body for each in render(variant("prefill and decode"))}
     (tmp_path / "gateway.yaml").write_text(found["ConfigMap", "triage-gateway"]["data"]["gateway.yaml"])
     spec = load_gateway(tmp_path / "gateway.yaml")
@@ -35,13 +35,13 @@ def test_it_finds_both_pools_where_one_prefills(tmp_path: Path) -> None:
     assert spec.engine.prefill.replicas() == KubernetesReplicas("triage-engine-prefill:http")
 
 
-def test_it_may_list_and_watch_endpoints_and_nothing_else() -> None:
+def test_gateway_may_only_list_and_watch_endpoints() -> None:
     found = {(each.kind, each.name): each.body for each in render(variant("everything"))}
     (rule,) = found["Role", "triage-gateway"]["rules"]
     assert (rule["resources"], rule["verbs"]) == (["endpointslices"], ["list", "watch"])
 
 
-def test_with_ray_it_asks_the_clusters_and_has_no_rights(tmp_path: Path) -> None:
+def test_gateway_on_ray_queries_the_clusters_without_rights(tmp_path: Path) -> None:
     found = {(each.kind, each.name): each.body for each in render(variant("ray, scaled"))}
     (tmp_path / "gateway.yaml").write_text(found["ConfigMap", "triage-gateway"]["data"]["gateway.yaml"])
     spec = load_gateway(tmp_path / "gateway.yaml")
@@ -51,7 +51,7 @@ def test_with_ray_it_asks_the_clusters_and_has_no_rights(tmp_path: Path) -> None
     assert pod["automountServiceAccountToken"] is False
 
 
-def test_it_has_more_time_to_stop_than_its_answers_may_take() -> None:
+def test_grace_period_exceeds_the_answer_time() -> None:
     deployment = variant("everything")
     assert deployment.gateway is not None
     (pod,) = [

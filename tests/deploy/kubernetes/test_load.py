@@ -191,7 +191,7 @@ def test_a_secret_that_a_manifest_would_hold_is_refused_and_not_reported(
         assert secret not in str(caught.value)
 
 
-def test_what_only_refers_to_a_secret_or_sounds_like_one_is_let_pass() -> None:
+def test_references_to_secrets_and_similar_words_are_allowed() -> None:
     volumes = [{"path": "/secret", "secret": "certificates"}]
     args = ["--api-key=$(ENGINE_KEY)", "--tokenizer=a/b", "--max-num-batched-tokens=8192"]
     engine = {**ENGINE, "args": args, "volumes": volumes, "pull_secrets": ["registry"]}
@@ -214,7 +214,7 @@ def test_a_secret_in_the_settings_of_a_gateway_is_refused(tmp_path: Path) -> Non
         deployment_of({**SMALL, "gateway": {**GATEWAY, "config": str(tmp_path / "gateway.yaml")}})
 
 
-def test_what_is_mounted_may_be_read_and_written() -> None:
+def test_mounted_folders_may_be_read_and_written() -> None:
     volumes = [{"path": "/data", "claim": "data"}]
     made = deployment_of(
         {**SMALL, "pipeline": {**JOB, "volumes": volumes}},
@@ -223,7 +223,7 @@ def test_what_is_mounted_may_be_read_and_written() -> None:
     assert job_of(made).spec.written()["sink.path"] == "/data/out"
 
 
-def test_without_a_deployment_file_the_message_shows_the_least_one(tmp_path: Path) -> None:
+def test_missing_deployment_file_error_shows_a_minimal_one(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_bytes(orjson.dumps(PIPELINE))
     with pytest.raises(SettingError, match=r"deploy\.yaml: not found.*image: IMAGE, state: s3://"):
         load_deployment(tmp_path / "p.yaml")
@@ -297,7 +297,7 @@ def test_the_settings_of_a_gateway_are_checked_and_keep_their_keys(tmp_path: Pat
         ),
     ],
 )
-def test_only_what_an_inference_pool_leaves_out_is_reported(
+def test_only_settings_ignored_by_an_inference_pool_are_reported(
     more: dict[str, Any], left_out: str | None
 ) -> None:
     pipeline = {key: value for key, value in PIPELINE.items() if key != "scaling"} | more
@@ -329,7 +329,7 @@ def test_a_gateway_without_a_pipeline_is_a_deployment_of_its_own() -> None:
         (SMALL, None, "PIPELINE: missing; the deployment file has 'pipeline'"),
     ],
 )
-def test_a_pipeline_and_its_file_come_together(
+def test_pipeline_is_deployed_with_its_file(
     settings: dict[str, Any], pipeline: dict[str, Any] | None, said: str
 ) -> None:
     with pytest.raises(SettingError) as caught:
@@ -352,7 +352,7 @@ def test_a_pipeline_and_its_file_come_together(
         ),
     ],
 )
-def test_scaling_that_cannot_be_right_is_warned_of(
+def test_implausible_scaling_is_warned_about(
     settings: dict[str, Any], pipeline: dict[str, Any], said: str
 ) -> None:
     (found,) = warnings_of(deployment_of({**SMALL, **settings}, {**PIPELINE, **pipeline}))

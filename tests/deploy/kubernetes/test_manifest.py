@@ -25,11 +25,11 @@ def read(text: str) -> list[object]:
 
 
 @given(st.lists(st.dictionaries(TEXTS, VALUES, min_size=1, max_size=4), min_size=1, max_size=3))
-def test_it_is_read_as_it_was_meant(bodies: list[dict[str, object]]) -> None:
+def test_yaml_round_trip(bodies: list[dict[str, object]]) -> None:
     assert read(to_yaml(Manifest("p", body) for body in bodies)) == bodies
 
 
-def test_comments_stand_above_their_keys_and_change_nothing() -> None:
+def test_comments_are_above_their_keys_and_change_nothing() -> None:
     content = {"spec": {"a": 1, "list": [{"name": "x", "deep": {"k": 2}}], "b": "on"}}
     notes = {"spec/a": "why a", "spec/list/0/deep": "why deep", "spec/b": "b " * 100}
     plain = manifest("p", "Service", "n", content, labels={})
@@ -47,7 +47,7 @@ DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
 
 @given(NAMES)
-def test_every_pipeline_gets_a_dns_label_with_room_behind_it(pipeline: str) -> None:
+def test_pipeline_name_is_a_dns_label_with_room_for_a_suffix(pipeline: str) -> None:
     name = instance_name(pipeline)
     assert DNS_LABEL.fullmatch(name)
     assert len(name) <= MAX_CHARS
@@ -64,7 +64,7 @@ def test_long_names_that_differ_at_their_end_differ() -> None:
 
 
 @given(NAMES)
-def test_what_owns_an_object_selects_its_labels(pipeline: str) -> None:
+def test_owner_selects_the_labels_of_its_objects(pipeline: str) -> None:
     name = instance_name(pipeline)
     wanted = dict(part.split("=") for part in owned_by(name).split(","))
     found = labels(name, "engine")

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "says"), [("everything", "Raise scaling.max,"), ("smallest", "Raise engine.replicas,")]
 )
-def test_a_fleet_that_is_too_small_is_reported_by_the_setting_that_it_has(name: str, says: str) -> None:
+def test_too_small_fleet_alert_uses_its_own_setting(name: str, says: str) -> None:
     actions = {rule["alert"]: rule["annotations"]["action"] for rule in rules(variant(name))}
     assert actions["ForebayBehind"].startswith(says)
     assert ("scaling.max" in actions["ForebayBehind"]) == (variant(name).settings.scaling is not None)
@@ -147,9 +147,7 @@ def promtest(promtool: str, folder: Path, *cases: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_alert_is_raised_for_its_cause_and_for_nothing_else(
-    name: str, promtool: str, tmp_path: Path
-) -> None:
+def test_alerts_are_raised_for_their_cause_only(name: str, promtool: str, tmp_path: Path) -> None:
     told, raised = CASES[name]
     run(
         promtool,

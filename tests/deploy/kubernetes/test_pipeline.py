@@ -30,13 +30,13 @@ def job(deployment: Deployment) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", WITH_PIPELINE)
-def test_every_option_is_one_that_flink_knows(name: str) -> None:
+def test_every_option_is_a_flink_option(name: str) -> None:
     options = flink_configuration(variant(name), job_of(variant(name)))
     unknown = [key for key in options if not key.startswith("kubernetes.operator.") and not is_option(key)]
     assert unknown == []
 
 
-def test_flinks_arguments_come_before_the_pipelines() -> None:
+def test_flink_arguments_precede_the_pipelines() -> None:
     spec = job(variant("smallest"))["job"]
     assert "jarURI" not in spec
     module = spec["args"].index("-pym")
@@ -80,7 +80,7 @@ def test_other_jobs_count_nothing(name: str, pipeline: dict[str, Any]) -> None:
     assert "--queue-url" not in made["FlinkDeployment", "triage"]["spec"]["job"]["args"]
 
 
-def test_what_an_upgrade_needs_is_in_the_store() -> None:
+def test_state_for_an_upgrade_is_in_the_store() -> None:
     configuration = job(variant("smallest"))["flinkConfiguration"]
     for key in (
         "execution.checkpointing.dir",

@@ -60,7 +60,7 @@ def test_the_pipeline_finds_every_head_by_the_name_of_the_fleet() -> None:
     assert heads["selector"] == cluster["headGroupSpec"]["template"]["metadata"]["labels"]
 
 
-def test_another_place_of_a_pipeline_is_not_kept() -> None:
+def test_other_place_of_a_pipeline_is_replaced() -> None:
     pipeline = {
         **job_of(deployment_of(VARIANTS["ray"])).document,
         "engine": {"ray": "http://other:8265/other"},
@@ -83,7 +83,7 @@ def test_one_replica_takes_all_of_a_pod() -> None:
     assert worker(deployment_of(small))["rayStartParams"]["num-cpus"] == "1", "less than one is one"
 
 
-def test_kuberay_gets_what_its_incremental_upgrade_wants() -> None:
+def test_kuberay_gets_the_settings_of_its_incremental_upgrade() -> None:
     spec = service(variant("ray, scaled"))
     cluster = spec["rayClusterConfig"]
     assert spec["upgradeStrategy"]["type"] == "NewClusterWithIncrementalUpgrade"
@@ -131,7 +131,7 @@ def test_a_caller_of_a_dashboard_has_its_token() -> None:
 
 
 @pytest.mark.parametrize("by_name", [False, True])
-def test_another_token_for_one_part_is_its_persons_choice(by_name: bool) -> None:
+def test_different_token_for_one_part_is_allowed(by_name: bool) -> None:
     gateway, token = SCALED["gateway"], {"name": "other", "key": "token"}
     more: dict[str, Any] = {"secrets": {**gateway["secrets"], "RAY_AUTH_TOKEN": token}}
     if by_name:
@@ -261,7 +261,7 @@ def test_the_autoscaler_is_forebay_autoscale_ray(tmp_path: Path) -> None:
         ({"engine": {**ENGINE, "args": ["--api-key=$(KEY)"]}}, "engine.args: expected no $(NAME) with 'ray'"),
     ],
 )
-def test_what_does_not_go_together_is_refused(settings: dict[str, Any], said: str) -> None:
+def test_incompatible_settings_are_rejected(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingError) as caught:
         deployment_of({"pipeline": JOB, "engine": ENGINE, "ray": RAY, **settings})
     assert said in str(caught.value)

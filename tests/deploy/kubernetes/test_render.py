@@ -72,7 +72,7 @@ def test_every_object_can_be_found_and_removed(manifests: tuple[Manifest, ...]) 
     assert len({(each.kind, each.name) for each in manifests}) == len(manifests)
 
 
-def test_every_network_policy_and_budget_selects_pods_that_there_are(manifests: tuple[Manifest, ...]) -> None:
+def test_every_network_policy_and_budget_selects_existing_pods(manifests: tuple[Manifest, ...]) -> None:
     made = [
         each.body["spec"][key]["metadata"]["labels"]
         for each in manifests
@@ -96,7 +96,7 @@ def test_every_network_policy_and_budget_selects_pods_that_there_are(manifests: 
 
 @settings(max_examples=settings.default.max_examples // 2)
 @given(st.from_regex(r"[a-z0-9][a-z0-9-]{0,62}", fullmatch=True))
-def test_any_pipeline_gets_names_that_kubernetes_takes(name: str) -> None:
+def test_any_pipeline_gets_valid_kubernetes_names(name: str) -> None:
     for each in render(deployment_of(VARIANTS["pools by dra"], {**PIPELINE, "name": name})):
         assert len(each.name) <= 63
         assert not each.name.endswith("-")

@@ -36,7 +36,7 @@ def computed(name: str, per_replica: int, **values: float | None) -> float:
 
 
 @given(COUNTS, MAYBE, MAYBE, MAYBE)
-def test_the_wanted_number_is_taken_as_it_is(
+def test_wanted_number_is_used_unchanged(
     wanted: int, held: int | None, ready: int | None, replicas: int | None
 ) -> None:
     told = {"wanted": wanted, "held": held, "ready": ready, "replicas": replicas}
@@ -80,7 +80,7 @@ def test_the_loads_of_pipeline_and_gateway_add_up(
 
 
 @given(MAYBE, MAYBE, MAYBE, COUNTS, COUNTS)
-def test_while_one_load_is_not_known_no_replica_is_taken_away(
+def test_no_replica_is_removed_while_a_load_is_unknown(
     wanted: int | None, held: int | None, gateway: int | None, ready: int, replicas: int
 ) -> None:
     told = {"wanted": wanted, "held": held, "gateway": gateway}
@@ -128,7 +128,7 @@ def test_pools_add_up_to_the_wanted_number_within_the_fleets_limits() -> None:
     assert all(each["behavior"]["scaleUp"]["tolerance"] == "0" for each in specs[1:])
 
 
-def test_keda_asks_for_the_pools_share() -> None:
+def test_keda_queries_the_pools_share() -> None:
     prefill, decode = shares([1, 3])
     everything = variant("everything")
     assert wanted_query(everything, prefill).endswith(") * 1 / 4")
@@ -148,7 +148,7 @@ def test_keda_asks_for_the_pools_share() -> None:
         ("gateway alone", {"gateway"}),
     ],
 )
-def test_keda_asks_for_what_there_is(name: str, triggers: set[str]) -> None:
+def test_keda_queries_existing_metrics(name: str, triggers: set[str]) -> None:
     settings = {**VARIANTS["inference pool"], "scaling": SCALING}
     made = deployment_of(settings) if name == "inference pool, scaled" else variant(name)
     (body,) = (each.body for each in render(made) if each.kind == "ScaledObject")
@@ -158,7 +158,7 @@ def test_keda_asks_for_what_there_is(name: str, triggers: set[str]) -> None:
     assert names == triggers
 
 
-def test_an_adapter_serves_what_a_rule_records() -> None:
+def test_adapter_serves_recorded_metrics() -> None:
     (body,) = of_kind("gateway, by an adapter", "HorizontalPodAutoscaler")
     external = body["spec"]["metrics"][0]["external"]["metric"]
     (rules,) = (

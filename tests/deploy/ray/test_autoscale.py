@@ -68,7 +68,7 @@ async def test_a_first_version_at_the_maximum_gets_the_wanted_number_at_once() -
     assert await rounds(Pipeline(), [begun], [None, 1], settle_s=60.0, most=5) == [], "it has begun long ago"
 
 
-async def test_what_is_not_known_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unknown_values_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert await rounds(Pipeline(), [body(TWO)], [None, None]) == []
     assert [record.message for record in caplog.records] == [
         "the load of the replicas is unknown: http://a/metrics: cannot read metrics: connection refused; "
@@ -85,7 +85,7 @@ async def test_what_is_not_known_changes_nothing(caplog: pytest.LogCaptureFixtur
     ],
     ids=["none", "another's", "no JSON"],
 )
-async def test_a_cluster_that_fails_is_reported_and_asked_again(
+async def test_failing_cluster_is_reported_and_retried(
     answer: Any, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert await rounds(Pipeline(), [answer, answer, body(TWO)], [3, 3, 3]) == [3]
@@ -96,7 +96,7 @@ async def test_a_cluster_that_fails_is_reported_and_asked_again(
     ("health", "trigger"),
     [("UNHEALTHY", "REPLICA_STARTUP_FAILED"), ("DEPLOY_FAILED", "REPLICA_STARTUP_FAILED")],
 )
-async def test_while_a_replica_does_not_get_ready_no_more_are_asked_for(
+async def test_no_more_replicas_are_requested_while_one_is_not_ready(
     health: str, trigger: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     states = ("RUNNING", "STARTING")
@@ -105,7 +105,7 @@ async def test_while_a_replica_does_not_get_ready_no_more_are_asked_for(
     assert "not raised above 2: a replica does not become ready: no room" in caplog.text
 
 
-async def test_an_engine_that_has_ended_does_not_hold_the_others_back() -> None:
+async def test_ended_engine_does_not_block_others() -> None:
     states = ("RUNNING", "STARTING")
     healing = application("fleet", states=states, health="UNHEALTHY", trigger="HEALTH_CHECK_FAILED")
     assert await rounds(Pipeline(), [body(healing)], [4]) == [4]
@@ -116,7 +116,7 @@ async def test_a_fleet_that_is_being_removed_is_reported(caplog: pytest.LogCaptu
     assert "fleet: it is being removed" in caplog.text
 
 
-async def test_where_one_of_several_addresses_fails_the_fleet_may_only_grow(
+async def test_failing_address_allows_scaling_up_only(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     pipeline = Pipeline()
@@ -128,7 +128,7 @@ async def test_where_one_of_several_addresses_fails_the_fleet_may_only_grow(
     ], "said once"
 
 
-async def test_the_gateways_requests_add_up_with_the_pipelines_wish() -> None:
+async def test_gateway_requests_add_to_the_pipelines_target() -> None:
     clock, answers = (
         ManualClock(),
         {"http://a/metrics": f"{WANTED} 1\n", "http://g/metrics": f"{PEAK_LOAD} 65\n"},
@@ -235,7 +235,7 @@ async def test_each_address_of_a_name_is_read() -> None:
         assert [found["target_num_replicas"] for _, found in serve.scaled] == [3]
 
 
-async def test_what_it_does_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_scaling_steps_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     await rounds(Pipeline(), [body(TWO)], [3])
     assert "fleet: 2 -> 3 replicas: the pipeline needs 3" in caplog.text

@@ -78,7 +78,7 @@ def test_one_replica_is_the_only_rank() -> None:
     assert program.chooser.rank(program.chooser.place("")) == [["a"]]
 
 
-def test_what_spills_counts_where_it_went() -> None:
+def test_spilled_request_counts_at_its_new_replica() -> None:
     program = Program()
     assert program.send(PREFIX, instead="c") == "a"
     assert program.in_flight() == [0, 0, 1]
@@ -99,7 +99,7 @@ def test_a_request_that_is_ranked_again_counts_once() -> None:
     assert program.send(PREFIX) == "b", "a was never sent it"
 
 
-def test_requests_end_as_their_replica_says() -> None:
+def test_requests_end_as_reported_by_their_replica() -> None:
     program = Program()
     for _ in range(5):
         program.send(PREFIX, instead="b")
@@ -114,7 +114,7 @@ def test_requests_end_as_their_replica_says() -> None:
     assert program.in_flight()[1] == 0
 
 
-def test_where_replicas_say_nothing_requests_end_by_themselves() -> None:
+def test_requests_end_by_themselves_without_reports() -> None:
     program = Program()
     program.send(PREFIX, instead="b")
     program.clock.advance(MAX_S / 2)
@@ -125,13 +125,13 @@ def test_where_replicas_say_nothing_requests_end_by_themselves() -> None:
     assert program.in_flight()[1] == 0
 
 
-def test_what_others_have_waiting_there_counts() -> None:
+def test_waiting_requests_of_others_count() -> None:
     program = Program(ReplicaSeen("a", running=8.0, waiting=3.0), ReplicaSeen("b", running=8.0, waiting=1.0))
     assert program.send("hello") == "c"
     assert program.send("hello") == "c", "it has less to do than b still"
 
 
-def test_one_whose_engine_does_not_answer_is_passed_over() -> None:
+def test_replica_with_a_silent_engine_is_skipped() -> None:
     program = Program()
     assert program.send(PREFIX) == "a"
     program.clock.advance(1.0)
@@ -195,7 +195,7 @@ vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1
 """
 
 
-def test_what_a_replica_tells_is_what_the_router_reads() -> None:
+def test_router_reads_what_a_replica_reports() -> None:
     seen = ReplicaSeen.parse("a", replica_metadata("http://h:1", METRICS), routing_stats(METRICS))
     assert seen == ReplicaSeen("a", running=3.0, waiting=1.0, kv_tokens=1600.0)
     assert replica_metadata("http://h:1", METRICS)["url"] == "http://h:1"

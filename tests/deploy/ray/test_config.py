@@ -62,7 +62,7 @@ def test_on_a_cluster_without_serve() -> None:
     assert with_fleet(instance(), SPEC) == whole_config(SPEC)
 
 
-def test_others_and_what_holds_for_all_stay_as_they_were_submitted() -> None:
+def test_other_applications_and_common_settings_are_unchanged() -> None:
     web, program = application("web", import_path="web:app"), application("program", import_path=None)
     found = instance(
         web, program, proxy_location="EveryNode", target_capacity=50.0, http_options={"port": 81}
@@ -114,7 +114,7 @@ def test_a_fleet_that_is_being_removed_is_waited_for() -> None:
         with_fleet(instance(application("fleet", status="DELETING")), SPEC)
 
 
-def test_what_is_being_deleted_is_not_submitted_again() -> None:
+def test_deleting_application_is_not_submitted_again() -> None:
     going = application("web", import_path="web:app")
     going["status"] = "DELETING"
     assert without_fleet(instance(going, application("fleet")), "fleet")["applications"] == []

@@ -127,9 +127,7 @@ def at(address: str, urls: Mapping[str, str]) -> list[str]:
 
 
 @pytest.mark.parametrize("end", [RayCluster.kill_node, RayCluster.freeze_node], ids=["killed", "silent"])
-async def test_a_node_that_goes_away_takes_no_request_with_it(
-    end: Callable[[RayCluster], None], tmp_path: Path
-) -> None:
+async def test_lost_node_loses_no_request(end: Callable[[RayCluster], None], tmp_path: Path) -> None:
     with cluster_of(head=2, node=2) as cluster:
         await apply(cluster, tmp_path, 3)
         async with loaded(cluster) as load:
@@ -177,7 +175,7 @@ async def test_engines_answer_without_a_head_and_apply_restores_the_fleet(tmp_pa
     assert load.lost == []
 
 
-async def test_a_head_that_has_stored_what_it_knew_finds_its_engines_again(
+async def test_restarted_head_with_stored_state_finds_its_engines(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "forebay.fleet.membership")

@@ -28,7 +28,7 @@ class Time:
         self.clock.advance(seconds)
 
 
-async def test_it_is_there_when_all_of_its_replicas_run() -> None:
+async def test_fleet_is_ready_when_all_replicas_run() -> None:
     starting = application("fleet", status="DEPLOYING", states=("RUNNING", "STARTING"), deployed_s=6.0)
     early = application("fleet", states=("RUNNING",), target=2, deployed_s=6.0)
     done = application("fleet", states=("RUNNING", "RUNNING"), deployed_s=6.0)
@@ -43,7 +43,7 @@ async def test_it_is_there_when_all_of_its_replicas_run() -> None:
     assert "fleet: deploying: 2 replicas wanted, 1 running, 1 starting" in text
 
 
-async def test_why_it_does_not_start() -> None:
+async def test_reason_of_a_failed_start() -> None:
     failed = application("fleet", status="DEPLOY_FAILED", message="no module engine", deployed_s=6.0)
     async with (
         ScriptedServe([body(), body(), body(failed)]).served() as serve,
@@ -92,7 +92,7 @@ async def waited_for(every_s: float, *states: tuple[str, ...]) -> float:
     return time.clock.monotonic_s() - begun_s
 
 
-async def test_it_waits_as_long_as_replicas_keep_getting_ready() -> None:
+async def test_waiting_continues_while_replicas_get_ready() -> None:
     one, two, three = (("RUNNING",) * many for many in (1, 2, 3))
     assert await waited_for(100.0, ("STARTING",), one, two, three) == 300.0
 
@@ -104,7 +104,7 @@ async def test_a_replica_that_fails_again_and_again_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"no JSON", {"applications": []}], ids=["no JSON", "another form"])
-async def test_a_look_that_fails_is_reported_and_made_again(answer: Any) -> None:
+async def test_failed_poll_is_reported_and_repeated(answer: Any) -> None:
     done = application("fleet", states=("RUNNING", "RUNNING"), deployed_s=6.0)
     text: list[str] = []
     answers = [body(), answer, body(done), body(done), answer, body()]
@@ -114,7 +114,7 @@ async def test_a_look_that_fails_is_reported_and_made_again(answer: Any) -> None
     assert sum("Ray Serve" in each for each in text) == 2
 
 
-async def test_looks_that_fail_until_the_end_are_the_reason() -> None:
+async def test_polls_that_fail_until_the_end_are_the_reason() -> None:
     time = Time()
     async with ScriptedServe([body(), b"no JSON"]).served() as serve, ServeRest(serve.address) as rest:
         with pytest.raises(DeployError, match=r"not all replicas run 16\d s .*expected JSON from Ray Serve"):
@@ -132,7 +132,7 @@ async def test_an_engine_that_ends_meanwhile_is_no_failure() -> None:
     assert found.status == "RUNNING"
 
 
-async def test_one_that_is_being_removed() -> None:
+async def test_fleet_being_removed() -> None:
     going = body(WEB, application("fleet", status="DELETING"))
     text: list[str] = []
     async with ScriptedServe([going] * 5 + [body(WEB)]).served() as serve, ServeRest(serve.address) as rest:
@@ -160,7 +160,7 @@ async def test_nothing_is_submitted_over_anothers_application() -> None:
     assert serve.scaled == []
 
 
-async def test_taken_away_once_it_has_ended() -> None:
+async def test_fleet_is_removed_once_it_has_ended() -> None:
     ending = application("fleet", status="DELETING")
     answers = [body(WEB, OLD), body(WEB, ending), body(WEB)]
     async with ScriptedServe(answers).served() as serve, ServeRest(serve.address) as rest:

@@ -63,7 +63,7 @@ def test_its_dashboard_is_on_loopback_and_requires_a_token(home: Path, address: 
     assert len((home / "calls").read_text().splitlines()) == 3
 
 
-def test_no_other_user_writes_where_ray_runs_code_from(home: Path, address: str) -> None:
+def test_no_other_user_can_write_to_rays_code_folders(home: Path, address: str) -> None:
     # As Ray does with its folder.
     opens = 'mkdir -p "${word#*=}" && chmod 777 "${word#*=}"'
     ray = scripted(home, 'for word; do case "$word" in --temp-dir=*) ' + opens + " ;; esac; done")
@@ -77,7 +77,7 @@ def test_no_other_user_writes_where_ray_runs_code_from(home: Path, address: str)
 
 
 @pytest.mark.parametrize("mode", ["", " TOKEN "])
-def test_a_token_is_made_whatever_is_written_of_the_mode(
+def test_token_is_created_for_any_mode(
     mode: str, home: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", mode)
@@ -89,7 +89,7 @@ def test_a_token_is_made_whatever_is_written_of_the_mode(
     ]
 
 
-def test_none_is_started_that_everybody_on_the_network_could_use(
+def test_no_cluster_is_started_open_to_the_network(
     home: Path, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
@@ -99,16 +99,16 @@ def test_none_is_started_that_everybody_on_the_network_could_use(
     assert not (home / "calls").exists()
 
 
-def test_keys_of_an_object_store_stay_here(home: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_object_store_keys_are_not_passed_to_the_cluster(
+    home: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "key")
     ray = scripted(home, f"env > {home}/environment")
     assert start_local_cluster(address, lambda words: None, ray=lambda: ray)
     assert "AWS_SECRET" not in (home / "environment").read_text()
 
 
-def test_a_token_that_is_named_and_not_there_is_reported(
-    home: Path, address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_token_file_is_reported(home: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(home / "gone"))
     with pytest.raises(DeployError, match="Ray's token: secret file"):
         start_local_cluster(address, lambda words: None, ray=lambda: scripted(home))
@@ -121,7 +121,7 @@ def test_a_cluster_that_is_there_is_left_alone(home: Path) -> None:
     assert not (home / "calls").exists()
 
 
-def test_a_start_that_fails_is_reported_with_its_last_words(home: Path, address: str) -> None:
+def test_failed_start_is_reported_with_its_last_output(home: Path, address: str) -> None:
     ray = scripted(home, "echo no memory left >&2; exit 7")
     with pytest.raises(DeployError, match="ray start ended with 7: no memory left"):
         start_local_cluster(address, lambda words: None, ray=lambda: ray)

@@ -51,7 +51,7 @@ def engine_process(url: str) -> psutil.Process:
 
 
 @pytest.mark.slow
-def test_a_fleet_comes_grows_heals_and_goes(ray_cluster: RayCluster, tmp_path: Path) -> None:
+def test_fleet_starts_grows_recovers_and_ends(ray_cluster: RayCluster, tmp_path: Path) -> None:
     path = tmp_path / "fleet.yaml"
     path.write_bytes(orjson.dumps(ray_cluster.fleet("fleet")))
 
@@ -119,7 +119,7 @@ def test_an_engine_that_ends_at_once_is_reported(ray_cluster: RayCluster, tmp_pa
 
 
 @pytest.mark.slow
-def test_without_its_token_the_cluster_answers_nobody(
+def test_cluster_answers_only_with_its_token(
     ray_cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "fleet.yaml"

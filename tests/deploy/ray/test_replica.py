@@ -46,7 +46,7 @@ def replica(port: int, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_its_engine_is_called_without_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_is_called_without_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "health").touch()
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("no_proxy", "")
@@ -62,7 +62,7 @@ def test_its_engine_is_called_without_a_proxy(tmp_path: Path, monkeypatch: pytes
     ]
 
 
-def test_an_engine_without_metrics_is_there(tmp_path: Path) -> None:
+def test_engine_without_metrics_is_ready(tmp_path: Path) -> None:
     (tmp_path / "health").touch()
     server = (sys.executable, "-m", "http.server", "{port}", "--bind", "{host}", "--directory", str(tmp_path))
     done = replica(free_port(), *server)
@@ -79,7 +79,7 @@ def test_a_replica_needs_only_ray_and_its_router_numpy(names: tuple[str, ...], e
     assert imported & needed == {expected}
 
 
-def test_an_engine_of_somebody_else_is_not_its_own(tmp_path: Path) -> None:
+def test_foreign_engine_is_not_its_own(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         done = replica(port, "touch", str(tmp_path / "started"))

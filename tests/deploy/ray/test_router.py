@@ -67,7 +67,7 @@ async def send(router: Any, replicas: list[Running], pending: Pending, instead: 
     return str(best.name)
 
 
-async def test_a_prefix_goes_where_it_is(router: Any) -> None:
+async def test_prefix_is_routed_to_its_replica(router: Any) -> None:
     clock = ManualClock()
     router._chooser = ReplicaChooser(clock)
     replicas = [Running("a"), Running("b"), Running("c")]
@@ -76,7 +76,7 @@ async def test_a_prefix_goes_where_it_is(router: Any) -> None:
     assert await send(router, replicas, Pending(body={"prompt": f"{PREFIX} and more"})) == "b"
 
 
-async def test_what_serve_shows_of_replicas_is_read_when_it_changes(router: Any) -> None:
+async def test_replica_state_of_serve_is_read_when_it_changes(router: Any) -> None:
     clock = ManualClock()
     router._chooser = ReplicaChooser(clock)
     replicas = [Running("a"), Running("b")]
@@ -87,7 +87,7 @@ async def test_what_serve_shows_of_replicas_is_read_when_it_changes(router: Any)
     assert await send(router, changed[:1], Pending(PREFIX)) == "a"
 
 
-async def test_a_request_that_is_given_up_counts_nowhere(router: Any) -> None:
+async def test_abandoned_request_does_not_count(router: Any) -> None:
     replicas = [Running("a")]
     pending = Pending(PREFIX)
     await router.choose_replicas(replicas, pending)
@@ -106,7 +106,7 @@ async def test_nothing_is_kept_of_a_request_that_serve_drops(router: Any) -> Non
     assert not router._placements
 
 
-async def test_where_it_fails_serve_chooses(router: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_serve_chooses_if_the_router_fails(router: Any, caplog: pytest.LogCaptureFixture) -> None:
     broken = [Running("a", routing_stats=None), Running("b")]  # type: ignore[arg-type]
     for _ in range(3):
         pending = Pending("hello")

@@ -42,7 +42,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_a_directory_has_the_config_and_the_default_models_tokenizer(settings: Settings, name: str) -> None:
+def test_directory_has_the_config_and_the_default_tokenizer(settings: Settings, name: str) -> None:
     found = write_architecture(PREFIX + name, settings)
     assert json.loads((found / "config.json").read_text()) == config_document(name)
     for file in TOKENIZER:
@@ -50,7 +50,7 @@ def test_a_directory_has_the_config_and_the_default_models_tokenizer(settings: S
     assert resolve_model(PREFIX + name, settings) == (str(found), f"random-{name}")
 
 
-def test_a_directory_is_written_once_and_again_when_it_is_another(
+def test_directory_is_rewritten_only_if_it_differs(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = write_architecture("random:opt-125m", settings)
@@ -64,7 +64,7 @@ def test_a_directory_is_written_once_and_again_when_it_is_another(
 
 
 @pytest.mark.parametrize("model", ["random:", "random:opt", "random:../opt-125m"])
-def test_an_unknown_architecture_names_those_that_are_known(settings: Settings, model: str) -> None:
+def test_unknown_architecture_is_rejected_with_the_known_ones(settings: Settings, model: str) -> None:
     with pytest.raises(SettingError, match="expected one of random:opt-125m, random:llama-151m"):
         architecture_directory(model, settings)
     with (
@@ -74,7 +74,7 @@ def test_an_unknown_architecture_names_those_that_are_known(settings: Settings, 
         pass
 
 
-def test_without_the_default_model_there_is_no_tokenizer(tmp_path: Path) -> None:
+def test_no_tokenizer_without_the_default_model(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, python=Path("unused"))
     with pytest.raises(SetupError, match="forebay setup"):
         write_architecture("random:opt-125m", settings)
@@ -82,7 +82,7 @@ def test_without_the_default_model_there_is_no_tokenizer(tmp_path: Path) -> None
 
 
 @pytest.mark.heavy
-def test_vllm_makes_up_the_weights(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vllm_runs_with_dummy_weights(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     python = engine_python(settings)
     python.parent.mkdir(parents=True)
     # An engine that prints its arguments, and ends.
@@ -104,7 +104,7 @@ def test_vllm_makes_up_the_weights(settings: Settings, monkeypatch: pytest.Monke
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_transformers_makes_models_of_these_sizes_of_them(tmp_path: Path) -> None:
+def test_transformers_builds_models_of_these_sizes(tmp_path: Path) -> None:
     python = engine_python(load_settings())
     if not python.exists():
         pytest.skip("needs the engine's environment: `forebay setup`")

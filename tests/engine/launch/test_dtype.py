@@ -38,7 +38,7 @@ SERVER = Processor("x86_64", "A Server", frozenset({"avx2", "avx512f", "avx512_b
         ({"bfloat16": 3.0, "float16": 500.0}, "bfloat16"),
     ],
 )
-def test_the_faster_type_is_taken_unless_it_is_hardly_faster(speeds: dict[str, float], name: str) -> None:
+def test_faster_type_is_chosen_unless_hardly_faster(speeds: dict[str, float], name: str) -> None:
     chosen = choose(speeds)
     assert chosen is not None
     assert (chosen.name, chosen.gflops) == (name, speeds[name])
@@ -46,7 +46,7 @@ def test_the_faster_type_is_taken_unless_it_is_hardly_faster(speeds: dict[str, f
 
 
 @given(st.dictionaries(st.sampled_from([*TYPES, "other"]), st.floats(allow_nan=True)))
-def test_any_measurement_gives_a_type_that_was_measured_or_none(speeds: dict[str, float]) -> None:
+def test_any_measurement_gives_a_measured_type_or_none(speeds: dict[str, float]) -> None:
     chosen = choose(speeds)
     assert chosen is None or (chosen.name in TYPES and speeds[chosen.name] > 0)
 
@@ -59,7 +59,7 @@ def test_without_a_measurement_the_processor_decides() -> None:
     assert choose_by_features(Processor("riscv64")).name == "float32"
 
 
-def test_a_processor_that_vllm_has_no_build_for_is_named() -> None:
+def test_processor_without_a_vllm_build_is_named() -> None:
     check_processor(LAPTOP)
     check_processor(Processor("x86_64"))
     check_processor(Processor("aarch64", "", frozenset({"asimd"})))
@@ -85,7 +85,7 @@ def engine_that_says(settings: Settings, words: str, status: int = 0) -> Path:
     return notes
 
 
-def test_a_processor_is_measured_once(home: Settings) -> None:
+def test_processor_is_measured_once(home: Settings) -> None:
     notes = engine_that_says(home, json.dumps({"bfloat16": 5.0, "float32": 75.0}))
     assert known_type(home, SERVER, 2).name == "bfloat16", "by its measurement"
     for _ in range(2):
@@ -106,7 +106,9 @@ def test_only_the_latest_measurements_are_kept(home: Settings, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("words", "status"), [("", 0), ("[1]", 0), ("{}", 0), ('{"float32": 9}', 1)])
-def test_a_measurement_that_fails_leaves_it_to_the_processor(home: Settings, words: str, status: int) -> None:
+def test_failed_measurement_leaves_the_choice_to_the_processor(
+    home: Settings, words: str, status: int
+) -> None:
     engine_that_says(home, words, status)
     assert probe(home, (0,), 1) == {}
     assert measured_type(home, LAPTOP, (0,), 1, Silent()).name == "float32"
@@ -117,7 +119,7 @@ def test_without_an_engine_nothing_is_measured(home: Settings) -> None:
     assert probe(home, (), 1) == {}
 
 
-def test_a_broken_memory_is_measured_again(home: Settings) -> None:
+def test_damaged_record_is_measured_again(home: Settings) -> None:
     notes = engine_that_says(home, json.dumps({"float32": 75.0}))
     for content in (b"{", b'{"a": 1}'):
         (home.home / "number-types.json").write_bytes(content)

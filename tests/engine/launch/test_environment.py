@@ -53,9 +53,7 @@ def failing(settings: Settings, *parts: str) -> None:
 
 
 @pytest.mark.heavy
-def test_the_first_way_that_works_is_taken_and_kept(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_working_installation_is_kept(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENGINE_KEY", "sk-secret")
     settings = replace(settings, secret_variables=frozenset({"ENGINE_KEY"}))
     assert not environment_ready(settings)
@@ -73,7 +71,7 @@ def test_the_first_way_that_works_is_taken_and_kept(
 
 
 @pytest.mark.parametrize("inner", [False, True])
-def test_an_engine_that_others_may_have_put_there_is_not_run(settings: Settings, inner: bool) -> None:
+def test_engine_that_others_may_have_planted_is_not_run(settings: Settings, inner: bool) -> None:
     ensure_environment(settings, Silent())
     steps = asked(settings)
     (settings.engine_env if inner else settings.home).chmod(0o777)
@@ -83,7 +81,7 @@ def test_an_engine_that_others_may_have_put_there_is_not_run(settings: Settings,
 
 
 @pytest.mark.heavy
-def test_without_a_cpu_torch_in_reach_pypi_alone_is_enough(settings: Settings) -> None:
+def test_pypi_alone_is_enough_without_a_cpu_torch_index(settings: Settings) -> None:
     failing(settings, "torch-cpu.txt")
     ensure_environment(settings, Silent())
     assert environment_ready(settings)
@@ -93,7 +91,7 @@ def test_without_a_cpu_torch_in_reach_pypi_alone_is_enough(settings: Settings) -
 
 
 @pytest.mark.heavy
-def test_an_import_that_fails_leads_to_the_next_way(settings: Settings) -> None:
+def test_failing_import_leads_to_the_next_installation(settings: Settings) -> None:
     failing(settings, "current_platform.is_cpu()")
     with pytest.raises(SetupError, match=r"in any of 3 ways[\s\S]*PyPI alone:[\s\S]*ERROR: no luck"):
         ensure_environment(settings, Silent())
@@ -104,7 +102,7 @@ def test_an_import_that_fails_leads_to_the_next_way(settings: Settings) -> None:
 
 
 @pytest.mark.heavy
-def test_an_interrupted_install_is_made_again(settings: Settings) -> None:
+def test_interrupted_installation_is_repeated(settings: Settings) -> None:
     engine_python(settings).parent.mkdir(parents=True)
     (settings.engine_env / "half").write_text("")
     engine_python(settings).write_text("")
@@ -127,7 +125,7 @@ class Told:
         yield lambda line: None
 
 
-def test_a_second_set_up_shows_that_it_waits(settings: Settings) -> None:
+def test_second_set_up_reports_that_it_waits(settings: Settings) -> None:
     with ExitStack() as held:
         held.enter_context(locked(settings.home / "engine.lock"))
         told = Told(held)
@@ -136,21 +134,19 @@ def test_a_second_set_up_shows_that_it_waits(settings: Settings) -> None:
     assert environment_ready(settings)
 
 
-def test_another_recipe_makes_it_again(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_recipe_repeats_the_installation(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     ensure_environment(settings, Silent())
     monkeypatch.setattr(environment, "recipe", lambda: "3 something newer")
     assert not environment_ready(settings)
 
 
-def test_a_full_disk_is_reported_before_anything_is_done(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_is_reported_first(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "NEEDED_BYTES", 2**62)
     with pytest.raises(SetupError, match="set FOREBAY_HOME"):
         ensure_environment(settings, Silent())
     assert asked(settings) == []
 
 
-def test_a_python_that_is_not_there_is_named(settings: Settings) -> None:
+def test_missing_python_is_named(settings: Settings) -> None:
     with pytest.raises(SetupError, match="/no/such/python cannot be run: No such file"):
         ensure_environment(replace(settings, python=Path("/no/such/python")), Silent())

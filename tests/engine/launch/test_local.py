@@ -18,7 +18,7 @@ def settings(home: Path) -> Settings:
     return Settings(home=home, python=Path("/no/such/python"))
 
 
-def test_what_a_model_may_be(tmp_path: Path) -> None:
+def test_accepted_model_names(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.json").write_text("{}")
     assert resolve_model("default", settings(tmp_path)) == (
@@ -30,12 +30,12 @@ def test_what_a_model_may_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["", "name", "../up/there", "a/b/c", "--flag", "owner/", "x" * 999])
-def test_what_a_model_may_not_be(tmp_path: Path, model: str) -> None:
+def test_rejected_model_names(tmp_path: Path, model: str) -> None:
     with pytest.raises(SettingError, match="expected default"):
         resolve_model(model, settings(tmp_path))
 
 
-def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
+def test_directory_without_a_model_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"no config\.json"):
         resolve_model(str(tmp_path), settings(tmp_path))
 
@@ -51,7 +51,7 @@ def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
         (1, EngineOptions(max_model_len=0)),
     ],
 )
-def test_wrong_options_stop_before_anything_is_installed(
+def test_wrong_options_fail_before_the_installation(
     tmp_path: Path, count: int, options: EngineOptions
 ) -> None:
     with pytest.raises(SettingError), local_replicas(count, options, settings=settings(tmp_path)):
@@ -70,12 +70,12 @@ def test_wrong_options_stop_before_anything_is_installed(
         (("--dtype",), None),
     ],
 )
-def test_a_type_among_the_arguments_for_vllm(extra: tuple[str, ...], dtype: str | None) -> None:
+def test_dtype_among_vllm_arguments_is_respected(extra: tuple[str, ...], dtype: str | None) -> None:
     assert given_dtype(extra) == dtype
 
 
 @pytest.mark.vllm
-def test_a_real_replica_answers_a_chat_by_its_schema_in_compact_json(local_engine: Any) -> None:
+def test_real_replica_answers_by_schema_in_compact_json(local_engine: Any) -> None:
     home = load_settings()
     schema = {
         "type": "object",

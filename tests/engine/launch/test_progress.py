@@ -16,7 +16,7 @@ from forebay.settings import Settings
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_step_is_shown_with_its_time(terminal: bool) -> None:
+def test_step_is_shown_with_its_time(terminal: bool) -> None:
     out = io.StringIO()
     with ConsoleProgress(Console(file=out, force_terminal=terminal, width=80)).step("Installing") as detail:
         detail("Collecting [extras] torch[/b]")
@@ -26,21 +26,21 @@ def test_a_step_is_shown_with_its_time(terminal: bool) -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_name_with_brackets_is_shown_as_it_is(terminal: bool) -> None:
+def test_name_with_brackets_is_shown_unchanged(terminal: bool) -> None:
     out = io.StringIO()
     with ConsoleProgress(Console(file=out, force_terminal=terminal, width=80)).step("Starting [/m]"):
         pass
     assert "Starting [/m]: done" in out.getvalue()
 
 
-def test_a_step_that_fails_is_not_called_done() -> None:
+def test_failed_step_is_not_reported_as_done() -> None:
     out = io.StringIO()
     with pytest.raises(KeyError), ConsoleProgress(Console(file=out)).step("Installing"):
         raise KeyError
     assert "done" not in out.getvalue()
 
 
-def test_without_a_terminal_a_long_step_shows_that_it_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_step_without_a_terminal_reports_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     from .conftest import eventually
 
     monkeypatch.setattr(module, "STILL_AT_IT_S", 0.001)
@@ -49,7 +49,7 @@ def test_without_a_terminal_a_long_step_shows_that_it_continues(monkeypatch: pyt
         eventually(lambda: out.getvalue().count("Installing …") > 1)
 
 
-def test_output_goes_to_the_log_and_line_by_line_to_the_caller(tmp_path: Path) -> None:
+def test_output_is_logged_and_passed_on_by_line(tmp_path: Path) -> None:
     lines: list[str] = []
     script = "import os, sys; print('one'); print(os.environ['GIVEN'], file=sys.stderr)"
     run_logged(
@@ -62,9 +62,7 @@ def test_output_goes_to_the_log_and_line_by_line_to_the_caller(tmp_path: Path) -
     assert (tmp_path / "log").read_text().splitlines()[1:] == lines
 
 
-def test_a_command_has_no_other_environment_than_it_is_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_gets_only_the_given_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENGINE_KEY", "sk-secret")
     monkeypatch.setenv("PIP_INDEX_URL", "https://index")
     settings = Settings(tmp_path, Path(sys.executable), secret_variables=frozenset({"ENGINE_KEY"}))
@@ -75,14 +73,14 @@ def test_a_command_has_no_other_environment_than_it_is_given(
     assert lines == ["False True True"]
 
 
-def test_a_failure_shows_the_end_of_the_log(tmp_path: Path) -> None:
+def test_failure_shows_the_end_of_the_log(tmp_path: Path) -> None:
     script = "import sys; [print(f'line {i}') for i in range(100)]; sys.exit(3)"
     with pytest.raises(SetupError, match=r"status 3[\s\S]*line 99") as caught:
         run_logged([sys.executable, "-c", script], tmp_path / "log", environment={})
     assert "line 50\n" not in str(caught.value)
 
 
-def test_the_tail_of_a_log_is_bounded(tmp_path: Path) -> None:
+def test_log_tail_is_bounded(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"x" * 10**6 + b"\rlast bar\n\xff end\n")
     assert tail(tmp_path / "log") == "last bar\n\ufffd end"
     assert tail(tmp_path / "missing") == ""

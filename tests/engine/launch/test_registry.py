@@ -19,7 +19,7 @@ def entry(replica_id: str, *, pid: int = 2**30, kept: bool = True) -> LocalRepli
     )  # fmt: skip
 
 
-def test_each_container_has_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_container_has_its_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another container's replicas seem dead here, and would be dropped."""
     settings = Settings(home=tmp_path, python=Path())
     (tmp_path / "run").mkdir()
@@ -32,7 +32,7 @@ def test_each_container_has_a_file_of_its_own(tmp_path: Path, monkeypatch: pytes
     assert [replica.id for replica in machine_registry(settings).read()] == ["owned"]
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_registry_is_read_back(tmp_path: Path) -> None:
     registry = ReplicaRegistry(tmp_path / "replicas.json")
     with registry.changing() as registered:
         registered["a"] = entry("a")
@@ -41,7 +41,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert not registry.kept("b")
 
 
-def test_a_failed_change_changes_nothing(tmp_path: Path) -> None:
+def test_failed_change_changes_nothing(tmp_path: Path) -> None:
     registry = ReplicaRegistry(tmp_path / "replicas.json")
 
     def change() -> None:
@@ -76,6 +76,6 @@ def test_replicas_that_died_with_their_owner_are_dropped_except_kept_ones(tmp_pa
         '{"version": 1, "replicas": [{"id": 1}, null]}',
     ],
 )
-def test_a_file_that_makes_no_sense_reads_as_empty(tmp_path: Path, content: str) -> None:
+def test_invalid_file_reads_as_empty(tmp_path: Path, content: str) -> None:
     (tmp_path / "replicas.json").write_text(content)
     assert ReplicaRegistry(tmp_path / "replicas.json").read() == []

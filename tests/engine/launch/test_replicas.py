@@ -37,7 +37,7 @@ def test_replicas_are_healthy_inside_the_block_and_gone_after_it(stand_in: Stand
     assert all(port_is_free(replica.port) for replica in replicas.replicas)
 
 
-def test_a_server_that_dies_shows_the_end_of_its_log(stand_in: StandIn) -> None:
+def test_dead_server_shows_the_end_of_its_log(stand_in: StandIn) -> None:
     with (
         pytest.raises(LaunchError, match=r"status 1 before[\s\S]*no such model: nonsense"),
         stand_in.replicas("dies") as it,
@@ -46,7 +46,7 @@ def test_a_server_that_dies_shows_the_end_of_its_log(stand_in: StandIn) -> None:
     assert stand_in.registry.read() == []
 
 
-def test_a_start_that_takes_too_long_ends_everything(stand_in: StandIn) -> None:
+def test_slow_start_ends_all_replicas(stand_in: StandIn) -> None:
     with (
         pytest.raises(LaunchError, match="not healthy within 0 s"),
         stand_in.replicas("never healthy") as replicas,
@@ -55,7 +55,7 @@ def test_a_start_that_takes_too_long_ends_everything(stand_in: StandIn) -> None:
     assert stand_in.processes() == []
 
 
-def test_a_stranger_on_the_port_is_passed_over(stand_in: StandIn) -> None:
+def test_foreign_server_on_the_port_is_skipped(stand_in: StandIn) -> None:
     with socket.socket() as stranger:
         stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         stranger.bind(("127.0.0.1", stand_in.port_base))
@@ -66,7 +66,7 @@ def test_a_stranger_on_the_port_is_passed_over(stand_in: StandIn) -> None:
 
 
 @pytest.mark.parametrize("behaviour", ["never healthy", "healthy"])
-def test_nothing_stays_when_the_owner_is_killed(stand_in: StandIn, behaviour: str) -> None:
+def test_no_process_stays_when_the_owner_is_killed(stand_in: StandIn, behaviour: str) -> None:
     owner = stand_in.owner(behaviour, "wait")
     assert owner.stdout is not None
     if behaviour == "healthy":
@@ -79,7 +79,7 @@ def test_nothing_stays_when_the_owner_is_killed(stand_in: StandIn, behaviour: st
     owner.stdout.close()
 
 
-def test_nothing_stays_if_the_owner_dies_while_a_fork_holds_the_pipe(stand_in: StandIn) -> None:
+def test_no_process_stays_if_a_fork_holds_the_dead_owners_pipe(stand_in: StandIn) -> None:
     owner = stand_in.owner("healthy", "leave an heir")
     assert owner.wait() == -signal.SIGKILL
     heir = "leave an heir"
@@ -88,7 +88,7 @@ def test_nothing_stays_if_the_owner_dies_while_a_fork_holds_the_pipe(stand_in: S
     eventually(lambda: stand_in.processes() == [])
 
 
-def test_kept_replicas_outlive_their_owner_until_they_are_ended(stand_in: StandIn) -> None:
+def test_kept_replicas_outlive_their_owner_until_stopped(stand_in: StandIn) -> None:
     owner = stand_in.owner("healthy", "keep")
     owner.communicate()
     assert owner.returncode == 0
@@ -115,7 +115,7 @@ def test_orphans_of_a_killed_supervisor_are_ended(stand_in: StandIn) -> None:
     assert stand_in.processes() == []
 
 
-def test_a_stranger_with_a_recycled_number_is_left_alone(stand_in: StandIn) -> None:
+def test_foreign_process_with_a_reused_pid_is_left_alone(stand_in: StandIn) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True
     ) as stranger:
@@ -134,7 +134,7 @@ def test_a_stranger_with_a_recycled_number_is_left_alone(stand_in: StandIn) -> N
         assert entry.model_copy(update={"born_s": born_s}).alive
 
 
-def test_a_replica_is_killed_and_brought_back_on_its_port(stand_in: StandIn) -> None:
+def test_killed_replica_restarts_on_its_port(stand_in: StandIn) -> None:
     with stand_in.replicas() as replicas:
         replicas.start([(), ()], port_base=stand_in.port_base)
         before = replicas.urls
@@ -147,7 +147,7 @@ def test_a_replica_is_killed_and_brought_back_on_its_port(stand_in: StandIn) -> 
         eventually(lambda: is_healthy(replicas.replicas[1]))
 
 
-def test_two_owners_at_once_get_different_ports(stand_in: StandIn) -> None:
+def test_concurrent_owners_get_different_ports(stand_in: StandIn) -> None:
     with stand_in.replicas() as one, stand_in.replicas() as other:
         one.start([()], port_base=stand_in.port_base)
         other.start([()], port_base=stand_in.port_base)
@@ -172,7 +172,7 @@ def test_replicas_are_added_and_ended_one_by_one_without_waiting(stand_in: Stand
     assert stand_in.processes() == []
 
 
-def test_one_that_dies_at_its_start_is_reported_with_its_status(stand_in: StandIn) -> None:
+def test_replica_that_dies_at_its_start_is_reported_with_its_status(stand_in: StandIn) -> None:
     with stand_in.replicas("dies") as replicas:
         one = replicas.add((), port_base=stand_in.port_base)
         eventually(lambda: replicas.ended(one) == 1)
@@ -198,7 +198,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a signal of Linux's kernel")
-def test_what_a_server_has_started_ends_with_it_however_it_is_killed(tmp_path: Path) -> None:
+def test_child_processes_end_with_their_killed_server(tmp_path: Path) -> None:
     (tmp_path / "a_server.py").write_text(SERVER)
     command = [sys.executable, str(AS_MAIN), "a_server", "--seed", "7"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={"PYTHONPATH": str(tmp_path)}) as server:

@@ -30,7 +30,7 @@ from forebay.errors import LaunchError, SettingError
 from forebay.ports import free_ports_from
 
 
-def test_the_command_line_of_vllm(tmp_path: Path) -> None:
+def test_command_line_of_vllm(tmp_path: Path) -> None:
     spec = ReplicaSpec(str(tmp_path), "small", kv_cache_gib=0.5, extra=("--seed", "7"))
     launch = vllm_launch(Path("/e/bin/python"), spec, port=8101, cores=(2, 3), threads=2)
     options = dict(zip(launch.command[4::2], launch.command[5::2], strict=False))
@@ -50,7 +50,7 @@ def test_the_command_line_of_vllm(tmp_path: Path) -> None:
     assert launch.cores == (2, 3)
 
 
-def test_a_model_of_a_hub_may_be_fetched_and_eager_left_out() -> None:
+def test_hub_model_may_be_fetched_and_eager_mode_omitted() -> None:
     launch = vllm_launch(
         Path("python"), ReplicaSpec("owner/name", "n", eager=False), port=1, cores=(0,), threads=1
     )
@@ -67,7 +67,7 @@ def test_core_lists(text: str, cores: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     "text", ["", "a", "1-", "-1", "2-1", "0,0", "0-9999999", "1,,2", "²", "1-²", "0" * 99]
 )
-def test_what_is_no_core_list(text: str) -> None:
+def test_invalid_core_lists(text: str) -> None:
     with pytest.raises(SettingError):
         parse_cores(text)
 
@@ -82,7 +82,7 @@ def test_any_text_is_a_core_list_or_a_setting_error(text: str) -> None:
 
 
 @given(st.integers(1, 64), st.integers(1, 32))
-def test_cores_are_shared_out_evenly_and_none_twice(cores: int, replicas: int) -> None:
+def test_cores_are_shared_evenly_without_overlap(cores: int, replicas: int) -> None:
     shares = share_cores(range(cores), replicas)
     assert len(shares) == replicas
     assert min(map(len, shares)) >= 1
@@ -95,7 +95,7 @@ def test_cores_are_shared_out_evenly_and_none_twice(cores: int, replicas: int) -
 
 
 @given(st.floats(0, 2000), st.integers(1, 64), st.floats(0, 30))
-def test_kv_caches_fit_into_what_is_free(available_gib: float, replicas: int, more_gib: float) -> None:
+def test_kv_caches_fit_into_free_memory(available_gib: float, replicas: int, more_gib: float) -> None:
     needed_gib = OVERHEAD_GIB + more_gib
     try:
         share = kv_cache_share_gib(available_gib, replicas, more_gib)
@@ -110,11 +110,11 @@ def test_kv_caches_fit_into_what_is_free(available_gib: float, replicas: int, mo
     ("cores", "quota", "threads"),
     [(1, None, 1), (2, None, 2), (3, None, 3), (4, None, 3), (8, None, 7), (8, 2, 2), (2, 4, 2), (4, 1, 1)],
 )
-def test_a_core_is_left_free_where_there_are_several(cores: int, quota: int | None, threads: int) -> None:
+def test_one_core_is_left_free_if_there_are_several(cores: int, quota: int | None, threads: int) -> None:
     assert thread_count(cores, quota) == threads
 
 
-def test_threads_wait_as_the_runtime_that_is_there_does_it_best(tmp_path: Path) -> None:
+def test_thread_waiting_fits_the_openmp_runtime(tmp_path: Path) -> None:
     python = tmp_path / "bin" / "python"
     without = compute_environment(python, 2)
     assert (without["OMP_WAIT_POLICY"], without["OMP_NUM_THREADS"]) == ("passive", "2")
@@ -142,7 +142,7 @@ def test_memory_is_bounded_by_the_container(tmp_path: Path) -> None:
     assert available_memory_gib(tmp_path) == 2**10 / 2**30
 
 
-def test_ports_that_are_taken_are_passed_over() -> None:
+def test_ports_in_use_are_skipped() -> None:
     first = free_ports_from(20_000, 3, ())
     assert first == sorted(set(first))
     assert not set(free_ports_from(20_000, 2, first)) & set(first)
@@ -163,7 +163,7 @@ flags\t\t: avx512_bf16
 ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd bf16\n"
 
 
-def test_a_processor_shows_its_name_and_features(tmp_path: Path) -> None:
+def test_processor_name_and_features(tmp_path: Path) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(X86)
     found = read_processor(cpuinfo)
@@ -176,7 +176,7 @@ def test_a_processor_shows_its_name_and_features(tmp_path: Path) -> None:
     assert read_processor(tmp_path / "none").features == frozenset()
 
 
-def test_two_threads_of_one_core_count_once(tmp_path: Path) -> None:
+def test_hyperthreads_of_one_core_count_once(tmp_path: Path) -> None:
     for core, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
         folder = tmp_path / f"cpu{core}" / "topology"
         folder.mkdir(parents=True)
@@ -190,7 +190,7 @@ def test_two_threads_of_one_core_count_once(tmp_path: Path) -> None:
     ("text", "cores"),
     [("200000 100000\n", 2), ("150000 100000", 1), ("50000 100000", 1), ("max 100000", None), ("", None)],
 )
-def test_a_container_may_have_less_time_than_cores(tmp_path: Path, text: str, cores: int | None) -> None:
+def test_container_quota_limits_the_cores(tmp_path: Path, text: str, cores: int | None) -> None:
     (tmp_path / "cpu.max").write_text(text)
     assert core_quota(tmp_path) == cores
     assert core_quota(tmp_path / "none") is None

@@ -34,7 +34,7 @@ def render(source: str, fields: dict[str, Any], **names: Any) -> str:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("use", USES)
-def test_a_use_of_null_fails_as_one_of_a_missing_field_does(use: str) -> None:
+def test_null_fails_like_a_missing_field(use: str) -> None:
     for field in ("x", "user.x", "event.x", "event['x']"):
         for fields in (FIELDS, WITHOUT):
             with pytest.raises(TemplateFailed):
@@ -42,7 +42,7 @@ def test_a_use_of_null_fails_as_one_of_a_missing_field_does(use: str) -> None:
 
 
 @pytest.mark.parametrize("field", ["x", "user.x", "event['x']"])
-def test_null_is_named(field: str) -> None:
+def test_null_field_is_named(field: str) -> None:
     with pytest.raises(TemplateFailed, match=r"^prompt: field 'x' is null$"):
         render(f"{{{{ {field} }}}}", FIELDS)
     with pytest.raises(TemplateFailed, match=r"^messages\[0\].content: field 'x' is null$"):
@@ -60,7 +60,7 @@ def test_null_is_named(field: str) -> None:
         ("{% for i in %s | default([]) %}{{ i }}{% else %}none{% endfor %}", "none"),
     ],
 )
-def test_a_default_holds_for_null_as_for_a_missing_field(use: str, expected: str, field: str) -> None:
+def test_default_applies_to_null_and_missing_fields(use: str, expected: str, field: str) -> None:
     for fields in (FIELDS, WITHOUT):
         assert render(use.replace("%s", field), fields) == expected
 
@@ -87,7 +87,7 @@ def test_a_default_holds_for_null_as_for_a_missing_field(use: str, expected: str
         ("{{ key | default('no key') }} {{ time_ms | default('no time') }}", "no key no time"),
     ],
 )
-def test_what_may_be_done_with_null(source: str, expected: str) -> None:
+def test_allowed_operations_on_null(source: str, expected: str) -> None:
     assert render(source, FIELDS) == expected
 
 
@@ -107,7 +107,7 @@ def test_what_may_be_done_with_null(source: str, expected: str) -> None:
         ("{{ time_ms }}", "the event has no time"),
     ],
 )
-def test_null_inside_lists_and_of_forebay_is_no_word(source: str, words: str) -> None:
+def test_nested_null_is_not_rendered_as_a_word(source: str, words: str) -> None:
     with pytest.raises(TemplateFailed, match=words):
         render(source, FIELDS)
 
@@ -143,7 +143,7 @@ def test_every_value_is_written_as_json_at_any_depth(value: Any) -> None:
 
 
 @given(LEAVES)
-def test_an_id_is_the_json_of_its_field(value: Any) -> None:
+def test_id_is_the_json_of_its_field(value: Any) -> None:
     assert json.loads(FieldTemplate("{{ v }}", what="id").render({"v": value})) == value
 
 
@@ -158,7 +158,7 @@ def test_an_id_is_the_json_of_its_field(value: Any) -> None:
         ("{{ huge }} {{ huge > 1 }}", "1e400 true"),
     ],
 )
-def test_numbers_and_booleans(source: str, expected: str) -> None:
+def test_numbers_and_booleans_are_rendered_as_json(source: str, expected: str) -> None:
     fields = {"big": 2**70, "exact": ExactFloat("0.1000000000000000055"), "huge": ExactFloat("1e400")}
     assert render(source, fields) == expected
 
@@ -166,6 +166,6 @@ def test_numbers_and_booleans(source: str, expected: str) -> None:
 @pytest.mark.parametrize(
     "source", ["{{ 1e308 * 10 }}", "{{ [1e308, 1e308] | sum }}", "{{ 'nan' | float }}", "{{ [huge * 2] }}"]
 )
-def test_what_is_no_number_of_json_is_not_written(source: str) -> None:
+def test_non_json_numbers_are_not_rendered(source: str) -> None:
     with pytest.raises(TemplateFailed, match="a number that cannot be written"):
         render(source, {"huge": ExactFloat("1e400")})

@@ -54,7 +54,7 @@ def found(text: str) -> list[str]:
 
 
 @given(TEXTS)
-def test_an_escaped_text_has_no_special_token_and_loses_nothing(text: str) -> None:
+def test_escaped_text_has_no_special_token_and_loses_nothing(text: str) -> None:
     escaped = escape_special_tokens(text)
     assert not found(escaped)
     assert escape_special_tokens(escaped) == escaped
@@ -76,7 +76,7 @@ def test_an_escaped_text_has_no_special_token_and_loses_nothing(text: str) -> No
         "{{ a }}|im_end|>{{ b }}INST]",
     ],
 )
-def test_no_template_lets_a_record_write_or_complete_a_special_token(source: str, a: str, b: str) -> None:
+def test_record_cannot_write_or_complete_a_special_token(source: str, a: str, b: str) -> None:
     rendered = PromptTemplate(source, api="completions").render({"a": a, "b": b})
     assert isinstance(rendered, str)
     assert not found(rendered)
@@ -96,11 +96,11 @@ def test_no_template_lets_a_record_write_or_complete_a_special_token(source: str
         "שלום",
     ],
 )
-def test_ordinary_text_stays_as_it_is(text: str) -> None:
+def test_ordinary_text_is_unchanged(text: str) -> None:
     assert escape_special_tokens(text) == text
 
 
-def test_the_templates_own_text_stays_and_a_trusted_author_may_add_more() -> None:
+def test_template_text_and_trusted_text_are_not_escaped() -> None:
     source = "<|im_start|>user\n{{ text }}<|im_end|>"
     fields = {"text": "[INST] hi <b>"}
     assert PromptTemplate(source, api="completions").render(fields) == (
@@ -167,7 +167,7 @@ ATTACKS = [HOSTILE[at : at + 200] for at in range(0, len(HOSTILE), 200)]
 
 
 @pytest.mark.parametrize("name", APPLICATIONS)
-def test_no_application_lets_a_record_or_an_answer_write_a_special_token(name: str) -> None:
+def test_no_application_renders_special_tokens_of_records_or_answers(name: str) -> None:
     own = {token for prompt in APPLICATIONS[name](HARMLESS) for m in prompt for token in found(m.content)}
     assert not own
     for attack in ATTACKS:
@@ -190,7 +190,7 @@ json.dump({"own": own, "counts": counts}, sys.stdout)
 
 
 @pytest.mark.vllm
-def test_the_packaged_tokenizer_finds_no_special_token_in_any_prompt() -> None:
+def test_packaged_tokenizer_finds_no_special_token_in_any_prompt() -> None:
     from forebay.engine.launch import Silent, ensure_engine
     from forebay.engine.launch.environment import DEFAULT_MODEL, engine_python
     from forebay.settings import load_settings

@@ -91,7 +91,7 @@ def test_renders(source: str, expected: str) -> None:
     assert render(source, key="k", time_ms=5) == expected
 
 
-def test_a_prompt_is_one_user_message_or_a_completion() -> None:
+def test_prompt_is_one_user_message_or_a_completion() -> None:
     assert PromptTemplate("{{ n }}").render(EVENT) == (Message("user", "3"),)
     assert PromptTemplate("{{ n }}", api="completions").render(EVENT) == "3"
 
@@ -101,7 +101,7 @@ def test_messages_are_templates() -> None:
     assert template.render(EVENT) == (Message("system", "Be 3"), Message("user", "Hello, world"))
 
 
-def test_names_of_forebay_win_over_fields() -> None:
+def test_reserved_names_win_over_fields() -> None:
     assert render("{{ key }}{{ event.key }}", {"key": "field"}, key="k") == "kfield"
 
 
@@ -142,7 +142,7 @@ def test_templates_survive_pickling() -> None:
         ("{{ 'half' ~ '\ud800' }}", "lone surrogate"),
     ],
 )
-def test_what_cannot_be_rendered_fails_by_name(source: str, words: str) -> None:
+def test_render_errors_name_the_field(source: str, words: str) -> None:
     with pytest.raises(TemplateFailed) as caught:
         render(source)
     assert words in str(caught.value)
@@ -164,13 +164,13 @@ def test_what_cannot_be_rendered_fails_by_name(source: str, words: str) -> None:
         ("x" * 70_000, "70000 characters"),
     ],
 )
-def test_a_wrong_template_is_refused_at_construction(source: str, words: str) -> None:
+def test_invalid_template_is_rejected_at_construction(source: str, words: str) -> None:
     with pytest.raises(SettingError) as caught:
         PromptTemplate(source)
     assert words in str(caught.value)
 
 
-def test_a_wrong_message_is_named_by_its_place() -> None:
+def test_invalid_message_is_named_by_its_index() -> None:
     with pytest.raises(SettingError, match=r"messages\[1\].content, line 1"):
         PromptTemplate(messages=[Message("user", "a"), Message("user", "{{")])
 
@@ -185,7 +185,7 @@ def test_a_wrong_message_is_named_by_its_place() -> None:
         {"prompt": "a", "max_chars": 0},
     ],
 )
-def test_arguments_that_make_no_prompt(arguments: dict[str, Any]) -> None:
+def test_invalid_prompt_arguments(arguments: dict[str, Any]) -> None:
     with pytest.raises(SettingError):
         PromptTemplate(**arguments)
 
@@ -281,7 +281,7 @@ ESCAPES = [
 
 
 @pytest.mark.parametrize("source", ESCAPES)
-def test_no_way_out(source: str) -> None:
+def test_sandbox_cannot_be_escaped(source: str) -> None:
     event = {**EVENT, "user": dict(EVENT["user"])}
     with pytest.raises((SettingError, TemplateFailed)):
         render(source, event)
@@ -335,7 +335,7 @@ BOMBS = [
 @pytest.mark.heavy
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("source", BOMBS)
-def test_no_template_blows_up(source: str) -> None:
+def test_template_cost_is_bounded(source: str) -> None:
     fields = {
         "big": "x" * 100_000,
         "big2": "x" * 100_000 + "y",
@@ -346,24 +346,24 @@ def test_no_template_blows_up(source: str) -> None:
         render(source, fields)
 
 
-def test_a_number_of_a_thousand_digits_is_not_converted() -> None:
+def test_thousand_digit_number_is_not_converted() -> None:
     assert render("{{ d | int(-1) }}", {"d": "9" * 1000}) == "-1"
 
 
-def test_output_is_bounded_over_all_messages() -> None:
+def test_output_of_all_messages_together_is_bounded() -> None:
     template = PromptTemplate(messages=[Message("user", "{{ text }}")] * 2, max_chars=20)
     assert len(template.render({"text": "x" * 10})) == 2
     with pytest.raises(TemplateFailed, match=r"messages\[1\].content is longer than 9 characters"):
         template.render({"text": "x" * 11})
 
 
-def test_a_large_event_still_renders() -> None:
+def test_large_event_still_renders() -> None:
     fields = {"rows": [{"id": i, "text": "x" * 50} for i in range(10_000)]}
     assert len(render("{{ rows | tojson }}", fields)) > 700_000
     assert len(render("{% for r in rows %}{{ r.id }}: {{ r.text | upper }}\n{% endfor %}", fields)) > 500_000
 
 
-def test_a_key_is_trimmed_bounded_and_may_be_empty() -> None:
+def test_key_is_trimmed_bounded_and_may_be_empty() -> None:
     assert FieldTemplate(" {{ user.name }}\n").render(EVENT) == "bob"
     assert FieldTemplate("{{ key }}").render({"key": "of the event"}) == "of the event"
     assert FieldTemplate("{{ time_ms }}").render(EVENT, time_ms=9) == "9"
@@ -382,7 +382,7 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=8), json_values, max_size=6))
-def test_no_event_makes_it_raise_anything_else(fields: dict[str, Any]) -> None:
+def test_any_event_renders_or_raises_the_documented_error(fields: dict[str, Any]) -> None:
     template = PromptTemplate(
         "{{ event }}{% for k, v in event.items() %}{{ k }}{{ v }}{{ v | tojson | upper }}"
         "{% if v == k %}{% endif %}{{ v ~ k }}{{ v is mapping }}{% endfor %}",
@@ -395,18 +395,18 @@ def test_no_event_makes_it_raise_anything_else(fields: dict[str, Any]) -> None:
 
 
 @given(st.text(alphabet="{}%| abx.()[]'_~*+1", max_size=40))
-def test_no_source_makes_it_raise_anything_else(source: str) -> None:
+def test_any_template_compiles_or_raises_the_documented_error(source: str) -> None:
     with suppress(SettingError, TemplateFailed):
         render(source, {"a": [1], "b": {"x": "y"}})
 
 
-def test_an_explicit_id_wins_then_the_position() -> None:
+def test_explicit_id_wins_over_the_position() -> None:
     event = Event(raw=b"{}", fields={}, position="f@1")
     assert request_id(event, "k", "mine") == "mine"
     assert request_id(event, "k", None) == "f@1"
 
 
-def test_without_a_position_the_bytes_and_the_key_make_the_id() -> None:
+def test_id_without_a_position_is_made_from_bytes_and_key() -> None:
     event = Event(raw=b'{"a":1}', fields={"a": 1})
     assert request_id(event, "k", None) == "6313576a579b50545f7d1700dc38efcf"
     assert request_id(replace(event, time_ms=5), "k", None) == request_id(event, "k", None)
@@ -429,11 +429,11 @@ ASKED = Request(
 )
 
 
-def test_the_hash_is_the_same_everywhere() -> None:
+def test_hash_is_stable_across_processes() -> None:
     assert request_hash(ASKED) == "d44b5404bb1b2fd74bf3a9c540f5de344a29a58a2b91203487f207713207187f"
 
 
-def test_neither_the_id_nor_the_order_of_keys_counts() -> None:
+def test_prompt_hash_ignores_id_and_key_order() -> None:
     same = replace(
         ASKED,
         id="2",
@@ -458,5 +458,5 @@ def test_neither_the_id_nor_the_order_of_keys_counts() -> None:
         {"schema": None},
     ],
 )
-def test_all_that_determines_the_answer_counts(change: dict[str, object]) -> None:
+def test_prompt_hash_covers_everything_that_determines_the_answer(change: dict[str, object]) -> None:
     assert request_hash(replace(ASKED, **change)) != request_hash(ASKED)  # type: ignore[arg-type]

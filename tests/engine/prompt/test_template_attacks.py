@@ -85,7 +85,7 @@ ATTACKS = {
 @pytest.mark.heavy
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ATTACKS)
-def test_an_attack_is_refused_before_it_costs(name: str) -> None:
+def test_attacks_are_rejected_before_they_cost_time(name: str) -> None:
     tracemalloc.start()
     try:
         with pytest.raises((TemplateFailed, SettingError)):
@@ -95,7 +95,7 @@ def test_an_attack_is_refused_before_it_costs(name: str) -> None:
         tracemalloc.stop()
 
 
-def test_the_first_character_of_a_long_text_costs_no_list_of_all() -> None:
+def test_first_character_of_a_long_text_is_cheap() -> None:
     tracemalloc.start()
     try:
         source = WIDER + "{{ a | first }}{{ a | last }}"
@@ -116,7 +116,7 @@ def test_the_first_character_of_a_long_text_costs_no_list_of_all() -> None:
         ("{{ a0 }}" + "".join(f"{{{{ a{i} }}}}" for i in range(6000)), "more than 5000 names"),
     ],
 )
-def test_a_literal_or_a_template_that_is_too_large_is_a_plain_error(source: str, words: str) -> None:
+def test_too_large_literal_or_template_is_one_error(source: str, words: str) -> None:
     with pytest.raises(SettingError) as caught:
         PromptTemplate(source)
     assert words in str(caught.value)
@@ -124,19 +124,19 @@ def test_a_literal_or_a_template_that_is_too_large_is_a_plain_error(source: str,
 
 
 @pytest.mark.parametrize("source", ["{{ x | " + "a" * 60_000 + " }}", "{% " + "a" * 60_000 + " %}"])
-def test_an_error_quotes_no_more_than_a_part_of_the_template(source: str) -> None:
+def test_errors_quote_part_of_the_template_only(source: str) -> None:
     with pytest.raises(SettingError) as caught:
         PromptTemplate(source)
     assert len(str(caught.value)) < 1000
 
 
-def test_internal_functions_are_no_filters() -> None:
+def test_internal_functions_are_not_filters() -> None:
     environment = PromptEnvironment()
     assert environment.filters == FILTERS
     assert not set(INTERNAL) & set(FILTERS)
 
 
-def test_no_call_of_a_template_names_an_internal_function() -> None:
+def test_templates_cannot_call_internal_functions() -> None:
     for name in INTERNAL:
         for source in (f"{{{{ {name}(1, 2) }}}}", f"{{{{ '{name}'(1, 2) }}}}", f"{{{{ ('{name}')(1) }}}}"):
             if name == "range" and source.startswith("{{ range"):
@@ -145,7 +145,7 @@ def test_no_call_of_a_template_names_an_internal_function() -> None:
                 PromptTemplate(source)
 
 
-def test_a_call_that_the_fence_did_not_write_is_refused() -> None:
+def test_calls_not_inserted_by_the_sandbox_are_rejected() -> None:
     environment = PromptEnvironment()
     context = Budgeted(environment, {}, 1000)
     for target in (print, "print", "__import__", nodes.Const, None):
@@ -153,7 +153,7 @@ def test_a_call_that_the_fence_did_not_write_is_refused() -> None:
             environment.call(context, target, "x")
 
 
-def test_a_charge_is_never_negative() -> None:
+def test_charge_is_never_negative() -> None:
     context = Budgeted(PromptEnvironment(), {}, 10)
     context.charge(-(10**9))
     assert context.work == 10
@@ -166,7 +166,7 @@ class Broken(str):
         raise NameError("no such name")
 
 
-def test_whatever_a_rendering_raises_is_the_records_fault() -> None:
+def test_rendering_errors_are_the_records_fault() -> None:
     with pytest.raises(TemplateFailed, match="NameError"):
         PromptTemplate("{{ text.upper() }}").render({"text": Broken("x")})
 
@@ -193,7 +193,7 @@ def test_whatever_a_rendering_raises_is_the_records_fault() -> None:
         ("{{ 2.5 | round | int }} {{ 1234 | round(-2) | int }}", "2 1200"),
     ],
 )
-def test_what_large_records_need_still_fits(source: str, expected: str) -> None:
+def test_large_records_fit_the_bounds(source: str, expected: str) -> None:
     fields = {
         "text": "ab aba " * 90_000,
         "rows": [{"id": i, "user": {"name": "bob"}} for i in range(20_000)],

@@ -46,12 +46,12 @@ class Always:
         ({"stale_after_s": -1.0}, "stale_after_s"),
     ],
 )
-def test_limits_that_contradict_each_other_are_refused(limits: dict[str, Any], words: str) -> None:
+def test_contradicting_limits_are_rejected(limits: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingError, match=words):
         ScalingLimits(**limits)
 
 
-def test_other_values_out_of_range_are_refused() -> None:
+def test_values_out_of_range_are_rejected() -> None:
     for wrong in (
         lambda: ServiceClass(slo_s=0),
         lambda: ServiceClass(slo_s=math.inf),
@@ -64,7 +64,7 @@ def test_other_values_out_of_range_are_refused() -> None:
             wrong()
 
 
-def test_a_budget_bounds_the_replicas() -> None:
+def test_budget_limits_replicas() -> None:
     limits = ScalingLimits(budget_per_hour=10.0, price_per_hour=2.5)
     found = Scaler(Always(9), SPEED, limits).decide(Signals(0.0, ready=1))
     assert found.wanted == 4
@@ -72,7 +72,7 @@ def test_a_budget_bounds_the_replicas() -> None:
     assert ScalingLimits(budget_per_hour=1e300, price_per_hour=1e-300).ceiling == MAX_REPLICAS
 
 
-def test_signals_that_stopped_change_nothing() -> None:
+def test_stale_signals_change_nothing() -> None:
     scaler = Scaler(Always(0), SPEED)
     found = scaler.decide(Signals(0.0, ready=3, starting=(1.0,), age_s=31.0))
     assert found.wanted == 4
@@ -88,7 +88,7 @@ def test_signals_that_stopped_change_nothing() -> None:
         Signals(0.0, ready=5, kv_usage=math.nan),
     ],
 )
-def test_limits_hold_without_signals_too_and_the_reason_says_so(signals: Signals) -> None:
+def test_limits_hold_without_signals_and_the_reason_names_them(signals: Signals) -> None:
     found = Scaler(Always(4), SPEED, ScalingLimits(most=3)).decide(signals)
     assert found.wanted == 3
     assert found.reason.endswith(": 3 in place of 5 only for the limits")
@@ -97,7 +97,7 @@ def test_limits_hold_without_signals_too_and_the_reason_says_so(signals: Signals
 @given(
     wanted=st.integers(0, 60), ready=st.integers(0, 50), starting=st.integers(0, 5), most=st.integers(1, 60)
 )
-def test_while_a_subtask_is_silent_replicas_come_and_none_goes(
+def test_silent_subtask_allows_scaling_up_but_not_down(
     wanted: int, ready: int, starting: int, most: int
 ) -> None:
     signals = Signals(0.0, ready=ready, starting=(1.0,) * starting, silent=1)
@@ -120,7 +120,7 @@ class Fails:
     ],
 )
 @given(ready=st.integers(0, 50), running=st.floats(0, 1e6), least=st.integers(0, 5))
-def test_a_policy_that_fails_changes_nothing(
+def test_failing_policy_changes_nothing(
     policy: ScalingPolicy, words: str, ready: int, running: float, least: int
 ) -> None:
     found = Scaler(policy, SPEED, ScalingLimits(least=least)).decide(
@@ -140,7 +140,7 @@ def test_a_policy_that_fails_changes_nothing(
     least=st.integers(0, 5),
     more=st.integers(1, 20),
 )
-def test_never_fewer_than_the_work_in_flight_needs(
+def test_never_fewer_replicas_than_work_in_flight_needs(
     *, wanted: int, ready: int, starting: list[float], running: float, age_s: float, least: int, more: int
 ) -> None:
     limits = ScalingLimits(least=least, most=least + more)

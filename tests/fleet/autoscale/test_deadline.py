@@ -35,13 +35,13 @@ def settled(policy: DeadlinePolicy, rate: float, until_s: float, *, ready: int, 
 
 
 @pytest.mark.heavy
-def test_nothing_waits_and_nothing_comes_zero_replicas() -> None:
+def test_no_backlog_and_no_arrivals_need_no_replicas() -> None:
     policy = DeadlinePolicy(SPEED)
     assert settled(policy, 3.0, 600, ready=4) >= 3
     assert settled(policy, 0.0, 600 + 3 * 7200, ready=4, since_s=605.0) == 0
 
 
-def test_one_request_at_zero_replicas_starts_one() -> None:
+def test_one_request_at_zero_replicas_starts_one_replica() -> None:
     policy = DeadlinePolicy(SPEED)
     assert settled(policy, 0.0, 600, ready=0) == 0
     one = Tokens(1, 10)
@@ -49,7 +49,7 @@ def test_one_request_at_zero_replicas_starts_one() -> None:
     assert found.wanted == 1
 
 
-def test_a_steady_load_gets_what_it_needs_and_no_flapping() -> None:
+def test_steady_load_gets_enough_replicas_without_flapping() -> None:
     policy, wanted = DeadlinePolicy(SPEED), []
     for at in range(0, 3600, 5):
         found = policy.decide(Signals(float(at), ready=5, arrived=arrived(4.2 * STEP_S))).wanted
@@ -59,7 +59,7 @@ def test_a_steady_load_gets_what_it_needs_and_no_flapping() -> None:
     assert sum(one != other for one, other in pairwise(wanted)) <= 2
 
 
-def test_a_backlog_that_can_wait_needs_fewer_than_one_that_cannot() -> None:
+def test_patient_backlog_needs_fewer_replicas_than_an_urgent_one() -> None:
     def wanted(slo_s: float, due_s: float) -> int:
         policy = DeadlinePolicy(SPEED, (ServiceClass(slo_s=slo_s),), Timings(boot_s=60))
         settled(policy, 0.0, 300, ready=1)
@@ -69,7 +69,7 @@ def test_a_backlog_that_can_wait_needs_fewer_than_one_that_cannot() -> None:
 
 
 @pytest.mark.heavy
-def test_a_class_that_can_wait_needs_fewer() -> None:
+def test_class_with_a_later_deadline_needs_fewer_replicas() -> None:
     def wanted(slo_s: float) -> int:
         classes = (ServiceClass("chat", slo_s), ServiceClass("batch", 3600))
         policy = DeadlinePolicy(SPEED, classes, Timings(boot_s=60))
@@ -84,7 +84,7 @@ def test_a_class_that_can_wait_needs_fewer() -> None:
     assert wanted(5) > wanted(600)
 
 
-def test_a_boot_of_ten_times_the_time_is_learned() -> None:
+def test_boot_time_ten_times_as_long_is_learned() -> None:
     policy = DeadlinePolicy(SPEED, timings=Timings(boot_s=60))
     found = policy.decide(Signals(0.0, ready=1, starting=(600.0,)))
     assert "in 605 s" in found.reason
@@ -96,7 +96,7 @@ def test_a_boot_of_ten_times_the_time_is_learned() -> None:
     assert "in 35 s" in found.reason
 
 
-def test_a_jump_is_answered_at_once_and_no_further_than_it_goes() -> None:
+def test_load_jump_is_met_at_once_without_overshoot() -> None:
     policy = DeadlinePolicy(SPEED, (ServiceClass(slo_s=60),), Timings(boot_s=60))
     settled(policy, 2.0, 1800, ready=3)
     found = 0
@@ -108,7 +108,7 @@ def test_a_jump_is_answered_at_once_and_no_further_than_it_goes() -> None:
 
 
 @pytest.mark.parametrize("first", [0, -3], ids=["then", "before the clock's zero"])
-def test_history_teaches_the_shape_of_a_day(first: int) -> None:
+def test_daily_pattern_is_learned_from_history(first: int) -> None:
     season = Season()
     for day in range(3):
         for minute in range(1440):
@@ -120,7 +120,7 @@ def test_history_teaches_the_shape_of_a_day(first: int) -> None:
 
 
 @pytest.mark.heavy
-def test_a_forecast_that_is_ten_times_off_gives_way_to_what_comes() -> None:
+def test_forecast_ten_times_off_is_replaced_by_actual_arrivals() -> None:
     """For two days the load jumps to ten times the rate each second hour; then the jumps come no more."""
     step_s = 120.0
     policy = DeadlinePolicy(SPEED, timings=Timings(boot_s=600, interval_s=step_s))
@@ -156,7 +156,7 @@ def test_a_forecast_that_is_ten_times_off_gives_way_to_what_comes() -> None:
     ),
     st.sampled_from([(0.0, 10.0), (60.0, 10.0), (60.0, 60.0), (180.0, 60.0), (600.0, 5.0)]),
 )
-def test_any_signals_give_a_number_in_range(
+def test_any_signals_give_a_replica_count_in_range(
     steps: list[tuple[int, list[float], float, float, float, list[float]]], times: tuple[float, float]
 ) -> None:
     policy = DeadlinePolicy(SPEED, (ServiceClass(slo_s=times[1]),), Timings(boot_s=times[0]))
@@ -187,7 +187,7 @@ def test_forecasts_are_never_negative(rates: list[float], window_s: float) -> No
 
 
 @pytest.mark.parametrize(("slo_s", "zero"), [(90.0, True), (30.0, False)])
-def test_after_a_burst_none_is_kept_where_what_comes_can_wait_for_a_start(slo_s: float, zero: bool) -> None:
+def test_no_replica_is_kept_after_a_burst_if_arrivals_can_wait_for_a_boot(slo_s: float, zero: bool) -> None:
     policy = DeadlinePolicy(SPEED, (ServiceClass(slo_s=slo_s),), Timings(boot_s=60))
     settled(policy, 0.0, 600, ready=4)
     assert settled(policy, 8.0, 660, ready=4, since_s=605.0) >= 1
@@ -197,7 +197,7 @@ def test_after_a_burst_none_is_kept_where_what_comes_can_wait_for_a_start(slo_s:
 
 
 @pytest.mark.heavy
-def test_margin_and_hold_follow_a_boot_that_is_learned() -> None:
+def test_margin_and_hold_follow_the_learned_boot_time() -> None:
     """A policy set to 60 s that saw boots of 600 s decides like one set to 600 s."""
     told, learned = (DeadlinePolicy(SPEED, timings=Timings(boot_s=boot_s)) for boot_s in (600.0, 60.0))
     random = Random(0)
@@ -220,7 +220,7 @@ def test_margin_and_hold_follow_a_boot_that_is_learned() -> None:
     rates=st.lists(st.floats(0, 100), min_size=60, max_size=60),
     window_s=st.sampled_from([10.0, 300.0, 7200.0]),
 )
-def test_forecasts_are_judged_over_the_window_that_they_were_for(rates: list[float], window_s: float) -> None:
+def test_forecasts_are_judged_over_their_own_window(rates: list[float], window_s: float) -> None:
     same, resized = Forecast(60.0), Forecast(60.0)
     for number, rate in enumerate(rates):
         now_s = (number + 1) * STEP_S

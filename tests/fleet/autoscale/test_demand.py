@@ -33,7 +33,7 @@ def ids(count: int) -> list[str]:
 USUAL, ALARM, ARCHIVE = ServiceClass(slo_s=60.0), ServiceClass("alarm", 5.0), ServiceClass("archive", 3600.0)
 
 
-def test_what_waits_is_told_by_when_it_is_due_and_what_it_will_cost() -> None:
+def test_backlog_is_reported_by_due_time_and_cost() -> None:
     meter = DemandMeter(answer_tokens=100.0)
     for number in range(10):
         meter.accept(number, str(number), 400, NOW_MS + number * 1000, USUAL)
@@ -53,7 +53,7 @@ def test_what_waits_is_told_by_when_it_is_due_and_what_it_will_cost() -> None:
     assert after.waiting[0].tokens.prompt / after.waiting[0].tokens.requests == pytest.approx(300)
 
 
-def test_what_a_restore_brings_back_waits_and_has_not_arrived() -> None:
+def test_restored_requests_count_as_backlog_not_as_arrivals() -> None:
     meter = DemandMeter(10.0)
     meter.accept(1, "1", 40, NOW_MS - 3_600_000, USUAL, again=True)
     meter.accept(2, "2", 40, NOW_MS, USUAL)
@@ -63,7 +63,7 @@ def test_what_a_restore_brings_back_waits_and_has_not_arrived() -> None:
     assert found.waiting[0].due_ms < NOW_MS < found.waiting[1].due_ms
 
 
-def test_what_waits_is_due_by_its_class_whatever_runs() -> None:
+def test_backlog_is_due_by_its_class_whatever_is_running() -> None:
     meter = DemandMeter(10.0)
     for number, service in enumerate((ARCHIVE, ARCHIVE, USUAL, ALARM)):
         meter.accept(number, str(number), 40, NOW_MS, service)
@@ -85,7 +85,7 @@ def test_what_waits_is_due_by_its_class_whatever_runs() -> None:
     assert (twice.by_class["archive"], twice.arrived) == (Tokens(4, 40, 40), Tokens(8, 80, 80))
 
 
-def test_parts_of_all_classes_are_told_apart() -> None:
+def test_parts_of_different_classes_are_distinguished() -> None:
     slos_s = [10.0 * 3**power for power in range(9)]
     meter = DemandMeter(10.0)
     for number in range(9 * 24):
@@ -97,9 +97,7 @@ def test_parts_of_all_classes_are_told_apart() -> None:
 
 
 @given(read_s=st.lists(st.integers(-10_000_000, 60), max_size=300), running=st.integers(0, 400))
-def test_nothing_that_waits_is_left_out_and_there_are_never_many_parts(
-    read_s: list[int], running: int
-) -> None:
+def test_whole_backlog_is_reported_in_few_parts(read_s: list[int], running: int) -> None:
     meter = DemandMeter(10.0)
     for number, second in enumerate(read_s):
         meter.accept(number, str(number), 40, NOW_MS + second * 1000, USUAL)
@@ -109,7 +107,7 @@ def test_nothing_that_waits_is_left_out_and_there_are_never_many_parts(
     assert found.running == min(running, len(read_s))
 
 
-def test_a_prompt_has_a_fixed_part_and_one_that_grows_with_the_event() -> None:
+def test_prompt_length_has_a_fixed_part_and_one_per_event_byte() -> None:
     lengths = AnswerLengths(50.0)
     assert lengths.prompt(400) == 100
     for number in range(600):
@@ -141,7 +139,7 @@ def report(at_ms: int = NOW_MS, arrived: float = 0, waits: float = 0, **more: in
     return DemandReport(at_ms, waiting, arrived=Tokens(arrived, arrived, arrived), **more)
 
 
-def test_demand_of_all_subtasks_adds_up_and_arrivals_count_once() -> None:
+def test_subtask_demands_add_up_and_arrivals_count_once() -> None:
     reports, wall = {"a": report(arrived=5, waits=2, running=1), "b": report(arrived=7, running=2)}, Wall()
     stream = StreamDemand(lambda: reports, wall, mix=ClassMix([USUAL]))
     first = stream.take(0.0)
@@ -153,7 +151,7 @@ def test_demand_of_all_subtasks_adds_up_and_arrivals_count_once() -> None:
     assert dict(stream.take(2.0).arrived)["default"].requests == 3
 
 
-def test_reports_that_stop_grow_old_and_then_count_no_more() -> None:
+def test_stopped_reports_grow_stale_and_stop_counting() -> None:
     reports, wall = {"a": report(arrived=5, waits=2)}, Wall()
     stream = StreamDemand(lambda: reports, wall, mix=ClassMix([USUAL]))
     assert stream.take(0.0).age_s == 0
@@ -189,7 +187,7 @@ def test_last_report_of_a_subtask_counts_until_it_has_ended(
     assert (found.running, found.backlog, found.silent) == (0, (), 0)
 
 
-def test_what_a_subtask_got_while_it_was_silent_has_arrived_once() -> None:
+def test_arrivals_during_a_subtasks_silence_count_once() -> None:
     reports, wall = {"a": report(arrived=5), "b": report(arrived=5)}, Wall()
     stream = StreamDemand(lambda: reports, wall, mix=ClassMix([USUAL]))
     came = []
@@ -203,7 +201,7 @@ def test_what_a_subtask_got_while_it_was_silent_has_arrived_once() -> None:
     assert came == [10, 0, 0, 4, 0]
 
 
-def test_nothing_is_learned_of_a_speed_while_a_subtask_is_silent() -> None:
+def test_no_speed_is_learned_while_a_subtask_is_silent() -> None:
     """Its waiting requests may not be sent, and its finished work is reported all at once later."""
     speed, wall, factors = LearnedSpeed(ReplicaSpeed(0.001, 0.01)), Wall(), list[float]()
     reports: dict[str, DemandReport] = {}
@@ -264,7 +262,7 @@ def test_topic_records_of_an_idle_job_do_not_wait() -> None:
     assert waits(5.0) == (1, 1)
 
 
-def test_unread_records_wait_although_nobody_counted_them() -> None:
+def test_uncounted_unread_records_are_backlog() -> None:
     """Kafka was away: neither was a record read, nor was it known what waits."""
     wall, reports = Wall(), {"a": report()}
     queued: Tokens | None = Tokens(4, 40, 20)
@@ -283,7 +281,7 @@ def test_unread_records_wait_although_nobody_counted_them() -> None:
     assert (waits(310), waits(360), waits(380)) == (4, 4, 0)
 
 
-def test_what_waits_in_a_topic_is_shared_out_among_the_classes() -> None:
+def test_topic_backlog_is_split_among_classes() -> None:
     queued, reports = Tokens(40, 4000, 400), {"a": report()}
     stream = StreamDemand(lambda: reports, Wall(), mix=ClassMix((USUAL, ALARM)), queued=lambda: queued)
     # Before anything is known, all is of the default class.
@@ -298,7 +296,7 @@ def test_what_waits_in_a_topic_is_shared_out_among_the_classes() -> None:
     assert (alarm.tokens, usual.tokens) == (Tokens(10, 2000, 100), Tokens(30, 2000, 300))
 
 
-def test_restored_requests_give_the_classes_of_the_rest_of_a_topic() -> None:
+def test_restored_requests_show_the_classes_of_a_topics_backlog() -> None:
     meter = DemandMeter(10.0)
     for number in range(64):
         meter.accept(number, str(number), 40, NOW_MS, ARCHIVE, again=True)
@@ -308,7 +306,7 @@ def test_restored_requests_give_the_classes_of_the_rest_of_a_topic() -> None:
     assert min(part.due_in_s for part in stream.take(0.0).backlog) > 3000
 
 
-def test_arrivals_are_of_their_own_classes_where_all_of_them_are_known() -> None:
+def test_arrivals_keep_their_classes_if_all_are_known() -> None:
     reports = {"a": report()}
     stream = StreamDemand(lambda: reports, Wall(), mix=ClassMix((USUAL, ALARM)))
     total = Tokens()
@@ -339,7 +337,7 @@ def test_parts_due_together_merge_and_none_is_due_later(
     assert len([part for part in found if part.due_in_s > 1]) <= 300
 
 
-def test_what_leaves_a_topic_and_arrives_later_has_come_once() -> None:
+def test_records_that_arrive_late_after_leaving_a_topic_count_once() -> None:
     queued, reports = Tokens(100, 1000, 500), {"a": report()}
     stream = StreamDemand(lambda: reports, Wall(), mix=ClassMix([USUAL]), queued=lambda: queued)
 
@@ -361,7 +359,7 @@ def test_what_leaves_a_topic_and_arrives_later_has_come_once() -> None:
     assert came(5.0) == Tokens(5, 50, 25)
 
 
-def test_what_left_a_topic_and_never_arrives_hides_no_later_arrivals() -> None:
+def test_lost_topic_records_do_not_hide_later_arrivals() -> None:
     queued, called = Tokens(100_000, 100_000, 100_000), 0
     reports, wall = {"a": report()}, Wall()
     stream = StreamDemand(lambda: reports, wall, mix=ClassMix([USUAL]), queued=lambda: queued)
@@ -383,7 +381,7 @@ def test_what_left_a_topic_and_never_arrives_hides_no_later_arrivals() -> None:
     assert later == [0] * 12 + [3] * 8
 
 
-def test_records_that_left_a_topic_may_arrive_any_time_later() -> None:
+def test_records_may_arrive_long_after_leaving_a_topic() -> None:
     queued, reports = Tokens(10, 10, 10), {"a": report()}
     stream = StreamDemand(lambda: reports, Wall(), mix=ClassMix([USUAL]), queued=lambda: queued)
     stream.take(0.0)
@@ -393,7 +391,7 @@ def test_records_that_left_a_topic_may_arrive_any_time_later() -> None:
     assert dict(stream.take(1.0 + 3 * GONE_S).arrived)["default"] == Tokens()
 
 
-def test_topic_records_that_cost_more_than_assumed_count_once() -> None:
+def test_underestimated_topic_records_count_once() -> None:
     queued = Tokens(100, 0, 6400)
     stream = StreamDemand(lambda: {"a": report()}, Wall(), mix=ClassMix([USUAL]), queued=lambda: queued)
     stream.take(0.0)
@@ -403,7 +401,7 @@ def test_topic_records_that_cost_more_than_assumed_count_once() -> None:
     assert dict(found.arrived)["default"] == Tokens()
 
 
-def test_nothing_is_learned_of_a_speed_while_no_subtask_reports() -> None:
+def test_no_speed_is_learned_without_subtask_reports() -> None:
     speed, wall, done, factors = LearnedSpeed(ReplicaSpeed(0.001, 0.01)), Wall(), 0, list[float]()
     reports: dict[str, DemandReport] = {}
     stream = StreamDemand(
@@ -450,7 +448,7 @@ def test_slow_pipeline_does_not_make_its_replicas_look_slow() -> None:
     assert factors[-1] == pytest.approx(0.91, rel=0.01)
 
 
-def test_reports_cross_a_folder_and_what_is_no_report_is_left_out(tmp_path: Path) -> None:
+def test_reports_are_exchanged_by_files_and_other_files_are_ignored(tmp_path: Path) -> None:
     whole = DemandReport(
         NOW_MS, (WaitingRecords(NOW_MS, Tokens(1, 2, 3)),), 4, 5.0, 0.5, Tokens(6, 7, 8),
         {"alarm": Tokens(1, 1, 1)}, Tokens(9, 9, 9), 3,
@@ -462,7 +460,7 @@ def test_reports_cross_a_folder_and_what_is_no_report_is_left_out(tmp_path: Path
     assert read_reports(tmp_path) == {f"a{SUFFIX}": whole}
 
 
-def test_the_name_of_a_report_tells_whose_it_is() -> None:
+def test_report_file_name_identifies_the_subtask() -> None:
     assert process_of(report_name("7a", 4711, "8f3a"), "7a") == 4711
     assert process_of(report_name("8a", 4711, "8f3a"), "7a") is None
     assert [process_of(name, "7") for name in (f"a{SUFFIX}", "", "7", "7-x-1", "7-²-1", "x-1-1")] == [
@@ -470,7 +468,7 @@ def test_the_name_of_a_report_tells_whose_it_is() -> None:
     ] * 6
 
 
-def test_a_speed_is_learned_while_requests_wait() -> None:
+def test_speed_is_learned_while_requests_wait() -> None:
     speed = LearnedSpeed(ReplicaSpeed(0.001, 0.01))
     tokens = Tokens(1, 100, 90)
     assert speed.work_s(tokens) == pytest.approx(1.0)
@@ -493,7 +491,7 @@ def test_a_speed_is_learned_while_requests_wait() -> None:
         st.tuples(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e4), st.booleans()), max_size=60
     )
 )
-def test_a_learned_speed_is_always_within_its_bounds(
+def test_learned_speed_stays_within_its_bounds(
     samples: list[tuple[float, float, float, bool]],
 ) -> None:
     speed = LearnedSpeed(ReplicaSpeed(0.001, 0.01))
@@ -502,7 +500,7 @@ def test_a_learned_speed_is_always_within_its_bounds(
         assert 1e-3 <= speed.factor <= 1e3
 
 
-def test_published_replicas_count_as_starting_until_they_are_there() -> None:
+def test_published_replicas_count_as_starting_until_available() -> None:
     ready, published = [0], list[int]()
     owner = PublishedReplicas(lambda: ready[0], published.append, 60.0)
     assert owner.counts(0.0) == ReplicaCounts()

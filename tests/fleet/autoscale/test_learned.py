@@ -122,7 +122,7 @@ def test_policy_restarted_daily_decides_as_if_never_stopped() -> None:
     assert all(one >= other + 4 for one, other in zip(found[5:10], new[5:10], strict=True))
 
 
-def test_of_a_stop_nothing_is_learned() -> None:
+def test_nothing_is_learned_from_a_stop() -> None:
     stayed, restarted, unbroken = DeadlinePolicy(SPEED), DeadlinePolicy(SPEED), DeadlinePolicy(SPEED)
     for policy in (stayed, unbroken):
         known_days(policy)
@@ -139,7 +139,7 @@ def test_of_a_stop_nothing_is_learned() -> None:
             assert stream.forecast.season.rate(at_s) == pytest.approx(usual, abs=0.01)
 
 
-def test_the_speed_the_boots_and_the_lengths_outlive_a_restart() -> None:
+def test_learned_speed_boot_times_and_lengths_survive_a_restart() -> None:
     settings = ScalingSettings(ScalingLimits(0, 4), speed=SPEED, timings=Timings(boot_s=60.0))
     (scaler, speed), lengths = settings.scaler(), AnswerLengths(64.0)
     for _ in range(30):
@@ -163,7 +163,7 @@ def test_the_speed_the_boots_and_the_lengths_outlive_a_restart() -> None:
     assert "'n'" in other[0]
 
 
-def test_remembered_boot_counts_no_more_than_a_measured_one() -> None:
+def test_remembered_boot_time_weighs_as_much_as_a_measured_one() -> None:
     policy = DeadlinePolicy(SPEED, timings=Timings(boot_s=1.0))
     policy.recall({"boot_s": 1e6, "classes": {}})
     assert policy.remembers()["boot_s"] == LONGEST_BOOT
@@ -185,14 +185,14 @@ def all_parts() -> tuple[ScalingMemory, dict[str, Any]]:
 
 
 @given(data=st.binary(max_size=200) | JSON.map(orjson.dumps))
-def test_what_is_no_memory_is_said_and_nothing_is_raised(data: bytes) -> None:
+def test_invalid_memory_is_reported_without_an_exception(data: bytes) -> None:
     memory, _ = all_parts()
     assert len(memory.recall(data)) == 1
     assert saved_ms(data) == -1
 
 
 @given(parts=st.dictionaries(st.sampled_from(PARTS), JSON, max_size=3), data=st.data())
-def test_parts_that_are_wrong_are_left_out_and_what_was_there_still_works(
+def test_invalid_parts_are_skipped_and_the_rest_still_works(
     parts: dict[str, Any], data: st.DataObject
 ) -> None:
     memory, made = all_parts()
@@ -216,7 +216,7 @@ def test_parts_that_are_wrong_are_left_out_and_what_was_there_still_works(
 
 
 @given(cut=st.integers(0, 2**14), flip=st.integers(0, 255))
-def test_a_document_that_is_cut_off_or_damaged_raises_nothing(cut: int, flip: int) -> None:
+def test_truncated_or_damaged_document_raises_nothing(cut: int, flip: int) -> None:
     memory, _ = all_parts()
     data = bytearray(saved(memory))
     memory.recall(bytes(data[:cut]))
@@ -245,7 +245,7 @@ class Hoards(Plain):
 
 
 @pytest.mark.parametrize("policy", [Plain(), Fails(), Hoards()], ids=lambda one: type(one).__name__)
-def test_a_policy_that_remembers_nothing_or_fails_at_it_harms_nothing(policy: Plain) -> None:
+def test_policy_without_memory_or_with_failing_memory_is_harmless(policy: Plain) -> None:
     lengths = AnswerLengths(64.0)
     lengths.learn(400, 230, 17)
     data = saved(ScalingMemory(OF, {"policy": policy, "lengths": lengths}))
@@ -257,7 +257,7 @@ def test_a_policy_that_remembers_nothing_or_fails_at_it_harms_nothing(policy: Pl
     assert again.output == 17
 
 
-def test_memory_is_bounded_and_has_the_time_of_its_writing() -> None:
+def test_memory_is_bounded_and_timestamped() -> None:
     policy = DeadlinePolicy(SPEED)
     for quarter in range(15 * 96 * 3):
         policy.learn(quarter * 300.0, quarter * 300.0 + 300, work(quarter / 7))
@@ -267,7 +267,7 @@ def test_memory_is_bounded_and_has_the_time_of_its_writing() -> None:
     assert orjson.loads(data)["format"] == FORMAT
 
 
-def test_a_day_is_one_of_the_wall_clock() -> None:
+def test_days_follow_the_wall_clock() -> None:
     policy = DeadlinePolicy(SPEED)
     known_days(policy)
     season = policy._streams["default"].forecast.season
@@ -275,7 +275,7 @@ def test_a_day_is_one_of_the_wall_clock() -> None:
         assert season.rate(MIDNIGHT_S + hour * 3600) == pytest.approx(rate(hour * 3600), abs=0.5)
 
 
-def test_a_wall_clock_that_says_no_number_teaches_nothing() -> None:
+def test_invalid_wall_clock_time_is_not_learned_from() -> None:
     policy = DeadlinePolicy(SPEED)
     before = policy.remembers()
     found = Scaler(policy, SPEED).decide(Signals(0.0, ready=2, arrived=work(5.0), wall_s=math.nan))
@@ -283,7 +283,7 @@ def test_a_wall_clock_that_says_no_number_teaches_nothing() -> None:
     assert policy.remembers() == before
 
 
-def test_a_speed_that_was_not_learned_yet_stays_as_assumed() -> None:
+def test_unlearned_speed_stays_at_the_assumed_value() -> None:
     speed, again = LearnedSpeed(SPEED), LearnedSpeed(SPEED)
     speed.add(Tokens(1, 1000.0), 2.0, busy=True)
     again.recall(speed.remembers())
@@ -301,7 +301,7 @@ AMOUNTS = st.builds(Tokens, st.floats(0, 1e6), st.floats(0, 1e9), st.floats(0, 1
     st.lists(st.dictionaries(st.sampled_from(["default", "alarm", "archive", "gone"]), AMOUNTS), max_size=5),
     AMOUNTS,
 )
-def test_the_parts_add_up_and_none_is_below_zero(seen: list[dict[str, Tokens]], tokens: Tokens) -> None:
+def test_seasonal_parts_add_up_and_are_not_negative(seen: list[dict[str, Tokens]], tokens: Tokens) -> None:
     mix = ClassMix(CLASSES)
     for each in seen:
         mix.add(each)
@@ -314,7 +314,7 @@ def test_the_parts_add_up_and_none_is_below_zero(seen: list[dict[str, Tokens]], 
 
 
 @pytest.mark.parametrize(("ticks", "each"), [(40, 100.0), (1, 4000.0)])
-def test_the_last_requests_count_in_any_report(ticks: int, each: float) -> None:
+def test_every_report_counts_the_last_requests(ticks: int, each: float) -> None:
     mix = ClassMix(CLASSES)
     mix.add({"alarm": Tokens(100_000, 1, 1)})
     for _ in range(ticks):
@@ -328,7 +328,7 @@ def test_the_last_requests_count_in_any_report(ticks: int, each: float) -> None:
     assert more["alarm"] < shares["alarm"] + 0.02
 
 
-def test_it_outlives_a_restart() -> None:
+def test_class_shares_survive_a_restart() -> None:
     before, after = ClassMix(CLASSES), ClassMix(CLASSES)
     before.add({"alarm": Tokens(10, 20, 30), "default": Tokens(30, 20, 10)})
     after.recall(orjson.loads(orjson.dumps(before.remembers())))
@@ -339,7 +339,7 @@ def test_it_outlives_a_restart() -> None:
     assert after.split(Tokens(4, 4, 4)) == before.split(Tokens(4, 4, 4))
 
 
-def test_without_other_classes_all_is_of_the_one() -> None:
+def test_single_class_gets_everything() -> None:
     mix = ClassMix(CLASSES[:1])
     mix.add({"default": Tokens(3, 0.1, 0.7)})
     assert mix.split(Tokens(0.1, 0.2, 0.3)) == [(CLASSES[0], Tokens(0.1, 0.2, 0.3))]

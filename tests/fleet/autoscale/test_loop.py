@@ -90,7 +90,7 @@ def loop_of(
     return ScalingLoop(scaler, replicas, stream, interval_s=5.0, on_step=on_step), policy
 
 
-def test_each_interval_the_policy_sees_stream_and_replicas_and_is_obeyed() -> None:
+def test_policy_sees_stream_and_replicas_each_interval_and_is_applied() -> None:
     replicas, steps = Replicas(), list[ScalingStep]()
     loop, policy = loop_of(replicas, Stream(), on_step=steps.append)
     for now_s in (0.0, 4.9, 5.0, 9.0, 10.0, 30.0, 34.0, 35.0):
@@ -105,7 +105,7 @@ def test_each_interval_the_policy_sees_stream_and_replicas_and_is_obeyed() -> No
     assert loop.last is steps[-1]
 
 
-def test_uncountable_replicas_change_nothing_and_keep_arrivals() -> None:
+def test_unreadable_replica_count_changes_nothing_and_keeps_arrivals() -> None:
     replicas, stream = Replicas(), Stream()
     loop, policy = loop_of(replicas, stream)
     loop.tick(0.0)
@@ -119,7 +119,7 @@ def test_uncountable_replicas_change_nothing_and_keep_arrivals() -> None:
     assert stream.taken == 2
 
 
-def test_a_platform_that_refuses_is_reported_and_asked_again() -> None:
+def test_platform_refusal_is_reported_and_retried() -> None:
     replicas = Replicas(refuses="quota: 0 of 2 GPUs left")
     loop, _ = loop_of(replicas, Stream())
     step = loop.tick(0.0)
@@ -130,7 +130,7 @@ def test_a_platform_that_refuses_is_reported_and_asked_again() -> None:
     assert replicas.asked == [3]
 
 
-def test_before_anything_is_known_of_the_stream_the_least_number_is_kept() -> None:
+def test_minimum_is_kept_until_the_stream_is_known() -> None:
     replicas = Replicas()
     scaler = Scaler(ByWaiting(), SPEED, ScalingLimits(least=1, most=2))
     step = ScalingLoop(scaler, replicas, Stream(Demand(age_s=math.inf))).tick(0.0)
@@ -160,7 +160,7 @@ def test_every_policy_by_name_keeps_its_limits_in_the_loop(
     assert set(replicas.asked) <= {1, 2, 3}
 
 
-def test_a_name_that_is_none_is_refused_with_the_nearest() -> None:
+def test_unknown_name_is_rejected_with_the_nearest() -> None:
     with pytest.raises(SettingError, match=r"expected one of queue, batch.*found 'dedline'.*deadline"):
         make_scaling("dedline", ScalingSetup(SPEED))
 
@@ -189,14 +189,14 @@ def test_each_change_is_reported_with_its_reason(caplog: pytest.LogCaptureFixtur
     ]
 
 
-def test_what_goes_up_and_down_is_reported_as_it_is_after_a_while(caplog: pytest.LogCaptureFixture) -> None:
+def test_oscillation_is_reported_once_it_settles(caplog: pytest.LogCaptureFixture) -> None:
     steps = [step(second, 1 + second % 2) for second in range(8)] + [step(10, 4), step(11, 4)]
     assert [words.split(" replicas")[0] for _, words in told(caplog, steps)] == ["1", "4"]
     # A number that is the same again after that time is not a change.
     assert len(told(caplog, [step(0, 1), step(5, 2), step(9, 1), step(60, 1)])) == 1
 
 
-def test_a_policy_that_fails_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_policy_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     steps = [step(0, 2), step(5, 2, failed=True), step(10, 2, failed=True), step(70, 2, failure="no quota")]
     assert told(caplog, steps) == [
         ("INFO", "2 replicas are wanted, 1 are ready, 1 start: reason 0"),
@@ -207,7 +207,7 @@ def test_a_policy_that_fails_is_a_warning(caplog: pytest.LogCaptureFixture) -> N
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=300))
-def test_there_is_never_a_flood(caplog: pytest.LogCaptureFixture, steps: list[tuple[int, bool]]) -> None:
+def test_reports_are_rate_limited(caplog: pytest.LogCaptureFixture, steps: list[tuple[int, bool]]) -> None:
     found = told(
         caplog, [step(float(at), wanted, failed=failed) for at, (wanted, failed) in enumerate(steps)]
     )

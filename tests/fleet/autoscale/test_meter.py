@@ -21,7 +21,7 @@ COUNTS = st.integers(0, 10**12)
 
 
 @given(st.none() | st.builds(TopicBacklog, COUNTS, st.none() | COUNTS, st.none() | COUNTS, st.floats(0, 1e9)))
-def test_what_is_sent_is_what_is_received(backlog: TopicBacklog | None) -> None:
+def test_sent_backlog_is_received_unchanged(backlog: TopicBacklog | None) -> None:
     assert decode_backlog(encode_backlog(backlog)) == backlog
 
 
@@ -39,13 +39,13 @@ def test_what_is_sent_is_what_is_received(backlog: TopicBacklog | None) -> None:
         b'{"records": 1, "prompt_tokens": null, "completion_tokens": null, "age_s": null}',
     ],
 )
-def test_what_is_no_backlog_is_one_error(data: bytes) -> None:
+def test_invalid_backlog_is_one_error(data: bytes) -> None:
     with pytest.raises(SettingError):
         decode_backlog(data)
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_a_backlog_or_an_error(data: bytes) -> None:
+def test_any_bytes_parse_as_a_backlog_or_one_error(data: bytes) -> None:
     try:
         found = decode_backlog(data)
     except SettingError:
@@ -53,7 +53,7 @@ def test_any_bytes_are_a_backlog_or_an_error(data: bytes) -> None:
     assert found is None or 0 <= found.records <= 10**15
 
 
-def test_a_record_costs_what_those_before_it_did() -> None:
+def test_record_cost_is_estimated_from_earlier_records() -> None:
     cost = RecordCost(50.0)
     assert cost.tokens(TopicBacklog(10, None, None, 0.0)) == Tokens(10, 500, 500)
     assert cost.tokens(TopicBacklog(10, 300, 40, 0.0)) == Tokens(10, 300, 40)
@@ -62,7 +62,7 @@ def test_a_record_costs_what_those_before_it_did() -> None:
     assert again.tokens(TopicBacklog(20, None, None, 0.0)) == Tokens(20, 600, 80)
 
 
-def test_a_count_holds_for_a_while_and_its_age_counts() -> None:
+def test_count_is_valid_for_a_while_and_ages() -> None:
     queue = TopicQueue(50.0)
     assert queue.waits(0.0) is None
     queue.observe(TopicBacklog(10, 300, 40, age_s=10.0), 100.0)
@@ -79,7 +79,7 @@ def counted(standing: StandingRecords, waits: list[tuple[float, float]], *, idle
     ]
 
 
-def test_the_ends_of_transactions_keep_no_replica_and_hide_no_record() -> None:
+def test_transaction_markers_keep_no_replica_and_hide_no_record() -> None:
     standing = StandingRecords()
     assert counted(standing, [(0, 4), (STANDS_S - 1, 4), (STANDS_S, 4), (900, 4)]) == [4, 4, 0, 0]
     # Three records come, and the end of their transaction; all are read but the last end.
@@ -88,14 +88,14 @@ def test_the_ends_of_transactions_keep_no_replica_and_hide_no_record() -> None:
     assert counted(standing, [(903, 4), (2000, 4)]) == [0, 0]
 
 
-def test_a_source_that_hung_and_continues_has_records_after_all() -> None:
+def test_source_that_resumes_after_a_hang_has_records() -> None:
     standing = StandingRecords()
     assert counted(standing, [(0, 10**6), (STANDS_S, 10**6)]) == [10**6, 0]
     assert counted(standing, [(70, 10**6 - 500)]) == [10**6 - 500]
 
 
 @given(st.lists(st.tuples(st.integers(0, 59), st.integers(0, 5)), max_size=40))
-def test_what_waits_while_the_job_is_busy_counts_in_full(steps: list[tuple[int, int]]) -> None:
+def test_backlog_of_a_busy_job_counts_in_full(steps: list[tuple[int, int]]) -> None:
     standing, now_s = StandingRecords(), 0.0
     for after_s, records in steps:
         now_s += after_s

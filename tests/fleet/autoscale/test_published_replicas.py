@@ -88,7 +88,7 @@ def lead_s(step: ScalingStep) -> float:
     return float(step.decision.reason.split(" s of work wait in ")[1].split(" s,")[0])
 
 
-def test_what_a_quota_refuses_is_awaited_for_a_while_and_teaches_no_boot() -> None:
+def test_replicas_rejected_by_a_quota_are_awaited_but_teach_no_boot_time() -> None:
     steps = course(Platform(room=4), 3600.0)
     assert max(len(step.signals.starting) for step in steps) == 8
     assert {step.decision.wanted for step in steps[1:]} == {8}
@@ -99,7 +99,7 @@ def test_what_a_quota_refuses_is_awaited_for_a_while_and_teaches_no_boot() -> No
     assert {lead_s(step) for step in given_up} == {BOOT_S + STEP_S}
 
 
-def test_deaths_under_a_quota_teach_the_time_of_a_restart() -> None:
+def test_restarts_under_a_quota_teach_the_restart_time() -> None:
     platform = Platform(room=4)
 
     def die(now_s: float) -> None:
@@ -111,7 +111,7 @@ def test_deaths_under_a_quota_teach_the_time_of_a_restart() -> None:
     assert lead_s(steps[-1]) == BOOT_S + STEP_S
 
 
-def test_raised_quota_teaches_a_boot_within_the_wait() -> None:
+def test_raised_quota_within_the_wait_teaches_a_boot_time() -> None:
     platform = Platform(room=4)
 
     def raised(now_s: float) -> None:
@@ -123,7 +123,7 @@ def test_raised_quota_teaches_a_boot_within_the_wait() -> None:
 
 
 @pytest.mark.heavy
-def test_boots_of_ten_times_the_time_are_learned_step_by_step() -> None:
+def test_ten_times_longer_boots_are_learned_step_by_step() -> None:
     platform = Platform(room=8, boot_s=10 * BOOT_S)
     steps = course(platform, 10_000.0, lambda now_s: platform.die() if now_s % 1500 == 0 else None)
     learned = [took_s for step in steps for took_s in step.signals.booted_s]
@@ -131,7 +131,7 @@ def test_boots_of_ten_times_the_time_are_learned_step_by_step() -> None:
     assert (learned[0], learned[-1]) == (PATIENCE * BOOT_S, 10 * BOOT_S)
 
 
-def test_boots_that_are_remembered_are_awaited_and_not_unlearned() -> None:
+def test_remembered_boot_times_are_awaited_and_kept() -> None:
     """A restart begins with the assumed boot, which is a sixth of what boots have taken."""
     settings = ScalingSettings(ScalingLimits(0, 8), timings=Timings(boot_s=BOOT_S, interval_s=STEP_S))
 
@@ -165,7 +165,7 @@ def test_boots_that_are_remembered_are_awaited_and_not_unlearned() -> None:
     rounds=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.floats(0, 500)), max_size=60),
     boot_s=st.floats(0, 600),
 )
-def test_no_more_are_awaited_than_are_missing_and_none_for_long(
+def test_only_missing_replicas_are_awaited_and_not_for_long(
     rounds: list[tuple[int, int, float]], boot_s: float
 ) -> None:
     ready = [0]
@@ -206,7 +206,7 @@ class Three:
 
 
 @pytest.mark.parametrize("policy", [Failing(), Three()], ids=["the policy fails", "subtasks are silent"])
-def test_replicas_that_others_asked_for_are_not_asked_for_again(policy: ScalingPolicy) -> None:
+def test_replicas_requested_by_others_are_not_requested_again(policy: ScalingPolicy) -> None:
     published: list[int] = []
     # The scaler adds two for a gateway, at once.
     owner = PublishedReplicas(lambda: published[-1] + 2 if published else 0, published.append, BOOT_S)
@@ -219,7 +219,7 @@ def test_replicas_that_others_asked_for_are_not_asked_for_again(policy: ScalingP
 
 
 @pytest.mark.parametrize("wrong", [{}, {"boot_s": -1.0}, {"boot_s": math.inf}, {"boot_s": "x"}])
-def test_what_is_no_boot_is_not_remembered(wrong: dict[str, object]) -> None:
+def test_invalid_boot_time_is_not_remembered(wrong: dict[str, object]) -> None:
     owner = PublishedReplicas(lambda: 0, lambda wanted: None, BOOT_S)
     with pytest.raises(ValueError, match="boot_s"):
         owner.recall(wrong)
@@ -230,30 +230,30 @@ def waiting(number: float, now_s: float = 0.0, ready: int = 2) -> Signals:
     return Signals(now_s, ready=ready, backlog=(Backlog(5.0, Tokens(number, 100 * number, 10 * number)),))
 
 
-def test_queue_brings_the_mean_to_its_target() -> None:
+def test_queue_policy_brings_the_mean_queue_to_its_target() -> None:
     assert QueueLength(10, hold_s=0).decide(waiting(60)).wanted == 6
     assert QueueLength(10, hold_s=0).decide(waiting(21)).wanted == 2  # within a tenth
     assert QueueLength(10, hold_s=0).decide(waiting(25, ready=0)).wanted == 3
 
 
-def test_queue_knows_nothing_once_the_queue_is_empty() -> None:
+def test_queue_policy_has_no_signal_if_the_queue_is_empty() -> None:
     """Its fault: ten busy replicas that keep up look like none that are needed."""
     busy = Signals(0.0, ready=10, running=1000.0, running_tokens=1e6, kv_usage=0.9)
     assert QueueLength(10, hold_s=0).decide(busy).wanted == 1
 
 
-def test_batch_looks_alike_whatever_waits_behind_it() -> None:
+def test_batch_signal_does_not_depend_on_the_backlog() -> None:
     few, many = (Signals(0.0, ready=2, running_tokens=2e5, backlog=waiting(n).backlog) for n in (1, 10**6))
     assert BatchedTokens(50_000, hold_s=0).decide(few).wanted == 4
     assert BatchedTokens(50_000, hold_s=0).decide(many).wanted == 4
 
 
-def test_kv_cache_goes_by_its_share() -> None:
+def test_kv_cache_policy_follows_the_cache_usage() -> None:
     assert KvCacheUse(0.5, hold_s=0).decide(Signals(0.0, ready=4, kv_usage=0.9)).wanted == 8
     assert KvCacheUse(0.5, hold_s=0).decide(Signals(0.0, ready=4, kv_usage=0.1)).wanted == 1
 
 
-def test_capacity_goes_by_what_arrives() -> None:
+def test_capacity_policy_follows_the_arrivals() -> None:
     policy = PlannedCapacity(ReplicaSpeed(1e-3, 1e-2), use=0.5, window_s=60, hold_s=0)
     found = 0
     for at in range(0, 120, 5):
@@ -263,14 +263,14 @@ def test_capacity_goes_by_what_arrives() -> None:
 
 
 @pytest.mark.parametrize("policy", [QueueLength(10, 60.0), KvCacheUse(0.5, 60.0)])
-def test_replicas_go_only_after_the_hold(policy: QueueLength | KvCacheUse) -> None:
+def test_replicas_are_removed_only_after_the_hold(policy: QueueLength | KvCacheUse) -> None:
     high = Signals(0.0, ready=4, kv_usage=1.0, backlog=waiting(80).backlog)
     assert policy.decide(high).wanted == 8
     assert policy.decide(Signals(60.0, ready=4)).wanted == 8
     assert policy.decide(Signals(61.0, ready=4)).wanted == 1
 
 
-def test_targets_out_of_range_are_refused() -> None:
+def test_targets_out_of_range_are_rejected() -> None:
     for wrong in (
         lambda: QueueLength(0),
         lambda: BatchedTokens(-1),

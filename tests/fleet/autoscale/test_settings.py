@@ -12,7 +12,7 @@ PARTS = st.lists(st.integers(1, 40), min_size=1, max_size=10)
 
 
 @given(PARTS, st.integers(0, 200))
-def test_pools_together_have_what_is_wanted_and_little_more(parts: list[int], wanted: int) -> None:
+def test_pools_add_up_to_the_wanted_number_and_little_more(parts: list[int], wanted: int) -> None:
     found = [share.of_replicas(wanted) for share in shares(parts)]
     assert wanted <= sum(found) < wanted + len(parts)
     assert all(found) == (wanted > 0)
@@ -36,7 +36,7 @@ def test_limits_bound_all_pools_together(
     assert sum(each.least for each in limits) >= least
 
 
-def test_one_pool_has_all() -> None:
+def test_single_pool_gets_everything() -> None:
     limits = ScalingLimits(1, 9, budget_per_hour=10.0, price_per_hour=2.0)
     assert limits_of_pools(limits, [7]) == (ScalingLimits(1, 5),)
     (share,) = shares([7])
@@ -44,7 +44,7 @@ def test_one_pool_has_all() -> None:
     assert (share.of_replicas(5), share.of_work(9.0)) == (5, 9.0)
 
 
-def test_by_the_parts_of_each() -> None:
+def test_replicas_are_split_by_share() -> None:
     assert limits_of_pools(ScalingLimits(2, 8), [1, 3]) == (ScalingLimits(1, 2), ScalingLimits(2, 6))
     # One that would have less than a replica has one.
     assert [each.most for each in limits_of_pools(ScalingLimits(0, 3), [1, 99])] == [1, 2]
@@ -53,7 +53,7 @@ def test_by_the_parts_of_each() -> None:
     assert (one.of_work(8.0), other.of_work(8.0)) == (2.0, 6.0)
 
 
-def test_what_cannot_be_shared_is_refused() -> None:
+def test_impossible_split_is_rejected() -> None:
     with pytest.raises(
         SettingError, match="expected at least 2 replicas at most, one for each pool, found 1"
     ):

@@ -42,7 +42,7 @@ def filled(folder: Path) -> Run:
     return run
 
 
-async def test_the_page_is_readable_at_both_widths_and_has_no_errors(tmp_path: Path) -> None:
+async def test_page_is_readable_at_both_widths_without_errors(tmp_path: Path) -> None:
     async with shown(filled(tmp_path)) as (tab, url):
         for width in WIDTHS:
             for dark in (False, True):
@@ -58,7 +58,7 @@ async def test_the_page_is_readable_at_both_widths_and_has_no_errors(tmp_path: P
         assert all(address.startswith(url) for address in tab.addresses)
 
 
-async def test_the_page_follows_the_run_and_keeps_what_is_typed(tmp_path: Path) -> None:
+async def test_page_follows_the_run_and_keeps_typed_text(tmp_path: Path) -> None:
     run = filled(tmp_path)
     async with shown(run) as (tab, url):
         await tab.open(url, width=1400)
@@ -74,7 +74,7 @@ async def test_the_page_follows_the_run_and_keeps_what_is_typed(tmp_path: Path) 
         assert tab.errors == []
 
 
-async def test_a_search_that_goes_on_while_its_answer_comes_is_asked_again(tmp_path: Path) -> None:
+async def test_search_changed_while_waiting_is_repeated(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.commit("results", result(1, answer="special"), result(2, answer="spare"), result(3))
     async with shown(run) as (tab, url):
@@ -114,7 +114,7 @@ async def test_the_end_of_the_run_is_shown(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-async def test_the_page_as_a_file_needs_nothing_else(tmp_path: Path, width: int) -> None:
+async def test_page_as_a_file_is_self_contained(tmp_path: Path, width: int) -> None:
     file = tmp_path / "page.html"
     file.write_text(filled(tmp_path).page.page(live=False))
     async with browser() as tab:

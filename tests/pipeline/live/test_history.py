@@ -150,7 +150,7 @@ def test_poisoned_records_are_named_with_all_causes() -> None:
     assert ("5/s", "results: 885") in tiles_of(history, one_each=True)
 
 
-def test_causes_of_calls_that_were_continued_without_are_no_dead_letters() -> None:
+def test_failures_that_programs_handled_are_not_dead_letters() -> None:
     bad = {
         "dead_letters": lambda second: second - 60,
         "failed": lambda second: {"timeout": 2 * (second - 60)},
@@ -179,7 +179,7 @@ def test_an_engine_that_does_not_answer_is_named() -> None:
         ({"gaps": ("t/0: 3 to 5",)}, "t/0: 3 to 5"),
     ],
 )
-def test_what_else_goes_wrong_is_in_words(changes: dict[str, Any], words: str) -> None:
+def test_other_problems_are_described(changes: dict[str, Any], words: str) -> None:
     assert words in problems(run(5, **changes))
 
 
@@ -188,7 +188,7 @@ def test_after_a_restart_of_flink_the_share_of_dead_letters_is_right() -> None:
     assert "1 dead letter in the last 4 s, 2% of all events" in problems(run(5, run(60), since_s=60, **again))
 
 
-def test_points_stay_few_and_span_the_run() -> None:
+def test_number_of_points_is_bounded_and_spans_the_run() -> None:
     history = run(5000)
     assert MAX_POINTS // 2 <= len(history.points) <= MAX_POINTS
     assert history.points[0].elapsed_s == 0
@@ -196,13 +196,13 @@ def test_points_stay_few_and_span_the_run() -> None:
     assert history.points[-1].results_per_s == pytest.approx(10)
 
 
-def test_a_stop_shows_at_once_in_the_rates() -> None:
+def test_rates_show_a_stop_at_once() -> None:
     history = run(11, run(60), since_s=60, results=590, read=590)
     assert history.points[-1].results_per_s == history.points[-1].read_per_s == 0
     assert ("0/s", "results: 590") in tiles_of(history, one_each=True)
 
 
-def test_after_a_wait_for_the_engine_points_begin_again() -> None:
+def test_points_restart_after_a_wait_for_the_engine() -> None:
     history = run(30, state="WAITING FOR THE ENGINE", results=0)
     history.add(replace(NOW, elapsed_s=0.5))
     assert [point.elapsed_s for point in history.points] == [0.5]

@@ -21,7 +21,7 @@ from forebay.pipeline.live.outputs import (
 from forebay.testing.waiting import wait_until
 
 
-def test_followed_lines_are_read_once_each_and_of_growing_files(tmp_path: Path) -> None:
+def test_followed_lines_of_growing_files_are_read_once(tmp_path: Path) -> None:
     followed = FollowedLines(tmp_path)
     assert list(followed.new()) == []
     part = tmp_path / "part-a-0.jsonl"
@@ -36,7 +36,7 @@ def test_followed_lines_are_read_once_each_and_of_growing_files(tmp_path: Path) 
     assert len(committed_parts(tmp_path)) == 2
 
 
-def test_of_old_files_only_the_newest_are_read(tmp_path: Path) -> None:
+def test_only_the_newest_old_files_are_read(tmp_path: Path) -> None:
     for number in range(5):
         part = tmp_path / f"part-a-{number}.jsonl"
         part.write_bytes(b"%d\n" % number)
@@ -48,7 +48,7 @@ def test_of_old_files_only_the_newest_are_read(tmp_path: Path) -> None:
     assert list(FollowedLines(tmp_path, newest=9).new()) == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_of_old_files_only_the_newest_bytes_are_read(tmp_path: Path) -> None:
+def test_only_the_newest_bytes_of_old_files_are_read(tmp_path: Path) -> None:
     for number in range(3):
         part = tmp_path / f"part-a-{number}.jsonl"
         part.write_bytes(b"a%d\nb%d\n" % (number, number))
@@ -62,7 +62,7 @@ def test_of_old_files_only_the_newest_bytes_are_read(tmp_path: Path) -> None:
     assert list(FollowedLines(tmp_path, most_bytes=0).new()) == []
 
 
-def test_the_newest_lines_fit_into_their_bytes() -> None:
+def test_newest_lines_fit_into_their_limit() -> None:
     newest = NewestLines(10)
     for number in range(100):
         newest.add(b"%04d" % number)
@@ -94,7 +94,7 @@ def test_dead_letters_are_counted_by_cause_with_a_few_examples(tmp_path: Path) -
     assert run.outputs.causes["other"].count == 2 * MAX_CAUSES + 1
 
 
-def test_a_line_counts_once_it_can_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_counts_once_it_is_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(tmp_path)
     count = run.outputs._count
 
@@ -124,7 +124,7 @@ def test_a_folder_that_cannot_be_read_is_reported_until_it_can(tmp_path: Path) -
     assert run.outputs.trouble == ""
 
 
-def test_the_reader_looks_a_last_time_when_it_is_closed(tmp_path: Path) -> None:
+def test_reader_reads_a_last_time_on_close(tmp_path: Path) -> None:
     run = Run(tmp_path)
     reader = OutputsReader(run.outputs)
     reader.start()

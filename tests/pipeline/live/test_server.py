@@ -54,7 +54,7 @@ async def answer(url: str, **headers: str) -> tuple[int, str, dict[str, str]]:
 
 
 @pytest.mark.heavy
-async def test_the_token_leads_to_the_page(server: PageServer, parts: Parts) -> None:
+async def test_page_is_served_with_the_token(server: PageServer, parts: Parts) -> None:
     status, text, headers = await answer(server.url)
     assert (status, text) == (200, "<main>page</main>")
     assert headers["Cache-Control"] == "no-store"
@@ -68,7 +68,7 @@ async def test_the_token_leads_to_the_page(server: PageServer, parts: Parts) -> 
 @pytest.mark.parametrize(
     "path", ["", "wrong/", "%ff%00/", "x" * 5000 + "/", "wrong/events", "../../etc/passwd"]
 )
-async def test_without_the_token_there_is_nothing(server: PageServer, path: str) -> None:
+async def test_nothing_is_served_without_the_token(server: PageServer, path: str) -> None:
     status, text, headers = await answer(f"http://127.0.0.1:{server.port}/{path}")
     assert status in (400, 404)
     assert "page" not in text
@@ -77,12 +77,12 @@ async def test_without_the_token_there_is_nothing(server: PageServer, path: str)
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "evil.example:80", "127.0.0.1.evil.example"])
-async def test_another_name_of_this_machine_is_refused(server: PageServer, host: str) -> None:
+async def test_other_host_name_of_this_machine_is_rejected(server: PageServer, host: str) -> None:
     assert (await answer(server.url, Host=host))[0] == 404
     assert (await answer(server.url, Host=f"localhost:{server.port}"))[0] == 200
 
 
-async def test_unknown_parts_and_other_methods_are_refused(server: PageServer) -> None:
+async def test_unknown_paths_and_methods_are_rejected(server: PageServer) -> None:
     assert (await answer(f"{server.url}part/nothing"))[0] == 404
     async with aiohttp.ClientSession() as session, session.post(server.url, data=b"x") as found:
         assert found.status == 404
@@ -105,7 +105,7 @@ async def versions(found: aiohttp.ClientResponse) -> dict[str, int] | None:
 
 
 @pytest.mark.heavy
-async def test_changes_are_sent_as_events_and_the_end_too(server: PageServer, parts: Parts) -> None:
+async def test_changes_and_the_end_are_sent_as_events(server: PageServer, parts: Parts) -> None:
     async with aiohttp.ClientSession() as session, session.get(f"{server.url}events") as found:
         assert found.headers["Content-Type"] == "text/event-stream"
         assert await versions(found) == {"results": 1}
@@ -118,9 +118,7 @@ async def test_changes_are_sent_as_events_and_the_end_too(server: PageServer, pa
         await closed
 
 
-async def test_the_server_stops_once_browsers_have_left(
-    parts: Parts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_server_stops_once_browsers_have_left(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LAST_S", 600.0)
     server = PageServer(parts)
     server.start()
@@ -134,7 +132,7 @@ async def test_the_server_stops_once_browsers_have_left(
         await asyncio.wait_for(closed, 60)
 
 
-async def test_a_browser_that_has_just_got_the_page_gets_the_end(
+async def test_browser_that_just_loaded_the_page_gets_the_end(
     server: PageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "OPEN_S", 600.0)
@@ -151,7 +149,7 @@ async def test_a_browser_that_has_just_got_the_page_gets_the_end(
 
 
 @pytest.mark.heavy
-async def test_a_browser_that_hangs_is_dropped_and_others_go_on(
+async def test_hanging_browser_is_dropped_and_others_continue(
     server: PageServer, parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SEND_S", 0.2)
@@ -189,7 +187,7 @@ async def test_connections_are_bounded(server: PageServer) -> None:
             each.close()
 
 
-def test_a_port_in_use_is_a_mistake_of_the_command(server: PageServer, parts: Parts) -> None:
+def test_port_in_use_is_a_setting_error(server: PageServer, parts: Parts) -> None:
     with pytest.raises(SettingError, match=f"--ui: cannot listen at port {server.port}: .*name another port"):
         PageServer(parts, server.port)
 

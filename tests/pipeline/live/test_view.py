@@ -28,7 +28,7 @@ def words(html: str) -> str:
     return " ".join(" ".join(seen(html).words).split())
 
 
-def test_the_numbers_say_what_they_are(tmp_path: Path) -> None:
+def test_numbers_have_labels(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.page.watch(replace(NOW, elapsed_s=2.0, read=1134, results=100, read_share=0.3))
     run.page.watch(NOW)
@@ -78,7 +78,7 @@ def test_parts_are_drawn_once_for_all_and_results_once_a_second(
 
 
 @pytest.mark.heavy
-def test_charts_of_a_long_run_are_as_new_as_its_points(
+def test_charts_of_a_long_run_include_the_newest_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = Run(tmp_path).page
@@ -91,7 +91,7 @@ def test_charts_of_a_long_run_are_as_new_as_its_points(
             assert page.part("charts") == str(page._history.points[-1].elapsed_s)
 
 
-def test_the_page_and_its_parts_show_the_same(tmp_path: Path) -> None:
+def test_page_and_its_parts_show_the_same(tmp_path: Path) -> None:
     run, clock = Run(tmp_path), ManualClock()
     live = LivePage(run.spec, run.outputs, clock_s=clock.monotonic_s)
     for second in range(11):
@@ -103,7 +103,7 @@ def test_the_page_and_its_parts_show_the_same(tmp_path: Path) -> None:
         clock.advance(view.RESULTS_S)
 
 
-def test_the_backlog_says_when_it_will_be_gone(tmp_path: Path) -> None:
+def test_backlog_shows_its_remaining_time(tmp_path: Path) -> None:
     run = Run(tmp_path)
     for second, records in enumerate((100, 90, 80, 70)):
         run.page.watch(replace(NOW, elapsed_s=float(second), backlog=TopicBacklog(records, None, None, 1.0)))
@@ -176,7 +176,7 @@ def test_dead_letters_are_shown_by_cause_with_examples(tmp_path: Path) -> None:
     assert "prompt: 1 dead letter no field text {} id t-9 · position in@9" in shown
 
 
-def test_results_that_are_elsewhere_are_said_to_be_there(tmp_path: Path) -> None:
+def test_page_names_the_place_of_results_it_cannot_read(tmp_path: Path) -> None:
     topic = {"type": "kafka", "bootstrap": "h:1", "topic": "letters"}
     lost = Run(tmp_path, dead_letters=topic)
     lost.page.watch(NOW)
@@ -213,7 +213,7 @@ def test_large_results_stay_short_on_the_page(tmp_path: Path) -> None:
     assert len(run.page.page()) < 100_000
 
 
-def test_an_applications_view_is_on_top_and_follows_its_results(tmp_path: Path) -> None:
+def test_application_view_is_on_top_and_follows_results(tmp_path: Path) -> None:
     run = Run(tmp_path, application={"type": "trends"})
     version = run.page.versions()["application"]
     assert "Nothing rose" in words(run.page.part("application"))
@@ -227,9 +227,7 @@ def test_an_applications_view_is_on_top_and_follows_its_results(tmp_path: Path) 
     assert page.index("Viral trends") < page.index("Over time") < page.index("Newest results")
 
 
-def test_a_view_that_cannot_be_made_stops_nothing_else(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failing_view_stops_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = Run(tmp_path, application={"type": "trends"})
 
     def make(lines: object) -> str:
@@ -241,7 +239,7 @@ def test_a_view_that_cannot_be_made_stops_nothing_else(
     assert "odd" in caplog.text
 
 
-def test_when_the_run_has_ended_the_view_is_made_at_once(tmp_path: Path) -> None:
+def test_view_is_drawn_at_once_at_the_end_of_the_run(tmp_path: Path) -> None:
     run = Run(tmp_path, application={"type": "trends"})
     version = run.page.versions()["application"]
     run.page._view_due_s = float("inf")
@@ -258,7 +256,7 @@ def test_a_result_with_a_very_large_integer_is_shown(tmp_path: Path) -> None:
     assert str(10**30) in words(run.page.part("results"))
 
 
-def test_a_view_that_takes_long_is_made_rarely(tmp_path: Path) -> None:
+def test_slow_view_is_drawn_rarely(tmp_path: Path) -> None:
     run = Run(tmp_path, application={"type": "trends"})
     clock = ManualClock()
     page = LivePage(run.spec, run.outputs, clock_s=clock.monotonic_s)

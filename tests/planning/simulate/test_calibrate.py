@@ -31,14 +31,14 @@ def made_up_run() -> CalibrationRun:
 
 
 @pytest.mark.heavy
-def test_what_a_known_engine_did_is_repeated() -> None:
+def test_known_engine_is_reproduced() -> None:
     found = calibrate(made_up_run(), replace(LLAMA_8B, step_time=QWEN_32B.step_time))
     assert found.worst < 0.1
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("name", "engine"), [("Llama-3.1-8B", LLAMA_8B), ("Qwen3-32B", QWEN_32B)])
-def test_the_measured_engines_are_repeated_within_a_tenth(name: str, engine: EngineModel) -> None:
+def test_measured_engines_are_reproduced_within_ten_percent(name: str, engine: EngineModel) -> None:
     path = DATA / f"{name}.requests.jsonl"
     if not path.exists():
         pytest.skip(f"{path} is not there")

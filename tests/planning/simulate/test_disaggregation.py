@@ -42,7 +42,7 @@ def test_every_request_is_answered_once_and_in_order(
 
 
 @given(st.lists(st.integers(1, 100_000), min_size=1, max_size=40), st.integers(1, 5))
-def test_a_prefilled_request_goes_where_most_room_is(prompts: list[int], replicas: int) -> None:
+def test_prefilled_request_uses_the_replica_with_most_room(prompts: list[int], replicas: int) -> None:
     fleet, policy = fleet_of([LLAMA_8B] * replicas), LeastFull()
     for prompt in prompts:
         demand = RoutingRequest(prompt)
@@ -61,7 +61,7 @@ def test_an_unavailable_replica_gets_nothing() -> None:
     assert LeastFull().choose(RoutingRequest(10), fleet.nothing, fleet, 0.0) == 1
 
 
-def test_values_that_make_no_sense_are_refused() -> None:
+def test_invalid_values_are_rejected() -> None:
     with pytest.raises(SettingError, match="one replica in each pool"):
         Split(0, 3)
     with pytest.raises(SettingError, match="bandwidth above 0"):

@@ -55,7 +55,7 @@ def workloads(draw: st.DrawFn) -> list[Row]:
 @pytest.mark.heavy
 @settings(max_examples=6 * settings.default.max_examples)
 @given(workloads(), st.sampled_from([1100, 1600, 2600, 50_000]), st.sampled_from([1, 3, 8]))
-def test_jumping_over_steps_gives_what_single_steps_give(rows: list[Row], kv_tokens: int, seqs: int) -> None:
+def test_skipping_steps_equals_single_steps(rows: list[Row], kv_tokens: int, seqs: int) -> None:
     fast = sequences(rows)
     exact = sequences(rows)
     replica = SimulatedReplica(model(kv_tokens, seqs))
@@ -68,7 +68,7 @@ def test_jumping_over_steps_gives_what_single_steps_give(rows: list[Row], kv_tok
     assert (replica.running, replica.waiting, replica.kv_usage) == (0, 0, 0.0)
 
 
-def test_memory_that_runs_short_preempts_the_last_and_nobody_is_lost() -> None:
+def test_memory_shortage_preempts_the_newest_and_loses_nothing() -> None:
     rows: list[Row] = [(0.0, 200, 150, ()), (0.0, 200, 150, ()), (0.1, 200, 150, ())]
     fast, exact = sequences(rows), sequences(rows)
     replica = SimulatedReplica(model(kv_tokens=800))

@@ -49,7 +49,7 @@ def test_every_request_is_answered_once_and_tokens_take_their_time(
     assert [replica.running + replica.waiting for replica in simulation.replicas] == [0] * replicas
 
 
-def test_prefixes_are_found_again_and_save_time() -> None:
+def test_cached_prefixes_save_time() -> None:
     scenario = Scenario(BUSY, LLAMA_8B, 4)
     aware, blind = scenario.run("expected_ttft_at_once"), scenario.run("round_robin")
     assert aware.hit_share > blind.hit_share > 0.3
@@ -57,7 +57,7 @@ def test_prefixes_are_found_again_and_save_time() -> None:
 
 
 @pytest.mark.heavy
-def test_a_thousand_replicas_take_their_share() -> None:
+def test_load_is_shared_by_a_thousand_replicas() -> None:
     trace = PoissonArrivals(3000, 2000.0, 800.0, 20.0, seed=2).make()
     found = Scenario(trace, LLAMA_8B, 1000).run("expected_ttft")
     assert found.goodput == 1.0

@@ -22,11 +22,11 @@ def scripted() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_scripted_replica_answers_as_vllm_did(scripted: str, name: str) -> None:
+def test_scripted_replica_answers_like_recorded_vllm(scripted: str, name: str) -> None:
     assert ask(scripted, "m", name) == EXPECTED[name]
 
 
 @pytest.mark.vllm
 @pytest.mark.parametrize("name", CASES)
-def test_vllm_answers_as_it_did(local_engine: Any, name: str) -> None:
+def test_vllm_answers_as_recorded(local_engine: Any, name: str) -> None:
     assert ask(str(local_engine[0]), "smollm2-135m-instruct", name) == EXPECTED[name]

@@ -47,7 +47,7 @@ def test_a_thread_serves_and_ends() -> None:
         fetch_report(replica.url)
 
 
-def test_a_process_serves_is_killed_and_comes_back_on_its_port() -> None:
+def test_killed_process_restarts_on_its_port() -> None:
     with ReplicaProcess(NOW) as replica:
         url, pid = replica.url, replica.pid
         assert call(url, "r1").text == echo("hello")
@@ -96,7 +96,7 @@ def test_it_ends_when_its_parent_is_killed() -> None:
         time.sleep(0.02)
 
 
-def test_without_options_it_is_the_default() -> None:
+def test_default_script() -> None:
     assert script_of(parse([]), "") == ReplicaScript()
 
 

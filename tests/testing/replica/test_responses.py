@@ -35,7 +35,7 @@ def test_content_parts_are_one_text(client: openai.OpenAI) -> None:
     assert told.choices[0].message.content == echo("Say\nhello.")
 
 
-def test_each_choice_is_another_answer_and_the_first_the_usual() -> None:
+def test_choices_differ_and_the_first_is_the_usual_answer() -> None:
     first, second = choices(n=2)
     assert (first.text, first.text != second.text) == (echo("hello"), True)
     of_each = choices(prompt=["hello", "you"], n=2)

@@ -190,7 +190,7 @@ async def test_embeddings_are_functions_of_their_texts() -> None:
     assert list(struct.unpack("<8f", b64decode(packed[1]))) == pytest.approx(plain[1])
 
 
-async def test_its_speed_can_be_changed_and_its_work_be_read() -> None:
+async def test_speed_can_be_changed_and_work_read() -> None:
     script = ReplicaScript(delay=Fixed(0.0), decode=Fixed(0.02), slots=2)
     async with session(script) as (client, replica):
         async with client.post("/_speed", data="2") as response:
@@ -210,7 +210,7 @@ async def test_its_speed_can_be_changed_and_its_work_be_read() -> None:
     assert 0.02 <= work["wasted_s"] < work["spent_s"] < work["could_s"]
 
 
-async def test_it_refuses_every_call_for_a_while() -> None:
+async def test_every_call_is_refused_for_a_while() -> None:
     script = ReplicaScript(delay=Fixed(0.0), retry_after_s=2)
     async with session(script) as (client, _):
         async with client.post("/_refuse", data="-1") as response:
@@ -235,7 +235,7 @@ async def test_a_request_may_be_named_in_its_prompt() -> None:
         assert replica.report().calls == {"event-17": 1, "another": 1}
 
 
-async def test_what_is_absent_is_a_404_and_a_stream_may_come_whole() -> None:
+async def test_absent_call_is_404_and_a_stream_may_be_sent_at_once() -> None:
     script = ReplicaScript(delay=Fixed(0.0), streams=False, absent=("/metrics", "/health"))
     async with session(script) as (client, _):
         for path, status in (("/metrics", 404), ("/health", 404), ("/v1/models", 200)):
@@ -250,7 +250,7 @@ async def test_what_is_absent_is_a_404_and_a_stream_may_come_whole() -> None:
             assert (await response.json())["choices"][0]["message"]["content"].startswith("echo:")
 
 
-async def test_without_include_usage_there_is_none() -> None:
+async def test_no_usage_without_include_usage() -> None:
     body = CHAT | {"stream": True}
     async with session() as (client, _), client.post("/v1/chat/completions", json=body) as response:
         assert "usage" not in await response.text()

@@ -20,7 +20,7 @@ def asked(prompt: str, params: object) -> ParsedRequest:
     return read_body(orjson.dumps({"model": "m", "prompt": prompt, KV_TRANSFER: params}), chat=False)
 
 
-def test_what_is_given_is_read_in_time_and_for_the_same_prompt() -> None:
+def test_kv_cache_is_read_in_time_and_for_the_same_prompt() -> None:
     caches = KvCaches()
     place = caches.give(asked("Why?", PREFILL_PARAMS), "http://p:1", until_s=5.0)
     assert not caches.read(asked("Why?", place), now_s=5.0)
@@ -45,7 +45,7 @@ def test_the_same_block_after_another_text_is_another_block() -> None:
     assert cache.take("bbbb") == 0
 
 
-def test_the_least_recently_used_block_goes_first() -> None:
+def test_least_recently_used_block_is_evicted_first() -> None:
     cache = ScriptedPrefixCache(block_chars=4, max_blocks=2)
     cache.take("aaaa")
     cache.take("bbbb")
@@ -88,7 +88,7 @@ def test_work_continues_at_a_new_speed() -> None:
     assert (spent_s, wasted_s) == (pytest.approx(10.0), 0.0)
 
 
-def test_what_is_not_of_use_in_the_end_was_wasted() -> None:
+def test_unused_work_counts_as_wasted() -> None:
     async def main() -> tuple[float, float, float]:
         work = ReplicaWork(slots=1)
         with work.running() as done:
@@ -118,7 +118,7 @@ def test_each_request_makes_the_others_slower() -> None:
     assert run_virtual(main()) == pytest.approx([4.0, 4.0])
 
 
-def test_at_speed_0_nothing_moves() -> None:
+def test_nothing_progresses_at_speed_0() -> None:
     async def main() -> bool:
         work = ReplicaWork()
         work.speed = 0.0
@@ -133,7 +133,7 @@ def test_at_speed_0_nothing_moves() -> None:
     assert not run_virtual(main())
 
 
-def test_what_nobody_waits_for_any_more_holds_nothing_up() -> None:
+def test_abandoned_work_blocks_nothing() -> None:
     async def main() -> float:
         work = ReplicaWork(slots=1)
         with work.running():
