@@ -243,7 +243,7 @@ async def test_caller_gets_the_error_if_all_replicas_reject(fleet_of: Any, ask: 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("fault", "error"), [("401", Unauthorized), ("404", ModelNotFound)])
-async def test_replica_with_an_unexpected_model_is_skipped(
+async def test_replica_with_an_unexpected_model_or_key_is_skipped(
     fleet_of: Any, ask: Any, fault: str, error: type[Exception]
 ) -> None:
     # Tried again after a minute: the requests come before that, however slowly.
@@ -435,7 +435,7 @@ async def _ask_on(engine: HttpEngine, number: int) -> None:
         await engine.complete(request, timeout_s=120.0)
 
 
-async def test_lost_leases_are_reported_and_the_silent_replica_is_closed(wait_for: Any) -> None:
+async def test_lost_leases_are_reported_and_the_silent_replica_is_shut(wait_for: Any) -> None:
     clock = ManualClock()
     async with FakeReplica(QUICK) as one, FakeReplica(QUICK) as two:
         config = FleetConfig(FixedReplicas((one.url, two.url)), model="m", stall_s=5.0, check_s=0.01)
@@ -529,7 +529,7 @@ async def test_independent_clients_stay_balanced(fleet_of: Any, ask: Any) -> Non
         assert min(calls) > 0.5 * sum(calls) / 3
 
 
-async def test_replica_that_breaks_off_each_answer_is_closed(fleet_of: Any) -> None:
+async def test_replica_that_breaks_off_each_answer_is_shut(fleet_of: Any) -> None:
     async with fleet_of(1) as fakes:
         client = fakes.engine.client
         await client.start(60.0)

@@ -152,7 +152,7 @@ def test_limit_falls_if_answers_exceed_their_time() -> None:
     assert 300 / (bench.now_s - began_s) >= 0.7, "of one in a second: 16 would take 16 s"
 
 
-def test_two_limits_of_one_replica_never_probe_at_once() -> None:
+def test_two_limits_of_one_replica_never_try_at_once() -> None:
     turn = LimitTurn()
     limits = [ConcurrencyLimit(most=64, turn=turn) for _ in range(2)]
     benches = [Bench(limit, slots(16, 0.5), spread=0.5, seed=seed) for seed, limit in enumerate(limits)]

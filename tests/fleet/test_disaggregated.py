@@ -237,7 +237,7 @@ async def test_prefill_refusals_are_not_blamed_on_decoders() -> None:
         assert both.usable() == 1
 
 
-async def test_unreadable_kv_cache_closes_no_decoder() -> None:
+async def test_unreadable_kv_cache_shuts_no_decoder() -> None:
     async with pools(decode=replace(SCRIPT, faults=Faults((("500", 1.0),))), each=1) as both:
         for number in range(50):
             with pytest.raises(ServerFault):

@@ -27,7 +27,7 @@ def health() -> Health:
     return Health(RULES)
 
 
-def test_only_consecutive_failures_close_a_replica(health: Health) -> None:
+def test_only_consecutive_failures_shut_a_replica(health: Health) -> None:
     fail(health, 2)
     health.succeeded(health.epoch, 0.0)
     fail(health, 2)
@@ -37,7 +37,7 @@ def test_only_consecutive_failures_close_a_replica(health: Health) -> None:
     assert not health.room(0)
 
 
-def test_passed_check_after_the_pause_admits_one_probe(health: Health) -> None:
+def test_passed_check_after_the_pause_admits_one_request(health: Health) -> None:
     fail(health, 3, now_s=10.0)
     health.probe_passed(10.5)
     assert not health.room(0), "it reported good health all the time"
@@ -59,7 +59,7 @@ def test_each_first_token_admits_one_more_until_fully_open(health: Health) -> No
     assert health.why == ""
 
 
-def test_pause_doubles_with_each_failed_probe(health: Health) -> None:
+def test_pause_doubles_each_time_it_fails_again(health: Health) -> None:
     now_s, waits = 0.0, []
     fail(health, 3)
     for _ in range(5):
@@ -80,7 +80,7 @@ def test_pause_is_reset_after_a_full_recovery(health: Health) -> None:
     assert health.until_s == 6.0
 
 
-def test_requests_sent_before_the_close_do_not_count(health: Health) -> None:
+def test_requests_sent_before_it_was_shut_do_not_count(health: Health) -> None:
     old = health.epoch
     fail(health, 3)
     health.probe_passed(1.0)
@@ -90,7 +90,7 @@ def test_requests_sent_before_the_close_do_not_count(health: Health) -> None:
     assert health.limit == 1
 
 
-def test_missed_checks_close_a_replica_without_answers(health: Health) -> None:
+def test_missed_checks_shut_a_replica_without_answers(health: Health) -> None:
     health.check_failed("no answer", 0.0, 1.0)
     assert health.room(0)
     health.sign(1.5)
@@ -152,7 +152,7 @@ def test_new_replica_opens_with_its_first_answer(health: Health) -> None:
     assert health.limit == math.inf
 
 
-def test_requests_of_one_source_never_close_a_replica(health: Health) -> None:
+def test_requests_of_one_source_never_shut_a_replica(health: Health) -> None:
     for _ in range(1000):
         health.failed(health.epoch, "cut off", 0.0, source="one key")
     assert health.suspicion is not None
@@ -163,7 +163,7 @@ def test_requests_of_one_source_never_close_a_replica(health: Health) -> None:
     assert health.suspicion is None, "it takes three again"
 
 
-def test_replica_with_retry_after_is_not_closed(health: Health) -> None:
+def test_replica_with_retry_after_is_not_shut(health: Health) -> None:
     health.refused("429")
     assert health.suspicion is not None
     health.confirm_suspicion(1.0)
@@ -182,7 +182,7 @@ def test_first_tokens_reopen_it_and_full_answers_do_not_count_twice() -> None:
     assert health.limit == math.inf
 
 
-def test_only_replica_is_closed_after_many_more_failures(health: Health) -> None:
+def test_only_replica_is_shut_after_many_more_failures(health: Health) -> None:
     for _ in range(RULES.failures_alone - 1):
         health.failed(health.epoch, "500", 0.0, alone=True)
         judge(health, 0.0)

@@ -72,7 +72,7 @@ def test_each_refusal_doubles_the_rounds_before_one_more_is_tried(refusals: Refu
     assert (rounds[0], rounds[-1]) == (2 * ROUNDS, MAX_ROUNDS)
 
 
-def test_accepted_probe_raises_the_limit_by_one_each_round(refusals: Refusals) -> None:
+def test_accepted_trial_raises_the_limit_by_one_each_round(refusals: Refusals) -> None:
     refusals.refused(4, 0.0, 0.1, 0.0)
     for trial in range(4):
         probe(refusals, 1.0 + trial)
@@ -113,7 +113,7 @@ def test_single_refusal_below_the_known_limit_changes_nothing() -> None:
     assert refusals.most == 40
 
 
-def test_repeated_refusals_below_the_limit_close_and_lower_it() -> None:
+def test_repeated_refusals_below_the_limit_shut_and_lower_it() -> None:
     refusals = proven(40)
     kinds = []
     for at in range(6):
@@ -178,7 +178,7 @@ def test_source_that_sends_more_than_others_is_limited() -> None:
     assert refusals.most == 8
 
 
-def test_idle_replica_that_refuses_is_closed() -> None:
+def test_idle_replica_that_refuses_is_shut() -> None:
     assert Refusals().refused(0, 0.0, 0.1, 2.0) == "shut"
     assert proven(40).refused(0, 2.0, 2.1, 2.0) == "shut"
 
@@ -273,7 +273,7 @@ def test_new_limit_is_checked_and_a_known_one_is_not(refusals: Refusals) -> None
     assert (refusals.most, refusals.checked) == (4, True)
 
 
-def test_retry_after_of_one_request_does_not_close_the_replica() -> None:
+def test_retry_after_of_one_request_does_not_shut_the_replica() -> None:
     one = replica()
     assert not one.refused(RateLimited("429", retry_after_s=2.0), 4, 0.0, 0.1), "that speaks not against it"
     assert one.open(0.1)
@@ -363,7 +363,7 @@ async def test_gateway_with_fewer_places_pauses_once_and_gets_fewer() -> None:
 
 @pytest.mark.heavy
 @in_virtual_time
-async def test_closed_gateway_is_not_called() -> None:
+async def test_shut_gateway_is_called_rarely() -> None:
     async with Load(gateway()) as load:
         await asyncio.sleep(30.0)
         load.replica.script = gateway(max_calls=0)

@@ -178,7 +178,7 @@ async def test_bytes_that_are_not_http_are_rejected(head: bytes) -> None:
         writer.close()
 
 
-async def test_connection_above_the_limit_is_rejected() -> None:
+async def test_oldest_connection_is_closed_above_the_limit() -> None:
     async with before(limits={"connections": 2}) as (served, _):
         held = [await raw(served) for _ in range(2)]
         _, writer = await raw(served)

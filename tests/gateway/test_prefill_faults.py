@@ -102,7 +102,7 @@ async def test_failed_decode_is_prefilled_on_its_next_decoder(fault: str, stream
         assert both.calls()[0] == before + 1, "and not made again"
 
 
-async def test_unreadable_kv_cache_closes_no_decoder() -> None:
+async def test_unreadable_kv_cache_shuts_no_decoder() -> None:
     """Like a vLLM that is set to fail if it cannot load one."""
     async with pools(decode=FAILING, each=2, routing="round_robin") as both:
         both.decode[1].script = SCRIPT

@@ -53,7 +53,7 @@ async def test_gateway_without_replicas_reports_503_until_one_starts() -> None:
             assert (await chat(served))[0] == 200
 
 
-async def test_replicas_of_different_models_fail_the_start() -> None:
+async def test_replica_of_another_model_fails_the_start() -> None:
     async with FakeReplica(ReplicaScript(models=("one",))) as replica:
         spec = spec_of([replica.url], engine={"model": "another"})
         with pytest.raises(SettingError, match="serves the model"):
@@ -130,7 +130,7 @@ async def test_broken_answer_is_not_restarted() -> None:
 
 
 @pytest.mark.heavy
-async def test_losing_all_replicas_fails_current_requests_only() -> None:
+async def test_losing_all_replicas_fails_only_requests_made_then() -> None:
     slow = ReplicaScript(delay=Fixed(0.0), token_s=0.2, chunks=4)
     async with before(slow, QUICK, relay={"absent_s": 0.1}) as (served, replicas):
         await replicas[1].stop()

@@ -35,7 +35,7 @@ def test_a_good_run_is_valid() -> None:
     assert not any("other programs" in note for note in verdict.notes)
 
 
-def test_runs_with_kills_have_no_share_of_other_processes() -> None:
+def test_share_of_other_processes_is_unknown_after_a_lost_process() -> None:
     assert "processor use of other programs is unknown" in judge_stream(stream_run(even(9))).notes[-1]
 
 

@@ -53,7 +53,7 @@ def test_every_peer_has_its_program_and_what_its_environment_holds() -> None:
 
 
 @given(st.binary(max_size=60))
-def test_any_record_is_accepted_by_the_measurement(value: bytes) -> None:
+def test_no_record_stops_the_measurement(value: bytes) -> None:
     read_result(b"event-1 " + value)
 
 

@@ -214,7 +214,7 @@ def test_own_file_has_no_known_answers(tmp_path: Path) -> None:
     assert (found.right, found.by_topic, found.planted) == (None, {}, None)
 
 
-def test_demo_uses_another_folder_if_its_own_is_in_use(tmp_path: Path) -> None:
+def test_demo_can_be_planned_again_in_a_folder_in_use(tmp_path: Path) -> None:
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "kafka").mkdir()
     source = demo_of(DemoOptions(out=tmp_path / "demo", events=30)).spec.source

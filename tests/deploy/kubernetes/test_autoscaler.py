@@ -21,7 +21,7 @@ def test_controller_gets_its_targets_and_limits() -> None:
     assert "--pods=app.kubernetes.io/instance=triage,app.kubernetes.io/component=pipeline" in args
 
 
-def test_controller_may_patch_the_scale_of_its_deployments_only() -> None:
+def test_controller_has_few_rights_besides_scaling_its_deployments() -> None:
     rules = FOUND["Role", "triage-autoscaler"]["rules"]
     assert {(each["resources"][0], *each["verbs"]) for each in rules} == {
         ("deployments", "get"),

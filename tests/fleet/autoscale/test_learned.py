@@ -163,7 +163,7 @@ def test_learned_speed_boot_times_and_lengths_survive_a_restart() -> None:
     assert "'n'" in other[0]
 
 
-def test_remembered_boot_time_weighs_as_much_as_a_measured_one() -> None:
+def test_remembered_boot_time_has_the_bounds_of_a_measured_one() -> None:
     policy = DeadlinePolicy(SPEED, timings=Timings(boot_s=1.0))
     policy.recall({"boot_s": 1e6, "classes": {}})
     assert policy.remembers()["boot_s"] == LONGEST_BOOT
