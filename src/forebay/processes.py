@@ -179,7 +179,10 @@ def raise_file_limit(needed: int) -> int:
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return needed
     most = needed if hard == resource.RLIM_INFINITY else max(soft, min(needed, hard))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    except (ValueError, OSError):
+        return soft
     return most
 
 

@@ -52,7 +52,7 @@ def test_checkpoints_are_kept_and_unaligned(tmp_path: Path) -> None:
                 "type": "exponential-delay",
                 "exponential-delay.initial-backoff": "1000 ms",
                 "exponential-delay.max-backoff": "60000 ms",
-                "exponential-delay.backoff-multiplier": "2.5",
+                "exponential-delay.backoff-multiplier": "4.0",
                 "exponential-delay.reset-backoff-threshold": "10 min",
             },
         ),

@@ -89,7 +89,7 @@ def test_rests_that_an_answer_ends_become_long() -> None:
     rests = Rests(lambda: answers[0])
     assert looks(rests, 80, STILL)[-10:] == [*[False] * 9, True]
     assert looks(rests, 40, STILL) == [*[False] * 19, True] * 2
-    assert looks(rests, 20, STILL) == [False] * 20
+    assert looks(rests, 19, STILL) == [False] * 19
     answers[0] += 1
     assert looks(rests, 10, STILL) == [True] * 10
 
@@ -293,6 +293,16 @@ def test_restart_counts_with_its_own_cause() -> None:
     assert seen(1, first, second) == (1, "")
     assert seen(2, first) == (1, "")
     assert seen(2, first, second) == (2, "ValueError: two")
+    third = JobFailure(3000, "", "ValueError: three")
+    assert seen(3, first, second, third) == (3, "ValueError: three")
+
+
+def test_failure_listed_before_its_restart_is_counted_is_its_cause() -> None:
+    restarts = JobRestarts()
+    both = [JobFailure(1000, "", "ValueError: one"), JobFailure(2000, "", "ValueError: two")]
+    for count in (1, 2):
+        job: Any = SimpleNamespace(restarts=lambda count=count: count, failures=lambda: both)
+        assert restarts(job) == (count, "ValueError: two")
 
 
 def test_restart_without_a_cause_counts_in_the_end() -> None:

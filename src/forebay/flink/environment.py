@@ -36,8 +36,8 @@ MAX_PAUSE_MS = 500
 MIN_NETWORK_MB, MAX_NETWORK_MB = 4, 64
 
 
-DELAY_GROWTH = 2.5
-"""From 0.1 s to 30 s, ten restarts outlast an outage of two minutes."""
+DELAY_GROWTH = 4.0
+"""From 0.1 s to 30 s, ten restarts outlast an outage of about three minutes."""
 
 
 @dataclass(frozen=True, slots=True)

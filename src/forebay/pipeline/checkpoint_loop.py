@@ -64,7 +64,7 @@ class CheckpointLoop:
         self._failure: Exception | None = None
         self._answered = self._read = self._wanted = False
         self.waits = 0
-        """How often it waited for an answer until there was one."""
+        """Grows with each answer that ends a wait or waits for the next checkpoint."""
         self._used_s = (self._clock.monotonic_s(), processor_s())
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
 
@@ -106,6 +106,7 @@ class CheckpointLoop:
             if left_s <= 0:
                 self._checkpoint()
             elif self._answered:
+                self.waits += 1
                 sleep(left_s)
             else:
                 self._answered = self._activity.await_answer(left_s)
@@ -154,6 +155,7 @@ MIN_S = 0.2
 REMEMBERED = 5
 PAUSE_SHARE = 0.5
 LONGEST_PAUSE_S = 0.5
+LONGEST_WAIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,7 @@ class CheckpointSchedule:
     least_s: float = MIN_S
     ended_s: float | None = None
     failures: int = 0
+    postponements: int = 0
     not_before_s: float = -math.inf
     durations_s: tuple[float, ...] = ()
     processor_s: tuple[float, ...] = ()
@@ -191,7 +194,7 @@ class CheckpointSchedule:
         return max(self.begun_s + interval_s, self.ended_s + pause_s, self.not_before_s)
 
     def completed(self, begun_s: float, ended_s: float, processor_s: float) -> CheckpointSchedule:
-        after = replace(self, begun_s=begun_s, ended_s=ended_s, failures=0)
+        after = replace(self, begun_s=begun_s, ended_s=ended_s, failures=0, postponements=0)
         if self.ended_s is None:
             return after
         durations_s = (*self.durations_s, ended_s - begun_s)[-REMEMBERED:]
@@ -203,8 +206,10 @@ class CheckpointSchedule:
         return replace(self, begun_s=begun_s, ended_s=ended_s, failures=self.failures + 1)
 
     def postponed(self, now_s: float) -> CheckpointSchedule:
-        return replace(self, not_before_s=now_s + MIN_S)
+        """Flink counts each try while tasks start as a failed checkpoint."""
+        wait_s = min(LONGEST_WAIT_S, MIN_S * 2.0 ** min(self.postponements, 60))
+        return replace(self, postponements=self.postponements + 1, not_before_s=now_s + wait_s)
 
     def restarted(self, now_s: float) -> CheckpointSchedule:
         """As for a new job: the first answer is committed at once."""
-        return replace(self, begun_s=now_s, ended_s=None, failures=0)
+        return replace(self, begun_s=now_s, ended_s=None, failures=0, postponements=0)

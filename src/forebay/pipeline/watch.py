@@ -29,7 +29,7 @@ POLL_S = 0.5
 STILL_LOOKS, SETTLED_LOOKS, LONG_LOOKS = 10, 15, 20
 RESTING_ROUNDS, SETTLED_ROUNDS, LONG_ROUNDS = 3, 9, 19
 LATE_LOOKS = 2
-CAUSE_LOOKS = 10
+CAUSE_LOOKS, KEPT_FAILURES = 10, 16
 REFUSED = tuple(f"{error.__name__}: " for error in (FeedRefused, RegistryRefused))
 """No restart fixes them."""
 BROKEN = (
@@ -193,7 +193,7 @@ class FailedCommits:
 
 class JobRestarts:
     """Counts a job's restarts, each as soon as its cause is known: Flink's list of failures can be older than
-    its number of restarts. After `CAUSE_LOOKS` looks a restart counts without a cause of its own."""
+    its number of restarts, or newer. After `CAUSE_LOOKS` looks a restart counts in any case."""
 
     def __init__(self) -> None:
         self._counted = self._newest_ms = self._looks = 0
@@ -205,10 +205,10 @@ class JobRestarts:
             return self._counted, ""
         found = job.failures()
         self._looks += 1
-        unknown = not found or found[-1].time_ms <= self._newest_ms
-        if unknown and self._looks < CAUSE_LOOKS:
+        known = found and (found[-1].time_ms > self._newest_ms or len(found) >= min(restarts, KEPT_FAILURES))
+        if not known and self._looks < CAUSE_LOOKS:
             return self._counted, ""
-        cause = "Flink does not report why" if unknown else found[-1].cause
+        cause = found[-1].cause if known else "Flink does not report why"
         self._counted, self._looks = restarts, 0
         self._newest_ms = found[-1].time_ms if found else 0
         return restarts, cause
