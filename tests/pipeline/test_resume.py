@@ -270,7 +270,7 @@ def test_checkpoint_of_another_format_is_rejected_early(place: Place) -> None:
     place.checkpoint(JOB_A, 1)
     record = json.loads((place.home / "run.json").read_text())
     (place.home / "run.json").write_text(json.dumps({**record, "format": 99}))
-    with pytest.raises(SettingError, match=r"run.json: format 99; this Forebay reads format 3: .*--fresh"):
+    with pytest.raises(SettingError, match=r"run.json: format 99; this Forebay reads format 4: .*--fresh"):
         place.prepare()
     assert found_state(place.store, needed=False).job is None
 

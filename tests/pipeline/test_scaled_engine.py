@@ -235,7 +235,7 @@ def test_failed_save_is_repeated_at_the_end(tmp_path: Path, monkeypatch: pytest.
     ("content", "why"),
     [
         (b"", "it is not JSON"),
-        (b'{"format": 99}', "expected format 3, found 99"),
+        (b'{"format": 99}', "expected format 4, found 99"),
         (b"x" * (2 << 20), "it is larger than"),
     ],
 )

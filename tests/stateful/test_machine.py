@@ -165,7 +165,7 @@ def test_every_restore_reads_the_same_store() -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        (b"\x94\x63\x00\xa1e\xc4\x00", "the checkpoint's requests: format 99; this Forebay reads format 3"),
+        (b"\x94\x63\x00\xa1e\xc4\x00", "the checkpoint's requests: format 99; this Forebay reads format 4"),
         (pack_state(0, "e"), "requests cannot be read"),
         (b"\x80\x04.", "requests cannot be read"),
     ],

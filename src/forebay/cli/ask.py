@@ -18,7 +18,6 @@ from forebay.cli.options import ApiKeyEnv, ModelName, option
 from forebay.cli.output import STDOUT, check_json, errors_console, print_line
 from forebay.cli.streams import drop_output
 from forebay.errors import SettingError
-from forebay.processes import raise_file_limit
 from forebay.settings import load_settings
 
 if TYPE_CHECKING:
@@ -125,6 +124,8 @@ def _run(
 
 
 def _check_files(capacity: int) -> None:
+    from forebay.processes import raise_file_limit
+
     # Each request in flight has a connection; without one, the engine would be blamed.
     needed = capacity + OTHER_FILES
     most = raise_file_limit(needed)
