@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from forebay.codec import decode
 from forebay.connectors.files import lines as module
+from forebay.connectors.files import reader as reader_module
 from forebay.connectors.files.lines import (
     LineFile,
     LinePart,
@@ -72,6 +73,36 @@ def test_the_lost_end_of_a_file_that_became_shorter_is_a_dead_letter(tmp_path: P
     letter = found[1]
     assert letter.cause == "unread_file"
     assert letter.detail == "from line 2 on: the file became shorter: from 6 bytes to 2"
+
+
+@pytest.mark.parametrize(
+    ("reader", "content"),
+    [
+        (TEXT, b"1\nref"),
+        (TEXT, b"1\nrefund 2222"),
+        (LineReader(Format("text"), encoding="utf-16-le"), "1\nref".encode("utf-16-le")),
+        (LineReader(Format("csv", columns=("a",))), b'1\n"x\ny\n'),
+    ],
+)
+def test_a_line_that_lost_its_end_is_not_a_record(tmp_path: Path, reader: LineReader, content: bytes) -> None:
+    (tmp_path / "a").write_bytes(b"x" * 40)
+    parts = parts_of(tmp_path, reader)
+    (tmp_path / "a").write_bytes(content)
+    found = [decode(record) for _, record in FilesReader(parts, reader).records(FileCursor()) if record]
+    assert [record.position for record in found] == [
+        f"{tmp_path.name}/a@1",
+        f"{tmp_path.name}/a@2-",
+    ]
+    assert found[1].detail == f"from line 2 on: the file became shorter: from 40 bytes to {len(content)}"
+
+
+def test_a_file_that_becomes_shorter_while_a_limit_is_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(b"1\n2")
+    monkeypatch.setattr(reader_module, "sized", lambda part: replace(part, size=9))
+    (part,) = parts_of(tmp_path, LineReader(Format("text"), limit=2))
+    assert part.size == 9
 
 
 def test_links_to_folders_and_special_files_are_not_read_and_are_named(tmp_path: Path) -> None:
@@ -138,7 +169,7 @@ def test_lines_end_at_whole_line_feeds_and_nothing_is_lost(data: bytes, newline:
     width, file, lines = len(newline), io.BytesIO(data), []
     crc = before = 0
     while True:
-        line, taken, crc, last_crc = read_line(file, most, newline, crc)
+        line, taken, crc, last_crc, _ = read_line(file, most, newline, crc)
         if not taken:
             break
         whole = data[before : before + taken]
@@ -199,6 +230,15 @@ def test_long_line_of_another_encoding_is_rejected_not_cut(tmp_path: Path) -> No
     long, following = lines_of(tmp_path / "f", "utf-16")
     assert long.problem == "the line has 1004 bytes, at most 200 are read"
     assert (following.text, following.problem) == (b"next\n", None)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le"])
+def test_a_long_line_has_its_end(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "f").write_bytes(("x" * 500 + "\n" + "y" * 500).encode(encoding))
+    assert [(line.cut_bytes > 0, line.ended) for line in lines_of(tmp_path / "f", encoding)] == [
+        (True, True),
+        (True, False),
+    ]
 
 
 def test_byte_order_mark_applies_from_any_start(tmp_path: Path) -> None:

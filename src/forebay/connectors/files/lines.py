@@ -65,17 +65,14 @@ START = LinePlace()
 @dataclass(frozen=True, slots=True)
 class TextLine:
     """`raw`: with the newline, cut by `cut_bytes`. `text`: as UTF-8, with replacement characters if there
-    is a `problem`."""
+    is a `problem`. `ended`: the file has its newline."""
 
     raw: bytes
     text: bytes
     problem: str | None
     after: LinePlace
-    cut_bytes: int = 0
-
-    @property
-    def ended(self) -> bool:
-        return self.text.endswith(b"\n")
+    cut_bytes: int
+    ended: bool
 
 
 def check_kind(path: Path) -> None:
@@ -207,27 +204,33 @@ class LineFile:
     def next(self) -> TextLine | None:
         """None at the end of the file; later calls return lines added since."""
         newline = self._encoding.newline
-        raw, taken, crc, last_crc = read_line(self._file, self._most, newline, self._after.crc)
+        raw, taken, crc, last_crc, ended = read_line(self._file, self._most, newline, self._after.crc)
         if not taken:
             return None
         before = self._after
         self._after = LinePlace(before.offset + taken, before.lines + 1, crc, taken, last_crc)
         if self._encoding.codec == UTF_8:
-            return TextLine(raw, raw, None, self._after, taken - len(raw))
+            return TextLine(raw, raw, None, self._after, taken - len(raw), ended)
         text, problem = decoded(raw, self._encoding)
         if taken > len(raw):
             problem = f"the line has {taken} bytes, at most {self._most} are read"
         if before.lines == 0:
             text = text.removeprefix("\ufeff")
-        return TextLine(raw, text.encode("utf-8"), problem, self._after, taken - len(raw))
+        return TextLine(raw, text.encode("utf-8"), problem, self._after, taken - len(raw), ended)
+
+    @property
+    def read_bytes(self) -> int:
+        return self._after.offset
 
     def close(self) -> None:
         self._file.close()
 
 
-def read_line(file: BinaryIO, most: int, newline: bytes = b"\n", crc: int = 0) -> tuple[bytes, int, int, int]:
+def read_line(
+    file: BinaryIO, most: int, newline: bytes = b"\n", crc: int = 0
+) -> tuple[bytes, int, int, int, bool]:
     """The line, cut to `most` bytes; its bytes in the file (0 at the end); the file's checksum so far; its
-    own."""
+    own; whether it has its newline."""
     width = len(newline)
     keep = most + 2 * width
     line = end = _read_units(file, keep, width)
@@ -237,7 +240,7 @@ def read_line(file: BinaryIO, most: int, newline: bytes = b"\n", crc: int = 0) -
         taken, crc, last_crc = taken + len(end), zlib.crc32(end, crc), zlib.crc32(end, last_crc)
         if len(line) < keep:
             line += end[: keep - len(line)]
-    return line, taken, crc, last_crc
+    return line, taken, crc, last_crc, bool(end)
 
 
 def _read_units(file: BinaryIO, most: int, width: int) -> bytes:
@@ -359,6 +362,11 @@ class Rows:
     @property
     def unfinished(self) -> bool:
         return bool(self._ahead)
+
+    @property
+    def read_bytes(self) -> int:
+        """Up to the end of the last line that was read, which may belong to a later row."""
+        return self._file.read_bytes
 
     def close(self) -> None:
         self._file.close()
