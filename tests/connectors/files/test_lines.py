@@ -20,6 +20,7 @@ from forebay.connectors.files.lines import (
     LinePart,
     LinePlace,
     begins_as_read,
+    data_files,
     files_of,
     name_in,
     read_line,
@@ -29,12 +30,13 @@ from forebay.connectors.files.reader import FileCursor, FilesReader, LineReader,
 from forebay.connectors.files.source import Files
 from forebay.connectors.formats import Format
 from forebay.errors import ForebayError, SettingError
+from forebay.pipeline.load import guesses_of, source_settings
 
 TEXT = LineReader(Format("text"))
 
 
 def test_files_are_read_by_name_without_hidden_ones(tmp_path: Path) -> None:
-    for name in ("b", "10", "2", "sub/a", ".hidden", "_new/x", "a"):
+    for name in ("b", "10", "2", "sub/a", ".hidden", "_new/x", "sub/lost+found/x", "a"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"{name}\n")
     assert [part.name for part in files_of(tmp_path)] == [
@@ -117,7 +119,7 @@ def test_links_to_folders_and_special_files_are_not_read_and_are_named(tmp_path:
     (folder / ".hidden").symlink_to(other)
     os.mkfifo(folder / "pipe")
     assert [part.name for part in files_of(folder)] == ["in/a", "in/file"]
-    assert list(skipped_entries(folder)) == [
+    assert skipped_entries(folder) == [
         f"{folder}/{found}, and is not read"
         for found in (
             "gone is a link that cannot be followed (No such file or directory)",
@@ -126,7 +128,7 @@ def test_links_to_folders_and_special_files_are_not_read_and_are_named(tmp_path:
             "pipe is neither a file nor a directory",
         )
     ]
-    assert list(skipped_entries(folder / "a")) == []
+    assert skipped_entries(folder / "a") == []
     for number in range(3):
         os.mkfifo(folder / f"pipe{number}")
     assert skipped_warnings(Files(folder))[-1] == "2 more links or special files that are not read"
@@ -143,9 +145,35 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pyte
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    for read in (lambda: list(files_of(tmp_path)), lambda: skipped_warnings(Files(tmp_path))):
-        with pytest.raises(SettingError, match="/sub cannot be read: Permission denied"):
+    settings = {"type": "jsonl", "path": str(tmp_path)}
+    for read in (
+        lambda: list(files_of(tmp_path)),
+        lambda: skipped_warnings(Files(tmp_path)),
+        lambda: source_settings(str(tmp_path)),
+        lambda: guesses_of(settings),
+    ):
+        with pytest.raises(SettingError) as raised:
             read()
+        assert str(raised.value) == (
+            f"source folder {tmp_path}/sub cannot be read: Permission denied; make it readable, or leave it "
+            "out: rename it to begin with `_`"
+        )
+
+
+def test_a_folder_that_is_removed_while_its_parent_is_listed_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a").write_bytes(b"1\n")
+    scan = os.scandir
+
+    def late(path: Path) -> object:
+        if path.name == "sub":
+            path.rmdir()
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", late)
+    assert data_files(tmp_path) == [tmp_path / "a"]
 
 
 @pytest.mark.parametrize("content", [b"1\n", b"1\nxxxxxxx\n", None])

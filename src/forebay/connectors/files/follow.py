@@ -16,7 +16,7 @@ from pyflink.datastream.state import MapStateDescriptor
 from forebay.clock import Clock, SystemClock
 from forebay.codec import pack_state, unpack_state
 from forebay.connectors.files.folder import Changes, Known, Stamp, compare, stamps
-from forebay.connectors.files.lines import LinePart, Rows, begins_as_read, name_in, why
+from forebay.connectors.files.lines import LinePart, Rows, begins_as_read, name_in, scan_problem, why
 from forebay.connectors.files.reader import LineReader, compare_headers, header_of, unread_rest
 from forebay.connectors.files.source import place_from, place_values
 from forebay.connectors.files.unpack import UNREADABLE, UnreadableFile, check_link, members_of, packing_of
@@ -129,7 +129,7 @@ class FollowFolder(KeyedProcessFunction):
             found = {_key(path): stamp for path, stamp in stamps(self._root)}
         except OSError as error:
             if not self._scan_failed:
-                log.warning("%s cannot be read: %s; retrying", self._root, why(error))
+                log.warning("%s; retrying", scan_problem(self._root, error))
             self._scan_failed = True
             return
         self._scan_failed = False

@@ -322,10 +322,7 @@ def header_warnings(config: Files) -> list[str]:
 
 def skipped_warnings(config: Files) -> list[str]:
     """Blocks. Raises `SettingError` if a folder cannot be read."""
-    try:
-        found = list(skipped_entries(config.path))
-    except OSError as error:
-        raise cannot_read(error.filename or str(config.path), error) from None
+    found = skipped_entries(config.path)
     more = len(found) - MAX_WARNINGS
     return (
         [*found[:MAX_WARNINGS], f"{more} more links or special files that are not read"]
