@@ -326,6 +326,36 @@ def test_a_link_that_cannot_be_followed_for_a_moment_is_not_a_removed_file(
     assert f"source file {folder}/a cannot be read: {os.strerror(number)}; make it" in caplog.text
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EMFILE])
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_file_that_cannot_be_opened_for_a_moment_is_not_another_one(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+    renamed: bool,
+) -> None:
+    (folder / "a").write_bytes(b"1\n")
+    run = Run(folder)
+    assert read(run) == [("in/a@1", b"1")]
+    with (folder / "a").open("ab") as file:
+        file.write(b"2\n")
+    if renamed:
+        (folder / "a").rename(folder / "b")
+
+    def refuse(*_: object, **__: object) -> bool:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(follow, "begins_as_read", refuse)
+        run.clock.advance(1.0)
+        assert run.call() == []
+        run.clock.advance(1.0)
+        assert run.call() == []
+    assert read(run) == [("in/a@2", b"2")]
+    assert caplog.text.count(os.strerror(number)) == 1
+
+
 ACTIONS = st.lists(
     st.sampled_from(
         ["append", "append", "replace", "truncate", "rotate", "add", "call", "call", "restart", "lose"]

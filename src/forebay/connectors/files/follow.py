@@ -57,6 +57,7 @@ class FollowFolder(KeyedProcessFunction):
         self._scan_at_s = 0.0
         self._first_header: tuple[str, list[str]] | None = None
         self._scan_failed = False
+        self._warned: set[str] = set()
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._state = runtime_context.get_map_state(MapStateDescriptor("followed", Types.STRING(), STATE))
@@ -180,7 +181,15 @@ class FollowFolder(KeyedProcessFunction):
         try:
             parts = self._parts(key, entry)
             return entry.member < len(parts) and begins_as_read(parts[entry.member], entry.place, whole=whole)
-        except FileNotFoundError:
+        except OSError as error:
+            # Without a number, the content is at fault. A permission is rarely missing for a moment only.
+            if error.errno is None or isinstance(error, PermissionError):
+                return False
+            if key not in self._warned and not isinstance(error, FileNotFoundError):
+                log.warning(
+                    "%s cannot be compared with what was read of it: %s; retrying", entry.name, why(error)
+                )
+                self._warned.add(key)
             return None
         except UNREADABLE:
             return False
