@@ -247,9 +247,9 @@ def source_settings(source: str, option: str = "--source") -> dict[str, Any]:
             )
         if not (path.is_file() or path.is_dir()):
             raise SettingError(f"{option}: expected a file or a folder, found {path}, which is neither")
-        files = list(data_files(path))
     except OSError as error:
         raise SettingError(f"{option}: {path!s:.200} cannot be read: {error.strerror}") from error
+    files = data_files(path)
     kinds = {str(FILES[suffix]): file for file in files if (suffix := data_suffix(file)) in FILES}
     if len(kinds) != 1:
         found = " and ".join(map(str, kinds.values())) or path

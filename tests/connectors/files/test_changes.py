@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import sys
 import threading
 from contextlib import closing
@@ -70,5 +72,34 @@ def test_results_are_moved_without_a_poll(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / ".writing").rename(committed)
     wait_until(lambda: [each.name for each in tmp_path.glob("*.jsonl")] == ["part-0a-0.jsonl"])
     sinks.close()
-    # Ends the thread.
-    (tmp_path / "more").touch()
+
+
+def test_nothing_is_moved_after_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink, "REST_S", LONG_S)
+    monkeypatch.setattr(sink, "POLL_S", LONG_S)
+    before = set(threading.enumerate())
+    GrowingSinks([tmp_path]).close()
+    assert set(threading.enumerate()) <= before
+
+
+def test_stop_ends_a_wait(tmp_path: Path) -> None:
+    with closing(FolderChanges([tmp_path])) as changes:
+        assert changes.wait(LONG_S, poll_s=LONG_S)
+        changes.stop()
+        assert not changes.wait(LONG_S, poll_s=LONG_S)
+
+
+def test_more_than_a_thousand_files_may_be_open(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2048)), hard))
+    opened = []
+    try:
+        while not opened or opened[-1] < 1024:
+            opened.append(os.open(tmp_path, os.O_RDONLY))
+        with closing(FolderChanges([tmp_path])) as changes:
+            assert changes.wait(0.0, poll_s=0.0)
+            assert not changes.wait(0.0, poll_s=0.0)
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

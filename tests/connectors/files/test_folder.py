@@ -67,6 +67,7 @@ def test_file_with_the_same_beginning_continues(stamp: Stamp) -> None:
 
 def test_unknown_state_changes_nothing() -> None:
     assert changes({"a": READ}, {"a": Stamp(7, 10, 200)}, same=None) == Changes({}, {}, {})
+    assert changes({"a": READ}, {"b": Stamp(1, 10, 100)}, same=None) == Changes({}, {}, {})
 
 
 def test_rotated_log_continues_under_its_new_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import shutil
@@ -17,6 +18,7 @@ from tests.harness.clock import ManualClock
 from tests.harness.keyed_state import OneKeyContext, Room
 
 from forebay.codec import decode
+from forebay.connectors.files import folder as folder_module
 from forebay.connectors.files import follow
 from forebay.connectors.files.follow import SETTLED_S, FollowFolder
 from forebay.connectors.files.reader import LineReader
@@ -297,6 +299,61 @@ def test_absent_folder_is_waited_for(folder: Path, caplog: pytest.LogCaptureFixt
     (folder.parent / "away").rename(folder)
     (folder / "b").write_bytes(b"2\n")
     assert read(run) == [("in/b@1", b"2")]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
+def test_a_link_that_cannot_be_followed_for_a_moment_is_not_a_removed_file(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+) -> None:
+    (tmp_path / "a").write_bytes(b"1\n2\n")
+    (folder / "a").symlink_to(tmp_path / "a")
+    run = Run(folder, room=Room(False, *[True] * 99))
+    assert [record.position for record in run.call()] == ["in/a@1"]
+
+    class Refused:
+        def is_file(self) -> bool:
+            raise OSError(number, os.strerror(number), str(folder / "a"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(folder_module, "entries_of", lambda _: iter([("a", Refused())]))
+        run.clock.advance(1.0)
+        assert [record.position for record in run.call()] == ["in/a@2"]
+    assert read(run) == []
+    assert f"source file {folder}/a cannot be read: {os.strerror(number)}; make it" in caplog.text
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EMFILE])
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_file_that_cannot_be_opened_for_a_moment_is_not_another_one(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+    renamed: bool,
+) -> None:
+    (folder / "a").write_bytes(b"1\n")
+    run = Run(folder)
+    assert read(run) == [("in/a@1", b"1")]
+    with (folder / "a").open("ab") as file:
+        file.write(b"2\n")
+    if renamed:
+        (folder / "a").rename(folder / "b")
+
+    def refuse(*_: object, **__: object) -> bool:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(follow, "begins_as_read", refuse)
+        run.clock.advance(1.0)
+        assert run.call() == []
+        run.clock.advance(1.0)
+        assert run.call() == []
+    assert read(run) == [("in/a@2", b"2")]
+    assert caplog.text.count(os.strerror(number)) == 1
 
 
 ACTIONS = st.lists(

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 
 from forebay.codec import decode
 from forebay.connectors.files import lines as module
+from forebay.connectors.files import reader as reader_module
 from forebay.connectors.files.lines import (
     LineFile,
     LinePart,
     LinePlace,
     begins_as_read,
+    data_files,
     files_of,
     name_in,
     read_line,
@@ -28,12 +30,13 @@ from forebay.connectors.files.reader import FileCursor, FilesReader, LineReader,
 from forebay.connectors.files.source import Files
 from forebay.connectors.formats import Format
 from forebay.errors import ForebayError, SettingError
+from forebay.pipeline.load import guesses_of, source_settings
 
 TEXT = LineReader(Format("text"))
 
 
 def test_files_are_read_by_name_without_hidden_ones(tmp_path: Path) -> None:
-    for name in ("b", "10", "2", "sub/a", ".hidden", "_new/x", "a"):
+    for name in ("b", "10", "2", "sub/a", ".hidden", "_new/x", "sub/lost+found/x", "a"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"{name}\n")
     assert [part.name for part in files_of(tmp_path)] == [
@@ -74,6 +77,36 @@ def test_the_lost_end_of_a_file_that_became_shorter_is_a_dead_letter(tmp_path: P
     assert letter.detail == "from line 2 on: the file became shorter: from 6 bytes to 2"
 
 
+@pytest.mark.parametrize(
+    ("reader", "content"),
+    [
+        (TEXT, b"1\nref"),
+        (TEXT, b"1\nrefund 2222"),
+        (LineReader(Format("text"), encoding="utf-16-le"), "1\nref".encode("utf-16-le")),
+        (LineReader(Format("csv", columns=("a",))), b'1\n"x\ny\n'),
+    ],
+)
+def test_a_line_that_lost_its_end_is_not_a_record(tmp_path: Path, reader: LineReader, content: bytes) -> None:
+    (tmp_path / "a").write_bytes(b"x" * 40)
+    parts = parts_of(tmp_path, reader)
+    (tmp_path / "a").write_bytes(content)
+    found = [decode(record) for _, record in FilesReader(parts, reader).records(FileCursor()) if record]
+    assert [record.position for record in found] == [
+        f"{tmp_path.name}/a@1",
+        f"{tmp_path.name}/a@2-",
+    ]
+    assert found[1].detail == f"from line 2 on: the file became shorter: from 40 bytes to {len(content)}"
+
+
+def test_a_file_that_becomes_shorter_while_a_limit_is_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(b"1\n2")
+    monkeypatch.setattr(reader_module, "sized", lambda part: replace(part, size=9))
+    (part,) = parts_of(tmp_path, LineReader(Format("text"), limit=2))
+    assert part.size == 9
+
+
 def test_links_to_folders_and_special_files_are_not_read_and_are_named(tmp_path: Path) -> None:
     folder, other = tmp_path / "in", tmp_path / "other"
     for made in (folder, other):
@@ -86,7 +119,7 @@ def test_links_to_folders_and_special_files_are_not_read_and_are_named(tmp_path:
     (folder / ".hidden").symlink_to(other)
     os.mkfifo(folder / "pipe")
     assert [part.name for part in files_of(folder)] == ["in/a", "in/file"]
-    assert list(skipped_entries(folder)) == [
+    assert skipped_entries(folder) == [
         f"{folder}/{found}, and is not read"
         for found in (
             "gone is a link that cannot be followed (No such file or directory)",
@@ -95,7 +128,7 @@ def test_links_to_folders_and_special_files_are_not_read_and_are_named(tmp_path:
             "pipe is neither a file nor a directory",
         )
     ]
-    assert list(skipped_entries(folder / "a")) == []
+    assert skipped_entries(folder / "a") == []
     for number in range(3):
         os.mkfifo(folder / f"pipe{number}")
     assert skipped_warnings(Files(folder))[-1] == "2 more links or special files that are not read"
@@ -112,9 +145,35 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pyte
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    for read in (lambda: list(files_of(tmp_path)), lambda: skipped_warnings(Files(tmp_path))):
-        with pytest.raises(SettingError, match="/sub cannot be read: Permission denied"):
+    settings = {"type": "jsonl", "path": str(tmp_path)}
+    for read in (
+        lambda: list(files_of(tmp_path)),
+        lambda: skipped_warnings(Files(tmp_path)),
+        lambda: source_settings(str(tmp_path)),
+        lambda: guesses_of(settings),
+    ):
+        with pytest.raises(SettingError) as raised:
             read()
+        assert str(raised.value) == (
+            f"source folder {tmp_path}/sub cannot be read: Permission denied; make it readable, or leave it "
+            "out: rename it to begin with `_`"
+        )
+
+
+def test_a_folder_that_is_removed_while_its_parent_is_listed_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a").write_bytes(b"1\n")
+    scan = os.scandir
+
+    def late(path: Path) -> object:
+        if path.name == "sub":
+            path.rmdir()
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", late)
+    assert data_files(tmp_path) == [tmp_path / "a"]
 
 
 @pytest.mark.parametrize("content", [b"1\n", b"1\nxxxxxxx\n", None])
@@ -138,7 +197,7 @@ def test_lines_end_at_whole_line_feeds_and_nothing_is_lost(data: bytes, newline:
     width, file, lines = len(newline), io.BytesIO(data), []
     crc = before = 0
     while True:
-        line, taken, crc, last_crc = read_line(file, most, newline, crc)
+        line, taken, crc, last_crc, _ = read_line(file, most, newline, crc)
         if not taken:
             break
         whole = data[before : before + taken]
@@ -199,6 +258,15 @@ def test_long_line_of_another_encoding_is_rejected_not_cut(tmp_path: Path) -> No
     long, following = lines_of(tmp_path / "f", "utf-16")
     assert long.problem == "the line has 1004 bytes, at most 200 are read"
     assert (following.text, following.problem) == (b"next\n", None)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le"])
+def test_a_long_line_has_its_end(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "f").write_bytes(("x" * 500 + "\n" + "y" * 500).encode(encoding))
+    assert [(line.cut_bytes > 0, line.ended) for line in lines_of(tmp_path / "f", encoding)] == [
+        (True, True),
+        (True, False),
+    ]
 
 
 def test_byte_order_mark_applies_from_any_start(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ CHUNK_BYTES = 1 << 16
 
 
 class FolderChanges:
-    """For one thread. A folder may be created later."""
+    """For one thread, except `stop`. A folder may be created later."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self._folders = [os.fsencode(folder) for folder in folders]
@@ -24,23 +24,34 @@ class FolderChanges:
         with suppress(AttributeError):
             # Only Linux has it.
             self._fd = int(self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
+        self._stopped, self._stop = os.pipe()
+        # select.select fails for descriptors from 1024 on.
+        self._poll = select.poll()
+        for descriptor in (self._fd, self._stopped):
+            if descriptor >= 0:
+                self._poll.register(descriptor, select.POLLIN)
 
     def wait(self, timeout_s: float, *, poll_s: float) -> bool:
         """Block until there may be a new file; False after `timeout_s`, or after `poll_s` if a folder
-        cannot be watched."""
+        cannot be watched. At once after `stop`."""
         # Each time: a folder may have been created, or replaced.
         before, self._numbers = self._numbers, [self._watch(folder) for folder in self._folders]
         if not set(self._numbers) <= {*before, -1}:
             return True
-        watched = [] if self._fd < 0 else [self._fd]
-        if not select.select(watched, [], [], poll_s if -1 in self._numbers else timeout_s)[0]:
+        ready = self._poll.poll(1000 * (poll_s if -1 in self._numbers else timeout_s))
+        if self._fd not in {descriptor for descriptor, _ in ready}:
             return False
         os.read(self._fd, CHUNK_BYTES)
         return True
 
+    def stop(self) -> None:
+        """End this wait and all later ones; from any thread."""
+        os.write(self._stop, b"\0")
+
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
+        for descriptor in (self._fd, self._stopped, self._stop):
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def _watch(self, folder: bytes) -> int:
         if self._fd < 0:

@@ -68,6 +68,8 @@ def compare(
 ) -> Changes:
     changes = Changes({}, {}, {})
     renamed = _renamed(known, found, same)
+    if renamed is None:
+        return changes
     left = {before for before, _ in renamed.values()}
     for path, stamp in sorted(found.items()):
         entry = known.get(path)
@@ -108,8 +110,8 @@ def compare(
 
 def _renamed(
     known: Mapping[str, Known], found: Mapping[str, Stamp], same: Same
-) -> dict[str, tuple[str, Known]]:
-    """New path → (old path, entry). An inode is reused once a file is removed."""
+) -> dict[str, tuple[str, Known]] | None:
+    """New path → (old path, entry); None: unknown for now. An inode is reused once a file is removed."""
     moved = {
         entry.stamp.inode: (path, entry)
         for path, entry in known.items()
@@ -127,7 +129,10 @@ def _renamed(
             continue
         if stamp != candidate.stamp and stamp.size <= candidate.stamp.size:
             continue
-        if same(path, candidate, True):
+        is_same = same(path, candidate, True)
+        if is_same is None:
+            return None
+        if is_same:
             renamed[path] = (before, candidate)
             del moved[stamp.inode]
     return renamed

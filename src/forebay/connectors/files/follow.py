@@ -16,7 +16,7 @@ from pyflink.datastream.state import MapStateDescriptor
 from forebay.clock import Clock, SystemClock
 from forebay.codec import pack_state, unpack_state
 from forebay.connectors.files.folder import Changes, Known, Stamp, compare, stamps
-from forebay.connectors.files.lines import LinePart, Rows, begins_as_read, name_in, why
+from forebay.connectors.files.lines import LinePart, Rows, begins_as_read, name_in, scan_problem, why
 from forebay.connectors.files.reader import LineReader, compare_headers, header_of, unread_rest
 from forebay.connectors.files.source import place_from, place_values
 from forebay.connectors.files.unpack import UNREADABLE, UnreadableFile, check_link, members_of, packing_of
@@ -57,6 +57,7 @@ class FollowFolder(KeyedProcessFunction):
         self._scan_at_s = 0.0
         self._first_header: tuple[str, list[str]] | None = None
         self._scan_failed = False
+        self._warned: set[str] = set()
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._state = runtime_context.get_map_state(MapStateDescriptor("followed", Types.STRING(), STATE))
@@ -129,7 +130,7 @@ class FollowFolder(KeyedProcessFunction):
             found = {_key(path): stamp for path, stamp in stamps(self._root)}
         except OSError as error:
             if not self._scan_failed:
-                log.warning("%s cannot be read: %s; retrying", self._root, why(error))
+                log.warning("%s; retrying", scan_problem(self._root, error))
             self._scan_failed = True
             return
         self._scan_failed = False
@@ -180,7 +181,15 @@ class FollowFolder(KeyedProcessFunction):
         try:
             parts = self._parts(key, entry)
             return entry.member < len(parts) and begins_as_read(parts[entry.member], entry.place, whole=whole)
-        except FileNotFoundError:
+        except OSError as error:
+            # Without a number, the content is at fault. A permission is rarely missing for a moment only.
+            if error.errno is None or isinstance(error, PermissionError):
+                return False
+            if key not in self._warned and not isinstance(error, FileNotFoundError):
+                log.warning(
+                    "%s cannot be compared with what was read of it: %s; retrying", entry.name, why(error)
+                )
+                self._warned.add(key)
             return None
         except UNREADABLE:
             return False

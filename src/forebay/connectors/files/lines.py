@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import zlib
 from collections import deque
@@ -26,6 +27,10 @@ from forebay.connectors.files.unpack import (
 from forebay.connectors.formats import BOM
 from forebay.errors import ForebayError, SettingError
 from forebay.untrusted_text import counted
+
+LOST_FOUND = "lost+found"
+"""ext4 has it in the root folder of each file system, readable by root only."""
+BROKEN_LINK = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +70,14 @@ START = LinePlace()
 @dataclass(frozen=True, slots=True)
 class TextLine:
     """`raw`: with the newline, cut by `cut_bytes`. `text`: as UTF-8, with replacement characters if there
-    is a `problem`."""
+    is a `problem`. `ended`: the file has its newline."""
 
     raw: bytes
     text: bytes
     problem: str | None
     after: LinePlace
-    cut_bytes: int = 0
-
-    @property
-    def ended(self) -> bool:
-        return self.text.endswith(b"\n")
+    cut_bytes: int
+    ended: bool
 
 
 def check_kind(path: Path) -> None:
@@ -94,38 +96,63 @@ def entries_of(root: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
     folders = [""]
     while folders:
         folder = folders.pop()
-        with os.scandir(root / folder) as entries:
+        try:
+            entries = os.scandir(root / folder)
+        except FileNotFoundError:
+            if not folder:
+                raise
+            # Removed after its parent was listed.
+            continue
+        with entries:
             for entry in entries:
                 if entry.name.startswith(HIDDEN):
                     continue
                 path = f"{folder}/{entry.name}" if folder else entry.name
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(path)
-                else:
+                if not entry.is_dir(follow_symlinks=False):
                     yield path, entry
+                elif entry.name != LOST_FOUND:
+                    folders.append(path)
 
 
 def is_data(entry: os.DirEntry[str]) -> bool:
+    """False for a broken link. Raises `OSError` if that is not known."""
     try:
         return entry.is_file()
-    except OSError:
-        return False
+    except OSError as error:
+        if error.errno in BROKEN_LINK:
+            return False
+        raise
 
 
-def data_files(path: Path) -> Iterator[Path]:
-    """Raises `OSError` if a folder cannot be read."""
-    if path.is_file():
-        yield path
-    elif path.is_dir():
-        yield from sorted(path / name for name, entry in entries_of(path) if is_data(entry))
+def data_files(path: Path) -> list[Path]:
+    """Raises `SettingError` if a folder cannot be read."""
+    try:
+        if path.is_dir():
+            return sorted(path / name for name, entry in entries_of(path) if is_data(entry))
+        return [path] if path.is_file() else []
+    except OSError as error:
+        raise SettingError(scan_problem(path, error)) from None
 
 
-def skipped_entries(path: Path) -> Iterator[str]:
-    """What is in the folder and is not read, with the reason. Raises `OSError` if a folder cannot be read."""
-    if path.is_dir():
-        for name, entry in sorted(entries_of(path), key=itemgetter(0)):
-            if not is_data(entry):
-                yield f"{path / name} is {_kind(entry)}, and is not read"
+def skipped_entries(path: Path) -> list[str]:
+    """What is in the folder and is not read, with the reason. Raises as `data_files`."""
+    try:
+        entries = sorted(entries_of(path), key=itemgetter(0)) if path.is_dir() else []
+        skipped = [(name, entry) for name, entry in entries if not is_data(entry)]
+    except OSError as error:
+        raise SettingError(scan_problem(path, error)) from None
+    return [f"{path / name} is {_kind(entry)}, and is not read" for name, entry in skipped]
+
+
+def scan_problem(root: Path, error: OSError) -> str:
+    path = Path(error.filename or root)
+    if path == root:
+        return f"source path {root!s:.200} cannot be read: {why(error)}"
+    kind = "folder" if os.path.isdir(path) else "file"
+    return (
+        f"source {kind} {path} cannot be read: {why(error)}; make it readable, or leave it out: rename it to "
+        "begin with `_`"
+    )
 
 
 def _kind(entry: os.DirEntry[str]) -> str:
@@ -147,11 +174,7 @@ def name_in(root: Path, file: Path) -> str:
 
 def files_of(path: Path) -> Iterator[LinePart]:
     """In reading order, without sizes. Raises `SettingError`."""
-    try:
-        files = [*data_files(path)]
-    except OSError as error:
-        raise cannot_read(error.filename or str(path), error) from None
-    for file in files:
+    for file in data_files(path):
         name = name_in(path, file)
         try:
             check_link(file)
@@ -207,27 +230,33 @@ class LineFile:
     def next(self) -> TextLine | None:
         """None at the end of the file; later calls return lines added since."""
         newline = self._encoding.newline
-        raw, taken, crc, last_crc = read_line(self._file, self._most, newline, self._after.crc)
+        raw, taken, crc, last_crc, ended = read_line(self._file, self._most, newline, self._after.crc)
         if not taken:
             return None
         before = self._after
         self._after = LinePlace(before.offset + taken, before.lines + 1, crc, taken, last_crc)
         if self._encoding.codec == UTF_8:
-            return TextLine(raw, raw, None, self._after, taken - len(raw))
+            return TextLine(raw, raw, None, self._after, taken - len(raw), ended)
         text, problem = decoded(raw, self._encoding)
         if taken > len(raw):
             problem = f"the line has {taken} bytes, at most {self._most} are read"
         if before.lines == 0:
             text = text.removeprefix("\ufeff")
-        return TextLine(raw, text.encode("utf-8"), problem, self._after, taken - len(raw))
+        return TextLine(raw, text.encode("utf-8"), problem, self._after, taken - len(raw), ended)
+
+    @property
+    def read_bytes(self) -> int:
+        return self._after.offset
 
     def close(self) -> None:
         self._file.close()
 
 
-def read_line(file: BinaryIO, most: int, newline: bytes = b"\n", crc: int = 0) -> tuple[bytes, int, int, int]:
+def read_line(
+    file: BinaryIO, most: int, newline: bytes = b"\n", crc: int = 0
+) -> tuple[bytes, int, int, int, bool]:
     """The line, cut to `most` bytes; its bytes in the file (0 at the end); the file's checksum so far; its
-    own."""
+    own; whether it has its newline."""
     width = len(newline)
     keep = most + 2 * width
     line = end = _read_units(file, keep, width)
@@ -237,7 +266,7 @@ def read_line(file: BinaryIO, most: int, newline: bytes = b"\n", crc: int = 0) -
         taken, crc, last_crc = taken + len(end), zlib.crc32(end, crc), zlib.crc32(end, last_crc)
         if len(line) < keep:
             line += end[: keep - len(line)]
-    return line, taken, crc, last_crc
+    return line, taken, crc, last_crc, bool(end)
 
 
 def _read_units(file: BinaryIO, most: int, width: int) -> bytes:
@@ -359,6 +388,11 @@ class Rows:
     @property
     def unfinished(self) -> bool:
         return bool(self._ahead)
+
+    @property
+    def read_bytes(self) -> int:
+        """Up to the end of the last line that was read, which may belong to a later row."""
+        return self._file.read_bytes
 
     def close(self) -> None:
         self._file.close()

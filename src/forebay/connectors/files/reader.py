@@ -210,7 +210,10 @@ class FilesReader:
                 if start + place.offset >= until:
                     return
                 try:
-                    row = self._rows_at(cursor).next()
+                    rows = self._rows_at(cursor)
+                    row = rows.next(final=False)
+                    if row is None and rows.read_bytes >= part.size:
+                        row = rows.next()
                 except UNREADABLE as error:
                     raise unlike_before(part, error) from None
                 if row is not None:
@@ -219,7 +222,7 @@ class FilesReader:
                     self._at = cursor
                     yield cursor, record
                     continue
-                problem = f"the file became shorter: from {part.size} bytes to {place.offset}"
+                problem = f"the file became shorter: from {part.size} bytes to {rows.read_bytes}"
                 cursor = FileCursor(cursor.number + 1, records=cursor.records + 1)
                 yield cursor, unread_rest(f"{part.name}@", place, problem)
                 continue
@@ -250,6 +253,8 @@ def parts_of(path: Path, reader: LineReader) -> tuple[LinePart, ...]:
     try:
         for cursor, _ in found.records(FileCursor()):
             if cursor.records == reader.limit:
+                if cursor.number == len(parts):
+                    return parts
                 last = replace(parts[cursor.number], size=cursor.place.offset)
                 return (*parts[: cursor.number], last)
     finally:
@@ -317,10 +322,7 @@ def header_warnings(config: Files) -> list[str]:
 
 def skipped_warnings(config: Files) -> list[str]:
     """Blocks. Raises `SettingError` if a folder cannot be read."""
-    try:
-        found = list(skipped_entries(config.path))
-    except OSError as error:
-        raise cannot_read(error.filename or str(config.path), error) from None
+    found = skipped_entries(config.path)
     more = len(found) - MAX_WARNINGS
     return (
         [*found[:MAX_WARNINGS], f"{more} more links or special files that are not read"]

@@ -14,7 +14,6 @@ import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -187,6 +186,7 @@ MAX_BYTES = 256 << 20
 LOCK = ".lock"
 POLL_S = 0.05
 REST_S = 1.0
+"""inotify(7) does not report what other machines do in a network file system."""
 FINISH_TRIES = 100
 IDLE_SHARE = 20
 CHUNK_BYTES = 1 << 20
@@ -313,7 +313,7 @@ def _sync(folder: Path) -> None:
 
 
 class GrowingSinks:
-    """Moves what is committed in `folders`: at once, then on a thread of its own, and when it is closed."""
+    """Moves what is committed in `folders`: at once, then on a thread, and a last time in `close`."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self._folders = list(folders)
@@ -321,9 +321,11 @@ class GrowingSinks:
         self._moving = threading.Lock()
         self._closed = threading.Event()
         self._failure = ""
+        self._changes = FolderChanges(self._folders)
+        self._thread = threading.Thread(target=self._run, name="growing-files", daemon=True)
         if self._files:
             self.move()
-            threading.Thread(target=self._run, name="growing-files", daemon=True).start()
+            self._thread.start()
 
     def move(self) -> bool:
         with self._moving:
@@ -348,14 +350,19 @@ class GrowingSinks:
 
     def close(self) -> None:
         self._closed.set()
+        self._changes.stop()
+        if self._files:
+            self._thread.join()
+        self._changes.close()
         self.move()
 
     def _run(self) -> None:
         done = True
-        with closing(FolderChanges(self._folders)) as changes:
-            while not self._closed.is_set():
-                # What is left over has no change of its own.
-                changes.wait(REST_S if done else POLL_S, poll_s=POLL_S)
-                begun_s = time.monotonic()
-                done = self.move()
-                self._closed.wait(max(POLL_S, IDLE_SHARE * (time.monotonic() - begun_s)))
+        while True:
+            # A failed move is retried: the kernel reports no event for files that stayed.
+            self._changes.wait(REST_S if done else POLL_S, poll_s=POLL_S)
+            if self._closed.is_set():
+                return
+            begun_s = time.monotonic()
+            done = self.move()
+            self._closed.wait(max(POLL_S, IDLE_SHARE * (time.monotonic() - begun_s)))
