@@ -403,7 +403,7 @@ async def test_a_finished_answer_counts_though_its_stream_stays_open(
         (TO_THE_END + TEXT + DONE, errors.ProtocolViolation, "a choice has no delta"),
         (TO_THE_END + NOT_ENDED, errors.Unreachable, "before it was complete"),
         # A finish reason before the end is not one.
-        (TO_THE_END + STOP + CONTENT, errors.Unreachable, "before it was complete"),
+        (CHUNKED + chunk(STOP + CONTENT), errors.Unreachable, "in the middle of its answer"),
         (b"HTTP/1.1 503 X\r\nContent-Length: 100\r\n\r\nhalf", errors.Overloaded, ""),
     ],
 )

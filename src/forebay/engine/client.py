@@ -276,7 +276,7 @@ class _CompletionReader(AwaitedReader):
         else:
             if not self._saw_done:
                 self._parser.end()
-                if not self.done:
+                if answer.finish_reason is None:
                     raise Unreachable(f"{self._url} ended its answer before it was complete")
             if not answer.has_choice:
                 raise ProtocolViolation(f"{self._url} ended its stream without an answer")
