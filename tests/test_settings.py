@@ -11,6 +11,7 @@ from forebay.settings import (
     MAX_SECRET_BYTES,
     OTEL_BATCHES,
     SecretRef,
+    chosen_java,
     load_settings,
     otel_queue_spans,
     otel_signals,
@@ -157,6 +158,14 @@ def test_trusted_owners_are_names_or_numbers() -> None:
 
 def test_an_empty_home_is_the_one_of_the_user() -> None:
     assert load_settings({"HOME": ""}).home == Path.home() / ".cache" / "forebay"
+
+
+def test_a_home_of_an_unknown_user_is_reported() -> None:
+    for name in ("~nobodyx", "~nobodyx/y"):
+        with pytest.raises(SettingError, match=f"^{name} cannot be found: there is no user nobodyx; set F"):
+            load_settings({"FOREBAY_HOME": name})
+        with pytest.raises(SettingError, match="there is no user nobodyx; set FOREBAY_JAVA_HOME"):
+            chosen_java({"FOREBAY_JAVA_HOME": name})
 
 
 def test_a_user_without_a_home_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

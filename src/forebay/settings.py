@@ -101,13 +101,17 @@ def interpreter_environment() -> dict[str, str]:
 def _home(env: Mapping[str, str]) -> Path:
     cache = env.get("XDG_CACHE_HOME") or f"{env.get('HOME') or '~'}/.cache"
     named = env.get("FOREBAY_HOME") or f"{cache}/forebay"
+    return _expanded(named, "FOREBAY_HOME to a folder that you may write to")
+
+
+def _expanded(named: str, wanted: str) -> Path:
     try:
         return Path(named).expanduser()
     except RuntimeError:
-        raise SettingError(
-            f"{named} cannot be found: HOME is not set, and user {os.getuid()} has no home directory; set "
-            "FOREBAY_HOME to a folder that you may write to"
-        ) from None
+        user = named.partition("/")[0].removeprefix("~")
+        own = f"HOME is not set, and user {os.getuid()} has no home directory"
+        reason = f"there is no user {user}" if user else own
+        raise SettingError(f"{named} cannot be found: {reason}; set {wanted}") from None
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -142,7 +146,8 @@ def aws_region(environ: Mapping[str, str] | None = None) -> str | None:
 
 def chosen_java(environ: Mapping[str, str] | None = None) -> Path | None:
     env = os.environ if environ is None else environ
-    return Path(env["FOREBAY_JAVA_HOME"]).expanduser().absolute() if env.get("FOREBAY_JAVA_HOME") else None
+    named = env.get("FOREBAY_JAVA_HOME")
+    return _expanded(named, "FOREBAY_JAVA_HOME to the folder of a Java").absolute() if named else None
 
 
 def otel_signals(environ: Mapping[str, str] | None = None) -> frozenset[str]:

@@ -88,9 +88,12 @@ def test_every_character_is_printed_whatever_the_locale(tmp_path: Path, replica:
     assert json.loads(found.stdout)["fields"] == {"text": text}
 
 
-@pytest.mark.parametrize(("redirection", "name"), [("<&-", "input"), (">&-", "output")])
+@pytest.mark.parametrize(
+    ("redirection", "names"),
+    [("<&-", "input was"), (">&-", "output was"), ("<&- >&-", "input and output were")],
+)
 def test_a_closed_stream_is_no_success(
-    redirection: str, name: str, tmp_path: Path, replica: ReplicaThread
+    redirection: str, names: str, tmp_path: Path, replica: ReplicaThread
 ) -> None:
     command = f'exec "$@" {redirection}'
     ask = [sys.executable, "-m", "forebay", "ask", "Say {{ text }}", "--engine", replica.url]
@@ -103,7 +106,7 @@ def test_a_closed_stream_is_no_success(
         check=False,
     )
     assert (found.returncode, found.stdout) == (1, b"")
-    assert f"standard {name} was closed at the start" in found.stderr.decode()
+    assert f"standard {names} closed at the start" in found.stderr.decode()
 
 
 def test_a_schema_and_a_file_next_to_the_text(tmp_path: Path, replica: ReplicaThread) -> None:
@@ -161,7 +164,9 @@ def test_more_requests_than_files_may_be_open_are_refused(tmp_path: Path, replic
         )
 
     refused = asked("ulimit -n 256")
-    words = "--capacity: expected at most 192, found 300: this process may open 256 files; raise the limit"
+    words = (
+        "forebay: capacity: expected at most 192, found 300: this process may open 256 files; raise the limit"
+    )
     assert refused.returncode == 2
     assert words in " ".join(refused.stderr.decode().split())
     assert asked("ulimit -S -n 256").returncode == 0

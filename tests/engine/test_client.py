@@ -6,6 +6,7 @@ import socket
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ from forebay.clients.http.readers import AnswerHead, CallOverdue, SilentServer
 from forebay.engine import Deadline
 from forebay.engine.client import HttpEngine, _CompletionReader, header_id, replica_url
 from forebay.engine.failures import Redactor
-from forebay.records import Completion, Message, Request, Sampling
+from forebay.records import Completion, Message, Request, Sampling, Usage
 from forebay.testing.answers import echo
 from forebay.testing.replica import FakeReplica, ReplicaScript
 from forebay.testing.script import ANSWERS, FAULTS, Fixed
@@ -298,6 +299,10 @@ TO_THE_END = OK + b"Connection: close\r\n\r\n"
 CONTENT = b'data: {"choices":[{"index":0,"delta":{"content":"hi"}}]}\n\n'
 STOP = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
 DONE = b"data: [DONE]\n\n"
+COUNTS = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'
+WHOLE = b'data: {"choices":[{"index":0,"message":{"content":"hi"},"finish_reason":"stop"}]}\n\n'
+TEXT = b'data: {"choices":[{"index":0,"text":"hi","finish_reason":"stop"}]}\n\n'
+NOT_ENDED = b'data: {"choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":""}]}\n\n'
 VERDICT = b'data: {"choices":[{"index":0,"finish_reason":null,"content_filter_results":{}}]}\n\n'
 
 
@@ -345,6 +350,7 @@ def chunk(body: bytes) -> bytes:
         (TO_THE_END + CONTENT + DONE, None),
         (TO_THE_END + b": keep-alive\n\n" + CONTENT + b": x\n\n" + STOP + DONE, "stop"),
         (TO_THE_END + CONTENT + VERDICT + STOP + DONE, "stop"),
+        (TO_THE_END + NOT_ENDED + STOP + DONE, "stop"),
         # Cut after the last token.
         (CHUNKED + chunk(CONTENT + STOP), "stop"),
     ],
@@ -354,22 +360,28 @@ async def test_valid_streams(answer: bytes, reason: str | None) -> None:
     assert (completion.text, completion.finish_reason) == ("hi", reason)
 
 
-@pytest.mark.parametrize("late", [SilentServer("late"), CallOverdue("late")])
-@pytest.mark.parametrize("finished", [True, False])
-async def test_a_finished_answer_counts_though_its_stream_stays_open(
-    late: errors.AttemptTimeout, finished: bool
-) -> None:
+def reader_of(clock: ManualClock) -> _CompletionReader:
     reader = _CompletionReader(
         ask("hello"),
         url="http://engine",
         stream=True,
         max_bytes=1000,
-        clock=ManualClock(),
+        clock=clock,
         quote=Redactor(),
         on_content=lambda: None,
     )
     reader.ended = asyncio.get_running_loop().create_future()
     reader.head(AnswerHead(200, [(b"Content-Type", b"text/event-stream")]))
+    return reader
+
+
+@pytest.mark.parametrize("late", [SilentServer("late"), CallOverdue("late")])
+@pytest.mark.parametrize("finished", [True, False])
+async def test_a_finished_answer_counts_though_its_stream_stays_open(
+    late: errors.AttemptTimeout, finished: bool
+) -> None:
+    reader = reader_of(ManualClock())
+    assert reader.ended is not None
     reader.body(CONTENT + STOP if finished else CONTENT)
     reader.finished(late)
     if finished:
@@ -386,6 +398,12 @@ async def test_a_finished_answer_counts_though_its_stream_stays_open(
         (TO_THE_END + CONTENT, errors.Unreachable, "before it was complete"),
         (CHUNKED + chunk(CONTENT), errors.Unreachable, ""),
         (TO_THE_END + DONE, errors.ProtocolViolation, "without an answer"),
+        (TO_THE_END + VERDICT + DONE, errors.ProtocolViolation, "without an answer"),
+        (TO_THE_END + WHOLE + DONE, errors.ProtocolViolation, "a choice has no delta"),
+        (TO_THE_END + TEXT + DONE, errors.ProtocolViolation, "a choice has no delta"),
+        (TO_THE_END + NOT_ENDED, errors.Unreachable, "before it was complete"),
+        # A finish reason before the end is not one.
+        (CHUNKED + chunk(STOP + CONTENT), errors.Unreachable, "in the middle of its answer"),
         (b"HTTP/1.1 503 X\r\nContent-Length: 100\r\n\r\nhalf", errors.Overloaded, ""),
     ],
 )
@@ -399,6 +417,50 @@ async def test_answer_does_not_wait_for_the_end_of_the_connection() -> None:
         await reader.read()  # Until the client disconnects.
 
     assert (await answer_of(CHUNKED + b"1000\r\n" + CONTENT + STOP + DONE, then=then)).text == "hi"
+
+
+async def test_finished_answer_does_not_wait_for_a_stream_of_keep_alives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "CLOSE_GRACE_S", 0.01)
+
+    async def then(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(chunk(COUNTS))
+        disconnected = asyncio.ensure_future(reader.read())
+        while not disconnected.done():
+            writer.write(chunk(b": keep-alive\n\n"))
+            await asyncio.sleep(0)
+
+    completion = await answer_of(CHUNKED + chunk(CONTENT + STOP), then=then)
+    assert (completion.text, completion.finish_reason, completion.usage) == ("hi", "stop", Usage(3, 2))
+
+
+async def test_time_of_the_answer_is_that_of_its_finish_reason() -> None:
+    clock = ManualClock()
+    reader = reader_of(clock)
+    reader.body(CONTENT)
+    clock.advance(1.0)
+    finished_s = clock.monotonic_s()
+    reader.body(STOP)
+    clock.advance(1.0)
+    reader.body(COUNTS + DONE)
+    assert reader.completion(0.0).timing.done_s == finished_s
+
+
+async def test_content_after_a_finish_reason_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "CLOSE_GRACE_S", 0.0)
+    reader = reader_of(ManualClock())
+    held = connection.Connection(Mock(), "http://engine", Redactor())
+    held.connection_made(Mock(spec=asyncio.Transport, is_closing=lambda: False))
+    held.send(connection.HttpCall(b""), reader)
+    for part in (CHUNKED, chunk(CONTENT + STOP), chunk(CONTENT + STOP)):
+        held.data_received(part)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    held.data_received(chunk(CONTENT + STOP + DONE))
+    assert reader.ended is not None
+    await reader.ended
+    assert reader.completion(0.0).text == "hihihi"
 
 
 async def test_connection_left_open_after_done_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

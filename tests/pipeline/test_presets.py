@@ -61,6 +61,7 @@ def test_options_win_over_defaults(file: Path, tmp_path: Path) -> None:
         ('{"text": "x", "at": null, "n": 5}', "--time FIELD"),
         ('{"created_at": "2017-08-27T00:05:34Z", "text": "2017"}', "--time created_at"),
         ('{"seen": "2017-08-27", "made": "2017-08-26"}', "--time seen or --time made"),
+        ('{"created at": "2017-08-27"}', "--time 'created at'"),
     ],
 )
 def test_applications_with_times_name_the_fields_that_have_one(
@@ -71,6 +72,26 @@ def test_applications_with_times_name_the_fields_that_have_one(
     with pytest.raises(SettingError, match=f"^forebay run {name}: name the field with the time: {fields}$"):
         preset_spec(name, ApplicationOptions(str(file), tmp_path))
     assert preset_spec(name, ApplicationOptions(str(file), tmp_path), ["source.time=at"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "fields"),
+    [
+        ("path=3", "FIELD"),
+        ("path=none.jsonl", "FIELD"),
+        ("encoding=5", "FIELD"),
+        # Relative to the folder of the results.
+        ("path=rel.jsonl", "made"),
+        ("payload=in", "inner"),
+    ],
+)
+def test_fields_with_times_are_those_of_the_settings(tmp_path: Path, setting: str, fields: str) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "rel.jsonl").write_text('{"made": "2017-08-27"}\n')
+    file = tmp_path / "posts.jsonl"
+    file.write_text('{"seen": "2017-08-27", "in": {"inner": "2017-08-27"}}\n')
+    with pytest.raises(SettingError, match=f": --time {fields}$"):
+        preset_spec("trends", ApplicationOptions(str(file), tmp_path / "out"), [f"source.{setting}"])
 
 
 def test_lines_of_text_have_a_time_by_a_pattern(tmp_path: Path) -> None:

@@ -121,8 +121,10 @@ def serve(app: typer.Typer) -> None:
     except OSError as error:
         problem = _disk_problem(error)
         if closed and error.errno == errno.EBADF:
-            problem = f"standard {closed[0]} was closed at the start; expected a file, a pipe or a terminal"
-            drop_output()
+            names = f"{' and '.join(closed)} {'was' if len(closed) == 1 else 'were'}"
+            problem = f"standard {names} closed at the start; expected a file, a pipe or a terminal"
+            if "output" in closed:
+                drop_output()
         if problem is None:
             raise
         print_line(errors_console(), f"forebay: {problem}", style="red")

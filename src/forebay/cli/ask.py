@@ -131,7 +131,7 @@ def _check_files(capacity: int) -> None:
     most = raise_file_limit(needed)
     if most < needed:
         raise SettingError(
-            f"--capacity: expected at most {max(1, most - OTHER_FILES)}, found {capacity}: this process may "
+            f"capacity: expected at most {max(1, most - OTHER_FILES)}, found {capacity}: this process may "
             f"open {most} files; raise the limit with ulimit -n {needed}"
         )
 

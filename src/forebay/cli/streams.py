@@ -45,5 +45,6 @@ def print_any_text() -> None:
 
 
 def drop_output() -> None:
-    """What is left in the buffer of standard output would fail again at the end of the process."""
+    """Send what is left in standard output's buffer to the null device; flushing it at exit would fail
+    again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -144,6 +144,7 @@ class _CompletionReader(AwaitedReader):
         "_clock",
         "_data",
         "_done_s",
+        "_early_reason",
         "_first_byte_s",
         "_head",
         "_left",
@@ -153,6 +154,7 @@ class _CompletionReader(AwaitedReader):
         "_own_error",
         "_parser",
         "_quote",
+        "_saw_done",
         "_stream",
         "_url",
     )
@@ -183,6 +185,7 @@ class _CompletionReader(AwaitedReader):
         self._left = 0
         self._chunks_s: list[float] = []
         self._first_byte_s = self._done_s = 0.0
+        self._saw_done = self._early_reason = False
         self._own_error: Exception | None = None
 
     def head(self, head: AnswerHead) -> None:
@@ -201,7 +204,7 @@ class _CompletionReader(AwaitedReader):
         return self._stream and head is not None and head.content_type not in (EVENT_STREAM, JSON)
 
     def body(self, data: bytes) -> None:
-        if self.done:
+        if self._saw_done:
             return
         try:
             self._left -= len(data)
@@ -222,19 +225,28 @@ class _CompletionReader(AwaitedReader):
         answer = self._answer
         for event in parser.feed(data):
             if event == DONE:
-                self.done = True
+                self.done = self._saw_done = True
                 self.finished(None)
                 return
-            if answer.take_chunk(event):
+            has_content = answer.take_chunk(event)
+            if has_content:
                 self._chunks_s.append(now_s)
+            if has_content or answer.reasons:
                 self._on_content()
-            elif answer.reasons:
-                self._on_content()
+            self._note_end(now_s, has_content or answer.reasons)
+
+    def _note_end(self, now_s: float, grows: bool) -> None:
+        """Set `done` at the finish reason: only the token counts follow, and the stream may stay open."""
+        if self.done and grows:
+            # Some servers send a finish reason with each chunk; then only `[DONE]` ends the answer.
+            self.done, self._done_s, self._early_reason = False, 0.0, True
+        elif not self._early_reason and not self.done and self._answer.finish_reason is not None:
+            self.done, self._done_s = True, now_s
 
     def finished(self, error: Exception | None) -> None:
         if not self._done_s:
             self._done_s = self._clock.monotonic_s()
-        complete = self._answer.finish_reason is not None or (self._head and self._head.status != 200)
+        complete = self.done or (self._head and self._head.status != 200)
         if complete and error is not self._own_error:
             # At most the token counts, or part of the refusal's words, are missing.
             error = None
@@ -261,12 +273,13 @@ class _CompletionReader(AwaitedReader):
         if self._parser is None:
             answer.take_whole(bytes(self._data))
             self._on_content()
-        elif not self.done:
-            self._parser.end()
-            if answer.finish_reason is None:
-                raise Unreachable(f"{self._url} ended its answer before it was complete")
-        elif not answer.has_choice:
-            raise ProtocolViolation(f"{self._url} ended its stream without an answer")
+        else:
+            if not self._saw_done:
+                self._parser.end()
+                if answer.finish_reason is None:
+                    raise Unreachable(f"{self._url} ended its answer before it was complete")
+            if not answer.has_choice:
+                raise ProtocolViolation(f"{self._url} ended its stream without an answer")
         chunks_s = tuple(self._chunks_s)
         return Completion(
             answer.text,

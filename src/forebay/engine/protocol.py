@@ -118,6 +118,7 @@ class AnswerReader:
             raise self._wrong("it has no choice", data)
 
     def _take(self, data: bytes, part: str) -> bool:
+        self.reasons = False
         try:
             document: Any = orjson.loads(data)
         except orjson.JSONDecodeError as error:
@@ -144,23 +145,24 @@ class AnswerReader:
         return first is not None and self._take_choice(first, part, data)
 
     def _take_choice(self, choice: dict[str, Any], part: str, data: bytes) -> bool:
-        self.has_choice = True
         reason = choice.get("finish_reason")
         if reason is not None:
             if not isinstance(reason, str):
                 raise self._wrong("finish_reason is not a string", data)
-            self.finish_reason = reason
+            # Some servers send an empty one until the answer ends.
+            self.finish_reason = reason or self.finish_reason
         if self._chat:
             holder = choice.get(part)
-            if holder is None and part == "delta":
+            if part == "delta" and all(choice.get(name) is None for name in ("delta", "message", "text")):
                 # Azure's asynchronous content filter sends its verdicts without one.
-                holder = {}
+                return False
             if not isinstance(holder, dict):
                 raise self._wrong(f"a choice has no {part}", data)
             self._take_other(holder)
             text = holder.get("content")
         else:
             text = choice.get("text")
+        self.has_choice = True
         if text is None or text == "":
             return False
         if not isinstance(text, str):
@@ -169,7 +171,6 @@ class AnswerReader:
         return True
 
     def _take_other(self, holder: dict[str, Any]) -> None:
-        self.reasons = False
         # vLLM and OpenRouter write `reasoning`; SGLang, llama.cpp, DeepSeek and older vLLMs the other name.
         for name in ("reasoning", "reasoning_content"):
             part = holder.get(name)

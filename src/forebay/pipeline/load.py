@@ -4,16 +4,19 @@ mistakes."""
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import orjson
+from pydantic import TypeAdapter, ValidationError
 
 from forebay.apps import APPLICATIONS
+from forebay.connectors import Source
+from forebay.connectors.base import SourceSettings
 from forebay.documents import Where, check_document, describe, known_paths, read_document, suggestion
 from forebay.errors import MalformedRecord, SettingError
 from forebay.pipeline.spec import PipelineSpec
@@ -198,6 +201,7 @@ def preset_spec(name: str, options: ApplicationOptions, settings: Sequence[str] 
         document.setdefault("event_time", {})
     given = set_values(document, settings, known_paths(PipelineSpec, document))
     read = document["source"]
+    base = options.folder(name).resolve()
     kinds = {settings["type"] for settings in FILES.values()}
     of_files = isinstance(read, dict) and read.get("type") in kinds
     needs_times = application.needs_event_time or application.needs_times_of_files
@@ -207,24 +211,28 @@ def preset_spec(name: str, options: ApplicationOptions, settings: Sequence[str] 
                 f"forebay run {name}: lines of text have no field with the time: name its part of a line, "
                 "for example --time at --set 'source.line_pattern=(?P<at>\\S+) (?P<text>.*)'"
             )
-        fields = " or ".join(f"--time {field}" for field in _fields_with_times(read)) or "--time FIELD"
+        found = _fields_with_times(read, base)
+        fields = " or ".join(f"--time {shlex.quote(field)}" for field in found) or "--time FIELD"
         raise SettingError(f"forebay run {name}: name the field with the time: {fields}")
-    return parse_spec(document, base=options.folder(name).resolve(), name=f"run {name}", given=given)
+    return parse_spec(document, base=base, name=f"run {name}", given=given)
 
 
-def _fields_with_times(settings: Mapping[str, Any]) -> list[str]:
-    """The first record's fields with an ISO 8601 time. Blocks on the file system."""
+def _fields_with_times(settings: Mapping[str, Any], base: Path) -> list[str]:
+    """The first record's fields with an ISO 8601 time; none if it cannot be read. Blocks on the file
+    system."""
     from forebay.connectors.event_time import EventTime
-    from forebay.connectors.files.guess import files_with
-    from forebay.connectors.files.source import first_records
 
+    try:
+        source = TypeAdapter[SourceSettings](Source).validate_python(settings, context={"base": base})
+        record = next(source.first_records(), None)
+    except (ValidationError, SettingError, OSError):
+        return []
+    fields = record.fields if isinstance(record, Event) else {}
     found: list[str] = []
-    for record in islice(first_records(files_with(settings)), 1):
-        fields = record.fields if isinstance(record, Event) else {}
-        for name in fields:
-            with suppress(MalformedRecord):
-                EventTime(name).of(fields)
-                found.append(name)
+    for name in fields:
+        with suppress(MalformedRecord):
+            EventTime(name).of(fields)
+            found.append(name)
     return found
 
 

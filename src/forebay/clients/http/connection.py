@@ -61,7 +61,8 @@ class Connection(asyncio.Protocol):
         self._sent_s = self._last_s = 0.0
         self._headers: list[tuple[bytes, bytes]] = []
         self._framing_bytes = self._interim = 0
-        self._in_body = self._sized = self._used = self._answered = self._graced = False
+        self._in_body = self._sized = self._used = self._answered = False
+        self._grace_until_s = math.inf
         self._failure: Exception | None = None
         self._unsent = memoryview(b"")
         self._writable = True
@@ -77,7 +78,8 @@ class Connection(asyncio.Protocol):
         self._sent_s = self._last_s = self._loop.time()
         self._headers = []
         self._framing_bytes = self._interim = 0
-        self._in_body = self._sized = self._answered = self._graced = False
+        self._in_body = self._sized = self._answered = False
+        self._grace_until_s = math.inf
         self._silence_s, self._until_s = call.silence_s, call.until_s
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -136,9 +138,8 @@ class Connection(asyncio.Protocol):
             self._failure = self._violation(f"more than {MAX_FRAMING_BYTES} bytes {what}")
         if self._failure is not None:
             self._end(None if isinstance(self._failure, EnoughRead) else self._failure)
-        elif reader.done and not self._graced:
-            self._graced = True
-            self._silence_s, self._until_s = math.inf, self._last_s + CLOSE_GRACE_S
+        elif reader.done != (self._grace_until_s < math.inf):
+            self._grace_until_s = self._last_s + CLOSE_GRACE_S if reader.done else math.inf
             self._arm()
 
     def eof_received(self) -> None:
@@ -249,14 +250,16 @@ class Connection(asyncio.Protocol):
     def _arm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        due_s = min(self._last_s + self._silence_s, self._until_s)
+        due_s = min(self._last_s + self._silence_s, self._until_s, self._grace_until_s)
         self._timer = self._loop.call_at(due_s, self._check_time) if due_s < math.inf else None
 
     def _check_time(self) -> None:
         now_s = self._loop.time()
         self._timer = None
-        if now_s >= self._until_s:
-            self._end(None if self._graced else CallOverdue(f"{self._url} did not finish its answer in time"))
+        if now_s >= self._grace_until_s:
+            self._end(None)
+        elif now_s >= self._until_s:
+            self._end(CallOverdue(f"{self._url} did not finish its answer in time"))
         elif now_s >= self._last_s + self._silence_s:
             self._end(SilentServer(f"{self._url} sent nothing for {self._silence_s:g} s"))
         else:

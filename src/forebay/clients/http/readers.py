@@ -42,8 +42,8 @@ class AnswerHead:
 
 
 class Reader(Protocol):
-    """What it raises ends the call. `done`: the answer is complete; the connection waits a moment for the
-    end of the body."""
+    """What it raises ends the call. `done`: the answer seems complete; the connection waits a moment for the
+    end of the body, unless `done` is withdrawn."""
 
     done: bool
 
