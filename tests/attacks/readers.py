@@ -399,7 +399,7 @@ TEMPLATE_WORDS = (
 
 def run_json() -> bytes:
     return (
-        b'{"format":3,"finished":false,"traits":{"source":{"type":"jsonl"}},"job":"'
+        b'{"format":4,"finished":false,"traits":{"source":{"type":"jsonl"}},"job":"'
         + b"0" * 32
         + b'","restored":null,"completed":{"number":3,"triggered_ms":5},"parallelism":2,'
         b'"jvm":[12,3.5],"cluster":null,"ends":[["t",0,7]],"kafka":"k"}'

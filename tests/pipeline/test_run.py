@@ -16,7 +16,7 @@ from forebay.engine.replica import ServedModel
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.fleet.autoscale.meter import TopicBacklog
 from forebay.fleet.discovery import FixedReplicas
-from forebay.flink.job import Checkpoints
+from forebay.flink.job import Checkpoints, JobFailure
 from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.flink.rest import FlinkRest
 from forebay.pipeline import attempt, inference, run, supervisor
@@ -236,7 +236,8 @@ def test_rejected_feed_is_given_up_only_without_events(bench: Bench, accepted: i
     job = FakeJob([lambda: None, lambda: None, lambda: ""], {"accepted": accepted})
     restarts = iter([0, 1])
     job.restarts = lambda: next(restarts)  # type: ignore[method-assign]
-    job.failure = lambda: "FeedRefused: sse:h: the server answered 404"  # type: ignore[attr-defined]
+    refused = JobFailure(1000, "", "FeedRefused: sse:h: the server answered 404")
+    job.failures = lambda: [refused]  # type: ignore[attr-defined]
     bench.replace("submit", lambda env, name, url: job)
     if accepted:
         assert bench.run().state == "FINISHED"
