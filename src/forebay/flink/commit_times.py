@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 STEP_S, MOST_STEP_S = 0.001, 60.0
 MAX_HELD = 512
 SHARE = 0.05
-"""The error of a time at most, if nothing else wakes the operator."""
+"""A time is too long by this share of it or by `LEAST_WAIT_S` at most, plus the delay of a timer."""
 LEAST_WAIT_S, MOST_WAIT_S = 0.02, 1.0
 LOOK_S = 0.002
 """A look costs two calls into Java."""
@@ -37,7 +37,7 @@ class TaskCheckpoints(Protocol):
         ...
 
     def committed(self) -> int:
-        """The newest one whose results every sink of the task has committed."""
+        """The newest one whose results every sink of the task has committed, retries included."""
         ...
 
 
@@ -141,7 +141,11 @@ def _joined(first: Held, second: Held) -> Held:
 
 class FlinkTaskCheckpoints:
     """Reads private fields of Flink 2.3. Raises `LookupError` if one is missing, or if no sink is in the
-    task."""
+    task.
+
+    Flink sets the sink's field before it commits, but commits and retries on the task's thread, so a call sees
+    only commits that have ended. One that fails fails the task.
+    """
 
     def __init__(self, runtime_context: RuntimeContext) -> None:
         task = stream_task(runtime_context)
