@@ -82,7 +82,7 @@ class CommitTimes:
         return bool(self._held or self._unseen)
 
     def wake_after_s(self) -> float | None:
-        """In how many seconds to call `look`; None if nothing waits, or if a wake so early has been asked for."""
+        """In how many seconds to call `look`; None if nothing waits, or if a wake is already due by then."""
         if not self.waiting:
             return None
         now_s = self._clock.monotonic_s()
@@ -143,8 +143,8 @@ class FlinkTaskCheckpoints:
     """Reads private fields of Flink 2.3. Raises `LookupError` if one is missing, or if no sink is in the
     task.
 
-    Flink sets the sink's field before it commits, but commits and retries on the task's thread, so a call sees
-    only commits that have ended. One that fails fails the task.
+    Flink sets the sink's field before it commits, but commits and retries on the task's thread, so a call
+    sees only commits that have ended. One that fails fails the task.
     """
 
     def __init__(self, runtime_context: RuntimeContext) -> None:
