@@ -9,8 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.flink.test_inference import Make, events, shown
 from tests.harness.clock import ManualClock
+from tests.harness.operators import FRESH, until_answered
 
-from forebay.flink.commit_times import LEAST_WAIT_S, LOOK_S, MAX_HELD, MOST_WAIT_S, SHARE, CommitTimes
+from forebay.flink.commit_times import (
+    LEAST_WAIT_S,
+    LOOK_S,
+    MAX_HELD,
+    MOST_WAIT_S,
+    SHARE,
+    SLACK_S,
+    CommitTimes,
+)
 from forebay.flink.metric_names import COMMIT
 from forebay.testing import wait_until
 
@@ -91,6 +100,17 @@ def test_memory_is_bounded_and_no_result_is_lost(bursts: list[int], snapshot_eve
     assert times.latency.sum_s == pytest.approx(sum(clock.monotonic_s() - at_s for at_s in left_s))
 
 
+def test_last_result_of_a_burst_is_committed_by_the_only_checkpoint_after_it() -> None:
+    times, checkpoints, clock = make_times()
+    answer(times, clock)
+    answer(times, clock, LOOK_S / 2)
+    clock.advance(0.1)
+    checkpoints.newest = checkpoints.complete = 1
+    assert times.look()
+    assert not times.waiting
+    assert times.latency.count == 2
+
+
 def test_wakes_are_few_and_soon_enough() -> None:
     times, _, clock = make_times()
     assert times.wake_after_s() is None
@@ -101,6 +121,25 @@ def test_wakes_are_few_and_soon_enough() -> None:
     assert times.wake_after_s() == pytest.approx(2.0 * SHARE)
     clock.advance(1000.0)
     assert times.wake_after_s() == MOST_WAIT_S
+
+
+def test_new_result_waits_for_no_wake_of_an_old_one() -> None:
+    times, _, clock = make_times()
+    answer(times, clock)
+    clock.advance(1000.0)
+    assert times.wake_after_s() == MOST_WAIT_S
+    answer(times, clock)
+    assert times.wake_after_s() == LEAST_WAIT_S
+
+
+@given(st.lists(st.sampled_from([0.001, 0.005, 0.1, 1.0]), min_size=1, max_size=500))
+def test_wakes_are_bounded_whatever_calls_the_operator(gaps_s: list[float]) -> None:
+    times, _, clock = make_times()
+    begun_s, wakes = clock.monotonic_s(), 0
+    for gap_s in gaps_s:
+        answer(times, clock, gap_s)
+        wakes += times.wake_after_s() is not None
+    assert wakes <= 1 + (clock.monotonic_s() - begun_s) / (LEAST_WAIT_S - SLACK_S)
 
 
 def committed(job: RunningJob) -> int:
@@ -130,8 +169,11 @@ def test_results_after_a_restore_wait_for_a_new_checkpoint(make_runs: Make) -> N
     wait_until(lambda: len(runs.results()) == 20)
     runs.await_checkpoint(job)
     runs.stop(job)
-    job = runs.start(restore=True, checkpoint_interval_s=3600.0)
+    # Flink begins the first checkpoint at a random time between this pause and the interval.
+    options = FRESH | {"execution.checkpointing.min-pause": "1 h"}
+    job = runs.start(restore=True, checkpoint_interval_s=3600.0, options=options)
     runs.release("a")
     wait_until(lambda: shown(job, results=8, in_flight=0))
     assert committed(job) == 0
+    assert until_answered(job.checkpoints).completed == 0
     runs.stop(job)

@@ -224,6 +224,29 @@ def test_closed_task_does_not_fail_the_call(monkeypatch: pytest.MonkeyPatch) -> 
     assert not wakes.works
 
 
+def missing_timers(java: Any, timers: Any, fire: Any) -> Any:
+    raise LookupError("no method registerProcessingTimeTimer")
+
+
+def closed_timers(java: Any, timers: Any, fire: Any) -> Any:
+    def wake_after(wait_s: float) -> None:
+        raise RuntimeError("Timer service is shut down")
+
+    return wake_after
+
+
+@pytest.mark.parametrize("later", [missing_timers, closed_timers])
+def test_answers_wake_the_task_even_if_its_timers_fail(monkeypatch: pytest.MonkeyPatch, later: Any) -> None:
+    sent = Sent()
+    wakes = wakes_of(monkeypatch, sent)
+    monkeypatch.setattr(mailbox, "_fires_later", later)
+    wakes.add(1, keyed())
+    wakes.wake_after(1.0)
+    wakes.wake()
+    assert wakes.works
+    assert sent.count == 1
+
+
 def test_no_wakes_without_a_jvm(caplog: pytest.LogCaptureFixture) -> None:
     wakes = OperatorWaker(SimpleNamespace())  # type: ignore[arg-type]
     wakes.add(1, keyed())

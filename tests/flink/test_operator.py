@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyflink.datastream import TimeDomain
+from tests.flink.test_commit_times import Checkpoints
 from tests.harness.keyed_state import Context, KeyedState, WallClock, held_keys
 from tests.harness.programs import AskLater, Remember
 
@@ -18,7 +19,9 @@ from forebay.apps.summaries.settings import SummarySpec
 from forebay.codec import decode, encode
 from forebay.flink import backpressure, operator
 from forebay.flink.backpressure import MAX_SHARE
+from forebay.flink.commit_times import CommitTimes
 from forebay.flink.infer import QUEUES
+from forebay.flink.mailbox import WOKEN_MS
 from forebay.flink.operator import END_ROUNDS, InferenceOperator
 from forebay.flink.request_pool import ANSWERS, FACTOR, PoolLoad
 from forebay.flink.types import END_OF_INPUT_MS
@@ -56,6 +59,9 @@ class Calls:
     def take(self, shard: int) -> list[tuple[str, DeadLetter]]:
         taken, self.answers = self.answers, []
         return taken
+
+    def ready(self) -> list[int]:
+        return []
 
     def has_room(self) -> bool:
         return self.submitted < CAPACITY
@@ -247,6 +253,32 @@ class GoesOn(Remember):
 
     def on_failure(self, state: list[int], tag: str, failure: Failure, now: Moment) -> Step[list[int]]:
         return Step(state, outputs=(Output(self._answer),))
+
+
+def test_result_of_a_new_event_is_in_the_next_checkpoint(opened: Any) -> None:
+    run = opened(GoesOn("calm"), quick="a")
+    checkpoints = Checkpoints()
+    run.function._commits = commits = CommitTimes(checkpoints, run.clock)
+    assert len(run.event("a", 0)) == 1
+    run.clock.advance(0.1)
+    checkpoints.newest = checkpoints.complete = 1
+    run.event_timer(WOKEN_MS)
+    assert commits.latency.count == 1
+
+
+def test_commit_in_a_mail_at_the_end_is_counted_at_once(opened: Any) -> None:
+    run = opened(GoesOn("calm"), quick="a")
+    checkpoints = Checkpoints()
+    run.function._commits = commits = CommitTimes(checkpoints, run.clock)
+
+    def run_mails() -> None:
+        run.clock.advance(0.1)
+        checkpoints.newest = checkpoints.complete = 1
+
+    run.function._mailbox = SimpleNamespace(run_mails=run_mails)
+    run.event("a", 0)
+    run.function._run_mails()
+    assert commits.latency.count == 1
 
 
 def summary(revision: int = 0, kind: str = "tumbling", text: str | None = "calm") -> dict[str, Any]:

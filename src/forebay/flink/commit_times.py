@@ -20,10 +20,12 @@ log = logging.getLogger(__name__)
 STEP_S, MOST_STEP_S = 0.001, 60.0
 MAX_HELD = 512
 SHARE = 0.05
-"""The error of a time at most, if nothing else wakes the operator."""
+"""A time is too long by this share of it or by `LEAST_WAIT_S` at most, plus the delay of a timer."""
 LEAST_WAIT_S, MOST_WAIT_S = 0.02, 1.0
 LOOK_S = 0.002
 """A look costs two calls into Java."""
+SLACK_S = 0.002
+"""Wakes are in whole milliseconds of another clock."""
 COMMITTER = "CommitterOperator"
 
 
@@ -35,7 +37,7 @@ class TaskCheckpoints(Protocol):
         ...
 
     def committed(self) -> int:
-        """The newest one whose results every sink of the task has committed."""
+        """The newest one whose results every sink of the task has committed, retries included."""
         ...
 
 
@@ -51,7 +53,7 @@ class Held:
 class CommitTimes:
     """Measures the time from each result to its commit, in bounded memory. For the operator's thread.
 
-    Results that leave within `LOOK_S` of a snapshot may count as being in the next one. Those that a failure
+    Results that leave within `LOOK_S` after a snapshot may count as being in it. Those that a failure
     or the end of the job overtakes are not counted.
     """
 
@@ -64,6 +66,7 @@ class CommitTimes:
         self._held: list[Held] = []
         self._step_s = STEP_S
         self._looked_s = self._wake_s = -math.inf
+        self._snapshotted = 0
 
     def answered(self) -> None:
         """Note a result that leaves now."""
@@ -79,23 +82,30 @@ class CommitTimes:
         return bool(self._held or self._unseen)
 
     def wake_after_s(self) -> float | None:
-        """In how many seconds to call `look`; None if nothing waits, or if a wake has been asked for."""
-        now_s = self._clock.monotonic_s()
-        if not self.waiting or now_s < self._wake_s:
+        """In how many seconds to call `look`; None if nothing waits, or if a wake is already due by then."""
+        if not self.waiting:
             return None
-        oldest = (self._held or self._unseen)[0]
-        wait_s = min(MOST_WAIT_S, max(LEAST_WAIT_S, SHARE * (now_s - oldest.at_s)))
-        # Wakes are in whole milliseconds of another clock.
-        self._wake_s = now_s + wait_s - LEAST_WAIT_S / 2
+        now_s = self._clock.monotonic_s()
+        # The newest: for older results the same wait is a smaller share.
+        newest = (self._unseen or self._held)[-1]
+        wait_s = min(MOST_WAIT_S, max(LEAST_WAIT_S, SHARE * (now_s - newest.at_s)))
+        if now_s < self._wake_s <= now_s + wait_s:
+            return None
+        self._wake_s = now_s + wait_s - SLACK_S
         return wait_s
 
     def look(self) -> bool:
         """Return whether results have been committed since the last look."""
         now_s = self._clock.monotonic_s()
-        if not self.waiting or now_s - self._looked_s < LOOK_S:
+        if not self.waiting:
+            return False
+        if now_s - self._looked_s < LOOK_S:
+            # Not with the next look's: a snapshot until then contains them.
+            self._hold(self._snapshotted)
             return False
         self._looked_s = now_s
-        self._hold(self._checkpoints.snapshotted())
+        self._snapshotted = self._checkpoints.snapshotted()
+        self._hold(self._snapshotted)
         committed = self._checkpoints.committed()
         done = 0
         for held in self._held:
@@ -131,7 +141,11 @@ def _joined(first: Held, second: Held) -> Held:
 
 class FlinkTaskCheckpoints:
     """Reads private fields of Flink 2.3. Raises `LookupError` if one is missing, or if no sink is in the
-    task."""
+    task.
+
+    Flink sets the sink's field before it commits, but commits and retries on the task's thread, so a call
+    sees only commits that have ended. One that fails fails the task.
+    """
 
     def __init__(self, runtime_context: RuntimeContext) -> None:
         task = stream_task(runtime_context)

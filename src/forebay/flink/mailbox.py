@@ -89,8 +89,8 @@ class OperatorWaker:
             if self._callback is None:
                 timers = ctx.timer_service()._j_timer_service
                 fire = _fires(timers)
-                self._wake_after = _fires_later(self._java, timers, fire)
                 self._callback = _sends(self._executor, fire)
+                self._prepare_later(timers, fire)
         except Exception as error:
             self._do_without(error)
 
@@ -117,13 +117,27 @@ class OperatorWaker:
                 self._callback = None
 
     def wake_after(self, wait_s: float) -> None:
-        """For the function's thread."""
-        if self._wake_after is not None:
+        """For the function's thread. Without Flink's names, it does nothing."""
+        if self._wake_after is None:
+            return
+        try:
             self._wake_after(wait_s)
+        except Exception as error:
+            self._wake_none_later(error)
 
     def close(self) -> None:
         with self._lock:
             self._executor = self._callback = self._wake_after = None
+
+    def _prepare_later(self, timers: Any, fire: Any) -> None:
+        try:
+            self._wake_after = _fires_later(self._java, timers, fire)
+        except Exception as error:
+            self._wake_none_later(error)
+
+    def _wake_none_later(self, error: Exception) -> None:
+        log.info("the task's timers are not available, so some commits are noticed late: %s", error)
+        self._wake_after = None
 
     def _do_without(self, error: Exception) -> None:
         log.warning("Flink's mailbox is not available, so timers poll for answers: %s", error)

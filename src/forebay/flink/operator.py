@@ -182,8 +182,8 @@ class InferenceOperator(KeyedProcessFunction):
                     data = encode(record)
                 effects = shard.machine.event(record, data, partial(self._times, ctx))
                 yield from self._apply(shard, effects, ctx)
-        self._schedule_poll(shard, ctx)
         yield from self._take_answers(shard, ctx)
+        self._schedule_poll(shard, ctx)
         if self._ended:
             # The final watermark precedes this record if one source has ended and another was idle.
             yield from self._complete(shard, ctx)
@@ -385,10 +385,11 @@ class InferenceOperator(KeyedProcessFunction):
     def _run_mails(self) -> None:
         """Let checkpoints and commits through while answers are awaited at the end of the input."""
         early = self._timers.early
-        if self._commits is not None:
-            self._commits.look()
+        # What has left is in the snapshots of these mails.
+        self._report()
         self._mailbox.run_mails()
         self._timers.early = early
+        self._report()
 
     def _may_fire(self, shard: Shard) -> bool:
         return shard.machine.due or (shard.machine.timers and shard.rounds < END_ROUNDS)
