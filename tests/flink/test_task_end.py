@@ -53,7 +53,8 @@ def test_restarts_leave_no_operators_in_memory(make_runs: Make) -> None:
     wait_until(lambda: job.restarts() >= RESTARTS)
     runs.release("mended")
     wait_until(lambda: len(runs.results()) == 21)
-    assert live_operators() - before < RESTARTS / 2
+    # Finalizers keep some until a second collection.
+    wait_until(lambda: live_operators() - before < RESTARTS / 2)
     runs.stop(job)
 
 
@@ -66,7 +67,7 @@ def test_calls_of_a_cancelled_task_end(make_runs: Make) -> None:
     wait_until(lambda: len(runs.calls()) == 1)
     assert call_threads() > before
     job.cancel()
-    assert call_threads() == before
+    wait_until(lambda: call_threads() == before)
 
 
 class Function:
