@@ -38,6 +38,7 @@ from forebay.flink.metrics import (
 )
 from forebay.flink.request_pool import Handler, Ordering, PollInterval, RequestPool
 from forebay.flink.shard_timers import Shard, ShardTimers
+from forebay.flink.task_end import close_with_task
 from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE
 from forebay.flink.watermark_holds import WatermarkHolds
 from forebay.records import DeadLetter, Result
@@ -105,6 +106,7 @@ class InferenceOperator(KeyedProcessFunction):
             return store
 
         collect_less()
+        close_with_task(runtime_context, self.close)
         self._new_machine = self._open_machines(open_store)
         self._shards: dict[int, Shard] = {}
         self._holds = WatermarkHolds()
@@ -143,12 +145,13 @@ class InferenceOperator(KeyedProcessFunction):
         self._metrics.report_oldest()
 
     def close(self) -> None:
-        # Flink also closes a function whose `open` failed.
+        # `open` may have failed, and this may be the second call.
         if hasattr(self, "_calls"):
             self._waker.close()
             self._calls.close()
             if self._traces is not None:
                 self._traces.close()
+                self._traces = None
 
     async def _open_handler(self) -> Handler:
         handler = await self._open_answerer(self._counts)

@@ -20,6 +20,7 @@ from forebay.connectors.python_source import MAX_WAIT_S, CallLimit, IdleWait, ca
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.jvm_task import is_cancelled, output_room
 from forebay.flink.metric_names import LIMIT_REACHED, counter_of
+from forebay.flink.task_end import close_with_task
 from forebay.flink.types import BYTES, END_OF_TIME_MS, STATE
 from forebay.processes import name_thread
 from forebay.records import DeadLetter
@@ -153,6 +154,7 @@ class Poll(KeyedProcessFunction):
         self._left = False
 
     def open(self, runtime_context: RuntimeContext) -> None:
+        close_with_task(runtime_context, self.close)
         self._state = runtime_context.get_state(ValueStateDescriptor("cursor-and-count", STATE))
         self._limit_reached = counter_of(runtime_context, LIMIT_REACHED)
         self._call = CallLimit(output_room(runtime_context), clock=self._clock)

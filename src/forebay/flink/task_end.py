@@ -1,0 +1,72 @@
+"""Closes functions whose task fails or is cancelled: PyFlink closes them at the end of their input only."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable
+from itertools import count
+from typing import TYPE_CHECKING
+
+from forebay.flink.jvm_task import java_field, java_method, java_proxy, operator_of, stream_task
+
+if TYPE_CHECKING:
+    from pyflink.datastream import RuntimeContext
+
+log = logging.getLogger(__name__)
+
+
+class OpenFunctions:
+    """What to close at the end of each task in this process."""
+
+    def __init__(self) -> None:
+        self._numbers = count()
+        self._closes: dict[int, Callable[[], None]] = {}
+        self._garbage = False
+
+    def add(self, close: Callable[[], None]) -> int:
+        number = next(self._numbers)
+        self._closes[number] = close
+        return number
+
+    def remove(self, number: int) -> None:
+        del self._closes[number]
+
+    def end(self, number: int) -> None:
+        self._garbage = True
+        try:
+            self._closes.pop(number)()
+        except Exception:
+            # Raised, it would fail a task that has finished.
+            log.exception("a function of a task that ended was not closed")
+
+    def collect(self) -> None:
+        """Free the functions that have ended: reference cycles keep them, and they keep their tasks in Java's
+        heap."""
+        if self._garbage:
+            self._garbage = False
+            gc.collect()
+
+
+OPEN = OpenFunctions()
+
+
+def close_with_task(runtime_context: RuntimeContext, close: Callable[[], None]) -> None:
+    """Call `close` on the task's thread when the task ends, however it ends. For a function's `open`.
+
+    At the end of the input PyFlink calls it, too, so it must allow a second call. This uses private names of
+    Flink 2.3 and PyFlink.
+    """
+    if getattr(runtime_context, "_runtime_context", None) is None:
+        return
+    OPEN.collect()
+    number = OPEN.add(close)
+    try:
+        python = java_field(operator_of(runtime_context), "interpreter")
+        end = java_method(python, "exec", 1).bindTo(f"from {__name__} import OPEN; OPEN.end({number})")
+        # Closed in reverse order, so before the operator closes its interpreter.
+        closer = java_field(stream_task(runtime_context), "resourceCloser")
+        closer.registerCloseable(java_proxy("java.lang.AutoCloseable", end))
+    except Exception as error:
+        OPEN.remove(number)
+        log.warning("threads and calls of a task that fails go on, and stay in memory: %s", error)
