@@ -21,7 +21,8 @@ STEP_S, MOST_STEP_S = 0.001, 60.0
 MAX_HELD = 512
 SHARE = 0.05
 """A time is too long by this share of it or by `LEAST_WAIT_S` at most, plus the delay of a timer."""
-LEAST_WAIT_S, MOST_WAIT_S = 0.02, 1.0
+LEAST_WAIT_S, MOST_WAIT_S = 0.05, 1.0
+"""50 wakes a second took 2 % of a core."""
 LOOK_S = 0.002
 """A look costs two calls into Java."""
 SLACK_S = 0.002

@@ -115,7 +115,7 @@ METRICS = (
     Metric(FIRST_TOKEN, "histogram", "seconds", "from a call to its first token, if the engine streams"),
     Metric(
         COMMIT, "histogram", "seconds",
-        "from a result to the commit that makes it visible, at most 5 % or 20 ms too long", when=BY_COMMITS,
+        "from a result to the commit that makes it visible, at most 5 % or 50 ms too long", when=BY_COMMITS,
     ),
     Metric(EVENT_P50, "gauge", "seconds", "median of the last 30 to 60 s, for the live line", "max"),
     Metric(EVENT_P99, "gauge", "seconds", "99th percentile, likewise", "max"),
