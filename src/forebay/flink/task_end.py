@@ -6,9 +6,10 @@ import gc
 import logging
 from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from weakref import WeakMethod
 
-from forebay.flink.jvm_task import java_field, java_method, java_proxy, operator_of, stream_task
+from forebay.flink.jvm_task import find_class, java_field, java_method, java_proxy, operator_of, stream_task
 
 if TYPE_CHECKING:
     from pyflink.datastream import RuntimeContext
@@ -21,12 +22,12 @@ class OpenFunctions:
 
     def __init__(self) -> None:
         self._numbers = count()
-        self._closes: dict[int, Callable[[], None]] = {}
+        self._closes: dict[int, WeakMethod[Callable[[], Any]]] = {}
         self._garbage = False
 
     def add(self, close: Callable[[], None]) -> int:
         number = next(self._numbers)
-        self._closes[number] = close
+        self._closes[number] = WeakMethod(close)
         return number
 
     def remove(self, number: int) -> None:
@@ -35,7 +36,8 @@ class OpenFunctions:
     def end(self, number: int) -> None:
         self._garbage = True
         try:
-            self._closes.pop(number)()
+            if close := self._closes.pop(number)():
+                close()
         except Exception:
             # Raised, it would fail a task that has finished.
             log.exception("a function of a task that ended was not closed")
@@ -64,9 +66,14 @@ def close_with_task(runtime_context: RuntimeContext, close: Callable[[], None]) 
     try:
         python = java_field(operator_of(runtime_context), "interpreter")
         end = java_method(python, "exec", 1).bindTo(f"from {__name__} import OPEN; OPEN.end({number})")
-        # Closed in reverse order, so before the operator closes its interpreter.
+        # A task that has not failed closes its interpreter before, and must not fail then.
+        handles = find_class("java.lang.invoke.MethodHandles")
+        error_class = find_class("java.lang.Class").forName("java.lang.Throwable")
+        ignore = handles.dropArguments(handles.zero(end.type().returnType()), 0, [error_class])
+        safe = handles.catchException(end, error_class, ignore)
+        # Closed in reverse order, so before the operator of a failed task closes its interpreter.
         closer = java_field(stream_task(runtime_context), "resourceCloser")
-        closer.registerCloseable(java_proxy("java.lang.AutoCloseable", end))
+        closer.registerCloseable(java_proxy("java.lang.AutoCloseable", safe))
     except Exception as error:
         OPEN.remove(number)
-        log.warning("threads and calls of a task that fails go on, and stay in memory: %s", error)
+        log.warning("if this task fails, its threads and calls continue, and stay in memory: %s", error)
