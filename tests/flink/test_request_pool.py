@@ -8,6 +8,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.errors import ForebayError, SettingError
+from forebay.flink import request_pool as module
 from forebay.flink.request_pool import HELD_PER_SLOT, Answer, Ordering, RequestPool
 from forebay.records import Event, KeyedEvent, Result, Usage
 from forebay.testing.waiting import wait_until
@@ -297,6 +299,26 @@ def test_failed_engine_close_leaves_no_thread() -> None:
     with pytest.raises(OSError, match="stuck"):
         calls.close()
     assert not any(thread.name == "forebay-calls" for thread in threading.enumerate())
+
+
+def test_call_that_ignores_its_cancellation_does_not_block_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Stubborn(Scripted):
+        async def answer(self, item: KeyedEvent) -> Answer:
+            while True:
+                with suppress(asyncio.CancelledError):
+                    return await super().answer(item)
+
+    monkeypatch.setattr(module, "CLOSE_S", 0.05)
+    script = Stubborn()
+    calls = RequestPool(script.open, capacity=1)
+    calls.start()
+    calls.submit(0, item("0"))
+    script.wait_started("0")
+    calls.close()
+    assert "a call ignored its cancellation" in caplog.text
+    calls._thread.join(TIMEOUT_S)
 
 
 class Immediate:

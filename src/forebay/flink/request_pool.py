@@ -4,10 +4,12 @@ Flink."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
+from concurrent import futures
 from dataclasses import dataclass
 from math import inf
 from typing import Literal, Protocol
@@ -16,11 +18,14 @@ from forebay.errors import ForebayError
 from forebay.processes import name_thread
 from forebay.records import DeadLetter, KeyedEvent, Result
 
+log = logging.getLogger(__name__)
+
 Ordering = Literal["unordered", "key"]
 """When a finished call may be emitted: at once, or after those before it under its key."""
 Answer = Result | DeadLetter
 HELD_PER_SLOT = 4
 GATHER_S = 0.001
+CLOSE_S = 10.0
 LOST_S = 1.0
 """A notification to the operator's thread is repeated if nothing followed for this long."""
 
@@ -97,12 +102,20 @@ class RequestPool:
             raise
 
     def close(self) -> None:
-        """Abort calls, release the engine; blocks."""
+        """Abort calls, release the engine; blocks for at most `CLOSE_S`."""
         if self._thread.is_alive():
+            aborted = asyncio.run_coroutine_threadsafe(self._abort(), self._loop)
             try:
-                asyncio.run_coroutine_threadsafe(self._abort(), self._loop).result()
-            finally:
+                aborted.result(CLOSE_S)
+            except futures.TimeoutError:
+                # Flink would end the JVM if a task did not end.
+                log.warning("a call ignored its cancellation for %g s; its thread stays in memory", CLOSE_S)
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                return
+            except BaseException:
                 self._stop_loop()
+                raise
+            self._stop_loop()
         elif not self._loop.is_closed():
             self._loop.close()
 
