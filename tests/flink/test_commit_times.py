@@ -100,7 +100,7 @@ def test_memory_is_bounded_and_no_result_is_lost(bursts: list[int], snapshot_eve
     assert times.latency.sum_s == pytest.approx(sum(clock.monotonic_s() - at_s for at_s in left_s))
 
 
-def test_last_result_of_a_burst_is_committed_by_the_only_checkpoint_after_it() -> None:
+def test_last_result_of_a_burst_is_committed_by_the_next_checkpoint() -> None:
     times, checkpoints, clock = make_times()
     answer(times, clock)
     answer(times, clock, LOOK_S / 2)

@@ -302,7 +302,7 @@ def test_absent_folder_is_waited_for(folder: Path, caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
-def test_a_link_that_cannot_be_followed_for_a_moment_is_not_a_removed_file(
+def test_link_that_cannot_be_followed_for_a_moment_is_not_a_removed_file(
     folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
