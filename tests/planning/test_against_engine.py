@@ -23,7 +23,7 @@ from forebay.settings import load_settings
 ALIKE = ("ministral3", "mistral", "mixtral", "phi3", "phimoe", "qwen3_moe", "starcoder2")
 CPU_BLOCK = 128
 STEP_TOKENS = 2048
-TIMEOUT_S = 500
+TIMEOUT_S = 1000
 DEEPSEEK_V3 = {
     name: value for name, value in models.DEEPSEEK_V3_2.items() if not name.startswith(("index_", "rope_"))
 } | {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3"}
@@ -53,6 +53,7 @@ def python() -> Path:
 
 
 @pytest.mark.vllm
+@pytest.mark.timeout(TIMEOUT_S + 60)
 @pytest.mark.slow
 def test_vllm_computes_the_same_sizes(python: Path) -> None:
     """On a CPU, vLLM has blocks of 128 tokens and keeps recurrent states in 32 bits."""
