@@ -307,14 +307,14 @@ async def test_queue_is_ordered_by_deadline_and_priority_and_drops_expired(
 
 
 async def test_replicas_are_full_if_requests_wait_at_each(fleet_of: Any, ask: Any, wait_for: Any) -> None:
-    script = ReplicaScript(models=("m",), delay=Fixed(60.0), slots=1)
+    script = ReplicaScript(models=("m",), delay=Fixed(600.0), slots=1)
     async with fleet_of(2, script, routing="round_robin", check_s=0.05) as fakes:
         client = fakes.engine.client
-        await client.start(60.0)
-        calls = [asyncio.ensure_future(fakes.engine.complete(ask(n), timeout_s=99.0)) for n in range(3)]
+        await fakes.up()
+        calls = [asyncio.ensure_future(fakes.engine.complete(ask(n), timeout_s=999.0)) for n in range(3)]
         await wait_for(lambda: client.fleet.reported_waiting.sum() == 1)
         assert not client.full, "one of them has room"
-        calls.append(asyncio.ensure_future(fakes.engine.complete(ask(3), timeout_s=99.0)))
+        calls.append(asyncio.ensure_future(fakes.engine.complete(ask(3), timeout_s=999.0)))
         await wait_for(lambda: client.full)
         assert client.waiting == 0
         for call in calls:
@@ -386,7 +386,7 @@ async def test_api_key_is_read_if_needed_and_never_shown(
 @pytest.mark.parametrize("routing", ["round_robin", "least_requests", "session_affinity", "power_of_two"])
 async def test_other_policies_work_and_skip_dead_replicas(fleet_of: Any, ask: Any, routing: str) -> None:
     async with fleet_of(3, routing=routing) as fakes:
-        await fakes.engine.client.start(60.0)
+        await fakes.up()
         await fakes.replicas[1].stop()
         answers = await asyncio.gather(
             *(
@@ -408,7 +408,7 @@ async def test_two_clients_of_the_same_replicas_do_not_interfere(
 ) -> None:
     script = ReplicaScript(models=("m",), delay=Fixed(0.05), slots=1)
     async with fleet_of(2, script) as fakes:
-        await fakes.engine.client.start(60.0)
+        await fakes.up()
         for number in range(8):
             await fakes.engine.complete(ask(number), timeout_s=60.0)
         busy = fakes.replicas[0]

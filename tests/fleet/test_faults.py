@@ -15,7 +15,7 @@ pytestmark = pytest.mark.heavy
 
 async def test_recovered_replica_gets_its_share_again(fleet_of: Any, ask: Any, wait_for: Any) -> None:
     async with fleet_of(2) as fakes:
-        await fakes.engine.client.start(60.0)
+        await fakes.up()
         for number in range(2):
             fakes.change(number, faults=Faults((("503", 1.0),)))
         failed = await asyncio.gather(
@@ -43,7 +43,7 @@ async def test_wrong_metrics_do_not_stop_the_stream(
 ) -> None:
     monkeypatch.setattr("forebay.fleet.health.UNPROVEN_S", math.inf)
     async with fleet_of(2) as fakes:
-        await fakes.engine.client.start(60.0)
+        await fakes.up()
         for number in range(20):
             await fakes.engine.complete(ask(number), timeout_s=60.0)
         lies = iter(range(1000, 1_000_000))
