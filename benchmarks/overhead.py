@@ -6,39 +6,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
-import socket
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.request import urlopen
 
 import psutil
 
-from benchmarks.cost import (
-    CALL_S,
-    COMMAND,
-    QUICK,
-    CostOptions,
-    Feed,
-    Run,
-    answers,
-    await_rest,
-    cost_document,
-    measure_cost,
-    processor_name,
-    started_feed,
-    warm_run,
-)
+from benchmarks.cost import QUICK, CostOptions, cost_document, measure_cost
 from benchmarks.run_process import run_module
 from benchmarks.workload import System, Workload
-from forebay.bench.resources import process_use
 from forebay.engine.replica import list_models
 from forebay.errors import LaunchError, SettingError
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
@@ -164,128 +141,6 @@ def run_worker(system: System, load: Workload) -> Report:
     if report["answered"] != load.events:
         raise LaunchError(f"the {system} system answered {report['answered']} of {load.events} events")
     return report
-
-
-PAGE_RUNS: dict[str, tuple[str, ...]] = {"without": (), "page": ("--ui",)}
-
-
-@dataclass(frozen=True, slots=True)
-class PageOptions:
-    """`rate_per_s`: events offered. Seconds of each turn, of settling before it, and of the warm-up of each
-    run."""
-
-    rounds: int = 5
-    rate_per_s: float = 1000.0
-    seconds: float = 8.0
-    settle_s: float = 2.0
-    warm_s: float = 10.0
-
-
-def measure_page(options: PageOptions, note: Note = lambda _: None) -> Report:
-    """Compare a run whose page is open with one without a page, in turn; blocks for minutes.
-
-    The page is read by one client as a browser does it, and a second one never reads what it asked for.
-    """
-    turns: dict[str, list[Report]] = {name: [] for name in PAGE_RUNS}
-    with ExitStack() as opened:
-        folder = Path(opened.enter_context(TemporaryDirectory(prefix="forebay-page-")))
-        runs = {}
-        for name, options_of_run in PAGE_RUNS.items():
-            note(f"starting the run: {name}")
-            # One each: a replica counts the answers of different requests, and both runs make the same.
-            replica = opened.enter_context(ReplicaProcess(ReplicaScript(delay=Fixed(CALL_S))))
-            feed = opened.enter_context(started_feed())
-            run = opened.enter_context(warm_run(folder / name, replica.url, feed, note, *options_of_run))
-            feed.pace(options.rate_per_s)
-            time.sleep(options.warm_s)
-            feed.pace(0)
-            runs[name] = run, feed, replica
-        url = page_address(runs["page"][0].output())
-        for number in range(options.rounds):
-            for name in sorted(turns, reverse=number % 2 == 0):
-                with open_page(url) if name == "page" else nullcontext():
-                    found = _turn(*runs[name], options)
-                await_rest(runs[name][2])
-                turns[name].append(found)
-                words = " ".join(f"{figure} {value:.4g}" for figure, value in found.items())
-                note(f"round {number + 1} of {options.rounds}, {name}: {words}")
-    return page_report(turns)
-
-
-def page_address(output: str) -> str:
-    found = re.search(r"watch this run at (\S+)", output)
-    if found is None:
-        raise LaunchError(f"the run has no page: {output}")
-    return found[1]
-
-
-def _turn(run: Run, feed: Feed, replica: ReplicaProcess, options: PageOptions) -> Report:
-    feed.pace(options.rate_per_s)
-    time.sleep(options.settle_s)
-    run.check()
-    used, before, began_s = _used_s(run), answers(replica), time.monotonic()
-    time.sleep(options.seconds)
-    seconds, done = time.monotonic() - began_s, answers(replica) - before
-    used = {name: after_s - used[name] for name, after_s in _used_s(run).items()}
-    feed.pace(0)
-    return {
-        "answers_per_s": done / seconds,
-        "ms_per_answer": 1000 * sum(used.values()) / max(done, 1),
-        "command_cores": used[COMMAND] / seconds,
-    }
-
-
-def _used_s(run: Run) -> dict[str, float]:
-    return {name: process_use(pid).processor_s for name, pid in run.processes().items()}
-
-
-def page_report(turns: dict[str, list[Report]]) -> Report:
-    """The medians of each way's turns; `ratio` is the median of the rounds' ratios of throughput."""
-    medians = {
-        name: {figure: round(median(turn[figure] for turn in found), 4) for figure in found[0]}
-        for name, found in turns.items()
-    }
-    pairs = zip(turns["page"], turns["without"], strict=True)
-    ratios = [round(_share(page["answers_per_s"], bare["answers_per_s"]), 4) for page, bare in pairs]
-    return {"processor": processor_name(), **medians, "ratios": ratios, "ratio": median(ratios)}
-
-
-@contextmanager
-def open_page(url: str) -> Iterator[None]:
-    """A client that reads the page as a browser does, and one that never reads, during the block."""
-    ended = threading.Event()
-
-    def read() -> None:
-        shown: dict[str, int] = {}
-        _get(url)
-        with urlopen(f"{url}events", timeout=WORKER_TIMEOUT_S) as events:
-            while not ended.is_set() and (line := events.readline()):
-                if not line.startswith(b"data: "):
-                    continue
-                wanted = json.loads(line[6:])
-                for part in [name for name, version in wanted.items() if shown.get(name) != version]:
-                    _get(f"{url}part/{part}")
-                shown = wanted
-
-    reader = threading.Thread(target=read, daemon=True)
-    host, _, path = url.removeprefix("http://").partition("/")
-    name, _, port = host.partition(":")
-    with socket.create_connection((name, int(port))) as silent:
-        for part in ("", "events"):
-            silent.sendall(f"GET /{path}{part} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
-        reader.start()
-        try:
-            yield
-            if not reader.is_alive():
-                raise LaunchError("the page could not be read while it was measured")
-        finally:
-            ended.set()
-            reader.join()
-
-
-def _get(url: str) -> None:
-    with urlopen(url, timeout=WORKER_TIMEOUT_S) as answer:
-        answer.read()
 
 
 @contextmanager

@@ -19,8 +19,8 @@ from typing import Any
 
 import orjson
 
+from benchmarks.additions import open_page, page_address
 from benchmarks.cost import answers, processor_name
-from benchmarks.overhead import open_page, page_address
 from benchmarks.places import kafka_to_start
 from benchmarks.run_process import Part, PipelineProcess
 from benchmarks.workload import prompt_of

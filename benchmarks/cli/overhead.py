@@ -28,25 +28,35 @@ def overhead(
     ] = None,
     quick: Annotated[bool, option("Shorter parts.", "--quick")] = False,
     page: Annotated[bool, option("Instead: compare a run whose page is open with one without.")] = False,
+    traces: Annotated[
+        bool, option("Instead: compare a run that sends traces of 1 % of the events with one without.")
+    ] = False,
     json: JsonFile = None,
     plot: common.Plot = None,
 ) -> None:
     """Compare Forebay with the engine alone and with PyFlink's AsyncFunction, in one run."""
-    from benchmarks.overhead import OverheadOptions, PageOptions, measure_overhead, measure_page
+    from benchmarks.additions import AdditionOptions, measure_page, measure_traces
+    from benchmarks.overhead import OverheadOptions, measure_overhead
     from benchmarks.picture import added_picture
     from forebay.pages.picture import write_picture
 
     common.check_report_files(json, plot)
     real = engine != "fake"
     sizes = {"--events": events, "--in-flight": in_flight}
-    for name in [name for name, value in sizes.items() if value is not None and (page or not real)]:
+    addition = "--page" if page else "--traces" if traces else None
+    for name in [name for name, value in sizes.items() if value is not None and (addition or not real)]:
         raise SettingError(
-            f"{name}: expected --engine URL and no --page with it; other parts have fixed sizes"
+            f"{name}: expected --engine URL and no --page or --traces with it; other parts have fixed sizes"
         )
-    if page:
+    if page and traces:
+        raise SettingError("--traces: expected no --page with it; they are compared one at a time")
+    if addition:
         if real or plot is not None:
-            raise SettingError("--page: expected no --engine and no --plot with it; it has a scripted engine")
-        compared = measure_page(PageOptions(seconds=4.0) if quick else PageOptions(), common.note)
+            raise SettingError(
+                f"{addition}: expected no --engine and no --plot with it; it has a scripted engine"
+            )
+        measure = measure_page if page else measure_traces
+        compared = measure(AdditionOptions(seconds=4.0) if quick else AdditionOptions(), common.note)
         common.report(json, compared, lambda: results_console().print_json(orjson.dumps(compared).decode()))
         return
     console = errors_console()

@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import json
 import subprocess
-from contextlib import closing
 from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from benchmarks.__main__ import application
-from benchmarks.overhead import (
-    OverheadOptions,
-    measure_overhead,
-    open_page,
-    page_address,
-    page_report,
-    run_worker,
-)
+from benchmarks.overhead import OverheadOptions, measure_overhead, run_worker
 from benchmarks.workload import Workload
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from benchmarks import overhead as module
-from forebay.errors import LaunchError, SettingError
-from forebay.pipeline.live.server import PageServer
-from forebay.testing.waiting import wait_until
+from forebay.errors import SettingError
 
 
 def engine(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[tuple[str, Workload]]:
@@ -73,11 +63,18 @@ def test_figures_stay_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("option", ["--events", "--in-flight"])
-@pytest.mark.parametrize("more", [[], ["--page"], ["--page", "--engine", "http://e"]], ids=str)
+@pytest.mark.parametrize("more", [[], ["--page"], ["--traces", "--engine", "http://e"]], ids=str)
 def test_sizes_that_would_be_ignored_are_refused(option: str, more: list[str]) -> None:
     error = command(option, "7", *more).exception
     assert isinstance(error, SettingError)
-    assert str(error).startswith(f"{option}: expected --engine URL and no --page with it")
+    assert str(error).startswith(f"{option}: expected --engine URL and no --page or --traces with it")
+
+
+@pytest.mark.parametrize("more", [["--page"], ["--engine", "http://e"], ["--plot", "x.svg"]], ids=str)
+def test_traces_are_compared_alone(more: list[str]) -> None:
+    error = command("--traces", *more).exception
+    assert isinstance(error, SettingError)
+    assert str(error).startswith("--traces: expected no ")
 
 
 LOAD = Workload(events=3, rate_per_s=None, capacity=2, url="http://engine")
@@ -91,47 +88,3 @@ def worker(monkeypatch: pytest.MonkeyPatch, *, stdout: str = "", stderr: str = "
 def test_a_worker_reports_in_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
     worker(monkeypatch, stdout='a log line\n{"answered": 3}\n')
     assert run_worker("forebay", LOAD) == {"answered": 3}
-
-
-def test_page_is_compared_with_no_page_in_each_round() -> None:
-    def turns(*rates: float) -> list[dict[str, float]]:
-        return [{"answers_per_s": rate, "ms_per_answer": 1.0, "command_cores": 0.1} for rate in rates]
-
-    report = page_report({"without": turns(100, 200, 300), "page": turns(99, 210, 270)})
-    assert report["ratios"] == [0.99, 1.05, 0.9]
-    assert report["ratio"] == 0.99
-    assert report["page"]["answers_per_s"] == 210
-
-
-def test_page_address_is_found_in_the_output() -> None:
-    text = "warning: x\nwatch this run at http://127.0.0.1:5/secret/\n    1 s running"
-    assert page_address(text) == "http://127.0.0.1:5/secret/"
-    with pytest.raises(LaunchError, match="the run has no page: nothing"):
-        page_address("nothing")
-
-
-def test_an_open_page_is_read_part_by_part() -> None:
-    class Parts:
-        def __init__(self) -> None:
-            self.version = 0
-            self.asked: list[str] = []
-
-        def page(self) -> str:
-            return "page"
-
-        def versions(self) -> dict[str, int]:
-            return {"numbers": self.version, "charts": 1}
-
-        def part(self, name: str, search: str) -> str:
-            self.asked.append(name)
-            return name
-
-    parts = Parts()
-    with closing(PageServer(parts)) as server:
-        server.start()
-        with open_page(server.url):
-            wait_until(lambda: len(parts.asked) == 2)
-            parts.version = 1
-            wait_until(lambda: len(parts.asked) == 3)
-        server.close()
-    assert sorted(parts.asked) == ["charts", "numbers", "numbers"]
