@@ -12,6 +12,7 @@ from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode
 from forebay.engine.prompt import FieldMissing, request_id
 from forebay.errors import MalformedRecord, NoKey, RecordError, detail_text
+from forebay.flink.one_core import SHARED
 from forebay.flink.shards import flink_keys, shard_of
 from forebay.records import JSON, DeadLetter, Event, KeyedEvent, Timeline
 from forebay.stateful.turns import letter_of_event
@@ -75,6 +76,7 @@ class Keying(FlatMapFunction):
         self._clock = clock or SystemClock()
 
     def open(self, runtime_context: RuntimeContext) -> None:
+        SHARED.join()
         self._flink_keys = flink_keys(self._shards)
         self._begun = False
 

@@ -36,6 +36,7 @@ from forebay.flink.metrics import (
     LearnedState,
     OperatorLoad,
 )
+from forebay.flink.one_core import SHARED
 from forebay.flink.request_pool import Handler, Ordering, PollInterval, RequestPool
 from forebay.flink.shard_timers import Shard, ShardTimers
 from forebay.flink.task_end import close_with_task
@@ -106,6 +107,7 @@ class InferenceOperator(KeyedProcessFunction):
             return store
 
         collect_less()
+        SHARED.join()
         close_with_task(runtime_context, self.close)
         self._new_machine = self._open_machines(open_store)
         self._shards: dict[int, Shard] = {}

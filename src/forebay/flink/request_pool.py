@@ -15,6 +15,7 @@ from math import inf
 from typing import Literal, Protocol
 
 from forebay.errors import ForebayError
+from forebay.flink.one_core import LOOK_S, SHARED, OneCore
 from forebay.processes import name_thread
 from forebay.records import DeadLetter, KeyedEvent, Result
 
@@ -66,7 +67,11 @@ class RequestPool:
         capacity: int,
         ordering: Ordering = "unordered",
         on_ready: Callable[[], None] = lambda: None,
+        core: OneCore = SHARED,
     ) -> None:
+        self._core = core
+        self._core_answers = 0
+        self._core_planned = False
         self._open_answerer = open_answerer
         self._on_ready = on_ready
         self._capacity = capacity
@@ -208,6 +213,7 @@ class RequestPool:
 
     def _run_loop(self) -> None:
         name_thread(self._thread.name)
+        self._core.join()
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
@@ -247,10 +253,21 @@ class RequestPool:
                 # In this order: `has_room` reads without the lock, and must not see room that does not exist.
                 self._in_flight += 1
                 started.append(self._pending.popleft())
+        if started and not self._core_planned:
+            self._core_planned = True
+            self._loop.call_later(LOOK_S, self._look_at_core)
         for call in started:
             task = self._loop.create_task(self._call(*call))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def _look_at_core(self) -> None:
+        """Each second, while calls finish."""
+        answers, self._core_answers = self._finished - self._core_answers, self._finished
+        self._core.look(answers)
+        self._core_planned = answers > 0
+        if self._core_planned:
+            self._loop.call_later(LOOK_S, self._look_at_core)
 
     async def _call(self, shard: int, item: KeyedEvent) -> None:
         assert self._answerer is not None
