@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from forebay.errors import ForebayError, SettingError
 from forebay.flink import request_pool as module
+from forebay.flink.one_core import LOOK_S, OneCore
 from forebay.flink.request_pool import HELD_PER_SLOT, Answer, Ordering, RequestPool
 from forebay.records import Event, KeyedEvent, Result, Usage
 from forebay.testing.waiting import wait_until
@@ -605,6 +606,68 @@ def test_poll_during_a_wake_up_gets_the_next_one(monkeypatch: pytest.MonkeyPatch
         calls.close()
 
 
+JOINED = -1
+
+
+class Core(OneCore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks: list[int] = []
+
+    def join(self) -> None:
+        self.looks.append(JOINED)
+
+    def look(self, answers: int) -> None:
+        self.looks.append(answers)
+
+
+class Seconds:
+    """Runs what a pool plans for the next second when the test decides."""
+
+    def __init__(self, calls: RequestPool) -> None:
+        self._loop = calls._loop
+        self._soon = calls._loop.call_later
+        self.due: list[Callable[[], None]] = []
+        calls._loop.call_later = self._plan  # type: ignore[assignment, method-assign]
+
+    def _plan(self, delay_s: float, callback: Callable[[], None]) -> None:
+        if delay_s >= LOOK_S:
+            self.due.append(callback)
+        else:
+            self._soon(delay_s, callback)
+
+    def run(self) -> None:
+        for callback in self.due:
+            self.due.remove(callback)
+            asyncio.run_coroutine_threadsafe(_call(callback), self._loop).result(TIMEOUT_S)
+
+
+async def _call(callback: Callable[[], None]) -> None:
+    callback()
+
+
+def test_the_core_is_looked_at_while_calls_finish() -> None:
+    core, script = Core(), Scripted()
+    calls = RequestPool(script.open, capacity=4, core=core)
+    later = Seconds(calls)
+    calls.start()
+    try:
+        for ids, answers in (("ab", 2), ("", 0), ("c", 1)):
+            for id in ids:
+                calls.submit(0, item(id))
+                script.wait_started(id)
+                script.finish(id)
+            take(calls, n=len(ids))
+            assert len(later.due) == 1, "one for all calls, and one more after each that found answers"
+            later.run()
+            assert core.looks.pop() == answers
+        later.run()
+        assert later.due == []
+    finally:
+        calls.close()
+    assert core.looks[0] == JOINED
+
+
 class Later:
     """Runs a pool loop's delayed calls when the test decides: no real delay would be long enough."""
 
@@ -614,7 +677,11 @@ class Later:
 
     def of(self, calls: RequestPool) -> None:
         self._calls = calls
-        calls._loop.call_later = lambda delay_s, callback: self._due.append(callback)  # type: ignore
+        calls._loop.call_later = self._plan  # type: ignore[assignment]
+
+    def _plan(self, delay_s: float, callback: Callable[[], None]) -> None:
+        if callback != self._calls._look_at_core:  # type: ignore[union-attr]
+            self._due.append(callback)
 
     def names(self) -> list[str]:
         return [callback.__name__ for callback in self._due]
