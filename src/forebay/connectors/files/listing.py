@@ -1,4 +1,4 @@
-"""The files of a source: what a folder contains, and what of it is not read."""
+"""The files of a source: the contents of its folder, and the entries that are not read."""
 
 from __future__ import annotations
 
