@@ -63,29 +63,37 @@ INPUT = [
 
 
 class Search:
-    """Repeatedly searches every file below some folders: Flink deletes most checkpoints."""
+    """Searches all files of a run: those in its folder repeatedly, because Flink deletes most checkpoints,
+    the logs at the end."""
 
-    def __init__(self, *folders: Path) -> None:
-        self._folders = folders
+    def __init__(self, folder: Path, logs: Path) -> None:
+        self._folder = folder
+        self._logs = logs
         self.with_key: set[Path] = set()
         self.checkpoints: set[Path] = set()
         self.in_flight: set[Path] = set()
         """Checkpoint files with an event whose calls hang."""
 
     def __call__(self, _: object = None) -> None:
-        for folder in self._folders:
-            for place, _dirs, names in os.walk(folder):
-                for path in (Path(place, name) for name in names):
-                    try:
-                        data = path.read_bytes()
-                    except FileNotFoundError:
-                        continue
-                    if KEY.encode() in data:
-                        self.with_key.add(path)
-                    if path.parent.name.startswith("chk-"):
-                        self.checkpoints.add(path)
-                        if HANGING in data:
-                            self.in_flight.add(path)
+        self._search(self._folder)
+
+    def finish(self) -> None:
+        self._search(self._folder)
+        self._search(self._logs)
+
+    def _search(self, folder: Path) -> None:
+        for place, _dirs, names in os.walk(folder):
+            for path in (Path(place, name) for name in names):
+                try:
+                    data = path.read_bytes()
+                except FileNotFoundError:
+                    continue
+                if KEY.encode() in data:
+                    self.with_key.add(path)
+                if path.parent.name.startswith("chk-"):
+                    self.checkpoints.add(path)
+                    if HANGING in data:
+                        self.in_flight.add(path)
 
 
 class Run:
@@ -102,7 +110,7 @@ class Run:
         script = ReplicaScript(delay=Fixed(0.02), max_model_len=4000, retry_after_s=0.1, api_key=KEY)
         with ReplicaProcess(script) as replica:
             self.last = pipelines.run(spec, replica.url, watch=self.search)
-            self.search()
+            self.search.finish()
             self.report = replica.report()
         self.results = {row["position"]: row for row in pipelines.lines()}
         self.letters = {letter["position"]: letter for letter in pipelines.lines("out-dead-letters")}
@@ -176,7 +184,7 @@ def test_the_api_key_is_in_no_checkpoint(pipelines: Any, flink_logs: Path, key_f
     script = ReplicaScript(delay=Fixed(0.02), api_key=KEY)
     with ReplicaProcess(script) as replica, pytest.raises(KeyboardInterrupt):
         pipelines.run(spec, replica.url, watch=interrupt_in_time)
-    search()
+    search.finish()
     assert any(path.name == "_metadata" and path.exists() for path in search.checkpoints)
     assert search.with_key == set()
 

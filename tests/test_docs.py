@@ -298,6 +298,7 @@ REVIEWS = [
     ["review_id", "posted_at", "title", "text"],
     *([f"R-{i}", f"{i + 1:02}/03/2026 08:30", f"Stay {i}", 'Noisy, "very" noisy'] for i in range(20)),
 ]
+ALWAYS_RUN = {"README.md", "docs/how-to/own-file.md"}
 ON_FILES = [
     block
     for block in YAML
@@ -306,7 +307,14 @@ ON_FILES = [
 
 
 @pytest.mark.flink
-@pytest.mark.parametrize("block", ON_FILES, ids=str)
+@pytest.mark.parametrize(
+    "block",
+    [
+        # Of the others, `test_pipelines_load` reads each.
+        pytest.param(block, id=str(block), marks=[] if block.page in ALWAYS_RUN else pytest.mark.slow)
+        for block in ON_FILES
+    ],
+)
 def test_pipelines_on_local_files_run(block: Block, pipelines: Any) -> None:
     from forebay.testing.replica import ReplicaProcess, ReplicaScript
     from forebay.testing.script import Fixed

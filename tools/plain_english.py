@@ -27,7 +27,9 @@ CLEAN = (
 """Files and folders that are checked. Add a line when one is clean."""
 
 TREE = ("src", "tests", "benchmarks", "tools", "docs", "examples", "README.md", "CONTRIBUTING.md")
-NOT_CHECKED = re.compile(r"docs/reference/(?:forebay|testing)\.md|tests/corpus/|tools/plain_english")
+NOT_CHECKED = re.compile(
+    r"docs/reference/(?:forebay|testing)\.md|tests/corpus/|(?:tools/|tests/tools/test_)plain_english"
+)
 
 PROMPT = "a prompt: other words change the answers"
 WORDS_OF_POSTS = "a list of words in posts"

@@ -45,6 +45,7 @@ def test_a_workload_with_a_price(model: Path) -> None:
         "50-150", "--price", "3",
     )  # fmt: skip
     work, cost = found["workload"], found["cost"]
+    assert found["split"] is None, "no network was given"
     assert work["replicas"] >= 1
     assert work["goodput"] >= 0.99
     assert cost["per_hour"] == 3 * work["replicas"]
@@ -55,7 +56,6 @@ def test_a_workload_with_a_price(model: Path) -> None:
 @pytest.mark.heavy
 def test_two_pools_are_planned_if_the_network_is_given(model: Path, tmp_path: Path) -> None:
     words = (str(model), "--rate", "20", "--prompt-tokens", "500", "--output-tokens", "50-150")
-    assert planned(*words)["split"] is None
     more = (*words, "--transfer-bandwidth", "12.5", "--price", "3")
     file = tmp_path / "plan.json"
     shown = CliRunner().invoke(application(), ["plan", *more, "--json", str(file)], catch_exceptions=False)

@@ -284,34 +284,7 @@ def test_event_time_advances_without_results(make_runs: Make) -> None:
     assert [window["count"] for window in runs.results()] == [50, 50, 50]
 
 
-# 8: fail well
-
-
-def test_failure_is_a_dead_letter_with_untouched_input(make_runs: Make) -> None:
-    runs = make_runs()
-    bad = [
-        b'{"n": 1000, "text": "((fault:400))"}',
-        b'{"n": 1001,   "text": "((fault:500))"}',
-        b'{"n": 1002}',
-        b"not json",
-        b"\xff\xfe",
-    ]
-    runs.feed([*events(0, 20), *bad, {"n": 20, "text": "x ((fault:503x2))"}, *events(21, 40)])
-    runs.run(parallelism=2)
-    assert_exact(runs, 40)
-    retried = next(result for result in runs.results() if result["fields"]["n"] == 20)
-    assert retried["attempts"] == 3
-    letters = {
-        letter.get("input", letter.get("input_base64")): (letter["cause"], letter["attempts"])
-        for letter in runs.dead_letters()
-    }
-    assert letters == {
-        bad[0].decode(): ("bad_request", 1),
-        bad[1].decode(): ("server_fault", 5),
-        bad[2].decode(): ("template_failed", 0),
-        "not json": ("malformed_record", 0),
-        "//4=": ("malformed_record", 0),
-    }
+# 8: fail well; tests/test_bad_input.py has the dead letters
 
 
 def test_engine_defect_fails_the_job_and_loses_nothing(make_runs: Make) -> None:

@@ -12,13 +12,8 @@ import pytest
 
 from forebay.fleet.autoscale.learned import ScalingMemory, saved_ms
 from forebay.flink import infer as infer_module
-from forebay.flink.metrics import (
-    SCALING_NAME,
-    InferenceCounters,
-    LearnedState,
-    ScalingGauges,
-    ScalingStateSlot,
-)
+from forebay.flink.learned import SCALING_NAME, LearnedState, ScalingStateSlot
+from forebay.flink.metrics import InferenceCounters, ScalingGauges
 from forebay.flink.request_pool import Handler
 from forebay.records import KeyedEvent, Result, Usage
 from forebay.stateful.machine import DictStore

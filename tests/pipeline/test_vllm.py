@@ -124,7 +124,7 @@ async def test_cancelled_request_leaves_vllm(replica: str) -> None:
 
 @pytest.mark.flink
 def test_pipeline_gives_valid_answers_and_reports_misfits(replica: str, pipelines: Any) -> None:
-    texts = [f"{POSTS[n % len(POSTS)]} ({n})" for n in range(20)]
+    texts = [f"{POSTS[n % len(POSTS)]} ({n})" for n in range(8)]
     pipelines.write(*({"text": text} for text in texts), {"text": "long " * 2000}, b"no JSON")
     spec = pipelines.spec(
         prompt="How is the mood of this post, and how many words has it? Answer with JSON. {{ text }}",
@@ -144,7 +144,7 @@ def test_pipeline_gives_valid_answers_and_reports_misfits(replica: str, pipeline
         assert row["usage"]["completion_tokens"] > 0
     causes = {letter["input"][:7]: letter["cause"] for letter in pipelines.lines("out-dead-letters")}
     assert causes == {'{"text"': "prompt_too_long", "no JSON": "malformed_record"}
-    assert (last.results, last.dead_letters) == (20, 2)
+    assert (last.results, last.dead_letters) == (8, 2)
 
 
 @pytest.mark.flink

@@ -7,6 +7,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from pathlib import Path
 from forebay.testing.kafka import local_kafka
 
 with local_kafka(Path(sys.argv[1]), Path(sys.argv[2])):
-    print("started", flush=True)
     sys.stdin.read()
 """
 
@@ -124,13 +124,19 @@ def test_commits_that_a_kill_interrupts_are_whole_after_it(node: Any, topic: Cal
         assert written <= {producer.committed, producer.committed + 1}
 
 
+def node_of(owner: int) -> list[psutil.Process]:
+    """Its broker, once that has begun."""
+    with suppress(psutil.NoSuchProcess):
+        return [each for each in psutil.Process(owner).children() if "kafka.Kafka" in each.cmdline()]
+    return []
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="a signal of Linux's kernel")
 def test_a_node_ends_with_the_process_that_started_it(kafka_home: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", OWNER, str(kafka_home), str(tmp_path / "kafka")]
-    owner = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert owner.stdout is not None
-    assert owner.stdout.readline() == b"started\n"
-    (node,) = psutil.Process(owner.pid).children()
+    owner = subprocess.Popen(command, stdin=subprocess.PIPE)
+    wait_until(lambda: bool(node_of(owner.pid)))
+    (node,) = node_of(owner.pid)
     owner.kill()
     owner.communicate()
     assert wait_gone([node], 180.0) == set()

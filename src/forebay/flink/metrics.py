@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from forebay.clock import Clock
 from forebay.engine.prices import MICRO
-from forebay.fleet.autoscale.learned import saved_ms
 from forebay.flink.job_marks import ActivityMarks
 from forebay.flink.jvm_task import number_gauge
 from forebay.flink.latency import LatencyBuckets, LatencyHistogram, RecentLatency
+from forebay.flink.learned import ScalingStateSlot
 from forebay.flink.metric_names import (
     BY_NAME,
     CALL,
@@ -36,15 +36,12 @@ from forebay.flink.metric_names import (
     label_value,
 )
 from forebay.records import Completion, KvHandover
-from forebay.stateful.machine import Store
 
 if TYPE_CHECKING:
     from pyflink.datastream import RuntimeContext
     from pyflink.metrics import Counter, MetricGroup
 
 FLUSH_S = 0.5
-
-
 NOTHING_DUE_S = 10_000_000
 
 
@@ -348,56 +345,3 @@ class FlinkMetrics:
 
     def report_oldest(self) -> None:
         self._gauges[OLDEST].update(self._load().oldest_read_ms / 1000)
-
-
-LEARNED = "learned"
-SCALING_NAME = "scaling"
-
-
-class ScalingStateSlot:
-    """`found` is for the event loop, `newest` for the operator's thread."""
-
-    def __init__(self) -> None:
-        self.found: bytes | None = None
-        self.newest: bytes | None = None
-
-    def take(self) -> bytes | None:
-        found, self.found = self.found, None
-        return found
-
-
-class LearnedState:
-    """Keeps the newest of `mail` under one key of the subtask. For the operator's thread.
-
-    After a restore at another parallelism, a subtask may find several: it keeps the newest.
-    """
-
-    def __init__(self, store: Store, mail: ScalingStateSlot) -> None:
-        self._store = store
-        self._mail = mail
-        self._key: int | None = None
-        self._written: bytes | None = None
-
-    def restore(self, keys: Callable[[], Iterable[int]]) -> None:
-        """`keys` yields the keys with state, each current when yielded."""
-        newest_ms = -2
-        for key in keys():
-            data = self._store.get(SCALING_NAME) or b""
-            if (at_ms := saved_ms(data)) > newest_ms:
-                newest_ms, self._key, self._mail.found = at_ms, key, data
-        for key in keys():
-            if key != self._key:
-                self._store.remove(SCALING_NAME)
-
-    def place(self, shards: Iterable[int]) -> Iterable[int]:
-        if self._mail.newest is None or self._mail.newest is self._written:
-            return ()
-        if self._key is None:
-            self._key = next(iter(shards), None)
-        return () if self._key is None else (self._key,)
-
-    def write(self) -> None:
-        newest = self._mail.newest
-        if newest is not None:
-            self._store.put(SCALING_NAME, newest)
-            self._written = newest

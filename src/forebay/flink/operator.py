@@ -27,15 +27,9 @@ from forebay.flink.event_time import UNKNOWN_MS, is_suspect
 from forebay.flink.event_traces import open_event_traces
 from forebay.flink.job_marks import ActivityMarks, mark_end
 from forebay.flink.jvm_task import collect_less, held_keys
+from forebay.flink.learned import LEARNED, LearnedState
 from forebay.flink.mailbox import WOKEN_MS, Mailbox, OperatorWaker
-from forebay.flink.metrics import (
-    LEARNED,
-    NOTHING_READ_MS,
-    FlinkMetrics,
-    InferenceCounters,
-    LearnedState,
-    OperatorLoad,
-)
+from forebay.flink.metrics import NOTHING_READ_MS, FlinkMetrics, InferenceCounters, OperatorLoad
 from forebay.flink.one_core import SHARED
 from forebay.flink.request_pool import Handler, Ordering, PollInterval, RequestPool
 from forebay.flink.shard_timers import Shard, ShardTimers
@@ -283,12 +277,7 @@ class InferenceOperator(KeyedProcessFunction):
                 if self._finding is not None:
                     self._counts.find(self._finding(effect.record.answer))
                 self._counts.event_s.add((self._clock.wall_ms() - effect.record.read_ms) / 1000)
-                yield self._output(effect.record, self._leaving(effect.record, effect.data), ctx)
-
-    def _leaving(self, answer: Result, data: bytes) -> bytes:
-        if answer.timeline is None:
-            return data
-        return encode(replace(answer, timeline=replace(answer.timeline, left_us=self._clock.wall_us())))
+                yield self._output(effect.record, effect.data, ctx)
 
     def _hold(self, shard: Shard, held: HoldWatermark) -> None:
         shard.held[held.name] = held
@@ -299,6 +288,8 @@ class InferenceOperator(KeyedProcessFunction):
             self._metrics.report_oldest()
 
     def _output(self, answer: Result, data: bytes, ctx: KeyedProcessFunction.Context) -> object:
+        if answer.timeline is not None:
+            data = encode(replace(answer, timeline=replace(answer.timeline, left_us=self._clock.wall_us())))
         if not self.event_time:
             return data
         return self._holds.timed(answer, data, ctx.timer_service().current_watermark())
@@ -317,8 +308,7 @@ class InferenceOperator(KeyedProcessFunction):
     def _report(self) -> None:
         if self._commits is not None:
             committed = self._commits.look()
-            wait_s = self._commits.wake_after_s()
-            if wait_s is not None:
+            if (wait_s := self._commits.wake_after_s()) is not None:
                 self._waker.wake_after(wait_s)
             if committed and not self._commits.waiting:
                 # Nothing may call this operator until the next event.
@@ -407,6 +397,5 @@ class InferenceOperator(KeyedProcessFunction):
         yield from self._fire(shard, ctx)
 
     def _load(self) -> OperatorLoad:
-        load = self._calls.load
-        lowest = self._holds.oldest_read_ms
+        load, lowest = self._calls.load, self._holds.oldest_read_ms
         return OperatorLoad(load.in_flight, load.pending, NOTHING_READ_MS if lowest is None else lowest)

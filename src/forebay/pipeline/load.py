@@ -238,7 +238,7 @@ def _fields_with_times(settings: Mapping[str, Any], base: Path) -> list[str]:
 
 def source_settings(source: str, option: str = "--source") -> dict[str, Any]:
     """The settings of what `option` names. Blocks on the file system; raises `SettingError`."""
-    from forebay.connectors.files.lines import data_files
+    from forebay.connectors.files.listing import data_files
     from forebay.connectors.files.unpack import data_suffix
 
     if source in SOURCES:
@@ -275,7 +275,7 @@ def guesses_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     file system.
     """
     from forebay.connectors.files.guess import guessed_settings
-    from forebay.connectors.files.lines import data_files
+    from forebay.connectors.files.listing import data_files
     from forebay.connectors.files.unpack import data_suffix
 
     if "path" not in settings:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from forebay.connectors.files.lines import START, LinePlace, entries_of, is_data
+from forebay.connectors.files.lines import START, LinePlace
+from forebay.connectors.files.listing import entries_of, is_data
 
 
 @dataclass(frozen=True, slots=True)

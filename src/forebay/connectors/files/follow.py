@@ -16,7 +16,8 @@ from pyflink.datastream.state import MapStateDescriptor
 from forebay.clock import Clock, SystemClock
 from forebay.codec import pack_state, unpack_state
 from forebay.connectors.files.folder import Changes, Known, Stamp, compare, stamps
-from forebay.connectors.files.lines import LinePart, Rows, begins_as_read, name_in, scan_problem, why
+from forebay.connectors.files.lines import LinePart, Rows, begins_as_read
+from forebay.connectors.files.listing import name_in, scan_problem, why
 from forebay.connectors.files.reader import LineReader, compare_headers, header_of, unread_rest
 from forebay.connectors.files.source import place_from, place_values
 from forebay.connectors.files.unpack import UNREADABLE, UnreadableFile, check_link, members_of, packing_of

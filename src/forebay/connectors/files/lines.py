@@ -1,20 +1,18 @@
-"""The files of a source, their lines, and their rows: several lines if a quoted CSV field spans them."""
+"""The lines of files, and their rows: several lines if a quoted CSV field spans them."""
 
 from __future__ import annotations
 
-import errno
 import os
 import zlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from forebay.connectors.files.listing import data_files, name_in, why
 from forebay.connectors.files.unpack import (
     BLOCK_BYTES,
-    HIDDEN,
     UNREADABLE,
     UTF_8,
     Encoding,
@@ -27,10 +25,6 @@ from forebay.connectors.files.unpack import (
 from forebay.connectors.formats import BOM
 from forebay.errors import ForebayError, SettingError
 from forebay.untrusted_text import counted
-
-LOST_FOUND = "lost+found"
-"""ext4 has it in the root folder of each file system, readable by root only."""
-BROKEN_LINK = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,98 +74,6 @@ class TextLine:
     ended: bool
 
 
-def check_kind(path: Path) -> None:
-    """Raise `SettingError` for a pipe or a device: opening it could wait without end, and it cannot be read
-    again."""
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise SettingError(
-            f"source path {path} is neither a file nor a directory; save its records in a file, which a "
-            "resumed run can read again"
-        )
-
-
-def entries_of(root: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """All below `root` with their relative paths, except folders and hidden names; links to folders are not
-    followed. Raises `OSError` if a folder cannot be read."""
-    folders = [""]
-    while folders:
-        folder = folders.pop()
-        try:
-            entries = os.scandir(root / folder)
-        except FileNotFoundError:
-            if not folder:
-                raise
-            # Removed after its parent was listed.
-            continue
-        with entries:
-            for entry in entries:
-                if entry.name.startswith(HIDDEN):
-                    continue
-                path = f"{folder}/{entry.name}" if folder else entry.name
-                if not entry.is_dir(follow_symlinks=False):
-                    yield path, entry
-                elif entry.name != LOST_FOUND:
-                    folders.append(path)
-
-
-def is_data(entry: os.DirEntry[str]) -> bool:
-    """False for a broken link. Raises `OSError` if that is not known."""
-    try:
-        return entry.is_file()
-    except OSError as error:
-        if error.errno in BROKEN_LINK:
-            return False
-        raise
-
-
-def data_files(path: Path) -> list[Path]:
-    """Raises `SettingError` if a folder cannot be read."""
-    try:
-        if path.is_dir():
-            return sorted(path / name for name, entry in entries_of(path) if is_data(entry))
-        return [path] if path.is_file() else []
-    except OSError as error:
-        raise SettingError(scan_problem(path, error)) from None
-
-
-def skipped_entries(path: Path) -> list[str]:
-    """What is in the folder and is not read, with the reason. Raises as `data_files`."""
-    try:
-        entries = sorted(entries_of(path), key=itemgetter(0)) if path.is_dir() else []
-        skipped = [(name, entry) for name, entry in entries if not is_data(entry)]
-    except OSError as error:
-        raise SettingError(scan_problem(path, error)) from None
-    return [f"{path / name} is {_kind(entry)}, and is not read" for name, entry in skipped]
-
-
-def scan_problem(root: Path, error: OSError) -> str:
-    path = Path(error.filename or root)
-    if path == root:
-        return f"source path {root!s:.200} cannot be read: {why(error)}"
-    kind = "folder" if os.path.isdir(path) else "file"
-    return (
-        f"source {kind} {path} cannot be read: {why(error)}; make it readable, or leave it out: rename it to "
-        "begin with `_`"
-    )
-
-
-def _kind(entry: os.DirEntry[str]) -> str:
-    try:
-        if entry.is_dir():
-            return "a link to a directory"
-        entry.stat()
-    except OSError as error:
-        return f"a link that cannot be followed ({why(error)})"
-    return "neither a file nor a directory"
-
-
-def name_in(root: Path, file: Path) -> str:
-    """For positions: the base name of `root` and the relative path."""
-    base = os.path.basename(os.path.abspath(root))
-    name = base if file == root else f"{base}/{file.relative_to(root).as_posix()}"
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
-
-
 def files_of(path: Path) -> Iterator[LinePart]:
     """In reading order, without sizes. Raises `SettingError`."""
     for file in data_files(path):
@@ -200,10 +102,6 @@ def sized(part: LinePart) -> LinePart:
 
 def cannot_read(path: str, error: Exception) -> SettingError:
     return SettingError(f"source file {path} cannot be read: {why(error)}")
-
-
-def why(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
 class LineFile:

@@ -22,9 +22,9 @@ from forebay.connectors.files.lines import (
     cannot_read,
     files_of,
     sized,
-    skipped_entries,
     unlike_before,
 )
+from forebay.connectors.files.listing import skipped_entries
 from forebay.connectors.files.unpack import UNREADABLE, UTF_8, canonical_encoding, encoding_hint, looks_utf_16
 from forebay.connectors.formats import BOM, Format
 from forebay.connectors.kafka.registry import SchemaRegistry

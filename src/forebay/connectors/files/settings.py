@@ -288,7 +288,7 @@ class JsonlSink(SinkSettings):
 
 def check_files(key: str, files: Files) -> None:
     """Raises `SettingError`. Blocks."""
-    from forebay.connectors.files.lines import check_kind
+    from forebay.connectors.files.listing import check_kind
     from forebay.connectors.files.source import line_reader
 
     try:

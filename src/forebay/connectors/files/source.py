@@ -15,7 +15,8 @@ from pyflink.datastream.state import ValueStateDescriptor
 
 from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, pack_state, unpack_state
-from forebay.connectors.files.lines import LinePart, LinePlace, cannot_read, check_kind, files_of
+from forebay.connectors.files.lines import LinePart, LinePlace, cannot_read, files_of
+from forebay.connectors.files.listing import check_kind
 from forebay.connectors.files.reader import (
     FileCursor,
     FilesReader,
