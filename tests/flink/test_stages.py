@@ -222,3 +222,15 @@ def test_inputs_of_another_format_are_rejected() -> None:
     function, context = opened(state)
     with pytest.raises(ForebayError, match="the checkpoint's inputs of a shard: format 99"):
         take(function, context, 1)
+
+
+@pytest.mark.parametrize(("emits_results", "marks"), [(True, 1), (False, 0)])
+def test_only_results_are_a_reason_for_a_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, emits_results: bool, marks: int
+) -> None:
+    answered: list[int] = []
+    made = SimpleNamespace(read=lambda: None, answered=lambda: answered.append(1))
+    monkeypatch.setattr(stages, "ActivityMarks", lambda _: made)
+    function, context = opened(State(), emits_results=emits_results)
+    assert len(take(function, context, 10)) == 1
+    assert len(answered) == marks

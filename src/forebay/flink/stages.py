@@ -62,8 +62,9 @@ class _Held:
 class StageFunction(KeyedProcessFunction):
     """Runs a stage per shard: takes messages keyed by `message_key`, emits messages of the next stage.
 
-    With `wait_ms`, the stage's `close(0)` is called at most that long (wall clock) after an input. `open_now`
-    counts what a stage has begun and not ended, for the gauge `OPEN_FINDINGS`.
+    With `wait_ms`, the stage's `close(0)` is called at most that long (wall clock) after an input. Outputs
+    are a reason for a checkpoint only if it `emits_results`. `open_now` counts what a stage has begun and
+    not ended, for the gauge `OPEN_FINDINGS`.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class StageFunction(KeyedProcessFunction):
         *,
         shards: int,
         next_shards: int,
+        emits_results: bool = True,
         wait_ms: int | None = None,
         most_log_bytes: int | None = None,
         open_now: Callable[[Any], int] | None = None,
@@ -79,6 +81,7 @@ class StageFunction(KeyedProcessFunction):
         self._open_stage = open_stage
         self._shards = shards
         self._next_shards = next_shards
+        self._emits_results = emits_results
         self._wait_ms = wait_ms
         self._most_log_bytes = most_log_bytes
         self._open_now = open_now
@@ -155,7 +158,8 @@ class StageFunction(KeyedProcessFunction):
         if outputs:
             self._report_open()
         for shard, data in outputs:
-            self._marks.answered()
+            if self._emits_results:
+                self._marks.answered()
             yield message(self._next_keys[shard], data)
 
     def _report_open(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -10,6 +11,7 @@ import pytest
 from tests.pipeline.live.runs import Run, letter, result
 
 from forebay.connectors.files.sink import FollowedLines, committed_parts
+from forebay.pipeline.live import outputs as live_outputs
 from forebay.pipeline.live.outputs import (
     EXAMPLES,
     MAX_CAUSES,
@@ -122,6 +124,20 @@ def test_a_folder_that_cannot_be_read_is_reported_until_it_can(tmp_path: Path) -
     (place / "part-x-0.jsonl").unlink()
     run.outputs.look()
     assert run.outputs.trouble == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
+def test_lines_are_read_without_a_poll(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_outputs, "LOOK_S", 600.0)
+    run = Run(tmp_path)
+    (tmp_path / "results").mkdir()
+    reader = OutputsReader(run.outputs)
+    reader.start()
+    for number in range(3):
+        with (tmp_path / "results" / "part-x-0.jsonl").open("ab") as file:
+            file.write(b"{}\n")
+        wait_until(lambda wanted=number + 1: run.outputs.results.added == wanted)
+    reader.close()
 
 
 def test_reader_reads_a_last_time_on_close(tmp_path: Path) -> None:

@@ -62,13 +62,15 @@ def trend_events(
     posts = clocked(stream, Post(text), tolerance=tolerance, shards=shards, name=f"{name}-clock")
     counts = staged(
         posts.messages,
-        StageFunction(partial(_count, settings, shards), shards=shards, next_shards=shards),
+        StageFunction(
+            partial(_count, settings, shards), shards=shards, next_shards=shards, emits_results=False
+        ),
         parallelism=parallelism,
         name=f"{name}-counts",
     )
     rates = staged(
         counts,
-        StageFunction(partial(_rate, settings, shards), shards=shards, next_shards=1),
+        StageFunction(partial(_rate, settings, shards), shards=shards, next_shards=1, emits_results=False),
         parallelism=parallelism,
         name=f"{name}-rates",
     )

@@ -1,4 +1,4 @@
-"""Waits for new files in local folders without polling (inotify(7))."""
+"""Waits for new or changed files in local folders without polling (inotify(7))."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-MOVED_HERE, CREATED = 0x80, 0x100
+WRITTEN, MOVED_HERE, CREATED = 0x8, 0x80, 0x100
+"""A file that was open for writing was closed, a file was renamed into the folder, or created."""
 CHUNK_BYTES = 1 << 16
 
 
 class FolderChanges:
-    """For one thread, except `stop`. A folder may be created later."""
+    """For one thread, except `stop`. A folder may be created later. `kinds` of events end a wait."""
 
-    def __init__(self, folders: Iterable[Path]) -> None:
+    def __init__(self, folders: Iterable[Path], kinds: int = MOVED_HERE | CREATED) -> None:
         self._folders = [os.fsencode(folder) for folder in folders]
+        self._kinds = kinds
         self._numbers: list[int] = []
         self._libc = ctypes.CDLL(None)
         self._fd = -1
@@ -56,4 +58,4 @@ class FolderChanges:
     def _watch(self, folder: bytes) -> int:
         if self._fd < 0:
             return -1
-        return int(self._libc.inotify_add_watch(self._fd, folder, MOVED_HERE | CREATED))
+        return int(self._libc.inotify_add_watch(self._fd, folder, self._kinds))

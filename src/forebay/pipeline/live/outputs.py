@@ -7,15 +7,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from forebay.clients.s3.client import StoreAway, StoreRefused
 from forebay.clients.s3.location import Location, location_of
+from forebay.connectors.files.changes import MOVED_HERE, WRITTEN, FolderChanges
 from forebay.connectors.files.sink import FollowedLines
 from forebay.json_numbers import read_json
 from forebay.pipeline.spec import PipelineSpec
 from forebay.untrusted_text import replace_controls
 
-LOOK_S = 0.5
+LOOK_S, REST_S = 0.5, 0.05
+"""If the kernel reports no change, and after each look."""
 LOOK_SHARE = 0.02
 MAX_LINE_BYTES = 1 << 16
 NEWEST_BYTES = 4 << 20
@@ -64,6 +67,8 @@ class RunOutputs:
         newest = None if keep_all else NEWEST_FILES
         self._results = _followed(places.get("sink.path"), newest)
         self._letters = _followed(places.get("dead_letters.path"), newest)
+        read = (places.get("sink.path"), places.get("dead_letters.path"))
+        self.folders = [place for place in read if isinstance(place, Path)]
         self.kept = {"results": self._results is not None, "letters": self._letters is not None}
         self.results = NewestLines(ALL_BYTES if keep_all else NEWEST_BYTES)
         self.letters = NewestLines(NEWEST_BYTES)
@@ -111,6 +116,7 @@ class OutputsReader:
     def __init__(self, outputs: RunOutputs, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._outputs = outputs
         self._clock_s = clock_s
+        self._changes = FolderChanges(outputs.folders, WRITTEN | MOVED_HERE)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="outputs", daemon=True)
 
@@ -119,15 +125,18 @@ class OutputsReader:
 
     def close(self) -> None:
         self._closed.set()
+        self._changes.stop()
         if self._thread.ident is not None:
             self._thread.join(END_S)
+        if not self._thread.is_alive():
+            self._changes.close()
 
     def _run(self) -> None:
-        wait_s = 0.0
-        while not self._closed.wait(wait_s):
+        while not self._closed.is_set():
             begin_s = self._clock_s()
             self._outputs.look()
-            wait_s = max(LOOK_S, (self._clock_s() - begin_s) / LOOK_SHARE)
+            self._closed.wait(max(REST_S, (self._clock_s() - begin_s) / LOOK_SHARE))
+            self._changes.wait(LOOK_S, poll_s=LOOK_S)
         self._outputs.look()
 
 

@@ -27,7 +27,7 @@ HOST = "127.0.0.1"
 TOKEN_BYTES = 16
 MAX_CONNECTIONS, BACKLOG = 64, 8
 """Accepted together, `BACKLOG` connections may be too many."""
-EVERY_S = 0.5
+EVERY_S = 0.1
 SEND_S = 5.0
 BEAT_S = 15.0
 OPEN_S, LAST_S, END_S = 1.0, 3.0, 3.0
