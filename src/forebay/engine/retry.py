@@ -4,7 +4,6 @@ delays."""
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -221,7 +220,7 @@ async def complete_with_retry(
         return Outcome(0, 0.0, 0.0, error=AttemptTimeout(f"the deadline of request {request.id} had passed"))
     deadline = Deadline(deadline_s)
     attempt = calls = 0
-    failed: Counter[type[EngineError] | None] = Counter()
+    failed = {InvalidAnswer: 0, EngineError: 0}
     usages: tuple[Usage, ...] = ()
     while True:
         attempt += 1
@@ -244,7 +243,7 @@ async def complete_with_retry(
             if error.sent:
                 deadline.begin(sent_s)
             deadline.wait(failed_s, counts=True)
-            kind = InvalidAnswer if isinstance(error, InvalidAnswer) else None
+            kind = InvalidAnswer if isinstance(error, InvalidAnswer) else EngineError
             failed[kind] += policy.limit(error) < inf
             delay_s = None
             if not (error.deterministic and repeats(request.sampling)):
