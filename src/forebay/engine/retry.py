@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import inf
+from typing import NamedTuple
 
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Deadline, Engine
@@ -179,8 +180,7 @@ def names_time(error: EngineError) -> bool:
     return error.retry_after_s is not None and error.retry_after_s >= MIN_NAMED_S
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How a request ended: `completion` and `answer`, or the last `error`; never both.
 
     `answer`: the parsed JSON value if it was checked, else the text. `elapsed_s`: from the first call to the
