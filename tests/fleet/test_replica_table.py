@@ -83,6 +83,8 @@ def test_counts_are_those_of_the_requests_in_flight(steps: list[tuple[int, int, 
             assert one.busy[replica] == any(t.replica == replica for t in waiting)
             pending = sum(t.uncached for t in waiting if t.replica == replica)
             assert one.prefill_tokens[replica] == pytest.approx(pending)
+            work_s = sum(t.work_s for t in waiting if t.replica == replica)
+            assert one.queued_s(replica) == pytest.approx(work_s, abs=1e-9)
             assert queue_of_s(one, replica, now_s) == queue_s(one, now_s)[replica] >= 0
     for ticket in waiting + decoding:
         one.finish(ticket, 99.0)

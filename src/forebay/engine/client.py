@@ -146,6 +146,7 @@ class _CompletionReader(AwaitedReader):
         "_done_s",
         "_early_reason",
         "_first_byte_s",
+        "_foreign",
         "_head",
         "_left",
         "_max_bytes",
@@ -185,7 +186,7 @@ class _CompletionReader(AwaitedReader):
         self._left = 0
         self._chunks_s: list[float] = []
         self._first_byte_s = self._done_s = 0.0
-        self._saw_done = self._early_reason = False
+        self._saw_done = self._early_reason = self._foreign = False
         self._own_error: Exception | None = None
 
     def head(self, head: AnswerHead) -> None:
@@ -193,15 +194,12 @@ class _CompletionReader(AwaitedReader):
         self._done_s = 0.0
         self._first_byte_s = self._clock.monotonic_s()
         refused = head.status != 200
+        content_type = head.content_type
+        self._foreign = self._stream and content_type not in (EVENT_STREAM, JSON)
         self._left = MAX_ERROR_BYTES if refused or self._foreign else self._max_bytes
         # Some servers never stream.
-        if self._stream and not refused and head.content_type == EVENT_STREAM:
+        if self._stream and not refused and content_type == EVENT_STREAM:
             self._parser = SseParser(replica=self._url, quote=self._quote)
-
-    @property
-    def _foreign(self) -> bool:
-        head = self._head
-        return self._stream and head is not None and head.content_type not in (EVENT_STREAM, JSON)
 
     def body(self, data: bytes) -> None:
         if self._saw_done:

@@ -138,10 +138,13 @@ class AnswerReader:
         transfer = document.get(KV_TRANSFER)
         if isinstance(transfer, dict):
             self.kv_transfer = transfer
-        if not all(isinstance(choice, dict) for choice in choices):
-            raise self._wrong("a choice is not an object", data)
-        # There are several if the request had `n` above 1.
-        first = next((choice for choice in choices if choice.get("index", 0) == 0), None)
+        first = None
+        for choice in choices:
+            if not isinstance(choice, dict):
+                raise self._wrong("a choice is not an object", data)
+            # There are several if the request had `n` above 1.
+            if first is None and choice.get("index", 0) == 0:
+                first = choice
         return first is not None and self._take_choice(first, part, data)
 
     def _take_choice(self, choice: dict[str, Any], part: str, data: bytes) -> bool:
@@ -153,7 +156,12 @@ class AnswerReader:
             self.finish_reason = reason or self.finish_reason
         if self._chat:
             holder = choice.get(part)
-            if part == "delta" and all(choice.get(name) is None for name in ("delta", "message", "text")):
+            if (
+                part == "delta"
+                and holder is None
+                and choice.get("message") is None
+                and choice.get("text") is None
+            ):
                 # Azure's asynchronous content filter sends its verdicts without one.
                 return False
             if not isinstance(holder, dict):

@@ -4,11 +4,11 @@ delays."""
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import inf
+from typing import NamedTuple
 
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Deadline, Engine
@@ -180,8 +180,7 @@ def names_time(error: EngineError) -> bool:
     return error.retry_after_s is not None and error.retry_after_s >= MIN_NAMED_S
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How a request ended: `completion` and `answer`, or the last `error`; never both.
 
     `answer`: the parsed JSON value if it was checked, else the text. `elapsed_s`: from the first call to the
@@ -221,7 +220,7 @@ async def complete_with_retry(
         return Outcome(0, 0.0, 0.0, error=AttemptTimeout(f"the deadline of request {request.id} had passed"))
     deadline = Deadline(deadline_s)
     attempt = calls = 0
-    failed: Counter[type[EngineError] | None] = Counter()
+    failed = {InvalidAnswer: 0, EngineError: 0}
     usages: tuple[Usage, ...] = ()
     while True:
         attempt += 1
@@ -244,7 +243,7 @@ async def complete_with_retry(
             if error.sent:
                 deadline.begin(sent_s)
             deadline.wait(failed_s, counts=True)
-            kind = InvalidAnswer if isinstance(error, InvalidAnswer) else None
+            kind = InvalidAnswer if isinstance(error, InvalidAnswer) else EngineError
             failed[kind] += policy.limit(error) < inf
             delay_s = None
             if not (error.deterministic and repeats(request.sampling)):

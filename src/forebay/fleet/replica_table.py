@@ -273,7 +273,8 @@ class ReplicaTable:
         self.reserved[replica] -= request.reserved
 
     def queued_s(self, replica: int) -> float:
-        return sum(request.work_s for request in self._prefills[replica].queue)
+        queue = self._prefills[replica].queue
+        return queue[0].work_s + float(self.behind_s[replica]) if queue else 0.0
 
     def claimed_s(self, replica: int, waiting: float) -> float:
         """The prefill time of those of `waiting` requests that are not ours."""

@@ -282,7 +282,9 @@ class FlinkMetrics:
         self._gauges = {name: number_gauge(named, BY_NAME[name].exported[0]) for name in GAUGES}
 
     def flush_if_due(self, now_s: float) -> None:
-        if now_s - self._flushed_s >= FLUSH_S or any(each.changed for each in self._of_replicas()):
+        replicas, scaling = self._counts.replicas, self._counts.scaling
+        changed = replicas.changed or (scaling is not None and scaling.changed)
+        if changed or now_s - self._flushed_s >= FLUSH_S:
             self.flush(now_s)
 
     def report_through(self, wake: Callable[[], None]) -> None:

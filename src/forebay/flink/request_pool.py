@@ -76,7 +76,8 @@ class RequestPool:
         self._on_ready = on_ready
         self._capacity = capacity
         self._ordering: Ordering = ordering
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._pending: deque[tuple[int, KeyedEvent]] = deque()
         self._ready: dict[int, deque[tuple[str, Answer]]] = {}
         self._releases: dict[int, OrderedByKey] = {}
@@ -139,7 +140,7 @@ class RequestPool:
 
     def submit(self, shard: int, item: KeyedEvent, *, restored: bool = False) -> None:
         """Never blocks. `item.id` must not be in use in `shard`. Calls `restored` may exceed the capacity."""
-        with self._changed:
+        with self._lock:
             release = self._releases.get(shard)
             if release is None:
                 release = self._releases[shard] = OrderedByKey()
@@ -166,7 +167,7 @@ class RequestPool:
         if not ready:
             self._raise_failure()
             return []
-        with self._changed:
+        with self._lock:
             answers = list(ready)
             ready.clear()
             self._releasable -= len(answers)
@@ -224,7 +225,7 @@ class RequestPool:
 
     async def _abort(self) -> None:
         self._closing = True
-        with self._changed:
+        with self._lock:
             self._pending.clear()
         tasks = list(self._tasks)
         for task in tasks:
@@ -247,7 +248,7 @@ class RequestPool:
         self._start_pending()
 
     def _start_pending(self) -> None:
-        with self._changed:
+        with self._lock:
             started = []
             while self._pending and self._in_flight < self._capacity:
                 # In this order: `has_room` reads without the lock, and must not see room that does not exist.
@@ -257,9 +258,7 @@ class RequestPool:
             self._core_planned = True
             self._loop.call_later(LOOK_S, self._look_at_core)
         for call in started:
-            task = self._loop.create_task(self._call(*call))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.add(self._loop.create_task(self._call(*call)))
 
     def _look_at_core(self) -> None:
         """Each second, while calls finish."""
@@ -271,6 +270,8 @@ class RequestPool:
 
     async def _call(self, shard: int, item: KeyedEvent) -> None:
         assert self._answerer is not None
+        task = asyncio.current_task()
+        assert task is not None
         started_s = self._loop.time()
         try:
             answer = await self._answerer.answer(item)
@@ -285,13 +286,15 @@ class RequestPool:
             # a record.
             self._failure = error
             self._tell_soon()
+        finally:
+            self._tasks.discard(task)
 
     def _note_duration(self, call_s: float) -> None:
         # A tenth towards the newest, but at most twice the newest: this follows the fast calls of a mixture.
         self._call_s = min(self._call_s + 0.1 * (call_s - self._call_s), 2 * call_s)
 
     def _finish(self, shard: int, id: str, answer: Answer) -> None:
-        with self._changed:
+        with self._lock:
             leaving = self._releases[shard].finish(id, answer)
             self._ready[shard].extend(leaving)
             self._in_flight -= 1

@@ -266,8 +266,12 @@ def result_of(item: KeyedEvent, answer: JSON, usage: Usage, attempts: int, **mor
         "timeline": item.timeline,
         "raw": event.raw,
         "record_ms": event.record_ms,
+        "answer": answer,
+        "usage": usage,
+        "attempts": attempts,
     }
-    return Result(answer=answer, usage=usage, attempts=attempts, **{**values, **more})
+    values.update(more)
+    return Result(**values)
 
 
 def letter_of(turn: Turn, failure: Failure) -> DeadLetter:

@@ -18,8 +18,6 @@ from jinja2.utils import missing
 from forebay.errors import TemplateFailed
 from forebay.json_numbers import ExactFloat
 
-OWN = {"key": "the record has no key", "time_ms": "the event has no time"}
-
 
 class FieldMissing(TemplateFailed):
     """A field is missing or null, or a required text is empty."""
@@ -56,6 +54,12 @@ class NullField(MissingField):
         return hash(None)
 
 
+OWN_NULLS = {
+    "key": NullField("the record has no key", name="key"),
+    "time_ms": NullField("the event has no time", name="time_ms"),
+}
+
+
 def is_null(value: object) -> bool:
     """Whether `value` is null: items of lists are None, fields `NullField`."""
     return value is None or isinstance(value, NullField)
@@ -75,14 +79,11 @@ def require(value: Any) -> None:
 
 def with_nulls(fields: Mapping[str, Any], **own: Any) -> dict[str, Any]:
     """The variables of a rendering: fields, and Forebay's own. A null is a `NullField` with its name."""
-    names = {name: value if value is not None else _null_field(name) for name, value in fields.items()}
-    return names | {
-        name: value if value is not None else NullField(OWN[name], name=name) for name, value in own.items()
-    }
-
-
-def _null_field(name: str) -> NullField:
-    return NullField(f"field {name!r} is null", name=name)
+    names = {**fields, **own}
+    for name, value in names.items():
+        if value is None:
+            names[name] = OWN_NULLS[name] if name in own else NullField(f"field {name!r} is null", name=name)
+    return names
 
 
 NODE = 8
