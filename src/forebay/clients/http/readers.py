@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,6 +11,8 @@ from typing import Protocol
 from forebay.errors import AttemptTimeout, ProtocolViolation
 
 PAUSE_BYTES = 128 << 10
+CLOSE_GRACE_S = 1.0
+"""How long the body may take to end after a complete answer."""
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
 
@@ -42,10 +45,10 @@ class AnswerHead:
 
 
 class Reader(Protocol):
-    """What it raises ends the call. `done`: the answer seems complete; the connection waits a moment for the
-    end of the body, unless `done` is withdrawn."""
+    """What it raises ends the call. `grace_s`: how long the end of the body may take from now on, after which
+    the connection is closed; infinite until the answer seems complete."""
 
-    done: bool
+    grace_s: float
 
     def head(self, head: AnswerHead) -> None: ...
 
@@ -55,10 +58,10 @@ class Reader(Protocol):
 
 
 class AwaitedReader:
-    __slots__ = ("done", "ended")
+    __slots__ = ("ended", "grace_s")
 
     def __init__(self) -> None:
-        self.done = False
+        self.grace_s = math.inf
         self.ended: asyncio.Future[None] | None = None
 
     def head(self, head: AnswerHead) -> None:
@@ -117,7 +120,7 @@ class PulledAnswer:
         "_paused",
         "_size",
         "_waiter",
-        "done",
+        "grace_s",
     )
 
     def __init__(self, pause: Callable[[bool], None], close: Callable[[], None]) -> None:
@@ -128,7 +131,7 @@ class PulledAnswer:
         self._head: AnswerHead | None = None
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self.done = False
+        self.grace_s = math.inf
 
     # Called by the connection.
 
