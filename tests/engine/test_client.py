@@ -402,6 +402,11 @@ async def test_a_finished_answer_counts_though_its_stream_stays_open(
         (TO_THE_END + WHOLE + DONE, errors.ProtocolViolation, "a choice has no delta"),
         (TO_THE_END + TEXT + DONE, errors.ProtocolViolation, "a choice has no delta"),
         (TO_THE_END + NOT_ENDED, errors.Unreachable, "before it was complete"),
+        (
+            TO_THE_END.replace(b"\r\n", b"\r\nContent-Encoding: gzip\r\n", 1) + CONTENT + STOP + DONE,
+            errors.ProtocolViolation,
+            "sent a compressed answer",
+        ),
         # A finish reason before the end is not one.
         (CHUNKED + chunk(STOP + CONTENT), errors.Unreachable, "in the middle of its answer"),
         (b"HTTP/1.1 503 X\r\nContent-Length: 100\r\n\r\nhalf", errors.Overloaded, ""),

@@ -18,6 +18,7 @@ from forebay.clients.http.readers import (
     CallOverdue,
     EnoughRead,
     SilentServer,
+    check_plain,
 )
 from forebay.clients.http.server import CONNECT_TIMEOUT_S, HttpServer
 from forebay.clock import Clock, SystemClock
@@ -199,6 +200,8 @@ class _CompletionReader(AwaitedReader):
         self._done_s = 0.0
         self._first_byte_s = self._clock.monotonic_s()
         refused = head.status != 200
+        if not refused:
+            check_plain(head, self._url)
         self._left = MAX_ERROR_BYTES if refused or self._foreign else self._max_bytes
         # Some servers never stream.
         if self._stream and not refused and head.content_type == EVENT_STREAM:

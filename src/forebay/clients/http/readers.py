@@ -44,6 +44,15 @@ class AnswerHead:
         return (self.get("content-type") or "").partition(";")[0].strip().lower()
 
 
+def check_plain(head: AnswerHead, server: str) -> None:
+    """Raise `ProtocolViolation` if the body is compressed."""
+    if (head.get("content-encoding") or "identity").strip().lower() != "identity":
+        raise ProtocolViolation(
+            f"{server} sent a compressed answer, which the request rules out (Accept-Encoding: identity): "
+            "turn off compression in the server, or in the proxy before it"
+        )
+
+
 class Reader(Protocol):
     """What it raises ends the call. `grace_s`: how long the end of the body may take from now on, after which
     the connection is closed; infinite until the answer seems complete."""
@@ -96,6 +105,8 @@ class WholeAnswer(AwaitedReader):
 
     def head(self, head: AnswerHead) -> None:
         self.status = head.status
+        if head.status == 200:
+            check_plain(head, self._server)
         self._left = self._max_bytes if head.status == 200 else self._max_error_bytes
 
     def body(self, data: bytes) -> None:
