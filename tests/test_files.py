@@ -282,6 +282,16 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         locked_folder(tmp_path / "none", "tmp-")
 
 
+@pytest.mark.parametrize("at", ["mkdtemp", "open"])
+def test_full_disk_is_not_a_wrong_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(*((files.tempfile, "mkdtemp") if at == "mkdtemp" else (Path, "open")), refused)
+    with pytest.raises(OSError, match="No space left"):
+        locked_folder(tmp_path, "tmp-")
+
+
 def test_a_file_is_read_whole_within_its_bound(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"\xef\xbb\xbfabc")

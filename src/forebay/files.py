@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import grp
 import hashlib
@@ -238,20 +239,25 @@ def is_locked(path: Path) -> bool:
 
 LOCK = ".lock"
 TRIES = 10
+FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+"""Errors of a full disk, which may have room again later."""
 
 
 def locked_folder(parent: Path, prefix: str) -> tuple[Path, IO[bytes]]:
     """Create a private folder with a new name, which `remove_unlocked` ignores; returns it with its lock.
 
     It stays locked until the lock is closed here and in each process that inherited it. If the file system
-    has no locks, it is never removed. Raises `SettingError` if it cannot be created.
+    has no locks, it is never removed. Raises `SettingError` if it cannot be created, `OSError` if the disk is
+    full.
     """
     for _ in range(TRIES):
         try:
             path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         except OSError as error:
+            if error.errno in FULL:
+                raise
             raise SettingError(f"{parent}: cannot create a folder there: {error.strerror}") from None
-        with suppress(OSError), ExitStack() as opened:
+        with suppress(FileNotFoundError), ExitStack() as opened:
             lock = opened.enter_context((path / LOCK).open("wb"))
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

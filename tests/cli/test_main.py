@@ -185,6 +185,19 @@ def test_a_full_disk_is_reported_without_a_traceback(
     assert words in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_removed_current_folder_is_reported_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    monkeypatch.setattr(cli, "application", lambda: Path.cwd)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == cli.FAILED_STATUS
+    assert capsys.readouterr().err == "forebay: the current folder was removed; change to another one (cd)\n"
+
+
 @pytest.mark.parametrize(
     "defect",
     [FileNotFoundError(errno.ENOENT, "No such file", "gone"), PermissionError(errno.EPERM, "Refused")],

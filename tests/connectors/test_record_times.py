@@ -80,7 +80,8 @@ def test_an_unknown_time_zone_is_a_setting_error(zone: str) -> None:
         ("unix_s", 1_700_000_000_000, "; try time_format: unix_ms"),
         ("unix_s", 1_700_000_000_000_000, "; try time_format: unix_us"),
         ("unix_ms", "1700000000000000", "; try time_format: unix_us"),
-        ("unix_ms", 10**18, "10"),
+        ("unix_ms", 10**18, "; try time_format: unix_ns"),
+        ("unix_ns", 10**22, "10"),
         ("unix_ms", 10**400, "10"),
         ("unix_us", -(10**999), "-10"),
     ],
@@ -132,17 +133,19 @@ def test_isoformat_output_is_read(moment: datetime, offset_minutes: int) -> None
 
 @given(
     st.text() | st.integers() | st.floats() | st.none() | st.lists(st.text()),
-    st.sampled_from(["iso8601", "unix_s", "unix_ms", "unix_us", "%Y-%m-%d %H"]),
+    st.sampled_from(["iso8601", "unix_s", "unix_ms", "unix_us", "unix_ns", "%Y-%m-%d %H"]),
 )
 def test_only_the_documented_error_is_raised(value: object, form: str) -> None:
     with suppress(MalformedRecord):
         assert isinstance(EventTime("t", form).of({"t": value}), int)
 
 
-@pytest.mark.parametrize("form", ["iso8601", "unix_s", "unix_ms", "unix_us", "%d/%m/%Y %H:%M:%S %Z"])
+@pytest.mark.parametrize(
+    "form", ["iso8601", "unix_s", "unix_ms", "unix_us", "unix_ns", "%d/%m/%Y %H:%M:%S %Z"]
+)
 @given(time_ms=st.integers(0, 4_000_000_000_000))
 def test_time_round_trip(form: str, time_ms: int) -> None:
     zone = EventTime("at", form, "America/New_York")
-    coarse = 1 if form in {"iso8601", "unix_ms", "unix_us"} else 1000
+    coarse = 1 if form in {"iso8601", "unix_ms", "unix_us", "unix_ns"} else 1000
     written = zone.written(time_ms)
     assert zone.of({"at": written}) == time_ms // coarse * coarse

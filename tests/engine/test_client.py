@@ -16,7 +16,7 @@ from tests.harness.clock import ManualClock
 from forebay import errors
 from forebay.clients.http import connection
 from forebay.clients.http.readers import AnswerHead, CallOverdue, SilentServer
-from forebay.engine import Deadline
+from forebay.engine import Deadline, client
 from forebay.engine.client import HttpEngine, _CompletionReader, header_id, replica_url
 from forebay.engine.failures import Redactor
 from forebay.records import Completion, Message, Request, Sampling, Usage
@@ -402,6 +402,11 @@ async def test_a_finished_answer_counts_though_its_stream_stays_open(
         (TO_THE_END + WHOLE + DONE, errors.ProtocolViolation, "a choice has no delta"),
         (TO_THE_END + TEXT + DONE, errors.ProtocolViolation, "a choice has no delta"),
         (TO_THE_END + NOT_ENDED, errors.Unreachable, "before it was complete"),
+        (
+            TO_THE_END.replace(b"\r\n", b"\r\nContent-Encoding: gzip\r\n", 1) + CONTENT + STOP + DONE,
+            errors.ProtocolViolation,
+            "sent a compressed answer",
+        ),
         # A finish reason before the end is not one.
         (CHUNKED + chunk(STOP + CONTENT), errors.Unreachable, "in the middle of its answer"),
         (b"HTTP/1.1 503 X\r\nContent-Length: 100\r\n\r\nhalf", errors.Overloaded, ""),
@@ -422,7 +427,7 @@ async def test_answer_does_not_wait_for_the_end_of_the_connection() -> None:
 async def test_finished_answer_does_not_wait_for_a_stream_of_keep_alives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connection, "CLOSE_GRACE_S", 0.01)
+    monkeypatch.setattr(client, "CLOSE_GRACE_S", 0.01)
 
     async def then(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(chunk(COUNTS))
@@ -447,8 +452,23 @@ async def test_time_of_the_answer_is_that_of_its_finish_reason() -> None:
     assert reader.completion(0.0).timing.done_s == finished_s
 
 
+async def test_token_counts_after_the_finish_reason_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "CLOSE_GRACE_S", 0.0)
+    reader = reader_of(ManualClock())
+    held = connection.Connection(Mock(), "http://engine", Redactor())
+    held.connection_made(Mock(spec=asyncio.Transport, is_closing=lambda: False))
+    held.send(connection.HttpCall(b""), reader)
+    held.data_received(CHUNKED + chunk(CONTENT + STOP))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    held.data_received(chunk(COUNTS))
+    assert reader.ended is not None
+    await reader.ended
+    assert reader.completion(0.0).usage == Usage(3, 2)
+
+
 async def test_content_after_a_finish_reason_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "CLOSE_GRACE_S", 0.0)
+    monkeypatch.setattr(client, "USAGE_GRACE_S", 0.0)
     reader = reader_of(ManualClock())
     held = connection.Connection(Mock(), "http://engine", Redactor())
     held.connection_made(Mock(spec=asyncio.Transport, is_closing=lambda: False))
@@ -464,7 +484,7 @@ async def test_content_after_a_finish_reason_is_awaited(monkeypatch: pytest.Monk
 
 
 async def test_connection_left_open_after_done_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "CLOSE_GRACE_S", 0.01)
+    monkeypatch.setattr(client, "CLOSE_GRACE_S", 0.01)
     given_up = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

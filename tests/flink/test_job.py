@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -353,10 +354,30 @@ class FromJava(Py4JJavaError):
             PipelineFailed,
             "Flink refused the job: IllegalConfigurationException: slots: 0",
         ),
+        (
+            FromJava(
+                "org.apache.flink.util.FlinkException: no MiniCluster\n\tat a.B.c(B.java:1)\n"
+                "Caused by: java.net.UnknownHostException: laptop: Name or service not known\n\t... 1 more"
+            ),
+            SettingError,
+            "Flink needs an address for the name of this machine, and 'laptop' has none: add the line "
+            "`127.0.0.1 laptop` to /etc/hosts",
+        ),
+        (
+            FromJava(
+                "java.net.UnknownHostException: broker: Name or service not known\n\tat a.B.c(B.java:1)"
+            ),
+            PipelineFailed,
+            "Flink refused the job: UnknownHostException: broker: Name or service not known",
+        ),
         (Py4JError("gone"), JvmGone, r"the JVM that was to run the job is gone \(Py4JError\)"),
     ],
 )
-def test_rejected_job_is_one_sentence(error: Exception, kind: type[Exception], says: str) -> None:
+def test_rejected_job_is_one_sentence(
+    error: Exception, kind: type[Exception], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "laptop")
+
     def execute_async(name: str) -> Any:
         raise error
 

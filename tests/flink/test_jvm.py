@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import subprocess
 import sys
@@ -10,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from forebay.flink.jvm import TEMPORARY, java_environment, launch_jvm
+from forebay.errors import LaunchError
+from forebay.flink.jvm import TEMPORARY, Jvm, java_environment, launch_jvm
 from forebay.processes import wait_gone
 from forebay.testing.waiting import wait_until
 
@@ -92,6 +94,23 @@ def test_files_of_another_containers_jvm_are_kept(tmp_path: Path) -> None:
         return not set(tmp_path.glob(f"{TEMPORARY}*"))
 
     wait_until(swept)
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_jvm_that_ends_at_once_is_reported_with_its_last_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limited: bool
+) -> None:
+    limit = 2 << 30 if limited else resource.RLIM_INFINITY
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit, limit))
+    command = [sys.executable, "-c", "import sys; sys.exit('Could not reserve enough space')"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    jvm = Jvm(subprocess.Popen(command, **pipes), tmp_path / "tmp", tmp_path / "err")
+    with pytest.raises(LaunchError) as raised:
+        jvm.connect()
+    jvm.end()
+    text = "the JVM for Flink ended with status 1 before it was ready: Could not reserve enough space"
+    more = "; processes may use 2048 MB of addresses here: run `ulimit -v unlimited` first"
+    assert str(raised.value) == text + (more if limited else "")
 
 
 @pytest.mark.parametrize(("heap_mb", "first"), [(1024, "256m"), (100, "100m")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -13,7 +14,9 @@ import psutil
 import pytest
 
 from forebay.clock import uptime_s
-from forebay.pipeline.flink_main import MOMENT, LeaseGuard
+from forebay.errors import ForebayError, SettingError
+from forebay.pipeline.flink_main import MOMENT, LeaseGuard, _refusal
+from forebay.pipeline.messages import AttemptLost, Failed, Report, decode_report
 from forebay.processes import descendants, kill
 from forebay.testing.waiting import wait_until
 
@@ -102,3 +105,27 @@ def test_failed_guard_kills_its_process() -> None:
     LeaseGuard(-1, child.pid).start()
     wait_until(lambda: child.poll() is not None)
     assert child.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("error", "report"),
+    [
+        (SettingError("others may write"), Failed("SettingError", "others may write")),
+        (
+            PermissionError(errno.EACCES, "refused", "java"),
+            Failed("LaunchError", "Flink's JVM cannot be started: [Errno 13] refused: 'java'"),
+        ),
+        (
+            OSError(errno.ENOSPC, "full", "tmp-1"),
+            AttemptLost("Flink's JVM cannot be started: [Errno 28] full: 'tmp-1'"),
+        ),
+        (
+            BlockingIOError(errno.EAGAIN, "no process"),
+            AttemptLost("Flink's JVM cannot be started: [Errno 11] no process"),
+        ),
+    ],
+)
+def test_only_a_jvm_that_may_start_later_is_tried_again(
+    error: ForebayError | OSError, report: Report
+) -> None:
+    assert decode_report(_refusal(error)) == report

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from forebay.errors import SettingError
+from forebay.pipeline import flink_process
 from forebay.pipeline.flink_process import FlinkLauncher, FlinkProcess, StdoutResults
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.messages import (
@@ -203,6 +204,20 @@ def test_killed_process_is_reported_and_ends_its_jvm(process: FlinkProcess, numb
     assert not wait_gone({jvm}, GONE_S)
 
 
+def test_process_that_fails_at_its_start_is_reported_with_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, "-c", "raise MemoryError('no room')"]
+    monkeypatch.setattr(flink_process, "module_command", lambda *_: command)
+    with FlinkLauncher() as launcher:
+        failed = launcher.take(plan(tmp_path))
+        text = (
+            f"the process that holds Flink ended with status 1: MemoryError: no room; its log is {failed.log}"
+        )
+        assert heard(failed) == AttemptLost(text)
+        failed.kill()
+
+
 @pytest.mark.flink
 @pytest.mark.slow
 def test_unexpected_error_ends_the_attempt_and_is_logged(process: FlinkProcess) -> None:
@@ -249,6 +264,23 @@ def test_no_process_starts_with_a_jar_that_is_not_installed(tmp_path: Path) -> N
     with FlinkLauncher() as launcher, pytest.raises(SettingError, match="forebay connectors install kafka"):
         launcher.start(plan(tmp_path, sink=sink))
     assert not clients()
+
+
+@pytest.mark.heavy
+def test_folder_that_the_jvm_cannot_use_is_a_setting_error(tmp_path: Path) -> None:
+    whole = plan(tmp_path)
+    whole.settings.home.mkdir()
+    whole.settings.java.touch()
+    with FlinkLauncher() as launcher:
+        refused = launcher.take(whole)
+        try:
+            report = heard(refused)
+            assert isinstance(report, Failed)
+            assert report.error == "SettingError"
+            assert report.message.startswith(f"{whole.settings.java} cannot be made a private folder")
+            assert refused.log.read_bytes() == b""
+        finally:
+            refused.kill()
 
 
 @pytest.mark.flink

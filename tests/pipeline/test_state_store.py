@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,21 @@ def test_second_run_is_rejected_after_a_second(tmp_path: Path) -> None:
     with LocalStore(tmp_path).lock("p"), pytest.raises(SettingError, match="'p' is running already"), second:
         pass
     assert sum(waited_s) == pytest.approx(1.0)
+
+
+def test_run_whose_state_was_removed_is_ended(tmp_path: Path) -> None:
+    """A second run could lock the new folder, and write all results again."""
+    home = tmp_path / "state"
+    home.mkdir(mode=0o700)
+    store = LocalStore(home)
+    store.check_held()
+    with store.lock("p"):
+        store.check_held()
+        shutil.rmtree(home)
+        with pytest.raises(PipelineFailed, match=f"{home} was removed during the run"):
+            store.check_held()
+        tmp_path.joinpath("state").symlink_to("state")
+        store.check_held()
 
 
 def test_unreadable_lock_is_named(tmp_path: Path) -> None:

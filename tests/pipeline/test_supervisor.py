@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -506,6 +509,32 @@ def test_new_topics_are_recorded_later_if_the_disk_is_full(
     bench.attempts((*STARTS, RUNS, NewTopics({"u": "id-u"}), complete(1), RUNS, DONE))
     assert bench.run().state == "FINISHED"
     assert bench.state.topics == {"u": ("id-u",)}
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_record_that_cannot_be_written_is_named(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, finished: bool
+) -> None:
+    write = LocalStore.write
+
+    def full(self: LocalStore, state: RunState, *, patient: bool = True) -> None:
+        if state.finished == finished:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(self, state, patient=patient)
+
+    monkeypatch.setattr(LocalStore, "write", full)
+    bench.attempts((*STARTS, RUNS, DONE))
+    with pytest.raises(PipelineFailed, match=r"run.json, the record of .* cannot be written: No space left"):
+        bench.run()
+    assert bench.seen[-1].state == "FAILED"
+
+
+def test_run_ends_if_its_state_is_removed(bench: Bench) -> None:
+    bench.attempts((*STARTS, RUNS, lambda process: shutil.rmtree(bench.home), RUNS, DONE))
+    with pytest.raises(PipelineFailed, match="was removed during the run"):
+        bench.run()
+    assert bench.processes[0].output[-2:] == ["cancel", "kill"]
+    assert bench.seen[-1].state == "FAILED"
 
 
 @pytest.mark.parametrize(("submitted", "said"), [(True, ["go", "cancel", "kill"]), (False, ["kill"])])

@@ -52,7 +52,7 @@ def read_jsonl(
         env: A PyFlink environment.
         path: A file or a directory.
         time: Field with the event's time; dots for nesting.
-        time_format: `iso8601`, `unix_s`, `unix_ms`, `unix_us`, or a `strptime` pattern.
+        time_format: `iso8601`, `unix_s`, `unix_ms`, `unix_us`, `unix_ns`, or a `strptime` pattern.
         time_zone: Time zone of times without one, such as `"Europe/Berlin"`.
         payload: Field of each object that holds the record; the rest of the object becomes the field
             `envelope`. None: the object is the record.

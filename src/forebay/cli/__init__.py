@@ -148,6 +148,8 @@ def serve(app: typer.Typer) -> None:
 def _disk_problem(error: OSError) -> str | None:
     """None if it may be a defect instead."""
     if error.filename is None:
+        if error.errno == errno.ENOENT and _has_no_folder():
+            return "the current folder was removed; change to another one (cd)"
         # A failed write does not name its file.
         fix = "free some space, and run the command again"
         return f"{error.strerror}; {fix}" if error.errno in FULL else None
@@ -158,6 +160,14 @@ def _disk_problem(error: OSError) -> str | None:
     if home.is_relative_to(place) or Path(place).is_relative_to(home):
         fix = f"; Forebay keeps its own files in {home}: set FOREBAY_HOME to a folder that you may write to"
     return f"{place}: {error.strerror}{fix}"
+
+
+def _has_no_folder() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _silence_libraries() -> None:

@@ -218,8 +218,8 @@ class Timed(SourceSettings):
     )
     time_format: Annotated[str, AfterValidator(_time_format)] = Field(
         "iso8601",
-        description="How `time` is written: `iso8601`, `unix_s`, `unix_ms`, `unix_us` (numbers since 1970), "
-        "or a pattern of Python's `strptime` such as `%d/%m/%Y %H:%M`.",
+        description="How `time` is written: `iso8601`, `unix_s`, `unix_ms`, `unix_us`, `unix_ns` (numbers "
+        "since 1970), or a pattern of Python's `strptime` such as `%d/%m/%Y %H:%M`.",
     )
     time_zone: Annotated[str, Field(max_length=100), AfterValidator(_time_zone)] = Field(
         "UTC",

@@ -28,13 +28,14 @@ MAX_TEXT_CHARS = 200
 ZONE_NAME = re.compile(r"[A-Za-z]+")
 NAMES_ZONE = re.compile(r"(?<!%)(?:%%)*%Z")
 UTC_NAMES = frozenset(("UTC", "GMT", "Z"))
-UNITS: dict[str, float] = {"unix_s": 1000.0, "unix_ms": 1.0, "unix_us": 0.001}
+PER_MS = {"unix_ms": 1, "unix_us": 1000, "unix_ns": 1_000_000}
+UNITS = ("unix_s", *PER_MS)
 
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """`path`: dots lead into nested objects. `format`: `iso8601`, `unix_s`, `unix_ms`, `unix_us`, or a
-    `strptime` pattern. `zone`: of times without one; the first of two equal local times counts. `%Z`
+    """`path`: dots lead into nested objects. `format`: `iso8601`, `unix_s`, `unix_ms`, `unix_us`, `unix_ns`,
+    or a `strptime` pattern. `zone`: of times without one; the first of two equal local times counts. `%Z`
     accepts UTC, GMT and the zone's abbreviations."""
 
     path: str
@@ -77,7 +78,7 @@ class EventTime:
     def written(self, time_ms: int) -> str | int:
         """A value from which `of` returns this time, or an earlier one if the format is coarse."""
         if self.format in UNITS:
-            return time_ms * 1000 // round(UNITS[self.format] * 1000)
+            return time_ms * PER_MS[self.format] if self.format in PER_MS else time_ms // 1000
         moment = (EPOCH + timedelta(milliseconds=time_ms)).astimezone(zone_of(self.zone))
         return moment.isoformat() if self.format == "iso8601" else moment.strftime(self.format)
 
@@ -91,11 +92,7 @@ class EventTime:
     def _unix_ms(self, value: JSON) -> int:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise TypeError
-        if self.format == "unix_us" and not isinstance(value, float):
-            return int(value) // 1000
-        if self.format == "unix_ms" and not isinstance(value, float):
-            return int(value)
-        return int(float(value) * UNITS[self.format] // 1)
+        return _since_1970_ms(_number(value) if isinstance(value, str) else value, self.format)
 
     def _hint(self, value: JSON) -> str:
         try:
@@ -103,8 +100,8 @@ class EventTime:
         except (ValueError, OverflowError):
             return ""  # Not a number, or an integer too large for a float.
         if self.format in UNITS:
-            for unit, factor in UNITS.items():
-                if factor < UNITS[self.format] and 0 < number * factor < MODERN_MS:
+            for unit in UNITS[UNITS.index(self.format) + 1 :]:
+                if 0 < _since_1970_ms(number, unit) < MODERN_MS:
                     return f"; try time_format: {unit}"
         return ""
 
@@ -175,6 +172,18 @@ def zone_of(name: str) -> tzinfo:
         raise SettingError(
             f"time zone: expected a name of the IANA database such as Europe/Berlin, found {name[:80]!r}"
         ) from None
+
+
+def _number(text: str) -> int | float:
+    """Some programs write whole numbers with a fraction, such as 1700000000000.0."""
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def _since_1970_ms(number: float, unit: str) -> int:
+    return int(number * 1000 // 1 if unit == "unix_s" else number // PER_MS[unit])
 
 
 def _offset(zone: str) -> timedelta:

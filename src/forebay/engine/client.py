@@ -10,6 +10,7 @@ from urllib.parse import quote as percent_encode
 from yarl import URL
 
 from forebay.clients.http.readers import (
+    CLOSE_GRACE_S,
     EVENT_STREAM,
     JSON,
     AnswerHead,
@@ -17,6 +18,7 @@ from forebay.clients.http.readers import (
     CallOverdue,
     EnoughRead,
     SilentServer,
+    check_plain,
 )
 from forebay.clients.http.server import CONNECT_TIMEOUT_S, HttpServer
 from forebay.clock import Clock, SystemClock
@@ -28,6 +30,7 @@ from forebay.engine.protocol import (
     CHAT_PATH,
     DONE,
     KV_TRANSFER,
+    NO_USAGE,
     PROMPT_PATH,
     AnswerReader,
     SseParser,
@@ -40,6 +43,9 @@ from forebay.settings import SecretRef, read_secret
 MAX_ANSWER_BYTES = 8 << 20
 MAX_ERROR_BYTES = 64 << 10
 MAX_ID_CHARS = 200
+USAGE_GRACE_S = 10.0
+"""How long the token counts may take after the finish reason: each request asks for them, and costs are made
+of them."""
 
 HeadersOf = Callable[[Request, float], Mapping[str, str]]
 
@@ -142,6 +148,7 @@ class _CompletionReader(AwaitedReader):
         "_answer",
         "_chunks_s",
         "_clock",
+        "_complete",
         "_data",
         "_done_s",
         "_early_reason",
@@ -186,7 +193,7 @@ class _CompletionReader(AwaitedReader):
         self._left = 0
         self._chunks_s: list[float] = []
         self._first_byte_s = self._done_s = 0.0
-        self._saw_done = self._early_reason = self._foreign = False
+        self._complete = self._saw_done = self._early_reason = self._foreign = False
         self._own_error: Exception | None = None
 
     def head(self, head: AnswerHead) -> None:
@@ -196,6 +203,8 @@ class _CompletionReader(AwaitedReader):
         refused = head.status != 200
         content_type = head.content_type
         self._foreign = self._stream and content_type not in (EVENT_STREAM, JSON)
+        if not refused:
+            check_plain(head, self._url)
         self._left = MAX_ERROR_BYTES if refused or self._foreign else self._max_bytes
         # Some servers never stream.
         if self._stream and not refused and content_type == EVENT_STREAM:
@@ -223,7 +232,8 @@ class _CompletionReader(AwaitedReader):
         answer = self._answer
         for event in parser.feed(data):
             if event == DONE:
-                self.done = self._saw_done = True
+                self._complete = self._saw_done = True
+                self.grace_s = CLOSE_GRACE_S
                 self.finished(None)
                 return
             has_content = answer.take_chunk(event)
@@ -234,17 +244,21 @@ class _CompletionReader(AwaitedReader):
             self._note_end(now_s, has_content or answer.reasons)
 
     def _note_end(self, now_s: float, grows: bool) -> None:
-        """Set `done` at the finish reason: only the token counts follow, and the stream may stay open."""
-        if self.done and grows:
+        """The answer is complete at the finish reason: only the token counts follow, and the stream may stay
+        open."""
+        if self._complete and grows:
             # Some servers send a finish reason with each chunk; then only `[DONE]` ends the answer.
-            self.done, self._done_s, self._early_reason = False, 0.0, True
-        elif not self._early_reason and not self.done and self._answer.finish_reason is not None:
-            self.done, self._done_s = True, now_s
+            self._complete, self._done_s, self._early_reason = False, 0.0, True
+            self.grace_s = math.inf
+        elif not self._early_reason and not self._complete and self._answer.finish_reason is not None:
+            self._complete, self._done_s = True, now_s
+        if self._complete:
+            self.grace_s = USAGE_GRACE_S if self._answer.usage is NO_USAGE else CLOSE_GRACE_S
 
     def finished(self, error: Exception | None) -> None:
         if not self._done_s:
             self._done_s = self._clock.monotonic_s()
-        complete = self.done or (self._head and self._head.status != 200)
+        complete = self._complete or (self._head and self._head.status != 200)
         if complete and error is not self._own_error:
             # At most the token counts, or part of the refusal's words, are missing.
             error = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -303,7 +304,13 @@ def start_job(env: StreamExecutionEnvironment, name: str | None) -> JobClient:
         wrong = wrong_option(error)
         if wrong is not None:
             raise SettingError(wrong) from None
-        raise PipelineFailed(f"Flink refused the job: {java_cause(error)}") from None
+        cause, host = java_cause(error), socket.gethostname()
+        if cause.startswith(f"UnknownHostException: {host}:"):
+            raise SettingError(
+                f"Flink needs an address for the name of this machine, and {host!r} has none: add the line "
+                f"`127.0.0.1 {host}` to /etc/hosts"
+            ) from None
+        raise PipelineFailed(f"Flink refused the job: {cause}") from None
     except (Py4JError, OSError) as error:
         raise JvmGone(f"the JVM that was to run the job is gone ({type(error).__name__})") from None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -155,14 +156,16 @@ class Jvm:
     def _parameters(self) -> GatewayParameters:
         try:
             port, token = self._answer.result(START_TIMEOUT_S)
-        except (FutureTimeout, EOFError):
+        except (FutureTimeout, EOFError) as error:
+            how = f"did not start within {START_TIMEOUT_S:.0f} s"
+            if isinstance(error, EOFError):
+                self.await_end(END_S)
+                how = f"ended with status {self.process.poll()} before it was ready"
             self.process.kill()
             self.process.wait()
             self._pumps[1].join(END_S)
             detail = self._errors.read_text(errors="replace")[-2000:] if self._errors.is_file() else ""
-            raise LaunchError(
-                f"the JVM for Flink did not start within {START_TIMEOUT_S:.0f} s: {detail.strip()}"
-            ) from None
+            raise LaunchError(f"the JVM for Flink {how}: {detail.strip()}{_address_limit()}") from None
         return GatewayParameters(port=port, auth_token=token, auto_convert=True)
 
     def await_end(self, timeout_s: float) -> None:
@@ -307,6 +310,14 @@ def jvm_process() -> tuple[int, float]:
 def _mute_py4j() -> None:
     logging.getLogger("py4j.java_gateway").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(lambda record: "Exception while sending command" not in str(record.msg))
+
+
+def _address_limit() -> str:
+    """What to do if addresses are limited: a JVM reserves several times the memory that it uses."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return ""
+    return f"; processes may use {limit >> 20} MB of addresses here: run `ulimit -v unlimited` first"
 
 
 def _read_answer(stdout: BufferedReader, answer: Future[tuple[int, str]]) -> None:

@@ -4,6 +4,7 @@ moment, leads a process group with its JVM, and ends with its parent."""
 from __future__ import annotations
 
 import ctypes
+import errno
 import logging
 import os
 import select
@@ -20,6 +21,8 @@ import orjson
 import psutil
 
 from forebay.clock import uptime_s
+from forebay.errors import ForebayError
+from forebay.files import FULL
 from forebay.processes import descendants
 
 
@@ -49,6 +52,8 @@ log = logging.getLogger(__name__)
 MOMENT = struct.Struct("d")
 AGAIN_S = 0.1
 CLOCK_BOOTTIME, ABSOLUTE = 7, 1
+SCARCE = FULL | {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+"""Errors of a system that may have room for another process later."""
 
 
 class LeaseGuard:
@@ -140,14 +145,18 @@ def main() -> None:
         os._exit(1)
     log_dir = Path(args.log_dir)
     jars = [Path(jar) for jar in args.jars]
-    jvm = launch_jvm(
-        log_dir,
-        heap_mb=HEAP_MB,
-        jars=jars,
-        planner=args.planner,
-        archive_dir=Path(args.archive_dir),
-        plugins=None if args.plugins is None else Path(args.plugins),
-    )
+    try:
+        jvm = launch_jvm(
+            log_dir,
+            heap_mb=HEAP_MB,
+            jars=jars,
+            planner=args.planner,
+            archive_dir=Path(args.archive_dir),
+            plugins=None if args.plugins is None else Path(args.plugins),
+        )
+    except (ForebayError, OSError) as error:
+        os.write(args.reports, _refusal(error))
+        os._exit(1)
     LeaseGuard(args.confirmations, jvm.process.pid).start()
     # Imported late: it takes half a second, during which the JVM starts.
     from forebay.flink.sealed_gateway import release_in_background
@@ -156,6 +165,15 @@ def main() -> None:
     # The guard's thread must not wait for a JVM that it has suspended.
     release_in_background()
     FlinkClient(jvm, os.fdopen(args.reports, "wb", buffering=0), sys.stdin.buffer, log_dir).serve()
+
+
+def _refusal(error: ForebayError | OSError) -> bytes:
+    from forebay.pipeline.messages import AttemptLost, Failed, encode_report
+
+    if not isinstance(error, OSError):
+        return encode_report(Failed(type(error).__name__, str(error)))
+    what = f"Flink's JVM cannot be started: {error}"
+    return encode_report(AttemptLost(what) if error.errno in SCARCE else Failed("LaunchError", what))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1 << 16
 GONE_S = 30.0
+LAST_BYTES = 300
 
 _numbers = itertools.count(1)
 
@@ -106,7 +107,7 @@ class FlinkProcess:
                 return None
             data = os.read(self._reports, CHUNK_BYTES)
             if not data:
-                return AttemptLost(f"the process that holds Flink {end_of(self._process.wait(GONE_S))}")
+                return AttemptLost(f"the process that holds Flink {self._end()}")
             self._read += data
         line, _, self._read = self._read.partition(b"\n")
         return decode_report(line)
@@ -141,6 +142,13 @@ class FlinkProcess:
         with suppress(OSError):
             self._process.stdin.close()
         os.close(self._reports)
+
+    def _end(self) -> str:
+        status = self._process.wait(GONE_S)
+        log = self.log.read_bytes() if self.log.is_file() else b""
+        lines = log[-LAST_BYTES:].decode("utf-8", "replace").split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), "")
+        return f"{end_of(status)}: {last}; its log is {self.log}" if last and status > 0 else end_of(status)
 
     def _write(self, data: bytes) -> None:
         assert self._process.stdin is not None

@@ -280,7 +280,7 @@ class RunRecord:
             kafka=ready.kafka,
             topics=ready.topics,
         )
-        self._store.write(self.state)
+        self._write()
         self._cleaner = CheckpointCleaner(self._store, attempt.job_id, restored)
 
     def _is_at_end(self, job: str) -> bool:
@@ -301,14 +301,23 @@ class RunRecord:
     def add_loss(self, lost: ResultsLost) -> None:
         """The same command must not resume after lost results as if nothing were missing."""
         self.state = self.state.model_copy(update={"lost": str(lost)})
-        self._store.write(self.state)
+        self._write()
 
     def end_orphan(self) -> None:
         self.state = end_orphan(self._store, self.state)
 
     def finish(self) -> None:
         self.state = self.state.model_copy(update={"finished": True})
-        self._store.write(self.state)
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            self._store.write(self.state)
+        except OSError as error:
+            raise PipelineFailed(
+                f"{self._store.home / FILE}, the record of this pipeline's runs, cannot be written: "
+                f"{error.strerror}. Fix that, and run the same command again"
+            ) from None
 
 
 def forget(store: StateStore, before: RunState) -> RunState:

@@ -52,7 +52,7 @@ class StateStore(Protocol):
         ...
 
     def check_held(self) -> None:
-        """Raise `PipelineFailed` if another run took the lock. Returns immediately."""
+        """Raise `PipelineFailed` if another run took the lock, or could take it. Returns immediately."""
         ...
 
     def report_renewals(self, report: Callable[[float], None]) -> None:
@@ -108,6 +108,7 @@ class LocalStore:
     def __init__(self, home: Path, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self.home = home
         self._sleep = sleep
+        self._held = False
 
     @contextmanager
     def lock(self, pipeline: str) -> Iterator[None]:
@@ -121,9 +122,11 @@ class LocalStore:
             lock = try_lock(self.home / LOCK)
         if lock is None:
             raise SettingError(f"pipeline {pipeline!r} is running already, with its state in {self.home}")
+        self._held = True
         try:
             yield
         finally:
+            self._held = False
             os.close(lock)
 
     def running(self) -> bool:
@@ -132,7 +135,13 @@ class LocalStore:
         except OSError as error:
             raise PipelineFailed(f"{self.home / LOCK} cannot be read: {error.strerror}") from None
 
-    def check_held(self) -> None: ...
+    def check_held(self) -> None:
+        if self._held and _is_missing(self.home / LOCK):
+            raise PipelineFailed(
+                f"{self.home} was removed during the run, with this pipeline's state and lock. The job is "
+                f"cancelled, because another run could start at the same time. Restore the folder, or start "
+                f"over with --fresh, which writes all results again"
+            )
 
     def report_renewals(self, report: Callable[[float], None]) -> None: ...
 
@@ -172,6 +181,16 @@ class LocalStore:
 
     def delete(self, job: str, *, at_once: bool = True) -> None:
         shutil.rmtree(self.home / job, ignore_errors=not at_once)
+
+
+def _is_missing(path: Path) -> bool:
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False  # A network file system may fail for a moment.
+    return False
 
 
 def newest_of(store: StateStore, job: str) -> Checkpoint[Location] | None:

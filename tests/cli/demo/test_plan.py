@@ -71,6 +71,7 @@ def test_text_and_time_fields_of_an_input_are_detected(tmp_path: Path) -> None:
         (1_700_000_000, "unix_s"),
         (1_700_000_000_000, "unix_ms"),
         (1_700_000_000_000_000, "unix_us"),
+        (1_700_000_000_000_000_000, "unix_ns"),
         ("tomorrow", None),
     ],
 )

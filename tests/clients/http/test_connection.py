@@ -107,6 +107,7 @@ VIOLATIONS = [
     (b"HTTP/1.1 200 OK\r\n", Unreachable, "before it answered"),
     (OK[:-1], Unreachable, "in the middle of its answer"),
     (CHUNKED + b"9\r\na", Unreachable, "in the middle"),
+    (OK.replace(b"\r\nC", b"\r\nContent-Encoding: gzip\r\nC", 1), ProtocolViolation, "a compressed answer"),
     (b"SSH-2.0-OpenSSH\r\n\r\n", ProtocolViolation, "did not speak HTTP: .*SSH-2.0"),
     (CHUNKED + b"zz\r\n", ProtocolViolation, "did not speak HTTP"),
     (CHUNKED + b"-1\r\n", ProtocolViolation, "did not speak HTTP"),

@@ -65,9 +65,21 @@ def test_file_with_the_same_beginning_continues(stamp: Stamp) -> None:
     assert found == Changes({"a": replace(READ, stamp=stamp, done=False)}, {}, {})
 
 
-def test_unknown_state_changes_nothing() -> None:
-    assert changes({"a": READ}, {"a": Stamp(7, 10, 200)}, same=None) == Changes({}, {}, {})
-    assert changes({"a": READ}, {"b": Stamp(1, 10, 100)}, same=None) == Changes({}, {}, {})
+def test_file_that_cannot_be_compared_keeps_its_entry() -> None:
+    assert changes({"a": READ}, {"a": Stamp(7, 10, 200)}, same=None) == Changes({}, {}, {}, {"a"})
+
+
+@pytest.mark.parametrize("stamp", [Stamp(1, 10, 100), Stamp(1, 15, 200)])
+def test_renamed_file_that_cannot_be_compared_takes_its_entry_along(stamp: Stamp) -> None:
+    found = changes({"a": READ}, {"a": Stamp(3, 4, 300), "b": stamp, "c": Stamp(4, 1, 1)}, same=None)
+    assert found.known == {
+        "a": Known(Stamp(3, 4, 300), "in/a", version=2, latest=2),
+        "b": replace(READ, latest=0),
+        "c": Known(Stamp(4, 1, 1), "in/c"),
+    }
+    assert (found.replaced, found.lost) == ({}, {})
+    # Without another stamp, it is the same file.
+    assert found.unsure == ({"b"} if stamp != READ.stamp else set())
 
 
 def test_rotated_log_continues_under_its_new_name() -> None:

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from hypothesis import given
@@ -19,9 +20,10 @@ from tests.harness.keyed_state import OneKeyContext, Room
 
 from forebay.codec import decode
 from forebay.connectors.files import folder as folder_module
-from forebay.connectors.files import follow
+from forebay.connectors.files import follow, lines
 from forebay.connectors.files.follow import SETTLED_S, FollowFolder
 from forebay.connectors.files.reader import LineReader
+from forebay.connectors.files.unpack import open_file
 from forebay.connectors.formats import Format
 from forebay.flink.types import END_OF_TIME_MS
 from forebay.records import DeadLetter, Event
@@ -326,7 +328,7 @@ def test_link_that_cannot_be_followed_for_a_moment_is_not_a_removed_file(
     assert f"source file {folder}/a cannot be read: {os.strerror(number)}; make it" in caplog.text
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EMFILE])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE, errno.EMFILE])
 @pytest.mark.parametrize("renamed", [False, True])
 def test_a_file_that_cannot_be_opened_for_a_moment_is_not_another_one(
     folder: Path,
@@ -356,9 +358,72 @@ def test_a_file_that_cannot_be_opened_for_a_moment_is_not_another_one(
     assert caplog.text.count(os.strerror(number)) == 1
 
 
+def test_renamed_file_that_cannot_be_read_blocks_no_other(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a rotated log that only root may read."""
+    (folder / "a").write_bytes(b"1\n2\n")
+    run = Run(folder, room=Room(False, *[True] * 99))
+    assert [record.position for record in run.call()] == ["in/a@1"]
+    with (folder / "a").open("ab") as file:
+        file.write(b"3\n")
+    (folder / "a").rename(folder / "b")
+    (folder / "a").write_bytes(b"4\n")
+
+    def refuse(path: str, member: str | None = None) -> BinaryIO:
+        if path.endswith("b"):
+            raise PermissionError(errno.EACCES, "no")
+        return open_file(path, member)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lines, "open_file", refuse)
+        assert read(run) == [("in/a@2:1", b"4")]
+        assert read(run) == []
+        run = run.again()
+        assert read(run) == []
+    assert read(run) == [("in/a@2", b"2"), ("in/a@3", b"3")]
+
+
+def test_renamed_file_that_stays_unreadable_is_a_dead_letter(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "a").write_bytes(b"1\n2\n")
+    run = Run(folder, room=Room(False, *[True] * 99))
+    assert [record.position for record in run.call()] == ["in/a@1"]
+    with (folder / "a").open("ab") as file:
+        file.write(b"3\n")
+    (folder / "a").rename(folder / "b")
+
+    def refuse(path: str, member: str | None = None) -> BinaryIO:
+        raise PermissionError(errno.EACCES, "no")
+
+    monkeypatch.setattr(lines, "open_file", refuse)
+    assert read(run) == []
+    (letter,) = run.all(after_s=SETTLED_S)
+    assert isinstance(letter, DeadLetter)
+    assert (letter.cause, letter.position) == ("unread_file", "in/a@2-")
+    assert read(run, after_s=SETTLED_S) == []
+
+
+def forbidden(*_: object, **__: object) -> bool:
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
 ACTIONS = st.lists(
     st.sampled_from(
-        ["append", "append", "replace", "truncate", "rotate", "add", "call", "call", "restart", "lose"]
+        [
+            "append",
+            "append",
+            "replace",
+            "truncate",
+            "rotate",
+            "add",
+            "call",
+            "call",
+            "unsure",
+            "restart",
+            "lose",
+        ]
     ),
     max_size=40,
 )
@@ -398,9 +463,12 @@ def test_each_line_is_read_once_despite_file_changes(
                 os.utime(log, ns=(later, later))
         elif action == "rotate" and log.exists():
             os.replace(log, folder / f"log.{next(numbers)}")
-        elif action == "call":
+        elif action in ("call", "unsure"):
             run.clock.advance(1.0)
-            got += [(record.position, record.raw) for record in run.call()]
+            with pytest.MonkeyPatch.context() as patched:
+                if action == "unsure":
+                    patched.setattr(follow, "begins_as_read", forbidden)
+                got += [(record.position, record.raw) for record in run.call()]
             states, kept = dict(run.context.states), len(got)
         elif action == "lose" and states:
             # The run ends without a checkpoint after the last call.

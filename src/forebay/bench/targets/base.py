@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import orjson
 
 from forebay.bench.records import LoadRequest
-from forebay.clients.http.readers import EVENT_STREAM, AnswerHead, AwaitedReader, EnoughRead
+from forebay.clients.http.readers import CLOSE_GRACE_S, EVENT_STREAM, AnswerHead, AwaitedReader, EnoughRead
 from forebay.clients.http.server import HttpServer
 from forebay.engine.client import replica_url, request_headers
 from forebay.engine.failures import Redactor, error_from_object, error_from_status
@@ -121,6 +121,7 @@ class EventReader(AwaitedReader):
         self._refusal: bytearray | None = None
         self._status = 0
         self._begun = False
+        self.done = False
         self.finish_reason: str | None = None
 
     def head(self, head: AnswerHead) -> None:
@@ -148,7 +149,7 @@ class EventReader(AwaitedReader):
             self._on_piece(NOTHING)
         for event in self._parser.feed(data):
             if event == DONE:
-                self.done = True
+                self.done, self.grace_s = True, CLOSE_GRACE_S
                 return
             self._read(event)
 

@@ -36,7 +36,7 @@ from forebay.settings import SecretRef
 TEXT_FIELDS = ("text", "body", "content", "message", "title")
 TIME_FIELDS = ("created_at", "time", "timestamp", "date")
 GENERAL_TOPICS = ("sport", "politics", "business", "technology", "entertainment", "daily life")
-TIME_FORMATS = ("iso8601", "%a %b %d %H:%M:%S %z %Y", "unix_s", "unix_ms", "unix_us")
+TIME_FORMATS = ("iso8601", "%a %b %d %H:%M:%S %z %Y", "unix_s", "unix_ms", "unix_us", "unix_ns")
 """Tried in this order. Numeric formats must give a year of this century."""
 THIS_CENTURY_MS = (946_684_800_000, 4_102_444_800_000)
 FIRST_RECORDS = 1000

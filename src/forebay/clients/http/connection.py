@@ -16,8 +16,6 @@ MAX_INTERIM = 16
 MAX_FRAMING_BYTES = 64 << 10
 """Bytes of heads before a body, or of chunk sizes, extensions and trailers in it, without a byte of the body.
 """
-CLOSE_GRACE_S = 1.0
-"""How long the body may take to end after the answer; then the connection is closed."""
 PIECE_BYTES = 256 << 10
 RACE_S = 1.0
 """A connection that closes later than this after a request was not closed because it was idle."""
@@ -62,7 +60,7 @@ class Connection(asyncio.Protocol):
         self._headers: list[tuple[bytes, bytes]] = []
         self._framing_bytes = self._interim = 0
         self._in_body = self._sized = self._used = self._answered = False
-        self._grace_until_s = math.inf
+        self._grace_s = self._grace_until_s = math.inf
         self._failure: Exception | None = None
         self._unsent = memoryview(b"")
         self._writable = True
@@ -79,7 +77,7 @@ class Connection(asyncio.Protocol):
         self._headers = []
         self._framing_bytes = self._interim = 0
         self._in_body = self._sized = self._answered = False
-        self._grace_until_s = math.inf
+        self._grace_s = self._grace_until_s = math.inf
         self._silence_s, self._until_s = call.silence_s, call.until_s
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -138,8 +136,9 @@ class Connection(asyncio.Protocol):
             self._failure = self._violation(f"more than {MAX_FRAMING_BYTES} bytes {what}")
         if self._failure is not None:
             self._end(None if isinstance(self._failure, EnoughRead) else self._failure)
-        elif reader.done != (self._grace_until_s < math.inf):
-            self._grace_until_s = self._last_s + CLOSE_GRACE_S if reader.done else math.inf
+        elif reader.grace_s != self._grace_s:
+            self._grace_s = reader.grace_s
+            self._grace_until_s = self._last_s + self._grace_s
             self._arm()
 
     def eof_received(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,6 +11,8 @@ from typing import Protocol
 from forebay.errors import AttemptTimeout, ProtocolViolation
 
 PAUSE_BYTES = 128 << 10
+CLOSE_GRACE_S = 1.0
+"""How long the body may take to end after a complete answer."""
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
 
@@ -41,11 +44,20 @@ class AnswerHead:
         return (self.get("content-type") or "").partition(";")[0].strip().lower()
 
 
-class Reader(Protocol):
-    """What it raises ends the call. `done`: the answer seems complete; the connection waits a moment for the
-    end of the body, unless `done` is withdrawn."""
+def check_plain(head: AnswerHead, server: str) -> None:
+    """Raise `ProtocolViolation` if the body is compressed."""
+    if (head.get("content-encoding") or "identity").strip().lower() != "identity":
+        raise ProtocolViolation(
+            f"{server} sent a compressed answer, which the request rules out (Accept-Encoding: identity): "
+            "turn off compression in the server, or in the proxy before it"
+        )
 
-    done: bool
+
+class Reader(Protocol):
+    """What it raises ends the call. `grace_s`: how long the end of the body may take from now on, after which
+    the connection is closed; infinite until the answer seems complete."""
+
+    grace_s: float
 
     def head(self, head: AnswerHead) -> None: ...
 
@@ -55,10 +67,10 @@ class Reader(Protocol):
 
 
 class AwaitedReader:
-    __slots__ = ("done", "ended")
+    __slots__ = ("ended", "grace_s")
 
     def __init__(self) -> None:
-        self.done = False
+        self.grace_s = math.inf
         self.ended: asyncio.Future[None] | None = None
 
     def head(self, head: AnswerHead) -> None:
@@ -93,6 +105,8 @@ class WholeAnswer(AwaitedReader):
 
     def head(self, head: AnswerHead) -> None:
         self.status = head.status
+        if head.status == 200:
+            check_plain(head, self._server)
         self._left = self._max_bytes if head.status == 200 else self._max_error_bytes
 
     def body(self, data: bytes) -> None:
@@ -117,7 +131,7 @@ class PulledAnswer:
         "_paused",
         "_size",
         "_waiter",
-        "done",
+        "grace_s",
     )
 
     def __init__(self, pause: Callable[[bool], None], close: Callable[[], None]) -> None:
@@ -128,7 +142,7 @@ class PulledAnswer:
         self._head: AnswerHead | None = None
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self.done = False
+        self.grace_s = math.inf
 
     # Called by the connection.
 

@@ -6,7 +6,7 @@ A file stays the same while it begins with the bytes that were read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from forebay.connectors.files.lines import START, LinePlace
@@ -41,11 +41,13 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """`known`: changed entries as they are now; `replaced` and `lost`, before their end: as they were."""
+    """`known`: changed entries as they are now; `replaced` and `lost`, before their end: as they were.
+    `unsure`: files that could not be compared; they keep their old stamp, and must not be read on."""
 
     known: dict[str, Known]
     replaced: dict[str, Known]
     lost: dict[str, Known]
+    unsure: set[str] = field(default_factory=set)
 
 
 Same = Callable[[str, Known, bool], bool | None]
@@ -68,17 +70,17 @@ def compare(
     known: Mapping[str, Known], found: Mapping[str, Stamp], name_of: Callable[[str], str], same: Same
 ) -> Changes:
     changes = Changes({}, {}, {})
-    renamed = _renamed(known, found, same)
-    if renamed is None:
-        return changes
+    renamed = _renamed(known, found, same, changes.unsure)
     left = {before for before, _ in renamed.values()}
     for path, stamp in sorted(found.items()):
         entry = known.get(path)
         if path in renamed:
             _, moved = renamed[path]
-            done = moved.done and moved.stamp == stamp
             latest = 0 if entry is None else entry.latest
-            changes.known[path] = replace(moved, stamp=stamp, latest=latest, done=done, gone=False)
+            moved = replace(moved, latest=latest, gone=False)
+            if path not in changes.unsure:
+                moved = replace(moved, stamp=stamp, done=moved.done and moved.stamp == stamp)
+            changes.known[path] = moved
             if entry is not None and path not in left:
                 # For example the oldest log of a rotation, overwritten by the next one.
                 _lost(changes, path, entry)
@@ -92,7 +94,9 @@ def compare(
             is_same = same(path, entry, not grown)
             if is_same:
                 changes.known[path] = replace(entry, stamp=stamp, done=False, gone=False)
-            elif is_same is not None:
+            elif is_same is None:
+                changes.unsure.add(path)
+            else:
                 changes.replaced[path] = entry
                 _lost(changes, path, entry)
                 changes.known[path] = _next(entry, stamp, name_of(path))
@@ -110,9 +114,9 @@ def compare(
 
 
 def _renamed(
-    known: Mapping[str, Known], found: Mapping[str, Stamp], same: Same
-) -> dict[str, tuple[str, Known]] | None:
-    """New path → (old path, entry); None: unknown for now. An inode is reused once a file is removed."""
+    known: Mapping[str, Known], found: Mapping[str, Stamp], same: Same, unsure: set[str]
+) -> dict[str, tuple[str, Known]]:
+    """New path → (old path, entry). An inode is reused once a file is removed. Adds to `unsure`."""
     moved = {
         entry.stamp.inode: (path, entry)
         for path, entry in known.items()
@@ -131,9 +135,9 @@ def _renamed(
         if stamp != candidate.stamp and stamp.size <= candidate.stamp.size:
             continue
         is_same = same(path, candidate, True)
-        if is_same is None:
-            return None
-        if is_same:
+        if is_same is None and stamp != candidate.stamp:
+            unsure.add(path)
+        if is_same is not False:
             renamed[path] = (before, candidate)
             del moved[stamp.inode]
     return renamed

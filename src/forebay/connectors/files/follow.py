@@ -59,6 +59,7 @@ class FollowFolder(KeyedProcessFunction):
         self._first_header: tuple[str, list[str]] | None = None
         self._scan_failed = False
         self._warned: set[str] = set()
+        self._unsure: set[str] = set()
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._state = runtime_context.get_map_state(MapStateDescriptor("followed", Types.STRING(), STATE))
@@ -136,12 +137,16 @@ class FollowFolder(KeyedProcessFunction):
             return
         self._scan_failed = False
         changes = compare(self._known, found, self._name_of, self._is_same)
-        if self._open is not None and self._open[0] in changes.known:
+        self._unsure = changes.unsure
+        if self._open is not None and self._open[0] in changes.known.keys() | changes.unsure:
             self.close()
         for path, entry in changes.known.items():
             self._put(path, entry)
             self._final.discard(path)
             self._waiting.pop(path, None)
+        for path in changes.unsure - self._final:
+            if not self._known[path].done:
+                self._waiting.setdefault(path, (self._known[path].stamp, now_s))
         yield from self._report(changes)
         for path, (stamp, since_s) in list(self._waiting.items()):
             if self._known[path].stamp == stamp and now_s - since_s >= SETTLED_S:
@@ -181,10 +186,12 @@ class FollowFolder(KeyedProcessFunction):
             return True
         try:
             parts = self._parts(key, entry)
+            # After a failed comparison, it may be another file with the inode of one that was removed.
+            whole = whole or key in self._unsure
             return entry.member < len(parts) and begins_as_read(parts[entry.member], entry.place, whole=whole)
         except OSError as error:
-            # Without a number, the content is at fault. A permission is rarely missing for a moment only.
-            if error.errno is None or isinstance(error, PermissionError):
+            # Without a number, the content is at fault.
+            if error.errno is None:
                 return False
             if key not in self._warned and not isinstance(error, FileNotFoundError):
                 log.warning(
