@@ -80,7 +80,7 @@ def answered(events: DataStream, load: Workload) -> DataStream:
         timeout_s=TIMEOUT_S,
         deadline_s=4 * TIMEOUT_S,
     )
-    return infer(events, call, id=_id, capacity=load.capacity).results
+    return infer(events, call, id=_id, capacity=load.capacity, one_core=True).results
 
 
 def async_function_job(env: StreamExecutionEnvironment, load: Workload, out: Path) -> None:

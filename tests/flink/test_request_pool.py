@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -606,7 +607,7 @@ def test_poll_during_a_wake_up_gets_the_next_one(monkeypatch: pytest.MonkeyPatch
         calls.close()
 
 
-JOINED = -1
+JOINED, LEFT = -1, -2
 
 
 class Core(OneCore):
@@ -614,11 +615,15 @@ class Core(OneCore):
         super().__init__()
         self.looks: list[int] = []
 
-    def join(self) -> None:
+    def join(self, *, pool: bool = False) -> None:
         self.looks.append(JOINED)
 
-    def look(self, answers: int) -> None:
+    def look(self, answers: int) -> bool:
         self.looks.append(answers)
+        return answers > 0
+
+    def leave(self) -> None:
+        self.looks.append(LEFT)
 
 
 class Seconds:
@@ -630,11 +635,11 @@ class Seconds:
         self.due: list[Callable[[], None]] = []
         calls._loop.call_later = self._plan  # type: ignore[assignment, method-assign]
 
-    def _plan(self, delay_s: float, callback: Callable[[], None]) -> None:
+    def _plan(self, delay_s: float, callback: Callable[..., None], *arguments: Any) -> None:
         if delay_s >= LOOK_S:
-            self.due.append(callback)
+            self.due.append(partial(callback, *arguments))
         else:
-            self._soon(delay_s, callback)
+            self._soon(delay_s, callback, *arguments)
 
     def run(self) -> None:
         for callback in self.due:
@@ -665,7 +670,7 @@ def test_the_core_is_looked_at_while_calls_finish() -> None:
         assert later.due == []
     finally:
         calls.close()
-    assert core.looks[0] == JOINED
+    assert core.looks == [JOINED, 0, LEFT]
 
 
 class Later:
@@ -680,8 +685,7 @@ class Later:
         calls._loop.call_later = self._plan  # type: ignore[assignment]
 
     def _plan(self, delay_s: float, callback: Callable[[], None]) -> None:
-        if callback != self._calls._look_at_core:  # type: ignore[union-attr]
-            self._due.append(callback)
+        self._due.append(callback)
 
     def names(self) -> list[str]:
         return [callback.__name__ for callback in self._due]

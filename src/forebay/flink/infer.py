@@ -58,6 +58,7 @@ def infer(
     pace: PollInterval | None = None,
     clock: Clock | None = None,
     name: str = "infer",
+    one_core: bool = False,
 ) -> InferenceStreams:
     """Ask the engine about every element of `stream`, exactly once in Flink's state.
 
@@ -65,6 +66,8 @@ def infer(
     in flight per subtask; beyond that, the input is blocked. `shards` is at least the parallelism, and fixed
     for the life of a pipeline if order matters. With `event_time`, the output watermark never passes an event
     whose answer is awaited.
+
+    `one_core`: the tasks run no code of users, so they may share a core (`flink/one_core.py`).
 
     Flink finds the state by `name`, unique in the job. Raises `SettingError` for contradicting settings.
     """
@@ -81,11 +84,20 @@ def infer(
         event_time=event_time,
         clock=clock,
         opentelemetry=call.opentelemetry,
+        one_core=one_core,
     )
     needs_key = call.budget_pico is not None
     if needs_key and key is None:
         raise SettingError("a budget needs a key")
-    keying = Keying(shards=shards, key=key, needs_key=needs_key, id=id, to_event=to_event, timeline=timeline)
+    keying = Keying(
+        shards=shards,
+        key=key,
+        needs_key=needs_key,
+        id=id,
+        to_event=to_event,
+        timeline=timeline,
+        one_core=one_core,
+    )
     bound = ordering == "key" or needs_key
     return _attach(stream, keying, operator, shards=shards, bound=bound, parallelism=parallelism, name=name)
 

@@ -66,7 +66,9 @@ class Keying(FlatMapFunction):
         to_event: ToEvent | None = None,
         timeline: bool = False,
         clock: Clock | None = None,
+        one_core: bool = False,
     ) -> None:
+        self._one_core = one_core
         self._shards = shards
         self._key = key
         self._needs_key = needs_key
@@ -76,7 +78,8 @@ class Keying(FlatMapFunction):
         self._clock = clock or SystemClock()
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        SHARED.join()
+        if self._one_core:
+            SHARED.join()
         self._flink_keys = flink_keys(self._shards)
         self._begun = False
 

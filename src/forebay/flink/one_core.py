@@ -6,6 +6,7 @@ costs more than a short turn, above all in a virtual machine.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Mapping
@@ -20,8 +21,9 @@ LOOK_S = 1.0
 MIN_ANSWERS_PER_S = 100.0
 """With fewer, the threads calculate more than they take turns, and may need all cores for it."""
 MIN_USED, MIN_USED_PINNED = 0.5, 0.25
-FREE_CORE, CROWDED_CORE = 0.15, 0.35
-"""A core is chosen if others use at most this share of it, and left if they use more than the second."""
+FREE_CORE, CROWDED_CORE = 0.5, 0.6
+"""A core is tried if others use at most this share of it, and left if they use more than the second."""
+FULL = 0.9
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 GAIN = 0.9
 SAME_RATE = 0.95
@@ -31,8 +33,8 @@ FIRST_HOLD_S, MAX_HOLD_S = 30.0, 1800.0
 
 @dataclass(frozen=True, slots=True)
 class CoreSample:
-    """A look's interval. `used`: cores that the threads used; `answers_per_s`: what they finished; `busy`:
-    the share of each core that all processes used."""
+    """About a second. `used`: cores that the threads used; `answers_per_s`: what they finished; `busy`: the
+    share of each core that all processes used."""
 
     used: float
     answers_per_s: float
@@ -43,69 +45,93 @@ class CoreSample:
         """Processor seconds per answer."""
         return self.used / self.answers_per_s
 
+    def beats(self, free: CoreSample) -> bool:
+        return self.cost <= GAIN * free.cost and self.answers_per_s >= SAME_RATE * free.answers_per_s
+
 
 class _Phase(Enum):
     FREE = 0
     TRIAL = 1
-    PINNED = 2
+    CHECK = 2
+    PINNED = 3
 
 
 class CoreChoice:
-    """Which core, after each look: None for all of them.
+    """Which core, after each sample: None for all of them.
 
-    A core is tried for one look, and kept if an answer then costs at least a tenth less than in the look
-    before, at no lower rate. It is compared again every `AGAIN_S`. After a trial that gained nothing, the
-    next one waits, longer each time.
+    A core is tried for one sample. It is kept if an answer cost at least a tenth less there than in the free
+    samples before and after, at no lower rate: both, because costs also fall while a job warms up. It is
+    tried again every `AGAIN_S`, and once the threads fill it. After a trial without gain, the next one waits,
+    longer each time.
     """
 
     def __init__(self) -> None:
         self._phase = _Phase.FREE
-        self._core: int | None = None
-        self._free: CoreSample | None = None
+        self._core = -1
+        self._before: CoreSample | None = None
+        self._trial: CoreSample | None = None
         self._since_s = 0.0
         self._not_before_s = 0.0
         self._hold_s = FIRST_HOLD_S
 
     def next(self, now_s: float, sample: CoreSample) -> int | None:
-        if self._core is None:
-            self._try_one(now_s, sample)
-        elif self._ends(now_s, sample, self._core):
-            self._phase, self._core = _Phase.FREE, None
-        elif self._phase is _Phase.TRIAL:
-            self._phase, self._hold_s = _Phase.PINNED, FIRST_HOLD_S
-        return self._core
+        match self._phase:
+            case _Phase.FREE:
+                self._start_trial(now_s, sample)
+            case _Phase.TRIAL:
+                gained = self._before is not None and self._fits(sample) and sample.beats(self._before)
+                self._trial = sample
+                self._conclude(now_s, _Phase.CHECK if gained else None)
+            case _Phase.CHECK:
+                gained = self._trial is not None and _takes_turns(sample) and self._trial.beats(sample)
+                self._since_s = now_s
+                self._conclude(now_s, _Phase.PINNED if gained else None)
+            case _Phase.PINNED:
+                if not _takes_turns(sample, MIN_USED_PINNED) or self._is_due(now_s, sample):
+                    self._phase = _Phase.FREE
+                elif not self._fits(sample):
+                    self._conclude(now_s, None)
+        return self._core if self._phase in (_Phase.TRIAL, _Phase.PINNED) else None
 
-    def _try_one(self, now_s: float, sample: CoreSample) -> None:
-        if (
-            now_s < self._not_before_s
-            or sample.used < MIN_USED
-            or sample.answers_per_s < MIN_ANSWERS_PER_S
-            or len(sample.busy) < 2
-        ):
+    def _start_trial(self, now_s: float, sample: CoreSample) -> None:
+        if now_s < self._not_before_s or not _takes_turns(sample) or len(sample.busy) < 2:
             return
         # The threads' own use is taken as spread evenly.
         own = sample.used / len(sample.busy)
         core = min(sample.busy, key=sample.busy.__getitem__)
         if sample.busy[core] - own <= FREE_CORE:
-            self._phase, self._core, self._free, self._since_s = _Phase.TRIAL, core, sample, now_s
+            self._phase, self._core, self._before = _Phase.TRIAL, core, sample
 
-    def _ends(self, now_s: float, sample: CoreSample, core: int) -> bool:
-        if sample.used < MIN_USED_PINNED or sample.answers_per_s < MIN_ANSWERS_PER_S:
-            return True
-        crowded = sample.busy.get(core, 1.0) - sample.used > CROWDED_CORE
-        before = self._free
-        assert before is not None
-        worse = self._phase is _Phase.TRIAL and (
-            sample.cost > GAIN * before.cost or sample.answers_per_s < SAME_RATE * before.answers_per_s
+    def _fits(self, sample: CoreSample) -> bool:
+        """Whether others leave room on the core."""
+        return (
+            sample.answers_per_s > 0 and sample.busy.get(self._core, math.inf) - sample.used <= CROWDED_CORE
         )
-        if crowded or worse:
+
+    def _is_due(self, now_s: float, sample: CoreSample) -> bool:
+        filled = self._trial is not None and sample.used > FULL >= self._trial.used
+        return filled or now_s - self._since_s >= AGAIN_S
+
+    def _conclude(self, now_s: float, phase: _Phase | None) -> None:
+        """Go on to `phase`; without one, wait before the next trial."""
+        if phase is None:
             self._not_before_s = now_s + self._hold_s
             self._hold_s = min(2 * self._hold_s, MAX_HOLD_S)
-        return crowded or worse or now_s - self._since_s >= AGAIN_S
+        elif phase is _Phase.PINNED:
+            self._hold_s = FIRST_HOLD_S
+        self._phase = phase or _Phase.FREE
+
+
+def _takes_turns(sample: CoreSample, min_used: float = MIN_USED) -> bool:
+    return sample.used >= min_used and sample.answers_per_s >= MIN_ANSWERS_PER_S
 
 
 class OneCore:
-    """The threads of this process that share the lock. Thread-safe. Does nothing without Linux's /proc."""
+    """The threads of this process that share the lock. Thread-safe. Does nothing without Linux's /proc.
+
+    Only for threads that run no code of users: what that starts or measures meanwhile, such as processes and
+    pools of threads, would get one core.
+    """
 
     def __init__(self, proc: Path = Path("/proc"), clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -116,42 +142,55 @@ class OneCore:
         self._busy_s: dict[int, float] = {}
         self._choice = CoreChoice()
         self._core: int | None = None
+        self._pools = 0
         self._answers = 0
-        self._looked_s = 0.0
+        self._sampled_s = 0.0
 
-    def join(self) -> None:
-        """Count the calling thread among them, until it ends."""
+    def join(self, *, pool: bool = False) -> None:
+        """Count the calling thread among them until the last pool has left; a `pool` calls `leave`."""
         with self._lock, suppress(OSError, AttributeError):
+            self._pools += pool
             if not self._all:
                 self._all = os.sched_getaffinity(os.getpid())
             thread = threading.get_native_id()
             self._used_s[thread] = self._thread_s(thread)
-            if self._core is not None:
-                os.sched_setaffinity(thread, {self._core})
 
-    def look(self, answers: int) -> None:
-        """Note `answers`, finished since the caller's last look, and choose again if it is time."""
-        with self._lock, suppress(OSError):
+    def leave(self) -> None:
+        """For a pool that ends. All cores are allowed again, until the next trial."""
+        with self._lock:
+            self._pools -= 1
+            self._choice = CoreChoice()
+            self._place(None)
+            if not self._pools:
+                self._used_s.clear()
+
+    def look(self, answers: int) -> bool:
+        """Note `answers`, finished since the caller's last look, and choose again if it is time. True if the
+        caller must look again in a second."""
+        with self._lock:
             self._answers += answers
-            now_s = self._clock.monotonic_s()
-            elapsed_s = now_s - self._looked_s
-            if not self._used_s or elapsed_s < 0.9 * LOOK_S:
-                return
-            sample = CoreSample(self._used(elapsed_s), self._answers / elapsed_s, self._busy(elapsed_s))
-            self._looked_s, self._answers = now_s, 0
-            core = self._choice.next(now_s, sample)
-            if core is not None or self._core is not None:
-                self._place(core)
+            with suppress(OSError):
+                now_s = self._clock.monotonic_s()
+                elapsed_s = now_s - self._sampled_s
+                if self._used_s and elapsed_s >= 0.9 * LOOK_S:
+                    rate = self._answers / elapsed_s
+                    sample = CoreSample(self._used(elapsed_s), rate, self._busy(elapsed_s))
+                    self._sampled_s, self._answers = now_s, 0
+                    self._place(self._choice.next(now_s, sample))
+            return answers > 0 or self._core is not None
 
     def _place(self, core: int | None) -> None:
         """Also frees threads that one of these started: they begin on its core."""
         before, self._core = self._core, core
-        for thread in map(int, os.listdir(self._tasks)):
-            with suppress(ProcessLookupError):
-                if thread in self._used_s:
-                    os.sched_setaffinity(thread, self._all if core is None else {core})
-                elif before is not None and os.sched_getaffinity(thread) == {before}:
-                    os.sched_setaffinity(thread, self._all)
+        if before is None and core is None:
+            return
+        with suppress(OSError):
+            for thread in map(int, os.listdir(self._tasks)):
+                with suppress(ProcessLookupError):
+                    if thread in self._used_s:
+                        os.sched_setaffinity(thread, self._all if core is None else {core})
+                    elif before is not None and os.sched_getaffinity(thread) == {before}:
+                        os.sched_setaffinity(thread, self._all)
 
     def _used(self, elapsed_s: float) -> float:
         """Cores that all threads used since the last time; forgets those that have ended."""
@@ -159,7 +198,7 @@ class OneCore:
         for thread, before_s in list(self._used_s.items()):
             try:
                 self._used_s[thread] = self._thread_s(thread)
-            except FileNotFoundError:
+            except (FileNotFoundError, ProcessLookupError):
                 del self._used_s[thread]
             else:
                 total_s += self._used_s[thread] - before_s

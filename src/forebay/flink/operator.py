@@ -80,6 +80,7 @@ class InferenceOperator(KeyedProcessFunction):
         clock: Clock | None = None,
         finding: Callable[[Any], str] | None = None,
         opentelemetry: str | None = None,
+        one_core: bool = False,
     ) -> None:
         if capacity < 1:
             raise SettingError(f"capacity must be at least 1, found {capacity}")
@@ -92,6 +93,7 @@ class InferenceOperator(KeyedProcessFunction):
         self._clock = clock or SystemClock()
         self._finding = finding
         self._service = opentelemetry
+        self._one_core = one_core
 
     # -- called by Flink
 
@@ -101,7 +103,8 @@ class InferenceOperator(KeyedProcessFunction):
             return store
 
         collect_less()
-        SHARED.join()
+        if self._one_core:
+            SHARED.join()
         close_with_task(runtime_context, self.close)
         self._new_machine = self._open_machines(open_store)
         self._shards: dict[int, Shard] = {}
@@ -124,6 +127,7 @@ class InferenceOperator(KeyedProcessFunction):
             capacity=self._capacity,
             ordering=self._ordering,
             on_ready=self._waker.wake,
+            core=SHARED if self._one_core else None,
         )
         self._backpressure = Backpressure(
             self._calls, self._counts, self._metrics, capacity=self._capacity, clock=self._clock

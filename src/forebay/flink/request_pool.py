@@ -15,7 +15,7 @@ from math import inf
 from typing import Literal, Protocol
 
 from forebay.errors import ForebayError
-from forebay.flink.one_core import LOOK_S, SHARED, OneCore
+from forebay.flink.one_core import LOOK_S, OneCore
 from forebay.processes import name_thread
 from forebay.records import DeadLetter, KeyedEvent, Result
 
@@ -67,7 +67,7 @@ class RequestPool:
         capacity: int,
         ordering: Ordering = "unordered",
         on_ready: Callable[[], None] = lambda: None,
-        core: OneCore = SHARED,
+        core: OneCore | None = None,
     ) -> None:
         self._core = core
         self._core_answers = 0
@@ -110,6 +110,9 @@ class RequestPool:
     def close(self) -> None:
         """Abort calls, release the engine; blocks for at most `CLOSE_S`."""
         if self._thread.is_alive():
+            core, self._core = self._core, None
+            if core is not None:
+                core.leave()
             aborted = asyncio.run_coroutine_threadsafe(self._abort(), self._loop)
             try:
                 aborted.result(CLOSE_S)
@@ -214,7 +217,8 @@ class RequestPool:
 
     def _run_loop(self) -> None:
         name_thread(self._thread.name)
-        self._core.join()
+        if self._core is not None:
+            self._core.join(pool=True)
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
@@ -254,19 +258,19 @@ class RequestPool:
                 # In this order: `has_room` reads without the lock, and must not see room that does not exist.
                 self._in_flight += 1
                 started.append(self._pending.popleft())
-        if started and not self._core_planned:
+        if started and self._core is not None and not self._core_planned:
             self._core_planned = True
-            self._loop.call_later(LOOK_S, self._look_at_core)
+            self._loop.call_later(LOOK_S, self._look_at_core, self._core)
         for call in started:
             self._tasks.add(self._loop.create_task(self._call(*call)))
 
-    def _look_at_core(self) -> None:
-        """Each second, while calls finish."""
+    def _look_at_core(self, core: OneCore) -> None:
+        if self._core is None:
+            return
         answers, self._core_answers = self._finished - self._core_answers, self._finished
-        self._core.look(answers)
-        self._core_planned = answers > 0
+        self._core_planned = core.look(answers)
         if self._core_planned:
-            self._loop.call_later(LOOK_S, self._look_at_core)
+            self._loop.call_later(LOOK_S, self._look_at_core, core)
 
     async def _call(self, shard: int, item: KeyedEvent) -> None:
         assert self._answerer is not None

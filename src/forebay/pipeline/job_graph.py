@@ -70,7 +70,7 @@ def build(
         name=OPERATOR,
     )
     if spec.application is None:
-        answered = infer(stream, ordering=spec.ordering, **vars(parts))
+        answered = infer(stream, ordering=spec.ordering, one_core=True, **vars(parts))
     else:
         answered = spec.application.build(stream, parts)
 

@@ -20,7 +20,6 @@ from forebay.connectors.python_source import MAX_WAIT_S, CallLimit, IdleWait, ca
 from forebay.errors import ForebayError, SettingError
 from forebay.flink.jvm_task import is_cancelled, output_room
 from forebay.flink.metric_names import LIMIT_REACHED, counter_of
-from forebay.flink.one_core import SHARED
 from forebay.flink.task_end import close_with_task
 from forebay.flink.types import BYTES, END_OF_TIME_MS, STATE
 from forebay.processes import name_thread
@@ -89,7 +88,6 @@ class FeedReader:
 
     def _run(self) -> None:
         name_thread("forebay-feed")
-        SHARED.join()
         asyncio.set_event_loop(self._loop)
         self._task = self._loop.create_task(self._read())
         error: BaseException | None = None
