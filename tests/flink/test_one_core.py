@@ -156,7 +156,7 @@ ALL = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 
 @contextmanager
 def member(machine: Machine) -> Iterator[Callable[[Callable[[], Any]], Any]]:
-    """A thread that has joined, and calls what it is given."""
+    """A thread that has joined, and calls functions."""
     with ThreadPoolExecutor(1) as thread:
 
         def call(function: Callable[[], Any]) -> Any:

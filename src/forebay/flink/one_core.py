@@ -113,7 +113,7 @@ class CoreChoice:
         return filled or now_s - self._since_s >= AGAIN_S
 
     def _conclude(self, now_s: float, phase: _Phase | None) -> None:
-        """Go on to `phase`; without one, wait before the next trial."""
+        """Begin `phase`; without one, wait before the next trial."""
         if phase is None:
             self._not_before_s = now_s + self._hold_s
             self._hold_s = min(2 * self._hold_s, MAX_HOLD_S)
