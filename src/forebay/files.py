@@ -247,8 +247,8 @@ def locked_folder(parent: Path, prefix: str) -> tuple[Path, IO[bytes]]:
     """Create a private folder with a new name, which `remove_unlocked` ignores; returns it with its lock.
 
     It stays locked until the lock is closed here and in each process that inherited it. If the file system
-    has no locks, it is never removed. Raises `SettingError` if it cannot be created, `OSError` if the disk is
-    full.
+    has no locks, it is never removed. Raises `SettingError` if it cannot be created, `OSError` if its lock
+    cannot be created or the disk is full.
     """
     for _ in range(TRIES):
         try:

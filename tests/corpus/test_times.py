@@ -134,6 +134,7 @@ EPOCHS = (
     time("a date", "2026-03-01", NOT_MS, "unix_ms"),
     time("5,000 digits", "1" * 5000, NOT_MS, "unix_ms"),
     time("300 digits", "1" * 300, OUTSIDE, "unix_ms"),
+    time("400 digits", "1" * 400, OUTSIDE, "unix_ms"),
     time("hexadecimal", "0x10", NOT_US, "unix_us"),
     time("ms with a fraction as text", "1772359200001.0", 1_772_359_200_001, "unix_ms"),
     time("us with a fraction", 1_772_359_200_001_000.0, 1_772_359_200_001, "unix_us"),

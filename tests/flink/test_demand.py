@@ -303,6 +303,7 @@ class Page:
         self.answer = answer
         self._rest = rest
         self.asked = 0
+        self.request = b""
 
     @asynccontextmanager
     async def read(self, clock: ManualClock) -> AsyncIterator[TopicQueue]:
@@ -325,7 +326,7 @@ class Page:
             await asyncio.sleep(0.005)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+        self.request = await reader.readuntil(b"\r\n\r\n")
         self.asked += 1
         writer.write(self.answer)
         for part in self._rest:
@@ -348,6 +349,13 @@ async def test_reported_backlog_counts_until_it_is_too_old() -> None:
         page.answer = ok(BACKLOG)
         await page.again()
         assert queue.waits(clock.monotonic_s()) == Tokens(10, 300, 40)
+
+
+async def test_backlog_is_asked_for_without_compression() -> None:
+    """A compressed answer is an error."""
+    page = Page(ok(BACKLOG))
+    async with page.read(ManualClock()):
+        assert b"\r\nAccept-Encoding: identity\r\n" in page.request
 
 
 async def test_answer_in_parts_is_read_whole() -> None:

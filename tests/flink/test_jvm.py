@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from forebay.errors import LaunchError
+from forebay.flink import jvm as jvm_module
 from forebay.flink.jvm import TEMPORARY, Jvm, java_environment, launch_jvm
 from forebay.processes import wait_gone
 from forebay.testing.waiting import wait_until
@@ -111,6 +112,18 @@ def test_jvm_that_ends_at_once_is_reported_with_its_last_lines(
     text = "the JVM for Flink ended with status 1 before it was ready: Could not reserve enough space"
     more = "; processes may use 2048 MB of addresses here: run `ulimit -v unlimited` first"
     assert str(raised.value) == text + (more if limited else "")
+
+
+def test_jvm_that_only_closes_its_output_has_no_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jvm_module, "END_S", 0.1)
+    command = [sys.executable, "-c", "import os, time; os.close(1); time.sleep(600)"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    jvm = Jvm(subprocess.Popen(command, **pipes), tmp_path / "tmp", tmp_path / "err")
+    with pytest.raises(LaunchError, match="the JVM for Flink closed its output before it was ready"):
+        jvm.connect()
+    jvm.end()
 
 
 @pytest.mark.parametrize(("heap_mb", "first"), [(1024, "256m"), (100, "100m")])

@@ -170,8 +170,15 @@ def test_run_whose_state_was_removed_is_ended(tmp_path: Path) -> None:
     with store.lock("p"):
         store.check_held()
         shutil.rmtree(home)
-        with pytest.raises(PipelineFailed, match=f"{home} was removed during the run"):
+        with pytest.raises(PipelineFailed, match=f"{home}/lock was removed or replaced during the run"):
             store.check_held()
+        home.mkdir(mode=0o700)
+        other = LocalStore(home)
+        with other.lock("p"):
+            other.check_held()
+            with pytest.raises(PipelineFailed, match=f"{home}/lock was removed or replaced during the run"):
+                store.check_held()
+        shutil.rmtree(home)
         tmp_path.joinpath("state").symlink_to("state")
         store.check_held()
 

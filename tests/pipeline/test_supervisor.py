@@ -338,6 +338,22 @@ def test_run_does_not_continue_after_lost_results(bench: Bench) -> None:
     assert bench.state.lost is None
 
 
+def test_loss_that_cannot_be_recorded_is_shown(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill_disk(process: Process) -> None:
+        def refuse(self: LocalStore, state: RunState, *, patient: bool = True) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(LocalStore, "write", refuse)
+
+    bench.attempts((*STARTS, RUNS, fill_disk, Failed("ResultsLost", "results are missing in topic 'out'")))
+    with pytest.raises(ResultsLost) as raised:
+        bench.run()
+    for words in (str(raised.value), bench.seen[-1].failure):
+        assert words is not None
+        assert "results are missing in topic 'out'" in words
+        assert "run.json, the record of this pipeline's runs, cannot be written: No space left" in words
+
+
 def test_fresh_start_discards_lost_results(bench: Bench) -> None:
     bench.attempts((*STARTS, Failed("ResultsLost", "gone")))
     with pytest.raises(ResultsLost):
@@ -531,7 +547,7 @@ def test_record_that_cannot_be_written_is_named(
 
 def test_run_ends_if_its_state_is_removed(bench: Bench) -> None:
     bench.attempts((*STARTS, RUNS, lambda process: shutil.rmtree(bench.home), RUNS, DONE))
-    with pytest.raises(PipelineFailed, match="was removed during the run"):
+    with pytest.raises(PipelineFailed, match="was removed or replaced during the run"):
         bench.run()
     assert bench.processes[0].output[-2:] == ["cancel", "kill"]
     assert bench.seen[-1].state == "FAILED"

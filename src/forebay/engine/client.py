@@ -44,8 +44,8 @@ MAX_ANSWER_BYTES = 8 << 20
 MAX_ERROR_BYTES = 64 << 10
 MAX_ID_CHARS = 200
 USAGE_GRACE_S = 10.0
-"""How long the token counts may take after the finish reason: each request asks for them, and costs are made
-of them."""
+"""How long the token counts may take after the finish reason: each request asks for them, and costs are
+computed from them."""
 
 HeadersOf = Callable[[Request, float], Mapping[str, str]]
 

@@ -208,7 +208,8 @@ class QueueReader:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _read_on(self) -> None:
-        server = HttpServer(self._url, headers={"User-Agent": "forebay"}, quote=Redactor())
+        headers = {"Accept-Encoding": "identity", "User-Agent": "forebay"}
+        server = HttpServer(self._url, headers=headers, quote=Redactor())
         try:
             while True:
                 problem = await self._read(server)

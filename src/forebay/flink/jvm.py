@@ -160,7 +160,9 @@ class Jvm:
             how = f"did not start within {START_TIMEOUT_S:.0f} s"
             if isinstance(error, EOFError):
                 self.await_end(END_S)
-                how = f"ended with status {self.process.poll()} before it was ready"
+                status = self.process.poll()
+                ended = "closed its output" if status is None else f"ended with status {status}"
+                how = f"{ended} before it was ready"
             self.process.kill()
             self.process.wait()
             self._pumps[1].join(END_S)

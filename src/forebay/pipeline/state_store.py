@@ -108,7 +108,7 @@ class LocalStore:
     def __init__(self, home: Path, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self.home = home
         self._sleep = sleep
-        self._held = False
+        self._lock: int | None = None
 
     @contextmanager
     def lock(self, pipeline: str) -> Iterator[None]:
@@ -122,11 +122,11 @@ class LocalStore:
             lock = try_lock(self.home / LOCK)
         if lock is None:
             raise SettingError(f"pipeline {pipeline!r} is running already, with its state in {self.home}")
-        self._held = True
+        self._lock = lock
         try:
             yield
         finally:
-            self._held = False
+            self._lock = None
             os.close(lock)
 
     def running(self) -> bool:
@@ -136,11 +136,12 @@ class LocalStore:
             raise PipelineFailed(f"{self.home / LOCK} cannot be read: {error.strerror}") from None
 
     def check_held(self) -> None:
-        if self._held and _is_missing(self.home / LOCK):
+        if self._lock is not None and not _is_at(self.home / LOCK, self._lock):
             raise PipelineFailed(
-                f"{self.home} was removed during the run, with this pipeline's state and lock. The job is "
-                f"cancelled, because another run could start at the same time. Restore the folder, or start "
-                f"over with --fresh, which writes all results again"
+                f"{self.home / LOCK} was removed or replaced during the run, perhaps with the folder of this "
+                f"pipeline's state. The job is cancelled, because another run could write at the same time. "
+                f"End any other run and restore the folder, or start over with --fresh, which writes all "
+                f"results again"
             )
 
     def report_renewals(self, report: Callable[[float], None]) -> None: ...
@@ -183,14 +184,13 @@ class LocalStore:
         shutil.rmtree(self.home / job, ignore_errors=not at_once)
 
 
-def _is_missing(path: Path) -> bool:
+def _is_at(path: Path, descriptor: int) -> bool:
     try:
-        os.stat(path)
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:
-        return True
+        return False
     except OSError:
-        return False  # A network file system may fail for a moment.
-    return False
+        return True  # A network file system may fail for a moment.
 
 
 def newest_of(store: StateStore, job: str) -> Checkpoint[Location] | None:

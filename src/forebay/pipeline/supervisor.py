@@ -127,10 +127,18 @@ class Supervisor:
             self._status.show(replace(self._status.last, state=INTERRUPTED))
             raise
         except ForebayError as error:
-            if isinstance(error, ResultsLost):
-                self._record.add_loss(error)
-            self._status.show(replace(self._status.last, state=FAILED, failure=str(error)))
-            raise
+            shown = self._recorded(error) if isinstance(error, ResultsLost) else error
+            self._status.show(replace(self._status.last, state=FAILED, failure=str(shown)))
+            if shown is error:
+                raise
+            raise shown from None
+
+    def _recorded(self, lost: ResultsLost) -> ResultsLost:
+        try:
+            self._record.add_loss(lost)
+        except (ForebayError, OSError) as error:
+            return ResultsLost(f"{lost}. The loss could not be recorded, so that only this shows it: {error}")
+        return lost
 
     def _next_attempt(self) -> AttemptSpec:
         chosen = self._restore_from is not None and self._restore_from == self._plan.from_checkpoint

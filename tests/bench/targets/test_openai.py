@@ -15,8 +15,10 @@ from forebay.bench.client import measure
 from forebay.bench.load.schedules import ClosedLoop, make_load
 from forebay.bench.load.workloads import Exactly, RandomTokens
 from forebay.bench.records import LoadRequest
-from forebay.bench.targets.base import TRIAL, Piece, trial_requests
+from forebay.bench.targets.base import NOTHING, TRIAL, EventReader, Piece, trial_requests
 from forebay.bench.targets.openai import OpenAiOptions, OpenAiTarget
+from forebay.clients.http.readers import AnswerHead
+from forebay.engine.failures import Redactor
 from forebay.errors import (
     BadRequest,
     EngineError,
@@ -333,3 +335,11 @@ def test_chat_takes_no_tokens(ask: Ask) -> None:
         pytest.raises(BadRequest, match="takes no prompts of tokens"),
     ):
         ask(OpenAiTarget(server.url, options), REQUEST)
+
+
+def test_compressed_answer_is_named() -> None:
+    reader = EventReader("http://s", "m", Redactor(), lambda _: NOTHING, lambda _: None)
+    headers = [(b"Content-Type", b"text/event-stream"), (b"Content-Encoding", b"gzip")]
+    with pytest.raises(ProtocolViolation, match="http://s sent a compressed answer"):
+        reader.head(AnswerHead(200, headers))
+    reader.head(AnswerHead(503, headers))

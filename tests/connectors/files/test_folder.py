@@ -74,7 +74,7 @@ def test_renamed_file_that_cannot_be_compared_takes_its_entry_along(stamp: Stamp
     found = changes({"a": READ}, {"a": Stamp(3, 4, 300), "b": stamp, "c": Stamp(4, 1, 1)}, same=None)
     assert found.known == {
         "a": Known(Stamp(3, 4, 300), "in/a", version=2, latest=2),
-        "b": replace(READ, latest=0),
+        "b": replace(READ, latest=0, done=stamp == READ.stamp),
         "c": Known(Stamp(4, 1, 1), "in/c"),
     }
     assert (found.replaced, found.lost) == ({}, {})

@@ -7,6 +7,7 @@ import gzip
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import BinaryIO
@@ -18,10 +19,11 @@ from tests.connectors.files.test_unpack import PACKED, zipped
 from tests.harness.clock import ManualClock
 from tests.harness.keyed_state import OneKeyContext, Room
 
-from forebay.codec import decode
+from forebay.codec import decode, pack_state, unpack_state
 from forebay.connectors.files import folder as folder_module
 from forebay.connectors.files import follow, lines
-from forebay.connectors.files.follow import SETTLED_S, FollowFolder
+from forebay.connectors.files.folder import Known, Stamp
+from forebay.connectors.files.follow import SETTLED_S, FollowFolder, pack_known, unpack_known
 from forebay.connectors.files.reader import LineReader
 from forebay.connectors.files.unpack import open_file
 from forebay.connectors.formats import Format
@@ -403,6 +405,88 @@ def test_renamed_file_that_stays_unreadable_is_a_dead_letter(
     assert isinstance(letter, DeadLetter)
     assert (letter.cause, letter.position) == ("unread_file", "in/a@2-")
     assert read(run, after_s=SETTLED_S) == []
+
+
+def append(path: Path, content: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(content)
+
+
+def no_access(path: str, member: str | None = None) -> BinaryIO:
+    raise PermissionError(errno.EACCES, "no")
+
+
+@pytest.mark.parametrize("change", ["append", "rename", "replace", "truncate", "return"])
+@pytest.mark.parametrize("stays", [False, True])
+def test_unreadable_change_of_a_file_read_to_its_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, change: str, stays: bool
+) -> None:
+    (folder / "a").write_bytes(b"1\n2\n")
+    run = Run(folder)
+    assert read(run) == [("in/a@1", b"1"), ("in/a@2", b"2")]
+    if change == "return":
+        (folder / "a").rename(folder.parent / "away")
+        assert read(run) == []
+        (folder.parent / "away").rename(folder / "a")
+    new = ("in/a@3", b"3")
+    with monkeypatch.context() as patched:
+        patched.setattr(lines, "open_file", no_access)
+        if change == "replace":
+            replace_file(folder / "a", b"3\n")
+            new = ("in/a@2:1", b"3")
+        elif change == "truncate":
+            (folder / "a").write_bytes(b"3\n")
+            new = ("in/a@2:1", b"3")
+        else:
+            append(folder / "a", b"3\n")
+        if change == "rename":
+            (folder / "a").rename(folder / "b")
+        assert read(run) == []
+        run = run.again()
+        assert read(run) == []
+        if stays:
+            (letter,) = run.all(after_s=SETTLED_S)
+            assert isinstance(letter, DeadLetter)
+            assert (letter.cause, letter.position) == ("unread_file", "in/a@3-")
+            assert letter.detail == "from line 3 on: no"
+            assert read(run, after_s=SETTLED_S) == []
+            if change == "rename":
+                (folder / "b").rename(folder / "c")
+            run = run.again()
+            assert read(run) == []
+            assert read(run, after_s=SETTLED_S) == []
+    assert read(run) == [new]
+    assert read(run.again(), after_s=SETTLED_S) == []
+
+
+def test_unsure_file_is_compared_before_it_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "a").write_bytes(b"1\n2\n")
+    run = Run(folder, room=Room(False, *[True] * 99))
+    assert [record.position for record in run.call()] == ["in/a@1"]
+    (folder / "a").write_bytes(b"3\n4\n5\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(follow, "begins_as_read", forbidden)
+        assert read(run) == []
+    look = run.function._scan
+
+    def readable_after_it(now_s: float) -> Iterator[bytes]:
+        with monkeypatch.context() as patched:
+            patched.setattr(follow, "begins_as_read", forbidden)
+            yield from look(now_s)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run.function, "_scan", readable_after_it)
+        assert read(run, after_s=SETTLED_S) == []
+    letter, *rest = run.all()
+    assert (letter.position, letter.cause) == ("in/a@2-", "unread_file")
+    assert [record.position for record in rest] == ["in/a@2:1", "in/a@2:2", "in/a@2:3"]
+
+
+def test_state_of_an_earlier_version_is_read() -> None:
+    entry = Known(Stamp(1, 4, 5), "in/a", done=True)
+    stamp, *rest, _ = unpack_state(pack_known(entry), "state")
+    assert unpack_known(pack_state(stamp, *rest)) == entry
+    assert unpack_known(pack_known(replace(entry, reported=True))).reported
 
 
 def forbidden(*_: object, **__: object) -> bool:

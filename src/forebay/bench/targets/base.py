@@ -10,7 +10,14 @@ from typing import Any, Protocol
 import orjson
 
 from forebay.bench.records import LoadRequest
-from forebay.clients.http.readers import CLOSE_GRACE_S, EVENT_STREAM, AnswerHead, AwaitedReader, EnoughRead
+from forebay.clients.http.readers import (
+    CLOSE_GRACE_S,
+    EVENT_STREAM,
+    AnswerHead,
+    AwaitedReader,
+    EnoughRead,
+    check_plain,
+)
 from forebay.clients.http.server import HttpServer
 from forebay.engine.client import replica_url, request_headers
 from forebay.engine.failures import Redactor, error_from_object, error_from_status
@@ -129,7 +136,9 @@ class EventReader(AwaitedReader):
         self._on_piece(Piece(status=head.status))
         if head.status != 200:
             self._refusal = bytearray()
-        elif head.content_type != EVENT_STREAM:
+            return
+        check_plain(head, self._url)
+        if head.content_type != EVENT_STREAM:
             found = self._quote(head.get("Content-Type") or "nothing")
             raise ProtocolViolation(f"{self._url} sent no event stream but {found!r}")
 

@@ -23,7 +23,8 @@ class Stamp:
 @dataclass(frozen=True, slots=True)
 class Known:
     """`stamp`: at the last scan; None if it was renamed and the path is free. `latest`: the path's last
-    version. `done`: read to the end of this stamp."""
+    version. `done`: read to the end of this stamp. `reported`: what follows is a dead letter, until the file
+    can be compared again."""
 
     stamp: Stamp | None
     name: str
@@ -33,6 +34,7 @@ class Known:
     place: LinePlace = START
     done: bool = False
     gone: bool = False
+    reported: bool = False
 
     @property
     def version_mark(self) -> str:
@@ -78,8 +80,11 @@ def compare(
             _, moved = renamed[path]
             latest = 0 if entry is None else entry.latest
             moved = replace(moved, latest=latest, gone=False)
-            if path not in changes.unsure:
-                moved = replace(moved, stamp=stamp, done=moved.done and moved.stamp == stamp)
+            if path in changes.unsure:
+                moved = _grown(moved)
+            else:
+                done = moved.done and moved.stamp == stamp
+                moved = replace(moved, stamp=stamp, done=done, reported=done and moved.reported)
             changes.known[path] = moved
             if entry is not None and path not in left:
                 # For example the oldest log of a rotation, overwritten by the next one.
@@ -93,9 +98,11 @@ def compare(
             grown = entry.stamp.inode == stamp.inode and stamp.size > entry.stamp.size
             is_same = same(path, entry, not grown)
             if is_same:
-                changes.known[path] = replace(entry, stamp=stamp, done=False, gone=False)
+                changes.known[path] = replace(entry, stamp=stamp, done=False, gone=False, reported=False)
             elif is_same is None:
                 changes.unsure.add(path)
+                if grown and _grown(entry) != entry:
+                    changes.known[path] = _grown(entry)
             else:
                 changes.replaced[path] = entry
                 _lost(changes, path, entry)
@@ -141,6 +148,11 @@ def _renamed(
             renamed[path] = (before, candidate)
             del moved[stamp.inode]
     return renamed
+
+
+def _grown(entry: Known) -> Known:
+    """Of a file that has more lines, and cannot be compared."""
+    return replace(entry, done=False, gone=False) if entry.done and not entry.reported else entry
 
 
 def _next(entry: Known, stamp: Stamp, name: str) -> Known:

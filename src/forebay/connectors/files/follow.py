@@ -58,7 +58,7 @@ class FollowFolder(KeyedProcessFunction):
         self._scan_at_s = 0.0
         self._first_header: tuple[str, list[str]] | None = None
         self._scan_failed = False
-        self._warned: set[str] = set()
+        self._problems: dict[str, str] = {}
         self._unsure: set[str] = set()
 
     def open(self, runtime_context: RuntimeContext) -> None:
@@ -137,6 +137,7 @@ class FollowFolder(KeyedProcessFunction):
             return
         self._scan_failed = False
         changes = compare(self._known, found, self._name_of, self._is_same)
+        self._final -= changes.unsure - self._unsure
         self._unsure = changes.unsure
         if self._open is not None and self._open[0] in changes.known.keys() | changes.unsure:
             self.close()
@@ -144,9 +145,9 @@ class FollowFolder(KeyedProcessFunction):
             self._put(path, entry)
             self._final.discard(path)
             self._waiting.pop(path, None)
-        for path in changes.unsure - self._final:
-            if not self._known[path].done:
-                self._waiting.setdefault(path, (self._known[path].stamp, now_s))
+        unread = {path for path in changes.unsure if _has_unread(self._known[path], found[path])}
+        for path in unread - self._final:
+            self._waiting.setdefault(path, (self._known[path].stamp, now_s))
         yield from self._report(changes)
         for path, (stamp, since_s) in list(self._waiting.items()):
             if self._known[path].stamp == stamp and now_s - since_s >= SETTLED_S:
@@ -155,7 +156,7 @@ class FollowFolder(KeyedProcessFunction):
         self._pending = sorted(
             path
             for path, entry in self._known.items()
-            if not (entry.done or entry.gone) and path not in self._waiting
+            if (path in unread or not (entry.done or entry.gone)) and path not in self._waiting
         )
 
     def _report(self, changes: Changes) -> Iterator[bytes]:
@@ -193,11 +194,12 @@ class FollowFolder(KeyedProcessFunction):
             # Without a number, the content is at fault.
             if error.errno is None:
                 return False
-            if key not in self._warned and not isinstance(error, FileNotFoundError):
-                log.warning(
-                    "%s cannot be compared with what was read of it: %s; retrying", entry.name, why(error)
-                )
-                self._warned.add(key)
+            if not isinstance(error, FileNotFoundError):
+                if key not in self._problems:
+                    log.warning(
+                        "%s cannot be compared with what was read of it: %s; retrying", entry.name, why(error)
+                    )
+                self._problems[key] = why(error)
             return None
         except UNREADABLE:
             return False
@@ -214,6 +216,13 @@ class FollowFolder(KeyedProcessFunction):
     def _read(self, path: str, *, final: bool) -> Iterator[bytes | None]:
         assert self._known is not None
         try:
+            if path in self._unsure and (self._open is None or self._open[0] != path):
+                is_same = self._is_same(path, self._known[path], True)
+                if is_same is None and path in self._problems:
+                    raise UnreadableFile(self._problems[path])
+                if not is_same:
+                    # The next scan handles it.
+                    return
             while True:
                 entry = self._known[path]
                 parts, rows = self._rows(path, entry)
@@ -244,6 +253,7 @@ class FollowFolder(KeyedProcessFunction):
                 self._waiting[path] = (self._known[path].stamp, self._clock.monotonic_s())
                 return
             yield from self._unread(self._known[path], why(error))
+            self._known[path] = replace(self._known[path], reported=True)
         self._known[path] = replace(self._known[path], done=True)
 
     def _rows(self, path: str, entry: Known) -> tuple[Sequence[LinePart], Rows | None]:
@@ -272,6 +282,13 @@ class FollowFolder(KeyedProcessFunction):
                 log.warning("%s", warning)
 
 
+def _has_unread(entry: Known, found: Stamp) -> bool:
+    """Of a file that cannot be compared with what was read of it."""
+    if entry.reported or entry.stamp is None:
+        return False
+    return not entry.done or (found.inode, found.size) != (entry.stamp.inode, entry.stamp.size)
+
+
 def _key(path: str) -> str:
     """State keys are text; file names need not be."""
     return os.fsencode(path).decode("latin-1")
@@ -284,10 +301,11 @@ def _path(key: str) -> str:
 def pack_known(entry: Known) -> bytes:
     stamp = None if entry.stamp is None else (entry.stamp.inode, entry.stamp.size, entry.stamp.changed_ns)
     own = (entry.name, entry.version, entry.latest, entry.member, entry.done, entry.gone)
-    return pack_state(stamp, *own, place_values(entry.place))
+    return pack_state(stamp, *own, place_values(entry.place), entry.reported)
 
 
 def unpack_known(data: bytes) -> Known:
-    stamp, name, version, latest, member, done, gone, place = unpack_state(data, "state of a followed file")
+    values = unpack_state(data, "state of a followed file")
+    stamp, name, version, latest, member, done, gone, place, *reported = values
     found = None if stamp is None else Stamp(*stamp)
-    return Known(found, name, version, latest, member, place_from(place), done, gone)
+    return Known(found, name, version, latest, member, place_from(place), done, gone, *reported)
