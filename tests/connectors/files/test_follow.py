@@ -7,7 +7,6 @@ import gzip
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import BinaryIO
@@ -19,7 +18,7 @@ from tests.connectors.files.test_unpack import PACKED, zipped
 from tests.harness.clock import ManualClock
 from tests.harness.keyed_state import OneKeyContext, Room
 
-from forebay.codec import decode, pack_state, unpack_state
+from forebay.codec import decode
 from forebay.connectors.files import folder as folder_module
 from forebay.connectors.files import follow, lines
 from forebay.connectors.files.folder import Known, Stamp
@@ -482,11 +481,10 @@ def test_unsure_file_is_compared_before_it_is_read(folder: Path, monkeypatch: py
     assert [record.position for record in rest] == ["in/a@2:1", "in/a@2:2", "in/a@2:3"]
 
 
-def test_state_of_an_earlier_version_is_read() -> None:
-    entry = Known(Stamp(1, 4, 5), "in/a", done=True)
-    stamp, *rest, _ = unpack_state(pack_known(entry), "state")
-    assert unpack_known(pack_state(stamp, *rest)) == entry
-    assert unpack_known(pack_known(replace(entry, reported=True))).reported
+@pytest.mark.parametrize("flag", ["done", "gone", "reported"])
+def test_what_is_known_of_a_file_is_kept_in_its_state(flag: str) -> None:
+    for entry in (Known(Stamp(1, 4, 5), "in/a", **{flag: True}), Known(None, "in/a", 2, 3, 4)):
+        assert unpack_known(pack_known(entry)) == entry
 
 
 def forbidden(*_: object, **__: object) -> bool:

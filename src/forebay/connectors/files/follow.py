@@ -300,12 +300,11 @@ def _path(key: str) -> str:
 
 def pack_known(entry: Known) -> bytes:
     stamp = None if entry.stamp is None else (entry.stamp.inode, entry.stamp.size, entry.stamp.changed_ns)
-    own = (entry.name, entry.version, entry.latest, entry.member, entry.done, entry.gone)
-    return pack_state(stamp, *own, place_values(entry.place), entry.reported)
+    own = (entry.name, entry.version, entry.latest, entry.member, entry.done, entry.gone, entry.reported)
+    return pack_state(stamp, *own, place_values(entry.place))
 
 
 def unpack_known(data: bytes) -> Known:
-    values = unpack_state(data, "state of a followed file")
-    stamp, name, version, latest, member, done, gone, place, *reported = values
+    stamp, *own, done, gone, reported, place = unpack_state(data, "state of a followed file")
     found = None if stamp is None else Stamp(*stamp)
-    return Known(found, name, version, latest, member, place_from(place), done, gone, *reported)
+    return Known(found, *own, place_from(place), done, gone, reported)
