@@ -65,23 +65,27 @@ def measure_page(options: AdditionOptions, note: Note = lambda _: None) -> Repor
 def measure_traces(options: AdditionOptions, note: Note = lambda _: None) -> Report:
     """Compare a run that sends traces of one event in a hundred with one without traces; blocks for
     minutes."""
-    with collector() as url:
+    with collector() as spans:
         variables = {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": url,
+            **{name: value for name, value in os.environ.items() if not name.startswith("OTEL_")},
+            "OTEL_EXPORTER_OTLP_ENDPOINT": spans.url,
             "OTEL_TRACES_SAMPLER": "traceidratio",
             "OTEL_TRACES_SAMPLER_ARG": "0.01",
         }
-        with patch.dict(os.environ, variables):
-            return _measure(("--set", "opentelemetry=true"), lambda _: nullcontext(), options, note)
+        with patch.dict(os.environ, variables, clear=True):
+            report = _measure(("--set", "opentelemetry=true"), lambda _: nullcontext(), options, note)
+        if not spans.has_traces:
+            raise LaunchError("the run with traces has sent none to the collector")
+        return report
 
 
 def _measure(
     addition: tuple[str, ...],
-    beside: Callable[[Run], AbstractContextManager[None]],
+    during: Callable[[Run], AbstractContextManager[None]],
     options: AdditionOptions,
     note: Note,
 ) -> Report:
-    """`addition`: options of `forebay run`. `beside`: what happens during a turn of the run with them."""
+    """`addition`: options of `forebay run`. `during`: what happens during a turn of the run with them."""
     turns: dict[str, list[Report]] = {WITH: [], WITHOUT: []}
     with ExitStack() as opened:
         folder = Path(opened.enter_context(TemporaryDirectory(prefix="forebay-addition-")))
@@ -100,7 +104,7 @@ def _measure(
         for number in range(options.rounds):
             for name in sorted(turns, reverse=number % 2 == 0):
                 run, feed, replica = runs[name]
-                with beside(run) if name == WITH else nullcontext():
+                with during(run) if name == WITH else nullcontext():
                     found = _turn(run, feed, replica, options)
                 await_rest(replica)
                 turns[name].append(found)
@@ -118,9 +122,11 @@ def _turn(run: Run, feed: Feed, replica: ReplicaProcess, options: AdditionOption
     seconds, done = time.monotonic() - began_s, answers(replica) - before
     used = {name: after_s - used[name] for name, after_s in _used_s(run).items()}
     feed.pace(0)
+    if not done:
+        raise LaunchError(f"the run gave no answer in a turn of {options.seconds:g} s: {run.output()}")
     return {
         "answers_per_s": done / seconds,
-        "ms_per_answer": 1000 * sum(used.values()) / max(done, 1),
+        "ms_per_answer": 1000 * sum(used.values()) / done,
         "command_cores": used[COMMAND] / seconds,
     }
 
@@ -189,10 +195,22 @@ def _get(url: str) -> None:
         answer.read()
 
 
-class _Collector(BaseHTTPRequestHandler):
+class Collector(ThreadingHTTPServer):
+    """Takes all telemetry and keeps none."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _CollectorHandler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.has_traces = False
+
+
+class _CollectorHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    server: Collector
 
     def do_POST(self) -> None:
+        if self.path.endswith("/v1/traces"):
+            self.server.has_traces = True
         self.rfile.read(int(self.headers["Content-Length"]))
         self.send_response(200)
         self.send_header("Content-Length", "0")
@@ -203,11 +221,10 @@ class _Collector(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def collector() -> Iterator[str]:
-    """The URL of a collector that takes all telemetry and keeps none, during the block."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Collector) as server:
+def collector() -> Iterator[Collector]:
+    with Collector() as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
+            yield server
         finally:
             server.shutdown()

@@ -32,7 +32,7 @@ END_MS = 2**53
 FILE = "events.jsonl"
 """Name of the input, which is part of positions."""
 
-Foretold = dict[str, Any]
+AnswersById = dict[str, Any]
 """Answers by result id."""
 
 
@@ -72,11 +72,11 @@ class TrendsJob:
         return {"time": "at", "time_format": "unix_ms", "replay": {"speed": SPEED}}
 
     def expected(self, events: Sequence[dict[str, Any]], engine: KillableEngine) -> Expected:
-        return by_id(self.foretold(events), "why", engine)
+        return by_id(self.answers_by_id(events), "why", engine)
 
-    def foretold(
+    def answers_by_id(
         self, events: Sequence[dict[str, Any]], position: Callable[[int], str] = lambda n: f"{FILE}@{n + 1}"
-    ) -> Foretold:
+    ) -> AnswersById:
         """The output of an uninterrupted run."""
         find = self.settings.find
         time = StreamTime(Tolerance(round(self.settings.late_s * 1000), round(self.settings.ahead_s * 1000)))
@@ -96,7 +96,7 @@ class TrendsJob:
             book.take(data)
         found = [event_of(data) for _, data in (*book.close(END_MS), *book.finish())]
         asked = ((trends.to_prompt_event(event), trends.why) for event in found)
-        return _foretold(map(trends.to_result, found), asked, reason.PROMPT, reason.SCHEMA)
+        return _answers_by_id(map(trends.to_result, found), asked, reason.PROMPT, reason.SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +128,13 @@ class TopicsJob:
         return {"time": "at", "time_format": "unix_ms", "replay": {"speed": SPEED}}
 
     def expected(self, events: Sequence[dict[str, Any]], engine: KillableEngine) -> Expected:
-        return by_id(self.foretold(events), "label", engine)
+        return by_id(self.answers_by_id(events), "label", engine)
 
-    def foretold(self, events: Sequence[dict[str, Any]]) -> Foretold:
+    def answers_by_id(self, events: Sequence[dict[str, Any]]) -> AnswersById:
         """The output of an uninterrupted run."""
         found = [shard_event_of(data) for kind, data in self._outputs(events) if kind == FOUND]
         asked = ((topics.to_prompt_event(event), topics.labelled) for event in found)
-        return _foretold(map(topics.to_result, found), asked, topics.PROMPT, topics.SCHEMA)
+        return _answers_by_id(map(topics.to_result, found), asked, topics.PROMPT, topics.SCHEMA)
 
     def assigned(self, events: Sequence[dict[str, Any]]) -> dict[str, str | None]:
         batches = [assignments_of(data) for kind, data in self._outputs(events) if kind != FOUND]
@@ -146,13 +146,13 @@ class TopicsJob:
         return [*(each for text in texts for each in stage.take(text)), *stage.finish()]
 
 
-def _foretold(
-    told: Iterable[Result],
+def _answers_by_id(
+    results: Iterable[Result],
     asked: Iterable[tuple[Event | None, Callable[[Result], Result]]],
     prompt: Any,
     schema: dict[str, Any],
-) -> Foretold:
-    found = {result.id: _plain(result.answer) for result in told}
+) -> AnswersById:
+    found = {result.id: _plain(result.answer) for result in results}
     for question, answered in asked:
         if question is not None:
             result = answered(_answered(question, prompt, schema))
@@ -175,16 +175,16 @@ def _plain(answer: Any) -> Any:
     return orjson.loads(orjson.dumps(answer))
 
 
-def by_id(foretold: Foretold, by_model: str, engine: KillableEngine) -> Expected:
+def by_id(answers_by_id: AnswersById, by_model: str, engine: KillableEngine) -> Expected:
     """Each result once, with exactly its answer; a real engine's words in answers of the kind `by_model` are
     unknown."""
     scripted = engine.calls() is not None
 
     def of_result(line: dict[str, Any]) -> str | None:
         id, answer = line.get("id"), line.get("answer")
-        if not isinstance(id, str) or id not in foretold:
+        if not isinstance(id, str) or id not in answers_by_id:
             return None
         free = not scripted and isinstance(answer, dict) and answer.get("kind") == by_model
-        return id if free or answer == foretold[id] else None
+        return id if free or answer == answers_by_id[id] else None
 
-    return Expected(len(foretold), of_result)
+    return Expected(len(answers_by_id), of_result)

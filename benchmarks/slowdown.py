@@ -30,24 +30,24 @@ GOOD = 0.9
 MAX_THROWN_AWAY = 0.03
 
 
-def _script(*, times: float = 1.0, tells: bool = True) -> ReplicaScript:
+def _script(*, times: float = 1.0, streams: bool = True) -> ReplicaScript:
     return ReplicaScript(
         delay=Fixed(0.05 * times),
         decode=Mixture(tuple((share, seconds * times) for share, seconds in LENGTHS_S)),
         chunks=16,
         slots=16,
-        streams=tells,
-        absent=() if tells else ("/metrics",),
+        streams=streams,
+        absent=() if streams else ("/metrics",),
     )
 
 
 REPLICAS = {
     "streaming": _script(),
-    "whole": _script(tells=False),
+    "whole": _script(streams=False),
     "long": _script(times=3.0),
-    "long whole": _script(times=3.0, tells=False),
+    "long whole": _script(times=3.0, streams=False),
     "shared": replace(_script(), slots=64, crowding=0.1),
-    "shared whole": replace(_script(tells=False), slots=64, crowding=0.1),
+    "shared whole": replace(_script(streams=False), slots=64, crowding=0.1),
 }
 """`whole`: reports no metrics, and each answer comes in one piece."""
 

@@ -92,7 +92,7 @@ def measure_summaries(
     for name, each in baselines.items():
         note(f"baseline {name}: {each.figures()}")
     baseline = min(baselines, key=lambda name: median(baselines[name].close_s.values()))
-    missed, doubled = told_once(channels, ours, plan)
+    missed, doubled = reported_once(channels, ours, plan)
     own = median(ours.close_s.values())
 
     def ratios(other: Tally) -> dict[str, float]:
@@ -118,7 +118,7 @@ def measure_summaries(
     }
 
 
-def told_once(channels: Channels, tally: Tally, plan: SummaryPlan) -> tuple[int, int]:
+def reported_once(channels: Channels, tally: Tally, plan: SummaryPlan) -> tuple[int, int]:
     """Number of events in no call of their window, and in more than one."""
     wanted: Counter[Window] = Counter()
     for channel, arrivals in channels.items():
@@ -322,7 +322,7 @@ def _model(url: str) -> str:
     return names[0]
 
 
-_SAID = re.compile(r"^\[(\d\d):(\d\d)\] (?:<([^>]*)>| \* (\S+)) ?(.*)$")
+_LINE = re.compile(r"^\[(\d\d):(\d\d)\] (?:<([^>]*)>| \* (\S+)) ?(.*)$")
 DAY_MIN = 24 * 60
 HALF_DAY_MIN = 12 * 60
 DAY_BEGIN_MS = 1_600_041_600_000
@@ -341,7 +341,7 @@ def read_channels(folder: Path) -> dict[str, list[Arrival]]:
 
 
 def _arrivals(name: str, lines: list[str]) -> list[Arrival]:
-    detail = [found for found in map(_SAID.match, lines) if found]
+    detail = [found for found in map(_LINE.match, lines) if found]
     # Old logs use a twelve-hour clock without AM and PM.
     clock = DAY_MIN if any(int(each[1]) > 12 for each in detail) else HALF_DAY_MIN
     minutes: list[int] = []

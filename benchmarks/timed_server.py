@@ -106,8 +106,8 @@ class _Wire:
         options = body.get("stream_options") or {}
         self._chat = chat
         self._answer = answer
-        self._says = answer.usage and bool(options.get("include_usage"))
-        self._says_in_each = self._says and bool(options.get("continuous_usage_stats"))
+        self._sends_usage = answer.usage and bool(options.get("include_usage"))
+        self._sends_usage_in_each = self._sends_usage and bool(options.get("continuous_usage_stats"))
         prompt = body["messages"][0]["content"] if chat else body["prompt"]
         self._prompt_tokens = len(prompt if isinstance(prompt, list) else str(prompt).split())
         self._left = sum(1 for step in answer.steps if step.tokens)
@@ -124,12 +124,12 @@ class _Wire:
             choice["text"] = text
         if step.tokens and not self._left:
             choice["finish_reason"] = "length"
-        return self._event([choice], self._tokens if self._says_in_each else None)
+        return self._event([choice], self._tokens if self._sends_usage_in_each else None)
 
     def end(self) -> bytes:
         counted = self._answer.counted_tokens
         total = self._tokens if counted is None else counted
-        return (self._event([], total) if self._says else b"") + DONE
+        return (self._event([], total) if self._sends_usage else b"") + DONE
 
     def _event(self, choices: list[Any], tokens: int | None) -> bytes:
         kind = "chat.completion.chunk" if self._chat else "text_completion"

@@ -49,7 +49,7 @@ class Sighting:
     """Something detected as a burst: its terms, when it was reported, and its estimated begin."""
 
     terms: frozenset[str]
-    said_s: float
+    reported_s: float
     onset_s: float
 
 
@@ -138,14 +138,14 @@ def hits(bursts: Sequence[PlantedBurst], seen: Sequence[Sighting]) -> dict[str, 
     ]
     found = matched(spans, seen, early_s=BATCH_S, grace_s=GRACE_S)
     delays = sorted(
-        one.said_s - bursts[index].onset_s
+        one.reported_s - bursts[index].onset_s
         for index, one in found.items()
         if bursts[index].factor == DELAY_FACTOR
     )
     shapes = sorted({burst.shape for burst in bursts})
     of_shape = {
         shape: sorted(
-            one.said_s - bursts[index].onset_s
+            one.reported_s - bursts[index].onset_s
             for index, one in found.items()
             if bursts[index].factor == DELAY_FACTOR and bursts[index].shape == shape
         )
@@ -167,7 +167,7 @@ def matched(
     found: dict[int, Sighting] = {}
     for one in seen:
         for index, span in enumerate(spans):
-            during = span.begin_s - early_s <= one.said_s <= span.end_s + grace_s
+            during = span.begin_s - early_s <= one.reported_s <= span.end_s + grace_s
             if index not in found and during and one.terms & span.words:
                 found[index] = one
                 break
@@ -317,7 +317,7 @@ def scored(events: Sequence[FightEvent], seen: Sequence[Sighting]) -> dict[str, 
     """`missed` names the events without a trend; `wrong` lists the trends without an event, or with one
     that another trend found first."""
     found = matched([event.span for event in events], seen, early_s=EARLY_S, grace_s=0.0)
-    delays = sorted(one.said_s - events[index].span.begin_s for index, one in found.items())
+    delays = sorted(one.reported_s - events[index].span.begin_s for index, one in found.items())
     right = {id(one) for one in found.values()}
     return {
         "precision": len(found) / len(seen) if seen else 0.0,
@@ -330,7 +330,7 @@ def scored(events: Sequence[FightEvent], seen: Sequence[Sighting]) -> dict[str, 
 
 
 def _later(seen: Sequence[Sighting], by_s: float) -> list[Sighting]:
-    return [Sighting(one.terms, one.said_s + by_s, one.onset_s + by_s) for one in seen]
+    return [Sighting(one.terms, one.reported_s + by_s, one.onset_s + by_s) for one in seen]
 
 
 def _row(event: Any) -> dict[str, Any]:

@@ -132,6 +132,7 @@ def test_documentation_has_examples_to_check() -> None:
     assert len(COMMANDS) > 20
     assert len(YAML) > 10
     assert len(WITH_PYTHON) > 3
+    assert {block.page for block in ON_FILES} >= ALWAYS_RUN
 
 
 @pytest.mark.heavy

@@ -12,7 +12,7 @@ from forebay.bench.load.workloads import Exactly, RandomTokens, random_ids
 from forebay.bench.metrics import output_tokens, request_figures
 from forebay.bench.report.document import MeasuredRun, measured_run
 from forebay.bench.resources import disturbed
-from forebay.bench.statistics import can_tell, percentile
+from forebay.bench.statistics import percentile, suffices
 from forebay.bench.targets.openai import OpenAiOptions, OpenAiTarget
 from forebay.engine.launch.spec import usable_cores
 from forebay.errors import EngineError, SettingError
@@ -126,10 +126,10 @@ def latencies_s(measured: MeasuredRun) -> list[float]:
 
 
 def _percentiles(ordered: list[float]) -> dict[str, float | None]:
-    def told(percent: float) -> float | None:
-        return percentile(ordered, percent) if can_tell(len(ordered), percent) else None
+    def quantile(percent: float) -> float | None:
+        return percentile(ordered, percent) if suffices(len(ordered), percent) else None
 
-    return {"p50_s": told(50), "p99_s": told(99)}
+    return {"p50_s": quantile(50), "p99_s": quantile(99)}
 
 
 def _reasons(found: Burst, others_cores: float | None) -> Iterator[str | None]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.batching.measurement import CONTINUOUS, STATIC, SYSTEMS, Batching, Cell
 from forebay.bench.metrics import request_figures
-from forebay.bench.statistics import can_tell, percentile
+from forebay.bench.statistics import percentile, suffices
 from forebay.pages.charts import Bar, Line, bar_figure, share_figure
 from forebay.pages.picture import Picture
 from forebay.pages.svg import Colour
@@ -90,7 +90,7 @@ def _row(found: Batching, limit: int) -> list[Cell]:
 
 def _latency(cell: Cell) -> dict[str, Any]:
     ordered = latencies_s(cell)
-    enough = can_tell(len(ordered), 99)
+    enough = suffices(len(ordered), 99)
     return {
         "p50_s": percentile(ordered, 50) if ordered else None,
         "p99_s": percentile(ordered, 99) if enough else None,

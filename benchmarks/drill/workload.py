@@ -237,11 +237,11 @@ def _found(scenario: Scenario) -> Workload:
     if scenario.application == "topics":
         topics = TopicsJob()
         events = topics.events(scenario.events, scenario.seed)
-        expected = Expected(topics.foretold(events), assignments=topics.assigned(events))
+        expected = Expected(topics.answers_by_id(events), assignments=topics.assigned(events))
         return Workload(events, {**topics.document(), "id": "{{ " + NUMBER + " }}"}, source, expected)
     trends = TrendsJob()
     events = trends.events(scenario.events, scenario.seed)
-    expected = Expected(trends.foretold(events, partial(_position, scenario.source, len(events))))
+    expected = Expected(trends.answers_by_id(events, partial(_position, scenario.source, len(events))))
     return Workload(events, trends.document(), source, expected)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.batching.document import NAMES, batching_picture
 from benchmarks.batching.measurement import CONTINUOUS, STATIC, SYSTEMS
 from benchmarks.evaluation.page import Page, Records, Rendered, Table, origin, table
-from forebay.bench.statistics import can_tell, percentile
+from forebay.bench.statistics import percentile, suffices
 
 LARGE = ("batching-1536.json", "batching-128-512.json")
 QUICK = "batching-quick.json"
@@ -92,7 +92,7 @@ def latency_table(document: Mapping[str, Any]) -> Table:
                 doubtful = f"{system}, {rate} requests/s" in document["reasons"]
                 found = [
                     bracketed(f"{percentile(ordered, percent):.2f}", doubtful=doubtful)
-                    if can_tell(len(ordered), percent)
+                    if suffices(len(ordered), percent)
                     else None
                     for percent in (50, 90, 99)
                 ]

@@ -23,9 +23,9 @@ def render(records: Records) -> Rendered:
         tables={part: markdown(table_of(part, document)) + "\n" for part in parts}
         | {"origin": runs(document)},
         plots={"peers.svg": added_picture(added_lines(document), title_of(LATENCY, parts[LATENCY]))},
-        finding=f"Forebay added {told(ours['added_ms_p50'])} to an event in the median and "
-        f"{told(ours['added_ms_p99'])} at the 99th percentile. {len(measured)} of {len(titles)} systems were "
-        f"measured, {len(measured) - len(ordered)} with figures that are INVALID.",
+        finding=f"Forebay added {words_for(ours['added_ms_p50'])} to an event in the median and "
+        f"{words_for(ours['added_ms_p99'])} at the 99th percentile. {len(measured)} of {len(titles)} systems "
+        f"were measured, {len(measured) - len(ordered)} with figures that are INVALID.",
     )
 
 
@@ -35,7 +35,7 @@ def in_order(measured: Any) -> list[tuple[str, Any]]:
     return sorted(found, key=lambda one: float(one[1]["added_ms_p50"]))
 
 
-def told(value_ms: float) -> str:
+def words_for(value_ms: float) -> str:
     return f"{value_ms / 1000:.1f} s" if value_ms >= 1000 else f"{value_ms:.0f} ms"
 
 

@@ -101,7 +101,7 @@ def measure_peers(
                     work = Path(folder) / f"{part}-{number}"
                     work.mkdir()
 
-                    def tell(words: str, title: str = peer.title, part: str = part) -> None:
+                    def report(words: str, title: str = peer.title, part: str = part) -> None:
                         note(f"{part}: {title}: {words}")
 
                     with engines() as (url, model):
@@ -114,7 +114,7 @@ def measure_peers(
                             settings,
                             environment_of(peer, settings),
                         )
-                        found[peer.name] = _measured(part, peer, load, place, tell, quick=quick)
+                        found[peer.name] = _measured(part, peer, load, place, report, quick=quick)
     return document
 
 

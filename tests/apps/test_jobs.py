@@ -67,7 +67,7 @@ def test_job_finds_the_trends_of_the_stages_for_any_input(pipelines: Any) -> Non
     events = odd(list(job.events(6000, 1)))
     last = run(pipelines, job, events, parallelism=2)
     assert last.state == "FINISHED"
-    assert answers(pipelines) == job.foretold(as_taken(events))
+    assert answers(pipelines) == job.answers_by_id(as_taken(events))
     letters = [(line["cause"], line["time_ms"]) for line in pipelines.lines("out-dead-letters")]
     assert sorted(letters) == sorted(
         [("ahead", NOW_MS + 10 * YEAR_MS)] * 2 + [("late", NOW_MS - 10 * YEAR_MS)] * 2
@@ -97,7 +97,9 @@ def test_interrupted_run_without_labels_resumes(job: Any, pipelines: Any) -> Non
         before = answers(pipelines)
         pipelines.run(spec(1e6), replica.url)
         assert replica.report().calls == {}
-    told = {id: each for id, each in job.foretold(events).items() if each["kind"] not in {"why", "label"}}
+    told = {
+        id: each for id, each in job.answers_by_id(events).items() if each["kind"] not in {"why", "label"}
+    }
     assert 10 <= len(before) < len(told)
     assert answers(pipelines) == told
     if isinstance(job, TopicsJob):
@@ -111,7 +113,7 @@ def test_job_finds_the_topics_of_the_stage_for_any_input(pipelines: Any) -> None
     events = odd(list(job.events(3000, 1)))
     last = run(pipelines, job, events, parallelism=2, shards=SHARDS)
     assert (last.state, last.dead_letters) == ("FINISHED", 0)
-    assert answers(pipelines) == job.foretold(as_taken(events))
+    assert answers(pipelines) == job.answers_by_id(as_taken(events))
 
 
 @pytest.mark.slow

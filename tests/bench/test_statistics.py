@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from forebay.bench.statistics import (
     bootstrap_difference,
-    can_tell,
     difference_interval,
     mean_interval,
     percentile,
     student_t,
+    suffices,
 )
 
 SAMPLES = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50)
@@ -39,8 +39,8 @@ def test_percentiles_rise_and_stay_within_the_samples(values: list[float], one: 
     [(50, 1), (75, 40), (25, 40), (90, 100), (95, 200), (99, 1_000), (1, 1_000), (99.9, 10_000)],
 )
 def test_a_percentile_needs_ten_samples_beyond_it(percent: float, least: int) -> None:
-    assert can_tell(least, percent)
-    assert not can_tell(least - 1, percent)
+    assert suffices(least, percent)
+    assert not suffices(least - 1, percent)
 
 
 # Fisher and Yates, "Statistical Tables", as printed in many places.

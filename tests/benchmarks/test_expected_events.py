@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from benchmarks.expected_events import Foretold, by_id
+from benchmarks.expected_events import AnswersById, by_id
 from benchmarks.tally import tally
 
 
@@ -24,18 +24,18 @@ class Engine:
         raise AttributeError(name)
 
 
-FORETOLD: Foretold = {"a": {"kind": "born"}, "b": {"kind": "why", "why": "echo"}}
+ANSWERS_BY_ID: AnswersById = {"a": {"kind": "born"}, "b": {"kind": "why", "why": "echo"}}
 
 
 def line(id: str, answer: Any, **more: Any) -> bytes:
     return orjson.dumps({"id": id, "answer": answer, **more})
 
 
-LINES = [line(id, answer) for id, answer in FORETOLD.items()]
+LINES = [line(id, answer) for id, answer in ANSWERS_BY_ID.items()]
 
 
 def held(lines: list[bytes], **engine: Any) -> tuple[int, int, int, bool]:
-    found = tally(by_id(FORETOLD, "why", Engine(**engine)), lines, [])  # type: ignore[arg-type]
+    found = tally(by_id(ANSWERS_BY_ID, "why", Engine(**engine)), lines, [])  # type: ignore[arg-type]
     return found.lost, found.duplicated, found.wrong, found.exact
 
 
@@ -58,4 +58,4 @@ def test_real_engine_may_answer_anything() -> None:
 
 
 def test_a_dead_letter_is_not_exact() -> None:
-    assert not tally(by_id(FORETOLD, "why", Engine()), LINES, [b"{}"]).exact  # type: ignore[arg-type]
+    assert not tally(by_id(ANSWERS_BY_ID, "why", Engine()), LINES, [b"{}"]).exact  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.stage import RealStage, SimulatedStage
-from benchmarks.summaries import Tally, measure_chats, measure_summaries, read_channels, told_once
+from benchmarks.summaries import Tally, measure_chats, measure_summaries, read_channels, reported_once
 
 from forebay.apps.summaries.intake import Arrival
 from forebay.apps.summaries.plan import HOUR_MS, SummaryPlan, Windows
@@ -59,11 +59,11 @@ def test_an_event_that_is_lost_or_doubled_is_counted() -> None:
     channels, plan = {"c": [Arrival("a", 1, "x"), Arrival("b", 2, "y")]}, SummaryPlan(Windows.tumbling(10))
     tally = Tally()
     tally.asked(("c", 10), SummaryCall("1", "chunk", "c", (), (item_of("a", 1, "x"),), 100))
-    assert told_once(channels, tally, plan) == (1, 0)
+    assert reported_once(channels, tally, plan) == (1, 0)
     tally.asked(
         ("c", 10), SummaryCall("2", "chunk", "c", (), (item_of("a", 1, "x"), item_of("b", 2, "y")), 100)
     )
-    missed, doubled = told_once(channels, tally, plan)
+    missed, doubled = reported_once(channels, tally, plan)
     assert missed == 0
     assert doubled >= 1
 

@@ -59,7 +59,7 @@ def test_a_plain_zscore_reports_a_rise_once_at_its_batchs_end() -> None:
     posts = [(second * 1000, "tea and cake") for second in range(0, 1200, 5)]
     posts += [(600_000 + 100 * n, "storm") for n in range(200)]
     (one,) = zscore_sightings(sorted(posts))
-    assert (one.terms, one.said_s, one.onset_s) == ({"storm"}, 615, 600)
+    assert (one.terms, one.reported_s, one.onset_s) == ({"storm"}, 615, 600)
 
 
 def test_small_stream_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,13 +122,13 @@ def test_merged_trends_are_one_sighting() -> None:
         event("ended", 0, "a", 60),
     ]
     (one,) = sightings(events)
-    assert (one.terms, one.said_s) == ({"a", "b"}, 8)
+    assert (one.terms, one.reported_s) == ({"a", "b"}, 8)
 
 
 def test_a_return_is_a_sighting_of_its_own() -> None:
     again = event("returned", 0, "a", 90)
     events = [event("born", 0, "a", 10), event("ended", 0, "a", 60), dataclasses.replace(again, rises=2)]
-    assert [one.said_s for one in sightings(events)] == [10, 90]
+    assert [one.reported_s for one in sightings(events)] == [10, 90]
 
 
 def test_memory_is_that_of_the_sketch() -> None:

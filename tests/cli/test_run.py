@@ -206,7 +206,11 @@ class Run:
             folder, **{"source": source, "sink": {"type": "jsonl", "path": "out"}, **document}
         )
         self.home = folder / ".forebay" / "p" / "checkpoints"
-        self.process = start(str(self.file), "--engine", replica.url, "--json")
+        self._words = (str(self.file), "--engine", replica.url, "--json")
+        self.process = start(*self._words)
+
+    def again(self) -> None:
+        self.process = start(*self._words)
 
     def flink(self) -> psutil.Process:
         (found,) = psutil.Process(self.process.pid).children()
@@ -289,9 +293,25 @@ def test_stopped_run_ends_cleanly(endless: Run) -> None:
     assert document["state"] == "INTERRUPTED"
     assert text.endswith("stopped; run the same command to resume from the newest checkpoint\n")
     assert not json.loads((endless.home / "run.json").read_text())["finished"]
-    # Older checkpoints are deleted.
-    assert len([path for path in endless.home.iterdir() if path.is_dir()]) <= 2
+
+
+@pytest.mark.slow
+@pytest.mark.flink
+def test_the_same_command_resumes_an_interrupted_run(endless: Run) -> None:
+    for attempt in range(2):
+        endless.await_results(20)
+        endless.process.send_signal(signal.SIGINT)
+        status, document, text = endless.ended()
+        assert status == 130, text
+        assert document["state"] == "INTERRUPTED"
+        assert ("resuming from checkpoint chk-" in text) == (attempt == 1)
+        # Checkpoints before the restored one are deleted.
+        assert len([path for path in endless.home.iterdir() if path.is_dir()]) <= 2
+        if attempt == 0:
+            expected = {f"generator@{n}" for n in range(len(endless.positions()))}
+            endless.again()
     positions = endless.positions()
+    assert expected <= set(positions)
     assert len(set(positions)) == len(positions)
 
 

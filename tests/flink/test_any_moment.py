@@ -275,7 +275,7 @@ def test_trends_are_unaffected_by_faults(schedule: list[Action], count: int) -> 
     ]
     outputs = Runs(operators, events).play(schedule)
     found = [to_result(event_of(payload(each))) for each in outputs if not isinstance(each, tuple)]
-    expected = TRENDS.foretold(text, lambda n: f"in@{n}")
+    expected = TRENDS.answers_by_id(text, lambda n: f"in@{n}")
     asked = {f"{result.id}-why" for result in found}
     assert [result.id for result in found] == [name for name in expected if name not in asked]
     for result in found:

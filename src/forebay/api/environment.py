@@ -109,15 +109,15 @@ def mute_pyflink() -> None:
     """Drop log lines that do not help a user: Apache Beam without a client of Google Cloud Storage, PyFlink
     without compiled modules, and Py4J's traceback of a call that Ctrl-C interrupts, which is raised as
     well."""
-    logging.getLogger("apache_beam.io.filesystems").addFilter(_tells)
-    logging.getLogger().addFilter(_tells)
+    logging.getLogger("apache_beam.io.filesystems").addFilter(_is_useful)
+    logging.getLogger().addFilter(_is_useful)
     pyflink = logging.getLogger("pyflink.fn_execution")
     if pyflink.level == logging.NOTSET:
         pyflink.setLevel(logging.WARNING)
 
 
-def _tells(record: logging.LogRecord) -> bool:
-    return not str(record.msg).startswith(UNTOLD)
+def _is_useful(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith(NOISE)
 
 
 def newest_checkpoint(folder: str | Path) -> Path | None:
@@ -135,7 +135,7 @@ log = logging.getLogger("forebay")
 
 ASKED_OFTEN = {"web.refresh-interval": "1000", "metrics.fetcher.update-interval": "2000"}
 
-UNTOLD = ("Failed to import GCSFileSystem", "KeyboardInterrupt while sending command")
+NOISE = ("Failed to import GCSFileSystem", "KeyboardInterrupt while sending command")
 
 _held: dict[Path, int] = {}
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from forebay.bench.records import LoadRun, RequestRecord
-from forebay.bench.statistics import can_tell, percentile, present
+from forebay.bench.statistics import percentile, present, suffices
 
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)
 MAX_TOKENS = 100_000
@@ -184,7 +184,7 @@ def distribution(values: Sequence[float]) -> Distribution | None:
         minimum=low,
         maximum=high,
         percentiles={
-            percent: percentile(ordered, percent) for percent in PERCENTILES if can_tell(count, percent)
+            percent: percentile(ordered, percent) for percent in PERCENTILES if suffices(count, percent)
         },
     )
 

@@ -34,7 +34,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
     return min(max(low + (high - low) * (place - below), low), high)
 
 
-def can_tell(count: int, percent: float) -> bool:
+def suffices(count: int, percent: float) -> bool:
     """Whether `count` samples are enough for this percentile: `MIN_BEYOND` lie beyond it."""
     if percent == 50:
         return count > 0

@@ -9,7 +9,7 @@ from typing import Any
 
 from forebay.bench.answer_checks import ANSWER_CHECKS
 from forebay.bench.records import LoadRun, RequestRecord
-from forebay.bench.statistics import can_tell, percentile
+from forebay.bench.statistics import percentile, suffices
 
 MAX_LATE_S = 0.005
 """A request sent later than this is the client's fault, not the server's."""
@@ -225,7 +225,7 @@ class Verdict:
 
 def judge(run: LoadRun) -> Verdict:
     delays_s = sorted(record.sent_s - record.due_s for record in run.records if record.sent_s is not None)
-    p99_s = percentile(delays_s, 99) if can_tell(len(delays_s), 99) else None
+    p99_s = percentile(delays_s, 99) if suffices(len(delays_s), 99) else None
     found = [check(run) for check in (*ANSWER_CHECKS, *LOAD_CHECKS)]
     return Verdict(
         reasons=tuple(reason for reason in found if reason is not None),

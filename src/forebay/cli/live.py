@@ -43,7 +43,7 @@ class LiveLine:
         self.last: Snapshot | None = None
         self._answered_s = self._read_s = 0.0
         self._printed_s: float | None = None
-        self._unsaid: Snapshot | None = None
+        self._unreported: Snapshot | None = None
         self.throughput = Throughput()
 
     def __enter__(self) -> LiveLine:
@@ -77,9 +77,9 @@ class LiveLine:
         if now.resuming != before.resuming:
             self._print(now.resuming)
         if now.checkpoint_failure != before.checkpoint_failure:
-            self._unsaid = now if now.checkpoint_failure else None
-        if self._unsaid is not None and not _may_end(now, self._unsaid):
-            self._unsaid = None
+            self._unreported = now if now.checkpoint_failure else None
+        if self._unreported is not None and not _may_end(now, self._unreported):
+            self._unreported = None
             self._print(f"a checkpoint failed: {now.checkpoint_failure}")
         if now.store_failure != before.store_failure:
             self._print(

@@ -64,12 +64,12 @@ class ReadShare:
     def __init__(self, context: RuntimeContext, clock: Clock | None = None) -> None:
         self._gauge = number_gauge(context.get_metrics_group().add_group(GROUP), READ_RATIO)
         self._clock = clock or SystemClock()
-        self._told_s = -math.inf
+        self._reported_s = -math.inf
 
     def report(self, done: int, whole: int) -> None:
         now_s = self._clock.monotonic_s()
-        if whole > 0 and (now_s - self._told_s >= SHARE_EVERY_S or done >= whole):
-            self._told_s = now_s
+        if whole > 0 and (now_s - self._reported_s >= SHARE_EVERY_S or done >= whole):
+            self._reported_s = now_s
             self._gauge.update(min(done, whole) / whole)
 
 

@@ -73,7 +73,7 @@ class ScaledEngine:
         self._queue = TopicQueue(settings.answer_tokens if asks_each else 0.0)
         self._looked_s = float("-inf")
         self._runs_since_s: float | None = None
-        self._told_silence = False
+        self._silence_reported = False
         self._reason = self._failure = ""
         self.scaling = Scaling()
         """For display."""
@@ -162,11 +162,11 @@ class ScaledEngine:
 
     def _check_silence(self, now_s: float) -> None:
         if self._reports:
-            self._told_silence = True
-        elif self._runs_since_s is not None and not self._told_silence:
+            self._silence_reported = True
+        elif self._runs_since_s is not None and not self._silence_reported:
             silent_s = now_s - self._runs_since_s
             if silent_s >= SILENT_S:
-                self._told_silence = True
+                self._silence_reported = True
                 self._note(
                     f"no subtask has reported its demand within {silent_s:.0f} s, so nothing is scaled: the "
                     f"task managers must run on this machine, like the local engine, and must be able to "

@@ -130,20 +130,22 @@ class SlowestClock:
 
     def _leave_silent(self) -> None:
         while len(self._partitions) > 1:
-            name, (heard, _, _) = next(iter(self._partitions.items()))
-            silent = heard < self._count - SILENT_EVENTS * len(self._partitions)
+            name, (last_count, _, _) = next(iter(self._partitions.items()))
+            silent = last_count < self._count - SILENT_EVENTS * len(self._partitions)
             if not silent and len(self._partitions) <= MAX_PARTITIONS:
                 return
             del self._partitions[name]
 
     def state(self) -> list[Any]:
-        partitions = [[name, heard, seen, c.state()] for name, (heard, seen, c) in self._partitions.items()]
+        partitions = [
+            [name, last_count, seen, c.state()] for name, (last_count, seen, c) in self._partitions.items()
+        ]
         return [self.now_ms, self._count, partitions]
 
     @classmethod
     def restore(cls, state: Sequence[Any]) -> SlowestClock:
         self = cls()
         self.now_ms, self._count, partitions = state
-        for name, heard, seen, kept in partitions:
-            self._partitions[name] = (heard, seen, EventClock.restore(kept))
+        for name, last_count, seen, kept in partitions:
+            self._partitions[name] = (last_count, seen, EventClock.restore(kept))
         return self

@@ -27,12 +27,12 @@ class PartitionTime:
     """The median time of the last events, ignoring those farther away than `far_ms`.
 
     Events far ahead are held until 33 more have arrived, which shows whether they are wrong or the partition
-    has moved on after a gap. The caller sets `heard_ms`, the time of the last event.
+    has moved on after a gap. The caller sets `last_event_ms`, the time of the last event.
     """
 
-    def __init__(self, far_ms: int, heard_ms: int = 0) -> None:
+    def __init__(self, far_ms: int, last_event_ms: int = 0) -> None:
         self._far_ms = far_ms
-        self.heard_ms = heard_ms
+        self.last_event_ms = last_event_ms
         self.clock_ms: int | None = None
         """None before it starts."""
         self._count = 0
@@ -115,12 +115,12 @@ class PartitionTime:
 
     def state(self) -> list[Any]:
         held = [[number, each.number, each.time_ms, each.data] for number, each in self._held]
-        return [self.heard_ms, self.clock_ms, self._count, list(self._times), list(self._ahead), held]
+        return [self.last_event_ms, self.clock_ms, self._count, list(self._times), list(self._ahead), held]
 
     @classmethod
     def restore(cls, far_ms: int, state: Sequence[Any]) -> PartitionTime:
-        heard_ms, clock_ms, count, times, ahead, held = state
-        self = cls(far_ms, heard_ms)
+        last_event_ms, clock_ms, count, times, ahead, held = state
+        self = cls(far_ms, last_event_ms)
         self.clock_ms, self._count = clock_ms, count
         self._times.extend((number, time_ms) for number, time_ms in times)
         self._ahead.extend(ahead)
@@ -190,7 +190,7 @@ class StreamTime:
         found = self._partitions.pop(partition, None) or PartitionTime(self._tolerance.far_ms)
         self._partitions[partition] = found
         self._changed.add(partition)
-        found.heard_ms = self._flow_ms
+        found.last_event_ms = self._flow_ms
         yield from self._take(found, Waiting(self._count, time_ms, data))
         if found.has_gone_on():
             clock_ms = found.clock_ms
@@ -215,7 +215,7 @@ class StreamTime:
     def _leave_idle(self) -> Iterator[Judged]:
         while self._partitions:
             name, found = next(iter(self._partitions.items()))
-            idle = found.heard_ms < self._flow_ms - self._tolerance.idle_ms
+            idle = found.last_event_ms < self._flow_ms - self._tolerance.idle_ms
             if not (idle or len(self._partitions) > MAX_PARTITIONS):
                 return
             events = found.release()
@@ -267,4 +267,4 @@ class StreamTime:
                     self._now_ms, self._flow_ms, self._count = stream
             except DAMAGED as error:
                 raise damaged(WHAT, error) from None
-        self._partitions = dict(sorted(self._partitions.items(), key=lambda each: each[1].heard_ms))
+        self._partitions = dict(sorted(self._partitions.items(), key=lambda each: each[1].last_event_ms))

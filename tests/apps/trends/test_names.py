@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.apps.trends.names import name_of, tells
+from forebay.apps.trends.names import is_informative, name_of
 
 
 @pytest.mark.parametrize("term", ["the", "had", "10", "4", "50 0", "👏", "🐐 👏", "ya", "#10", "ok 3"])
 def test_common_words_numbers_and_emoji_are_not_informative(term: str) -> None:
-    assert not tells(term)
+    assert not is_informative(term)
 
 
 @pytest.mark.parametrize("term", ["storm", "round 9", "#storm", "good fight", "雨", "it's raining"])
 def test_rare_word_is_informative(term: str) -> None:
-    assert tells(term)
+    assert is_informative(term)
 
 
 def test_a_frequent_phrase_or_hashtag_is_the_name() -> None:
@@ -48,4 +48,4 @@ def test_trend_without_an_informative_word_has_no_name() -> None:
 )
 def test_name_is_never_a_number_common_word_or_emoji(terms: dict[str, int], posts: list[str]) -> None:
     name = name_of(terms, posts)
-    assert name is None or tells(name) or name == "50-0"
+    assert name is None or is_informative(name) or name == "50-0"

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from tests.harness.ray_serve import application, body
 
 from forebay.clients.ray import Ports
-from forebay.clients.ray.instance import MAX_SAID, ServeInstance, engine_urls, fleet_application, plain
+from forebay.clients.ray.instance import (
+    MAX_DETAIL_CHARS,
+    ServeInstance,
+    engine_urls,
+    fleet_application,
+    plain,
+)
 from forebay.errors import DeployError
 
 JSON = st.recursive(
@@ -100,4 +106,4 @@ def test_missing_application_or_not_a_fleet() -> None:
 def test_end_of_a_long_message_is_kept_without_controls() -> None:
     assert plain("a\n\x1b[31mb") == "a \ufffd[31mb"
     assert plain("x" * 10_000 + " the error").endswith("the error")
-    assert len(plain("x" * 10_000)) == MAX_SAID + 1
+    assert len(plain("x" * 10_000)) == MAX_DETAIL_CHARS + 1

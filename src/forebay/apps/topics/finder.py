@@ -168,7 +168,7 @@ class TopicFinder:
         events: list[TopicEvent] = []
         self._lives.merge(events, since=0)
         self._lives.fold(events, patience=-1)
-        self._lives.tell_sizes(events)
+        self._lives.report_sizes(events)
         return tuple(events)
 
     def _place(

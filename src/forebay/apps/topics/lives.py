@@ -24,7 +24,7 @@ class Cluster:
     born: bool = False
     emerging: bool = False
     reported: bytes = b""
-    told_size: int = 0
+    reported_size: int = 0
     near: list[tuple[float, str]] = field(default_factory=list)
     latest: list[str] = field(default_factory=list)
 
@@ -83,19 +83,19 @@ class TopicLives:
             if cluster.born:
                 self._add(topic, int(row), cluster, now_ms, events)
 
-    def tell_sizes(self, events: list[TopicEvent]) -> None:
+    def report_sizes(self, events: list[TopicEvent]) -> None:
         for row, size in enumerate(self.centres.texts.tolist()):
             topic = int(self.centres.ids[row])
             cluster = self.clusters[topic]
-            if cluster.born and size > cluster.told_size:
-                cluster.told_size = size
+            if cluster.born and size > cluster.reported_size:
+                cluster.reported_size = size
                 events.append(TopicEvent("grown", topic, self.clock.now_ms, size, texts=cluster.texts))
 
     def _bear(self, topic: int, row: int, cluster: Cluster, now_ms: int, events: list[TopicEvent]) -> None:
         cluster.born = True
         cluster.reported = self.centres.directions([row])[0].astype(np.float16).tobytes()
         size = int(self.centres.texts[row])
-        cluster.told_size = size
+        cluster.reported_size = size
         events.append(TopicEvent("born", topic, now_ms, size, texts=cluster.texts))
 
     def _add(self, topic: int, row: int, cluster: Cluster, now_ms: int, events: list[TopicEvent]) -> None:
@@ -106,8 +106,8 @@ class TopicLives:
         counts = mine.recent, whole.recent, mine.history, whole.history
         score, times = float(rise(*counts)), ratio(*counts)
         size = int(self.centres.texts[row])
-        if size >= 2 * cluster.told_size:
-            cluster.told_size = size
+        if size >= 2 * cluster.reported_size:
+            cluster.reported_size = size
             events.append(TopicEvent("grown", topic, now_ms, size, texts=cluster.texts))
         if not cluster.emerging and score >= settings.emerging_nats and times >= settings.emerging_ratio:
             cluster.emerging = True
@@ -136,7 +136,7 @@ class TopicLives:
             mine.pace.all += theirs.pace.all
             if sum(sizes) >= self.settings.birth_texts and not mine.born:
                 mine.born = True
-                mine.told_size = sum(sizes)
+                mine.reported_size = sum(sizes)
                 mine.reported = centres.directions([kept])[0].astype(np.float16).tobytes()
                 events.append(TopicEvent("born", topic, now_ms, sum(sizes), texts=mine.texts))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from forebay.apps.samples import MAX_SAMPLES, keep, pick
-from forebay.apps.trends.names import name_of, tells
+from forebay.apps.trends.names import is_informative, name_of
 from forebay.apps.trends.rising import Surprise
 from forebay.apps.trends.terms import forms, part_of, same_term
 from forebay.apps.trends.values import Rise, TickReport, TrendEvent, TrendKind, TrendSettings
@@ -16,7 +16,7 @@ from forebay.apps.trends.values import Rise, TickReport, TrendEvent, TrendKind, 
 TRACE_TICKS = 32
 """Ticks for which the posts of a warm term are kept."""
 COOL_TICKS = 120
-TOLD_TEXTS = 3
+SAMPLE_TEXTS = 3
 MAIN_TERMS = 4
 
 
@@ -33,13 +33,13 @@ class _Trend:
     peak_ms: int
     peaked: bool = False
     quiet_ticks: int = 0
-    told_ms: int = 0
-    told_rate: float = 0.0
-    told_terms: list[str] = field(default_factory=list)
+    announced_ms: int = 0
+    announced_rate: float = 0.0
+    announced_terms: list[str] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     name: str = ""
     """In its last event."""
-    is_told: bool = False
+    is_announced: bool = False
     """Whether it has been reported. Before, it has no events."""
     evidence: float = 0.0
     """The highest of its terms in this tick."""
@@ -115,12 +115,14 @@ class TrendBook:
         return events
 
     def finish(self) -> list[TrendEvent]:
-        events = [self._event("ended", number) for number, trend in self._trends.items() if trend.is_told]
+        events = [
+            self._event("ended", number) for number, trend in self._trends.items() if trend.is_announced
+        ]
         self._trends.clear()
         return events
 
     def open_now(self) -> int:
-        return sum(trend.is_told for trend in self._trends.values())
+        return sum(trend.is_announced for trend in self._trends.values())
 
     def _now_ms(self) -> int:
         return 0 if self._tick is None else (self._tick + 1) * self.settings.tick_ms
@@ -200,7 +202,7 @@ class TrendBook:
         if same_term(one, other):
             return True
         common = self._jaccard(one, other)
-        near = part_of(one, other) and tells(one) and tells(other)
+        near = part_of(one, other) and is_informative(one) and is_informative(other)
         return common >= (self.settings.together / 2 if near else self.settings.together)
 
     def _jaccard(self, one: str, other: str) -> float:
@@ -259,7 +261,7 @@ class TrendBook:
                 continue
             if excess < 0.7 and not trend.peaked:
                 trend.peaked = True
-                if trend.is_told:
+                if trend.is_announced:
                     events.append(self._event("peaked", number))
             trend.quiet_ticks = trend.quiet_ticks + self._passed if excess < settings.end_share else 0
             if trend.quiet_ticks * settings.tick_s >= settings.end_s:
@@ -277,13 +279,13 @@ class TrendBook:
         """The trend of each name and main term that can name it, live ones before ended ones."""
         old = (self._tick or 0) - self.settings.return_s / self.settings.tick_s
         self._ended = {number: trend for number, trend in self._ended.items() if trend.ended_tick >= old}
-        live = {number: trend for number, trend in self._trends.items() if trend.is_told}
+        live = {number: trend for number, trend in self._trends.items() if trend.is_announced}
         trends = {**self._ended, **live}.items()
-        return {name: n for n, trend in trends for name in (*filter(tells, trend.main), trend.name)}
+        return {name: n for n, trend in trends for name in (*filter(is_informative, trend.main), trend.name)}
 
     def _begin(self, number: int, trend: _Trend, names: dict[str, int], events: list[TrendEvent]) -> None:
         """Report a trend once it has a name. If another trend has that name, it continues that one."""
-        if trend.is_told or (name := name_of(trend.terms, trend.texts)) is None:
+        if trend.is_announced or (name := name_of(trend.terms, trend.texts)) is None:
             return
         other = names.setdefault(name, number)
         if other != number and other in self._trends:
@@ -294,15 +296,15 @@ class TrendBook:
             for term in trend.terms:
                 self._of_term[term] = other, self._tick or 0
             number, trend.rises = other, before.rises + 1
-        trend.is_told, trend.told_rate, trend.told_terms = True, trend.rate, list(trend.terms)
-        trend.told_ms = self._now_ms()
+        trend.is_announced, trend.announced_rate, trend.announced_terms = True, trend.rate, list(trend.terms)
+        trend.announced_ms = self._now_ms()
         events.append(self._event("born" if before is None else "returned", number))
 
     def _end(self, number: int, trend: _Trend, events: list[TrendEvent]) -> None:
-        if trend.is_told:
+        if trend.is_announced:
             events.append(self._event("ended", number))
         del self._trends[number]
-        if not trend.is_told:
+        if not trend.is_announced:
             return
         trend.ended_tick, trend.texts = self._tick or 0, []
         self._ended[number] = trend
@@ -311,11 +313,12 @@ class TrendBook:
 
     def _add_event(self, number: int, trend: _Trend, events: list[TrendEvent]) -> None:
         ratio, now_ms = self.settings.changed_ratio, self._now_ms()
-        if not trend.is_told or now_ms - trend.told_ms < self.settings.changed_s * 1000:
+        if not trend.is_announced or now_ms - trend.announced_ms < self.settings.changed_s * 1000:
             return
-        known = len(set(trend.told_terms) & set(trend.terms))
-        if trend.rate >= ratio * trend.told_rate or known * ratio < len(trend.terms):
-            trend.told_ms, trend.told_rate, trend.told_terms = now_ms, trend.rate, list(trend.terms)
+        known = len(set(trend.announced_terms) & set(trend.terms))
+        if trend.rate >= ratio * trend.announced_rate or known * ratio < len(trend.terms):
+            trend.announced_ms = now_ms
+            trend.announced_rate, trend.announced_terms = trend.rate, list(trend.terms)
             events.append(self._event("changed", number))
 
     def _one(self, first: int, second: int) -> bool:
@@ -323,10 +326,10 @@ class TrendBook:
         return any(self._alike(one, other) for one in mine for other in theirs)
 
     def _merge(self, kept: int, gone: int, events: list[TrendEvent]) -> None:
-        if self._trends[gone].is_told > self._trends[kept].is_told:
+        if self._trends[gone].is_announced > self._trends[kept].is_announced:
             kept, gone = gone, kept
         mine, theirs = self._trends[kept], self._trends[gone]
-        if theirs.is_told:
+        if theirs.is_announced:
             events.append(self._event("merged", gone, into=kept))
         for term, posts in theirs.terms.items():
             self._of_term[term] = kept, self._tick or 0
@@ -347,14 +350,14 @@ class TrendBook:
         trend.name = name_of(trend.terms, trend.texts) or trend.name or main[0]
         posts = {entry[3] for term in main if term in self._traces
                  for entry in list(self._traces[term])[-4:]}  # fmt: skip
-        rank = 1 + sum(o.is_told and o.evidence > trend.evidence for o in self._trends.values())
+        rank = 1 + sum(o.is_announced and o.evidence > trend.evidence for o in self._trends.values())
         terms = sorted(trend.terms, key=lambda term: (-trend.terms[term], term))
         return TrendEvent(
             kind, number, trend.name, tuple(terms), self._now_ms(),
             trend.onset_ms, trend.peak_ms,
             trend.peak if kind in ("peaked", "ended", "merged") else trend.rate,
             trend.base * self._report.posts_per_s, trend.score, into, tuple(sorted(posts)[-6:]),
-            tuple(pick(trend.texts, TOLD_TEXTS)), trend.rate, trend.peak, rank, trend.rises,
+            tuple(pick(trend.texts, SAMPLE_TEXTS)), trend.rate, trend.peak, rank, trend.rises,
         )  # fmt: skip
 
     def state(self) -> list[Any]:

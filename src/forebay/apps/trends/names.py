@@ -44,9 +44,9 @@ COMMON = frozenset(COMMON_WORDS.split())
 """Words that mean little alone, in five languages."""
 
 
-def tells(term: str) -> bool:
+def is_informative(term: str) -> bool:
     """Whether a term can name a trend: it has a word of letters that is not common."""
-    return any(_telling(word) for word in term.split(" "))
+    return any(_is_informative_word(word) for word in term.split(" "))
 
 
 def name_of(terms: Mapping[str, int], texts: Sequence[str]) -> str | None:
@@ -58,19 +58,19 @@ def name_of(terms: Mapping[str, int], texts: Sequence[str]) -> str | None:
     most = terms[ranked[0]]
     for term in ranked:
         if terms[term] >= MAX_OF * most and (" " in term or term[0] == "#"):
-            if tells(term):
+            if is_informative(term):
                 return _without_emoji(term)
             if (found := _as_written(term, texts)) is not None:
                 return found
     for term in ranked:
         if (found := _phrase_with(term, texts)) is not None:
             return found
-        if tells(term):
+        if is_informative(term):
             return term
     return None
 
 
-def _telling(word: str) -> bool:
+def _is_informative_word(word: str) -> bool:
     plain = word.lstrip("#")
     return (
         any(c.isalpha() for c in plain)
@@ -100,7 +100,7 @@ def _phrase_with(term: str, texts: Sequence[str]) -> str | None:
         found.update(phrases)
         total += bool(phrases)
     least = max(MIN_TEXTS, MIN_SHARE * total)
-    good = [phrase for phrase, number in found.items() if number >= least and tells(phrase)]
+    good = [phrase for phrase, number in found.items() if number >= least and is_informative(phrase)]
     return _without_emoji(min(good, key=lambda phrase: (-found[phrase], phrase))) if good else None
 
 

@@ -57,15 +57,15 @@ def problem_of(line: str, terms: Iterable[str], texts: Iterable[str]) -> Problem
     if not any(map(str.isalnum, line)):
         return Problem("it holds no word", line)
     words = [word.lower() for word in WORD.findall(line)]
-    telling = [word for word in words if len(word) > 2 and word not in STOPWORDS and word not in COMMON]
+    informative = [word for word in words if len(word) > 2 and word not in STOPWORDS and word not in COMMON]
     for one, two in pairwise(words):
         if one == two:
             return Problem("it repeats a word", one)
-    for word, times in Counter(telling).most_common(1):
+    for word, times in Counter(informative).most_common(1):
         if times > MAX_TIMES:
             return Problem("it repeats a word", word)
     own = {word for term in terms for word in term.lower().split()}
-    if all(word.lstrip("#@") in own or word in own for word in telling or words):
+    if all(word.lstrip("#@") in own or word in own for word in informative or words):
         return Problem("it only repeats the words of the trend", words[0])
     missing = unsupported(line, [*terms, *texts])
     return Problem("it names something that no post holds", missing[0]) if missing else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from forebay.bench.metrics import output_tokens, request_figures
 from forebay.bench.records import LoadRun, RequestRecord
-from forebay.bench.statistics import can_tell, present
+from forebay.bench.statistics import present, suffices
 
 CURVE_POINTS = 200
 MIN_BINS, MAX_BINS = 10, 120
@@ -156,4 +156,4 @@ def share_within(values: Sequence[float], bound: float) -> float:
 
 
 def percentages(count: int) -> Iterator[float]:
-    yield from (percent for percent in (50.0, 90.0, 99.0) if can_tell(count, percent))
+    yield from (percent for percent in (50.0, 90.0, 99.0) if suffices(count, percent))

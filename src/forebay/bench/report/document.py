@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from forebay.bench.metrics import PERCENTILES, RequestSlo, RunFigures, run_figures
 from forebay.bench.records import Chunk, EngineSample, LoadRun, RequestRecord
-from forebay.bench.statistics import can_tell
+from forebay.bench.statistics import suffices
 from forebay.bench.verdict import Verdict, judge
 from forebay.errors import SettingError
 from forebay.files import read_bytes, write_atomic
@@ -196,7 +196,7 @@ def _read_run(path: Path, number: int, found: object) -> MeasuredRun:
         raise SettingError(f"{path}: runs[{number}]{first_fault(error)}") from None
     for name, distribution in one.figures.distributions.items():
         for percent in PERCENTILES:
-            if can_tell(distribution.count, percent) and percent not in distribution.percentiles:
+            if suffices(distribution.count, percent) and percent not in distribution.percentiles:
                 place = f"runs[{number}].figures.distributions.{name}.percentiles"
                 raise SettingError(f"{path}: {place}: {percent:g} is missing: was the file changed?")
     known = {name: getattr(one, name) for name in one.__slots__ if name not in ("figures", "slo", "verdict")}

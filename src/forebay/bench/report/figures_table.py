@@ -13,7 +13,7 @@ from forebay.bench.report.document import MeasuredRun
 from forebay.bench.statistics import mean_interval
 from forebay.pages.units import MILLISECONDS, NUMBER, Unit, shown, time_unit
 
-MAX_TOLD = 3
+MAX_KEYS = 3
 CHANGES_IN_REPEATS = ("seed", "nonce", "target")
 
 
@@ -55,17 +55,17 @@ def loads(runs: Sequence[MeasuredRun]) -> list[tuple[str, list[MeasuredRun]]]:
         name = f"{load_name(asked)}, {target}" if several else load_name(asked)
         key = orjson.dumps([target, load_of(asked)], option=orjson.OPT_SORT_KEYS, default=str)
         found.setdefault(key, (name, []))[1].append(measured)
-    return _told_apart(list(found.values()))
+    return _distinguished(list(found.values()))
 
 
-def _told_apart(
+def _distinguished(
     named: list[tuple[str, list[MeasuredRun]]],
 ) -> list[tuple[str, list[MeasuredRun]]]:
     alike: dict[str, list[dict[str, str]]] = {}
     for name, own in named:
         alike.setdefault(name, []).append(dict(flattened(load_of(own[0].run.asked))))
     differ = {
-        name: [key for key in group[0] if len({one.get(key) for one in group}) > 1][:MAX_TOLD]
+        name: [key for key in group[0] if len({one.get(key) for one in group}) > 1][:MAX_KEYS]
         for name, group in alike.items()
     }
     apart = []

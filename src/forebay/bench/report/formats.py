@@ -11,7 +11,7 @@ from typing import Any
 from forebay.bench.metrics import RequestFigures, RequestSlo, output_tokens, prompt_tokens, request_figures
 from forebay.bench.records import LoadRun, RequestRecord
 from forebay.bench.report.figures_table import burstiness, concurrency, rate_per_s
-from forebay.bench.statistics import can_tell, percentile
+from forebay.bench.statistics import percentile, suffices
 
 MS = "ms"
 TOKENS = "tokens"
@@ -206,7 +206,7 @@ def _figures(name: str, values_s: Sequence[float]) -> dict[str, float | None]:
         f"std_{name}_ms": pstdev(ordered) if ordered else None,
     }
     for number in PERCENTILES:
-        enough = can_tell(len(ordered), number)
+        enough = suffices(len(ordered), number)
         found[f"p{number}_{name}_ms"] = percentile(ordered, number) if enough else None
     return found
 

@@ -22,7 +22,7 @@ from forebay.bench.report.curves import (
 )
 from forebay.bench.report.document import MeasuredRun
 from forebay.bench.report.figures_table import HEADER, figure_rows, headline, or_dash
-from forebay.bench.statistics import can_tell, percentile
+from forebay.bench.statistics import percentile, suffices
 from forebay.pages.axes import LOG_FROM
 from forebay.pages.charts import Figure, Layer, Line, Note, Table, share_figure, span_figure, time_figure
 from forebay.pages.units import MILLISECONDS, NUMBER, SECONDS, SHARE, Unit, shown, time_unit
@@ -129,7 +129,7 @@ def _cdf(
     rows = [
         (f"p{p:g}", *(shown(percentile(each, p), unit) for each in ((ordered, sent) if sent else (ordered,))))
         for p in PERCENTILES
-        if can_tell(len(ordered), p)
+        if suffices(len(ordered), p)
     ]
     data = Table(f"{title} in numbers", ("", "response", "service") if sent else ("", name), rows)
     yield share_figure(

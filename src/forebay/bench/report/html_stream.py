@@ -7,7 +7,7 @@ from typing import Any
 
 from forebay.bench.report.curves import MAX_ROWS, cumulative
 from forebay.bench.report.html import settings_table
-from forebay.bench.statistics import can_tell
+from forebay.bench.statistics import suffices
 from forebay.bench.stream.document import MeasuredStream
 from forebay.bench.stream.figures import UNTIL, lag_curve, latency_s, stage_s, stages_of
 from forebay.bench.stream.records import EventRecord, StreamRun
@@ -222,7 +222,7 @@ def _latencies(measured: MeasuredStream) -> Iterator[Figure]:
     if measured.slo is not None and measured.figures.goodput is not None:
         notes = [Note(measured.slo.within_s, measured.figures.goodput, "objective")]
     count = measured.figures.committed
-    p99 = "" if can_tell(count, 99) else f" (of {count} {run.noun}s, too few for a p99)"
+    p99 = "" if suffices(count, 99) else f" (of {count} {run.noun}s, too few for a p99)"
     yield share_figure(
         f"Share of {run.noun}s that were there within a time{p99}",
         [Line(until, cumulative(values), colours[until]) for until, values in known.items()],

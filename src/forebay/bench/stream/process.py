@@ -37,7 +37,7 @@ STOP_S = 60.0
 POLL_S = 0.05
 ARCHIVE_S = 180.0
 """The longest wait for the class archive that a machine's first run makes."""
-MAX_SAID_CHARS = 1500
+MAX_DETAIL_CHARS = 1500
 
 
 class RunProcess:
@@ -84,7 +84,7 @@ class RunProcess:
     def output(self) -> str:
         """The end of the latest start's output."""
         with suppress(OSError):
-            return replace_controls(self._log.read_text(errors="replace")[-MAX_SAID_CHARS:].strip())
+            return replace_controls(self._log.read_text(errors="replace")[-MAX_DETAIL_CHARS:].strip())
         return ""
 
     def kill_jvm(self) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from forebay.bench.resources import disturbed
-from forebay.bench.statistics import can_tell, percentile
+from forebay.bench.statistics import percentile, suffices
 from forebay.bench.stream.figures import (
     MAX_UNSURE,
     MIN_EVENTS,
@@ -29,7 +29,7 @@ MIN_FOR_RATE = 100
 def judge_stream(run: StreamRun) -> Verdict:
     found = [check(run) for check in CHECKS]
     delays_s = feed_delays_s(run)
-    p99_s = percentile(delays_s, 99) if can_tell(len(delays_s), 99) else None
+    p99_s = percentile(delays_s, 99) if suffices(len(delays_s), 99) else None
     return Verdict(
         reasons=tuple(reason for reason in found if reason is not None),
         notes=tuple(_notes(run, delays_s, p99_s)),

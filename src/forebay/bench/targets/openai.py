@@ -131,7 +131,7 @@ class _OpenAiEvents:
         self._error_of = error_of
         self._chat = chat
         self._tokens = 0
-        self._untold = False
+        self._usage_missing = False
 
     def __call__(self, event: Any) -> Piece:
         choices, usage = event.get("choices"), event.get("usage")
@@ -145,7 +145,7 @@ class _OpenAiEvents:
         total = None if usage is None else count(usage["completion_tokens"])
         tokens = None
         # If earlier pieces had no count, the total is that of the whole answer.
-        if total is not None and not self._untold:
+        if total is not None and not self._usage_missing:
             tokens = max(0, total - self._tokens)
         elif choice.get("token_ids") is not None:
             tokens = len(choice["token_ids"])
@@ -153,7 +153,7 @@ class _OpenAiEvents:
             self._tokens = total
         # A token may have no text: a special one, or part of a character.
         content = text or bool(tokens)
-        self._untold = self._untold or (content and usage is None)
+        self._usage_missing = self._usage_missing or (content and usage is None)
         if reason is None and usage is None:
             return (CONTENT if tokens is None else Piece(True, tokens)) if content else NOTHING
         if reason is None and content and tokens == 1:

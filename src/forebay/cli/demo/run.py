@@ -118,7 +118,7 @@ def _request(spec: PipelineSpec, model: str, text_field: str, text: str, index: 
     )
 
 
-SAID_CHARS = 100
+SHOWN_CHARS = 100
 SLOW_PER_S = 5.0
 """Below this rate, the demo reports why and what to do."""
 Watch = Callable[[Snapshot], None]
@@ -227,7 +227,7 @@ def _why_slow(urls: Sequence[str]) -> str:
 
 
 def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text[:SAID_CHARS])
+    return "".join(c if c.isprintable() else " " for c in text[:SHOWN_CHARS])
 
 
 class _FirstAnswer:

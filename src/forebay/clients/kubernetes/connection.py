@@ -66,7 +66,7 @@ def _unusable(error: Exception) -> str:
     )
 
 
-MAX_SAID = 2000
+MAX_DETAIL_CHARS = 2000
 PASSING = frozenset((429, 500, 502, 503, 504))
 
 
@@ -95,7 +95,7 @@ def refusal(code: int, reason: str, body: bytes) -> ApiRefusal:
     try:
         status = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return ApiRefusal(code, plain(body[:MAX_SAID].decode("utf-8", "replace")) or reason)
+        return ApiRefusal(code, plain(body[:MAX_DETAIL_CHARS].decode("utf-8", "replace")) or reason)
     detail = status.get("message") if isinstance(status, Mapping) else None
     return ApiRefusal(code, plain(str(detail or reason)))
 
@@ -116,7 +116,7 @@ def unreachable(address: str, error: Exception) -> str:
 
 
 def plain(text: str) -> str:
-    return replace_controls(text[:MAX_SAID])
+    return replace_controls(text[:MAX_DETAIL_CHARS])
 
 
 def _forbidden(detail: str) -> str:

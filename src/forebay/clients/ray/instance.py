@@ -14,7 +14,7 @@ RUNNING, RECOVERING, DELETING, DEPLOY_FAILED = "RUNNING", "RECOVERING", "DELETIN
 SERVING = (RUNNING, "UPDATING", "PENDING_MIGRATION")
 """States of a replica that has started and was not asked to stop."""
 DECLARATIVE = "declarative"
-MAX_SAID = 2000
+MAX_DETAIL_CHARS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def _deployment(body: Mapping[str, Any]) -> ServeDeployment:
 def plain(text: object) -> str:
     """On one line, cut at the start: a traceback has its error at the end."""
     words = " ".join(replace_controls(str(text or "")).split())
-    return words if len(words) <= MAX_SAID else f"…{words[-MAX_SAID:]}"
+    return words if len(words) <= MAX_DETAIL_CHARS else f"…{words[-MAX_DETAIL_CHARS:]}"
 
 
 def fleet_application(instance: ServeInstance, name: str, where: str) -> ServeApplication:

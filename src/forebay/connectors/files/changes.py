@@ -34,8 +34,8 @@ class FolderChanges:
                 self._poll.register(descriptor, select.POLLIN)
 
     def wait(self, timeout_s: float, *, poll_s: float) -> bool:
-        """Block until there may be a new file; False after `timeout_s`, or after `poll_s` if a folder
-        cannot be watched. At once after `stop`."""
+        """Block until there may be a new or changed file; False after `timeout_s`, or after `poll_s` if a
+        folder cannot be watched. At once after `stop`."""
         # Each time: a folder may have been created, or replaced.
         before, self._numbers = self._numbers, [self._watch(folder) for folder in self._folders]
         if not set(self._numbers) <= {*before, -1}:

@@ -36,7 +36,7 @@ STATS_TIMEOUT_S = 2.0
 MAX_METRICS_BYTES = 16 << 20
 END_S = 5.0
 LINES = 20
-MAX_SAID = 1500
+MAX_DETAIL_CHARS = 1500
 
 
 class EngineReplica:
@@ -113,7 +113,7 @@ class EngineReplica:
             time.sleep(LOOK_S)
 
     def _output(self) -> str:
-        return " | ".join(self._last)[-MAX_SAID:] or "it printed nothing"
+        return " | ".join(self._last)[-MAX_DETAIL_CHARS:] or "it printed nothing"
 
     def _is_taken(self) -> bool:
         try:

@@ -36,7 +36,7 @@ MAX_NODES = 5000
 """Each becomes some kilobytes of code."""
 MAX_INT_BITS = 1024
 MAX_NAME_CHARS = 60
-MAX_SAID_CHARS = 300
+MAX_DETAIL_CHARS = 300
 """Jinja's text may quote the template."""
 NODE_STEP = 8
 """Units of one iteration of a loop for every syntax node in its body."""
@@ -103,7 +103,7 @@ class PromptEnvironment(ImmutableSandboxedEnvironment):
             return Template.from_code(self, self.compile(tree), {})
         except TemplateSyntaxError as error:
             raise SettingError(
-                f"{what}, line {error.lineno}: {(error.message or '')[:MAX_SAID_CHARS]}"
+                f"{what}, line {error.lineno}: {(error.message or '')[:MAX_DETAIL_CHARS]}"
             ) from None
         except ValueError:
             raise SettingError(f"{what}: a number has too many digits") from None

@@ -95,7 +95,7 @@ class StreamDemand:
         self._queued_before: Tokens | None = None
         self._standing = StandingRecords()
         self._left: list[tuple[float, Tokens]] = []
-        self._heard_ms: int | None = None
+        self._reported_ms: int | None = None
 
     def take(self, now_s: float) -> Demand:
         now_ms = self._wall_ms()
@@ -103,7 +103,7 @@ class StreamDemand:
         fresh = within(every, now_ms, FRESH_S)
         silent = len(every) - len(fresh)
         if fresh:
-            self._heard_ms = max(one.at_ms for one in fresh.values())
+            self._reported_ms = max(one.at_ms for one in fresh.values())
         came = _growth(self._arrived, {name: one.arrived for name, one in every.items()})
         taken_in = self._grown_classes(every)
         self._mix.add(taken_in)
@@ -141,7 +141,7 @@ class StreamDemand:
             running=running,
             running_tokens=sum(one.running_tokens for one in every.values()),
             kv_usage=min(max(kv, default=0.0), 1.0),
-            age_s=math.inf if self._heard_ms is None else max(now_ms - self._heard_ms, 0) / 1000,
+            age_s=math.inf if self._reported_ms is None else max(now_ms - self._reported_ms, 0) / 1000,
             wall_s=now_ms / 1000,
             silent=silent,
         )
