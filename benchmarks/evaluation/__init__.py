@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.evaluation import autoscale, batching, goodput, grid, peers, routing
+from benchmarks.evaluation import autoscale, batching, goodput, grid, peers, routing, soak
 from benchmarks.evaluation.page import Page
 
 PAGES: Sequence[Page] = (
@@ -16,5 +16,6 @@ PAGES: Sequence[Page] = (
     autoscale.KUBERNETES_PAGE,
     routing.PAGE,
     peers.PAGE,
+    soak.PAGE,
 )
 """In the order of the front page."""

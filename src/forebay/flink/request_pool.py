@@ -88,8 +88,8 @@ class RequestPool:
         self._releasable = 0
         self._limit = float(capacity)
         self._waking = False
-        self._looked_s = self._told_s = -inf
-        self._telling = self._waiting = False
+        self._looked_s = self._notified_s = -inf
+        self._notify_planned = self._waiting = False
         self._called_s = -inf
         self._closing = False
         self._failure: BaseException | None = None
@@ -289,7 +289,7 @@ class RequestPool:
             # a cancellation when nobody closes), and must fail the job, which then restores, rather than lose
             # a record.
             self._failure = error
-            self._tell_soon()
+            self._notify_soon()
         finally:
             self._tasks.discard(task)
 
@@ -306,22 +306,22 @@ class RequestPool:
             self._unreleased += 1
             self._releasable += len(leaving)
             self._limit = max(self._capacity, self._limit - 0.5)
-        self._tell_soon()
+        self._notify_soon()
         if self._pending:
             self._start_pending()
 
-    def _tell_soon(self) -> None:
-        if self._telling:
+    def _notify_soon(self) -> None:
+        if self._notify_planned:
             return
-        self._telling = True
-        if self._loop.time() - self._told_s < GATHER_S:
+        self._notify_planned = True
+        if self._loop.time() - self._notified_s < GATHER_S:
             self._loop.call_later(GATHER_S, self._notify)
         else:
             self._loop.call_soon(self._notify)
 
     def _notify(self) -> None:
-        self._telling = False
-        self._told_s = now_s = self._loop.time()
+        self._notify_planned = False
+        self._notified_s = now_s = self._loop.time()
         if self._waiting:
             with self._changed:
                 self._changed.notify_all()

@@ -305,6 +305,7 @@ def pack_known(entry: Known) -> bytes:
 
 
 def unpack_known(data: bytes) -> Known:
-    stamp, *own, done, gone, reported, place = unpack_state(data, "state of a followed file")
+    values = unpack_state(data, "state of a followed file")
+    stamp, name, version, latest, member, done, gone, reported, place = values
     found = None if stamp is None else Stamp(*stamp)
-    return Known(found, *own, place_from(place), done, gone, reported)
+    return Known(found, name, version, latest, member, place_from(place), done, gone, reported)

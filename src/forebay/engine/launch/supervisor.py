@@ -47,10 +47,10 @@ class SupervisorArgs:
 
 def main() -> int:
     order = SupervisorArgs.decode(sys.argv[1])
-    told_to_stop = [False]
+    stop_requested = [False]
 
     def stop(signum: int, frame: object) -> None:
-        told_to_stop[0] = True
+        stop_requested[0] = True
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, stop)
@@ -59,7 +59,7 @@ def main() -> int:
         os.sched_setaffinity(0, order.cores)
     server = _start(order)
     registry, owned = ReplicaRegistry(Path(order.registry)), True
-    while server.poll() is None and not told_to_stop[0]:
+    while server.poll() is None and not stop_requested[0]:
         if not owned:
             select.select([], [], [], LOOK_S)
         elif _owner_is_gone(order.owner_pid):
