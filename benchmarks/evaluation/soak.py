@@ -15,7 +15,8 @@ def render(records: Records) -> Rendered:
         tables={},
         plots={"soak.svg": soak_picture(document)},
         finding=f"Over {document['restarts']} restarts in one JVM, Java's heap grew by {_mb(heap['slope'])} "
-        f"a restart ({_mb(heap['low'])} to {_mb(heap['high'])}), the count of threads by {threads['slope']:.1f}.",
+        f"a restart ({_mb(heap['low'])} to {_mb(heap['high'])}), "
+        f"the count of threads by {threads['slope']:.1f}.",
     )
 
 
