@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from pyflink.datastream import TimeDomain
 
+from forebay.flink.one_core import OneCore
 from forebay.flink.request_pool import Answer, Handler, Ordering, RequestPool
 from forebay.flink.shards import subtask_of
 from forebay.records import KeyedEvent
@@ -193,8 +194,9 @@ class ChosenCalls(RequestPool):
         answer_to: AnswerTo,
         clock: WallClock,
         on_ready: Callable[[], None] = lambda: None,
+        core: OneCore | None = None,
     ) -> None:
-        super().__init__(open_answerer, capacity=capacity, ordering=ordering, on_ready=on_ready)
+        super().__init__(open_answerer, capacity=capacity, ordering=ordering, on_ready=on_ready, core=core)
         self._loop.close()
         self._loop: Any = _NoLoop()
         self._answer_to = answer_to

@@ -45,16 +45,16 @@ def test_an_exception_that_matches_nothing_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "a.md").write_text("One\nline says nothing.\n")
+    (tmp_path / "docs" / "trends.md").write_text("One\nline says nothing.\n")
     monkeypatch.setattr(plain_english, "ROOT", tmp_path)
     monkeypatch.setattr(plain_english, "CLEAN", ("docs",))
     monkeypatch.setattr(plain_english, "ALLOWED", {})
     assert main([]) == 1
-    assert capsys.readouterr().out == "docs/a.md:2: 'says': code reports, returns or contains\n"
-    monkeypatch.setattr(plain_english, "ALLOWED", {("docs/a.md", "says"): "a quotation"})
+    assert capsys.readouterr().out == "docs/trends.md:2: 'says': code reports, returns or contains\n"
+    monkeypatch.setattr(plain_english, "ALLOWED", {("docs/trends.md", "says"): "a quotation"})
     assert main([]) == 0
-    monkeypatch.setattr(plain_english, "ALLOWED", {("docs/a.md", name): "" for name in ("says", "told")})
+    monkeypatch.setattr(plain_english, "ALLOWED", {("docs/trends.md", name): "" for name in ("says", "told")})
     assert main([]) == 1
-    assert "the exception 'told' for docs/a.md matches nothing" in capsys.readouterr().out
+    assert "the exception 'told' for docs/trends.md matches nothing" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="gone does not exist"):
         main(["gone"])
