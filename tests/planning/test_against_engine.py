@@ -56,7 +56,7 @@ def python() -> Path:
 @pytest.mark.timeout(TIMEOUT_S + 60)
 @pytest.mark.slow
 def test_vllm_computes_the_same_sizes(python: Path) -> None:
-    """On a CPU, vLLM has blocks of 128 tokens and keeps recurrent states in 32 bits."""
+    """On a CPU, vLLM has blocks of 128 tokens; recurrent states are kept in 32 bits."""
     asked = [
         {"config": _unquantized(config), "context": context, "step_tokens": STEP_TOKENS}
         for config, context in CASES.values()

@@ -40,6 +40,8 @@ def sizes(case: dict[str, Any], folder: Path) -> dict[str, Any]:
         enforce_eager=True,
         load_format="dummy",
         disable_hybrid_kv_cache_manager=False,
+        # Otherwise it depends on the processor.
+        mamba_ssm_cache_dtype="float32",
     ).create_engine_config()
     with set_current_vllm_config(settings):
         if not torch.distributed.is_initialized():
