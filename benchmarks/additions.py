@@ -41,7 +41,7 @@ Note = Callable[[str], None]
 READ_TIMEOUT_S = 1800.0
 WITH, WITHOUT = "with", "without"
 TRACES_PER_S = 200.0
-"""So few that a run never fills a core: its cost per answer would depend on how its threads are placed."""
+"""At this rate a run does not fill a core; else its cost per answer depends on how its threads are placed."""
 
 
 @dataclass(frozen=True, slots=True)
