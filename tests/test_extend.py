@@ -20,6 +20,7 @@ from forebay.errors import ForebayError, SettingError
 from forebay.fleet.policies import LeastRequests, make_policy
 from forebay.fleet.replica_table import ReplicaLimits, ReplicaTable
 from forebay.fleet.routing_request import RoutingRequest
+from forebay.pipeline.job_graph import runs_only_ours
 from forebay.pipeline.load import load_spec, parse_spec
 from forebay.pipeline.plan import Plan
 from forebay.pipeline.preflight import check_paths, check_secrets
@@ -128,6 +129,13 @@ def test_a_connector_of_a_package_is_settings_like_our_own(
             parse_spec(pipeline(source=source))
     with pytest.raises(SettingError, match="has no sink for dead letters"):
         parse_spec(pipeline(dead_letters={"type": "shout"}))
+
+
+def test_no_code_of_packages_shares_a_core(install_package: Install) -> None:
+    install_package("forebay.connectors", "numbers_package", CONNECTOR, numbers="SOURCE", shout="SINK")
+    assert runs_only_ours(parse_spec(pipeline()))
+    for part in ({"source": {"type": "numbers"}}, {"sink": {"type": "shout"}}):
+        assert not runs_only_ours(parse_spec(pipeline(**part)))
 
 
 def test_missing_requirements_of_a_connector_are_reported_first(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.harness.clock import ManualClock
 from forebay.codec import decode, encode
 from forebay.engine.prompt import FieldTemplate
 from forebay.errors import MAX_DETAIL_CHARS, TemplateFailed
+from forebay.flink import keying as module
 from forebay.flink.keying import Keying
 from forebay.flink.shards import flink_keys, shard_of
 from forebay.records import DeadLetter, Event, KeyedEvent, Timeline
@@ -37,6 +39,15 @@ def keyed(value: Any, **settings: Any) -> tuple[int, Any]:
     keying.open(None)
     *_, (flink_key, data) = keying.flat_map(value)
     return flink_key, decode(data)
+
+
+def test_only_keying_without_users_code_shares_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    joined: list[bool] = []
+    monkeypatch.setattr(module, "SHARED", SimpleNamespace(join=lambda: joined.append(True)))
+    keyed(encode(event()))
+    assert joined == []
+    keyed(encode(event()), one_core=True)
+    assert joined == [True]
 
 
 def test_event_gets_key_id_and_shard() -> None:

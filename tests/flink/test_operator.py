@@ -18,17 +18,17 @@ from forebay.apps.sessions import Sessions
 from forebay.apps.summaries.settings import SummarySpec
 from forebay.codec import decode, encode
 from forebay.flink import backpressure, operator
-from forebay.flink.backpressure import MAX_SHARE
+from forebay.flink.backpressure import ANSWERS, FACTOR, MAX_SHARE
 from forebay.flink.commit_times import CommitTimes
 from forebay.flink.infer import QUEUES
 from forebay.flink.mailbox import WOKEN_MS
 from forebay.flink.operator import END_ROUNDS, InferenceOperator
-from forebay.flink.request_pool import ANSWERS, FACTOR, PoolLoad
+from forebay.flink.request_pool import PoolLoad
 from forebay.flink.types import END_OF_INPUT_MS
 from forebay.records import JSON, DeadLetter, Event, KeyedEvent, Message
 from forebay.stateful.budget import BudgetedMachines
 from forebay.stateful.key_states import PER_CHUNK, StateLimits
-from forebay.stateful.machine import OpenMachines
+from forebay.stateful.machine import OpenMachines, stateless
 from forebay.stateful.program import Ask, Failure, Moment, Output, Program, Step, Timer
 from forebay.stateful.shard_executor import MAX_CALLS, ProgramMachines
 
@@ -138,6 +138,21 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Any:
         return made
 
     return run
+
+
+@pytest.mark.parametrize("one_core", [True, False])
+def test_only_an_operator_without_users_code_shares_a_core(
+    one_core: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = WallClock()
+    calls, joined, given = Calls(clock, frozenset()), list[bool](), dict[str, Any]()
+    shared = SimpleNamespace(join=lambda: joined.append(True))
+    monkeypatch.setattr(operator, "SHARED", shared)
+    monkeypatch.setattr(operator, "RequestPool", lambda *_, **more: given.update(more) or calls)
+    monkeypatch.setattr(operator, "held_keys", held_keys)
+    function = InferenceOperator(nobody, stateless, capacity=CAPACITY, clock=clock, one_core=one_core)
+    function.open(Run(function, calls, clock).context())
+    assert (given["core"] is shared, joined) == (one_core, [True] * one_core)
 
 
 def grown(accepted_s: list[float]) -> list[int]:

@@ -9,15 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.flink.request_pool import (
-    ANSWERS,
-    FACTOR,
-    FIRST_S,
-    LONGEST_S,
-    OrderedByKey,
-    PollInterval,
-    RoomWait,
-)
+from forebay.flink.backpressure import ANSWERS, FACTOR, FIRST_S, LONGEST_S, RoomWait
+from forebay.flink.request_pool import OrderedByKey, PollInterval
 from forebay.records import DeadLetter
 
 

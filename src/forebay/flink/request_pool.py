@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -379,39 +378,3 @@ class PollInterval:
         """A multiple of the period, so that all shards of a subtask wake together."""
         step_ms = self.step_ms(call_s)
         return (now_ms // step_ms + 1) * step_ms
-
-
-ANSWERS = 256
-FACTOR = 1.5
-FIRST_S = 0.04
-LONGEST_S = 3600.0
-
-
-class RoomWait:
-    """The longest wait of an event if the queue is full: 1.5 times the mean time per answer of a busy
-    spell. So the queue shrinks while calls are answered; without answers, it grows with the outage's
-    logarithm. After a restart, the length of the queue shows how long the spell has lasted."""
-
-    def __init__(self, capacity: int) -> None:
-        self._times: deque[float] = deque(maxlen=max(ANSWERS, 4 * capacity))
-        self._since_s: float | None = None
-        self._finished = 0
-
-    def most_s(self, now_s: float, finished: int, queued: int) -> float:
-        window = self._times.maxlen or 0
-        if self._since_s is None:
-            self._since_s, self._finished = now_s - _lasted_s(queued, window), finished
-        self._times.extend([now_s] * min(window, finished - self._finished))
-        self._finished = finished
-        oldest_s = self._times[0] if len(self._times) == window else self._since_s
-        return FACTOR * (now_s - oldest_s) / window
-
-    def over(self) -> None:
-        self._since_s = None
-        self._times.clear()
-
-
-def _lasted_s(queued: int, window: int) -> float:
-    """The duration of a spell without answers that fills the queue: one event per `FACTOR` / `window` of its
-    age."""
-    return min(LONGEST_S, FIRST_S * math.exp(min(FACTOR * queued / window, 50.0)))

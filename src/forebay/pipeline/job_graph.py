@@ -29,6 +29,12 @@ def _text(template: FieldTemplate, event: Event) -> str:
     return template.render(event.fields, time_ms=event.time_ms)
 
 
+def runs_only_ours(spec: PipelineSpec) -> bool:
+    """Whether the pipeline's sources and sinks are Forebay's own, not of other packages."""
+    parts = (spec.source, spec.sink, spec.dead_letters)
+    return all(type(part).__module__.startswith("forebay.") for part in parts)
+
+
 def build(
     spec: PipelineSpec,
     env: StreamExecutionEnvironment,
@@ -70,7 +76,7 @@ def build(
         name=OPERATOR,
     )
     if spec.application is None:
-        answered = infer(stream, ordering=spec.ordering, one_core=True, **vars(parts))
+        answered = infer(stream, ordering=spec.ordering, one_core=runs_only_ours(spec), **vars(parts))
     else:
         answered = spec.application.build(stream, parts)
 

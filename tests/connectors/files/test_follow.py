@@ -359,16 +359,22 @@ def test_a_file_that_cannot_be_opened_for_a_moment_is_not_another_one(
     assert caplog.text.count(os.strerror(number)) == 1
 
 
-def test_renamed_file_that_cannot_be_read_blocks_no_other(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a rotated log that only root may read."""
+def partly_read_and_renamed(folder: Path) -> Run:
+    """`a` with three lines, of which one is read, is `b` now."""
     (folder / "a").write_bytes(b"1\n2\n")
     run = Run(folder, room=Room(False, *[True] * 99))
     assert [record.position for record in run.call()] == ["in/a@1"]
     with (folder / "a").open("ab") as file:
         file.write(b"3\n")
     (folder / "a").rename(folder / "b")
+    return run
+
+
+def test_renamed_file_that_cannot_be_read_blocks_no_other(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a rotated log that only root may read."""
+    run = partly_read_and_renamed(folder)
     (folder / "a").write_bytes(b"4\n")
 
     def refuse(path: str, member: str | None = None) -> BinaryIO:
@@ -388,12 +394,7 @@ def test_renamed_file_that_cannot_be_read_blocks_no_other(
 def test_renamed_file_that_stays_unreadable_is_a_dead_letter(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder / "a").write_bytes(b"1\n2\n")
-    run = Run(folder, room=Room(False, *[True] * 99))
-    assert [record.position for record in run.call()] == ["in/a@1"]
-    with (folder / "a").open("ab") as file:
-        file.write(b"3\n")
-    (folder / "a").rename(folder / "b")
+    run = partly_read_and_renamed(folder)
 
     def refuse(path: str, member: str | None = None) -> BinaryIO:
         raise PermissionError(errno.EACCES, "no")
