@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from forebay.errors import SettingError
 from forebay.pipeline.live import server as module
@@ -154,6 +156,14 @@ async def test_hanging_browser_is_dropped_and_others_continue(
 ) -> None:
     monkeypatch.setattr(module, "SEND_S", 0.2)
     parts.text = "x" * 20_000_000
+    sent, given_up = module._sent, threading.Event()
+
+    async def noted(request: web.Request, html: str) -> web.StreamResponse:
+        answered = await sent(request, html)
+        given_up.set()
+        return answered
+
+    monkeypatch.setattr(module, "_sent", noted)
     hung = socket.create_connection(("127.0.0.1", server.port))
     with hung:
         path = server.url.split(str(server.port))[1]
@@ -163,6 +173,8 @@ async def test_hanging_browser_is_dropped_and_others_continue(
                 parts.now = {"results": number}
                 while await versions(found) != parts.now:
                     pass
+        # One that reads earlier does not hang, and would get the whole part.
+        assert await asyncio.to_thread(given_up.wait, 60)
         # What the kernel holds, and then the end: the server has aborted.
         hung.settimeout(30)
         received = 0
