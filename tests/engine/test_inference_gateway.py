@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.harness.inference_gateway import ScriptedGateway
 
-from forebay.engine.client import InferenceGatewayFactory, PickerHeaders
+from forebay.engine.inference_gateway import InferenceGatewayFactory, PickerHeaders
 from forebay.fleet.config import FleetEngineFactory
 from forebay.fleet.discovery import FixedReplicas
 from forebay.flink.metrics import InferenceCounters

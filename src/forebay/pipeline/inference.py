@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from forebay.clock import Clock
 from forebay.engine import EngineFactory
-from forebay.engine.client import InferenceGatewayFactory
+from forebay.engine.inference_gateway import InferenceGatewayFactory
 from forebay.engine.prices import to_pico
 from forebay.engine.replica import ContextNeed, ServedModel, answer_need, check_context
 from forebay.errors import SettingError

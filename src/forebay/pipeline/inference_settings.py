@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, JsonValue, Strict, ValidationInfo
 
 from forebay.documents import suggestion
 from forebay.engine.answer import AnswerCheck
-from forebay.engine.client import PickerHeaders
+from forebay.engine.inference_gateway import PickerHeaders
 from forebay.engine.journal import JournalConfig
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.engine.retry import RetryPolicy
