@@ -46,6 +46,7 @@ PARTITIONS = 4
 BATCH, MOST_AHEAD = 500, 1500
 EVENTS_BETWEEN_RESTARTS = 500
 WAIT_S, POLL_S = 900.0, 0.25
+NOTE_S = 300.0
 TOPIC = {"retention.bytes": "67108864", "segment.bytes": "16777216"}
 OFTEN = {
     "restart-strategy.exponential-delay.initial-backoff": "100 ms",
@@ -109,18 +110,26 @@ PARTS = {"events": "events", "restarts": "restarts", "rest": "hours"}
 
 
 def measure_soak(options: SoakOptions, settings: Settings, work: Path, note: Note) -> dict[str, Any]:
-    """Blocks for hours. `work`: an empty folder."""
+    """Blocks for hours, or until Ctrl-C: then the report has what was measured, and is not `complete`.
+
+    `work`: an empty folder.
+    """
+    complete = True
     with ExitStack() as opened:
         kafka = opened.enter_context(local_kafka(kafka_to_start(settings), work / "kafka"))
         replica = opened.enter_context(ReplicaProcess(ReplicaScript(delay=Fixed(0.0))))
         soak = _Soak(options, kafka, replica, work, note)
         install_jar(KAFKA, soak.run.home / "connectors", settings.connectors_from or str(settings.connectors))
         opened.enter_context(soak.run)
-        soak.measure()
+        try:
+            soak.measure()
+        except KeyboardInterrupt:
+            complete = False
     return {
         "processor": processor_name(),
         "cores": len(os.sched_getaffinity(0)),
         **asdict(options),
+        "complete": complete,
         **soak_report(soak.samples),
         "unread": soak.unread,
     }
@@ -145,7 +154,7 @@ class _Soak:
         self._bootstrap = kafka.bootstrap
         self._fed = threading.Event()
         self._feeder: Future[None] = Future()
-        self._begun_s = self._sampled_s = time.monotonic()
+        self._begun_s = self._sampled_s = self._noted_s = time.monotonic()
         self._jvm = 0
         self._name = ""
         self.samples: list[Sample] = []
@@ -199,7 +208,11 @@ class _Soak:
 
     def _part(self, name: str) -> None:
         self._name = name
-        self._note(f"{name}: from {answers(self._replica):,} events and {self._restarts()} restarts")
+        self._note_progress("from")
+
+    def _note_progress(self, how: str) -> None:
+        self._noted_s = time.monotonic()
+        self._note(f"{self._name}: {how} {answers(self._replica):,} events and {self._restarts()} restarts")
 
     def _feed(self) -> None:
         for batch in count():
@@ -244,6 +257,8 @@ class _Soak:
             if self._name and time.monotonic() >= self._sampled_s + self._options.every_s:
                 self._sampled_s = time.monotonic()
                 self._sample()
+            if time.monotonic() >= self._noted_s + NOTE_S:
+                self._note_progress("so far")
 
     def _sample(self) -> None:
         if self._pid("jvm") != self._jvm:

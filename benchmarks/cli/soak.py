@@ -24,6 +24,7 @@ def soak(
     """Sample the memory of a pipeline between topics whose page is open. Exit status 1 if something grows on.
 
     Starts a Kafka (FOREBAY_KAFKA_HOME). The scripted engine answers at once.
+    Ctrl-C reports the samples until then.
     """
     from benchmarks.soak import SoakOptions, measure_soak, soak_picture
     from forebay.pages.picture import write_picture
@@ -36,7 +37,7 @@ def soak(
         common.note(f"{found['unread']} samples could not be read: the JVM did not answer in time")
     if plot is not None:
         write_picture(plot, soak_picture(found))
-    common.report(json, found, lambda: show_soak(found), passed=found["level"])
+    common.report(json, found, lambda: show_soak(found), passed=found["level"], complete=found["complete"])
 
 
 PER = {"events": ("1,000,000 events", 1e6), "restarts": ("1,000 restarts", 1e3), "rest": ("hour", 1.0)}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from benchmarks.cli.soak import show_soak
+from benchmarks.run_process import PipelineProcess
 from benchmarks.soak import SERIES, points, read_native, soak_picture, soak_report, trend
 
 from benchmarks import soak
@@ -99,6 +101,24 @@ def test_a_soak_ends_with_the_error_of_its_feeder(tmp_path: Path, monkeypatch: p
         run._until(lambda: False)
     with pytest.raises(LaunchError, match="no process 'jvm'"):
         run._pid("jvm")
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(measured: soak._Soak) -> None:
+        measured.samples.append({"part": "rest", "events": 1, "restarts": 0, "hours": 0.0})
+        raise KeyboardInterrupt
+
+    known: Any = SimpleNamespace(bootstrap="h:1", url="http://h", connectors_from="", connectors=tmp_path)
+    for name in ("kafka_to_start", "install_jar"):
+        monkeypatch.setattr(soak, name, lambda *given: None)
+    monkeypatch.setattr(soak, "local_kafka", lambda *given: nullcontext(known))
+    monkeypatch.setattr(soak, "ReplicaProcess", lambda *given: nullcontext(known))
+    monkeypatch.setattr(PipelineProcess, "kill", lambda run: set())
+    monkeypatch.setattr(soak._Soak, "measure", stop)
+    monkeypatch.setattr(soak, "SERIES", ())
+    found = soak.measure_soak(soak.SoakOptions(), known, tmp_path, print)
+    assert not found["complete"]
+    assert [sample["part"] for sample in found["samples"]] == ["rest"]
 
 
 def test_samples_are_drawn_by_part() -> None:
