@@ -141,6 +141,18 @@ async def test_a_full_queue_answers_503() -> None:
         assert replica.report().aborted == 2
 
 
+async def test_caller_that_has_left_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    async def leave(*_: object) -> None:
+        raise aiohttp.ClientConnectionResetError("Cannot write to closing transport")
+
+    async with session() as (client, replica):
+        replica._answer = leave  # type: ignore[method-assign]
+        with pytest.raises(aiohttp.ClientError):
+            await client.post("/v1/chat/completions", json=CHAT)
+        assert replica.report().aborted == 1
+    assert not caplog.records
+
+
 async def test_a_cached_prefix_is_reported_and_counted() -> None:
     script = ReplicaScript(delay=Fixed(0.0), block_chars=100, cache_blocks=10)
     async with session(script) as (client, replica):

@@ -211,9 +211,13 @@ class FakeReplica:
                     if id not in self._answered:
                         self._answered.add(id)
                         done()
-        except (asyncio.CancelledError, ConnectionError):
+        except asyncio.CancelledError:
             self._aborted += 1
             raise
+        except ConnectionError:
+            self._aborted += 1
+            hang_up(request)
+            return web.Response()
         finally:
             self._running -= 1
             if self._slots is not None:
