@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -56,11 +56,17 @@ def pytest_configure() -> None:
     typer.main.get_params_from_function = cache(typer.main.get_params_from_function)
 
 
-def pytest_collection_finish() -> None:
-    """Freeze the modules of all tests: garbage collections would take a quarter of a second, and each load
-    starts with one."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage among the modules of all tests: neither while they are imported, which took a fifth
+    longer, nor later, which took a quarter of a second each time, and each load starts with one."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
