@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Callable, Iterable
-from functools import cache
 
 import pytest
 from benchmarks.trend_finder import TrendFinder
@@ -23,7 +22,6 @@ SMALL = TrendSettings(width_bits=14)
 Post = tuple[int, str]
 
 
-@cache
 def background(seconds: int, per_s: int = 20, *, start: int = 0, seed: int = 1) -> list[Post]:
     rng = random.Random(seed)
     words = [f"word{index}" for index in range(300)]
