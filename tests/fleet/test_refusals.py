@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.harness.backlog import Load
 from tests.harness.clock import in_virtual_time, run_virtual
@@ -403,6 +403,7 @@ async def longest_idle_s(load: Load, seconds: float, slots: int) -> float:
 
 
 @pytest.mark.heavy
+@settings(max_examples=settings.default.max_examples // 2)
 @given(
     seed=st.integers(0, 1000),
     slots=st.integers(2, 8),
@@ -425,6 +426,7 @@ def test_slow_calls_do_not_block_others_among_refusals_and_errors(
 
 
 @pytest.mark.heavy
+@settings(max_examples=settings.default.max_examples // 2)
 @given(seed=st.integers(0, 1000), streams=st.booleans())
 @example(seed=34, streams=False)
 def test_probing_fewer_ends_if_slow_calls_fill_all_slots(seed: int, streams: bool) -> None:

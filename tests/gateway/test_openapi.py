@@ -58,7 +58,7 @@ CALLS = [(path, method) for path, methods in DOCUMENT["paths"].items() for metho
 @pytest.mark.heavy
 @pytest.mark.parametrize("mode", GenerationMode)
 @pytest.mark.parametrize(("path", "method"), CALLS)
-@settings(max_examples=min(25, settings.default.max_examples), suppress_health_check=list(HealthCheck))
+@settings(max_examples=min(25, settings.default.max_examples // 2), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_gateway_follows_its_openapi_description(
     described: Any, path: str, method: str, mode: GenerationMode, data: st.DataObject

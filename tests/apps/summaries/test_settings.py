@@ -10,7 +10,7 @@ import orjson
 import pytest
 from benchmarks.conversations import BEGIN_MS, Window, by_window, chatter, expected_summaries
 from benchmarks.tally import tally
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -52,6 +52,7 @@ def expected() -> dict[Window, Any]:
 
 
 @pytest.mark.heavy
+@settings(max_examples=settings.default.max_examples // 4)
 @given(st.integers(0, 2**32), st.sampled_from((0.05, 0.5, 0.95)))
 def test_kills_and_answer_times_do_not_change_summaries(seed: int, pace: float) -> None:
     """Nor do other steps of the watermark, like Flink's."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -84,13 +85,14 @@ SUBJECTS = (
 )
 
 
+@cache
+def random_vector(word: str) -> np.ndarray:
+    return np.random.default_rng(zlib.crc32(word.encode("utf-8", "surrogatepass"))).normal(size=WIDTH)
+
+
 def embedding(text: str) -> np.ndarray:
     """A fake embedding: the mean of its words' random vectors."""
-    vectors = [
-        np.random.default_rng(zlib.crc32(word.encode("utf-8", "surrogatepass"))).normal(size=WIDTH)
-        for word in text.split() or [""]
-    ]
-    mean = np.mean(vectors, axis=0)
+    mean = np.mean([random_vector(word) for word in text.split() or [""]], axis=0)
     return np.asarray(mean / np.linalg.norm(mean), np.float32)
 
 

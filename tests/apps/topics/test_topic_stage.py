@@ -151,7 +151,7 @@ def test_each_text_gets_its_topic_once() -> None:
 def test_held_texts_are_bounded() -> None:
     current = stage()
     sizes = []
-    for index in range(3000):
+    for index in range(2000):
         current.take(text_bytes(None, f"noise{index} of{index * 7} words{index * 13}"))
         if index % 1000 == 999:
             sizes.append(len(current.to_bytes()))
