@@ -70,8 +70,11 @@ class LineReader:
         if row.problem is not None:
             # The next row is not the header either.
             after = after.with_columns(()) if self.header and before.columns is None else after
+            # A cut line may end within a character, which is no sign of another encoding.
+            detail = row.problem if row.cut_bytes else self._with_hint(row.problem, row.raw)
+            cause = MalformedRecord.cause
             return after, encode(
-                replace(self._letter(row.raw, row.problem, position), cut_bytes=row.cut_bytes)
+                DeadLetter(row.raw, cause, detail, position=position, cut_bytes=row.cut_bytes)
             )
         content = row.text.removeprefix(BOM)
         if not (content if self.format.kind == "csv" else content.strip()):
@@ -81,8 +84,6 @@ class LineReader:
         record = self._record(row.text, position, before.columns)
         if self.header and self._repeats_header(record, row.text, before.columns or ()):
             return after, None
-        if row.cut_bytes and isinstance(record, DeadLetter):
-            record = replace(record, cut_bytes=row.cut_bytes)
         return after, encode(record)
 
     def _record(self, raw: bytes, position: str, columns: tuple[str, ...] | None) -> Event | DeadLetter:
