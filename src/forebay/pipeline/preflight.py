@@ -226,6 +226,6 @@ def likely_instead(lines: Sequence[bytes], tried: str | None = None) -> str:
             "it looks like JSON over several lines, and JSON lines have one object a line: jq -c . makes them"
         )
     for separator, option in SEPARATORS.items():
-        if separator.decode() != tried and separator in first and all(separator in line for line in lines[:2]):
+        if separator.decode() != tried and all(separator in line for line in (first, *lines[:2])):
             return f"it looks like CSV: use `type: csv`{option}"
     return ""

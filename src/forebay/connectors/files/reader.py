@@ -70,7 +70,7 @@ class LineReader:
         if row.problem is not None:
             # The next row is not the header either.
             after = after.with_columns(()) if self.header and before.columns is None else after
-            # A cut line may end within a character, which is no sign of another encoding.
+            # A cut line may end within a character, without being in another encoding.
             detail = row.problem if row.cut_bytes else self._with_hint(row.problem, row.raw)
             cause = MalformedRecord.cause
             return after, encode(
