@@ -22,12 +22,14 @@ from ruamel.yaml.events import (
     SequenceEndEvent,
     SequenceStartEvent,
 )
+from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.scalarstring import LiteralScalarString
 
 from forebay.errors import SettingError
 
 MAX_BYTES = 1_048_576
 MAX_DEPTH = 64
+NO_BREAK_SPACE = "\u00a0"
 
 Path = tuple[str | int, ...]
 
@@ -54,7 +56,15 @@ def parse_yaml(text: str, name: str, what: str = "pipeline") -> tuple[Any, dict[
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f":{mark.line + 1}" if mark is not None else ""
-        raise SettingError(f"{name}{where}: not valid YAML: {error.problem or error.context}") from None
+        raise SettingError(
+            f"{name}{where}: not valid YAML: {error.problem or error.context}{_spaces_hint(text)}"
+        ) from None
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise SettingError(
+            f"{name}:{line}: found the invisible character U+{error.character:04X}, which YAML forbids; "
+            "remove it, or write the line again"
+        ) from None
     except YAMLError as error:
         raise SettingError(f"{name}: not valid YAML: {type(error).__name__}") from None
     except RecursionError:
@@ -65,6 +75,14 @@ def parse_yaml(text: str, name: str, what: str = "pipeline") -> tuple[Any, dict[
         # The parser lets Python's own errors through, for example for escapes beyond Unicode.
         raise SettingError(f"{name}: not valid YAML: {type(error).__name__}") from None
     return value, reader.lines
+
+
+def _spaces_hint(text: str) -> str:
+    """Text that was copied from a web page may have no-break spaces, which look like spaces."""
+    before, found, _ = text.partition(NO_BREAK_SPACE)
+    if not found:
+        return ""
+    return f"; line {before.count(chr(10)) + 1} has a no-break space (U+00A0): replace it by a space"
 
 
 class _Reader:

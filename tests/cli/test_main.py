@@ -146,7 +146,7 @@ def test_a_libraries_traceback_of_ctrl_c_is_not_shown(
     assert [record.message for record in caplog.records] == ["something else"]
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC, errno.ENAMETOOLONG, errno.ELOOP])
 def test_a_place_that_cannot_be_written_is_reported_without_a_traceback(
     number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

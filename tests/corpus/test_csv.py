@@ -63,12 +63,11 @@ COLUMNS = (
     rows("formula", "=1+1,@x\n", _2=ab("=1+1", "@x")),
     rows("right to left", "\u202e1,א\n", _2=ab("\u202e1", "א")),
     rows("NUL", "1\0,2\n", _2=ab("1\0", "2")),
-    rows("CR within a row", "1\r2,3\n", _2=Refused("not a CSV row")),
+    rows("CR within a row", "1\r2,3\n", _2=Refused("tr '\\r' '\\n'")),
     rows("header again", "1,2\na,b\n3,4\n", _2=ab("1", "2"), _4=ab("3", "4")),
     rows("header in quotes again", '"a","b"\n3,4\n', _3=ab("3", "4")),
     rows("header and a blank is a row", "a,b \n", _2=ab("a", "b ")),
-    rows("a field of 128 KiB", "x" * 131072 + ",2\n", _2=ab("x" * 131072, "2")),
-    rows("a larger field", "x" * 131073 + ",2\n3,4\n", _2=Refused("field larger"), _3=ab("3", "4")),
+    rows("a field of 500 KiB", "x" * 512000 + ",2\n3,4\n", _2=ab("x" * 512000, "2"), _3=ab("3", "4")),
 )
 QUOTES = (
     rows("quoted", '"1","2"\n', _2=ab("1", "2")),

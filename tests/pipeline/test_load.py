@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from forebay.connectors.files.settings import JsonlSink
 from forebay.errors import SettingError
-from forebay.pipeline.load import load_spec, parse_spec
+from forebay.pipeline.load import load_pipeline, load_spec, parse_spec
 from forebay.pipeline.spec import PipelineSpec
 
 GOOD: dict[str, Any] = {
@@ -320,6 +320,13 @@ def test_files_that_are_not_pipelines(tmp_path: Path, content: bytes, words: str
     with pytest.raises(SettingError) as caught:
         load_spec(file)
     assert words in str(caught.value)
+
+
+def test_a_link_that_leads_nowhere_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    loop = tmp_path / "p.yaml"
+    loop.symlink_to(loop)
+    with pytest.raises(SettingError, match=r"p.yaml cannot be read: Too many levels of symbolic links"):
+        load_pipeline(str(loop))
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

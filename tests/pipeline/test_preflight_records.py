@@ -89,6 +89,7 @@ def test_no_doubt_with_a_good_record_or_none_readable(
         (b"text;user\na;b\n", {}, 'it looks like CSV: use `type: csv` and `delimiter: ";"`$'),
         (b'[{"text": "a"},\n{"text": "b"}]\n', {}, "it looks like a JSON array"),
         (b'{\n "text": "a"\n}\n', {}, "it looks like JSON over several lines"),
+        (b'{"text": "a"}\r{"text": "b"}\r', {}, r"it has a carriage return; .*: tr '\\r' '\\n'$"),
         (b"{'text': 'a', 'n': 1}\n{'text': 'b', 'n': 2}\n", {}, r"found a quote|not JSON: [^;]*$"),
         (b"hello\nworld\n", {}, "not JSON: [^;]*$"),
     ],
@@ -128,6 +129,16 @@ def test_missing_csv_column_is_an_error(tmp_path: Path) -> None:
     found = first_record_warning(spec(tmp_path, b"user,text\na\n", name="in.csv"))
     assert found is not None
     assert "the row has 1 columns, the header has 2" in found
+
+
+def test_a_csv_file_is_not_said_to_be_csv(tmp_path: Path) -> None:
+    source = {"type": "csv", "columns": ["text", "user"]}
+    found = first_record_warning(spec(tmp_path, b"a,b,c\n", name="in.csv", source=source))
+    assert found is not None
+    assert found.endswith("the row has 3 columns, the header has 2")
+    found = first_record_warning(spec(tmp_path, b"a;b\n", name="in.csv", source=source))
+    assert found is not None
+    assert found.endswith('it looks like CSV: use `type: csv` and `delimiter: ";"`')
 
 
 def test_column_missing_in_some_files_is_a_doubt(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ def show(
 
     from forebay.cli.watch import has_browser
 
-    page = run if run.is_file() else run / PAGE
-    if not page.is_file():
+    page = run / PAGE if run.is_dir() else run
+    if page.suffix != ".html" or not page.is_file():
         raise SettingError(
             f"forebay show {run}: expected a folder with {PAGE}, found none; a run writes it at its end, an "
             f"application always and a pipeline file with --ui"

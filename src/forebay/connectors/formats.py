@@ -29,6 +29,8 @@ NESTED = f"the record is nested deeper than {MAX_DEPTH} levels"
 
 BOM = b"\xef\xbb\xbf"
 
+LINE_FEEDS = "if all lines end with one, as in old files of Macs, turn them into line feeds: tr '\\r' '\\n'"
+
 Kind = Literal["jsonl", "text", "csv"]
 
 
@@ -84,14 +86,26 @@ class Format:
         return {"text": text, **groups}
 
     def _row(self, text: str) -> Mapping[str, JSON]:
-        try:
-            rows = list(csv.reader([text], delimiter=self.delimiter, strict=True))
-        except csv.Error as error:
-            raise MalformedRecord(f"not a CSV row: {error}") from None
+        rows = csv_rows(text, self.delimiter)
         row = rows[0] if len(rows) == 1 else []
         if len(row) != len(self.columns):
             raise MalformedRecord(f"the row has {len(row)} columns, the header has {len(self.columns)}")
         return dict(zip(self.columns, row, strict=True))
+
+
+def csv_rows(text: str, delimiter: str) -> list[list[str]]:
+    """Raises `MalformedRecord`."""
+    if len(text) > csv.field_size_limit():
+        # The limit of the process, 128 KiB at first; a field may be as long as its record.
+        csv.field_size_limit(len(text))
+    try:
+        return list(csv.reader([text], delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        problem = str(error)
+        if "new-line character" in problem:
+            # The module advises how to open the file in Python.
+            problem = f"it has a carriage return outside of quotes; {LINE_FEEDS}"
+        raise MalformedRecord(f"not a CSV row: {problem}") from None
 
 
 def _groups(text: str, pattern: str) -> dict[str, str] | None:

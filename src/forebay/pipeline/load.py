@@ -3,6 +3,7 @@ mistakes."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -63,7 +64,8 @@ def load_pipeline(
 
 def _check_name(pipeline: str, applications: Sequence[str]) -> None:
     path = Path(pipeline)
-    if path.exists():
+    # What is there, such as a link that leads nowhere, has a better message when it is read.
+    if os.path.lexists(path):
         return
     names = [*applications]
     if path.parent.is_dir():

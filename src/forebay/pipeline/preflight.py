@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -13,6 +14,7 @@ from typing import NamedTuple
 from forebay.clients.s3.client import S3Client, StoreAway
 from forebay.clients.s3.location import S3Path
 from forebay.connectors.files.settings import CsvSource, FileSource, StdoutSink
+from forebay.connectors.formats import LINE_FEEDS
 from forebay.connectors.jars import installed_jar
 from forebay.engine.prompt import FieldMissing, fields_in, names_of
 from forebay.errors import SettingError, TemplateFailed
@@ -131,7 +133,10 @@ def first_record_warning(spec: PipelineSpec) -> str | None:
     first = found[0].text[:MAX_CHARS]
     if isinstance(spec.source, CsvSource) and not letters and spec.source.has_one_header():
         raise SettingError(f"{first}; it is so in every row of {spec.source.path}")
-    instead = likely_instead([letter.raw for letter in letters]) if len(letters) == len(found) else ""
+    instead = ""
+    if len(letters) == len(found):
+        tried = spec.source.delimiter if isinstance(spec.source, CsvSource) else None
+        instead = likely_instead([letter.raw for letter in letters], tried)
     return f"source: {which} can be used: {first}{'; ' if instead else ''}{instead}"
 
 
@@ -206,9 +211,12 @@ def _has(value: JSON, path: str) -> bool:
 SEPARATORS = {b",": "", b";": ' and `delimiter: ";"`', b"\t": ' and `delimiter: "\\t"`'}
 
 
-def likely_instead(lines: Sequence[bytes]) -> str:
-    """Guess the format of a file whose first `lines` contain no JSON object."""
+def likely_instead(lines: Sequence[bytes], tried: str | None = None) -> str:
+    """Guess the format of a file whose first `lines` contain no JSON object, or no CSV row with the
+    delimiter `tried`."""
     first = next((line.strip() for line in lines if line.strip()), b"")
+    if tried is None and re.search(rb"\r(?!\n)", first):
+        return f"it has a carriage return; {LINE_FEEDS}"
     if first.startswith(b"["):
         return "it looks like a JSON array, and JSON lines have one object a line: jq -c '.[]' makes them"
     if first.startswith(b"{"):
@@ -218,6 +226,6 @@ def likely_instead(lines: Sequence[bytes]) -> str:
             "it looks like JSON over several lines, and JSON lines have one object a line: jq -c . makes them"
         )
     for separator, option in SEPARATORS.items():
-        if separator in first and all(separator in line for line in lines[:2]):
+        if separator.decode() != tried and all(separator in line for line in (first, *lines[:2])):
             return f"it looks like CSV: use `type: csv`{option}"
     return ""

@@ -202,6 +202,16 @@ def test_last_line_without_an_end_is_read_once_the_file_is_idle(folder: Path) ->
     assert read(run) == [("in/a@5", b"4")]
 
 
+def test_no_wait_while_files_are_left_to_read(folder: Path) -> None:
+    for name in "abc":
+        (folder / name).write_bytes(b"no end")
+    run = Run(folder, room=Room(False, False))
+    assert [run.call(), run.call()] == [[], []]
+    assert run.clock.monotonic_s() == 0.0
+    assert run.call() == []
+    assert run.clock.monotonic_s() > 0.0
+
+
 def test_open_quote_waits_for_the_rest_of_its_file(folder: Path) -> None:
     run = Run(folder, CSV)
     (folder / "a").write_bytes(b'id,text\n1,"open\n2,b\n')

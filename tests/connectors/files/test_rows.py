@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -184,6 +185,25 @@ def test_the_missing_bytes_of_a_line_are_counted(
     assert (letter.cause, len(letter.raw) + letter.cut_bytes) == ("malformed_record", 101)
     assert letter.cut_bytes > 80
     assert event.raw == b"{}"
+
+
+@pytest.mark.parametrize(
+    ("line", "form"),
+    [
+        ('{"text": "' + 30 * "é" + '"}', Format()),
+        ('1,"' + 30 * "é" + '"', CSV.format),
+    ],
+)
+def test_a_line_that_is_too_long_has_its_size_and_no_other_fault(
+    read: object, monkeypatch: pytest.MonkeyPatch, line: str, form: Format
+) -> None:
+    monkeypatch.setattr(reader_module, "LONGEST_LINE_BYTES", 20)
+    form = replace(form, max_record_bytes=20)
+    data = line.encode()
+    letter, last = read(LineReader(form), [data, b"{}"])
+    assert letter.detail == f"the line has {len(data) + 1} bytes, at most 20 are read"
+    assert letter.position == "f@1"
+    assert last.raw == b"{}"
 
 
 def test_unclosed_quote_affects_its_line_only(read: object) -> None:

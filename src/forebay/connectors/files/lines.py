@@ -133,11 +133,13 @@ class LineFile:
             return None
         before = self._after
         self._after = LinePlace(before.offset + taken, before.lines + 1, crc, taken, last_crc)
-        if self._encoding.codec == UTF_8:
-            return TextLine(raw, raw, None, self._after, taken - len(raw), ended)
-        text, problem = decoded(raw, self._encoding)
+        too_long = None
         if taken > len(raw):
-            problem = f"the line has {taken} bytes, at most {self._most} are read"
+            too_long = f"the line has {taken} bytes, at most {self._most} are read"
+        if self._encoding.codec == UTF_8:
+            return TextLine(raw, raw, too_long, self._after, taken - len(raw), ended)
+        text, problem = decoded(raw, self._encoding)
+        problem = too_long or problem
         if before.lines == 0:
             text = text.removeprefix("\ufeff")
         return TextLine(raw, text.encode("utf-8"), problem, self._after, taken - len(raw), ended)
@@ -316,7 +318,9 @@ class Rows:
         first = self._ahead.popleft()
         if count == 1 and first.raw is first.text:
             text = without_end(first.raw)
-            return CsvRow(first.after.lines, text, text, problem, first.after, first.cut_bytes)
+            return CsvRow(
+                first.after.lines, text, text, first.problem or problem, first.after, first.cut_bytes
+            )
         lines = [first, *(self._ahead.popleft() for _ in range(count - 1))]
         problem = next((line.problem for line in lines if line.problem is not None), problem)
         text = without_end(b"".join(line.text for line in lines))

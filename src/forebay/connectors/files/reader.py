@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from forebay.connectors.files.lines import (
 )
 from forebay.connectors.files.listing import skipped_entries
 from forebay.connectors.files.unpack import UNREADABLE, UTF_8, canonical_encoding, encoding_hint, looks_utf_16
-from forebay.connectors.formats import BOM, Format
+from forebay.connectors.formats import BOM, Format, csv_rows
 from forebay.connectors.kafka.registry import SchemaRegistry
 from forebay.connectors.letters import read_letter
 from forebay.errors import MalformedRecord, SettingError, UnreadFile
@@ -71,8 +70,11 @@ class LineReader:
         if row.problem is not None:
             # The next row is not the header either.
             after = after.with_columns(()) if self.header and before.columns is None else after
+            # A cut line may end within a character, without being in another encoding.
+            detail = row.problem if row.cut_bytes else self._with_hint(row.problem, row.raw)
+            cause = MalformedRecord.cause
             return after, encode(
-                replace(self._letter(row.raw, row.problem, position), cut_bytes=row.cut_bytes)
+                DeadLetter(row.raw, cause, detail, position=position, cut_bytes=row.cut_bytes)
             )
         content = row.text.removeprefix(BOM)
         if not (content if self.format.kind == "csv" else content.strip()):
@@ -82,8 +84,6 @@ class LineReader:
         record = self._record(row.text, position, before.columns)
         if self.header and self._repeats_header(record, row.text, before.columns or ()):
             return after, None
-        if row.cut_bytes and isinstance(record, DeadLetter):
-            record = replace(record, cut_bytes=row.cut_bytes)
         return after, encode(record)
 
     def _record(self, raw: bytes, position: str, columns: tuple[str, ...] | None) -> Event | DeadLetter:
@@ -136,13 +136,13 @@ def names_in(header: bytes, form: Format) -> list[str]:
         raise MalformedRecord("the header is not UTF-8")
     try:
         text = header.removeprefix(BOM).decode("utf-8")
-        rows = list(csv.reader([text], delimiter=form.delimiter, strict=True))
+        rows = csv_rows(text, form.delimiter)
     except UnicodeDecodeError as error:
         raise MalformedRecord(
             f"the header is not UTF-8: byte {error.start + 1} is 0x{error.object[error.start]:02x}"
         ) from None
-    except csv.Error as error:
-        raise MalformedRecord(f"the header is not a CSV row: {error}") from None
+    except MalformedRecord as error:
+        raise MalformedRecord(f"the header is {error}") from None
     if not rows or not rows[0]:
         raise MalformedRecord("the header names no column")
     return rows[0]
