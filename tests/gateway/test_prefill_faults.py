@@ -49,7 +49,7 @@ async def test_request_errors_of_a_replica_reach_the_client() -> None:
 
 
 async def test_failed_prefill_is_retried_on_another_replica() -> None:
-    async with pools(each=2) as both:
+    async with pools(each=2, routing="round_robin") as both:
         both.prefill[0].script = replace(SCRIPT, faults=Faults((("refuse", 1.0),)))
         for number in range(6):
             assert (await both.ask(messages=[{"role": "user", "content": f"{number} " * 50}]))[0] == 200
