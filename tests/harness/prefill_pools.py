@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 from tests.gateway.conftest import CHAT, Served, serving, spec_of, until
+from tests.harness.engines import calls_of
 
 from forebay.engine.protocol import CHAT_PATH
 from forebay.fleet.client import FleetClient
@@ -62,7 +63,7 @@ class Pools:
 
 
 def calls(replicas: Sequence[FakeReplica]) -> int:
-    return sum(sum(replica.report().calls.values()) for replica in replicas)
+    return sum(map(calls_of, replicas))
 
 
 @asynccontextmanager
