@@ -46,6 +46,10 @@ class Pools:
         """Calls of prefill and of decode replicas."""
         return calls(self.prefill), calls(self.decode)
 
+    def asked(self) -> tuple[int, int]:
+        """The same of requests that have an id."""
+        return sum(map(calls_of, self.prefill)), sum(map(calls_of, self.decode))
+
     def reads(self) -> list[int]:
         """How often each KV cache was read."""
         found: dict[str, int] = {}
@@ -63,7 +67,7 @@ class Pools:
 
 
 def calls(replicas: Sequence[FakeReplica]) -> int:
-    return sum(map(calls_of, replicas))
+    return sum(sum(replica.report().calls.values()) for replica in replicas)
 
 
 @asynccontextmanager
