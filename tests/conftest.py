@@ -48,6 +48,11 @@ def pytest_configure() -> None:
     # A shell's background job ignores Ctrl-C, and so would the commands that tests start and stop.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Terminals have their usual width and colors, and servers on this machine are called directly.
+    for name in ("COLUMNS", "FORCE_COLOR"):
+        os.environ.pop(name, None)
+    for name in ("no_proxy", "NO_PROXY"):
+        os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1", "localhost")))
     # Their JVMs end before the second compiler pays off: without it they take half the processor time. A
     # twentieth of the rest went into the verification of released classes.
     options = "-XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"

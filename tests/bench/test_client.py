@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from tests.harness.clock import VirtualLoop, in_virtual_time
 
 from forebay.bench.client import INTERRUPTED, LoadProgress, check_files, measure, run_load
 from forebay.bench.load.schedules import Bursts, ClosedLoop, Constant, Poisson, RequestLoad, make_load
@@ -96,17 +97,16 @@ async def test_an_open_loop_waits_for_no_answer() -> None:
     check_times(run)
 
 
+@in_virtual_time
 async def test_late_request_does_not_delay_later_ones() -> None:
     """The event loop is blocked over the due times of several requests: later ones keep theirs."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
     target = Scripted()
-    late: list[float] = []
 
     async def block(request: LoadRequest) -> None:
         if request.index == 2:
-            loop = asyncio.get_running_loop()
-            until_s = loop.time() + 0.03
-            while loop.time() < until_s:
-                pass
+            loop.passed(0.03)
 
     target.script = block
     run = await run_load(target, make_load(Constant(200), SHORT, 20))
@@ -166,6 +166,7 @@ async def test_failures_are_recorded_and_others_continue() -> None:
     check_times(run)
 
 
+@in_virtual_time
 async def test_slow_request_ends_with_an_error() -> None:
     async def hang(request: LoadRequest) -> None:
         if request.index == 1:
@@ -243,19 +244,27 @@ def test_garbage_collections_do_not_scan_the_load(by_caller: bool) -> None:
     assert (gc.get_freeze_count() > 0) == by_caller
 
 
+class Dying(OpenAiTarget):
+    """Kills its server just before request 20 is sent."""
+
+    def __init__(self, server: ReplicaProcess) -> None:
+        super().__init__(server.url)
+        self._process = server
+
+    async def answer(self, request: LoadRequest, on_piece: OnPiece) -> None:
+        if request.index == 20:
+            self._process.kill()
+        await super().answer(request, on_piece)
+
+
 @pytest.mark.heavy
 def test_a_server_that_dies_half_way() -> None:
     with ReplicaProcess(WORK) as replica:
-
-        def die(progress: LoadProgress) -> None:
-            if replica.pid is not None and progress.ended:
-                replica.kill()
-
-        run = measure(OpenAiTarget(replica.url), make_load(Constant(30), SHORT, 40), on_progress=die)
+        run = measure(Dying(replica), make_load(ClosedLoop(4), SHORT, 40))
     assert run.complete
     assert len(run.records) == 40
-    assert run.records[0].answered
-    assert str(run.records[-1].error).startswith("unreachable: ")
+    assert sum(one.answered for one in run.records) >= 17, "three others were in flight"
+    assert all(str(one.error).startswith("unreachable: ") for one in run.records[20:])
 
 
 def test_a_server_that_is_not_there() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.harness.engines import calls_of
 
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.discovery import FixedReplicas
@@ -41,7 +42,7 @@ class Fakes:
         replica.script = replace(replica.script, **script)
 
     def calls(self, number: int) -> int:
-        return sum(self.replicas[number].report().calls.values())
+        return calls_of(self.replicas[number])
 
     async def up(self) -> None:
         await self.engine.client.start(60.0)

@@ -11,6 +11,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.harness.engines import calls_of
 
 from forebay.engine import Deadline, Engine
 from forebay.engine.client import HttpEngine
@@ -68,7 +69,7 @@ class Pools:
         return self.engine._decode.client.usable
 
     def calls(self, replicas: Sequence[FakeReplica]) -> int:
-        return sum(sum(replica.report().calls.values()) for replica in replicas)
+        return sum(map(calls_of, replicas))
 
 
 @asynccontextmanager

@@ -217,7 +217,7 @@ async def test_repeated_call_has_the_cause_of_the_previous_one(replica: FakeRepl
 
 @pytest.mark.heavy
 async def test_stalled_call_ends_with_a_timeout(replica: FakeReplica) -> None:
-    traced = Traced(replica.url, timeout_s=0.2, deadline_s=0.5)
+    traced = Traced(replica.url, timeout_s=0.2)
     traced.event(item(text="((fault:hang))"))
     (letter,) = await traced.answer()
     assert isinstance(letter, DeadLetter)

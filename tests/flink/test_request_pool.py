@@ -413,7 +413,9 @@ class Told:
 
 
 @pytest.fixture
-def told_calls() -> Iterator[tuple[RequestPool, Scripted, Told]]:
+def told_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RequestPool, Scripted, Told]]:
+    # If this process was held up, no wake-up seems lost.
+    monkeypatch.setattr("forebay.flink.request_pool.LOST_S", 3600.0)
     script, told = Scripted(), Told()
     calls = RequestPool(script.open, capacity=64, on_ready=told)
     calls.start()

@@ -49,7 +49,7 @@ async def test_request_errors_of_a_replica_reach_the_client() -> None:
 
 
 async def test_failed_prefill_is_retried_on_another_replica() -> None:
-    async with pools(each=2) as both:
+    async with pools(each=2, routing="round_robin") as both:
         both.prefill[0].script = replace(SCRIPT, faults=Faults((("refuse", 1.0),)))
         for number in range(6):
             assert (await both.ask(messages=[{"role": "user", "content": f"{number} " * 50}]))[0] == 200
@@ -90,16 +90,16 @@ async def test_failed_decode_is_prefilled_on_its_next_decoder(fault: str, stream
             async with aiohttp.ClientSession() as session:
                 with suppress(aiohttp.ClientError):
                     await session.post(replica.url + CHAT_PATH, json=body, headers={"X-Request-Id": "one"})
-        before, _ = both.calls()
+        before, _ = both.asked()
         status, answer = await both.ask(body, stream=stream)
         if each == 1:
             assert status == 200
             if not stream:
                 assert text_of(answer) == answer_to(text, None, max_tokens=16)[0]
-            assert both.calls() == (before + 1, 2)
+            assert both.asked() == (before + 1, 2)
             assert await both.counted() == {"decode_failed": 1}
         assert both.reads() == [1], "a KV cache is read once"
-        assert both.calls()[0] == before + 1, "and not made again"
+        assert both.asked()[0] == before + 1, "and not made again"
 
 
 async def test_unreadable_kv_cache_shuts_no_decoder() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from forebay.testing.replica import FakeReplica
+
 MAX_BODY_BYTES = 64 << 20
 
 
@@ -119,3 +121,9 @@ class CannedEngine:
 def _error(status: int, message: str, kind: str, param: str | None = None) -> web.Response:
     error = {"message": message, "type": kind, "param": param, "code": status}
     return web.json_response({"error": error}, status=status)
+
+
+def calls_of(replica: FakeReplica) -> int:
+    """Calls that have an id: a fleet's own probes, which it sends after failures, have none."""
+    calls = replica.report().calls
+    return sum(times for id, times in calls.items() if not id.startswith("anonymous-"))

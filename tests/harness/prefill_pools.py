@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 from tests.gateway.conftest import CHAT, Served, serving, spec_of, until
+from tests.harness.engines import calls_of
 
 from forebay.engine.protocol import CHAT_PATH
 from forebay.fleet.client import FleetClient
@@ -44,6 +45,10 @@ class Pools:
     def calls(self) -> tuple[int, int]:
         """Calls of prefill and of decode replicas."""
         return calls(self.prefill), calls(self.decode)
+
+    def asked(self) -> tuple[int, int]:
+        """The same of requests that have an id."""
+        return sum(map(calls_of, self.prefill)), sum(map(calls_of, self.decode))
 
     def reads(self) -> list[int]:
         """How often each KV cache was read."""

@@ -173,9 +173,10 @@ def start_process(
 
 def _await_slots(folder: Path, processes: list[subprocess.Popen[bytes]], url: str, slots: int) -> None:
     deadline_s = time.monotonic() + START_TIMEOUT_S
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while time.monotonic() < deadline_s and all(process.poll() is None for process in processes):
         try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
+            with direct.open(url, timeout=5) as answer:
                 if orjson.loads(answer.read(65536)).get("slots-total") == slots:
                     return
         except (urllib.error.URLError, OSError, orjson.JSONDecodeError):

@@ -61,7 +61,7 @@ def test_objects_are_listed_read_and_deleted(store: S3Path) -> None:
     assert [entry.name for entry in s3.entries(store.key)] == ["ab", "lines"]
 
 
-def test_endless_listing_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_listing_is_abandoned(store: S3Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Endless:
         def get_paginator(self, call: str) -> Endless:
             return self
@@ -69,7 +69,7 @@ def test_endless_listing_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
         def paginate(self, **_: Any) -> Iterator[dict[str, Any]]:
             return repeat({})
 
-    s3 = S3Client("bucket")
+    s3 = client(store)
     monkeypatch.setattr(s3, "_s3", Endless())
     for listing in (s3.names, s3.folders, s3.abort_uploads):
         with pytest.raises(StoreRefused, match="the listing did not end after 1000 pages"):

@@ -13,9 +13,17 @@ import pytest
 
 from forebay.engine.client import HttpEngine
 from forebay.errors import LaunchError
+from forebay.ports import free_port
 from forebay.records import Completion, Request
 from forebay.testing.answers import echo
-from forebay.testing.replica import ReplicaProcess, ReplicaScript, ReplicaThread, fetch_report
+from forebay.testing.replica import (
+    ReplicaProcess,
+    ReplicaScript,
+    ReplicaThread,
+    fetch_report,
+    fetch_work,
+    set_speed,
+)
 from forebay.testing.replica.__main__ import main, parse, script_of
 from forebay.testing.script import Faults, Fixed, Mixture
 
@@ -78,6 +86,15 @@ def test_a_key_is_in_no_argument_of_the_process() -> None:
     with ReplicaProcess(ReplicaScript(api_key="sk-secret")) as replica:
         assert replica.pid is not None
         assert "sk-secret" not in " ".join(psutil.Process(replica.pid).cmdline())
+
+
+def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("no_proxy", "")
+    with ReplicaThread(NOW) as replica:
+        set_speed(replica.url, 2.0)
+        assert fetch_work(replica.url).speed == 2.0
+        assert fetch_report(replica.url).calls == {}
 
 
 def test_it_ends_when_its_parent_is_killed() -> None:
