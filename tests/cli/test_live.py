@@ -183,6 +183,7 @@ def test_object_store_outage_is_reported_at_its_start_and_end() -> None:
 
 CLOSING = (
     "CheckpointException: Checkpoint was declined (task is closing)",
+    "CheckpointException: Checkpoint was declined (tasks not ready)",
     "CheckpointException: TaskManager received a checkpoint request for unknown task a1b2. Failure reason: "
     "Task local checkpoint failure.",
 )

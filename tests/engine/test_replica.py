@@ -122,6 +122,23 @@ async def test_failing_server_is_unhealthy(status: int, error: type[Exception]) 
             await replica.check_health()
 
 
+@pytest.mark.parametrize(
+    ("status", "body"), [(200, b"<html>log in</html>"), (200, b'{"status": "ok"}'), (307, b""), (204, b"")]
+)
+async def test_probe_fails_if_something_else_answers(status: int, body: bytes) -> None:
+    async with answering(body, status) as url, replica_at(url) as replica:
+        with pytest.raises(errors.ProtocolViolation, match=f"answered {status}"):
+            await replica.probe("m")
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), [(200, b'{"choices": []}'), (200, b'{"data": []}'), (400, b""), (501, b"")]
+)
+async def test_probe_passes_if_an_engine_answers_or_rejects_only_it(status: int, body: bytes) -> None:
+    async with answering(body, status) as url, replica_at(url) as replica:
+        await replica.probe("m")
+
+
 async def test_cache_size_is_queried() -> None:
     config = 'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1.0\n'
     async with FakeReplica(ReplicaScript(metrics=config)) as fake, replica_at(fake.url) as replica:

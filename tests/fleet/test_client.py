@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -14,6 +15,7 @@ from tests.harness.inside_replica import InsideReplica
 
 from forebay.engine import Deadline
 from forebay.engine.client import HttpEngine
+from forebay.engine.protocol import CHAT_PATH, EMBED_PATH, PROMPT_PATH
 from forebay.errors import (
     BadRequest,
     ModelNotFound,
@@ -244,9 +246,9 @@ async def test_caller_gets_the_error_if_all_replicas_reject(fleet_of: Any, ask: 
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(("fault", "error"), [("401", Unauthorized), ("404", ModelNotFound)])
+@pytest.mark.parametrize("fault", ["401", "404"])
 async def test_replica_with_an_unexpected_model_or_key_is_skipped(
-    fleet_of: Any, ask: Any, fault: str, error: type[Exception]
+    fleet_of: Any, ask: Any, fault: str
 ) -> None:
     # Tried again after a minute: the requests come before that, however slowly.
     async with fleet_of(2, health=HealthRules(first_wait_s=60.0, max_wait_s=60.0)) as fakes:
@@ -255,9 +257,44 @@ async def test_replica_with_an_unexpected_model_or_key_is_skipped(
         for number in range(10):
             assert (await fakes.engine.complete(ask(number), timeout_s=60.0)).text
         assert fakes.calls(0) <= SOURCES
-    async with fleet_of(1, script=ReplicaScript(models=("m",), faults=Faults(((fault, 1.0),)))) as fakes:
-        with pytest.raises(error):
-            await fakes.engine.complete(ask(1), timeout_s=60.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"models": ("other",)}, "it serves other, not m"),
+        ({"api_key": "new"}, "answered 401.*check the API key"),
+        ({"absent": ("/v1/models", CHAT_PATH, PROMPT_PATH, EMBED_PATH)}, "answered 404"),
+    ],
+    ids=["model", "key", "other server"],
+)
+async def test_only_replica_that_fits_no_request_gets_none_until_it_does(
+    fleet_of: Any, ask: Any, wait_for: Any, change: dict[str, Any], why: str
+) -> None:
+    async with fleet_of(1) as fakes:
+        await fakes.up()
+        before = fakes.replicas[0].script
+        fakes.change(0, **change)
+        with pytest.raises(Unreachable):
+            await fakes.engine.complete(ask(1), timeout_s=60.0, deadline=Deadline(1.0))
+        client, url = fakes.engine.client, fakes.replicas[0].url
+        assert re.search(why, client.replicas()[url])
+        waiting = asyncio.ensure_future(fakes.engine.complete(ask("later"), timeout_s=60.0))
+        await wait_for(lambda: client.waiting == 1)
+        fakes.replicas[0].script = before
+        assert (await waiting).text
+
+
+@pytest.mark.parametrize(("fault", "error"), [("401", Unauthorized), ("404", ModelNotFound)])
+async def test_only_replica_is_not_shut_because_of_refused_requests(
+    fleet_of: Any, ask: Any, fault: str, error: type[Exception]
+) -> None:
+    async with fleet_of(1) as fakes:
+        await fakes.up()
+        for number in range(2 * SOURCES):
+            with pytest.raises(error):
+                await fakes.engine.complete(ask(number, f"((fault:{fault}))"), timeout_s=60.0)
+        assert fakes.engine.client.replicas() == {fakes.replicas[0].url: ""}
 
 
 async def test_cancelled_request_leaves_no_state(fleet_of: Any, ask: Any, wait_for: Any) -> None:

@@ -231,11 +231,16 @@ async def test_decode_time_limit_starts_after_the_prefill() -> None:
 
 
 async def test_prefill_refusals_are_not_blamed_on_decoders() -> None:
-    async with pools(prefill=replace(SCRIPT, faults=Faults((("401", 1.0),))), each=1) as both:
+    async with pools(each=1) as both:
         with pytest.raises(Unauthorized):
-            await both.engine.complete(request(0), timeout_s=10.0)
+            await both.engine.complete(request(0, "((fault:401))"), timeout_s=10.0)
         assert both.calls(both.decode) == 0
         assert both.usable() == 1
+
+
+async def test_decoders_prefill_while_the_only_prefill_server_refuses_the_key() -> None:
+    async with pools(prefill=replace(SCRIPT, faults=Faults((("401", 1.0),))), each=1) as both:
+        assert (await both.answer(request(0))).handover == "no_server"
 
 
 async def test_unreadable_kv_cache_shuts_no_decoder() -> None:

@@ -370,6 +370,12 @@ class FromJava(Py4JJavaError):
             PipelineFailed,
             "Flink refused the job: UnknownHostException: broker: Name or service not known",
         ),
+        (
+            FromJava("java.lang.OutOfMemoryError: unable to create native thread: x\n\tat a.B.c(B.java:1)"),
+            PipelineFailed,
+            "Flink refused the job: OutOfMemoryError: unable to create native thread: x; allow more threads "
+            r"\(`ulimit -u`, or `pids.max` of the container\)",
+        ),
         (Py4JError("gone"), JvmGone, r"the JVM that was to run the job is gone \(Py4JError\)"),
     ],
 )

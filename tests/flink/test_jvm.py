@@ -114,6 +114,16 @@ def test_jvm_that_ends_at_once_is_reported_with_its_last_lines(
     assert str(raised.value) == text + (more if limited else "")
 
 
+def test_jvm_without_threads_names_the_limit_and_no_optional_module(tmp_path: Path) -> None:
+    errors = "WARNING: Unknown module: jdk.compiler\nOutOfMemoryError: unable to create native thread"
+    command = [sys.executable, "-c", f"import sys; sys.exit({errors!r})"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    jvm = Jvm(subprocess.Popen(command, **pipes), tmp_path / "tmp", tmp_path / "err")
+    with pytest.raises(LaunchError, match=r"ready: OutOfMemoryError: .* thread; allow more threads"):
+        jvm.connect()
+    jvm.end()
+
+
 def test_jvm_that_only_closes_its_output_has_no_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from forebay.errors import (
 )
 from forebay.fleet import discovery as module
 from forebay.fleet.discovery import FixedReplicas
-from forebay.pipeline.inference import served_by, served_model
+from forebay.pipeline.inference import Served, served_by, served_model, why_unserved
 from forebay.pipeline.load import parse_spec
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Faults, Fixed
@@ -124,6 +124,27 @@ def test_one_answering_replica_is_enough(monkeypatch: pytest.MonkeyPatch) -> Non
     engine.urls = ("http://away", URL)
     assert engine.served(monkeypatch) == "m"
     assert engine.output == []
+
+
+@pytest.mark.parametrize(
+    ("engine", "why"),
+    [
+        (FakeEngine(), ""),
+        (FakeEngine(names=("other",)), "the engine at http://engine serves other, not m"),
+        (FakeEngine(names=()), "the engine at http://engine serves nothing, not m"),
+        (FakeEngine(Unreachable("no connection; is it there?")), "no connection; is it there?"),
+    ],
+)
+def test_reason_why_no_replica_serves_the_model(
+    monkeypatch: pytest.MonkeyPatch, engine: FakeEngine, why: str
+) -> None:
+    monkeypatch.setattr(module, "list_models", engine.list_models)
+    spec = parse_spec(
+        {"name": "p", "source": {"type": "generator"}, "prompt": "x", "sink": {"type": "stdout"}}
+    )
+    assert why_unserved(spec, Served(FixedReplicas((URL,)), "m")) == (
+        f"the engine gets no requests: {why}" if why else ""
+    )
 
 
 def test_replicas_with_different_models_need_a_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from forebay.flink.metrics import NOTHING_READ_MS
 from forebay.pipeline.messages import JobStatus, Signs
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.supervision import (
+    ASK_EVERY_S,
     HALTED,
     LIMITS_S,
     MAX_RESTARTS,
@@ -29,11 +30,14 @@ from forebay.pipeline.supervision import (
     STILL,
     TOO_FEW,
     UNANSWERED,
+    UNUSED_S,
     WITHIN_S,
     EngineSupervisor,
+    EngineTrouble,
     JobStallDetector,
     Restarts,
     SupervisedEngine,
+    WallClockSteps,
 )
 
 BUSY = JobStatus(Snapshot(1.0, "RUNNING", accepted=9, results=4, in_flight=5), Signs(looked_ms=7))
@@ -295,3 +299,34 @@ def test_no_stall_while_no_replica_is_ready() -> None:
         now_s = float(second)
         begin.observe(now_s, with_signs(looked_ms=second))
     assert "no result, failure or retry" in (begin.stalled(now_s) or "")
+
+
+def test_steps_back_of_the_wall_clock_add_up() -> None:
+    steps = WallClockSteps()
+    leads = (5000.0, 5000.0, 4990.0, 4980.0, 8580.0, 4980.0)
+    assert [steps.set_back_s(lead_s) for lead_s in leads] == [0.0, 0.0, 10.0, 20.0, 0.0, 3600.0]
+
+
+def test_reason_is_asked_while_no_replica_gets_requests() -> None:
+    reasons = iter(["it serves other", "connection refused"])
+    trouble = EngineTrouble(lambda: next(reasons), lambda task: task())
+    times = (0.0, UNUSED_S - 1, UNUSED_S, UNUSED_S + ASK_EVERY_S - 1, UNUSED_S + ASK_EVERY_S)
+    found = [trouble.observe(now_s, 0) for now_s in times]
+    assert found == ["", "", "it serves other", "it serves other", "connection refused"]
+    assert trouble.observe(100.0, 1) == ""
+    assert trouble.observe(101.0, 0) == "", "the next outage may have another reason"
+
+
+def test_late_reason_of_an_earlier_outage_is_dropped() -> None:
+    tasks: list[Callable[[], None]] = []
+    trouble = EngineTrouble(lambda: "connection refused", tasks.append)
+    for now_s, replicas in ((0.0, 0), (UNUSED_S, 0), (UNUSED_S + 1, 1), (UNUSED_S + 2, 0)):
+        assert trouble.observe(now_s, replicas) == ""
+    tasks.pop()()
+    assert trouble.observe(UNUSED_S + 3, 0) == ""
+
+
+@pytest.mark.parametrize("replicas", [None, 1])
+def test_nothing_is_asked_while_replicas_get_requests(replicas: int | None) -> None:
+    trouble = EngineTrouble(lambda: pytest.fail("asked"), lambda task: task())
+    assert {trouble.observe(now_s, replicas) for now_s in (0.0, 100.0)} == {""}

@@ -21,7 +21,7 @@ from forebay.untrusted_text import counted, replace_controls
 PLAIN_EVERY_S = 30.0
 QUIET_S = 5.0
 OLD_S = 15.0
-ENDING = ("(task is closing)", "checkpoint request for unknown task")
+ENDING = ("(task is closing)", "(tasks not ready)", "checkpoint request for unknown task")
 """Errors of checkpoints that were in progress when a task ended, which happens at the end of each job."""
 SHOWN_CAUSES = 3
 TOP_KEYS = 20

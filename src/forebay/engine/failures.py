@@ -71,8 +71,10 @@ def error_from_status(
     """The error for a status other than 200. `body` may be cut; part of it is quoted."""
     detail, code = _read_body(body)
     detail = quote(detail)
+    # It can end a record long before its deadline.
+    asked = f" and asks to wait {retry_after_s:g} s" if retry_after_s else ""
     error = _from_code(
-        status, f"{replica} answered {status}", detail, code, model=model, retry_after_s=retry_after_s
+        status, f"{replica} answered {status}{asked}", detail, code, model=model, retry_after_s=retry_after_s
     )
     if error is not None:
         return error

@@ -78,7 +78,7 @@ class ReplicaConnection(Protocol):
         ...
 
     async def probe(self, model: str, timeout_s: float) -> None:
-        """Request one token. Returns on success, and if the replica rejects only such a request."""
+        """Request one token. Returns on an answer, and if the replica rejects only such a request."""
         ...
 
     async def close(self) -> None: ...
@@ -135,7 +135,7 @@ class HttpReplica:
             status, body = await self._ask(path, timeout_s, MAX_MODELS_BYTES, wish)
             if status in REFUSES_ANYONE or (status >= 500 and status != 501):
                 raise self._error(status, body)
-            if status != 404:
+            if _is_answer(body) if status == 200 else status >= 400 and status != 404:
                 return
         raise self._error(status, body)
 
@@ -173,6 +173,15 @@ async def list_models(url: str, *, api_key: str | None = None) -> tuple[ServedMo
         return await replica.list_models()
     finally:
         await replica.close()
+
+
+def _is_answer(body: bytes) -> bool:
+    """False for the page of a proxy, or for another server at the same port."""
+    try:
+        document: Any = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(document, Mapping) and ("choices" in document or "data" in document)
 
 
 def _model(entry: Any) -> ServedModel:

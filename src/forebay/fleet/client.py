@@ -228,6 +228,11 @@ class FleetClient:
         """Whether the replica of `lease` answers a probe."""
         return await self._membership.accepts(lease.number)
 
+    async def fits(self, lease: ReplicaLease) -> bool:
+        """Whether the replica of `lease` still serves its model, and accepts the key; if not, it gets no
+        requests until it does."""
+        return await self._membership.fits(lease.number)
+
     def watch(self) -> None:
         """Follow the list and check each replica from now on. Raises `Unreachable` if closed."""
         if self._closed:

@@ -272,6 +272,23 @@ def check_served(
     return _shortest(wanted, served)
 
 
+def why_unserved(replicas: ReplicaList, wanted: str, *, api_key: SecretRef | None, within_s: float) -> str:
+    """Why no replica serves the model `wanted`, asked once; empty if one does. Blocks for at most
+    `within_s`."""
+    try:
+        secret = None if api_key is None else read_secret(api_key)
+        urls, answers = asyncio.run(asyncio.wait_for(_ask(replicas, secret), within_s))
+    except SettingError as error:
+        return str(error)
+    except (TimeoutError, asyncio.TimeoutError):
+        return f"no replica listed its models within {within_s:g} s"
+    served = _models(urls, answers)
+    if any(model.name == wanted for models in served.values() for model in models):
+        return ""
+    failures = [str(answer) for answer in answers if isinstance(answer, EngineError)][:MAX_REASONS]
+    return "; ".join(([f"{_describe(served)}, not {wanted}"] if served else []) + failures)
+
+
 Served = Mapping[str, tuple[ServedModel, ...]]
 """The models of each replica that has answered, by URL."""
 

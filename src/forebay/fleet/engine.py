@@ -141,8 +141,9 @@ class FleetEngine:
     """Answers over a fleet of one or more replicas; a request avoids replicas at which it failed.
 
     `Unreachable`, `Overloaded`, `RateLimited`, `Unauthorized` and `ModelNotFound` are raised once every
-    replica has failed this way, other errors at once. Requests wait for room in order of `due_s` or else
-    their deadlines, then `priority`; their deadline counts meanwhile only if no replica works.
+    replica has failed this way, other errors at once. If the only replica serves other models, or
+    refuses a probe's key, too, `Unreachable` is raised instead. Requests wait for room in order of `due_s`
+    or else their deadlines, then `priority`; their deadline counts meanwhile only if no replica works.
     """
 
     def __init__(
@@ -268,6 +269,8 @@ class FleetEngine:
                 blame = blame and not (prompt is not None and isinstance(error, ServerFault))
                 # A timeout shows that the replica is slow, even if there are others.
                 lease.failed(error, blame=blame, alone=only and not isinstance(error, AttemptTimeout))
+                if only and isinstance(error, MISPLACED) and not await self.client.fits(lease):
+                    error = Unreachable(str(error))
                 replicas = tuple(dict.fromkeys((*avoid, lease.number)))
                 return CallFailed(replicas, error, bool(lease.lost))
             lease.load(completion.load)
@@ -282,7 +285,7 @@ class FleetEngine:
             return not avoid
         if isinstance(error, AttemptTimeout):
             return deadline.left_s(self._clock.monotonic_s()) > ROUNDING_S
-        # Without another replica the request is sent again, and fails each time.
+        # Without another replica, `fits` decides.
         return not isinstance(error, MISPLACED) or not self.client.only(lease)
 
     async def close(self) -> None:

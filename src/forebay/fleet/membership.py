@@ -278,6 +278,18 @@ class Membership:
         replica = self.rows.get(row)
         return replica is not None and not await self._probes.fault(replica)
 
+    async def fits(self, row: int) -> bool:
+        """Whether a replica still serves its model, and accepts the key; if not, it gets no requests until it
+        does."""
+        replica = self.rows.get(row)
+        if replica is None:
+            return False
+        await self._list_again(replica)
+        if not replica.fault and (why := await self._probes.fault(replica)) and replica.usable:
+            self._note_shut(replica, lambda: replica.health.shut(why, self._clock.monotonic_s()))
+        replica.must_describe = replica.must_describe or not replica.usable
+        return replica.usable
+
     async def _list_again(self, replica: Replica) -> None:
         try:
             await self.served.fetch(replica, self._config.check_timeout_s)

@@ -19,6 +19,7 @@ from forebay.clients.s3.location import Location, uri_of
 from forebay.clock import Clock, SystemClock
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.flink.checkpoints import MAX_DRAINS, drain_folder
+from forebay.flink.jvm import MORE_THREADS, NO_THREAD
 from forebay.flink.metric_names import GROUP, read_name
 from forebay.flink.metrics import READ, READ_METRIC
 from forebay.flink.rest import FlinkRest, NotFound
@@ -310,7 +311,8 @@ def start_job(env: StreamExecutionEnvironment, name: str | None) -> JobClient:
                 f"Flink needs an address for the name of this machine, and {host!r} has none: add the line "
                 f"`127.0.0.1 {host}` to /etc/hosts"
             ) from None
-        raise PipelineFailed(f"Flink refused the job: {cause}") from None
+        fix = f"; {MORE_THREADS}" if NO_THREAD in cause else ""
+        raise PipelineFailed(f"Flink refused the job: {cause}{fix}") from None
     except (Py4JError, OSError) as error:
         raise JvmGone(f"the JVM that was to run the job is gone ({type(error).__name__})") from None
 

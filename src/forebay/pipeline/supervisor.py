@@ -10,16 +10,17 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from forebay.clients.s3.location import Location, location_of
 from forebay.clients.s3.lock import Fenced
-from forebay.clock import uptime_s
+from forebay.clock import uptime_s, wall_lead_s
 from forebay.connectors.files.settings import StdoutSink
 from forebay.connectors.files.sink import GrowingSinks
 from forebay.errors import ForebayError, LaunchError, PipelineFailed, ResultsLost, SettingError, SetupError
 from forebay.pipeline.flink_process import FlinkLauncher, FlinkProcess
-from forebay.pipeline.inference import Served, served_by
+from forebay.pipeline.inference import Served, served_by, why_unserved
 from forebay.pipeline.messages import (
     CANCEL_S,
     AttemptLost,
@@ -52,7 +53,15 @@ from forebay.pipeline.snapshot import (
     Snapshot,
 )
 from forebay.pipeline.state_store import RunState, StateStore
-from forebay.pipeline.supervision import EngineSupervisor, JobStallDetector, Restarts
+from forebay.pipeline.supervision import (
+    SET_BACK_S,
+    EngineSupervisor,
+    EngineTrouble,
+    JobStallDetector,
+    Restarts,
+    SupervisedEngine,
+    WallClockSteps,
+)
 
 TICK_S = 0.5
 PAUSED_S = 30.0
@@ -94,11 +103,13 @@ class Supervisor:
         self._fresh = self._plan.fresh
         self._served: Served | None = None
         self._keeper: EngineSupervisor | ScaledEngine = EngineSupervisor(())
+        self._trouble: EngineTrouble | None = None
         self._printed: StdoutResults | None = None
         self._written: OutputCounts | None = None
         self._failed_before = 0
         self._attempt: AttemptSpec
         self._stall: JobStallDetector
+        self._wall_clock: WallClockSteps
         self._drain: Callable[[], None] = lambda: None
 
     def run(self, enter: Callable[[], Engine], launcher: FlinkLauncher | None) -> Snapshot:
@@ -163,6 +174,7 @@ class Supervisor:
             embedded=self._plan.cluster is None,
             task_managers=self._plan.spec.task_managers,
         )
+        self._wall_clock = WallClockSteps()
         self._store.report_renewals(process.confirm_lease)
         submitted = False
         try:
@@ -204,6 +216,9 @@ class Supervisor:
             stalled = self._stall.stalled(time.monotonic())
             if stalled is not None:
                 raise JobLost(f"{stalled}; it is considered lost")
+            back_s = self._wall_clock.set_back_s(wall_lead_s())
+            if back_s >= SET_BACK_S and self._plan.cluster is None:
+                raise JobLost(f"the machine's clock was set back by {back_s:.0f} s; Flink is started again")
 
     def _run_here(self, enter: Callable[[], Engine]) -> Snapshot:
         from forebay.flink.jvm import HEAP_MB, start_jvm
@@ -238,6 +253,9 @@ class Supervisor:
                     engine or self._plan.engine,
                     lambda words, waited_s: self._status.wait(WAITING, words, waited_s),
                 )
+                # This machine may not reach the engine of a cluster.
+                if self._plan.cluster is None and not isinstance(engine, SupervisedEngine):
+                    self._trouble = EngineTrouble(partial(why_unserved, self._plan.spec, self._served))
             self._written = OutputCounts(self._plan.spec, self._printed)
         return self._served
 
@@ -273,6 +291,9 @@ class Supervisor:
         self._keeper.observe(now.backlog, runs=now.state == "RUNNING")
         if self._printed is not None:
             self._printed.check()
+        if self._trouble is not None:
+            usable = now.replicas if now.state == "RUNNING" else None
+            self._status.note(engine_failure=self._trouble.observe(time.monotonic(), usable))
         self._status.show(replace(now, failed_commits=self._failed_before + now.failed_commits))
         if self._enough(self._status.last):
             self._drain()

@@ -26,6 +26,9 @@ NEXT_ADDRESS_S = 0.25
 """Then the next address of the name is tried as well (RFC 8305)."""
 AT_A_TIME = 50
 
+UNTRUSTED = frozenset((18, 19, 20, 21))
+"""OpenSSL's codes for a certificate whose authority is unknown."""
+
 Headers = Iterable[tuple[str, str]]
 
 
@@ -239,7 +242,12 @@ class HttpServer:
             raise Unreachable(f"{self.url} did not accept a connection within {connect_s:g} s") from None
         except ssl.SSLError as error:
             reason = getattr(error, "verify_message", "") or error.reason or str(error)
-            raise Unreachable(f"{self.url}: no TLS connection ({self._quote(reason)})") from None
+            usual = self._tls is tls_context()
+            untrusted = usual and getattr(error, "verify_code", 0) in UNTRUSTED
+            fix = (
+                "; the variable SSL_CERT_FILE names a file of trusted authorities (PEM)" if untrusted else ""
+            )
+            raise Unreachable(f"{self.url}: no TLS connection ({self._quote(reason)}){fix}") from None
         except UnicodeError:
             raise Unreachable(f"{self.url}: its host is not a valid name") from None
         except OSError as error:
