@@ -24,6 +24,7 @@ from forebay.connectors.files.source import (
     ReplayRecords,
     ReplaySpeed,
     line_reader,
+    piece_bytes,
     records_of,
     replay_source,
 )
@@ -71,6 +72,22 @@ def test_restore_between_any_two_pieces_continues_exactly(
     got += [decode(each) for each in function.on_timer(END_OF_TIME_MS, context)]
     assert got == everything
     assert context.gauge == (1 if sum(part.size for part in parts) else None)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "piece"),
+    [
+        ([], 64),
+        ([9] * 50, 64),
+        ([99] * 50, 400),
+        ([999] * 50, 1024),
+        ([9999] * 5, 10_000),
+        ([99] * 9 + [9999], 400),
+    ],
+)
+def test_piece_has_a_few_lines_or_a_long_one(tmp_path: Path, lengths: list[int], piece: int) -> None:
+    (tmp_path / "f").write_bytes(b"".join(b"x" * length + b"\n" for length in lengths))
+    assert piece_bytes(parts_of(tmp_path, LineReader(Format("text")))) == piece
 
 
 def test_end_of_input_timer_is_set_by_the_first_piece(tmp_path: Path) -> None:

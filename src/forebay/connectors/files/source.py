@@ -40,7 +40,8 @@ FIRST_BYTES = 1 << 18
 LINES_PER_PIECE = 4
 """A checkpoint waits for one piece, and each piece costs a call."""
 MIN_PIECE_BYTES, MAX_PIECE_BYTES = 64, 1024
-SAMPLED_BYTES = 1 << 14
+"""A line may be longer."""
+SAMPLED_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,16 +168,18 @@ def has_no_records(config: Files) -> bool:
 
 
 def piece_bytes(parts: Sequence[LinePart]) -> int:
-    """A few lines of average length, sampled from the first files. Blocks. Raises `SettingError`."""
-    taken = lines = 0
+    """A few lines, or one if they are long, by the median line of the first files. Blocks. Raises
+    `SettingError`."""
+    lengths: list[int] = []
     for part in parts[:16]:
         try:
             with part.open() as file:
                 block = file.read(min(part.size, SAMPLED_BYTES))
         except UNREADABLE as error:
             raise cannot_read(part.path, error) from None
-        taken, lines = taken + len(block), lines + block.count(b"\n")
-    return min(MAX_PIECE_BYTES, max(MIN_PIECE_BYTES, LINES_PER_PIECE * taken // max(1, lines)))
+        lengths += [len(line) + 1 for line in block.split(b"\n")[:-1]] or [len(block)]
+    line = sorted(lengths)[len(lengths) // 2] if lengths else 0
+    return max(MIN_PIECE_BYTES, line, min(LINES_PER_PIECE * line, MAX_PIECE_BYTES))
 
 
 class ReadPieces(KeyedProcessFunction):
