@@ -297,6 +297,17 @@ async def test_only_replica_is_not_shut_because_of_refused_requests(
         assert fakes.engine.client.replicas() == {fakes.replicas[0].url: ""}
 
 
+@pytest.mark.heavy
+async def test_requests_that_fail_at_once_share_a_probe(fleet_of: Any, ask: Any) -> None:
+    async with fleet_of(1) as fakes:
+        await fakes.up()
+        asked = [fakes.engine.complete(ask(number, "((fault:404))"), timeout_s=60.0) for number in range(50)]
+        failures = await asyncio.gather(*asked, return_exceptions=True)
+        assert {type(failure) for failure in failures} == {ModelNotFound}
+        calls = fakes.replicas[0].report().calls
+        assert sum(calls.values()) - fakes.calls(0) < 50
+
+
 async def test_cancelled_request_leaves_no_state(fleet_of: Any, ask: Any, wait_for: Any) -> None:
     async with fleet_of(1, script=ReplicaScript(models=("m",), delay=Fixed(60.0))) as fakes:
         tasks = [

@@ -68,6 +68,7 @@ class Membership:
         self._changed = changed
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._list_task: asyncio.Task[None] | None = None
+        self._fits: dict[Replica, asyncio.Task[None]] = {}
         self.replicas: dict[str, Replica] = {}
         self.rows: dict[int, Replica] = {}
         self.fault = ""
@@ -87,7 +88,8 @@ class Membership:
         self._list_task = asyncio.get_running_loop().create_task(self._watch_list())
 
     async def close(self) -> None:
-        tasks = [*self._tasks.values()] + ([self._list_task] if self._list_task else [])
+        tasks = [*self._tasks.values(), *self._fits.values()]
+        tasks += [self._list_task] if self._list_task else []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -284,11 +286,18 @@ class Membership:
         replica = self.rows.get(row)
         if replica is None:
             return False
+        if replica not in self._fits:
+            # Many requests may fail at once.
+            task = self._fits[replica] = asyncio.get_running_loop().create_task(self._check_fit(replica))
+            task.add_done_callback(lambda _: self._fits.pop(replica, None))
+        await asyncio.wait({self._fits[replica]})
+        return replica.usable
+
+    async def _check_fit(self, replica: Replica) -> None:
         await self._list_again(replica)
         if not replica.fault and (why := await self._probes.fault(replica)) and replica.usable:
             self._note_shut(replica, lambda: replica.health.shut(why, self._clock.monotonic_s()))
         replica.must_describe = replica.must_describe or not replica.usable
-        return replica.usable
 
     async def _list_again(self, replica: Replica) -> None:
         try:
