@@ -149,7 +149,8 @@ async def test_trickling_bodies_are_cut_off_without_a_trace() -> None:
         held = [await raw(served, begun) for _ in range(100)]
         await fine(served, OTHER)
         told = [await answer(reader) for reader, _ in held]
-        assert {status for status, _ in told} == {408, 503}
+        # On a slow machine the first have been cut off before the last begin.
+        assert 408 in {status for status, _ in told} <= {408, 503}
         assert served.gateway.in_flight == served.gateway._room.held == 0
         for _, writer in held:
             writer.close()
