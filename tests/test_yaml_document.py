@@ -59,7 +59,7 @@ def test_every_key_and_item_has_its_line() -> None:
         ("a: 1\n---\nb: 2", "f:2: found a second document"),
         ("a: [", "f:1: not valid YAML"),
         ("a: b: c", "f:1: not valid YAML"),
-        ("a: 1\nb:\u00a02\nc: 3", "line 2 has a no-break space (U+00A0): replace it by a space"),
+        ("a: 1\nb:\u00a02\nc: 3", "line 2 has a no-break space (U+00A0): replace it with a space"),
         ("a: 1\nb: \x00", "f:2: found the invisible character U+0000"),
         ("a: 1\nb:\n  - \ud800", "f:3: found the invisible character U+D800"),
         ("[" * 100_000, "f:1: found more than 64 levels"),

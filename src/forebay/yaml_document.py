@@ -55,10 +55,10 @@ def parse_yaml(text: str, name: str, what: str = "pipeline") -> tuple[Any, dict[
         value = reader.document()
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        begin = error.context_mark or mark
+        hint = _spaces_hint(text, begin.line, mark.line) if begin is not None and mark is not None else ""
         where = f":{mark.line + 1}" if mark is not None else ""
-        raise SettingError(
-            f"{name}{where}: not valid YAML: {error.problem or error.context}{_spaces_hint(text)}"
-        ) from None
+        raise SettingError(f"{name}{where}: not valid YAML: {error.problem or error.context}{hint}") from None
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise SettingError(
@@ -77,12 +77,12 @@ def parse_yaml(text: str, name: str, what: str = "pipeline") -> tuple[Any, dict[
     return value, reader.lines
 
 
-def _spaces_hint(text: str) -> str:
+def _spaces_hint(text: str, first: int, last: int) -> str:
     """Text that was copied from a web page may have no-break spaces, which look like spaces."""
-    before, found, _ = text.partition(NO_BREAK_SPACE)
-    if not found:
-        return ""
-    return f"; line {before.count(chr(10)) + 1} has a no-break space (U+00A0): replace it by a space"
+    for number, line in enumerate(text.split("\n")[first : last + 1], first + 1):
+        if NO_BREAK_SPACE in line:
+            return f"; line {number} has a no-break space (U+00A0): replace it with a space"
+    return ""
 
 
 class _Reader:

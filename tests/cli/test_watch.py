@@ -173,9 +173,9 @@ def test_a_browser_for_the_terminal_is_not_opened(
 
 
 def test_a_folder_without_a_page_is_refused(tmp_path: Path) -> None:
-    assert "with page.html, found none" in refusal("show", str(tmp_path))
+    assert "expected an HTML page, or a folder with page.html" in refusal("show", str(tmp_path))
     (tmp_path / "p.yaml").touch()
-    assert "with page.html, found none" in refusal("show", str(tmp_path / "p.yaml"))
+    assert "expected an HTML page, or a folder with page.html" in refusal("show", str(tmp_path / "p.yaml"))
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "x", "8²"])

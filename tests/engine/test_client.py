@@ -543,7 +543,7 @@ async def test_endless_error_body_is_bounded() -> None:
 
 async def test_retry_after_date_is_parsed() -> None:
     head = b"HTTP/1.1 429 X\r\nRetry-After: Tue, 14 Nov 2023 22:13:50 GMT\r\nContent-Length: 0\r\n\r\n"
-    with pytest.raises(errors.RateLimited, match="answered 429 and asks to wait 30 s") as caught:
+    with pytest.raises(errors.RateLimited, match="answered 429 with Retry-After: 30 s") as caught:
         await answer_of(head, clock=ManualClock(wall_ms=1_700_000_000_000))
     assert caught.value.retry_after_s == 30.0
 

@@ -17,6 +17,7 @@ from forebay.engine import Deadline
 from forebay.engine.client import HttpEngine
 from forebay.engine.protocol import CHAT_PATH, EMBED_PATH, PROMPT_PATH
 from forebay.errors import (
+    AttemptTimeout,
     BadRequest,
     ModelNotFound,
     Overloaded,
@@ -275,7 +276,7 @@ async def test_only_replica_that_fits_no_request_gets_none_until_it_does(
         await fakes.up()
         before = fakes.replicas[0].script
         fakes.change(0, **change)
-        with pytest.raises(Unreachable):
+        with pytest.raises((Unreachable, AttemptTimeout)):
             await fakes.engine.complete(ask(1), timeout_s=60.0, deadline=Deadline(1.0))
         client, url = fakes.engine.client, fakes.replicas[0].url
         assert re.search(why, client.replicas()[url])
@@ -294,6 +295,36 @@ async def test_only_replica_is_not_shut_because_of_refused_requests(
         for number in range(2 * SOURCES):
             with pytest.raises(error):
                 await fakes.engine.complete(ask(number, f"((fault:{fault}))"), timeout_s=60.0)
+        assert fakes.engine.client.replicas() == {fakes.replicas[0].url: ""}
+
+
+async def test_requests_wait_if_all_replicas_get_another_model(
+    fleet_of: Any, ask: Any, wait_for: Any
+) -> None:
+    async with fleet_of(2) as fakes:
+        await fakes.up()
+        before = [replica.script for replica in fakes.replicas]
+        for number in range(2):
+            fakes.change(number, models=("other",))
+        asked = [
+            asyncio.ensure_future(fakes.engine.complete(ask(number), timeout_s=60.0, deadline=Deadline(1.0)))
+            for number in range(20)
+        ]
+        failures = await asyncio.gather(*asked, return_exceptions=True)
+        assert {type(failure) for failure in failures} <= {Unreachable, AttemptTimeout}
+        waiting = asyncio.ensure_future(fakes.engine.complete(ask("later"), timeout_s=60.0))
+        await wait_for(lambda: fakes.engine.client.waiting == 1)
+        for replica, script in zip(fakes.replicas, before, strict=True):
+            replica.script = script
+        assert (await waiting).text
+
+
+async def test_full_replica_fits(fleet_of: Any, ask: Any) -> None:
+    async with fleet_of(1) as fakes:
+        await fakes.up()
+        fakes.change(0, faults=Faults((("429", 1.0),)))
+        with pytest.raises(ModelNotFound):
+            await fakes.engine.complete(ask(1, "((fault:404))"), timeout_s=60.0)
         assert fakes.engine.client.replicas() == {fakes.replicas[0].url: ""}
 
 

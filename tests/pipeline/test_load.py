@@ -322,7 +322,7 @@ def test_files_that_are_not_pipelines(tmp_path: Path, content: bytes, words: str
     assert words in str(caught.value)
 
 
-def test_a_link_that_leads_nowhere_is_not_said_to_be_missing(tmp_path: Path) -> None:
+def test_a_loop_of_links_is_reported_as_one(tmp_path: Path) -> None:
     loop = tmp_path / "p.yaml"
     loop.symlink_to(loop)
     with pytest.raises(SettingError, match=r"p.yaml cannot be read: Too many levels of symbolic links"):

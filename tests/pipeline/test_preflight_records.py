@@ -131,14 +131,14 @@ def test_missing_csv_column_is_an_error(tmp_path: Path) -> None:
     assert "the row has 1 columns, the header has 2" in found
 
 
-def test_a_csv_file_is_not_said_to_be_csv(tmp_path: Path) -> None:
+def test_another_delimiter_of_a_csv_file_is_proposed(tmp_path: Path) -> None:
     source = {"type": "csv", "columns": ["text", "user"]}
     found = first_record_warning(spec(tmp_path, b"a,b,c\n", name="in.csv", source=source))
     assert found is not None
     assert found.endswith("the row has 3 columns, the header has 2")
     found = first_record_warning(spec(tmp_path, b"a;b\n", name="in.csv", source=source))
     assert found is not None
-    assert found.endswith('it looks like CSV: use `type: csv` and `delimiter: ";"`')
+    assert found.endswith("its columns seem to be separated by ';': name that `delimiter`")
 
 
 def test_column_missing_in_some_files_is_a_doubt(tmp_path: Path) -> None:

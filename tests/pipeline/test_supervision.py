@@ -301,10 +301,11 @@ def test_no_stall_while_no_replica_is_ready() -> None:
     assert "no result, failure or retry" in (begin.stalled(now_s) or "")
 
 
-def test_steps_back_of_the_wall_clock_add_up() -> None:
+def test_steps_back_of_the_wall_clock_matter_until_it_has_caught_up() -> None:
     steps = WallClockSteps()
-    leads = (5000.0, 5000.0, 4990.0, 4980.0, 8580.0, 4980.0)
-    assert [steps.set_back_s(lead_s) for lead_s in leads] == [0.0, 0.0, 10.0, 20.0, 0.0, 3600.0]
+    leads = ((0.0, 5000.0), (1.0, 4990.0), (1.0, 4980.0), (6.0, 4980.0), (60.0, 4980.0), (60.0, 8000.0))
+    assert [steps.observe(*each) for each in leads] == [0.0, 9.0, 19.0, 14.0, 0.0, 0.0]
+    assert steps.observe(61.0, 4400.0) == 3599.0
 
 
 def test_reason_is_asked_while_no_replica_gets_requests() -> None:
@@ -315,6 +316,17 @@ def test_reason_is_asked_while_no_replica_gets_requests() -> None:
     assert found == ["", "", "it serves other", "it serves other", "connection refused"]
     assert trouble.observe(100.0, 1) == ""
     assert trouble.observe(101.0, 0) == "", "the next outage may have another reason"
+
+
+def test_one_question_at_a_time() -> None:
+    tasks: list[Callable[[], None]] = []
+    trouble = EngineTrouble(lambda: "connection refused", tasks.append)
+    for now_s in (0.0, UNUSED_S, 10 * ASK_EVERY_S):
+        trouble.observe(now_s, 0)
+    (task,) = tasks
+    task()
+    assert trouble.observe(20 * ASK_EVERY_S, 0) == "connection refused"
+    assert len(tasks) == 2
 
 
 def test_late_reason_of_an_earlier_outage_is_dropped() -> None:

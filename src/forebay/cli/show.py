@@ -27,10 +27,10 @@ def show(
     from forebay.cli.watch import has_browser
 
     page = run / PAGE if run.is_dir() else run
-    if page.suffix != ".html" or not page.is_file():
+    if page.suffix.lower() not in (".html", ".htm") or not page.is_file():
         raise SettingError(
-            f"forebay show {run}: expected a folder with {PAGE}, found none; a run writes it at its end, an "
-            f"application always and a pipeline file with --ui"
+            f"forebay show {run}: expected an HTML page, or a folder with {PAGE}; a run writes it at its "
+            f"end, an application always and a pipeline file with --ui"
         )
     address = page.resolve().as_uri()
     print_line(results_console(), address)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import csv
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
@@ -95,9 +96,8 @@ class Format:
 
 def csv_rows(text: str, delimiter: str) -> list[list[str]]:
     """Raises `MalformedRecord`."""
-    if len(text) > csv.field_size_limit():
-        # The limit of the process, 128 KiB at first; a field may be as long as its record.
-        csv.field_size_limit(len(text))
+    # The limit of the process, 128 KiB at first; a field may be as long as its record.
+    csv.field_size_limit(sys.maxsize)
     try:
         return list(csv.reader([text], delimiter=delimiter, strict=True))
     except csv.Error as error:

@@ -71,8 +71,8 @@ def error_from_status(
     """The error for a status other than 200. `body` may be cut; part of it is quoted."""
     detail, code = _read_body(body)
     detail = quote(detail)
-    # It can end a record long before its deadline.
-    asked = f" and asks to wait {retry_after_s:g} s" if retry_after_s else ""
+    # A long one makes the record a dead letter long before its deadline.
+    asked = f" with Retry-After: {retry_after_s:g} s" if retry_after_s else ""
     error = _from_code(
         status, f"{replica} answered {status}{asked}", detail, code, model=model, retry_after_s=retry_after_s
     )
@@ -119,7 +119,7 @@ def _from_code(
     match status:
         case 401 | 403:
             return Unauthorized(f"{message}; check the API key")
-        case 404:
+        case 404 | 405:
             serves = f"the model {model[:200]!r}" if model else "a model"
             return ModelNotFound(f"{message}; check the URL and that it serves {serves}")
         case 408:

@@ -135,7 +135,7 @@ class HttpReplica:
             status, body = await self._ask(path, timeout_s, MAX_MODELS_BYTES, wish)
             if status in REFUSES_ANYONE or (status >= 500 and status != 501):
                 raise self._error(status, body)
-            if _is_answer(body) if status == 200 else status >= 400 and status != 404:
+            if _is_answer(body) if status == 200 else status >= 400 and status not in (404, 405):
                 return
         raise self._error(status, body)
 

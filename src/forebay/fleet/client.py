@@ -228,10 +228,10 @@ class FleetClient:
         """Whether the replica of `lease` answers a probe."""
         return await self._membership.accepts(lease.number)
 
-    async def fits(self, lease: ReplicaLease) -> bool:
-        """Whether the replica of `lease` still serves its model, and accepts the key; if not, it gets no
-        requests until it does."""
-        return await self._membership.fits(lease.number)
+    async def fits(self, number: int, within_s: float) -> bool:
+        """Whether a replica still serves its model, and accepts the key; if not, it gets no requests until it
+        does."""
+        return await self._membership.fits(number, within_s)
 
     def watch(self) -> None:
         """Follow the list and check each replica from now on. Raises `Unreachable` if closed."""

@@ -7,7 +7,7 @@ import math
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -202,7 +202,7 @@ def read_listing(path: Path) -> ScaledReplicaSet:
         ) from None
 
 
-MAX_REASONS = 4
+MAX_REASONS = MAX_NAMES = 4
 
 
 class Note(Protocol):
@@ -308,10 +308,12 @@ def _models(
 
 
 def _describe(served: Served) -> str:
-    return "; ".join(
-        f"the engine at {url} serves {', '.join(model.name for model in models) or 'nothing'}"
-        for url, models in served.items()
-    )
+    return "; ".join(f"the engine at {url} serves {_some(models)}" for url, models in served.items())
+
+
+def _some(models: Sequence[ServedModel]) -> str:
+    more = f" and {len(models) - MAX_NAMES} more" if len(models) > MAX_NAMES else ""
+    return (", ".join(model.name for model in models[:MAX_NAMES]) or "nothing") + more
 
 
 def _served(

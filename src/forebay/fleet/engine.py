@@ -141,8 +141,8 @@ class FleetEngine:
     """Answers over a fleet of one or more replicas; a request avoids replicas at which it failed.
 
     `Unreachable`, `Overloaded`, `RateLimited`, `Unauthorized` and `ModelNotFound` are raised once every
-    replica has failed this way, other errors at once. If the only replica serves other models, or
-    refuses a probe's key, too, `Unreachable` is raised instead. Requests wait for room in order of `due_s`
+    replica has failed this way, other errors at once. If all serve other models by now, or refuse a probe's
+    key, too, `Unreachable` is raised instead. Requests wait for room in order of `due_s`
     or else their deadlines, then `priority`; their deadline counts meanwhile only if no replica works.
     """
 
@@ -186,12 +186,19 @@ class FleetEngine:
                 if not self._all_tried(found.replicas, request.model):
                     self._remember(request.id, found)
                     continue
+                if isinstance(error, MISPLACED) and not await self._one_fits(found.replicas, deadline):
+                    error = Unreachable(str(error))
                 # The request may be tried again, at all replicas.
                 found = CallFailed((), error, found.lost)
             self._remember(request.id, found)
             if isinstance(error, MISPLACED) and tried < len(self.client.replicas()):
                 raise Unreachable(f"{error}; no other replica can be asked now")
             raise error
+
+    async def _one_fits(self, replicas: tuple[int, ...], deadline: Deadline) -> bool:
+        """Whether one of them still fits, so that the request itself was refused."""
+        left_s = deadline.left_s(self._clock.monotonic_s())
+        return any(await asyncio.gather(*(self.client.fits(number, left_s) for number in replicas)))
 
     async def complete_first(
         self, request: Request, *, timeout_s: float, deadline: Deadline, prompt: PromptElsewhere
@@ -269,8 +276,6 @@ class FleetEngine:
                 blame = blame and not (prompt is not None and isinstance(error, ServerFault))
                 # A timeout shows that the replica is slow, even if there are others.
                 lease.failed(error, blame=blame, alone=only and not isinstance(error, AttemptTimeout))
-                if only and isinstance(error, MISPLACED) and not await self.client.fits(lease):
-                    error = Unreachable(str(error))
                 replicas = tuple(dict.fromkeys((*avoid, lease.number)))
                 return CallFailed(replicas, error, bool(lease.lost))
             lease.load(completion.load)

@@ -11,10 +11,18 @@ from contextlib import aclosing
 from forebay.clock import Clock
 from forebay.engine.failures import Redactor
 from forebay.engine.replica import ReplicaConnection
-from forebay.errors import BadRequest, EngineError, ModelNotFound, SettingError, Unauthorized
+from forebay.errors import (
+    BadRequest,
+    EngineError,
+    ModelNotFound,
+    ProtocolViolation,
+    SettingError,
+    Unauthorized,
+)
 from forebay.fleet.cache_events import CacheWatch
 from forebay.fleet.cache_subscriber import CacheSubscriber, cache_endpoint
 from forebay.fleet.config import FleetConfig
+from forebay.fleet.lease import MISPLACED
 from forebay.fleet.probes import Probes, StallDetector
 from forebay.fleet.replica import Replica
 from forebay.fleet.replica_table import ReplicaLimits, ReplicaTable
@@ -68,7 +76,7 @@ class Membership:
         self._changed = changed
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._list_task: asyncio.Task[None] | None = None
-        self._fits: dict[Replica, asyncio.Task[None]] = {}
+        self._fit_checks: dict[Replica, asyncio.Task[None]] = {}
         self.replicas: dict[str, Replica] = {}
         self.rows: dict[int, Replica] = {}
         self.fault = ""
@@ -88,7 +96,7 @@ class Membership:
         self._list_task = asyncio.get_running_loop().create_task(self._watch_list())
 
     async def close(self) -> None:
-        tasks = [*self._tasks.values(), *self._fits.values()]
+        tasks = [*self._tasks.values(), *self._fit_checks.values()]
         tasks += [self._list_task] if self._list_task else []
         for task in tasks:
             task.cancel()
@@ -280,22 +288,27 @@ class Membership:
         replica = self.rows.get(row)
         return replica is not None and not await self._probes.fault(replica)
 
-    async def fits(self, row: int) -> bool:
-        """Whether a replica still serves its model, and accepts the key; if not, it gets no requests until it
-        does."""
+    async def fits(self, row: int, within_s: float) -> bool:
+        """Whether a replica still serves its model, and accepts the key, as far as is known within this time;
+        if not, it gets no requests until it does."""
         replica = self.rows.get(row)
         if replica is None:
             return False
-        if replica not in self._fits:
+        if replica not in self._fit_checks:
             # Many requests may fail at once.
-            task = self._fits[replica] = asyncio.get_running_loop().create_task(self._check_fit(replica))
-            task.add_done_callback(lambda _: self._fits.pop(replica, None))
-        await asyncio.wait({self._fits[replica]})
+            task = asyncio.get_running_loop().create_task(self._check_fit(replica))
+            self._fit_checks[replica] = task
+            task.add_done_callback(lambda _: self._fit_checks.pop(replica, None))
+        timeout_s = None if math.isinf(within_s) else max(0.0, within_s)
+        await asyncio.wait({self._fit_checks[replica]}, timeout=timeout_s)
         return replica.usable
 
     async def _check_fit(self, replica: Replica) -> None:
         await self._list_again(replica)
-        if not replica.fault and (why := await self._probes.fault(replica)) and replica.usable:
+        error = None if replica.fault else await self._probes.error(replica)
+        # A full replica, for instance, may fit.
+        if isinstance(error, (*MISPLACED, ProtocolViolation)) and replica.usable:
+            why = str(error)
             self._note_shut(replica, lambda: replica.health.shut(why, self._clock.monotonic_s()))
         replica.must_describe = replica.must_describe or not replica.usable
 

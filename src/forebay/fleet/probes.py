@@ -108,12 +108,16 @@ class Probes:
 
     async def fault(self, replica: Replica) -> str:
         """Why the replica does not answer; empty if it does."""
+        error = await self.error(replica)
+        return "" if error is None else str(error)
+
+    async def error(self, replica: Replica) -> EngineError | None:
         model = self._model or next((model.name for model in replica.models), "")
         try:
             await replica.connection.probe(model, max(self._least_s, replica.progress.longest_wait_s))
         except EngineError as error:
-            return str(error)
-        return ""
+            return error
+        return None
 
     async def reopen(self, replica: Replica) -> None:
         why = await self.fault(replica)

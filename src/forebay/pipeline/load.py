@@ -64,7 +64,7 @@ def load_pipeline(
 
 def _check_name(pipeline: str, applications: Sequence[str]) -> None:
     path = Path(pipeline)
-    # What is there, such as a link that leads nowhere, has a better message when it is read.
+    # A broken link exists, and reading it gives a better message.
     if os.path.lexists(path):
         return
     names = [*applications]

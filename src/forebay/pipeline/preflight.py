@@ -227,5 +227,7 @@ def likely_instead(lines: Sequence[bytes], tried: str | None = None) -> str:
         )
     for separator, option in SEPARATORS.items():
         if separator.decode() != tried and all(separator in line for line in (first, *lines[:2])):
+            if tried is not None:
+                return f"its columns seem to be separated by {separator.decode()!r}: name that `delimiter`"
             return f"it looks like CSV: use `type: csv`{option}"
     return ""

@@ -7,6 +7,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 from forebay.clock import Clock, SystemClock
@@ -122,15 +123,15 @@ between restarts are longer: it computes ages from wall-clock times."""
 
 
 class WallClockSteps:
-    """Measures by how much the wall clock was set back, from its lead over monotonic time."""
+    """Measures for how long times of the wall clock are still in the future, because it was set back."""
 
     def __init__(self) -> None:
-        self._most_s = -math.inf
+        self._latest_s = -math.inf
 
-    def set_back_s(self, lead_s: float) -> float:
-        """Counted from the largest lead so far."""
-        self._most_s = max(self._most_s, lead_s)
-        return self._most_s - lead_s
+    def observe(self, now_s: float, lead_s: float) -> float:
+        """`lead_s`: by how much the wall clock leads the monotonic time `now_s`."""
+        self._latest_s = max(self._latest_s, now_s + lead_s)
+        return self._latest_s - now_s - lead_s
 
 
 LONGEST_PAUSE_S = 30.0
@@ -177,18 +178,25 @@ class EngineTrouble:
         self._ask = ask
         self._start = start
         self._due_s: float | None = None
-        self._answers: list[str] = []
+        self._asks = False
+        self._answer = [""]
 
     def observe(self, now_s: float, replicas: int | None) -> str:
         """The reason, once it is known; empty if one of the `replicas` gets requests."""
         if replicas != 0:
-            self._due_s, self._answers = None, []
+            self._due_s, self._answer = None, [""]
         elif self._due_s is None:
             self._due_s = now_s + UNUSED_S
-        elif now_s >= self._due_s:
-            self._due_s, answers = now_s + ASK_EVERY_S, self._answers
-            self._start(lambda: answers.append(self._ask()))
-        return self._answers[-1] if self._answers else ""
+        elif now_s >= self._due_s and not self._asks:
+            self._due_s, self._asks = now_s + ASK_EVERY_S, True
+            self._start(partial(self._ask_once, self._answer))
+        return self._answer[0]
+
+    def _ask_once(self, answer: list[str]) -> None:
+        try:
+            answer[0] = self._ask()
+        finally:
+            self._asks = False
 
 
 MAX_RESTARTS = 3

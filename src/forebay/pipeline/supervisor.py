@@ -216,9 +216,9 @@ class Supervisor:
             stalled = self._stall.stalled(time.monotonic())
             if stalled is not None:
                 raise JobLost(f"{stalled}; it is considered lost")
-            back_s = self._wall_clock.set_back_s(wall_lead_s())
+            back_s = self._wall_clock.observe(time.monotonic(), wall_lead_s())
             if back_s >= SET_BACK_S and self._plan.cluster is None:
-                raise JobLost(f"the machine's clock was set back by {back_s:.0f} s; Flink is started again")
+                raise JobLost(f"the machine's clock was set back by {back_s:.0f} s")
 
     def _run_here(self, enter: Callable[[], Engine]) -> Snapshot:
         from forebay.flink.jvm import HEAP_MB, start_jvm

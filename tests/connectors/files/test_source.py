@@ -82,7 +82,8 @@ def test_restore_between_any_two_pieces_continues_exactly(
         ([99] * 50, 400),
         ([999] * 50, 1024),
         ([9999] * 5, 10_000),
-        ([99] * 9 + [9999], 400),
+        ([99] * 9 + [9999], 1024),
+        ([9] * 6 + [9999] * 4, 1024),
     ],
 )
 def test_piece_has_a_few_lines_or_a_long_one(tmp_path: Path, lengths: list[int], piece: int) -> None:

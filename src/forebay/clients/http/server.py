@@ -244,9 +244,7 @@ class HttpServer:
             reason = getattr(error, "verify_message", "") or error.reason or str(error)
             usual = self._tls is tls_context()
             untrusted = usual and getattr(error, "verify_code", 0) in UNTRUSTED
-            fix = (
-                "; the variable SSL_CERT_FILE names a file of trusted authorities (PEM)" if untrusted else ""
-            )
+            fix = "; set SSL_CERT_FILE to a PEM file with its authority" if untrusted else ""
             raise Unreachable(f"{self.url}: no TLS connection ({self._quote(reason)}){fix}") from None
         except UnicodeError:
             raise Unreachable(f"{self.url}: its host is not a valid name") from None

@@ -168,8 +168,7 @@ def has_no_records(config: Files) -> bool:
 
 
 def piece_bytes(parts: Sequence[LinePart]) -> int:
-    """A few lines, or one if they are long, by the median line of the first files. Blocks. Raises
-    `SettingError`."""
+    """A few lines, or one if most are long, sampled from the first files. Blocks. Raises `SettingError`."""
     lengths: list[int] = []
     for part in parts[:16]:
         try:
@@ -178,8 +177,9 @@ def piece_bytes(parts: Sequence[LinePart]) -> int:
         except UNREADABLE as error:
             raise cannot_read(part.path, error) from None
         lengths += [len(line) + 1 for line in block.split(b"\n")[:-1]] or [len(block)]
-    line = sorted(lengths)[len(lengths) // 2] if lengths else 0
-    return max(MIN_PIECE_BYTES, line, min(LINES_PER_PIECE * line, MAX_PIECE_BYTES))
+    median = sorted(lengths)[len(lengths) // 2] if lengths else 0
+    few = LINES_PER_PIECE * sum(lengths) // max(1, len(lengths))
+    return max(MIN_PIECE_BYTES, median, min(few, MAX_PIECE_BYTES))
 
 
 class ReadPieces(KeyedProcessFunction):

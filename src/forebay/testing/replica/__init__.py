@@ -169,24 +169,24 @@ class ReplicaProcess:
 
 
 def fetch_report(url: str) -> CallReport:
-    return CallReport(**orjson.loads(_called(f"{url}/_calls")))
+    return CallReport(**orjson.loads(_call(f"{url}/_calls")))
 
 
 def fetch_work(url: str) -> WorkReport:
-    return WorkReport(**orjson.loads(_called(f"{url}/_work")))
+    return WorkReport(**orjson.loads(_call(f"{url}/_work")))
 
 
 def set_speed(url: str, speed: float) -> None:
     """Change the speed of the fake replica at `url`, as a factor of its script's."""
-    _called(f"{url}/_speed", str(speed))
+    _call(f"{url}/_speed", str(speed))
 
 
 def refuse(url: str, seconds: float) -> None:
     """Make the fake replica at `url` answer with 429 for `seconds`."""
-    _called(f"{url}/_refuse", str(seconds))
+    _call(f"{url}/_refuse", str(seconds))
 
 
-def _called(url: str, text: str | None = None) -> bytes:
+def _call(url: str, text: str | None = None) -> bytes:
     """The answer; the environment's proxies are not used."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with direct.open(url, data=None if text is None else text.encode(), timeout=10) as answer:
