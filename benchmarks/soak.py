@@ -257,7 +257,7 @@ class _Soak:
             if self._name and time.monotonic() >= self._sampled_s + self._options.every_s:
                 self._sampled_s = time.monotonic()
                 self._sample()
-            if time.monotonic() >= self._noted_s + NOTE_S:
+            if self._name and time.monotonic() >= self._noted_s + NOTE_S:
                 self._note_progress("so far")
 
     def _sample(self) -> None:

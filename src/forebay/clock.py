@@ -11,11 +11,6 @@ def uptime_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def wall_lead_s() -> float:
-    """By how much the wall clock leads monotonic time: constant, unless the wall clock is set."""
-    return time.time() - time.monotonic()
-
-
 class Clock(Protocol):
     def monotonic_s(self) -> float:
         """Never goes back. On Linux, all processes of a machine share it."""

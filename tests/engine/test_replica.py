@@ -123,11 +123,12 @@ async def test_failing_server_is_unhealthy(status: int, error: type[Exception]) 
 
 
 @pytest.mark.parametrize(
-    ("status", "body"), [(200, b"<html>log in</html>"), (200, b'{"status": "ok"}'), (307, b""), (204, b"")]
+    ("status", "body"),
+    [(200, b"<html>log in</html>"), (200, b'{"status": "ok"}'), (307, b""), (204, b""), (405, b"")],
 )
 async def test_probe_fails_if_something_else_answers(status: int, body: bytes) -> None:
     async with answering(body, status) as url, replica_at(url) as replica:
-        with pytest.raises(errors.ProtocolViolation, match=f"answered {status}"):
+        with pytest.raises((errors.ProtocolViolation, errors.ModelNotFound), match=f"answered {status}"):
             await replica.probe("m")
 
 

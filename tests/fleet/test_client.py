@@ -31,6 +31,7 @@ from forebay.fleet.concurrency import FIRST
 from forebay.fleet.config import FleetConfig
 from forebay.fleet.discovery import FileReplicas, FixedReplicas
 from forebay.fleet.health import SOURCES, HealthRules
+from forebay.fleet.probes import Probes
 from forebay.records import Request
 from forebay.settings import SecretRef
 from forebay.testing.replica import FakeReplica, ReplicaScript
@@ -326,6 +327,16 @@ async def test_full_replica_fits(fleet_of: Any, ask: Any) -> None:
         with pytest.raises(ModelNotFound):
             await fakes.engine.complete(ask(1, "((fault:404))"), timeout_s=60.0)
         assert fakes.engine.client.replicas() == {fakes.replicas[0].url: ""}
+
+
+async def test_request_waits_for_no_probe_beyond_its_deadline(
+    fleet_of: Any, ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with fleet_of(1) as fakes:
+        await fakes.up()
+        monkeypatch.setattr(Probes, "error", lambda probes, replica: asyncio.Event().wait())
+        with pytest.raises((ModelNotFound, AttemptTimeout)):
+            await fakes.engine.complete(ask(1, "((fault:404))"), timeout_s=60.0, deadline=Deadline(0.2))
 
 
 @pytest.mark.heavy

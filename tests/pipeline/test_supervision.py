@@ -37,7 +37,6 @@ from forebay.pipeline.supervision import (
     JobStallDetector,
     Restarts,
     SupervisedEngine,
-    WallClockSteps,
 )
 
 BUSY = JobStatus(Snapshot(1.0, "RUNNING", accepted=9, results=4, in_flight=5), Signs(looked_ms=7))
@@ -299,13 +298,6 @@ def test_no_stall_while_no_replica_is_ready() -> None:
         now_s = float(second)
         begin.observe(now_s, with_signs(looked_ms=second))
     assert "no result, failure or retry" in (begin.stalled(now_s) or "")
-
-
-def test_steps_back_of_the_wall_clock_matter_until_it_has_caught_up() -> None:
-    steps = WallClockSteps()
-    leads = ((0.0, 5000.0), (1.0, 4990.0), (1.0, 4980.0), (6.0, 4980.0), (60.0, 4980.0), (60.0, 8000.0))
-    assert [steps.observe(*each) for each in leads] == [0.0, 9.0, 19.0, 14.0, 0.0, 0.0]
-    assert steps.observe(61.0, 4400.0) == 3599.0
 
 
 def test_reason_is_asked_while_no_replica_gets_requests() -> None:

@@ -42,7 +42,7 @@ from forebay.pipeline.plan import Plan
 from forebay.pipeline.run import run_pipeline
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.state_store import LocalStore, RunState, read_state
-from forebay.pipeline.supervision import SET_BACK_S, SILENT_S, UNUSED_S, EngineTrouble
+from forebay.pipeline.supervision import SILENT_S, UNUSED_S, EngineTrouble
 from forebay.settings import Settings
 
 RUNS = JobStatus(Snapshot(1.0, "RUNNING", accepted=3, results=2, in_flight=1), Signs(checkpoint_ms=77))
@@ -127,7 +127,6 @@ class Bench:
         (folder / "in.jsonl").write_text("{}\n")
         monkeypatch.setattr(inference, "served_model", lambda spec, url, note: ServedModel("m"))
         monkeypatch.setattr(supervisor.time, "sleep", self.pauses.append)
-        monkeypatch.setattr(supervisor, "wall_lead_s", lambda: 0.0)
 
     def attempts(self, *scripts: tuple[Step, ...]) -> None:
         self.processes = [Process(self.home, *script) for script in scripts]
@@ -283,13 +282,13 @@ def test_run_that_was_stopped_is_not_a_stall(bench: Bench, monkeypatch: pytest.M
 
 
 def test_clock_that_is_set_back_starts_flink_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    lead_s = [1e9]
-    monkeypatch.setattr(supervisor, "wall_lead_s", lambda: lead_s[0])
+    wall_s = [1e9]
+    monkeypatch.setattr(supervisor.time, "time", lambda: wall_s[0])
 
     def step(seconds: float) -> Step:
-        return lambda process: lead_s.append(lead_s.pop() + seconds)
+        return lambda process: wall_s.append(wall_s.pop() + seconds)
 
-    steps = (step(3600.0), RUNS, step(-SET_BACK_S / 2), RUNS)
+    steps = (step(3600.0), RUNS, step(-supervisor.SET_BACK_S / 2), RUNS)
     bench.attempts((*STARTS, *steps, step(-3600.0), RUNS), (*STARTS, RUNS, DONE))
     (why,) = bench.run().resumes
     assert why == "the machine's clock was set back by 3615 s"

@@ -273,8 +273,8 @@ def check_served(
 
 
 def why_unserved(replicas: ReplicaList, wanted: str, *, api_key: SecretRef | None, within_s: float) -> str:
-    """Why no replica serves the model `wanted`, asked once; empty if one does. Blocks for at most
-    `within_s`."""
+    """Why no replica serves the model `wanted`, asked once; empty if one does. Blocks for about
+    `within_s`, or longer if a name is slow to resolve."""
     try:
         secret = None if api_key is None else read_secret(api_key)
         urls, answers = asyncio.run(asyncio.wait_for(_ask(replicas, secret), within_s))

@@ -3,7 +3,6 @@ engine gets no requests."""
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -115,23 +114,6 @@ def _awaits(now: Snapshot) -> bool:
 
 def _moved(now: Snapshot) -> tuple[int, ...]:
     return now.accepted, now.results, now.dead_letters, now.retries, now.restored_calls, now.restarts
-
-
-SET_BACK_S = 30.0
-"""If the wall clock is set back, Flink's statuses and metrics are out of date for that long, and its pauses
-between restarts are longer: it computes ages from wall-clock times."""
-
-
-class WallClockSteps:
-    """Measures for how long times of the wall clock are still in the future, because it was set back."""
-
-    def __init__(self) -> None:
-        self._latest_s = -math.inf
-
-    def observe(self, now_s: float, lead_s: float) -> float:
-        """`lead_s`: by how much the wall clock leads the monotonic time `now_s`."""
-        self._latest_s = max(self._latest_s, now_s + lead_s)
-        return self._latest_s - now_s - lead_s
 
 
 LONGEST_PAUSE_S = 30.0

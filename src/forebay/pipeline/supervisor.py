@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from forebay.clients.s3.location import Location, location_of
 from forebay.clients.s3.lock import Fenced
-from forebay.clock import uptime_s, wall_lead_s
+from forebay.clock import uptime_s
 from forebay.connectors.files.settings import StdoutSink
 from forebay.connectors.files.sink import GrowingSinks
 from forebay.errors import ForebayError, LaunchError, PipelineFailed, ResultsLost, SettingError, SetupError
@@ -54,17 +54,18 @@ from forebay.pipeline.snapshot import (
 )
 from forebay.pipeline.state_store import RunState, StateStore
 from forebay.pipeline.supervision import (
-    SET_BACK_S,
     EngineSupervisor,
     EngineTrouble,
     JobStallDetector,
     Restarts,
     SupervisedEngine,
-    WallClockSteps,
 )
 
 TICK_S = 0.5
 PAUSED_S = 30.0
+SET_BACK_S = 30.0
+"""If the wall clock is set back, Flink's statuses and metrics are out of date for that long, and its pauses
+between restarts are longer: it computes ages from wall-clock times."""
 EMBEDDED_CANCEL_S = 15.0
 """A job in its own JVM need not end cleanly: the next attempt ends its transactions."""
 ERRORS = {
@@ -109,7 +110,7 @@ class Supervisor:
         self._failed_before = 0
         self._attempt: AttemptSpec
         self._stall: JobStallDetector
-        self._wall_clock: WallClockSteps
+        self._latest_wall_s: float
         self._drain: Callable[[], None] = lambda: None
 
     def run(self, enter: Callable[[], Engine], launcher: FlinkLauncher | None) -> Snapshot:
@@ -174,7 +175,7 @@ class Supervisor:
             embedded=self._plan.cluster is None,
             task_managers=self._plan.spec.task_managers,
         )
-        self._wall_clock = WallClockSteps()
+        self._latest_wall_s = time.time()
         self._store.report_renewals(process.confirm_lease)
         submitted = False
         try:
@@ -216,7 +217,9 @@ class Supervisor:
             stalled = self._stall.stalled(time.monotonic())
             if stalled is not None:
                 raise JobLost(f"{stalled}; it is considered lost")
-            back_s = self._wall_clock.observe(time.monotonic(), wall_lead_s())
+            wall_s = time.time()
+            self._latest_wall_s = max(self._latest_wall_s, wall_s)
+            back_s = self._latest_wall_s - wall_s
             if back_s >= SET_BACK_S and self._plan.cluster is None:
                 raise JobLost(f"the machine's clock was set back by {back_s:.0f} s")
 

@@ -40,7 +40,6 @@ FIRST_BYTES = 1 << 18
 LINES_PER_PIECE = 4
 """A checkpoint waits for one piece, and each piece costs a call."""
 MIN_PIECE_BYTES, MAX_PIECE_BYTES = 64, 1024
-"""A line may be longer."""
 SAMPLED_BYTES = 1 << 16
 
 
@@ -390,10 +389,9 @@ class ReplayRecords(KeyedProcessFunction):
             if self._call.reached():
                 break
         if handed is not None:
-            self._place.update(pack_cursor(handed.after))
-            self._share.report(
-                self._starts[handed.after.number] + handed.after.place.offset, self._starts[-1]
-            )
+            at = handed.after
+            self._place.update(pack_cursor(at))
+            self._share.report(self._starts[at.number] + at.place.offset, self._starts[-1])
 
     def _is_due(self, due_s: float, *, may_wait: bool) -> bool:
         wait_s = self._start_s + due_s - self._clock.monotonic_s()
