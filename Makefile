@@ -14,6 +14,7 @@
 # make sbom    build/sbom.json and build/sbom-engine.json: installed packages, Java, jars and models, as CycloneDX
 # make digests   the digests of the images that ours begin with, into their Dockerfiles (needs Docker and a network)
 # make flink-options   the names of the installed Flink's options, against which pipeline files are checked
+# make flink-classes   the classes that Flink's jobs load, which `forebay setup` prepares so that runs start faster
 # make model-defaults   the defaults of models' configs in the engine's transformers, for forebay plan
 # make audit   known vulnerabilities of packages and jars (needs a network: PyPI itself, no mirror, and osv.dev)
 # make test-faults   random pipelines under random faults, for SECONDS=600 or FAULTS=200 (default: 20 faults);
@@ -61,7 +62,7 @@ TESTS := --ignore=$(STUDIES)
 RAY_HOME = $$($(BIN)/python -c 'from forebay.settings import load_settings; print(load_settings().home)')/ray
 PACKAGES := 'import sysconfig; print(sysconfig.get_path("purelib"))'
 
-.PHONY: dist reference flink-options model-defaults setup demo ray check test test-rest test-all coverage test-faults test-attacks lint docs lock \
+.PHONY: dist reference flink-classes flink-options model-defaults setup demo ray check test test-rest test-all coverage test-faults test-attacks lint docs lock \
 	sbom digests audit clean
 
 setup: $(READY)
@@ -141,6 +142,15 @@ dist: $(READY)
 	@rm -rf dist build/lib
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --no-index --wheel-dir dist .
 	@ls dist/*.whl
+
+# Of a pipeline's run, a program's, one with Kafka and event time, and one with several JVMs.
+CLASS_RUNS := tests/cli/test_run.py::test_standard_output_has_only_the_results tests/api/test_readme.py \
+	tests/pipeline/test_kafka_run.py::test_every_record_gives_one_result_or_dead_letter tests/apps/test_jobs.py \
+	tests/pipeline/test_task_managers.py
+flink-classes: setup
+	rm -rf build/classes && mkdir -p build/classes
+	JDK_JAVA_OPTIONS=-XX:DumpLoadedClassList=$(CURDIR)/build/classes/%p.list $(BIN)/pytest $(CLASS_RUNS)
+	$(BIN)/python -m tools.flink_classes build/classes
 
 flink-options: setup
 	$(BIN)/python -m tools.flink_options

@@ -28,7 +28,7 @@ from benchmarks.cost import (
     await_rest,
     processor_name,
     started_feed,
-    warm_run,
+    started_run,
 )
 from forebay.bench.resources import process_use
 from forebay.errors import LaunchError
@@ -99,7 +99,7 @@ def _measure(
             # One each: a replica counts the answers of different requests, and both runs make the same.
             replica = opened.enter_context(ReplicaProcess(ReplicaScript(delay=Fixed(CALL_S))))
             feed = opened.enter_context(started_feed())
-            run = opened.enter_context(warm_run(folder / name, replica.url, feed, note, *more))
+            run = opened.enter_context(started_run(folder / name, replica.url, feed, *more))
             feed.pace(options.rate_per_s)
             time.sleep(options.warm_s)
             feed.pace(0)

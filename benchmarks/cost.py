@@ -20,7 +20,9 @@ import psutil
 from forebay.bench.resources import ProcessUse, check_proc, process_use, used_between
 from forebay.bench.stream.process import RunProcess
 from forebay.errors import LaunchError
+from forebay.flink.jvm import class_archive
 from forebay.pipeline.job_graph import OPERATOR
+from forebay.settings import load_settings
 from forebay.testing.replica import ReplicaProcess, ReplicaScript, fetch_work
 from forebay.testing.script import Fixed
 
@@ -122,7 +124,7 @@ def measure_cost(options: CostOptions, note: Note = lambda _: None) -> Cost:
         replica = opened.enter_context(ReplicaProcess(ReplicaScript(delay=Fixed(CALL_S))))
         feed = opened.enter_context(started_feed())
         note("starting the run")
-        with warm_run(folder / "run", replica.url, feed, note) as run:
+        with started_run(folder / "run", replica.url, feed) as run:
             return _measure(run, feed, replica, options, note)
 
 
@@ -249,7 +251,6 @@ class Run:
             time.sleep(POLL_S)
         self.first_request_s = round(time.monotonic() - began_s, 2)
         self.check, self.output = process.check, process.output
-        self.await_archive = process.await_archive
 
     def processes(self) -> dict[str, int]:
         jvm = self._process.jvm()
@@ -262,6 +263,9 @@ class Run:
 def started_run(folder: Path, replica_url: str, feed: Feed, *options: str) -> Iterator[Run]:
     """A `forebay run` with these options over the feed; its files are in `folder`."""
     folder.mkdir()
+    settings = load_settings()
+    # Otherwise a machine's first run makes it while it is measured.
+    class_archive(settings.java).make(settings.child_environment())
     document = {
         "name": "cost",
         "source": {"type": "sse", "url": feed.url},
@@ -276,19 +280,6 @@ def started_run(folder: Path, replica_url: str, feed: Feed, *options: str) -> It
     with RunProcess(pipeline, (replica_url,), folder, options) as process:
         process.start()
         yield Run(process, replica_url)
-
-
-@contextmanager
-def warm_run(folder: Path, replica_url: str, feed: Feed, note: Note, *options: str) -> Iterator[Run]:
-    """`started_run`; on a machine's first run, which makes an archive of the JVM's classes, a second one."""
-    with started_run(folder, replica_url, feed, *options) as run:
-        note("waiting for the archive of the JVM's classes, if this is the machine's first run")
-        if not run.await_archive():
-            yield run
-            return
-        note("this machine's first run made an archive of the JVM's classes; starting another")
-    with started_run(folder.with_name(f"{folder.name}-again"), replica_url, feed, *options) as run:
-        yield run
 
 
 def cost_document(found: Cost) -> dict[str, Any]:

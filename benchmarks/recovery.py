@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +29,16 @@ from benchmarks.places import Place, PlaceKind, place
 from benchmarks.run_process import PipelineProcess, expect_gone
 from benchmarks.tally import StoreWatch, Tally, tally
 from benchmarks.workloads import SUBJECTS, SubjectKind
+from forebay.connectors.jars import installed_jars
 from forebay.engine.launch import Progress, Silent
 from forebay.errors import PipelineFailed, SettingError
-from forebay.flink.class_archive import ARCHIVES
-from forebay.settings import Settings
+from forebay.flink.jvm import class_archive
+from forebay.settings import Settings, load_settings
 
 EVENTS_PER_KILL: dict[EngineKind, int] = {"fake": 800, "vllm": 150}
 SPARE_EVENTS = 1000
 EVENTS_PER_OUTAGE = 6000
 """The stream continues during an outage."""
-WARM_FOR_KILLS = 12
-"""Additional events, as for this many kills, until the class archive is made."""
 PATIENCE_S = 300.0
 LOOK_S, STORE_LOOK_S = 0.1, 0.25
 SETTLE_S = 0.1
@@ -52,7 +51,7 @@ Note = Callable[[str], None]
 class RecoveryConfig:
     """`only`: one kind of kill; None: all in turn. `events` None: enough for the kills.
 
-    `warm`: no kill before the run has made the class archive that a pipeline has after its first minute.
+    `warm`: begin with the class archive that a pipeline has after its first minute.
     `work`: an empty folder. `state`: keep state and results below this address in an object store (`moto`: a
     local server), and resume in another empty folder each time; None: in `work`. `outages`: number of outages
     of that server, at the end.
@@ -205,8 +204,7 @@ class _Runner:
         self._subject = SUBJECTS[config.app]
         asked = EVENTS_PER_KILL[config.engine] * self._subject.events_a_call
         per_kill = self._subject.events_per_kill or asked
-        lasting = len(kills) + (WARM_FOR_KILLS if config.warm else 0)
-        count = config.events or per_kill * lasting + SPARE_EVENTS + config.outages * EVENTS_PER_OUTAGE
+        count = config.events or per_kill * len(kills) + SPARE_EVENTS + config.outages * EVENTS_PER_OUTAGE
         self._events = self._subject.events(count, config.seed)
         self._place = where
         self._begin_s = time.monotonic()
@@ -215,10 +213,12 @@ class _Runner:
         self._place.prepare(self._events)
         killed: list[Killed] = []
         with PipelineProcess(self._file, self._engine.url, self._folder) as process:
-            self._start(process, 1)
             if self._config.warm:
-                await_archive(process)
-            seen = self._place.look() if self._config.warm else 0
+                settings = replace(load_settings(), home=process.home)
+                jars = installed_jars(settings.connectors) if self._config.sink == "kafka" else ()
+                class_archive(settings.java, jars=jars).make(settings.child_environment())
+            self._start(process, 1)
+            seen = 0
             for kill in self._kills:
                 if not self._reached(process, seen + kill.after_results, kill.after_s):
                     self._note(f"the input was used up before the {kill.kind} could be killed")
@@ -338,14 +338,6 @@ class _Runner:
     def _tally(self) -> Tally:
         expected = self._subject.expected(self._events, self._engine)
         return tally(expected, self._place.results(), self._place.letters())
-
-
-def await_archive(process: PipelineProcess) -> None:
-    """Block until the run has made its class archive or has ended."""
-    java = Settings(process.home, Path()).java
-    for _ in _patiently("the archive of classes", process):
-        if list(java.glob(ARCHIVES)) or process.status() is not None:
-            return
 
 
 def _patiently(what: str, process: PipelineProcess) -> Iterator[None]:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
@@ -120,18 +121,20 @@ def _has(item: pytest.Item, *marks: str) -> bool:
 def flink_logs(tmp_path_factory: pytest.TempPathFactory, connector: Path | None) -> Path:
     """The log folder of the session's running JVM, with Kafka's connector if that is installed."""
     from forebay.flink.jvm import start_jvm
+    from forebay.settings import load_settings
 
     logs = tmp_path_factory.mktemp("flink-logs")
-    start_jvm(logs, heap_mb=768, jars=[] if connector is None else [connector])
+    jars = [] if connector is None else [connector]
+    start_jvm(logs, heap_mb=768, jars=jars, archive_dir=load_settings().java)
     return logs
 
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Forebay's home for commands that leave nothing to inspect there: shared by all workers, because the
-    first runs make the class archive that lets other JVMs start faster."""
-    base = tmp_path_factory.getbasetemp()
-    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "home"
+    """Forebay's home for commands that leave nothing to inspect there."""
+    from tests.harness.homes import new_home
+
+    return new_home(tmp_path_factory.mktemp("forebay") / "home")
 
 
 @pytest.fixture
@@ -208,6 +211,13 @@ def connector() -> Path | None:
 def kafka_jar(connector: Path | None) -> Path:
     if connector is None:
         pytest.skip(f"no connector: FOREBAY_CONNECTORS_FROM is not set and {NEAR / 'connector'} is missing")
+    from forebay.flink.jvm import class_archive
+    from forebay.settings import load_settings
+
+    settings = load_settings()
+    archive = class_archive(settings.java, jars=[connector])
+    # Once it is made, runs start faster.
+    threading.Thread(target=archive.make, args=(settings.child_environment(),), daemon=True).start()
     return connector
 
 

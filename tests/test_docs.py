@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import typer
 from benchmarks.__main__ import application as benchmarks
+from tests.harness.homes import new_home
 from tests.harness.run_programs import run_programs
 
 import forebay
@@ -345,9 +346,8 @@ def test_python_runs(pages: list[Path], tmp_path: Path, request: pytest.FixtureR
     from forebay.testing.waiting import wait_until
 
     files, replicas, folder = {}, {}, tmp_path
-    (folder / "home").mkdir(mode=0o700)
-    if any("_kafka(" in block.text for page in pages for block in blocks(page, "python")):
-        (folder / "home" / "connectors").symlink_to(request.getfixturevalue("kafka_jar").parent)
+    kafka = any("_kafka(" in block.text for page in pages for block in blocks(page, "python"))
+    home = new_home(folder / "home", request.getfixturevalue("kafka_jar").parent if kafka else None)
     with ExitStack() as stack:
         for number, page in enumerate(pages):
             script = ReplicaScript(models=(MODEL,), delay=Fixed(0.05))
@@ -357,7 +357,7 @@ def test_python_runs(pages: list[Path], tmp_path: Path, request: pytest.FixtureR
             texts = [block.text.replace(ENGINE, replica.url) for block in blocks(page, "python")]
             files[str(page)] = examples / "program.py"
             files[str(page)].write_text("\n".join(texts), encoding="utf-8")
-        ran = run_programs(files, folder / "home")
+        ran = run_programs(files, home)
         # A replica may notice aborted requests of a program only after its end.
         wait_until(lambda: not any(replica.report().in_flight for replica in replicas.values()))
         answers = {str(page): replicas[page].report().completed for page in pages}

@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.harness.homes import new_home
 from tests.harness.run_programs import run_programs
 from typer.testing import CliRunner
 
@@ -128,7 +129,7 @@ def scripted(names: Iterable[str], folder: Path, **replaced: str) -> Iterator[di
 @pytest.mark.flink
 def test_programs_run(tmp_path: Path) -> None:
     with scripted(PROGRAMS, tmp_path) as files:
-        ran = run_programs(files, tmp_path / "home")
+        ran = run_programs(files, new_home(tmp_path / "home"))
     assert {name: end.error for name, end in ran.items()} == dict.fromkeys(PROGRAMS, "")
     assert [name for name, least in PROGRAMS.items() if len(ran[name].printed) < least] == []
 
@@ -140,8 +141,7 @@ def test_the_programs_with_kafka_run(
 ) -> None:
     from benchmarks.topic_client import consume_committed, produce
 
-    (tmp_path / "home").mkdir(mode=0o700)
-    (tmp_path / "home" / "connectors").symlink_to(kafka_jar.parent)
+    home = new_home(tmp_path / "home", kafka_jar.parent)
     tickets = [orjson.loads(line) for line in (EXAMPLES / "tickets.jsonl").read_bytes().splitlines()]
     names = {name: topic() for name in ("TOPIC", "TICKETS", "TEAMS", "DEAD")}
     records = [{"value": orjson.dumps(ticket), "partition": 0} for ticket in tickets]
@@ -152,7 +152,7 @@ def test_the_programs_with_kafka_run(
         between = files["tickets_between_topics"]
         text = between.read_text(encoding="utf-8")
         between.write_text(text.replace('start="earliest"', 'start="earliest", until_latest=True'))
-        ran = run_programs(files, tmp_path / "home")
+        ran = run_programs(files, home)
     assert {name: end.error for name, end in ran.items()} == dict.fromkeys(programs, "")
 
     def written(name: str) -> list[tuple[bytes, Any]]:

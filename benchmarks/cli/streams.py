@@ -142,7 +142,7 @@ def recovery(
     only: Annotated[Killed | None, option("Kill only this; default: all in turn.")] = None,
     events: Annotated[int | None, option("Events; default: enough for the kills.", min=1)] = None,
     warm: Annotated[
-        bool, option("Kill nothing until the run has made its class archive, about a minute.")
+        bool, option("Begin with the class archive that a run makes in its first minute.")
     ] = False,
     work_dir: Annotated[Path | None, option("Empty folder to work in and keep.")] = None,
     state: Annotated[

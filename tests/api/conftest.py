@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.harness.homes import new_home
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -17,6 +18,7 @@ def start(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Start]:
     name."""
     (tmp_path / "program.py").write_text(request.module.PROGRAM)
     (tmp_path / "in").mkdir()
+    home = new_home(tmp_path / "home")
     started: list[subprocess.Popen[bytes]] = []
 
     def run(name: str, *args: str) -> subprocess.Popen[bytes]:
@@ -24,7 +26,7 @@ def start(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Start]:
             process = subprocess.Popen(
                 [sys.executable, "-W", "ignore", "program.py", *args],
                 cwd=tmp_path,
-                env={**os.environ, "FOREBAY_HOME": str(tmp_path / "home")},
+                env={**os.environ, "FOREBAY_HOME": str(home)},
                 stdout=text,
                 stderr=text,
             )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.homes import new_home
 
 import forebay as fb
 from forebay import testing
@@ -24,13 +25,15 @@ CLUSTER = {"local_cluster"}
 TIMEOUT_S = 500
 
 
-def run_examples(folder: Path, *names: str, broker: str = "broker:9092") -> None:
+def run_examples(
+    folder: Path, *names: str, broker: str = "broker:9092", connectors: Path | None = None
+) -> None:
     shutil.copytree(ROOT / "examples", folder / "examples")
     with ReplicaThread(ReplicaScript(models=("smollm2-135m-instruct",), delay=Fixed(0.01))) as replica:
         done = subprocess.run(
             [sys.executable, str(RUNNER), replica.url, broker, *names],
             cwd=folder,
-            env={**os.environ, "FOREBAY_HOME": str(folder / "home")},
+            env={**os.environ, "FOREBAY_HOME": str(new_home(folder / "home", connectors))},
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
@@ -63,6 +66,4 @@ def test_examples_with_kafka_run(tmp_path: Path, kafka_jar: Path, node: Any) -> 
 
     for name in ("tickets", "teams"):
         make_topic(node.bootstrap, name, 1)
-    (tmp_path / "home").mkdir(mode=0o700)
-    (tmp_path / "home" / "connectors").symlink_to(kafka_jar.parent)
-    run_examples(tmp_path, *sorted(KAFKA), broker=node.bootstrap)
+    run_examples(tmp_path, *sorted(KAFKA), broker=node.bootstrap, connectors=kafka_jar.parent)

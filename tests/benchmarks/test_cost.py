@@ -5,12 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from benchmarks.cli.overhead import show_cost
@@ -110,22 +106,6 @@ def test_a_run_is_measured(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert min(busy.memory_mb.values()) > 10
     assert "forebay-calls" in busy.threads["jvm"]
     assert text[0] == "starting the run"
-
-
-@pytest.mark.parametrize(("first", "folders"), [(False, ["run"]), (True, ["run", "run-again"])])
-def test_a_run_that_makes_the_archive_is_not_measured(
-    monkeypatch: pytest.MonkeyPatch, first: bool, folders: list[str]
-) -> None:
-    started: list[str] = []
-
-    @contextmanager
-    def start(folder: Path, *_: Any) -> Iterator[Any]:
-        started.append(folder.name)
-        yield SimpleNamespace(await_archive=lambda: first, folder=folder.name)
-
-    monkeypatch.setattr(cost, "started_run", start)
-    with cost.warm_run(Path("run"), "url", None, lambda _: None, "--ui") as run:  # type: ignore[arg-type]
-        assert (run.folder, started) == (folders[-1], folders)  # type: ignore[attr-defined]
 
 
 def test_document_and_table_agree(

@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 from benchmarks.killable import AFTER_S, DOWN_S, MAX_RESULTS, TURNS, WITH_BROKER, plan
-from benchmarks.recovery import Killed, Recovery, Run, await_archive
+from benchmarks.recovery import Killed, Recovery, Run
 from benchmarks.tally import SinkWatch, Tally, numbered, tally
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -83,33 +83,6 @@ def test_a_job_and_its_engine_are_killed_and_every_event_gives_one_result(tmp_pa
     # Both kills hit requests in flight: of the job's, at least one was issued again.
     assert document["restored"] > 0
     assert all(kill["next_result_s"] > 0 for kill in document["runs"][0]["killed"])
-
-
-class Warming:
-    """A run whose class archive exists, or which has ended, at the third poll."""
-
-    def __init__(self, home: Path, ends: bool) -> None:
-        self.home = home
-        self.environment: dict[str, str] = {}
-        self._ends = ends
-        self.looks = 0
-
-    def status(self) -> int | None:
-        self.looks += 1
-        if self.looks < 3:
-            return None
-        if self._ends:
-            return 0
-        (self.home / "java").mkdir()
-        (self.home / "java" / "flink-1.jsa").touch()
-        return None
-
-
-@pytest.mark.parametrize("ends", [False, True])
-def test_nothing_is_killed_before_the_archive_of_classes_is_there(tmp_path: Path, ends: bool) -> None:
-    run = Warming(tmp_path, ends)
-    await_archive(run)
-    assert run.looks == 3
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 10, 20])

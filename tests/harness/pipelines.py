@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.harness.homes import new_home
 
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.pipeline.load import parse_spec
@@ -55,9 +56,8 @@ class Pipelines:
         **options: Any,
     ) -> Any:
         home = self.folder / "home"
-        if self._connector is not None and not home.exists():
-            home.mkdir(mode=0o700)
-            (home / "connectors").symlink_to(self._connector.parent)
+        if not home.exists():
+            new_home(home, self._connector.parent if self._connector else None)
         settings = Settings(home=home, python=Path())
         plan = Plan(spec, settings, **{"in_process": True, **options})
         try:

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from benchmarks.feeds import FeedServer, serve
+from tests.harness.homes import new_home
 
 from forebay.engine.launch import local_replicas
 from forebay.engine.launch.environment import DEFAULT_MODEL, RECIPE, recipe
@@ -85,7 +86,7 @@ def tree(process: psutil.Process) -> dict[str, set[str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("replicas", ["1", pytest.param("0..1", marks=pytest.mark.long)])
 def test_secrets_reach_only_processes_that_need_them(replicas: str, tmp_path: Path) -> None:
-    home, notes, log = tmp_path / "home", tmp_path / "notes", tmp_path / "said"
+    home, notes, log = new_home(tmp_path / "home"), tmp_path / "notes", tmp_path / "said"
     notes.mkdir()
     local_engine(home, notes)
     with serve(FeedServer([{"text": "a post"}])) as feed, log.open("wb") as message:

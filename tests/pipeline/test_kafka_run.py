@@ -15,6 +15,7 @@ from benchmarks.run_process import PipelineProcess
 from benchmarks.topic_client import consume, consume_committed, member, produce
 from confluent_kafka import Consumer, TopicPartition
 from tests.harness.clock import ManualClock
+from tests.harness.homes import new_home
 
 from forebay.connectors.kafka.admin import kafka_admin
 from forebay.connectors.kafka.cluster import KafkaCluster
@@ -289,8 +290,7 @@ def test_run_killed_after_its_job_finished_does_not_run_again(
 ) -> None:
     """The command is suspended while its job finishes and Flink deletes the last checkpoint; then it dies."""
     count, results = 20, topic()
-    (tmp_path / "home").mkdir(mode=0o700)
-    (tmp_path / "home" / "connectors").symlink_to(kafka_jar.parent)
+    new_home(tmp_path / "home", kafka_jar.parent)
     document = {
         "name": "p",
         "source": {"type": "generator", "count": count, "rate": 1000.0},

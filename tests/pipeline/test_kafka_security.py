@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 import pytest
 from benchmarks.topic_client import consume_committed, make_topic, produce
+from tests.harness.homes import new_home
 
 from forebay.errors import SettingError
 from forebay.flink.rest import FlinkRest, TlsKeys
@@ -33,9 +34,7 @@ class Run:
     """`forebay run` in its own home, so that everything it leaves can be searched."""
 
     def __init__(self, folder: Path, jar: Path, environ: dict[str, str], **document: Any) -> None:
-        self.home = folder / "home"
-        self.home.mkdir()
-        (self.home / "connectors").symlink_to(jar.parent)
+        self.home = new_home(folder / "home", jar.parent)
         (folder / "p.yaml").write_text(json.dumps({"name": "p", "prompt": "{{ text }}", **document}))
         self._folder = folder
         self._environ = {**os.environ, "FOREBAY_HOME": str(self.home), **environ}

@@ -12,6 +12,7 @@ import orjson
 import pytest
 from benchmarks.object_store import StoreLink
 from benchmarks.run_process import Part, PipelineProcess
+from tests.harness.homes import new_home
 
 from forebay.clients.s3.client import S3Client
 from forebay.clients.s3.location import S3Path, uri_of
@@ -54,10 +55,9 @@ class Machines:
     def start(self, variables: Mapping[str, str], *options: str, **changes: Any) -> PipelineProcess:
         self._count += 1
         work = self.folder / f"machine-{self._count}"
-        connectors = work / "home" / "connectors"
+        connectors = new_home(work / "home") / "connectors"
         jar = S3.folder(connectors) / S3.name
         jar.parent.mkdir(parents=True)
-        (work / "home").chmod(0o700)
         os.link(self._plugin, jar) if _one_disk(self._plugin, work) else jar.symlink_to(self._plugin)
         document = {
             "name": "moved",

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from tests.harness.homes import new_home
 from tests.harness.otlp import TRACES, collecting
 
 from forebay.errors import SettingError
@@ -40,7 +41,8 @@ def test_each_event_of_a_run_is_a_trace(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("\n".join([*lines, "not JSON", ""]))
     replica = ReplicaThread(ReplicaScript(models=("m",), delay=Fixed(0.0)))
     with collecting() as collector, replica:
-        variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "FOREBAY_HOME": str(tmp_path / "home")}
+        home = new_home(tmp_path / "home")
+        variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "FOREBAY_HOME": str(home)}
         done = subprocess.run(
             [sys.executable, "-m", "forebay", "run", "p.yaml", "--engine", replica.url],
             cwd=tmp_path,

@@ -89,6 +89,7 @@ def environment(
     restored = resumed_checkpoint(folder) if folder is not None and resume else None
     if folder is not None and restored is not None and first and cluster is None:
         delete_others(folder, restored)
+    settings = load_settings()
     config = FlinkConfig(
         parallelism=parallelism,
         checkpoint_dir=folder,
@@ -97,7 +98,8 @@ def environment(
         cluster=cluster,
         restart=Restart(delay_s=0.1, max_delay_s=30.0),
         heap_mb=heap_mb,
-        jars=installed_jars(load_settings().connectors),
+        archive_dir=settings.java,
+        jars=installed_jars(settings.connectors),
         options={**ASKED_OFTEN, **(options or {})},
     )
     mute_pyflink()

@@ -42,7 +42,7 @@ def setup(
     ] = False,
     json: JsonFile = None,
 ) -> None:
-    """Install the local engine and its default model, if they are not installed yet."""
+    """Install the local engine and its default model, and prepare Flink's classes, if they are not yet."""
     from forebay.engine.launch import ConsoleProgress, best_type, ensure_engine
 
     check_json(json)
@@ -61,8 +61,23 @@ def setup(
     print_line(
         console, f"The engine is ready: {engine.python}\nIt computes in {chosen.name}: {chosen.reason}"
     )
+    prepare_classes(settings, console)
     document = {"python": str(engine.python), "model": str(engine.model)}
     write_json(json, {**document, "type": chosen.name, "why": chosen.reason})
+
+
+def prepare_classes(settings: Settings, console: Console) -> None:
+    from forebay.connectors.jars import installed_jars
+    from forebay.flink.jvm import class_archive
+
+    environment, jars = settings.child_environment(), installed_jars(settings.connectors)
+    # Of runs without event time, of those with it, and of those with topics, which programs share.
+    kinds = [class_archive(settings.java), class_archive(settings.java, planner=True)]
+    kinds += [class_archive(settings.java, jars=jars)] if jars else []
+    with console.status("Preparing Flink's classes, so that runs start faster: some seconds, once"):
+        prepared = [archive.make(environment) for archive in kinds]
+    if not all(prepared):
+        print_line(console, f"Flink's classes could not be written to {settings.java}: runs start slower")
 
 
 def announce_install(settings: Settings, console: Console) -> None:
@@ -114,6 +129,7 @@ def install(
 
         where = origin or settings.connectors_from or MAVEN_CENTRAL
         place = install_jar(jar, settings.connectors, where, show)
+    prepare_classes(settings, console)
     print_line(console, f"The {connector} connector is ready: {place}")
     write_json(json, {"connector": connector, "path": str(place), "sha256": jar.sha256})
 

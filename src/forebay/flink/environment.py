@@ -70,6 +70,7 @@ class FlinkConfig:
     cluster: str | None = None
     log_dir: Path | None = None
     heap_mb: int = HEAP_MB
+    archive_dir: Path | None = None
     jars: tuple[Path, ...] = ()
     plugins: Path | None = None
     options: Mapping[str, str] = field(default_factory=dict)
@@ -81,7 +82,7 @@ def flink_environment(config: FlinkConfig) -> StreamExecutionEnvironment:
     # Otherwise PyFlink starts a server for worker processes, of which there are none.
     os.environ.setdefault(WORKERS_VARIABLE, "process")
     import_functions()
-    start_jvm(log_dir(config), heap_mb=config.heap_mb, jars=config.jars)
+    start_jvm(log_dir(config), heap_mb=config.heap_mb, jars=config.jars, archive_dir=config.archive_dir)
 
     def make(configuration: Configuration) -> StreamExecutionEnvironment:
         if config.plugins is not None:

@@ -16,14 +16,14 @@ import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import ExitStack, suppress
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 
 import pyflink
 from py4j.java_gateway import GatewayParameters
@@ -100,6 +100,7 @@ def import_path() -> str:
 
 def java_environment(log_dir: Path, heap_mb: int, jars: Sequence[Path] = ()) -> dict[str, str]:
     heap = (f"-Xmx{heap_mb}m", f"-XX:InitialHeapSize={min(FIRST_HEAP_MB, heap_mb)}m")
+    absolute = [str(jar.absolute()) for jar in jars]
     return {
         **ARENAS,
         **os.environ,
@@ -108,7 +109,7 @@ def java_environment(log_dir: Path, heap_mb: int, jars: Sequence[Path] = ()) -> 
         "JVM_ARGS": " ".join((*heap, *SMALL, *QUIET, *NATIVE_ACCESS)),
         "PYTHONPATH": import_path(),
         "HADOOP_CLASSPATH": os.pathsep.join(
-            filter(None, (os.environ.get("HADOOP_CLASSPATH"), *_reporters(), *map(str, jars)))
+            filter(None, (os.environ.get("HADOOP_CLASSPATH"), *_reporters(), *absolute))
         ),
     }
 
@@ -223,21 +224,18 @@ def launch_jvm(
     folder, lock = locked_folder(log_dir, TEMPORARY)
     # The JVM inherits the lock, which protects the folder while the JVM lives.
     with lock:
-        env = java_environment(log_dir, heap_mb, [jar.absolute() for jar in jars])
+        env = java_environment(log_dir, heap_mb, jars)
         env["FLINK_IDENT_STRING"] = f"forebay-{name}"
-        classpath, java = _classpath(env), Path(env["JAVA_HOME"], "bin", "java")
         if plugins is not None:
             env[PLUGINS_VARIABLE] = str(plugins.absolute())
             env["JVM_ARGS"] += f" {ONE_LOG}"
-        archive = None
+        archive, classpath = None, _classpath(env)
         if archive_dir is not None:
-            plans = planner or bool(jars)
-            found = archive_dir.absolute()
-            classpath = with_planner(classpath, found) if plans else without_planner(classpath)
-            archive = ClassArchive(found, folder if suffix else log_dir, java, classpath)
+            archive = _archive(archive_dir, env, classpath, planner or bool(jars))
+            classpath = archive.classpath
         options = (f"-Djava.io.tmpdir={folder}", *(() if archive is None else archive.options()))
         process = subprocess.Popen(
-            _command(java, env, classpath, options),
+            _command(_java(env), env, classpath, options),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -248,6 +246,23 @@ def launch_jvm(
             pass_fds=(lock.fileno(),),
         )
     return Jvm(process, folder, errors, archive)
+
+
+def class_archive(folder: Path, *, planner: bool = False, jars: Sequence[Path] = ()) -> ClassArchive:
+    """The one that JVMs with these arguments map. Raises `SettingError` as `java_home`, or if others may
+    write to `folder`."""
+    env = java_environment(folder, HEAP_MB, jars)
+    return _archive(folder, env, _classpath(env), planner or bool(jars))
+
+
+def _archive(folder: Path, env: Mapping[str, str], classpath: tuple[str, ...], planner: bool) -> ClassArchive:
+    folder = folder.absolute()
+    classpath = with_planner(classpath, folder) if planner else without_planner(classpath)
+    return ClassArchive(folder, _java(env), classpath)
+
+
+def _java(env: Mapping[str, str]) -> Path:
+    return Path(env["JAVA_HOME"], "bin", "java")
 
 
 def _classpath(env: dict[str, str]) -> tuple[str, ...]:
@@ -290,14 +305,22 @@ def _before_java(dies_with_us: bool) -> Callable[[], None]:
     return before
 
 
-def start_jvm(log_dir: Path, *, heap_mb: int, jars: Sequence[Path] = (), plugins: Path | None = None) -> None:
-    """Launch a JVM and make it this process's, unless it has one; then the arguments have no effect. Raises
-    as `connect`."""
+def start_jvm(
+    log_dir: Path,
+    *,
+    heap_mb: int,
+    jars: Sequence[Path] = (),
+    plugins: Path | None = None,
+    archive_dir: Path | None = None,
+) -> None:
+    """Launch a JVM with the table planner and make it this process's, unless it has one; then the arguments
+    have no effect. Raises as `connect`."""
     with _lock:
         if java_gateway._gateway is not None or PORT_VARIABLE in os.environ:
             java_gateway.get_gateway()
             return
-        jvm = launch_jvm(log_dir, heap_mb=heap_mb, jars=jars, plugins=plugins)
+        arguments: dict[str, Any] = {"heap_mb": heap_mb, "jars": jars, "plugins": plugins}
+        jvm = launch_jvm(log_dir, **arguments, planner=True, archive_dir=archive_dir)
         # A job's last output passes through this process.
         atexit.register(jvm.end)
         jvm.connect()

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -30,9 +29,7 @@ LONGEST_PAUSE_S = 30.0
 
 
 @contextmanager
-def standalone_cluster(
-    config: FlinkConfig, *, archive_dir: Path | None = None, imports: Sequence[str] = ()
-) -> Iterator[None]:
+def standalone_cluster(config: FlinkConfig, *, imports: Sequence[str] = ()) -> Iterator[None]:
     """Run a cluster with `config.task_managers` during the block; nothing if that is 1.
 
     Blocks until the job manager answers. Only holders of the key in `log_dir` are served, and options go
@@ -48,8 +45,13 @@ def standalone_cluster(
         "jobmanager.rpc.address": "localhost",
         "jobmanager.rpc.port": str(free_port()),
     }
-    arguments: dict[str, Any] = {"heap_mb": config.heap_mb, "jars": config.jars, "plugins": config.plugins}
-    launch = partial(launch_jvm, log_dir(config), archive_dir=archive_dir, **arguments)
+    arguments: dict[str, Any] = {
+        "heap_mb": config.heap_mb,
+        "jars": config.jars,
+        "plugins": config.plugins,
+        "archive_dir": config.archive_dir,
+    }
+    launch = partial(launch_jvm, log_dir(config), **arguments)
     with TaskManagers(config.task_managers, launch, options, imports) as managers:
         start_jvm(log_dir(config), **arguments)
         job_manager = _start_job_manager(options)

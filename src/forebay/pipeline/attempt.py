@@ -112,7 +112,7 @@ class JobAttempt:
         port = free_port()
         config = _config(self._order, port, replaces_offsets=self._topics.replaces_offsets)
         plan = self._order.plan
-        with standalone_cluster(config, archive_dir=plan.settings.java, imports=imports_of(plan.spec)):
+        with standalone_cluster(config, imports=imports_of(plan.spec)):
             return self._run(served, config, port)
 
     def _run(self, served: Served, config: FlinkConfig, port: int) -> Snapshot:
@@ -296,6 +296,7 @@ def _config(order: AttemptSpec, port: int, *, replaces_offsets: bool) -> FlinkCo
         restart=Restart(delay_s=0.1, max_delay_s=30.0),
         cluster=plan.cluster,
         log_dir=settings.run / "flink",
+        archive_dir=settings.java,
         jars=plan.jars,
         plugins=plugins(settings.connectors) if order.file_systems else None,
         options={

@@ -144,7 +144,8 @@ def _is_marked(value: dict[str, Any], mark: str) -> bool:
 
 def start_kafka(settings: Settings) -> None:
     """Start this process's JVM with Kafka's clients, unless it has one."""
-    start_jvm(settings.run / "flink", heap_mb=HEAP_MB, jars=[installed_jar(KAFKA, settings.connectors)])
+    jars = [installed_jar(KAFKA, settings.connectors)]
+    start_jvm(settings.run / "flink", heap_mb=HEAP_MB, jars=jars, archive_dir=settings.java)
 
 
 @contextmanager

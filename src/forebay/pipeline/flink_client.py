@@ -83,7 +83,7 @@ class FlinkClient:
         self._log_dir = log_dir
         self._wishes = StopRequests()
         self._go = threading.Event()
-        self._connected = self._ending = self._archived = self._runs_tasks = False
+        self._connected = self._ending = self._archived = False
         self._environment: dict[str, str] = {}
         self._writing = threading.Lock()
 
@@ -133,10 +133,10 @@ class FlinkClient:
         """The event is set once Flink has its file systems, or will load them later."""
         plan = preparation.plan
         self._environment = plan.settings.child_environment()
-        self._runs_tasks = plan.cluster is None and plan.spec.task_managers == 1
+        runs_tasks = plan.cluster is None and plan.spec.task_managers == 1
         loaded = threading.Event()
         ahead: dict[str, Callable[[], object]] = {"plan-ahead": partial(plan_ahead, plan)}
-        if self._runs_tasks:
+        if runs_tasks:
             ahead["import-ahead"] = partial(import_ahead, more=imports_of(plan.spec))
         if preparation.file_systems and plan.spec.task_managers == 1:
             ahead["load-ahead"] = partial(load_ahead, preparation, loaded.set)
@@ -160,8 +160,6 @@ class FlinkClient:
         archive = self._jvm.archive
         if archive is None or self._archived or not now.results or now.elapsed_s < ARCHIVE_AFTER_S:
             return
-        if not self._runs_tasks:
-            return  # It would lack the classes that tasks need.
         self._archived = True
         threading.Thread(
             target=archive.make, args=(self._environment,), name="class-archive", daemon=True

@@ -229,7 +229,8 @@ class Supervisor:
 
         self._printed = StdoutResults() if isinstance(self._plan.spec.sink, StdoutSink) else None
         with self._printed.taken() if self._printed else nullcontext():
-            start_jvm(self._plan.settings.run / "flink", heap_mb=HEAP_MB, jars=self._plan.jars)
+            settings, jars = self._plan.settings, self._plan.jars
+            start_jvm(settings.run / "flink", heap_mb=HEAP_MB, jars=jars, archive_dir=settings.java)
         wishes = StopRequests()
 
         def drain() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from forebay.bench.load.schedules import Constant
-from forebay.bench.stream import measure, process
+from forebay.bench.stream import measure
 from forebay.bench.stream.events import EventLoad, StreamOptions
 from forebay.bench.stream.figures import RESULT_STAGES, STAGES, stream_figures
 from forebay.bench.stream.measure import StreamSession
@@ -35,14 +35,6 @@ PIPELINE: dict[str, Any] = {
     "event_time": {"out_of_orderness_s": 0.5},
     "checkpoint": {"interval_s": 0.5},
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_archive() -> Iterator[None]:
-    """Do not wait for the class archive: runs are not compared here."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(process, "ARCHIVE_S", 0.0)
-        yield
 
 
 @pytest.fixture(scope="module")

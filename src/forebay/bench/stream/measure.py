@@ -37,6 +37,7 @@ from forebay.bench.stream.records import StreamRun
 from forebay.bench.stream.result_book import ManyToOne, ResultBook, book_of
 from forebay.engine.launch.spec import usable_cores
 from forebay.errors import LaunchError, RecordError, SettingError
+from forebay.flink.jvm import class_archive
 from forebay.flink.rest import tls_keys
 from forebay.pipeline.spec import PipelineSpec
 from forebay.pipeline.state_store import open_store
@@ -148,12 +149,13 @@ class StreamSession:
         self._key = self.spec.key_template()
         self._flink = FlinkSignals(open_store(places.state).read, tls_keys(settings.run / "flink" / "keys"))
         self.run = self._opened.enter_context(RunProcess(pipeline, self.engines.urls, folder))
+        # Otherwise a machine's first run makes it while it is measured.
+        planner = self.spec.event_time is not None
+        class_archive(settings.java, planner=planner).make(settings.child_environment())
         self._note("starting the pipeline")
         self.run.start()
         first = EventLoad(schedule=Constant(1.0), events=1, data=self._options.load.data, seed=-1)
         self._through(first, START_TIMEOUT_S, "the first event")
-        if self.run.await_archive():
-            self._note("this machine's first run: an archive of the JVM's classes was made")
 
     def warm_up(self) -> None:
         """Process `warm_events`; blocks until they are committed. Raises `LaunchError` if they are

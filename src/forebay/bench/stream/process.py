@@ -19,7 +19,6 @@ from forebay.bench.resources import process_use
 from forebay.bench.sampling import EngineSignals
 from forebay.engine.launch import Replicas, local_replicas
 from forebay.errors import LaunchError, SettingError
-from forebay.flink.class_archive import LISTS_CLASSES
 from forebay.pipeline.spec import PipelineSpec
 from forebay.processes import (
     descendants,
@@ -35,8 +34,6 @@ from forebay.untrusted_text import replace_controls
 GONE_S = 30.0
 STOP_S = 60.0
 POLL_S = 0.05
-ARCHIVE_S = 180.0
-"""The longest wait for the class archive that a machine's first run makes."""
 MAX_DETAIL_CHARS = 1500
 
 
@@ -111,22 +108,6 @@ class RunProcess:
         # A younger one makes a class archive.
         return min(ages, key=lambda pid: ages[pid], default=None)
 
-    def await_archive(self) -> bool:
-        """On a machine's first run: block until the JVM's class archive is made, for at most
-        `ARCHIVE_S`."""
-        jvm = self.jvm()
-        if jvm is None or not any(LISTS_CLASSES in word for word in _words(jvm)):
-            return False
-        until_s, seen = time.monotonic() + ARCHIVE_S, False
-        while time.monotonic() < until_s:
-            self.check()
-            making = sum(map(_is_java, session_members(self.pid))) > 1
-            if seen and not making:
-                break
-            seen = seen or making
-            time.sleep(POLL_S)
-        return True
-
     def stop(self) -> None:
         """End the run as Ctrl-C does; kill what is left after a minute."""
         if self._process is None:
@@ -170,13 +151,6 @@ def _born_s(process: psutil.Process) -> float:
         return process.create_time()
     except psutil.Error:
         return float("inf")
-
-
-def _words(pid: int) -> list[str]:
-    try:
-        return psutil.Process(pid).cmdline()
-    except psutil.Error:
-        return []
 
 
 def starts_engine(spec: PipelineSpec, given: Sequence[str]) -> bool:

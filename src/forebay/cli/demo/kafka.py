@@ -102,7 +102,7 @@ def run_between_topics(
     """Create the topics, run the demo between them until every post is answered, and read its answers."""
     kafka_demo, topics = between_topics(demo, bootstrap, name)
     plan = Plan(kafka_demo.spec, settings, fresh=True, in_process=True)
-    start_jvm(settings.run / "flink", heap_mb=HEAP_MB, jars=plan.jars)
+    start_jvm(settings.run / "flink", heap_mb=HEAP_MB, jars=plan.jars, archive_dir=settings.java)
     cluster = KafkaCluster(bootstrap)
     large = {"max.message.bytes": str(MAX_RECORD_BYTES)}
     with kafka_admin(cluster, ADMIN_S) as admin:
