@@ -39,7 +39,8 @@ from forebay.testing.script import Fixed
 
 PROCESSES: dict[str, Part] = {"jvm_mb": "jvm", "client_mb": "flink", "command_mb": "command"}
 SERIES = (*PROCESSES, "heap_mb", "metaspace_mb", "malloc_mb", "classes", "threads")
-"""`jvm_mb`, `client_mb`, `command_mb`: memory of each process (PSS). `heap_mb`: used after a collection.
+"""`jvm_mb`, `client_mb`, `command_mb`: memory of each process (PSS). `heap_mb`: used, after a collection
+unless `garbage`.
 `malloc_mb`: native memory that the JVM itself has allocated; Python's is not in it."""
 TRACKED = {"JDK_JAVA_OPTIONS": "-XX:NativeMemoryTracking=summary"}
 PARTITIONS = 4
@@ -65,6 +66,7 @@ class SoakOptions:
     events: int = 3_000_000
     restarts: int = 200
     every_s: float = 10.0
+    garbage: bool = False
 
 
 def trend(points: Sequence[tuple[float, float]]) -> dict[str, float] | None:
@@ -161,7 +163,8 @@ class _Soak:
         self.unread = 0
         self._letters = work / "letters"
         self._asked = work / "asked"
-        self._asked.write_text("GC.run\nGC.heap_info\nVM.native_memory summary\n")
+        collect = "" if options.garbage else "GC.run\n"
+        self._asked.write_text(f"{collect}GC.heap_info\nVM.native_memory summary\n")
         access = {"type": "kafka", "bootstrap": self._bootstrap}
         document = {
             "name": "soak",

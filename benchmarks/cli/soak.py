@@ -18,6 +18,9 @@ def soak(
     events: Annotated[int, option("Events before that.", min=1)] = 3_000_000,
     restarts: Annotated[int, option("Restarts of the job inside one JVM.", min=0)] = 200,
     every_s: Annotated[float, option("Seconds between two samples.", min=1.0)] = 10.0,
+    garbage: Annotated[
+        bool, option("Do not collect the JVM's garbage before each sample.", "--garbage")
+    ] = False,
     json: JsonFile = None,
     plot: common.Plot = None,
 ) -> None:
@@ -30,7 +33,7 @@ def soak(
     from forebay.pages.picture import write_picture
 
     common.check_report_files(json, plot)
-    options = SoakOptions(hours=hours, events=events, restarts=restarts, every_s=every_s)
+    options = SoakOptions(hours=hours, events=events, restarts=restarts, every_s=every_s, garbage=garbage)
     with TemporaryDirectory(prefix="forebay-soak-") as work:
         found = measure_soak(options, load_settings(), Path(work), common.note)
     if found["unread"]:

@@ -103,6 +103,13 @@ def test_a_soak_ends_with_the_error_of_its_feeder(tmp_path: Path, monkeypatch: p
         run._pid("jvm")
 
 
+@pytest.mark.parametrize("garbage", [False, True])
+def test_garbage_is_collected_unless_it_is_measured(tmp_path: Path, garbage: bool) -> None:
+    known: Any = SimpleNamespace(bootstrap="h:1", url="http://h")
+    soak._Soak(soak.SoakOptions(garbage=garbage), known, known, tmp_path, print)
+    assert ("GC.run" in (tmp_path / "asked").read_text().split()) is not garbage
+
+
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(measured: soak._Soak) -> None:
         measured.samples.append({"part": "rest", "events": 1, "restarts": 0, "hours": 0.0})

@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -136,7 +137,23 @@ def test_jvm_that_only_closes_its_output_has_no_status(
     jvm.end()
 
 
-@pytest.mark.parametrize(("heap_mb", "first"), [(1024, "256m"), (100, "100m")])
+@pytest.mark.flink
+def test_collected_memory_goes_back_to_the_system(tmp_path: Path) -> None:
+    jvm = launch_jvm(tmp_path, heap_mb=512)
+    try:
+        with closing(jvm.open_gateway()) as gateway:
+            runtime = gateway.jvm.java.lang.Runtime.getRuntime()
+            buffers = [gateway.jvm.java.lang.StringBuilder(64 << 20) for _ in range(4)]
+            assert runtime.totalMemory() > 256 << 20
+            for buffer in buffers:
+                gateway.detach(buffer)
+            runtime.gc()
+            assert runtime.totalMemory() <= 96 << 20
+    finally:
+        jvm.end()
+
+
+@pytest.mark.parametrize(("heap_mb", "first"), [(1024, "96m"), (64, "64m")])
 def test_heap_starts_small_and_within_its_limit(heap_mb: int, first: str) -> None:
     words = java_environment(Path("logs"), heap_mb)["JVM_ARGS"].split()
     assert {f"-Xmx{heap_mb}m", f"-XX:InitialHeapSize={first}"} <= set(words)

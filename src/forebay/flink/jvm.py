@@ -56,7 +56,8 @@ MORE_THREADS = "allow more threads (`ulimit -u`, or `pids.max` of the container)
 TO_STDERR = ("-Xlog:disable", "-Xlog:all=warning:stderr")
 """Java's warnings: standard output is for results."""
 QUIET = ("-XX:-UsePerfData", "-XX:+EnableDynamicAgentLoading", "-Xshare:auto", *TO_STDERR)
-FIRST_HEAP_MB = 256
+FIRST_HEAP_MB = 96
+"""The heap never shrinks below it, and garbage fills it before a full collection."""
 SMALL = (
     "-XX:+UseSerialGC",
     # All of it stays in memory.
