@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -167,3 +169,18 @@ def test_chunking_does_not_change_the_answer(answer: tuple[bytes, bytes], cuts: 
     places = sorted({0, len(wire), *(cut for cut in cuts if cut < len(wire))})
     pieces = [wire[begin:end] for begin, end in pairwise(places)]
     assert read(*pieces) == (200, body, True)
+
+
+def test_a_closed_connection_is_freed_at_once() -> None:
+    async def closed() -> weakref.ref[Connection]:
+        connection = Connection(Pool(), "http://it", str)
+        connection.connection_made(Wire())
+        connection.data_received(OK)
+        connection.connection_lost(None)
+        return weakref.ref(connection)
+
+    gc.disable()
+    try:
+        assert asyncio.run(closed())() is None
+    finally:
+        gc.enable()

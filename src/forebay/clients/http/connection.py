@@ -164,6 +164,8 @@ class Connection(asyncio.Protocol):
                 self._end(self._closed_early(error))
         self._stop()
         self._pool.lost(self)
+        # It refers to this connection, and Python's cycle collector may run late.
+        del self._parser
 
     def pause_writing(self) -> None:
         self._writable = False
