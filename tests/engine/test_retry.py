@@ -240,7 +240,11 @@ HTML = errors.ProtocolViolation("it sent HTML")
     ("found", "cause", "words"),
     [
         # No call was made after the one that failed.
-        ([HTML, errors.Overloaded("no room", sent=False)], "protocol_violation", "it sent HTML; then no room"),
+        (
+            [HTML, errors.Overloaded("no room", sent=False)],
+            "protocol_violation",
+            "it sent HTML; then no room",
+        ),
         ([HTML, errors.Unreachable("none", sent=False)], "unreachable", "none; before that: it sent HTML"),
         ([HTML, errors.AttemptTimeout("late")], "timeout", "late; before that: it sent HTML"),
         # The last one has the whole cause.
