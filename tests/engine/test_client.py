@@ -360,9 +360,9 @@ async def test_valid_streams(answer: bytes, reason: str | None) -> None:
     assert (completion.text, completion.finish_reason) == ("hi", reason)
 
 
-def reader_of(clock: ManualClock) -> _CompletionReader:
+def reader_of(clock: ManualClock, **fields: object) -> _CompletionReader:
     reader = _CompletionReader(
-        ask("hello"),
+        ask("hello", **fields),
         url="http://engine",
         stream=True,
         max_bytes=1000,
@@ -373,6 +373,33 @@ def reader_of(clock: ManualClock) -> _CompletionReader:
     reader.ended = asyncio.get_running_loop().create_future()
     reader.head(AnswerHead(200, [(b"Content-Type", b"text/event-stream")]))
     return reader
+
+
+ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("events", "fits"),
+    [
+        # Longer as a stream than the limit, not as a text.
+        (CONTENT * 50, True),
+        (CONTENT * 60, False),
+        (CONTENT.replace(b'"content"', b'"reasoning"') * 60, False),
+        (CONTENT.replace(b'"content"', b'"refusal"') * 60, False),
+        (ROLE * 100, True),
+        # Without text, a stream may be as long as its tokens need.
+        (ROLE * 200, False),
+        (b": keep-alive\n\n" * 1000, False),
+    ],
+)
+async def test_a_long_stream_is_judged_by_its_text(events: bytes, fits: bool) -> None:
+    assert len(CONTENT * 50) > 1000
+    reader = reader_of(ManualClock(), sampling=Sampling(max_tokens=3))
+    if fits:
+        reader.body(events + STOP + DONE)
+    else:
+        with pytest.raises(errors.ProtocolViolation, match="an answer of more than 1000 bytes"):
+            reader.body(events)
 
 
 @pytest.mark.parametrize("late", [SilentServer("late"), CallOverdue("late")])
@@ -517,7 +544,7 @@ async def test_connection_left_open_after_done_is_closed(monkeypatch: pytest.Mon
         TO_THE_END + b"<html>",
         TO_THE_END + b'data: {"choices":[{"index":0,"delta":{"content":"\xff"}}]}\n\n',
         TO_THE_END + b"data: " + b"x" * 2_000_000,
-        TO_THE_END + CONTENT * 3000 + STOP,
+        TO_THE_END + CONTENT * 6000 + STOP,
     ],
 )
 async def test_bytes_that_break_the_protocol(answer: bytes) -> None:

@@ -233,6 +233,35 @@ async def test_last_error_is_reported_instead_of_a_timeout() -> None:
         assert isinstance(outcome.error, errors.RateLimited)
 
 
+HTML = errors.ProtocolViolation("it sent HTML")
+
+
+@pytest.mark.parametrize(
+    ("found", "cause", "words"),
+    [
+        # No call was made after the one that failed.
+        (
+            [HTML, errors.Overloaded("no room", sent=False)],
+            "protocol_violation",
+            "it sent HTML; then no room",
+        ),
+        ([HTML, errors.Unreachable("none", sent=False)], "unreachable", "none; before that: it sent HTML"),
+        ([HTML, errors.AttemptTimeout("late")], "timeout", "late; before that: it sent HTML"),
+        # The last one has the whole cause.
+        ([errors.Unreachable("gone"), errors.Unreachable("none", sent=False)], "unreachable", "none"),
+        ([errors.Overloaded("no room", sent=False), errors.AttemptTimeout("late")], "timeout", "late"),
+        ([HTML, errors.BadRequest("no")], "bad_request", "no"),
+    ],
+)
+async def test_a_record_out_of_time_names_its_earlier_failure(
+    found: list[errors.EngineError], cause: str, words: str
+) -> None:
+    once = RetryPolicy(max_attempts=2)
+    outcome, _, _ = await run(found, policy=once, deadline_s=2.2)
+    assert outcome.error is not None
+    assert (outcome.error.cause, str(outcome.error)) == (cause, words)
+
+
 async def test_outage_is_waited_for_until_the_deadline() -> None:
     outcome, engine, _ = await run([errors.Unreachable("x")] * 100, deadline_s=60.0)
     assert isinstance(outcome.error, errors.Unreachable)

@@ -92,6 +92,22 @@ def test_results_are_committed_long_before_the_interval(pipelines: Any) -> None:
     assert len(list((pipelines.folder / "out").glob("part-*.jsonl"))) == 2
 
 
+def first_ten(request_id: str) -> float:
+    return 0.01 if int(request_id.rpartition("@")[2]) <= 10 else 600.0
+
+
+def test_a_folder_may_have_any_name(pipelines: Any) -> None:
+    odd = pipelines.in_folder("My files, é #1 100%20")
+    odd.write(*({"text": f"event {n}"} for n in range(20)))
+    spec = odd.spec(prompt="{{ text }}", capacity=4)
+    with ReplicaThread(ReplicaScript(delay=first_ten)) as replica:
+        odd.interrupt(spec, replica.url, lambda: len(odd.lines()) == 10)
+    with ReplicaThread(ReplicaScript(delay=Fixed(0.0))) as replica:
+        assert odd.run(spec, replica.url).results == 10
+    assert sorted(int(line["position"].rpartition("@")[2]) for line in odd.lines()) == list(range(1, 21))
+    assert [path.name for path in odd.folder.parent.iterdir() if "files" in path.name] == [odd.folder.name]
+
+
 @pytest.mark.parametrize(
     ("flink", "kind", "says"),
     [

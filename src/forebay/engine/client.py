@@ -25,6 +25,7 @@ from forebay.engine import Deadline
 from forebay.engine.call_trace import CALL_TRACE
 from forebay.engine.failures import Redactor, error_from_status, read_retry_after_s
 from forebay.engine.load import LOAD_HEADER, LOAD_REQUEST_HEADER, parse_load_header
+from forebay.engine.prices import most_answer_tokens
 from forebay.engine.protocol import (
     CHAT_PATH,
     DONE,
@@ -39,6 +40,9 @@ from forebay.errors import AttemptTimeout, ProtocolViolation, SettingError, Unre
 from forebay.records import Completion, Request, Timing
 
 MAX_ANSWER_BYTES = 8 << 20
+MAX_EVENT_BYTES_PER_TOKEN = 4 << 10
+"""A streamed token is an event of 200 to 300 bytes, and of 2,000 with log probabilities: the stream of a long
+answer is far longer than its text."""
 MAX_ERROR_BYTES = 64 << 10
 MAX_ID_CHARS = 200
 USAGE_GRACE_S = 10.0
@@ -53,7 +57,8 @@ class HttpEngine:
 
     Opens any number of connections: the caller limits them. Bound to the event loop of its first call.
     `stream=False`: the answer in one piece, cheaper, without token times (vLLM sends its load header only
-    then). `headers_of` returns extra headers for a request and its remaining seconds.
+    then). `headers_of` returns extra headers for a request and its remaining seconds. `max_answer_bytes`: of
+    an answer in one piece, or of the text of a stream.
     """
 
     def __init__(
@@ -155,6 +160,7 @@ class _CompletionReader(AwaitedReader):
         "_head",
         "_left",
         "_max_bytes",
+        "_max_tokens",
         "_model",
         "_on_content",
         "_own_error",
@@ -182,6 +188,7 @@ class _CompletionReader(AwaitedReader):
         self._url = url
         self._stream = stream
         self._max_bytes = max_bytes
+        self._max_tokens = most_answer_tokens(request.sampling)
         self._clock = clock
         self._quote = quote
         self._on_content = on_content
@@ -207,6 +214,7 @@ class _CompletionReader(AwaitedReader):
         # Some servers never stream.
         if self._stream and not refused and content_type == EVENT_STREAM:
             self._parser = SseParser(replica=self._url, quote=self._quote)
+            self._left = max(self._max_bytes, self._max_tokens * MAX_EVENT_BYTES_PER_TOKEN)
 
     def body(self, data: bytes) -> None:
         if self._saw_done:
@@ -217,7 +225,7 @@ class _CompletionReader(AwaitedReader):
                 self._read_events(self._parser, data)
             else:
                 self._data += data
-            if self._left < 0:
+            if self._left < 0 or self._answer.size > self._max_bytes:
                 if self._foreign or (self._head is not None and self._head.status != 200):
                     raise EnoughRead
                 raise ProtocolViolation(f"{self._url} sent an answer of more than {self._max_bytes} bytes")

@@ -20,6 +20,8 @@ KV_TRANSFER = "kv_transfer_params"
 piece."""
 NO_USAGE = Usage()
 MAX_TOKENS = 1 << 31
+PART_BYTES = 16
+"""What a piece of an answer counts in addition to its characters: many tiny pieces need memory, too."""
 
 
 def request_body(request: Request, *, stream: bool) -> bytes:
@@ -78,6 +80,7 @@ class AnswerReader:
         "has_choice",
         "kv_transfer",
         "reasons",
+        "size",
         "tool",
         "usage",
     )
@@ -91,6 +94,7 @@ class AnswerReader:
         self._reasoning: list[str] = []
         self._refusal: list[str] = []
         self.reasons = False
+        self.size = 0
         self.tool: str | None = None
         self.finish_reason: str | None = None
         self.has_choice = False
@@ -176,6 +180,7 @@ class AnswerReader:
         if not isinstance(text, str):
             raise self._wrong("the content is not a string", data)
         self._parts.append(text)
+        self.size += len(text) + PART_BYTES
         return True
 
     def _take_other(self, holder: dict[str, Any]) -> None:
@@ -184,11 +189,13 @@ class AnswerReader:
             part = holder.get(name)
             if isinstance(part, str) and part:
                 self._reasoning.append(part)
+                self.size += len(part) + PART_BYTES
                 self.reasons = True
                 break
         refusal = holder.get("refusal")
         if isinstance(refusal, str):
             self._refusal.append(refusal)
+            self.size += len(refusal) + PART_BYTES
         calls = holder.get("tool_calls") or [{"function": holder.get("function_call")}]
         call = calls[0] if isinstance(calls, list) else None
         function = call.get("function") if isinstance(call, dict) else None

@@ -221,6 +221,7 @@ async def complete_with_retry(
     deadline = Deadline(deadline_s)
     attempt = calls = 0
     failed = {InvalidAnswer: 0, EngineError: 0}
+    earlier: EngineError | None = None
     usages: tuple[Usage, ...] = ()
     while True:
         attempt += 1
@@ -256,10 +257,24 @@ async def complete_with_retry(
                 )
             if delay_s is None:
                 elapsed_s = _elapsed_s(deadline, failed_s, failed_s)
-                return Outcome(calls, elapsed_s, failed_s - sent_s, error=error, usages=usages)
+                final = _with_earlier(error, earlier)
+                return Outcome(calls, elapsed_s, failed_s - sent_s, error=final, usages=usages)
+            if error.sent:
+                earlier = error
             if on_retry is not None:
                 on_retry(error, attempt, delay_s)
         await sleep(delay_s)
+
+
+def _with_earlier(last: EngineError, earlier: EngineError | None) -> EngineError:
+    """If only time ran out at `last`, why the call before it failed is in the message, too."""
+    ran_out = isinstance(last, AttemptTimeout) or not last.sent
+    if earlier is None or not ran_out or type(earlier) is type(last):
+        return last
+    if isinstance(last, Overloaded):
+        # The record waited for a retry, which is not what is wrong with it.
+        return type(earlier)(f"{earlier}; then {last}")
+    return type(last)(f"{last}; before that: {earlier}")
 
 
 def _elapsed_s(deadline: Deadline, sent_s: float, now_s: float) -> float:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from forebay.clients.s3.client import S3Client, StoreAway
-from forebay.clients.s3.location import S3Path
+from forebay.clients.s3.location import S3Path, uri_of
 from forebay.connectors.files.settings import CsvSource, FileSource, StdoutSink
 from forebay.connectors.formats import LINE_FEEDS
 from forebay.connectors.jars import installed_jar
@@ -65,11 +65,15 @@ def check_paths(plan: Plan, *, make: bool = True) -> None:
             _check_bucket(key, folder)
             continue
         try:
+            if key != "journal.path":
+                uri_of(folder)
             if make:
                 folder.mkdir(parents=True, exist_ok=True)
             place = folder if make else _nearest(folder)
         except OSError as error:
             raise SettingError(f"{key}: {folder} cannot be created: {error.strerror}") from None
+        except SettingError as error:
+            raise SettingError(f"{key}: {error}") from None
         if not os.access(place, os.W_OK | os.X_OK):
             raise SettingError(f"{key}: {folder} cannot be written: no permission")
         try:

@@ -227,6 +227,75 @@ async def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch)
     assert lookups == 1
 
 
+class Names:
+    """A resolver whose next result is set by the test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.lookups = 0
+        self.port: int | None = None
+        self.error: OSError | None = None
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", self.find)
+        monkeypatch.setattr(server_module, "ADDRESSES_S", -1.0)
+        monkeypatch.setattr(server_module, "LOOKUP_S", 0.01)
+
+    async def find(self, *_: object, **__: object) -> list[Any]:
+        self.lookups += 1
+        if self.error is not None:
+            raise self.error
+        if self.port is None:
+            await asyncio.Event().wait()
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", self.port))]
+
+
+async def test_a_resolver_that_fails_for_a_while_is_bridged(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use(client: HttpServer) -> None:
+        names = Names(monkeypatch)
+        names.port = client._port
+        assert await got(client) == b"hi"
+        names.error = socket.gaierror(socket.EAI_AGAIN, "later")
+        assert await got(client) == b"hi"
+        names.error, names.port = None, None
+        assert [await got(client) for _ in range(5)] == [b"hi"] * 5
+        # The resolver has one question at a time.
+        assert names.lookups == 3
+
+    await talk(answering(CLOSES), use)
+
+
+async def test_a_name_that_is_gone_or_moved_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use(client: HttpServer) -> None:
+        names = Names(monkeypatch)
+        names.port = client._port
+        assert await got(client) == b"hi"
+        with socket.socket() as dead:
+            dead.bind(("127.0.0.1", 0))
+            names.port = dead.getsockname()[1]
+            with pytest.raises(Unreachable, match="refused"):
+                await got(client)
+        names.error = socket.gaierror(socket.EAI_NONAME, "no such name")
+        with pytest.raises(Unreachable, match="no such name"):
+            await got(client)
+        names.error, names.port = None, client._port
+        assert await got(client) == b"hi"
+
+    await talk(answering(CLOSES), use)
+
+
+@pytest.mark.parametrize("found", ["nothing", "later"])
+async def test_a_name_that_was_never_resolved_is_reported(
+    monkeypatch: pytest.MonkeyPatch, found: str
+) -> None:
+    async def use(client: HttpServer) -> None:
+        names = Names(monkeypatch)
+        if found == "later":
+            names.error = socket.gaierror(socket.EAI_AGAIN, "later")
+        words = r"its name was not resolved within 0\.1 s" if found == "nothing" else "later"
+        with pytest.raises(Unreachable, match=words):
+            await got(client)
+
+    await talk(answering(CLOSES), use, connect_s=0.1)
+
+
 def tls_files(folder: Path) -> ssl.SSLContext:
     command = "openssl req -x509 -nodes -newkey ec -pkeyopt ec_paramgen_curve:P-256 -subj /CN=x -days 2"
     files = ["-out", str(folder / "cert.pem"), "-keyout", str(folder / "key.pem")]

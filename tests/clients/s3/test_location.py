@@ -33,12 +33,31 @@ def test_paths_below_a_moved_folder_are_found(key: str, inner: str) -> None:
 
 def test_local_paths_are_unchanged(tmp_path: Path) -> None:
     assert location_of("out/state") == Path("out/state")
-    assert uri_of(tmp_path) == tmp_path.as_uri()
+    assert uri_of(tmp_path) == f"file://{tmp_path}"
     assert below(tmp_path, tmp_path / "a" / "b") == "a/b"
     assert below(tmp_path / "x", tmp_path / "a") == str(tmp_path / "a")
     assert within(tmp_path, "a/b") == tmp_path / "a" / "b"
     assert within(tmp_path, "/a/b") == Path("/a/b")
     assert within(tmp_path, "s3://bucket/a") == S3Path("bucket", "a")
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "josé", "100%", "a%20b", "#1?", 'it\'s "{x}"', "a\nb", " a", "a:b;c"]
+)
+def test_flink_gets_a_path_as_it_is(name: str, tmp_path: Path) -> None:
+    assert uri_of(tmp_path / name / "out") == f"file://{tmp_path}/{name}/out"
+
+
+def test_flink_gets_a_path_without_dots_after_links(tmp_path: Path) -> None:
+    (tmp_path / "deep" / "real").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "deep" / "real")
+    assert uri_of(tmp_path / "link" / ".." / "out") == f"file://{tmp_path.resolve()}/deep/out"
+
+
+@pytest.mark.parametrize("name", ["a\\b", "a ", "a\n", "a\udcff"])
+def test_a_path_that_flink_would_change_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="Flink cannot use the folder"):
+        uri_of(tmp_path / name)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ CONNECT_TIMEOUT_S = 10.0
 KEEPALIVE_S = 4.0
 """Less than vLLM's 5 s."""
 ADDRESSES_S = 10.0
+LOOKUP_S = 1.0
+"""After this, or a temporary failure, connections go to the addresses that were found before."""
 NEXT_ADDRESS_S = 0.25
 """Then the next address of the name is tried as well (RFC 8305)."""
 AT_A_TIME = 50
@@ -74,6 +76,7 @@ class HttpServer:
         self._sweeper: asyncio.TimerHandle | None = None
         self._lookup: asyncio.Task[list[AddrInfoType]] | None = None
         self._looked_up_s = -math.inf
+        self._known: list[AddrInfoType] = []
         self._dialled = 0
         self._closed = False
 
@@ -239,6 +242,8 @@ class HttpServer:
         except asyncio.TimeoutError:
             if left_s < connect_s:
                 raise CallOverdue(f"{self.url} did not accept a connection in time") from None
+            if not self._known:
+                raise Unreachable(f"{self.url}: its name was not resolved within {connect_s:g} s") from None
             raise Unreachable(f"{self.url} did not accept a connection within {connect_s:g} s") from None
         except ssl.SSLError as error:
             reason = getattr(error, "verify_message", "") or error.reason or str(error)
@@ -282,17 +287,23 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         lookup, now_s = self._lookup, loop.time()
         failed = lookup is not None and lookup.done() and (lookup.cancelled() or lookup.exception())
-        if lookup is None or failed or now_s - self._looked_up_s > ADDRESSES_S:
+        old = lookup is not None and lookup.done() and now_s - self._looked_up_s > ADDRESSES_S
+        if lookup is None or failed or old:
             found: Any = loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
             lookup = self._lookup = loop.create_task(found)
             self._looked_up_s = now_s
             # If nobody waits for it any more, its error is not reported.
             lookup.add_done_callback(lambda task: task.cancelled() or task.exception())
         # Others may wait for it, too.
-        await asyncio.wait((lookup,))
+        await asyncio.wait((lookup,), timeout=LOOKUP_S if self._known else None)
+        if not lookup.done():
+            return self._known
         if lookup.cancelled():
             raise self._closed_error()
-        return lookup.result()
+        error = lookup.exception()
+        if not (self._known and isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN):
+            self._known = lookup.result()
+        return self._known
 
     def _closed_error(self) -> Unreachable:
         return Unreachable(f"{self.url}: the client is closed")

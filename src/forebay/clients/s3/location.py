@@ -65,7 +65,21 @@ def location_of(text: str) -> Location:
 
 
 def uri_of(place: Location) -> str:
-    return str(place) if isinstance(place, S3Path) else place.absolute().as_uri()
+    """For Flink, to which a space in a path is a space, and `%20` three characters.
+
+    Raises `SettingError` for a folder that Flink would take for another one.
+    """
+    if isinstance(place, S3Path):
+        return str(place)
+    # Flink ignores that `..` may follow a link.
+    text = str(place.resolve() if ".." in place.parts else place.absolute())
+    utf8 = text.encode("utf-8", "replace").decode() == text
+    if not utf8 or "\\" in text or text[-1] <= " ":
+        raise SettingError(
+            f"Flink cannot use the folder {text!r}: its path holds a backslash, ends with white space, or is "
+            "not UTF-8; give it another name"
+        )
+    return f"file://{text}"
 
 
 def below(folder: Location, place: Location) -> str:
