@@ -135,27 +135,6 @@ def test_the_cause_that_is_named_at_the_end_is_of_this_run(
     assert "most often late: why" in run(file, "--fresh").stderr
 
 
-SO_FAR = "warning: no results so far, only dead letters (20), most often prompt: why"
-
-
-@pytest.mark.parametrize(("results", "letters", "warnings"), [(0, 20, 1), (0, 19, 0), (1, 20, 0)])
-def test_a_run_that_only_fails_is_named_once_while_it_goes_on(
-    results: int, letters: int, warnings: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(spec: PipelineSpec, watch: Any) -> Snapshot:
-        watch(Snapshot(10.0, "RUNNING", results=results))
-        # Before the checkpoint that makes them visible, and after it.
-        watch(Snapshot(11.0, "RUNNING", dead_letters=letters))
-        write_letters(spec, "part-0-0.jsonl", *["prompt"] * letters)
-        watch(Snapshot(12.0, "RUNNING", dead_letters=letters))
-        watch(Snapshot(13.0, "RUNNING", dead_letters=letters))
-        return Snapshot(14.0, "FINISHED", results=1, dead_letters=letters)
-
-    scripted(monkeypatch, fails)
-    text = run(pipeline(tmp_path, sink={"type": "jsonl", "path": "out"})).stderr
-    assert text.count(SO_FAR) == text.count("so far") == warnings
-
-
 def test_a_file_without_records_is_named_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch, lambda _spec, _watch: Snapshot(12.0, "FINISHED"))
     (tmp_path / "in.jsonl").write_text("")

@@ -28,7 +28,6 @@ from forebay.cli.output import (
     print_report,
 )
 from forebay.cli.show import PAGE
-from forebay.clients.s3.location import is_s3
 from forebay.errors import PipelineFailed, SettingError
 from forebay.json_numbers import read_json
 from forebay.settings import load_settings
@@ -204,13 +203,7 @@ def _run(plan: Plan, json: str | None, ui: str | None) -> None:
         # None: the number of replicas is not known here.
         urls = None if spec.scaling is not None else plan.engine or spec.engine.url
         with LiveLine(errors, one_each=one_each) as line:
-            lost = LostSoFar(spec, written, errors)
-
-            def show(now: Snapshot) -> None:
-                line.show(now)
-                lost.show(now)
-
-            watched = Watched(spec, errors, show, replicas=len(urls) if urls else None)
+            watched = Watched(spec, errors, line.show, replicas=len(urls) if urls else None)
             try:
                 with watched.shown(port, reads=page is not None or spec.application is not None):
                     last = run_pipeline(plan, _engine(plan, errors), watched.watch, launcher=launcher)
@@ -303,38 +296,11 @@ MAX_LOOKED_AT = 10_000
 MAX_CHARS = 200
 
 
-MANY_LOST = 20
-
-
-class LostSoFar:
-    """Warns once if a run has many dead letters and no result: it may have no end."""
-
-    def __init__(self, spec: PipelineSpec, written: OutputCounts, console: Console) -> None:
-        self._written = written
-        self._console = console
-        self._where = spec.dead_letters.summary()
-        folder = spec.directories().get("dead_letters.path")
-        self._in_files = folder is not None and not is_s3(folder)
-        self._done = False
-
-    def show(self, now: Snapshot) -> None:
-        self._done = self._done or now.results > 0
-        if self._done or now.dead_letters < MANY_LOST or now.state != "RUNNING":
-            return
-        letters = list(islice(self._written.dead_letters(), MANY_LOST)) if self._in_files else []
-        # In a file, they are visible after the next checkpoint.
-        if letters or not self._in_files:
-            self._done = True
-            show_lost(letters, self._console, now.dead_letters, self._where, so_far=" so far")
-
-
-def show_lost(
-    letters: Iterable[bytes], console: Console, count: int, where: str, *, so_far: str = ""
-) -> None:
+def show_lost(letters: Iterable[bytes], console: Console, count: int, where: str) -> None:
     """Warn that a run has only `count` dead letters, with the most frequent cause or the place `where`."""
     found = [read_json(line) for line in islice(letters, MAX_LOOKED_AT)]
     why = f"causes in {where}"
     for cause, _ in Counter(letter["cause"] for letter in found).most_common(1):
         detail = next(letter["detail"] for letter in found if letter["cause"] == cause)
         why = f"most often {cause}: {detail[:MAX_CHARS]}".replace("\n", " ")
-    print_line(console, f"warning: no results{so_far}, only dead letters ({count}), {why}", style="yellow")
+    print_line(console, f"warning: no results, only dead letters ({count}), {why}", style="yellow")
