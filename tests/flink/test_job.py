@@ -18,6 +18,7 @@ from forebay.errors import PipelineFailed, SettingError
 from forebay.flink import job as module
 from forebay.flink.checkpoints import MAX_DRAINS
 from forebay.flink.job import MAX_CAUSE_CHARS, Checkpoints, JvmGone, RunningJob, end_job, root_cause, submit
+from forebay.flink.metrics import SHARD_MARKS
 from forebay.flink.rest import FlinkRest, NotFound
 
 
@@ -203,6 +204,16 @@ def test_records_read_by_the_source_are_counted(monkeypatch: pytest.MonkeyPatch)
     serve(monkeypatch, Metrics((*source, *others), ("x.forebay.in_flight", "x.forebay.replicas")))
     counts = job_a().counts()
     assert (counts["read"], counts["read_ratio"], counts["replicas"]) == (len(source[0]), 1, 0)
+
+
+def test_empty_records_for_shards_do_not_count_as_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, marks, apart = (
+        "records_read__infer:_key.numRecordsOut",
+        f"records_read__x.{SHARD_MARKS}",
+        "infer:_key",
+    )
+    serve(monkeypatch, Metrics((read, marks), (f"{apart}.{SHARD_MARKS}", "x.forebay.in_flight")))
+    assert job_a().counts()["read"] == len(read) - len(marks)
 
 
 def test_values_of_subtasks_and_operators_are_combined(monkeypatch: pytest.MonkeyPatch) -> None:

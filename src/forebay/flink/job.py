@@ -21,7 +21,7 @@ from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.flink.checkpoints import MAX_DRAINS, drain_folder
 from forebay.flink.jvm import MORE_THREADS, NO_THREAD
 from forebay.flink.metric_names import GROUP, read_name
-from forebay.flink.metrics import READ, READ_METRIC
+from forebay.flink.metrics import READ, READ_METRIC, SHARD_MARKS
 from forebay.flink.rest import FlinkRest, NotFound
 
 if TYPE_CHECKING:
@@ -186,8 +186,9 @@ class RunningJob:
                 values[name] = before + getattr(over, each.over)
                 if name == "in_flight":
                     operator = vertex
-            elif READ_METRIC.fullmatch(metric):
-                values[READ] = over.sum
+            elif (read := READ_METRIC.fullmatch(metric)) is not None:
+                added = -over.sum if read[1] == SHARD_MARKS else over.sum
+                values[READ] = values.get(READ, 0) + added
             elif metric.endswith(f".{FAILED_COMMITS}"):
                 values[FAILED_COMMITS] = values.get(FAILED_COMMITS, 0) + over.sum
             else:

@@ -177,7 +177,7 @@ def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Sn
         kv_transfers=_kv_transfers(counts),
         # Flink's counters start at 0 after each restart.
         suspect_times=max(now.suspect_times, whole("suspect_times")),
-        read=whole(READ),
+        read=max(0, whole(READ)),
         read_share=counts.get(READ_RATIO) or now.read_share,
         replicas=whole(REPLICAS) if REPLICAS in counts else None,
         engine_p50_s=counts.get(CALL_P50, 0.0),
