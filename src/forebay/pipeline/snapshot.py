@@ -200,6 +200,20 @@ def _kv_transfers(counts: Mapping[str, float]) -> KvTransfers | None:
     return KvTransfers(**found) if any(found.values()) else None
 
 
+MANY_LOST, MOSTLY_ONE_CAUSE = 20, 0.9
+
+
+def lost_cause(now: Snapshot, *, one_each: bool) -> str:
+    """The cause of nearly all dead letters, if many records have failed since the job's last start and none
+    has a result; else empty. `one_each`: each event has one result or dead letter."""
+    lost = now.dead_letters
+    others = not one_each and lost + now.in_flight + now.pending < now.read
+    if now.results or lost < MANY_LOST or others or not now.failed:
+        return ""
+    cause, count = max(now.failed.items(), key=lambda item: item[1])
+    return cause if count >= MOSTLY_ONE_CAUSE * lost else ""
+
+
 class RunStatus:
     """Includes what is kept across attempts."""
 
