@@ -223,6 +223,17 @@ def test_values_of_subtasks_and_operators_are_combined(monkeypatch: pytest.Monke
     assert [counts["dead_letters"], counts["failures_late"]] == [2 * len(name) for name in letters]
 
 
+def test_new_cause_of_dead_letters_is_counted_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    letters, late = "x.forebay.dead_letters_total", "x.forebay.failures.cause.late.total"
+    rest, clock = Metrics((letters, "x.forebay.in_flight")), ManualClock()
+    serve(monkeypatch, rest)
+    job = job_a(clock)
+    clock.advance(module.YOUNG_S)
+    job.counts()
+    rest.names = ((letters, "x.forebay.in_flight", late),)
+    assert job.counts()["failures_late"] == len(late)
+
+
 def test_backpressure_time_covers_the_operator_and_earlier_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "accumulateBackPressuredTimeMs"
     operator = ("x.forebay.in_flight",)

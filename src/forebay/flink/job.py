@@ -20,7 +20,7 @@ from forebay.clock import Clock, SystemClock
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.flink.checkpoints import MAX_DRAINS, drain_folder
 from forebay.flink.jvm import MORE_THREADS, NO_THREAD
-from forebay.flink.metric_names import GROUP, read_name
+from forebay.flink.metric_names import FAILURES, GROUP, read_name
 from forebay.flink.metrics import READ, READ_METRIC, SHARD_MARKS
 from forebay.flink.rest import FlinkRest, NotFound
 
@@ -193,6 +193,10 @@ class RunningJob:
                 values[FAILED_COMMITS] = values.get(FAILED_COMMITS, 0) + over.sum
             else:
                 held_back[vertex] = over
+        named = sum(count for name, count in values.items() if name.startswith(f"{FAILURES}_"))
+        if values.get("dead_letters", 0) > named:
+            # The metric of a new cause is not listed yet.
+            self._names.clear()
         if not operator:
             return values
         own = held_back.get(operator, Spread(0, 0, 0))
