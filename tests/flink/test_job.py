@@ -206,14 +206,25 @@ def test_records_read_by_the_source_are_counted(monkeypatch: pytest.MonkeyPatch)
     assert (counts["read"], counts["read_ratio"], counts["replicas"]) == (len(source[0]), 1, 0)
 
 
-def test_empty_records_for_shards_do_not_count_as_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    read, marks, apart = (
-        "records_read__infer:_key.numRecordsOut",
-        f"records_read__x.{SHARD_MARKS}",
-        "infer:_key",
-    )
-    serve(monkeypatch, Metrics((read, marks), (f"{apart}.{SHARD_MARKS}", "x.forebay.in_flight")))
-    assert job_a().counts()["read"] == len(read) - len(marks)
+KEYED = "records_read__infer__key___stream_key_by_map_operator"
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_empty_records_for_shards_do_not_count_as_read(monkeypatch: pytest.MonkeyPatch, order: int) -> None:
+    names = (f"{KEYED}.numRecordsOut", f"{KEYED}.{SHARD_MARKS}")
+    serve(monkeypatch, Metrics(names[::order], (f"infer__key.{SHARD_MARKS}", "x.forebay.in_flight")))
+    assert job_a().counts()["read"] == len(names[0]) - len(names[1])
+
+
+def test_records_read_are_not_known_before_the_empty_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("x.forebay.in_flight", f"{KEYED}.numRecordsOut", f"{KEYED}.{SHARD_MARKS}")
+    rest, clock = Metrics(names[:2]), ManualClock()
+    serve(monkeypatch, rest)
+    job = job_a(clock)
+    clock.advance(module.YOUNG_S)
+    assert "read" not in job.counts()
+    rest.names = (names,)
+    assert job.counts()["read"] == len(names[1]) - len(names[2])
 
 
 def test_values_of_subtasks_and_operators_are_combined(monkeypatch: pytest.MonkeyPatch) -> None:

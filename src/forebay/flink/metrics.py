@@ -181,9 +181,11 @@ GAUGES = ("in_flight", "pending", OLDEST, LOOKED, WAITED, CALL_P50, CALL_P99, EV
 READ = "read"
 """Since the job's last start: Flink's count for the operator `READER`, without shard marks."""
 READER = "records read"
-SHARD_MARKS = "shardMarks"
-"""Counts the empty records that `Keying` adds."""
-READ_METRIC = re.compile(rf"{READER.replace(' ', '_')}(?:__[^.]*)?\.(numRecordsOut|{SHARD_MARKS})")
+PASSED, SHARD_MARKS = "numRecordsOut", "shardMarks"
+"""Flink's count, and that of the empty records that `Keying` adds."""
+KEYED = "__key_"
+"""In the name of an operator that also runs `Keying`."""
+READ_METRIC = re.compile(rf"{READER.replace(' ', '_')}(?:__[^.]*)?\.({PASSED}|{SHARD_MARKS})")
 """PyFlink joins the names of functions that it runs in one operator, and Flink counts what the last one
 emits."""
 
