@@ -127,6 +127,19 @@ async def test_records_wait_while_the_gateway_refuses_the_key() -> None:
             await engine.close()
 
 
+async def test_outage_of_the_gateway_is_a_metric() -> None:
+    counts, spec = InferenceCounters(), pipeline("http://gateway.invalid", inference_gateway={})
+    replicas = spec.engine.replicas()
+    assert replicas is not None
+    handler = RequestHandler(call_of(spec, replicas=replicas, model="m"), counts)
+    try:
+        assert isinstance(handler.engine, GatewayEngine)
+        handler.engine.on_usable(0)
+        assert counts.replicas.values() == {"replicas": 0}
+    finally:
+        await handler.close()
+
+
 async def test_request_that_the_gateway_refuses_does_not_wait() -> None:
     async with (
         FakeReplica(ReplicaScript(delay=Fixed(0.0), models=("m",))) as replica,
