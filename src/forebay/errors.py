@@ -196,7 +196,7 @@ class Unauthorized(EngineError):
 
 
 class ModelNotFound(EngineError):
-    """404: the replica does not serve this model or this path."""
+    """404, 405 or 501: the replica does not serve this model or this path."""
 
     cause = "model_not_found"
 

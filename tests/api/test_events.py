@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 from pydantic import BaseModel
+from tests.harness.metric_group import MetricsContext
 
 from forebay.api.models import AnswerModel, ReadResult
 from forebay.api.objects import EncodeEvent, ReadEvent
@@ -34,7 +35,7 @@ def refuse(_: Any) -> Event:
 
 def keyed(element: Any, read: ReadEvent) -> Any:
     keying = Keying(shards=8, to_event=read)
-    keying.open(None)
+    keying.open(MetricsContext())
     *_, (_, data) = keying.flat_map(element)
     return decode(data)
 

@@ -29,7 +29,9 @@ def test_sessions_make_dead_letters_of_records_without_a_key(pipelines: Any) -> 
         key="{{ user }}",
     )
     with ReplicaThread(ReplicaScript()) as replica:
-        pipelines.run(spec, replica.url)
+        last = pipelines.run(spec, replica.url)
+    # The last look may be older than the last record.
+    assert last.read <= 6
     turns = [(line["key"], line["answer"]["turn"]) for line in pipelines.lines() if "turn" in line["answer"]]
     assert sorted(turns) == [("None", 1), ("ann", 1)]
     letters = pipelines.lines("out-dead-letters")

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from forebay.cli.live import GOES_ON_S, OLD_S, PLAIN_EVERY_S, QUIET_S, LiveLine, line_of, report, silence
 from forebay.fleet.autoscale.meter import TopicBacklog
-from forebay.pipeline.snapshot import KvTransfers, Snapshot, Throughput
+from forebay.pipeline.snapshot import KvTransfers, Snapshot, Throughput, lost_cause
 
 NOW = Snapshot(
     elapsed_s=12.0, state="RUNNING", accepted=20, results=15, dead_letters=1, in_flight=4, prompt_tokens=60,
@@ -134,6 +134,46 @@ def test_incidents_are_reported_once_and_at_the_end(
     for words, count in lines.items():
         assert text(where).count(words) == count, words
     assert end in text(where)
+
+
+def test_failure_of_all_records_is_reported_once() -> None:
+    where, asked = console(), list[str]()
+    where.width = 1000
+
+    def why(cause: str) -> str:
+        asked.append(cause)
+        return f"{cause}: no such field"
+
+    with LiveLine(where, why_lost=why) as line:
+        for lost in (0, 10, 40, 41, 0, 60):
+            failed = {"bad_request": lost} if lost else {}
+            line.show(replace(NOW, elapsed_s=float(lost), results=0, dead_letters=lost, failed=failed))
+    assert asked == ["bad_request"]
+    assert (
+        text(where).count("all of the last 40 records became dead letters: bad_request: no such field; ") == 1
+    )
+    assert text(where).count("became dead letters") == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"results": 1},
+        {"dead_letters": 19, "failed": {"bad_request": 19}},
+        {"failed": {"bad_request": 20, "malformed_record": 20}},
+        {"failed": {}},
+    ],
+)
+def test_failures_of_some_records_are_no_warning(changes: dict[str, Any]) -> None:
+    lost: dict[str, Any] = {"results": 0, "dead_letters": 40, "failed": {"bad_request": 40}}
+    assert lost_cause(replace(NOW, **lost), one_each=True) == "bad_request"
+    assert lost_cause(replace(NOW, **{**lost, **changes}), one_each=True) == ""
+
+
+def test_few_refused_records_of_an_application_are_no_warning() -> None:
+    lost = replace(NOW, results=0, dead_letters=40, failed={"no_time": 40}, read=1000)
+    assert lost_cause(lost, one_each=False) == ""
+    assert lost_cause(replace(lost, read=42), one_each=False) == "no_time"
 
 
 def test_records_that_kafka_deleted_unread_are_named_once_and_counted() -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -17,8 +18,9 @@ from rich.console import Console
 from tests.cli.commands import forebay, refusal
 from typer.testing import Result
 
-from forebay.cli.run import show_lost
+from forebay.cli.run import _loss_words, show_lost
 from forebay.connectors.files.sink import read_jsonl_sink
+from forebay.errors import PipelineFailed
 from forebay.pipeline.plan import Plan
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.spec import PipelineSpec
@@ -143,6 +145,22 @@ def test_a_file_without_records_is_named_at_the_end(tmp_path: Path, monkeypatch:
     assert f"nothing to read: jsonl: {tmp_path / 'in.jsonl'} is empty" in text
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
     assert "nothing to read" not in run(file).stderr
+
+
+class AwayLetters:
+    def __iter__(self) -> Iterator[bytes]:
+        raise PipelineFailed("the store is away")
+
+
+def test_detail_of_the_failure_of_all_records_is_read_while_the_job_runs() -> None:
+    letters = [b'{"cause": "bad_request", "detail": "no field x"}']
+    written: Any = SimpleNamespace(dead_letters=lambda: letters)
+    words = _loss_words(written, "out")
+    assert words("bad_request") == "bad_request: no field x"
+    letters.clear()
+    assert words("bad_request") == "bad_request, details in out"
+    written.dead_letters = AwayLetters
+    assert words("bad_request") == "bad_request, details in out"
 
 
 def lost(*letters: tuple[str, str]) -> str:

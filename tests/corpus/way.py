@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tests.harness.metric_group import MetricsContext
+
 from forebay.codec import decode, encode
 from forebay.connectors.formats import Format, dead_letter_json, parse_dead_letter, result_json
 from forebay.connectors.kafka.source import Parse
@@ -26,7 +28,7 @@ def keyed(
 ) -> KeyedEvent | DeadLetter:
     """Output of the operator that gives a record its key and id."""
     keying = Keying(shards=4, key=key, id=id, needs_key=needs_key)
-    keying.open(None)
+    keying.open(MetricsContext())
     *_, (_, data) = keying.flat_map(encode(record))
     found: KeyedEvent | DeadLetter = decode(data)
     return found

@@ -31,6 +31,7 @@ def from_object(error: object) -> errors.EngineError:
         (401, errors.Unauthorized),
         (403, errors.Unauthorized),
         (404, errors.ModelNotFound),
+        (501, errors.ModelNotFound),
         (408, errors.AttemptTimeout),
         (413, errors.BadRequest),
         (422, errors.BadRequest),
@@ -52,6 +53,18 @@ def test_each_status_has_one_class(status: int, cls: type[errors.EngineError]) -
 def test_missing_thing_is_named_if_it_has_a_name(model: str, serves: str) -> None:
     error = error_from_status(404, b"", replica="http://r", model=model, quote=Redactor())
     assert str(error) == f"http://r answered 404; check the URL and that it serves {serves}"
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+def test_web_page_is_not_quoted(status: int) -> None:
+    page = b"<!DOCTYPE HTML>\n<html><head>\n<title>Error sk-key</title></head><body>long</body></html>"
+    error = from_status(status, page)
+    assert type(error) is errors.ModelNotFound
+    assert str(error) == (
+        f"no engine answers at http://r: another server answered {status} with a web page, "
+        "'Error [API key]'; check the URL"
+    )
+    assert "a web page; check" in str(from_status(status, b" <html>" + b"<p>" * 5000))
 
 
 @pytest.mark.parametrize(

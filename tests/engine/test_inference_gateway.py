@@ -1,17 +1,20 @@
 from __future__ import annotations
 
+import asyncio
 import math
+import re
 from typing import Any
 
 import pytest
 from tests.harness.inference_gateway import ScriptedGateway
 
-from forebay.engine.inference_gateway import InferenceGatewayFactory, PickerHeaders
+from forebay.engine.inference_gateway import GatewayEngine, InferenceGatewayFactory, PickerHeaders
+from forebay.errors import Unauthorized, Unreachable
 from forebay.fleet.config import FleetEngineFactory
 from forebay.fleet.discovery import FixedReplicas
 from forebay.flink.metrics import InferenceCounters
 from forebay.flink.request_handler import RequestHandler
-from forebay.pipeline.inference import call_of, served_model
+from forebay.pipeline.inference import Served, call_of, served_model, why_unserved
 from forebay.pipeline.spec import PipelineSpec
 from forebay.records import Event, KeyedEvent, Message, Request, Result
 from forebay.testing.replica import FakeReplica, ReplicaScript
@@ -94,6 +97,76 @@ async def test_events_have_a_priority_and_attempts_the_rest_of_the_deadline() ->
     first, second, third, other = (int(call["x-llm-d-slo-ttft-ms"]) for call in gateway.calls)
     assert 300_000 >= first > second > third > 0
     assert other > third, "the time of another event is its own"
+
+
+def gateway_engine(gateway: ScriptedGateway) -> GatewayEngine:
+    return InferenceGatewayFactory(gateway.url, PickerHeaders())()
+
+
+async def test_records_wait_while_the_gateway_refuses_the_key() -> None:
+    async with (
+        FakeReplica(ReplicaScript(delay=Fixed(0.0), models=("m",))) as replica,
+        ScriptedGateway(replica.url, key="sk-new").served() as gateway,
+    ):
+        spec = pipeline(gateway.url, inference_gateway={})
+        served = Served(FixedReplicas((gateway.url,)), "m")
+        engine, usable = gateway_engine(gateway), list[int]()
+        engine.on_usable = usable.append
+        try:
+            for _ in range(2):
+                with pytest.raises(Unreachable, match=r"answered 401.*check the API key"):
+                    await engine.complete(request(), timeout_s=60.0)
+            why = await asyncio.to_thread(why_unserved, spec, served)
+            assert re.search("the engine gets no requests: .*answered 401.*check the API key", why)
+            gateway.key = ""
+            for _ in range(2):
+                assert (await engine.complete(request(), timeout_s=60.0)).text
+            assert usable == [0, 0, 1]
+            assert await asyncio.to_thread(why_unserved, spec, served) == ""
+        finally:
+            await engine.close()
+
+
+async def test_outage_of_the_gateway_is_a_metric() -> None:
+    counts, spec = InferenceCounters(), pipeline("http://gateway.invalid", inference_gateway={})
+    replicas = spec.engine.replicas()
+    assert replicas is not None
+    handler = RequestHandler(call_of(spec, replicas=replicas, model="m"), counts)
+    try:
+        assert isinstance(handler.engine, GatewayEngine)
+        handler.engine.on_usable(0)
+        assert counts.replicas.values() == {"replicas": 0}
+    finally:
+        await handler.close()
+
+
+async def test_request_that_the_gateway_refuses_does_not_wait() -> None:
+    async with (
+        FakeReplica(ReplicaScript(delay=Fixed(0.0), models=("m",))) as replica,
+        ScriptedGateway(replica.url).served() as gateway,
+    ):
+        engine = gateway_engine(gateway)
+        engine.on_usable = lambda usable: pytest.fail("reported")
+        try:
+            with pytest.raises(Unauthorized):
+                await engine.complete(Request("r1", "m", prompt="((refused))"), timeout_s=60.0)
+        finally:
+            await engine.close()
+
+
+async def test_requests_that_the_gateway_refuses_at_once_share_a_probe() -> None:
+    engine, probes = InferenceGatewayFactory("http://gateway.invalid", PickerHeaders())(), list[str]()
+
+    async def probe(model: str, timeout_s: float = 10.0) -> None:
+        probes.append(model)
+        raise Unauthorized("refused")
+
+    engine._gateway.probe = probe  # type: ignore[method-assign]
+    try:
+        assert await asyncio.gather(*(engine._refuses_all("m", math.inf) for _ in range(5))) == [True] * 5
+        assert probes == ["m"]
+    finally:
+        await engine.close()
 
 
 async def test_only_answers_are_requested() -> None:

@@ -3,9 +3,12 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +42,11 @@ from forebay.testing.script import Faults, Fixed
 
 AWAY = "http://127.0.0.1:9"
 QUICK = ReplicaScript(models=("m",), delay=Fixed(0.0))
+
+
+class QuietFileServer(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 async def test_absent_replica_does_not_block_the_start(fleet_of: Any, ask: Any, wait_for: Any) -> None:
@@ -285,6 +293,24 @@ async def test_only_replica_that_fits_no_request_gets_none_until_it_does(
         await wait_for(lambda: client.waiting == 1)
         fakes.replicas[0].script = before
         assert (await waiting).text
+
+
+async def test_requests_wait_while_a_file_server_has_the_engines_port(
+    fleet_of: Any, ask: Any, tmp_path: Path
+) -> None:
+    handler = partial(QuietFileServer, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            async with fleet_of(0, dead=(url,)) as fakes:
+                with pytest.raises(Unreachable, match=f"no engine answers at {url}"):
+                    await fakes.engine.complete(ask(1), timeout_s=60.0)
+                assert f"no engine answers at {url}" in fakes.engine.client.replicas()[url]
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.mark.parametrize(("fault", "error"), [("401", Unauthorized), ("404", ModelNotFound)])

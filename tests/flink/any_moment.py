@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from tests.harness.chain import Chain, Operator
 from tests.harness.keyed_state import ChosenCalls, WallClock, held_keys, set_after_round
+from tests.harness.metric_group import MetricsContext
 
 from forebay.codec import decode
 from forebay.flink import backpressure, operator, shard_timers, stages
@@ -152,7 +153,7 @@ async def nobody(_counts: Any) -> Any:
 
 def keying(clock: WallClock, **settings: Any) -> Callable[[Any], Iterator[tuple[int, bytes]]]:
     function = Keying(shards=SHARDS, clock=clock, **settings)
-    function.open(None)  # type: ignore[arg-type]
+    function.open(MetricsContext())  # type: ignore[arg-type]
     return function.flat_map
 
 

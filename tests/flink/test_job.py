@@ -18,6 +18,7 @@ from forebay.errors import PipelineFailed, SettingError
 from forebay.flink import job as module
 from forebay.flink.checkpoints import MAX_DRAINS
 from forebay.flink.job import MAX_CAUSE_CHARS, Checkpoints, JvmGone, RunningJob, end_job, root_cause, submit
+from forebay.flink.metrics import SHARD_MARKS
 from forebay.flink.rest import FlinkRest, NotFound
 
 
@@ -205,11 +206,43 @@ def test_records_read_by_the_source_are_counted(monkeypatch: pytest.MonkeyPatch)
     assert (counts["read"], counts["read_ratio"], counts["replicas"]) == (len(source[0]), 1, 0)
 
 
+KEYED = "records_read__infer__key___stream_key_by_map_operator"
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_empty_records_for_shards_do_not_count_as_read(monkeypatch: pytest.MonkeyPatch, order: int) -> None:
+    names = (f"{KEYED}.numRecordsOut", f"{KEYED}.{SHARD_MARKS}")
+    serve(monkeypatch, Metrics(names[::order], (f"infer__key.{SHARD_MARKS}", "x.forebay.in_flight")))
+    assert job_a().counts()["read"] == len(names[0]) - len(names[1])
+
+
+def test_records_read_are_not_known_before_the_empty_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("x.forebay.in_flight", f"{KEYED}.numRecordsOut", f"{KEYED}.{SHARD_MARKS}")
+    rest, clock = Metrics(names[:2]), ManualClock()
+    serve(monkeypatch, rest)
+    job = job_a(clock)
+    clock.advance(module.YOUNG_S)
+    assert "read" not in job.counts()
+    rest.names = (names,)
+    assert job.counts()["read"] == len(names[1]) - len(names[2])
+
+
 def test_values_of_subtasks_and_operators_are_combined(monkeypatch: pytest.MonkeyPatch) -> None:
     letters = ("x.forebay.dead_letters_total", "x.forebay.failures.cause.late.total")
     serve(monkeypatch, Metrics((*letters, "x.forebay.in_flight"), letters))
     counts = job_a().counts()
     assert [counts["dead_letters"], counts["failures_late"]] == [2 * len(name) for name in letters]
+
+
+def test_new_cause_of_dead_letters_is_counted_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    letters, late = "x.forebay.dead_letters_total", "x.forebay.failures.cause.late.total"
+    rest, clock = Metrics((letters, "x.forebay.in_flight")), ManualClock()
+    serve(monkeypatch, rest)
+    job = job_a(clock)
+    clock.advance(module.YOUNG_S)
+    job.counts()
+    rest.names = ((letters, "x.forebay.in_flight", late),)
+    assert job.counts()["failures_late"] == len(late)
 
 
 def test_backpressure_time_covers_the_operator_and_earlier_tasks(monkeypatch: pytest.MonkeyPatch) -> None:

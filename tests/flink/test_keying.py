@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.harness.clock import ManualClock
+from tests.harness.metric_group import MetricsContext
 
 from forebay.codec import decode, encode
 from forebay.engine.prompt import FieldTemplate
 from forebay.errors import MAX_DETAIL_CHARS, TemplateFailed
 from forebay.flink import keying as module
 from forebay.flink.keying import Keying
+from forebay.flink.metrics import SHARD_MARKS
 from forebay.flink.shards import flink_keys, shard_of
 from forebay.records import DeadLetter, Event, KeyedEvent, Timeline
 
@@ -36,7 +38,7 @@ def event(**fields: Any) -> Event:
 
 def keyed(value: Any, **settings: Any) -> tuple[int, Any]:
     keying = Keying(shards=8, clock=ManualClock(wall_ms=42), **settings)
-    keying.open(None)
+    keying.open(MetricsContext())
     *_, (flink_key, data) = keying.flat_map(value)
     return flink_key, decode(data)
 
@@ -71,12 +73,13 @@ def test_position_is_the_default_id_and_id_the_default_key() -> None:
 
 
 def test_every_shard_is_woken_before_the_first_element() -> None:
-    keying = Keying(shards=8)
-    keying.open(None)
+    keying, context = Keying(shards=8), MetricsContext()
+    keying.open(context)
     first, second = (list(keying.flat_map(encode(event(n=n)))) for n in range(2))
     assert first[:-1] == [(flink_key, b"") for flink_key in flink_keys(8)]
     assert first[-1][1] != b""
     assert len(second) == 1
+    assert context.group.numbers[SHARD_MARKS].value == 8
 
 
 @pytest.mark.parametrize("settings", [{}, {"key": lambda _: "k"}, {"id": lambda _: "i"}])

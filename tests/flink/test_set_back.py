@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.harness.chain import Chain, Operator
 from tests.harness.keyed_state import ChosenCalls, WallClock, held_keys, set_after_round
+from tests.harness.metric_group import MetricsContext
 
 from forebay.codec import encode
 from forebay.flink import operator, shard_timers, stages
@@ -69,7 +70,7 @@ def refused(item: KeyedEvent) -> DeadLetter:
 def chain(clock: WallClock, make: Any, count: int) -> Chain:
     """An operator behind `count` events."""
     keying = Keying(shards=SHARDS, key=lambda event: f"k{event.fields['n']}", clock=clock)
-    keying.open(None)  # type: ignore[arg-type]
+    keying.open(MetricsContext())  # type: ignore[arg-type]
     events = [(encode(Event(b"%d" % n, {"n": n}, position=f"in@{n}")), None) for n in range(count)]
     return Chain([Operator(make, lambda element: element[0], keying.flat_map)], events, clock)
 

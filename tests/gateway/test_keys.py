@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.gateway.keys import Bucket, Caller, KeyEntry, KeyLimits, KeyRing, Usage
+from forebay.gateway.keys import MAX_DAYS, Bucket, Caller, KeyEntry, KeyLimits, KeyRing, Usage
 from forebay.gateway.refusal import Refusal
 
 moments = st.lists(st.tuples(st.floats(0, 10), st.floats(0.1, 5)), max_size=60)
@@ -182,6 +182,26 @@ def test_daily_tokens_are_renewed_each_day() -> None:
     assert [used(usage, 60, noon_ms) for _ in range(3)] == [0.0, 0.0, DAY_S / 2]
     assert used(usage, 60, noon_ms + DAY_S * 500 - 1) == 0.001
     assert used(usage, 60, noon_ms + DAY_S * 500) == 0.0
+
+
+def test_clock_that_is_set_does_not_renew_a_days_tokens() -> None:
+    usage = Usage(KeyLimits(tokens_per_day=100), 0.0)
+    day_ms = DAY_S * 1000
+    midnight_ms = 20_000 * day_ms
+    assert used(usage, 100, midnight_ms) == 0.0
+    assert used(usage, 100, midnight_ms - 1000) == 0.0
+    for set_ms in (midnight_ms, midnight_ms - 1000, midnight_ms, midnight_ms + day_ms - 1):
+        assert used(usage, 1, set_ms) > 0.0
+    far_ms = midnight_ms + 400 * day_ms
+    assert used(usage, 100, far_ms) == 0.0
+    assert used(usage, 1, midnight_ms) > 0.0
+    assert used(usage, 100, midnight_ms + day_ms) == 0.0
+
+
+def test_tokens_of_few_days_are_kept() -> None:
+    usage = Usage(KeyLimits(tokens_per_day=100), 0.0)
+    assert [used(usage, 100, day * DAY_S * 1000) for day in range(40)] == [0.0] * 40
+    assert len(usage._day._used) == MAX_DAYS
 
 
 def test_unused_tokens_are_left_for_the_day() -> None:

@@ -14,10 +14,11 @@ from aiohttp.test_utils import TestServer
 @dataclass
 class ScriptedGateway:
     """Refuses the first `refused` calls with 503, like a picker whose pool is full; forwards the
-    others to `replica`."""
+    others to `replica`. With a `key`, refuses calls without it."""
 
     replica: str
     refused: int = 0
+    key: str = ""
     url: str = ""
     calls: list[dict[str, str]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
@@ -29,7 +30,11 @@ class ScriptedGateway:
         self.calls.append({name.lower(): value for name, value in request.headers.items()})
         if len(self.calls) <= self.refused:
             raise web.HTTPServiceUnavailable
-        kept = {name: request.headers[name] for name in ("Content-Type", "X-Request-Id")}
+        if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
+            raise web.HTTPUnauthorized
+        if "((refused))" in await request.text():
+            raise web.HTTPForbidden
+        kept = {name: request.headers.get(name, "-") for name in ("Content-Type", "X-Request-Id")}
         async with (
             aiohttp.ClientSession() as http,
             http.post(self.replica + request.path, data=await request.read(), headers=kept) as found,

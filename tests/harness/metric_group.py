@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from forebay.flink.metric_names import read_name
 
 
@@ -44,3 +46,13 @@ class Group:
     def values(self) -> dict[str, float]:
         read = {read_name(name): number.value for name, number in self.all().items()}
         return {found[1]: value for found, value in read.items() if found is not None}
+
+
+class MetricsContext:
+    """A runtime context that has metrics only."""
+
+    def __init__(self) -> None:
+        self.group = Group()
+
+    def get_metrics_group(self) -> Any:
+        return self.group

@@ -33,8 +33,8 @@ from forebay.pipeline.supervision import (
     UNUSED_S,
     WITHIN_S,
     EngineSupervisor,
-    EngineTrouble,
     JobStallDetector,
+    OutageReason,
     Restarts,
     SupervisedEngine,
 )
@@ -302,7 +302,7 @@ def test_no_stall_while_no_replica_is_ready() -> None:
 
 def test_reason_is_asked_while_no_replica_gets_requests() -> None:
     reasons = iter(["it serves other", "connection refused"])
-    trouble = EngineTrouble(lambda: next(reasons), lambda task: task())
+    trouble = OutageReason(lambda: next(reasons), lambda task: task())
     times = (0.0, UNUSED_S - 1, UNUSED_S, UNUSED_S + ASK_EVERY_S - 1, UNUSED_S + ASK_EVERY_S)
     found = [trouble.observe(now_s, 0) for now_s in times]
     assert found == ["", "", "it serves other", "it serves other", "connection refused"]
@@ -312,7 +312,7 @@ def test_reason_is_asked_while_no_replica_gets_requests() -> None:
 
 def test_one_question_at_a_time() -> None:
     tasks: list[Callable[[], None]] = []
-    trouble = EngineTrouble(lambda: "connection refused", tasks.append)
+    trouble = OutageReason(lambda: "connection refused", tasks.append)
     for now_s in (0.0, UNUSED_S, 10 * ASK_EVERY_S):
         trouble.observe(now_s, 0)
     (task,) = tasks
@@ -323,7 +323,7 @@ def test_one_question_at_a_time() -> None:
 
 def test_late_reason_of_an_earlier_outage_is_dropped() -> None:
     tasks: list[Callable[[], None]] = []
-    trouble = EngineTrouble(lambda: "connection refused", tasks.append)
+    trouble = OutageReason(lambda: "connection refused", tasks.append)
     for now_s, replicas in ((0.0, 0), (UNUSED_S, 0), (UNUSED_S + 1, 1), (UNUSED_S + 2, 0)):
         assert trouble.observe(now_s, replicas) == ""
     tasks.pop()()
@@ -332,5 +332,5 @@ def test_late_reason_of_an_earlier_outage_is_dropped() -> None:
 
 @pytest.mark.parametrize("replicas", [None, 1])
 def test_nothing_is_asked_while_replicas_get_requests(replicas: int | None) -> None:
-    trouble = EngineTrouble(lambda: pytest.fail("asked"), lambda task: task())
+    trouble = OutageReason(lambda: pytest.fail("asked"), lambda task: task())
     assert {trouble.observe(now_s, replicas) for now_s in (0.0, 100.0)} == {""}

@@ -42,7 +42,7 @@ from forebay.pipeline.plan import Plan
 from forebay.pipeline.run import run_pipeline
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.state_store import LocalStore, RunState, read_state
-from forebay.pipeline.supervision import SILENT_S, UNUSED_S, EngineTrouble
+from forebay.pipeline.supervision import SILENT_S, UNUSED_S, OutageReason
 from forebay.settings import Settings
 
 RUNS = JobStatus(Snapshot(1.0, "RUNNING", accepted=3, results=2, in_flight=1), Signs(checkpoint_ms=77))
@@ -299,8 +299,8 @@ def test_reason_why_the_engine_gets_no_requests_is_shown(
 ) -> None:
     now_s = [0.0]
     monkeypatch.setattr(supervisor.time, "monotonic", lambda: now_s[0])
-    trouble = EngineTrouble(lambda: "it serves other, not m", lambda task: task())
-    monkeypatch.setattr(supervisor, "EngineTrouble", lambda ask: trouble)
+    trouble = OutageReason(lambda: "it serves other, not m", lambda task: task())
+    monkeypatch.setattr(supervisor, "OutageReason", lambda ask: trouble)
 
     def wait(process: Process) -> None:
         now_s[0] += UNUSED_S

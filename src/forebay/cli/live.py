@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any
@@ -15,7 +16,7 @@ from forebay.cli.output import print_line, shows_text, write_json
 from forebay.connectors.event_time import SUSPECT_TIMES
 from forebay.engine.prices import cost_text, from_pico
 from forebay.fleet.autoscale.meter import TopicBacklog
-from forebay.pipeline.snapshot import Scaling, Snapshot, Throughput, span
+from forebay.pipeline.snapshot import Scaling, Snapshot, Throughput, lost_cause, span
 from forebay.untrusted_text import counted, replace_controls
 
 PLAIN_EVERY_S = 30.0
@@ -29,16 +30,24 @@ GOES_ON_S = 10.0
 """If a job still takes events this long after such an error, it is not ending."""
 
 
+STOP_AND_FIX = "stop with Ctrl-C, fix the cause, and read them again with `source: {type: dead_letters, …}`"
+
+
 class LiveLine:
     """One line that is redrawn on a terminal; elsewhere, a new line every 30 seconds.
 
     Failures that the run recovers from are printed as permanent lines. `one_each`: each event gives one
-    result; otherwise the line counts the records that were read, and the model's answers.
+    result; otherwise the line counts the records that were read, and the model's answers. `why_lost` is
+    called with the cause of dead letters if there is nothing else, and returns more about it.
     """
 
-    def __init__(self, console: Console, *, one_each: bool = True) -> None:
+    def __init__(
+        self, console: Console, *, one_each: bool = True, why_lost: Callable[[str], str] = str
+    ) -> None:
         self._console = console
         self._one_each = one_each
+        self._why_lost = why_lost
+        self._lost_cause = ""
         self._live: Live | None = None
         self.last: Snapshot | None = None
         self._answered_s = self._read_s = 0.0
@@ -95,11 +104,19 @@ class LiveLine:
             self._print(f"Kafka no longer has the next record, continuing after it: {gap}")
         if now.replaced_files > before.replaced_files:
             self._print(_replaced_files(now.replaced_files - before.replaced_files))
+        self._warn_of_loss(now)
         self.last = now
         self.throughput.add(now)
         limit = self.throughput.limit(now)
         silent = silence(now, now.elapsed_s - self._answered_s, now.elapsed_s - self._read_s)
         self._draw(now, line_of(now, self.throughput, one_each=self._one_each, limit=limit, silent=silent))
+
+    def _warn_of_loss(self, now: Snapshot) -> None:
+        cause = lost_cause(now, one_each=self._one_each)
+        if cause and cause != self._lost_cause:
+            lost = f"all of the last {now.dead_letters} records became dead letters: {self._why_lost(cause)}"
+            self._print(f"warning: {lost}; {STOP_AND_FIX}")
+        self._lost_cause = "" if now.results else cause or self._lost_cause
 
     def _draw(self, now: Snapshot, text: str) -> None:
         if self._console.is_terminal and not self._console.is_dumb_terminal:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -28,7 +28,7 @@ from forebay.cli.output import (
     print_report,
 )
 from forebay.cli.show import PAGE
-from forebay.errors import PipelineFailed, SettingError
+from forebay.errors import ForebayError, PipelineFailed, SettingError
 from forebay.json_numbers import read_json
 from forebay.settings import load_settings
 from forebay.untrusted_text import counted, replace_controls
@@ -202,7 +202,8 @@ def _run(plan: Plan, json: str | None, ui: str | None) -> None:
         page = page_of(plan, ui=ui is not None)
         # None: the number of replicas is not known here.
         urls = None if spec.scaling is not None else plan.engine or spec.engine.url
-        with LiveLine(errors, one_each=one_each) as line:
+        why_lost = _loss_words(written, spec.dead_letters.summary())
+        with LiveLine(errors, one_each=one_each, why_lost=why_lost) as line:
             watched = Watched(spec, errors, line.show, replicas=len(urls) if urls else None)
             try:
                 with watched.shown(port, reads=page is not None or spec.application is not None):
@@ -298,9 +299,26 @@ MAX_CHARS = 200
 
 def show_lost(letters: Iterable[bytes], console: Console, count: int, where: str) -> None:
     """Warn that a run has only `count` dead letters, with the most frequent cause or the place `where`."""
+    why = _why_lost(letters)
+    words = f"most often {why}" if why else f"causes in {where}"
+    print_line(console, f"warning: no results, only dead letters ({count}), {words}", style="yellow")
+
+
+def _why_lost(letters: Iterable[bytes]) -> str:
+    """The most frequent cause, with its first detail; empty if there is no letter."""
     found = [read_json(line) for line in islice(letters, MAX_LOOKED_AT)]
-    why = f"causes in {where}"
     for cause, _ in Counter(letter["cause"] for letter in found).most_common(1):
         detail = next(letter["detail"] for letter in found if letter["cause"] == cause)
-        why = f"most often {cause}: {detail[:MAX_CHARS]}".replace("\n", " ")
-    print_line(console, f"warning: no results, only dead letters ({count}), {why}", style="yellow")
+        return f"{cause}: {detail[:MAX_CHARS]}".replace("\n", " ")
+    return ""
+
+
+def _loss_words(written: OutputCounts, where: str) -> Callable[[str], str]:
+    def words(cause: str) -> str:
+        # Those since the last checkpoint are not there yet.
+        with suppress(OSError, ForebayError):
+            if why := _why_lost(written.dead_letters()):
+                return why
+        return f"{cause}, details in {where}"
+
+    return words

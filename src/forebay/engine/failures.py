@@ -33,6 +33,12 @@ TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 
+ABSENT = frozenset((404, 405, 501))
+"""Statuses of a server that lacks the path, the method or the model."""
+WEB_PAGE = re.compile(
+    rb"\s*<(?:!doctype html|html)\b(?:.{0,2000}?<title>(.{0,200}?)</title>)?", re.IGNORECASE | re.DOTALL
+)
+
 CODES: Mapping[str, int] = {
     "badrequesterror": 400,
     "invalid_request_error": 400,
@@ -69,6 +75,11 @@ def error_from_status(
     status: int, body: bytes, *, replica: str, model: str, quote: Redactor, retry_after_s: float | None = None
 ) -> EngineError:
     """The error for a status other than 200. `body` may be cut; part of it is quoted."""
+    if status in ABSENT and (page := WEB_PAGE.match(body)) is not None:
+        title = quote((page[1] or b"").decode("utf-8", "replace"))
+        titled = f", {title!r}" if title else ""
+        found = f"another server answered {status} with a web page{titled}"
+        return ModelNotFound(f"no engine answers at {replica}: {found}; check the URL")
     detail, code = _read_body(body)
     detail = quote(detail)
     # A long one makes the record a dead letter long before its deadline.
@@ -119,7 +130,7 @@ def _from_code(
     match status:
         case 401 | 403:
             return Unauthorized(f"{message}; check the API key")
-        case 404 | 405:
+        case _ if status in ABSENT:
             serves = f"the model {model[:200]!r}" if model else "a model"
             return ModelNotFound(f"{message}; check the URL and that it serves {serves}")
         case 408:

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from forebay.clock import Clock, SystemClock
+from forebay.engine import Deadline
 from forebay.engine.client import HttpEngine
-from forebay.records import Request
+from forebay.engine.replica import HttpReplica
+from forebay.errors import (
+    EngineError,
+    ModelNotFound,
+    ProtocolViolation,
+    SettingError,
+    Unauthorized,
+    Unreachable,
+)
+from forebay.records import Completion, Request
 from forebay.settings import SecretRef, read_secret
 
 OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
@@ -47,6 +60,69 @@ class PickerHeaders:
         return max(below, key=lambda each: each[1], default=least)[0]
 
 
+UNFIT = (Unauthorized, ModelNotFound)
+PROBE_S = 10.0
+
+
+class GatewayEngine:
+    """Answers through a gateway.
+
+    If it refuses the key or the model of a probe, too, `Unreachable` is raised, and `on_usable` is called
+    with 0, and with 1 after the next answer. Belongs to one event loop.
+    """
+
+    def __init__(
+        self, url: str, headers: PickerHeaders, api_key: str | None = None, *, clock: Clock | None = None
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._engine = HttpEngine(url, api_key=api_key, clock=self._clock, headers_of=headers.of)
+        self._gateway = HttpReplica(url, api_key=api_key, clock=self._clock)
+        self._probe: asyncio.Task[EngineError | None] | None = None
+        self._refused = False
+        self.on_usable: Callable[[int], None] = lambda usable: None
+
+    async def complete(
+        self, request: Request, *, timeout_s: float, deadline: Deadline | None = None
+    ) -> Completion:
+        deadline = deadline or Deadline()
+        try:
+            completion = await self._engine.complete(request, timeout_s=timeout_s, deadline=deadline)
+        except UNFIT as error:
+            if not await self._refuses_all(request.model, deadline.left_s(self._clock.monotonic_s())):
+                raise
+            self._refused = True
+            self.on_usable(0)
+            raise Unreachable(str(error)) from None
+        if self._refused:
+            self._refused = False
+            self.on_usable(1)
+        return completion
+
+    async def _refuses_all(self, model: str, within_s: float) -> bool:
+        """Requests that fail at once share a probe."""
+        if self._probe is None or self._probe.done():
+            self._probe = asyncio.get_running_loop().create_task(_failure(self._gateway, model))
+        probe = self._probe
+        await asyncio.wait({probe}, timeout=None if math.isinf(within_s) else max(0.0, within_s))
+        return probe.done() and isinstance(probe.result(), (*UNFIT, ProtocolViolation))
+
+    async def close(self) -> None:
+        if self._probe is not None:
+            self._probe.cancel()
+            await asyncio.gather(self._probe, return_exceptions=True)
+        await self._engine.close()
+        await self._gateway.close()
+
+
+async def _failure(gateway: HttpReplica, model: str, within_s: float = PROBE_S) -> EngineError | None:
+    """Of a probe."""
+    try:
+        await gateway.probe(model, within_s)
+    except EngineError as error:
+        return error
+    return None
+
+
 @dataclass(frozen=True)
 class InferenceGatewayFactory:
     """The gateway's endpoint picker chooses the replica and queues requests.
@@ -59,6 +135,21 @@ class InferenceGatewayFactory:
     headers: PickerHeaders
     api_key: SecretRef | None = None
 
-    def __call__(self) -> HttpEngine:
+    def __call__(self) -> GatewayEngine:
         key = None if self.api_key is None else read_secret(self.api_key)
-        return HttpEngine(self.url, api_key=key, headers_of=self.headers.of)
+        return GatewayEngine(self.url, self.headers, key)
+
+    def why_refused(self, model: str, *, within_s: float) -> str:
+        """Why the gateway does not answer a probe; empty if it does. Blocks."""
+
+        async def ask(api_key: str | None) -> str:
+            gateway = HttpReplica(self.url, api_key=api_key)
+            try:
+                return str(await _failure(gateway, model, within_s) or "")
+            finally:
+                await gateway.close()
+
+        try:
+            return asyncio.run(ask(None if self.api_key is None else read_secret(self.api_key)))
+        except SettingError as error:
+            return str(error)

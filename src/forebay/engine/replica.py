@@ -13,7 +13,7 @@ from forebay.clients.http.server import HttpServer
 from forebay.clock import Clock, SystemClock
 from forebay.engine import Deadline
 from forebay.engine.client import MAX_ERROR_BYTES, HttpEngine, request_headers
-from forebay.engine.failures import Redactor, error_from_status
+from forebay.engine.failures import ABSENT, Redactor, error_from_status
 from forebay.engine.load import ReplicaCounters, parse_cache_tokens, parse_metrics
 from forebay.engine.protocol import CHAT_PATH, EMBED_PATH, PROMPT_PATH
 from forebay.errors import (
@@ -31,7 +31,7 @@ MAX_METRICS_BYTES = 8 << 20
 REFUSES_ANYONE = frozenset((401, 403, 408, 429))
 JSON_BODY = (("Content-Type", "application/json"),)
 NO_LIST = (BadRequest, ModelNotFound, ProtocolViolation)
-"""Errors of a server without a list of its models: 404, 405, or something else."""
+"""Errors of a server without a list of its models: 404, 405, 501, or something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +133,9 @@ class HttpReplica:
         ):
             wish = {"model": model, "max_tokens": 1} | question
             status, body = await self._ask(path, timeout_s, MAX_MODELS_BYTES, wish)
-            if status in REFUSES_ANYONE or (status >= 500 and status != 501):
+            if status in REFUSES_ANYONE or (status >= 500 and status not in ABSENT):
                 raise self._error(status, body)
-            if _is_answer(body) if status == 200 else status >= 400 and status not in (404, 405):
+            if _is_answer(body) if status == 200 else status >= 400 and status not in ABSENT:
                 return
         raise self._error(status, body)
 

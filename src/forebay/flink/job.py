@@ -20,8 +20,8 @@ from forebay.clock import Clock, SystemClock
 from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.flink.checkpoints import MAX_DRAINS, drain_folder
 from forebay.flink.jvm import MORE_THREADS, NO_THREAD
-from forebay.flink.metric_names import GROUP, read_name
-from forebay.flink.metrics import READ, READ_METRIC
+from forebay.flink.metric_names import FAILURES, GROUP, read_name
+from forebay.flink.metrics import KEYED, PASSED, READ, READ_METRIC, SHARD_MARKS
 from forebay.flink.rest import FlinkRest, NotFound
 
 if TYPE_CHECKING:
@@ -177,7 +177,8 @@ class RunningJob:
         """
         values: dict[str, float] = {}
         held_back: dict[str, Spread] = {}
-        operator = ""
+        passed: dict[str, float] = {}
+        operator, keyed = "", False
         for vertex, metric, over in self._metrics(_is_counted):
             if (found := read_name(metric)) is not None:
                 each, name = found
@@ -186,12 +187,18 @@ class RunningJob:
                 values[name] = before + getattr(over, each.over)
                 if name == "in_flight":
                     operator = vertex
-            elif READ_METRIC.fullmatch(metric):
-                values[READ] = over.sum
+            elif (read := READ_METRIC.fullmatch(metric)) is not None:
+                passed[read[1]], keyed = over.sum, KEYED in metric
             elif metric.endswith(f".{FAILED_COMMITS}"):
                 values[FAILED_COMMITS] = values.get(FAILED_COMMITS, 0) + over.sum
             else:
                 held_back[vertex] = over
+        named = sum(count for name, count in values.items() if name.startswith(f"{FAILURES}_"))
+        unlisted = keyed and SHARD_MARKS not in passed
+        if unlisted or values.get("dead_letters", 0) > named:
+            self._names.clear()
+        if PASSED in passed and not unlisted:
+            values[READ] = passed[PASSED] - passed.get(SHARD_MARKS, 0)
         if not operator:
             return values
         own = held_back.get(operator, Spread(0, 0, 0))

@@ -12,6 +12,7 @@ from forebay.clock import Clock, SystemClock
 from forebay.codec import decode, encode
 from forebay.engine.prompt import FieldMissing, request_id
 from forebay.errors import MalformedRecord, NoKey, RecordError, detail_text
+from forebay.flink.metrics import SHARD_MARKS
 from forebay.flink.one_core import SHARED
 from forebay.flink.shards import flink_keys, shard_of
 from forebay.records import JSON, DeadLetter, Event, KeyedEvent, Timeline
@@ -81,11 +82,13 @@ class Keying(FlatMapFunction):
         if self._one_core:
             SHARED.join()
         self._flink_keys = flink_keys(self._shards)
+        self._marks = runtime_context.get_metrics_group().counter(SHARD_MARKS)
         self._begun = False
 
     def flat_map(self, value: Any) -> Iterator[tuple[int, bytes]]:
         if not self._begun:
             self._begun = True
+            self._marks.inc(self._shards)
             for flink_key in self._flink_keys:
                 yield flink_key, b""
         spread_by, data = self._keyed(value)

@@ -179,10 +179,15 @@ COUNTERS = tuple(each.name for each in fields(InferenceCounters) if each.type ==
 GAUGES = ("in_flight", "pending", OLDEST, LOOKED, WAITED, CALL_P50, CALL_P99, EVENT_P50, EVENT_P99)
 """Numbers that are set. `WAITED` is a counter for its readers; Flink's hold whole numbers."""
 READ = "read"
-"""Since the job's last start: Flink's count for the operator `READER`."""
+"""Since the job's last start: Flink's count for the operator `READER`, without shard marks."""
 READER = "records read"
-READ_METRIC = re.compile(rf"{READER.replace(' ', '_')}(?:__[^.]*)?\.numRecordsOut")
-"""PyFlink joins the names of functions that it runs in one operator."""
+PASSED, SHARD_MARKS = "numRecordsOut", "shardMarks"
+"""Flink's count, and that of the empty records that `Keying` adds."""
+KEYED = "__key_"
+"""In the name of an operator that also runs `Keying`."""
+READ_METRIC = re.compile(rf"{READER.replace(' ', '_')}(?:__[^.]*)?\.({PASSED}|{SHARD_MARKS})")
+"""PyFlink joins the names of functions that it runs in one operator, and Flink counts what the last one
+emits."""
 
 NOTHING_READ_MS = 253_402_300_799_999
 """So that the lowest over subtasks is another one's."""

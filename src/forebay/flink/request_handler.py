@@ -15,6 +15,7 @@ from forebay.clock import Clock, SystemClock
 from forebay.engine import Engine, EngineFactory
 from forebay.engine.answer import Accept, AnswerCheck
 from forebay.engine.call_trace import CALL_TRACE
+from forebay.engine.inference_gateway import GatewayEngine
 from forebay.engine.journal import Journal, JournalConfig
 from forebay.engine.prices import TokenPrices, most_answer_tokens, most_prompt_tokens
 from forebay.engine.prompt import FieldTemplate, PromptTemplate, request_hash
@@ -152,6 +153,8 @@ class RequestHandler:
         self._engine: Engine = call.engine()
         if isinstance(self._engine, FleetEngine | DisaggregatedEngine):
             self._engine.client.on_usable = counts.replicas.set
+        elif isinstance(self._engine, GatewayEngine):
+            self._engine.on_usable = counts.replicas.set
         self._check = AnswerCheck(call.schema, accept=call.accept) if call.schema is not None else None
         self._journal = Journal(call.journal, clock=self._clock) if call.journal is not None else None
 

@@ -58,25 +58,32 @@ class Bucket:
 DAY_MS = 86_400_000
 
 
+MAX_DAYS = 8
+
+
 class DayBudget:
-    """Tokens of one day (UTC). Wall-clock times are passed in."""
+    """Tokens of each day (UTC). Wall-clock times are passed in.
+
+    The days used last are kept: a clock that is set back or ahead returns to what its day has left.
+    """
 
     __slots__ = ("_day", "_limit", "_used")
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
         self._day = 0
-        self._used = 0.0
+        self._used: dict[int, float] = {}
 
     def wait_s(self, wall_ms: int) -> float:
         """0 while tokens are left, else seconds until the next day. The last request may exceed the limit."""
-        if wall_ms // DAY_MS != self._day:
-            self._day, self._used = wall_ms // DAY_MS, 0.0
-        return 0.0 if self._used < self._limit else (DAY_MS - wall_ms % DAY_MS) / 1000
+        self._day = wall_ms // DAY_MS
+        return 0.0 if self._used.get(self._day, 0.0) < self._limit else (DAY_MS - wall_ms % DAY_MS) / 1000
 
     def add(self, tokens: float) -> None:
-        """Add tokens (negative: give back). A new day starts at 0."""
-        self._used = max(0.0, self._used + tokens)
+        """Add tokens to the day of the last `wait_s` (negative: give back). A new day starts at 0."""
+        self._used[self._day] = max(0.0, self._used.pop(self._day, 0.0) + tokens)
+        if len(self._used) > MAX_DAYS:
+            del self._used[next(iter(self._used))]
 
     def change(self, limit: float) -> None:
         self._limit = limit

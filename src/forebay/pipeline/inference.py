@@ -89,7 +89,7 @@ def served_model(
 ) -> ServedModel:
     """The model to request; blocks and raises as `discover_model`. A gateway is asked only if no model is
     named."""
-    if spec.engine.model is not None and _is_gateway(spec, replicas):
+    if spec.engine.model is not None and _gateway(spec, replicas) is not None:
         return ServedModel(spec.engine.model)
     return discover_model(
         replicas,
@@ -109,18 +109,22 @@ ASK_WITHIN_S = 10.0
 
 def why_unserved(spec: PipelineSpec, served: Served) -> str:
     """Why the engine gets no requests; empty if a replica serves the model. Blocks."""
-    why = discovery.why_unserved(
-        served.replicas, served.model, api_key=spec.engine.secret(), within_s=ASK_WITHIN_S
-    )
+    gateway = _gateway(spec, served.replicas)
+    if gateway is not None:
+        why = gateway.why_refused(served.model, within_s=ASK_WITHIN_S)
+    else:
+        why = discovery.why_unserved(
+            served.replicas, served.model, api_key=spec.engine.secret(), within_s=ASK_WITHIN_S
+        )
     return f"the engine gets no requests: {why}" if why else ""
 
 
 def engine_of(
     spec: PipelineSpec, replicas: ReplicaList, model: str, *, scaled: bool = False
 ) -> EngineFactory:
-    gateway = spec.engine.inference_gateway
-    if gateway is not None and _is_gateway(spec, replicas):
-        return InferenceGatewayFactory(spec.engine.url[0], gateway.headers(), spec.engine.secret())
+    gateway = _gateway(spec, replicas)
+    if gateway is not None:
+        return gateway
     fleet = FleetConfig(
         replicas,
         model=model,
@@ -140,8 +144,12 @@ def engine_of(
     return engine_factory(fleet, prefill)
 
 
-def _is_gateway(spec: PipelineSpec, replicas: ReplicaList) -> bool:
-    return spec.engine.inference_gateway is not None and replicas == spec.engine.replicas()
+def _gateway(spec: PipelineSpec, replicas: ReplicaList) -> InferenceGatewayFactory | None:
+    gateway = spec.engine.inference_gateway
+    # The file's gateway belongs to the file's replicas only.
+    if gateway is None or replicas != spec.engine.replicas():
+        return None
+    return InferenceGatewayFactory(spec.engine.url[0], gateway.headers(), spec.engine.secret())
 
 
 def call_of(

@@ -177,7 +177,7 @@ def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Sn
         kv_transfers=_kv_transfers(counts),
         # Flink's counters start at 0 after each restart.
         suspect_times=max(now.suspect_times, whole("suspect_times")),
-        read=whole(READ),
+        read=max(0, whole(READ)),
         read_share=counts.get(READ_RATIO) or now.read_share,
         replicas=whole(REPLICAS) if REPLICAS in counts else None,
         engine_p50_s=counts.get(CALL_P50, 0.0),
@@ -198,6 +198,20 @@ def _failed(counts: Mapping[str, float]) -> dict[str, int]:
 def _kv_transfers(counts: Mapping[str, float]) -> KvTransfers | None:
     found = {handover: int(counts.get(name, 0)) for handover, name in KV_COUNTERS.items()}
     return KvTransfers(**found) if any(found.values()) else None
+
+
+MANY_LOST, MOSTLY_ONE_CAUSE = 20, 0.9
+
+
+def lost_cause(now: Snapshot, *, one_each: bool) -> str:
+    """The cause of nearly all dead letters, if many records have failed since the job's last start and none
+    has a result; else empty. `one_each`: each event has one result or dead letter."""
+    lost = now.dead_letters
+    others = not one_each and lost + now.in_flight + now.pending < now.read
+    if now.results or lost < MANY_LOST or others or not now.failed:
+        return ""
+    cause, count = max(now.failed.items(), key=lambda item: item[1])
+    return cause if count >= MOSTLY_ONE_CAUSE * lost else ""
 
 
 class RunStatus:

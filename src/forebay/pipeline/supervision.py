@@ -150,7 +150,7 @@ def in_background(task: Callable[[], None]) -> None:
     threading.Thread(target=task, name="engine-question", daemon=True).start()
 
 
-class EngineTrouble:
+class OutageReason:
     """Why no replica gets requests: the job reports only that. `ask` blocks and returns the reason; `start`
     runs it. Times are passed in."""
 

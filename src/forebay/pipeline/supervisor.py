@@ -55,8 +55,8 @@ from forebay.pipeline.snapshot import (
 from forebay.pipeline.state_store import RunState, StateStore
 from forebay.pipeline.supervision import (
     EngineSupervisor,
-    EngineTrouble,
     JobStallDetector,
+    OutageReason,
     Restarts,
     SupervisedEngine,
 )
@@ -104,7 +104,7 @@ class Supervisor:
         self._fresh = self._plan.fresh
         self._served: Served | None = None
         self._keeper: EngineSupervisor | ScaledEngine = EngineSupervisor(())
-        self._trouble: EngineTrouble | None = None
+        self._trouble: OutageReason | None = None
         self._printed: StdoutResults | None = None
         self._written: OutputCounts | None = None
         self._failed_before = 0
@@ -259,7 +259,7 @@ class Supervisor:
                 )
                 # This machine may not reach the engine of a cluster.
                 if self._plan.cluster is None and not isinstance(engine, SupervisedEngine):
-                    self._trouble = EngineTrouble(partial(why_unserved, self._plan.spec, self._served))
+                    self._trouble = OutageReason(partial(why_unserved, self._plan.spec, self._served))
             self._written = OutputCounts(self._plan.spec, self._printed)
         return self._served
 

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 from hypothesis import given
@@ -21,8 +21,8 @@ from tests.harness.keyed_state import OneKeyContext, Room
 from forebay.codec import decode
 from forebay.connectors.files import folder as folder_module
 from forebay.connectors.files import follow, lines
-from forebay.connectors.files.folder import Known, Stamp
-from forebay.connectors.files.follow import SETTLED_S, FollowFolder, pack_known, unpack_known
+from forebay.connectors.files.folder import Changes, Known, Stamp
+from forebay.connectors.files.follow import SCAN_SHARE, SETTLED_S, FollowFolder, pack_known, unpack_known
 from forebay.connectors.files.reader import LineReader
 from forebay.connectors.files.unpack import open_file
 from forebay.connectors.formats import Format
@@ -92,6 +92,77 @@ def test_files_and_lines_are_read_as_they_appear(folder: Path) -> None:
         file.write(b"4\n")
     assert read(run) == [("in/b@3", b"4")]
     assert read(run.again()) == []
+
+
+def slow_disk(run: Run, patch: pytest.MonkeyPatch) -> None:
+    """A look at a file takes 10 s, a comparison 100 s."""
+    compare = follow.compare
+
+    def is_data(entry: os.DirEntry[str]) -> bool:
+        run.clock.advance(10.0)
+        return entry.is_file()
+
+    def slow_compare(*args: Any) -> Changes:
+        run.clock.advance(100.0)
+        return compare(*args)
+
+    patch.setattr(folder_module, "is_data", is_data)
+    patch.setattr(follow, "compare", slow_compare)
+
+
+def test_new_file_is_found_between_scans_of_a_large_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "a").write_bytes(b"1\n")
+    run = Run(folder)
+    slow_disk(run, monkeypatch)
+    assert read(run) == [("in/a@1", b"1")]
+    next_scan_s = run.function._scan_at_s
+    assert next_scan_s == pytest.approx(1.0 + 10.0 / SCAN_SHARE), "without what is done once"
+    (folder / "c").write_bytes(b"2\n")
+    (folder / "b").write_bytes(b"3\n")
+    assert read(run) == [("in/b@1", b"3"), ("in/c@1", b"2")]
+    assert run.clock.monotonic_s() < next_scan_s == run.function._scan_at_s
+    with (folder / "a").open("ab") as file:
+        file.write(b"4\n")
+    (folder / "c").rename(folder / "d")
+    (folder / "e").write_bytes(b"5\n")
+    assert read(run, after_s=next_scan_s) == [("in/a@2", b"4"), ("in/e@1", b"5")]
+    assert read(run.again()) == []
+
+
+def test_renamed_file_waits_for_the_next_scan(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "a").write_bytes(b"1\n2\n")
+    run = Run(folder)
+    slow_disk(run, monkeypatch)
+    assert len(read(run)) == 2
+    (folder / "a").rename(folder / "b")
+    (folder / "a").write_bytes(b"3\n")
+    next_scan_s = run.function._scan_at_s
+    assert read(run) == []
+    assert run.clock.monotonic_s() < next_scan_s
+    assert read(run, after_s=next_scan_s) == [("in/a@2:1", b"3")]
+
+
+def test_nothing_new_is_read_before_a_scan_succeeds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be a file that was renamed during a restart."""
+    (folder / "a").write_bytes(b"1\n2\n")
+    before = Run(folder)
+    assert len(read(before)) == 2
+    (folder / "a").rename(folder / "b")
+    run = before.again()
+    with monkeypatch.context() as patch:
+
+        def fail(entry: os.DirEntry[str]) -> bool:
+            run.clock.advance(10.0)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), entry.path)
+
+        patch.setattr(folder_module, "is_data", fail)
+        assert read(run) == []
+    next_scan_s = run.function._scan_at_s
+    assert read(run) == []
+    assert run.clock.monotonic_s() < next_scan_s
+    assert read(run, after_s=next_scan_s) == []
 
 
 @pytest.mark.parametrize("restarted", [False, True])

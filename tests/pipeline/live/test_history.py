@@ -136,6 +136,13 @@ def test_kafka_that_does_not_answer_is_named() -> None:
     assert ("0", "calls in flight; limited by Kafka, which does not answer") in tiles
 
 
+def test_failure_of_all_records_is_named() -> None:
+    lost = {"results": 0, "dead_letters": lambda second: 5 * second}
+    history = run(9, failed=lambda second: {"bad_request": 5 * second}, **lost)
+    (words,) = history.problems(letters="they go to topic t")
+    assert words == "All of the last 40 records became dead letters (bad_request): they go to topic t"
+
+
 def test_poisoned_records_are_named_with_all_causes() -> None:
     bad = {
         "results": lambda second: 590 + 5 * (second - 60),

@@ -57,11 +57,11 @@ Same = Callable[[str, Known, bool], bool | None]
 the last line."""
 
 
-def stamps(root: Path) -> Iterator[tuple[str, Stamp]]:
-    """Raises `OSError` if a folder cannot be read."""
+def stamps(root: Path, wanted: Callable[[str], bool] = bool) -> Iterator[tuple[str, Stamp]]:
+    """Of the `wanted` paths. Raises `OSError` if a folder cannot be read."""
     for path, entry in entries_of(root):
         try:
-            if is_data(entry):
+            if wanted(path) and is_data(entry):
                 found = entry.stat()
                 yield path, Stamp(found.st_ino, found.st_size, found.st_mtime_ns)
         except FileNotFoundError:

@@ -18,6 +18,7 @@ from forebay.pipeline.snapshot import (
     WAITING,
     Snapshot,
     Throughput,
+    lost_cause,
     span,
 )
 from forebay.untrusted_text import counted
@@ -229,7 +230,10 @@ class History:
         if (retried := now.retries - before.retries) > 0:
             calls = counted(retried, "call was", "calls were")
             yield f"{calls} repeated in the last {_span(before, now)}: the engine failed or refused them"
-        yield from _new_letters(before, now, letters, one_each=one_each)
+        if cause := lost_cause(now, one_each=one_each):
+            yield f"All of the last {now.dead_letters:,} records became dead letters ({cause}): {letters}"
+        else:
+            yield from _new_letters(before, now, letters, one_each=one_each)
         if hot is not None:
             yield hot.words
         if _kafka_silent(now):
