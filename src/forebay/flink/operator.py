@@ -54,8 +54,6 @@ from forebay.stateful.machine import (
 DEAD_LETTERS = OutputTag("dead-letters", BYTES)
 HEARTBEAT_MS = 200
 WAIT_S = 0.2
-END_ROUNDS = 8
-"""Timers may set timers."""
 FIRE_S = 0.1
 
 
@@ -362,7 +360,7 @@ class InferenceOperator(KeyedProcessFunction):
             if not (shard.machine.due and self._calls.has_room()):
                 self._calls.wait_any_ready(WAIT_S)
             yield from self._take_answers(shard, ctx)
-        if shard.machine.awaiting or self._may_fire(shard):
+        if shard.machine.awaiting or shard.may_fire:
             ctx.timer_service().register_event_time_timer(timestamp + 1)
             # After the timer is set: Flink has removed the fired one, and a checkpoint must hold the next.
             self._run_mails()
@@ -371,7 +369,7 @@ class InferenceOperator(KeyedProcessFunction):
     def _complete(self, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         # An input that was idle when all others ended continues: each of its events has its own rounds.
         shard.rounds = 0
-        while shard.machine.awaiting or self._may_fire(shard):
+        while shard.machine.awaiting or shard.may_fire:
             refuse_if_cancelled()
             if shard.machine.awaiting:
                 self._calls.wait_ready(shard.key, WAIT_S)
@@ -390,14 +388,8 @@ class InferenceOperator(KeyedProcessFunction):
         self._timers.early = early
         self._report()
 
-    def _may_fire(self, shard: Shard) -> bool:
-        return shard.machine.due or (shard.machine.timers and shard.rounds < END_ROUNDS)
-
     def _fire_at_end(self, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
-        machine = shard.machine
-        if machine.timers and not (machine.awaiting or machine.due) and shard.rounds < END_ROUNDS:
-            shard.rounds += 1
-            machine.mark_all_due()
+        shard.begin_round()
         yield from self._fire(shard, ctx)
 
     def _load(self) -> OperatorLoad:
