@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from forebay.gateway.hosts import Hosts
+from forebay.gateway.cors import Hosts
 
 from .conftest import CHAT, before
 

@@ -23,7 +23,7 @@ from forebay.engine.answer import CUT
 from forebay.errors import SettingError
 from forebay.flink.backpressure import Backpressure, refuse_if_cancelled
 from forebay.flink.commit_times import open_commit_times
-from forebay.flink.event_time import UNKNOWN_MS, is_suspect
+from forebay.flink.event_time import UNKNOWN_MS, WatermarkHolds, is_suspect
 from forebay.flink.event_traces import open_event_traces
 from forebay.flink.job_marks import ActivityMarks, mark_end
 from forebay.flink.jvm_task import collect_less, held_keys
@@ -35,7 +35,6 @@ from forebay.flink.request_pool import Handler, Ordering, PollInterval, RequestP
 from forebay.flink.shard_timers import Shard, ShardTimers
 from forebay.flink.task_end import close_with_task
 from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE
-from forebay.flink.watermark_holds import WatermarkHolds
 from forebay.records import DeadLetter, Result
 from forebay.stateful.machine import (
     IN_FLIGHT,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from forebay.gateway.asked import Asked
-from forebay.gateway.attempt import RequestTrace
+from forebay.gateway.tracing import RequestTrace
 from forebay.records import KvHandover, Usage
 
 

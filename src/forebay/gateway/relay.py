@@ -28,7 +28,6 @@ from forebay.fleet.client import FleetClient
 from forebay.fleet.lease import ReplicaLease
 from forebay.gateway.asgi import Send, TimeLimit, TimeOver, headers_down
 from forebay.gateway.asked import Asked
-from forebay.gateway.attempt import Attempt
 from forebay.gateway.call import RelayedCall, RelayRules
 from forebay.gateway.prefill import Prefills, decode_body
 from forebay.gateway.refusal import no_replica, no_route, refusal_for
@@ -43,6 +42,7 @@ from forebay.gateway.replica import (
     slow_start,
 )
 from forebay.gateway.routes import dialect_of
+from forebay.gateway.tracing import Attempt
 from forebay.gateway.usage import UsageFilter, counts_in
 from forebay.gateway.wire import BROKEN_OFF, broken_off, missing_in
 from forebay.records import Usage
