@@ -12,56 +12,6 @@ from forebay.errors import FunctionFailed, PipelineFailed, SettingError
 from forebay.testing import Fixed, ScriptedEngineFactory
 
 pytestmark = pytest.mark.flink
-URL = "http://127.0.0.1:9"
-
-
-@pytest.mark.long
-def test_from_topic_to_topic(
-    node: Any, topic: Callable[..., str], kafka_jar: Path, tmp_path: Path, flink_logs: Path
-) -> None:
-    from benchmarks.topic_client import consume_committed, produce
-
-    from forebay.flink.jvm import start_jvm
-
-    start_jvm(flink_logs, heap_mb=768, jars=(kafka_jar,))
-    source, sink, counts, dead, texts, keys = topic(2), topic(), topic(), topic(), topic(), topic()
-    records = [
-        {"value": orjson.dumps({"text": f"line {n}"}), "key": f"k{n}", "partition": n % 2} for n in range(6)
-    ]
-    produce(node.bootstrap, source, [*records, {"value": b"not JSON", "key": "bad", "partition": 0}])
-    env = fb.environment(checkpoints=tmp_path / "state", every_s=0.5)
-    lines = fb.read_kafka(
-        env, node.bootstrap, source, group="g", start="earliest", out_of_orderness_s=0, until_latest=True
-    )
-    ask = fb.Inference(ScriptedEngineFactory(Fixed(0.01)), model="m", prompt="{{ text }}")
-    answered = fb.infer(lines, ask, key="{{ kafka.key }}", ordering="key", event_time=True)
-    fb.write_kafka(answered.results, node.bootstrap, sink, name=sink)
-    told = answered.results.map(lambda result: {"of": result.key})
-    fb.write_kafka(told, node.bootstrap, counts, name=counts, key="{{ of }}")
-    fb.write_kafka(answered.dead_letters, node.bootstrap, dead, name=dead)
-    fb.write_kafka(
-        answered.results, node.bootstrap, texts, name=texts, value=lambda result: result.fields["text"]
-    )
-    fb.write_kafka(answered.results, node.bootstrap, keys, name=keys, key="{{ text }}")
-    env.execute("topics")
-    written = {each.key(): orjson.loads(each.value()) for each in consume_committed(node.bootstrap, sink)}
-    assert {key: value["fields"]["text"] for key, value in written.items()} == {
-        f"k{n}".encode(): f"line {n}" for n in range(6)
-    }
-    assert {value["key"] for value in written.values()} == {f"k{n}" for n in range(6)}
-    keyed = [
-        (each.key(), orjson.loads(each.value())["of"]) for each in consume_committed(node.bootstrap, counts)
-    ]
-    assert sorted(keyed, key=lambda each: each[1]) == [(f"k{n}".encode(), f"k{n}") for n in range(6)]
-    assert sorted((each.key(), each.value()) for each in consume_committed(node.bootstrap, texts)) == [
-        (f"k{n}".encode(), f'"line {n}"'.encode()) for n in range(6)
-    ]
-    rekeyed = {each.key(): orjson.loads(each.value()) for each in consume_committed(node.bootstrap, keys)}
-    assert {key: value["key"] for key, value in rekeyed.items()} == {
-        f"line {n}".encode(): f"k{n}" for n in range(6)
-    }
-    (letter,) = consume_committed(node.bootstrap, dead)
-    assert (letter.key(), orjson.loads(letter.value())["input"]) == (b"bad", "not JSON")
 
 
 @pytest.mark.slow

@@ -225,24 +225,6 @@ def test_failed_task_restarts_in_the_jvm_with_exact_output(make_runs: Make) -> N
     assert_exact(runs, 80)
 
 
-@pytest.mark.long
-def test_in_flight_requests_resume_without_new_records(make_runs: Make) -> None:
-    from tests.harness.operators import kill_tree
-
-    runs = make_runs(follow=True)
-    runs.feed(events(0, 1, hold="a"))
-    process = runs.spawn()
-    wait_until(lambda: len(runs.calls()) == 1)
-    runs.await_checkpoint_files()
-    kill_tree(process)
-    runs.release("a")
-    # Only the timer of its shard is there to wake it.
-    job = runs.start(restore=True)
-    wait_until(lambda: len(runs.results()) == 1)
-    runs.stop(job)
-    assert_exact(runs, 1)
-
-
 # 7: event time
 
 
