@@ -37,13 +37,11 @@ from forebay.gateway.asgi import (
 from forebay.gateway.asked import with_model
 from forebay.gateway.body import Room, drop_body, read_body
 from forebay.gateway.body_reader import BodyReader
-from forebay.gateway.call import RelayedCall, RelayRules
 from forebay.gateway.connections import client_of
 from forebay.gateway.cors import Cors, Hosts
-from forebay.gateway.exchange import Exchange
+from forebay.gateway.exchange import Exchange, RelayedCall, RelayRules
 from forebay.gateway.keys import KeyRing, Usage
 from forebay.gateway.models import Alias, ModelNames
-from forebay.gateway.monitoring import Monitoring, health_of
 from forebay.gateway.openapi import DESCRIPTION
 from forebay.gateway.peak_load import PeakLoad
 from forebay.gateway.prefill import Prefills
@@ -59,7 +57,7 @@ from forebay.gateway.refusal import (
 from forebay.gateway.relay import Cut, Relay, break_off
 from forebay.gateway.routes import METHODS, MODEL_PATH, MODELS_PATH, MONITORING, OPEN, dialect_of, route_of
 from forebay.gateway.spec import LimitsSpec
-from forebay.gateway.telemetry import CONTENT_TYPE, GatewayMetrics
+from forebay.gateway.telemetry import CONTENT_TYPE, GatewayMetrics, Monitoring, health_of
 from forebay.gateway.tracing import RequestTrace, Tracing
 from forebay.gateway.wire import OUT_OF_TIME, STOPPED
 

@@ -20,7 +20,7 @@ from forebay.errors import (
 )
 from forebay.fleet.lease import ReplicaLease
 from forebay.gateway.asgi import cancellings, forget_cancelling
-from forebay.gateway.call import RelayedCall
+from forebay.gateway.exchange import RelayedCall
 from forebay.gateway.tracing import Attempt
 
 TAIL_BYTES = 4096

@@ -27,9 +27,9 @@ from forebay.gateway.connections import Handshakes, Listener, within_files
 from forebay.gateway.cors import Cors, Hosts
 from forebay.gateway.key_reload import KeyReload, read_keys
 from forebay.gateway.keys import KeyEntry, KeyLimits, KeyRing
-from forebay.gateway.monitoring import Monitoring
 from forebay.gateway.protocol import bounded
 from forebay.gateway.spec import GatewaySpec, TlsSpec
+from forebay.gateway.telemetry import Monitoring
 from forebay.gateway.tracing import Tracing
 from forebay.settings import interpreter_environment, otel_installed, otel_signals, read_secret
 

@@ -19,8 +19,7 @@ from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
 from forebay.errors import AttemptTimeout, EngineError
 from forebay.gateway.asgi import trace_context
 from forebay.gateway.asked import Asked
-from forebay.gateway.call import RelayedCall
-from forebay.gateway.exchange import Exchange
+from forebay.gateway.exchange import Exchange, RelayedCall
 from forebay.gateway.refusal import Refusal
 from forebay.gateway.replica import Lost
 from forebay.gateway.routes import MESSAGES_PATH, RESPONSES_PATH, ROUTES, dialect_of
