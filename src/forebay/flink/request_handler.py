@@ -231,8 +231,7 @@ class RequestHandler:
         if self._journal is not None:
             # Awaited, so that after a kill the journal has every answer that was emitted.
             await self._journal.put(hash, outcome.completion)
-            found = self._journal.counts
-            self._counts.journal_failures = found.failed + found.dropped
+            self._counts.journal_failures = self._journal.failures
         return result(
             item,
             outcome.completion,
