@@ -20,48 +20,19 @@ from forebay.connectors.feeds.feed import Backoff, FeedRefused, Received
 from forebay.connectors.feeds.source import LIMIT_REACHED, Polled, polled_source
 from forebay.connectors.feeds.sse import SseFeed
 from forebay.connectors.files.source import Files, file_source
-from forebay.connectors.formats import Format, dead_letter_json
 from forebay.connectors.generator.source import Generator, generator_source
 from forebay.errors import LaunchError
 from forebay.flink.checkpoints import newest_checkpoint
 from forebay.flink.event_time import with_event_time
 from forebay.flink.job import submit
 from forebay.ports import free_port
-from forebay.records import DeadLetter
 from forebay.testing.waiting import wait_until
 
 pytestmark = pytest.mark.flink
 
-BAD_LINES = [
-    b'{"n": 1}',
-    b"not json",
-    b"\xff\xfe{",
-    b'{"text": "nul \x00"}',
-    '{"text": "é 😃"}'.encode(),
-    b"",
-    b"[1]",
-    b'{"n": NaN}',
-    b'{"text": "\\ud800"}',
-    b"\x80\x85\xa0",
-    b"\x0b\x0c\x1c\x1d\x1e",
-    b'{"text": "' + b"x" * 300 + b'"}',
-    b'{"n": 2}',
-]
-
 
 def raws(lines: list[list[str]], kind: str | None = None) -> list[bytes]:
     return [ast.literal_eval(line[1]) for line in lines if kind is None or line[0] == kind]
-
-
-def test_every_line_is_an_event_or_a_dead_letter_with_its_exact_bytes(jobs: Any, tmp_path: Path) -> None:
-    source = tmp_path / "in.jsonl"
-    source.write_bytes(b"\n".join(BAD_LINES))
-    env = jobs.environment(parallelism=2)
-    jobs.write(file_source(env, Files(source, Format(max_record_bytes=200))))
-    lines = jobs.run(env)
-    assert raws(lines) == [line for line in BAD_LINES if line]
-    assert raws(lines, "Event") == [BAD_LINES[0], BAD_LINES[4], BAD_LINES[12]]
-    assert [line[3] for line in lines][-1] == "in.jsonl@13"
 
 
 class Slowly:
@@ -101,18 +72,6 @@ def test_a_directory_is_read_by_name_and_once_across_a_restore(jobs: Any, tmp_pa
     assert {line[3]: orjson.loads(raw)["n"] for line, raw in zip(lines, raws(lines), strict=True)} == {
         f"in/{n * 5 // total + 1}.jsonl@{n % (total // 5) + 1}": n for n in range(total)
     }
-
-
-def test_dead_letters_are_replayed_unchanged(jobs: Any, tmp_path: Path) -> None:
-    source = tmp_path / "letters.jsonl"
-    originals = [b'{"n": 1}', b"\xff\x00", b"no json"]
-    letters = [dead_letter_json(DeadLetter(raw=raw, cause="timeout", detail="x")) for raw in originals]
-    source.write_text("\n".join([*letters, "no letter"]))
-    env = jobs.environment()
-    jobs.write(file_source(env, Files(source, letters=True)))
-    lines = jobs.run(env)
-    assert raws(lines) == [*originals, b"no letter"]
-    assert raws(lines, "Event") == originals[:1]
 
 
 def test_disconnecting_feed_gives_each_event_once_over_a_restore(jobs: Any) -> None:

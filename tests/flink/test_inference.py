@@ -252,6 +252,16 @@ def test_windows_behind_slow_calls_drop_nothing_across_restore(make_runs: Make) 
     )
 
 
+def test_windows_close_if_a_subtask_gets_no_record(make_runs: Make) -> None:
+    runs = make_runs(event_time=True, window_ms=1000, follow=True, keyed=True)
+    runs.feed({"n": n, "text": f"event {n}", "key": "the only one", "at": n * 20} for n in range(160))
+    job = runs.start(parallelism=2)
+    # The input does not end: what closes the windows is event time, in both subtasks.
+    wait_until(lambda: len(runs.results()) >= 3)
+    runs.stop(job)
+    assert [window["count"] for window in runs.results()] == [50, 50, 50]
+
+
 def test_event_time_advances_without_results(make_runs: Make) -> None:
     runs = make_runs(event_time=True, window_ms=1000, follow=True)
     runs.feed(events(0, 150))
