@@ -63,7 +63,6 @@ ALLOWED = {
     ("tests/flink/test_request_handler.py", "say"): PROMPT,
     ("tests/pipeline/test_spec.py", "Say"): PROMPT,
     ("tests/flink/test_job.py", "told"): CODE_IN_TEXT,
-    ("tests/pipeline/test_scaled_run.py", "told"): CODE_IN_TEXT,
     ("tests/pipeline/test_vllm.py", "said"): PROMPT,
 }
 """Exceptions: file, the words as printed, and the reason."""

@@ -11,7 +11,7 @@ import pytest
 
 import forebay as fb
 from forebay.api.execution import JUDGE_EVERY, Counts, JobMonitor, follow, lines, rest_of
-from forebay.errors import FunctionFailed, LaunchError, PipelineFailed, SettingError
+from forebay.errors import LaunchError, PipelineFailed, SettingError
 from forebay.flink.environment import FlinkConfig
 from forebay.flink.job import JobFailure, end_job
 from forebay.flink.rest import FlinkRest
@@ -21,34 +21,6 @@ from .conftest import Start
 
 pytestmark = pytest.mark.flink
 TIMEOUT_S = 120
-
-
-class Odd: ...
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("flink_logs")
-def test_defective_value_function_ends_the_job_at_the_second_failure(
-    caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    env = fb.environment()
-    odd = env.from_collection(["a", "b"]).map(lambda text: Odd())
-    fb.write_jsonl(odd, tmp_path / "out")
-    with pytest.raises(FunctionFailed) as raised:
-        env.execute("odd")
-    message = str(raised.value)
-    assert message.startswith(
-        f"the Flink job failed: write_jsonl '{tmp_path}/out': making JSON failed for the Odd"
-    )
-    assert (
-        "Type is not JSON serializable: Odd; the job was cancelled, because it failed twice in a row"
-        in message
-    )
-    assert "Flink's log is in " in message
-    assert "\n" not in message
-    (restart,) = [record for record in caplog.records if record.name == "forebay"]
-    assert restart.levelno == logging.WARNING
-    assert restart.getMessage().startswith("Flink restarts the job: FunctionFailed: write_jsonl")
 
 
 @pytest.mark.usefixtures("flink_logs")

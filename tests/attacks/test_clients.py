@@ -10,12 +10,11 @@ from typing import Any
 import orjson
 import pytest
 
-from forebay.gateway import listener
-from forebay.gateway.asked import read_asked
+from forebay.gateway import connections
+from forebay.gateway.asked import read_asked, with_model
+from forebay.gateway.connections import within_files
 from forebay.gateway.form import form_fields
-from forebay.gateway.listener import within_files
 from forebay.gateway.refusal import Refusal
-from forebay.gateway.rename import with_model
 from forebay.testing.replica import ReplicaScript
 from forebay.testing.script import Fixed
 
@@ -105,7 +104,7 @@ async def test_unfinished_handshakes_hold_no_connections(
     tls: dict[str, str],  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(listener.Handshakes.__init__, "__defaults__", (4,))
+    monkeypatch.setattr(connections.Handshakes.__init__, "__defaults__", (4,))
     async with before(tls=tls) as (served, _):
         held = [await raw(served) for _ in range(20)]
         for reader, _ in held[:16]:

@@ -313,26 +313,6 @@ def test_stopped_run_ends_cleanly(endless: Run) -> None:
     assert not json.loads((endless.home / "run.json").read_text())["finished"]
 
 
-@pytest.mark.slow
-@pytest.mark.flink
-def test_the_same_command_resumes_an_interrupted_run(endless: Run) -> None:
-    for attempt in range(2):
-        endless.await_results(20)
-        endless.process.send_signal(signal.SIGINT)
-        status, document, text = endless.ended()
-        assert status == 130, text
-        assert document["state"] == "INTERRUPTED"
-        assert ("resuming from checkpoint chk-" in text) == (attempt == 1)
-        # Checkpoints before the restored one are deleted.
-        assert len([path for path in endless.home.iterdir() if path.is_dir()]) <= 2
-        if attempt == 0:
-            expected = {f"generator@{n}" for n in range(len(endless.positions()))}
-            endless.again()
-    positions = endless.positions()
-    assert expected <= set(positions)
-    assert len(set(positions)) == len(positions)
-
-
 @pytest.mark.flink
 def test_run_stopped_while_starting_shows_one_line(endless: Run) -> None:
     wait_until(lambda: bool(psutil.Process(endless.process.pid).children()))

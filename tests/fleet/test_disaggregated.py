@@ -126,12 +126,6 @@ async def test_cached_tokens_and_start_time_are_those_of_the_prefill() -> None:
         assert (await both.answer(request(0))).timing.latency_s >= 0.2
 
 
-async def test_decoders_prefill_too_without_a_transferred_kv_cache() -> None:
-    async with pools(prefill=replace(SCRIPT, gives_kv_cache=False)) as both:
-        assert (await both.answer(request(0))).text == (await alone(request(0))).text
-        assert not both.reads()
-
-
 async def test_failed_decode_is_prefilled_on_its_next_decoder() -> None:
     async with pools(decode=replace(SCRIPT, faults=Faults((("500", 1.0),)))) as both:
         with pytest.raises(ServerFault):
@@ -151,16 +145,6 @@ async def test_dying_replica_costs_no_answer() -> None:
         answers = await asyncio.gather(*(both.answer(request(number)) for number in range(1, 12)))
         assert {answer.text for answer in answers} == {told.text}
         assert {answer.replica for answer in answers} == {both.decode[1].url}
-
-
-async def test_decoders_prefill_too_without_a_prefill_replica() -> None:
-    async with pools(each=1) as both:
-        told = await both.answer(request(0))
-        await both.prefill[0].stop()
-        answers = await asyncio.gather(*(both.answer(request(number)) for number in range(1, 12)))
-        assert {answer.text for answer in answers} == {told.text}
-        assert sum(both.reads().values()) == 1
-        assert both.calls(both.decode) == 12
 
 
 @pytest.mark.heavy
@@ -282,13 +266,6 @@ async def test_each_answer_reports_its_kv_transfer_or_why_there_was_none() -> No
         none_prefills = both.engine._none_prefills
         await until(none_prefills)
         assert (await both.answer(request(5))).handover == "no_server"
-
-
-async def test_prefill_on_the_decoder_transfers_nothing() -> None:
-    async with FakeReplica(SCRIPT) as replica:
-        engine = FleetEngine(FleetConfig(FixedReplicas((replica.url,)), model="m"))
-        assert (await engine.complete(request(0), timeout_s=10.0)).handover is None
-        await engine.close()
 
 
 @pytest.mark.heavy

@@ -28,8 +28,7 @@ from forebay.fleet.discovery import FixedReplicas, ScaledReplicas, ScaledReplica
 from forebay.flink import demand
 from forebay.flink.demand import PATIENCE_S, QueueReader
 from forebay.flink.metrics import NOTHING_DUE_S, InferenceCounters, ScalingGauges
-from forebay.flink.request_handler import InferenceSpec, OpenRequestHandler
-from forebay.flink.service_class import EventClasses
+from forebay.flink.request_handler import EventClasses, InferenceSpec, OpenRequestHandler
 from forebay.pipeline.backlog import page_served
 from forebay.ports import free_port
 from forebay.records import Event, KeyedEvent, Result, Usage

@@ -22,8 +22,9 @@ from forebay.flink.backpressure import ANSWERS, FACTOR, MAX_SHARE
 from forebay.flink.commit_times import CommitTimes
 from forebay.flink.infer import QUEUES
 from forebay.flink.mailbox import WOKEN_MS
-from forebay.flink.operator import END_ROUNDS, InferenceOperator
+from forebay.flink.operator import InferenceOperator
 from forebay.flink.request_pool import PoolLoad
+from forebay.flink.shard_timers import END_ROUNDS
 from forebay.flink.types import END_OF_INPUT_MS
 from forebay.records import JSON, DeadLetter, Event, KeyedEvent, Message
 from forebay.stateful.budget import BudgetedMachines

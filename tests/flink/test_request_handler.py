@@ -25,11 +25,12 @@ from forebay.fleet.discovery import FixedReplicas
 from forebay.flink.infer import infer
 from forebay.flink.metrics import InferenceCounters
 from forebay.flink.request_handler import (
+    EventClasses,
     InferenceSpec,
     ProgramRequestHandler,
     RequestHandler,
+    due_s,
 )
-from forebay.flink.service_class import EventClasses
 from forebay.records import (
     Completion,
     DeadLetter,
@@ -424,3 +425,13 @@ async def test_fleet_reports_available_replicas() -> None:
                 published.clear()
                 await asyncio.wait_for(published.wait(), 60.0)
             await handler.close()
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "due"), [(0, 1005), (1, 1004), (999, 1004), (1001, 1003), (60_000, 945), (-3_600_000, 1005)]
+)
+def test_deadline_is_read_time_plus_slo_in_whole_seconds(age_ms: int, due: int) -> None:
+    """Priority decides among requests due in the same second: exact times would all differ."""
+    clock = ManualClock(monotonic_s=1000.0, wall_ms=1_700_000_000_000)
+    event = KeyedEvent("r", "", Event(b"", {}), read_ms=clock.wall_ms() - age_ms)
+    assert due_s(event, ServiceClass("alarm", 5.0), clock) == due

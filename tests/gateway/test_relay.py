@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import orjson
 from aiohttp import web
 
-from forebay.gateway.usage import usage_in
+from forebay.gateway.wire import usage_in
 from forebay.records import Usage
 
 from .conftest import CHAT, serving, spec_of

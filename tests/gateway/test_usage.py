@@ -6,7 +6,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.gateway.usage import MAX_EVENT_BYTES, UsageFilter
+from forebay.gateway.wire import MAX_EVENT_BYTES, UsageFilter
 
 COUNT = b'data: {"id":"1","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}'
 ENDS = st.sampled_from([b"\n\n", b"\r\n\r\n"])

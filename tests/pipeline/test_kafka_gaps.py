@@ -135,16 +135,6 @@ def test_recreated_topic_gives_other_ids(scene: Scene) -> None:
     assert last.skipped_records == 0
 
 
-def test_fresh_start_reads_a_recreated_topic_under_other_ids(scene: Scene) -> None:
-    scene.write(*"abc")
-    scene.run(3)
-    scene.recreate()
-    scene.write("v")
-    spec = scene.spec(start="earliest")
-    scene.pipelines.interrupt(spec, scene.url, lambda: len(scene.ids()) >= 4, fresh=True)
-    assert scene.ids()[-1] == f"{scene.topic}~2/0@0"
-
-
 def test_offsets_without_records_are_not_a_gap(scene: Scene) -> None:
     """A topic's first offsets may be gone before the first start, and a transaction marker has an offset."""
     scene.write(*"abc")
@@ -184,14 +174,6 @@ def test_groups_missing_next_record_is_a_gap(scene: Scene) -> None:
         scene.run(1)
     assert scene.run(1, on_gap="continue").skipped_records == 2
     assert scene.ids() == [f"{scene.topic}/0@3"]
-
-
-def test_topic_ids_are_in_the_run_record(scene: Scene) -> None:
-    scene.write("a")
-    scene.run(1)
-    state = read_state(Path(scene.spec().checkpoint.dir))
-    assert state is not None
-    assert [len(ids) for ids in state.topics.values()] == [1]
 
 
 def test_job_that_falls_behind_the_first_record_is_stopped(scene: Scene) -> None:

@@ -50,19 +50,17 @@ class Interval:
     count: int
 
 
-def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
+def mean_interval(values: Sequence[float]) -> Interval | None:
     """The mean over repeats with its interval, mean ± t · s / √n (Student 1908); None with fewer
     than two. Assumes normal scatter."""
     if len(values) < 2:
         return None
     mean, variance = _moments(values)
-    half = student_t(confidence, len(values) - 1) * math.sqrt(variance / len(values))
+    half = student_t(CONFIDENCE, len(values) - 1) * math.sqrt(variance / len(values))
     return Interval(mean, mean - half, mean + half, len(values))
 
 
-def difference_interval(
-    before: Sequence[float], after: Sequence[float], confidence: float = CONFIDENCE
-) -> Interval | None:
+def difference_interval(before: Sequence[float], after: Sequence[float]) -> Interval | None:
     """(mean of `after`) − (mean of `before`) with Welch's interval (1947); None if either has fewer
     than two. Degrees of freedom are rounded down, which widens it."""
     if len(before) < 2 or len(after) < 2:
@@ -74,7 +72,7 @@ def difference_interval(
     if variance > 0:
         a, b = share_a / variance, share_b / variance
         freedom = 1 / (a * a / (len(before) - 1) + b * b / (len(after) - 1))
-        half = student_t(confidence, max(1, math.floor(freedom + 1e-9))) * math.sqrt(variance)
+        half = student_t(CONFIDENCE, max(1, math.floor(freedom + 1e-9))) * math.sqrt(variance)
     return Interval(difference, difference - half, difference + half, len(before) + len(after))
 
 
@@ -118,7 +116,6 @@ def bootstrap_difference(
     after: Sequence[float],
     percent: float | None,
     *,
-    confidence: float = 0.95,
     seed: int = 0,
 ) -> tuple[float, float]:
     """The interval of (statistic of `after`) − (statistic of `before`); blocks. Deterministic.
@@ -130,7 +127,7 @@ def bootstrap_difference(
 
     generator = np.random.default_rng(seed)
     drawn = [_statistics(np.asarray(values, float), percent, generator) for values in (before, after)]
-    beyond = (1 - confidence) / 2 * 100
+    beyond = (1 - CONFIDENCE) / 2 * 100
     low, high = np.percentile(drawn[1] - drawn[0], [beyond, 100 - beyond])
     return float(low), float(high)
 

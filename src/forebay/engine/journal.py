@@ -64,19 +64,6 @@ class JournalConfig:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class JournalCounts:
-    """`failed`: reads, writes and evictions that SQLite rejected. `dropped`: answers not written because
-    `MAX_WAITING` others were waiting."""
-
-    hits: int = 0
-    misses: int = 0
-    written: int = 0
-    evicted: int = 0
-    failed: int = 0
-    dropped: int = 0
-
-
 class Journal:
     """The journal at `config.path`; creates it with its folder if missing. Thread-safe.
 
@@ -88,8 +75,8 @@ class Journal:
         self.config = config
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._tally = dict.fromkeys(JournalCounts.__dataclass_fields__, 0)
-        self._tally_lock = threading.Lock()
+        self._failures = 0
+        self._failures_lock = threading.Lock()
         self._waiting: queue.Queue[_Waiting | None] = queue.Queue(MAX_WAITING)
         writer = open_journal(config.path)
         self._reader: sqlite3.Connection | None = connect(config.path, timeout_s=READ_TIMEOUT_S)
@@ -99,9 +86,10 @@ class Journal:
         self._thread.start()
 
     @property
-    def counts(self) -> JournalCounts:
-        with self._tally_lock:
-            return JournalCounts(**self._tally)
+    def failures(self) -> int:
+        """Reads, writes and evictions that SQLite rejected, and answers not written because `MAX_WAITING`
+        others were waiting."""
+        return self._failures
 
     async def get(self, request_hash: str) -> Completion | None:
         """The answer for that hash, with the usage of the original call and no timing; None if it is missing
@@ -111,8 +99,7 @@ class Journal:
         if row is not None and (oldest_ms is None or row[0] >= oldest_ms):
             found = _decode(row[1])
             if found is None:
-                self._count("failed")
-        self._count("hits" if found is not None else "misses")
+                self._fail()
         return found
 
     async def put(self, request_hash: str, completion: Completion) -> bool:
@@ -132,7 +119,7 @@ class Journal:
                     raise queue.Full
                 self._waiting.put_nowait((entry, done))
             except queue.Full:
-                self._count("dropped")
+                self._fail()
                 return False
         return await asyncio.wrap_future(done)
 
@@ -159,7 +146,7 @@ class Journal:
                 ).fetchone()
                 return row
             except sqlite3.Error:
-                self._count("failed")
+                self._fail()
                 return None
 
     def _write_all(self, connection: sqlite3.Connection) -> None:
@@ -195,9 +182,8 @@ class Journal:
             written = insert(connection, [entry for entry, _ in batch])
         except Exception:  # whatever it is, callers must not wait without end
             _roll_back(connection)
-            self._count("failed", len(batch))
+            self._fail(len(batch))
             written = [False] * len(batch)
-        self._count("written", sum(written))
         for (_, done), kept in zip(batch, written, strict=True):
             if done.set_running_or_notify_cancel():
                 done.set_result(kept)
@@ -205,19 +191,19 @@ class Journal:
     def _evict(self, connection: sqlite3.Connection) -> None:
         try:
             bounds = Bounds(self.config.max_entries, self.config.max_bytes, self._oldest_ms())
-            while gone := evict(connection, bounds):
-                self._count("evicted", gone)
+            while evict(connection, bounds):
+                pass
         except Exception:  # the thread must live on
             _roll_back(connection)
-            self._count("failed")
+            self._fail()
 
     def _oldest_ms(self) -> int | None:
         age_s = self.config.max_age_s
         return None if age_s is None else self._clock.wall_ms() - int(age_s * 1000)
 
-    def _count(self, what: str, n: int = 1) -> None:
-        with self._tally_lock:
-            self._tally[what] += n
+    def _fail(self, n: int = 1) -> None:
+        with self._failures_lock:
+            self._failures += n
 
 
 _Waiting = tuple[JournalEntry, "Future[bool]"]

@@ -219,17 +219,6 @@ class BlockUsage:
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class CacheEventCounts:
-    """Counts of one replica; `forgotten` are text blocks."""
-
-    read: int
-    missed: int
-    malformed: int
-    restarts: int
-    forgotten: int
-
-
 class CacheWatch:
     """Follows what one replica evicts, in our text blocks. Pure: times are passed in."""
 
@@ -237,14 +226,7 @@ class CacheWatch:
         self._name = name
         self._horizon = CacheHorizon()
         self._usage = BlockUsage()
-        self._read = self._malformed = self._forgotten = 0
-
-    @property
-    def counts(self) -> CacheEventCounts:
-        horizon = self._horizon
-        return CacheEventCounts(
-            self._read, horizon.missed, self._malformed, horizon.restarts, self._forgotten
-        )
+        self.read = self.malformed = 0
 
     def used(self, blocks: Sequence[int], now_s: float) -> None:
         self._usage.used(blocks, now_s)
@@ -254,11 +236,11 @@ class CacheWatch:
         try:
             message = read_message(frames)
         except ProtocolViolation as error:
-            if not self._malformed:
+            if not self.malformed:
                 log.warning("malformed KV-cache events of %s are ignored: %s", self._name, error)
-            self._malformed += 1
+            self.malformed += 1
             return False
-        self._read += 1
+        self.read += 1
         lost = self._horizon.read(message, now_s)
         if lost:
             self._usage.clear()
@@ -276,6 +258,4 @@ class CacheWatch:
         in_use = {block for blocks in in_flight for block in blocks}
         kept = [block for block in gone if block in in_use]
         self._usage.used(kept, now_s)
-        gone = [block for block in gone if block not in in_use]
-        self._forgotten += len(gone)
-        return gone
+        return [block for block in gone if block not in in_use]

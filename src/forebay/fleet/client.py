@@ -25,7 +25,6 @@ from forebay.engine.call_trace import RouteReasons
 from forebay.engine.replica import HttpReplica, ServedModel
 from forebay.errors import SettingError, Unreachable
 from forebay.fleet.admission import Admission, Dispatcher, ImmediateDispatcher
-from forebay.fleet.cache_events import CacheEventCounts
 from forebay.fleet.config import DEFAULT_POLICY, FleetConfig
 from forebay.fleet.discovery import ScaledReplicaSet
 from forebay.fleet.lease import ReplicaLease
@@ -161,11 +160,6 @@ class FleetClient:
     def fault(self) -> str:
         """Why the list of replicas cannot be read now; empty if it can."""
         return self._membership.fault
-
-    def cache_events(self) -> dict[str, CacheEventCounts]:
-        """Counts of KV-cache events by URL; empty without `kv_events`."""
-        replicas = self._membership.replicas.items()
-        return {url: replica.cache.counts for url, replica in replicas if replica.cache is not None}
 
     def demand(
         self,

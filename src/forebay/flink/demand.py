@@ -22,8 +22,8 @@ from forebay.fleet.autoscale.settings import ScalingLink, holds_for, memory_of
 from forebay.fleet.client import FleetClient
 from forebay.fleet.disaggregated import TwoClients
 from forebay.flink.metrics import ScalingGauges
+from forebay.flink.request_handler import EventClasses
 from forebay.flink.request_pool import Answer, Handler
-from forebay.flink.service_class import EventClasses
 from forebay.processes import pid_space
 from forebay.records import KeyedEvent, Result
 from forebay.stateful.turns import ProgramRequest

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pyflink.common import Duration, Types, WatermarkStrategy
+from pyflink.common import Duration, Row, Types, WatermarkStrategy
 from pyflink.datastream import DataStream, KeyedProcessFunction, OutputTag, ProcessFunction, RuntimeContext
 from pyflink.datastream.state import MapStateDescriptor
 from pyflink.java_gateway import get_gateway
@@ -23,7 +23,8 @@ from forebay.flink.metrics import IntakeCounter
 from forebay.flink.shards import MAX_PARALLELISM, flink_keys, shard_of
 from forebay.flink.stages import message
 from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE, side_output
-from forebay.records import DeadLetter, Event
+from forebay.records import DeadLetter, Event, Result
+from forebay.stateful.machine import HoldWatermark
 from forebay.stateful.stream_time import Judged, StreamTime, Tolerance
 
 TIMED_BYTES = Types.TUPLE([BYTES, Types.LONG()])
@@ -287,3 +288,43 @@ def clocked(
     timed.name(name).uid(name).set_parallelism(1).set_max_parallelism(MAX_PARALLELISM)
     messages = _with_times(timed, tolerance.late_ms, 1, BYTES.get_java_type_info())
     return Clocked(messages, side_output(timed, REFUSED))
+
+
+TIMED = Types.ROW_NAMED(["time_ms", "low_ms", "record"], [Types.LONG(), Types.LONG(), Types.STRING()])
+"""An empty record carries only a watermark."""
+
+
+class WatermarkHolds:
+    def __init__(self) -> None:
+        self._low = LowWatermark()
+        self._read_times = MinTracker()
+        self._emitted_low_ms = EARLIEST_MS
+
+    @property
+    def oldest_read_ms(self) -> int | None:
+        return self._read_times.lowest
+
+    def hold(self, held: HoldWatermark) -> None:
+        self._low.hold(held.time_ms)
+        if held.read_ms is not None:
+            self._read_times.add(held.read_ms)
+
+    def release(self, held: HoldWatermark) -> None:
+        self._low.release(held.time_ms)
+        if held.read_ms is not None:
+            self._read_times.remove(held.read_ms)
+
+    def timed(self, answer: Result, data: bytes, watermark_ms: int) -> Row:
+        """A `TIMED` row that holds the result, given the input's watermark."""
+        low_ms = clamp_ms(self._low.now_ms(watermark_ms))
+        self._emitted_low_ms = max(self._emitted_low_ms, low_ms)
+        time_ms = low_ms if answer.time_ms is None else clamp_ms(answer.time_ms)
+        return Row(time_ms, low_ms, data.decode("latin-1"))
+
+    def advanced(self, watermark_ms: int) -> Row | None:
+        """A `TIMED` row with the output's watermark if that is higher than the last one emitted."""
+        low_ms = clamp_ms(self._low.now_ms(watermark_ms))
+        if low_ms <= self._emitted_low_ms:
+            return None
+        self._emitted_low_ms = low_ms
+        return Row(low_ms, low_ms, "")

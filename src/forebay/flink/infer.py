@@ -11,7 +11,7 @@ from pyflink.datastream import DataStream
 
 from forebay.clock import Clock
 from forebay.errors import SettingError
-from forebay.flink.event_time import reassign_watermarks
+from forebay.flink.event_time import TIMED, reassign_watermarks
 from forebay.flink.keying import EventText, Keying, ToEvent
 from forebay.flink.operator import DEAD_LETTERS, InferenceOperator
 from forebay.flink.request_handler import InferenceSpec, OpenRequestHandler, ProgramRequestHandler
@@ -19,7 +19,6 @@ from forebay.flink.request_pool import Ordering, PollInterval
 from forebay.flink.shards import MAX_PARALLELISM, shards_uid
 from forebay.flink.thread_mode import check_environment
 from forebay.flink.types import BYTES, check_uid_free, side_output
-from forebay.flink.watermark_holds import TIMED
 from forebay.stateful.budget import BudgetedMachines
 from forebay.stateful.key_states import StateLimits
 from forebay.stateful.machine import OpenMachines, stateless

@@ -23,7 +23,7 @@ from forebay.engine.answer import CUT
 from forebay.errors import SettingError
 from forebay.flink.backpressure import Backpressure, refuse_if_cancelled
 from forebay.flink.commit_times import open_commit_times
-from forebay.flink.event_time import UNKNOWN_MS, is_suspect
+from forebay.flink.event_time import UNKNOWN_MS, WatermarkHolds, is_suspect
 from forebay.flink.event_traces import open_event_traces
 from forebay.flink.job_marks import ActivityMarks, mark_end
 from forebay.flink.jvm_task import collect_less, held_keys
@@ -35,7 +35,6 @@ from forebay.flink.request_pool import Handler, Ordering, PollInterval, RequestP
 from forebay.flink.shard_timers import Shard, ShardTimers
 from forebay.flink.task_end import close_with_task
 from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE
-from forebay.flink.watermark_holds import WatermarkHolds
 from forebay.records import DeadLetter, Result
 from forebay.stateful.machine import (
     IN_FLIGHT,
@@ -54,8 +53,6 @@ from forebay.stateful.machine import (
 DEAD_LETTERS = OutputTag("dead-letters", BYTES)
 HEARTBEAT_MS = 200
 WAIT_S = 0.2
-END_ROUNDS = 8
-"""Timers may set timers."""
 FIRE_S = 0.1
 
 
@@ -362,7 +359,7 @@ class InferenceOperator(KeyedProcessFunction):
             if not (shard.machine.due and self._calls.has_room()):
                 self._calls.wait_any_ready(WAIT_S)
             yield from self._take_answers(shard, ctx)
-        if shard.machine.awaiting or self._may_fire(shard):
+        if shard.machine.awaiting or shard.may_fire:
             ctx.timer_service().register_event_time_timer(timestamp + 1)
             # After the timer is set: Flink has removed the fired one, and a checkpoint must hold the next.
             self._run_mails()
@@ -371,7 +368,7 @@ class InferenceOperator(KeyedProcessFunction):
     def _complete(self, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         # An input that was idle when all others ended continues: each of its events has its own rounds.
         shard.rounds = 0
-        while shard.machine.awaiting or self._may_fire(shard):
+        while shard.machine.awaiting or shard.may_fire:
             refuse_if_cancelled()
             if shard.machine.awaiting:
                 self._calls.wait_ready(shard.key, WAIT_S)
@@ -390,14 +387,8 @@ class InferenceOperator(KeyedProcessFunction):
         self._timers.early = early
         self._report()
 
-    def _may_fire(self, shard: Shard) -> bool:
-        return shard.machine.due or (shard.machine.timers and shard.rounds < END_ROUNDS)
-
     def _fire_at_end(self, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
-        machine = shard.machine
-        if machine.timers and not (machine.awaiting or machine.due) and shard.rounds < END_ROUNDS:
-            shard.rounds += 1
-            machine.mark_all_due()
+        shard.begin_round()
         yield from self._fire(shard, ctx)
 
     def _load(self) -> OperatorLoad:

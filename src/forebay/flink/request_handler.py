@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +22,9 @@ from forebay.engine.prices import TokenPrices, most_answer_tokens, most_prompt_t
 from forebay.engine.prompt import FieldTemplate, PromptTemplate, request_hash
 from forebay.engine.retry import RetryPolicy, check_content, complete_with_retry
 from forebay.errors import BadRequest, EngineError, ProgramFailed, RecordError, SettingError, TemplateFailed
+from forebay.fleet.autoscale.base import ServiceClass
 from forebay.flink.metrics import InferenceCounters, ScalingGauges
 from forebay.flink.request_pool import Answer, Handler
-from forebay.flink.service_class import EventClasses, due_s
 from forebay.records import (
     JSON,
     Completion,
@@ -46,6 +47,31 @@ if TYPE_CHECKING:
 
 PRIORITY = re.compile(r"-?[0-9]{1,9}")
 TOKENS = re.compile(r"0*[1-9][0-9]{0,6}")
+
+
+@dataclass(frozen=True)
+class EventClasses:
+    """`template` renders the name of an event's service class; if it fails, or names no other, it is the
+    `default`."""
+
+    template: FieldTemplate
+    default: ServiceClass
+    others: tuple[ServiceClass, ...]
+
+    def of(self, item: KeyedEvent) -> ServiceClass:
+        try:
+            name = self.template.render(item.event.fields, time_ms=item.event.time_ms)
+        except TemplateFailed:
+            return self.default
+        return next((each for each in self.others if each.name == name), self.default)
+
+
+def due_s(item: KeyedEvent, service: ServiceClass, clock: Clock) -> float:
+    """On the monotonic clock, in whole seconds: among those due in the same second, priority decides."""
+    # A clock that was set back would make the event's deadline later. One that is set forward makes
+    # waiting events overdue at once.
+    age_s = max(0.0, (clock.wall_ms() - item.read_ms) / 1000)
+    return float(math.floor(clock.monotonic_s() + service.slo_s - age_s))
 
 
 @dataclass(frozen=True)
@@ -208,8 +234,7 @@ class RequestHandler:
         if self._journal is not None:
             # Awaited, so that after a kill the journal has every answer that was emitted.
             await self._journal.put(hash, outcome.completion)
-            found = self._journal.counts
-            self._counts.journal_failures = found.failed + found.dropped
+            self._counts.journal_failures = self._journal.failures
         return result(
             item,
             outcome.completion,

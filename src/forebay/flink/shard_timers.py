@@ -12,6 +12,9 @@ from forebay.flink.jvm_task import set_after_round
 from forebay.flink.types import END_OF_INPUT_MS, SET_BACK_MS
 from forebay.stateful.machine import HoldWatermark, ShardMachine, WakeAt
 
+END_ROUNDS = 8
+"""Timers may set timers."""
+
 
 @dataclass(slots=True)
 class Shard:
@@ -25,6 +28,18 @@ class Shard:
     overdue: list[int] = field(default_factory=list)
     full_since: dict[str | None, float] = field(default_factory=dict)
     rounds: int = 0
+
+    @property
+    def may_fire(self) -> bool:
+        """At the end of the input."""
+        return self.machine.due or (self.machine.timers and self.rounds < END_ROUNDS)
+
+    def begin_round(self) -> None:
+        """At the end of the input, make all timers due if nothing is."""
+        machine = self.machine
+        if machine.timers and not (machine.awaiting or machine.due) and self.rounds < END_ROUNDS:
+            self.rounds += 1
+            machine.mark_all_due()
 
 
 class ShardTimers:

@@ -34,17 +34,14 @@ from forebay.gateway.asgi import (
     request_id,
     send_whole,
 )
-from forebay.gateway.attempt import RequestTrace
+from forebay.gateway.asked import with_model
 from forebay.gateway.body import Room, drop_body, read_body
 from forebay.gateway.body_reader import BodyReader
-from forebay.gateway.call import RelayedCall, RelayRules
 from forebay.gateway.connections import client_of
-from forebay.gateway.cors import Cors
-from forebay.gateway.exchange import Exchange
-from forebay.gateway.hosts import Hosts
+from forebay.gateway.cors import Cors, Hosts
+from forebay.gateway.exchange import Exchange, RelayedCall, RelayRules
 from forebay.gateway.keys import KeyRing, Usage
 from forebay.gateway.models import Alias, ModelNames
-from forebay.gateway.monitoring import Monitoring, health_of
 from forebay.gateway.openapi import DESCRIPTION
 from forebay.gateway.peak_load import PeakLoad
 from forebay.gateway.prefill import Prefills
@@ -58,11 +55,10 @@ from forebay.gateway.refusal import (
     wrong_host,
 )
 from forebay.gateway.relay import Cut, Relay, break_off
-from forebay.gateway.rename import with_model
 from forebay.gateway.routes import METHODS, MODEL_PATH, MODELS_PATH, MONITORING, OPEN, dialect_of, route_of
 from forebay.gateway.spec import LimitsSpec
-from forebay.gateway.telemetry import CONTENT_TYPE, GatewayMetrics
-from forebay.gateway.tracing import Tracing
+from forebay.gateway.telemetry import CONTENT_TYPE, GatewayMetrics, Monitoring, health_of
+from forebay.gateway.tracing import RequestTrace, Tracing
 from forebay.gateway.wire import OUT_OF_TIME, STOPPED
 
 LOG = logging.getLogger("forebay.gateway")

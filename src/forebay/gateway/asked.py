@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -242,3 +242,10 @@ def _transferable(document: Mapping[str, Any]) -> bool:
     """Whether one answer needs only the prompt's KV cache."""
     asked = (document.get(name) for name in NEEDS_PROMPT)
     return all(value is None or value is False for value in asked) and KV_TRANSFER not in document
+
+
+def with_model(asked: Asked, name: str) -> Asked:
+    """`asked` for the model `name`. The body is not read again: it may be large."""
+    written = name.encode() if ROUTES[asked.path].form else orjson.dumps(name)
+    body = b"".join((asked.body[: asked.model_begin], written, asked.body[asked.model_end :]))
+    return replace(asked, model=name, body=body, model_end=asked.model_begin + len(written))

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from forebay.clock import Clock, SystemClock
+from forebay.clock import SystemClock
 from forebay.errors import SettingError
 from forebay.gateway.keys import KeyEntry, KeyRing
 from forebay.gateway.spec import GatewaySpec
@@ -46,13 +46,12 @@ class KeyReload:
         spec: GatewaySpec,
         load: Callable[[], GatewaySpec],
         path: Path | None,
-        clock: Clock | None = None,
     ) -> None:
         self._ring = ring
         self._spec = spec
         self._load = load
         self._path = path
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._stamps = self._look()
 
     async def run(self) -> None:

@@ -11,8 +11,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from forebay.gateway.asgi import PROVE
-from forebay.gateway.connections import Connections, client_of
-from forebay.gateway.listener import Handshakes
+from forebay.gateway.connections import Connections, Handshakes, client_of
 from forebay.gateway.refusal import INVALID, SERVER, error_body
 from forebay.gateway.spec import LimitsSpec
 

@@ -28,8 +28,7 @@ from forebay.fleet.client import FleetClient
 from forebay.fleet.lease import ReplicaLease
 from forebay.gateway.asgi import Send, TimeLimit, TimeOver, headers_down
 from forebay.gateway.asked import Asked
-from forebay.gateway.attempt import Attempt
-from forebay.gateway.call import RelayedCall, RelayRules
+from forebay.gateway.exchange import RelayedCall, RelayRules
 from forebay.gateway.prefill import Prefills, decode_body
 from forebay.gateway.refusal import no_replica, no_route, refusal_for
 from forebay.gateway.replica import (
@@ -43,8 +42,8 @@ from forebay.gateway.replica import (
     slow_start,
 )
 from forebay.gateway.routes import dialect_of
-from forebay.gateway.usage import UsageFilter, counts_in
-from forebay.gateway.wire import BROKEN_OFF, broken_off, missing_in
+from forebay.gateway.tracing import Attempt
+from forebay.gateway.wire import BROKEN_OFF, UsageFilter, broken_off, counts_in, missing_in
 from forebay.records import Usage
 
 LOG = logging.getLogger("forebay.gateway")

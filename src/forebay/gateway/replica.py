@@ -20,8 +20,8 @@ from forebay.errors import (
 )
 from forebay.fleet.lease import ReplicaLease
 from forebay.gateway.asgi import cancellings, forget_cancelling
-from forebay.gateway.attempt import Attempt
-from forebay.gateway.call import RelayedCall
+from forebay.gateway.exchange import RelayedCall
+from forebay.gateway.tracing import Attempt
 
 TAIL_BYTES = 4096
 """Token counts are in the last bytes of an answer."""

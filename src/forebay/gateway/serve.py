@@ -23,14 +23,13 @@ from forebay.fleet.disaggregated import describe_prefill
 from forebay.gateway.access_log import AccessLog
 from forebay.gateway.app import Gateway
 from forebay.gateway.body_reader import BodyReader
-from forebay.gateway.cors import Cors
-from forebay.gateway.hosts import Hosts
+from forebay.gateway.connections import Handshakes, Listener, within_files
+from forebay.gateway.cors import Cors, Hosts
 from forebay.gateway.key_reload import KeyReload, read_keys
 from forebay.gateway.keys import KeyEntry, KeyLimits, KeyRing
-from forebay.gateway.listener import Handshakes, Listener, within_files
-from forebay.gateway.monitoring import Monitoring
 from forebay.gateway.protocol import bounded
 from forebay.gateway.spec import GatewaySpec, TlsSpec
+from forebay.gateway.telemetry import Monitoring
 from forebay.gateway.tracing import Tracing
 from forebay.settings import interpreter_environment, otel_installed, otel_signals, read_secret
 

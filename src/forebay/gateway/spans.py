@@ -19,13 +19,11 @@ from forebay.engine.protocol import CHAT_PATH, PROMPT_PATH
 from forebay.errors import AttemptTimeout, EngineError
 from forebay.gateway.asgi import trace_context
 from forebay.gateway.asked import Asked
-from forebay.gateway.attempt import Attempt, RequestTrace
-from forebay.gateway.call import RelayedCall
-from forebay.gateway.exchange import Exchange
+from forebay.gateway.exchange import Exchange, RelayedCall
 from forebay.gateway.refusal import Refusal
 from forebay.gateway.replica import Lost
 from forebay.gateway.routes import MESSAGES_PATH, RESPONSES_PATH, ROUTES, dialect_of
-from forebay.gateway.tracing import Tracing
+from forebay.gateway.tracing import Attempt, RequestTrace, Tracing
 from forebay.otel import OpenTelemetry
 
 OPERATIONS = {

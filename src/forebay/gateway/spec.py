@@ -34,8 +34,8 @@ from forebay.fleet.config import (
 )
 from forebay.fleet.discovery import FixedReplicas
 from forebay.gateway.asgi import OURS_UP
-from forebay.gateway.call import RelayRules
 from forebay.gateway.cors import ANY
+from forebay.gateway.exchange import RelayRules
 from forebay.gateway.keys import KeyLimits
 from forebay.gateway.models import Alias
 

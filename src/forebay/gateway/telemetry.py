@@ -1,8 +1,9 @@
-"""The gateway's metrics for Prometheus."""
+"""The gateway's metrics and health, and who may see them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -10,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from forebay.fleet.client import FleetClient
 from forebay.gateway.access_log import AccessLog
+from forebay.gateway.keys import KeyRing
 from forebay.gateway.peak_load import PEAK_LOAD, PEAK_S, PeakLoad
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -130,3 +132,35 @@ class _Fleet(Collector):
             "forebay_gateway_waiting", "Requests that wait for a replica.", self._fleet.waiting
         )
         return available, in_flight, waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Monitoring:
+    """Who may see `/health` and `/metrics`: clients of `port` (None: any) with the key in `keys`, if any."""
+
+    keys: KeyRing | None = None
+    port: int | None = None
+
+    @property
+    def closed(self) -> bool:
+        return self.keys is not None or self.port is not None
+
+
+def health_of(
+    fleet: FleetClient, prefill: FleetClient | None, *, draining: bool, in_flight: int, waits: bool
+) -> tuple[int, dict[str, object]]:
+    """Status and body of `/health`. `waits`: requests may wait for a first replica."""
+    replicas = _counts(fleet)
+    state = "draining" if draining else "ok" if replicas["available"] else "no_replica"
+    healthy = state == "ok" or (state == "no_replica" and waits)
+    return 200 if healthy else 503, {
+        "status": state,
+        "replicas": replicas,
+        **({} if prefill is None else {"prefill": _counts(prefill)}),
+        "in_flight": in_flight,
+    }
+
+
+def _counts(fleet: FleetClient) -> dict[str, int]:
+    why = fleet.replicas().values()
+    return {"available": sum(not one for one in why), "known": len(why)}

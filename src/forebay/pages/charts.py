@@ -218,11 +218,10 @@ def bar_figure(
     *,
     x_name: str,
     label: str,
-    log: bool = False,
     marks: Sequence[float] = (),
 ) -> Figure:
     """A bar in a row of its own for each value, with the value after its name. `marks`: values to compare."""
-    axis = value_axis([bar.value for bar in bars], 0.0, 100.0, log=log)
+    axis = value_axis([bar.value for bar in bars], 0.0, 100.0)
     rows = []
     for bar in bars:
         look = f"{bar.colour} pale" if bar.pale else bar.colour

@@ -16,8 +16,7 @@ from forebay.fleet import discovery
 from forebay.fleet.autoscale.settings import ScalingLink
 from forebay.fleet.config import FleetConfig, FleetEngineFactory, stall_s_for
 from forebay.fleet.discovery import FixedReplicas, Note, ReplicaList, discover_model
-from forebay.flink.request_handler import InferenceSpec
-from forebay.flink.service_class import EventClasses
+from forebay.flink.request_handler import EventClasses, InferenceSpec
 from forebay.pipeline.cost_settings import prices_of
 from forebay.pipeline.spec import PipelineSpec
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from forebay.clock import Clock, SystemClock
+from forebay.clock import SystemClock
 from forebay.engine.prices import MICRO
 from forebay.errors import TooLargeForSink
 from forebay.fleet.autoscale.meter import TopicBacklog
@@ -217,10 +217,10 @@ def lost_cause(now: Snapshot, *, one_each: bool) -> str:
 class RunStatus:
     """Includes what is kept across attempts."""
 
-    def __init__(self, watch: Callable[[Snapshot], None], clock: Clock | None = None) -> None:
+    def __init__(self, watch: Callable[[Snapshot], None]) -> None:
         self.last = Snapshot(0.0, "CREATED")
         self._watch = watch
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._begun_s: float | None = None
 
     def show(self, now: Snapshot) -> None:

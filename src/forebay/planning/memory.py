@@ -101,14 +101,13 @@ def plan_memory(
     context: int,
     *,
     memory_share: float = MEMORY_SHARE,
-    reserve: float = RESERVE,
     step_tokens: int = STEP_TOKENS,
 ) -> MemoryPlan:
-    """Plan the memory of all cards: weights, `reserve` on each, the rest for the KV cache. Raises
+    """Plan the memory of all cards: weights, `RESERVE` on each, the rest for the KV cache. Raises
     `SettingError` if not one request fits, or the model cannot be split."""
     if not 0 < memory_share <= 1:
         raise SettingError(f"--memory-share: expected a share above 0 up to 1, found {memory_share:g}")
-    shape, reserve = shape.over(accelerator.count), reserve * accelerator.count
+    shape, reserve = shape.over(accelerator.count), RESERVE * accelerator.count
     _check_context(shape, context)
     each = shape.reserved_bytes(context, step_tokens)
     room = accelerator.memory * memory_share - shape.weight_bytes - reserve

@@ -49,7 +49,6 @@ def test_a_run_over_time() -> None:
     )
     found = courses(run)
     assert found is not None
-    assert found.width_s == 1.0
     assert [value for _, value in found.due_per_s] == [2, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1]
     assert [value for _, value in found.answered_per_s] == [0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0]
     assert [value for _, value in found.tokens_per_s] == [0, 0, 7, 3, 0, 0, 0, 0, 0, 0, 0]
@@ -63,7 +62,7 @@ def test_every_request_and_token_of_a_run_is_in_its_course(requests: int, seed: 
     found = courses(run)
     assert found is not None
     total = {
-        name: sum(v for _, v in getattr(found, name)[:-1]) * found.width_s
+        name: sum(v for _, v in getattr(found, name)[:-1]) * found.due_per_s[1][0]
         for name in (
             "due_per_s",
             "answered_per_s",

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 import pytest
 from aiohttp import web
-from benchmarks.feeds import SECOND_US, Drops, FeedServer, serve
+from benchmarks.feeds import Drops, FeedServer, serve
 from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
@@ -96,50 +96,6 @@ async def test_a_new_reader_continues_after_the_cursor(kind: str, inclusive: boo
         assert server.cursors[0] is None
         assert server.cursors[1] is not None
     assert [orjson.loads(record.raw)["n"] for record in first + rest] == list(range(300))
-
-
-class ThreeAtATime(FeedServer):
-    """Every three messages have the same time."""
-
-    def message(self, number: int) -> bytes:
-        return orjson.dumps({"n": number, "time_us": self.first_us + SECOND_US * (number // 3)})
-
-    def _from(self, cursor: str | None) -> int:
-        return 0 if cursor is None else 3 * super()._from(cursor)
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("inclusive", [False, True])
-async def test_jetstream_events_of_one_microsecond_are_all_read(inclusive: bool) -> None:
-    with serve(ThreeAtATime(RECORDS[:60], Drops(1, every=15), inclusive=inclusive)) as server:
-        received = await collect(JetstreamFeed(server.subscribe_url, backoff=FAST), 60)
-    assert [orjson.loads(record.raw)["n"] for record in received] == list(range(60))
-
-
-class OutOfOrder(FeedServer):
-    """Each message is up to 1.5 s older than an earlier one."""
-
-    def message(self, number: int) -> bytes:
-        return orjson.dumps({"n": number, "time_us": self._time_us(number)})
-
-    def _time_us(self, number: int) -> int:
-        return self.first_us + 100_000 * (number ^ 15)
-
-    def _from(self, cursor: str | None) -> int:
-        after = -1 if cursor is None else int(cursor) - (1 if self.inclusive else 0)
-        return next(n for n in range(len(self.records)) if self._time_us(n) > after)
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("inclusive", [False, True])
-@pytest.mark.parametrize("seed", range(3))
-async def test_jetstream_messages_out_of_order_are_read_once(seed: int, inclusive: bool) -> None:
-    with serve(OutOfOrder(RECORDS[:200], Drops(seed, every=60), inclusive=inclusive)) as server:
-        feed = JetstreamFeed(server.subscribe_url, backoff=FAST)
-        first = await collect(feed, 110)
-        received = first + await collect(feed, 90, str(first[-1].cursor))
-        assert len(server.cursors) > 2
-    assert [orjson.loads(record.raw)["n"] for record in received] == list(range(200))
 
 
 async def test_jetstream_messages_without_a_time_are_passed_on() -> None:

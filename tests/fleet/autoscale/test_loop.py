@@ -101,7 +101,7 @@ def test_policy_sees_stream_and_replicas_each_interval_and_is_applied() -> None:
     assert (first.backlog, first.arrived, first.running) == (WAITS.backlog, WAITS.arrived, 2.0)
     assert (second.ready, second.starting) == (0, (5.0,) * 3)
     assert (third.ready, third.booted_s) == (3, (10.0,) * 3)
-    assert [step.changes for step in steps] == [True, False, False, False, False]
+    assert [step.decision.wanted != step.signals.kept for step in steps] == [True, False, False, False, False]
     assert loop.last is steps[-1]
 
 
@@ -113,7 +113,8 @@ def test_unreadable_replica_count_changes_nothing_and_keeps_arrivals() -> None:
     step = loop.tick(5.0)
     assert step is not None
     assert step.failure == "the API server does not answer"
-    assert (step.changes, stream.taken, len(policy.seen), replicas.asked) == (False, 1, 1, [3])
+    assert step.decision.wanted == step.signals.kept
+    assert (stream.taken, len(policy.seen), replicas.asked) == (1, 1, [3])
     replicas.hidden = ""
     assert loop.tick(10.0) is not None
     assert stream.taken == 2

@@ -238,7 +238,6 @@ class SessionWorkload(Described, kind="sessions"):
 @dataclass(frozen=True, slots=True)
 class TracePrompts:
     trace: Sequence[TraceRequest]
-    block_tokens: int = MOONCAKE_BLOCK_TOKENS
     source: str = "trace"
     exact: bool = True
 
@@ -249,7 +248,7 @@ class TracePrompts:
         for index, one in enumerate(self.trace[:count]):
             ids = array("I")
             for block in one.blocks:
-                ids += random_ids(self.block_tokens, nonce, seed, f"block {block}")
+                ids += random_ids(MOONCAKE_BLOCK_TOKENS, nonce, seed, f"block {block}")
             ids += random_ids(one.prompt_tokens - len(ids), nonce, seed, index)
             made.append(LoadRequest(index, None, ids, one.output_tokens, self.exact, one.prompt_tokens))
         return made

@@ -61,7 +61,6 @@ class Courses:
     """A run over time, in bins: (start of the bin, value), with the last repeated at the end.
     `in_flight`: the bin's mean of requests sent and not ended."""
 
-    width_s: float
     due_per_s: Points
     answered_per_s: Points
     tokens_per_s: Points
@@ -92,7 +91,7 @@ def courses(run: LoadRun) -> Courses | None:
         values = [total / width_s for total in totals]
         return [(i * width_s, value) for i, value in enumerate((*values, values[-1]))]
 
-    return Courses(width_s, course(due), course(answered), course(tokens), course(busy_s))
+    return Courses(course(due), course(answered), course(tokens), course(busy_s))
 
 
 def _count_tokens(record: RequestRecord, tokens: list[float], place: object) -> None:

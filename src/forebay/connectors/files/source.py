@@ -100,14 +100,8 @@ def line_reader(config: Files) -> LineReader:
     header = config.format.kind == "csv" and not config.format.columns
     if header and config.letters:
         raise SettingError("dead letters of CSV rows hold no header: name the columns")
-    reader = LineReader(
-        config.format,
-        header,
-        config.letters,
-        config.limit,
-        canonical_encoding(config.encoding),
-        config.registry,
-    )
+    encoding = canonical_encoding(config.encoding)
+    reader = LineReader(config.format, header, config.letters, config.limit, encoding, config.registry)
     if header and not config.follow:
         first_header(config.path, reader)
     return reader

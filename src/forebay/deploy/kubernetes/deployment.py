@@ -238,7 +238,6 @@ class Pool:
 WANTED = f"{PREFIX}wanted_replicas"
 """Booting ones included."""
 BACKLOG_TOKENS = f"{PREFIX}backlog_tokens"
-DEADLINE_S = f"{PREFIX}next_deadline_seconds"
 REPLICAS = f"{PREFIX}replicas"
 IN_FLIGHT = f"{PREFIX}in_flight"
 PENDING = f"{PREFIX}pending"

@@ -115,30 +115,22 @@ class FieldTemplate:
     empty text is a `FieldMissing`.
     """
 
-    def __init__(
-        self, text: str, *, what: str = "key", required: bool = False, max_chars: int = MAX_FIELD_CHARS
-    ) -> None:
+    def __init__(self, text: str, *, what: str = "key", required: bool = False) -> None:
         self.text = text
         self.what = what
         self.required = required
-        self.max_chars = max_chars
         self._part = _Part(PromptEnvironment(), text, what)
 
     def render(self, fields: Mapping[str, JSON], *, time_ms: int | None = None) -> str:
-        """At most `max_chars` long. Raises `TemplateFailed`."""
+        """At most `MAX_FIELD_CHARS` long. Raises `TemplateFailed`."""
         names = with_nulls(fields, event=fields, time_ms=time_ms)
-        text = self._part.render(names, self.max_chars).strip()
+        text = self._part.render(names, MAX_FIELD_CHARS).strip()
         if self.required and not text:
             raise FieldMissing(f"{self.what}: {self.text!r} is empty for this record")
         return text
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            "text": self.text,
-            "what": self.what,
-            "required": self.required,
-            "max_chars": self.max_chars,
-        }
+        return {"text": self.text, "what": self.what, "required": self.required}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         FieldTemplate.__init__(self, **state)

@@ -75,10 +75,6 @@ class ScalingStep:
     decision: Decision
     failure: str = ""
 
-    @property
-    def changes(self) -> bool:
-        return self.decision.wanted != self.signals.kept
-
 
 @dataclass(slots=True)
 class ScalingLoop:

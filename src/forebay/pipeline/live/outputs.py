@@ -113,9 +113,8 @@ def _lines(followed: FollowedLines | None) -> Iterator[bytes]:
 
 
 class OutputsReader:
-    def __init__(self, outputs: RunOutputs, clock_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, outputs: RunOutputs) -> None:
         self._outputs = outputs
-        self._clock_s = clock_s
         self._changes = FolderChanges(outputs.folders, WRITTEN | MOVED_HERE)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="outputs", daemon=True)
@@ -133,9 +132,9 @@ class OutputsReader:
 
     def _run(self) -> None:
         while not self._closed.is_set():
-            begin_s = self._clock_s()
+            begin_s = time.monotonic()
             self._outputs.look()
-            self._closed.wait(max(REST_S, (self._clock_s() - begin_s) / LOOK_SHARE))
+            self._closed.wait(max(REST_S, (time.monotonic() - begin_s) / LOOK_SHARE))
             self._changes.wait(LOOK_S, poll_s=LOOK_S)
         self._outputs.look()
 
