@@ -127,6 +127,12 @@ def test_a_record_with_other_fields_is_malformed(record: Any) -> None:
             decode(msgpack.packb(other))
 
 
+@given(st.binary(max_size=80))
+def test_any_bytes_are_a_record_or_malformed(data: bytes) -> None:
+    with contextlib.suppress(MalformedRecord):
+        decode(data)
+
+
 @given(records, st.data())
 def test_cut_or_changed_bytes_are_a_record_or_malformed(record: Any, data: st.DataObject) -> None:
     whole = bytearray(encode(record))

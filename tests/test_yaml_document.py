@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import suppress
 from io import StringIO
 from typing import Any
 
@@ -98,3 +99,9 @@ def test_reads_what_a_yaml_library_writes(value: dict[str, Any]) -> None:
         return
     if written == value and "!!" not in stream.getvalue():
         assert parse_yaml(stream.getvalue(), "f")[0] == value
+
+
+@given(st.text(alphabet="ab:-? \n[]{}&*!|>'\"#%,1.~<", max_size=40) | st.text(max_size=40))
+def test_any_text_parses_or_raises_the_documented_error(text: str) -> None:
+    with suppress(SettingError):
+        parse_yaml(text, "f")

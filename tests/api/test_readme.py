@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from pydantic import BaseModel, field_validator
 
 import forebay as fb
-from forebay.testing import Fixed, ReplicaScript, ReplicaThread, ScriptedEngineFactory
+from forebay.testing import Fixed, ReplicaScript, ReplicaThread, ScriptedEngineFactory, wait_until
 
 
 class Topic(BaseModel):
@@ -107,6 +108,37 @@ def test_functions_of_streams_of_objects(tmp_path: Path, flink_logs: Path) -> No
     assert [line["fields"]["n"] for line in written["twice"]] == [3]
     assert len(written["union"]) == 8
     assert sorted(line["word"] for line in written["models"]) == shouted
+
+
+@pytest.mark.long
+@pytest.mark.flink
+def test_same_program_resumes(tmp_path: Path, flink_logs: Path) -> None:
+    from forebay.flink.jvm import start_jvm
+
+    start_jvm(flink_logs, heap_mb=768)
+    (tmp_path / "in.jsonl").write_text("".join(f'{{"text": "line {n}"}}\n' for n in range(200)))
+
+    def program() -> Any:
+        env = fb.environment(checkpoints=tmp_path / "state", every_s=0.2)
+        ask = fb.Inference(
+            ScriptedEngineFactory(Fixed(0.1)), model="m", prompt="{{ text }}", schema=Topic, capacity=4
+        )
+        answered = fb.infer(fb.read_jsonl(env, tmp_path / "in.jsonl"), ask)
+        fb.write_jsonl(answered.results.map(described), tmp_path / "out")
+        fb.write_jsonl(answered.dead_letters, tmp_path / "dead")
+        return env
+
+    job = program().execute_async("first")
+    wait_until(lambda: len(lines_in(tmp_path / "out")) > 8, timeout_s=60)
+    job.cancel()
+    with suppress(Exception):  # A cancelled job ends with an error.
+        job.get_job_execution_result().result()
+    assert len(lines_in(tmp_path / "out")) < 200
+    program().execute("second")
+    assert sorted(line["text"] for line in lines_in(tmp_path / "out")) == sorted(
+        f"line {n}" for n in range(200)
+    )
+    assert lines_in(tmp_path / "dead") == []
 
 
 @pytest.mark.flink

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import orjson
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from forebay.codec import decode, encode
 from forebay.connectors.formats import Format, dead_letter_json, parse_dead_letter, result_json
 from forebay.errors import MalformedRecord
 from forebay.json_numbers import dump_json
 from forebay.records import DeadLetter, Event, Result, Timeline, Usage
 
+CSV = Format("csv", columns=("id", "text"))
 LINES = Format("text", pattern=r"(?P<level>[A-Z]+) (?P<user>@\w+ )?(?P<rest>.*)")
+
+
+@given(st.binary(max_size=200), st.sampled_from([Format(), Format("text"), LINES, CSV]))
+def test_any_bytes_give_a_record_that_can_be_encoded(raw: bytes, form: Format) -> None:
+    record = form.read(raw)
+    assert record.raw == raw
+    assert decode(encode(record)) == record
 
 
 def test_named_groups_of_a_line_are_fields() -> None:
@@ -43,6 +53,23 @@ VALUES = st.recursive(LEAVES, lambda v: st.lists(v) | st.dictionaries(st.text(),
 @given(st.dictionaries(st.text(), VALUES))
 def test_every_json_object_is_an_event(fields: dict[str, object]) -> None:
     assert Format().read(dump_json(fields)).fields == fields
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda v: st.lists(v) | st.dictionaries(st.text(), v),
+)
+
+
+@given(st.dictionaries(st.sampled_from(["after", "op", "payload", "envelope"]), JSON | st.just('{"a": 1}')))
+def test_any_value_gives_a_record_that_can_be_encoded(value: dict[str, Any]) -> None:
+    for payload in ("after", "payload.after", "op"):
+        try:
+            raw = orjson.dumps(value)
+        except TypeError:
+            return
+        record = Format(payload=payload).read(raw)
+        assert decode(encode(record)) == record
 
 
 TEXT = st.text()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -128,6 +129,15 @@ def test_isoformat_output_is_read(moment: datetime, offset_minutes: int) -> None
     aware = moment.replace(tzinfo=timezone(timedelta(minutes=offset_minutes)))
     expected = (aware - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(milliseconds=1)
     assert EventTime("t").of({"t": aware.isoformat()}) == expected
+
+
+@given(
+    st.text() | st.integers() | st.floats() | st.none() | st.lists(st.text()),
+    st.sampled_from(["iso8601", "unix_s", "unix_ms", "unix_us", "unix_ns", "%Y-%m-%d %H"]),
+)
+def test_only_the_documented_error_is_raised(value: object, form: str) -> None:
+    with suppress(MalformedRecord):
+        assert isinstance(EventTime("t", form).of({"t": value}), int)
 
 
 @pytest.mark.parametrize(

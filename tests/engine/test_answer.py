@@ -130,6 +130,15 @@ def test_older_json_schema_drafts_are_supported() -> None:
         check("1")
 
 
+@given(st.text())
+def test_any_text_is_a_value_or_an_invalid_answer(text: str) -> None:
+    try:
+        value = AnswerCheck({})(text)
+    except InvalidAnswer:
+        return
+    assert json.dumps(value)
+
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -205,6 +206,12 @@ def test_empty_metrics_are_unknown() -> None:
     assert parse_metrics("", observed_s=1.0) == (ReplicaLoad(1.0), ReplicaCounters())
 
 
+@given(st.text(alphabet='vllm:num_requests_running{}="\\ 0123456789.\n', max_size=300))
+def test_any_text_is_parsed(text: str) -> None:
+    load, _ = parse_metrics(text, observed_s=0.0)
+    assert load.running is None or (math.isfinite(load.running) and load.running >= 0)
+
+
 @given(st.floats(0, 1e9), st.floats(0, 1), st.text(alphabet='ab"\\{},=', max_size=10))
 def test_written_header_is_read_back(waiting: float, usage: float, model: str) -> None:
     label = model.replace("\\", "\\\\").replace('"', '\\"')
@@ -231,6 +238,11 @@ def test_written_header_is_read_back(waiting: float, usage: float, model: str) -
 )
 def test_header_without_load_is_none(value: str | None) -> None:
     assert parse_load_header(value, observed_s=0.0) is None
+
+
+@given(st.text())
+def test_any_header_is_parsed(value: str) -> None:
+    parse_load_header("TEXT " + value, observed_s=0.0)
 
 
 CONFIG = 'vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="0",num_gpu_blocks="1000"} 1.0\n'

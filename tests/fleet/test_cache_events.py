@@ -141,6 +141,37 @@ def test_invalid_frames_are_rejected(frames: list[bytes]) -> None:
         read_message(frames)
 
 
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary(),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["type", "block_hashes", "medium", "group_idx"]) | st.text(), inner, max_size=4
+        )
+    ),
+    max_leaves=12,
+)
+KINDS = st.sampled_from(["BlockStored", "BlockRemoved", "AllBlocksCleared"])
+EVENTS = st.lists(
+    st.tuples(KINDS, ANY, ANY).map(list)
+    | st.fixed_dictionaries({"type": KINDS}, optional={"block_hashes": ANY, "group_idx": ANY, "medium": ANY})
+    | ANY,
+    max_size=4,
+)
+
+
+@given(
+    st.binary(max_size=200) | ANY.map(msgpack.packb) | EVENTS.map(lambda events: msgpack.packb([1.0, events]))
+)
+def test_only_the_documented_error_is_raised(payload: bytes) -> None:
+    try:
+        message = read_frame(payload)
+    except ProtocolViolation:
+        return
+    for event in message.events:
+        assert isinstance(event, Cleared) or all(0 <= block < 2**70 for block in event.blocks)
+
+
 class Publisher:
     def __init__(self, horizon: CacheHorizon) -> None:
         self.horizon = horizon

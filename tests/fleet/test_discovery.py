@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from forebay.engine import Deadline
 from forebay.errors import SettingError
@@ -86,6 +89,16 @@ def test_broken_list_file_is_one_error_with_its_cause(tmp_path: Path, data: byte
 def test_missing_list_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="cannot be read"):
         read_replicas(tmp_path / "none")
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_parse_as_a_list_or_one_error(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "fuzz"
+    file.write_bytes(data)
+    with contextlib.suppress(SettingError):
+        assert read_replicas(file)
 
 
 async def test_every_address_of_a_name_is_a_replica(monkeypatch: pytest.MonkeyPatch) -> None:

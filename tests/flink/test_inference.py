@@ -225,6 +225,24 @@ def test_failed_task_restarts_in_the_jvm_with_exact_output(make_runs: Make) -> N
     assert_exact(runs, 80)
 
 
+@pytest.mark.long
+def test_in_flight_requests_resume_without_new_records(make_runs: Make) -> None:
+    from tests.harness.operators import kill_tree
+
+    runs = make_runs(follow=True)
+    runs.feed(events(0, 1, hold="a"))
+    process = runs.spawn()
+    wait_until(lambda: len(runs.calls()) == 1)
+    runs.await_checkpoint_files()
+    kill_tree(process)
+    runs.release("a")
+    # Only the timer of its shard is there to wake it.
+    job = runs.start(restore=True)
+    wait_until(lambda: len(runs.results()) == 1)
+    runs.stop(job)
+    assert_exact(runs, 1)
+
+
 # 7: event time
 
 
@@ -250,16 +268,6 @@ def test_windows_behind_slow_calls_drop_nothing_across_restore(make_runs: Make) 
     assert {start: windows[start] for start in range(0, 19_000, 1000)} == dict.fromkeys(
         range(0, 19_000, 1000), 50
     )
-
-
-def test_windows_close_if_a_subtask_gets_no_record(make_runs: Make) -> None:
-    runs = make_runs(event_time=True, window_ms=1000, follow=True, keyed=True)
-    runs.feed({"n": n, "text": f"event {n}", "key": "the only one", "at": n * 20} for n in range(160))
-    job = runs.start(parallelism=2)
-    # The input does not end: what closes the windows is event time, in both subtasks.
-    wait_until(lambda: len(runs.results()) >= 3)
-    runs.stop(job)
-    assert [window["count"] for window in runs.results()] == [50, 50, 50]
 
 
 def test_event_time_advances_without_results(make_runs: Make) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.harness.programs import Remember
+from tests.harness.programs import AskLater, Remember
 
+from forebay.stateful.key_states import PER_CHUNK
 from forebay.testing.answers import echo
 from forebay.testing.script import Fixed, Mixture
 from forebay.testing.waiting import wait_until
@@ -115,6 +116,25 @@ def test_timer_in_the_past_fires_without_new_records(make_runs: Callable[..., Ru
 
 
 @pytest.mark.long
+def test_hot_key_has_a_bounded_queue_and_starves_no_other(make_runs: Callable[..., Runs]) -> None:
+    runs = make_runs(program=Remember(), keyed=True, queue=4, follow=True)
+    hot = [{"n": n, "text": "((hold:hot))" if n == 0 else "", "key": "hot"} for n in range(400)]
+    runs.feed(hot[:50])
+    job = runs.start()
+    wait_until(lambda: len(runs.calls()) == 1)
+    wait_until(lambda: job.counts().get("accepted", 0) >= 5)
+    # Checkpoints continue while the hot key's call is awaited and its queue is full.
+    runs.await_checkpoint(job)
+    assert job.counts()["accepted"] < 50
+    runs.release("hot")
+    runs.feed([*hot[50:], {"n": 1000, "text": "", "key": "other"}])
+    wait_until(lambda: len(runs.results()) == 401)
+    runs.stop(job)
+    lengths = sorted(len(r["answer"]["seen"]) for r in runs.results() if r["key"] == "hot")
+    assert lengths == list(range(1, 401))
+
+
+@pytest.mark.long
 def test_windows_downstream_count_every_answer(make_runs: Callable[..., Runs]) -> None:
     runs = make_runs(
         program=Remember(idle_ms=1),
@@ -134,3 +154,26 @@ def test_windows_downstream_count_every_answer(make_runs: Callable[..., Runs]) -
     assert windows[0] >= 50
     assert windows[1000] >= 50
     assert windows[2000] >= 20
+
+
+@pytest.mark.long
+def test_many_timers_due_at_once_fire_with_room_across_restore(make_runs: Callable[..., Runs]) -> None:
+    keys, capacity = 600, 4
+    runs = make_runs(
+        program=AskLater(), keyed=True, event_time=True, follow=True, capacity=capacity, shards=1
+    )
+    fed = [{"n": n, "text": "((hold:a))", "key": f"k{n}", "at": 0} for n in range(keys)]
+    runs.feed([*fed, {"n": keys, "text": "", "key": "last", "at": 60_000}])
+    job = runs.start()
+    wait_until(lambda: len(runs.calls()) == capacity)
+    runs.await_checkpoint(job)
+    wait_until(lambda: job.counts().get("in_flight") == capacity)
+    assert job.counts()["pending"] <= capacity + PER_CHUNK
+    runs.stop(job)
+    # The rest is in the checkpoint, and no later event advances event time.
+    job = runs.start(restore=True)
+    wait_until(lambda: len(runs.calls()) >= 2 * capacity)
+    runs.release("a")
+    wait_until(lambda: len(runs.results()) >= keys)
+    runs.stop(job)
+    assert sorted(result["answer"]["n"] for result in runs.results()) == list(range(keys))

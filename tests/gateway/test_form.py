@@ -35,6 +35,19 @@ def test_form_fields_are_parsed(fields: list[tuple[str, bytes]], preamble: bytes
     assert found == fields
 
 
+pieces = st.binary(max_size=40).map(lambda piece: b"--a b\r\n" + piece + b"\r\n--a b--")
+
+
+@given(body=st.binary(max_size=200) | pieces)
+def test_any_body_is_a_form_or_rejected_with_400(body: bytes) -> None:
+    refused: Refusal | None = None
+    try:
+        form_fields(KIND, body)
+    except Refusal as refusal:
+        refused = refusal
+    assert refused is None or (refused.status, refused.code) == (400, "invalid_form")
+
+
 @pytest.mark.parametrize(
     "kind", [b"", b"application/json", b"multipart/form-data", b"multipart/form-data; boundary=", b"\xff"]
 )

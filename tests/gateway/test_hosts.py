@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from forebay.gateway.cors import Hosts
 
@@ -39,6 +41,11 @@ PATHS = ("/health", "/metrics", "/openapi.json", "/v1/models")
 )
 def test_allowed_host_names(host: bytes | None, address: str, names: tuple[str, ...], allowed: bool) -> None:
     assert Hosts(names).allow(host, address) is allowed
+
+
+@given(host=st.binary(max_size=60))
+def test_any_bytes_are_an_allowed_or_rejected_host(host: bytes) -> None:
+    Hosts(("a.example",)).allow(host, "127.0.0.1")
 
 
 async def test_dns_rebinding_page_reads_nothing() -> None:

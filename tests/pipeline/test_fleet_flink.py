@@ -49,3 +49,40 @@ def test_separate_prefill_and_decode(
     assert last.kv_transfers is not None
     assert last.kv_transfers.transferred >= 100
     assert last.kv_transfers.fallbacks == 0
+
+
+def test_replica_death_during_the_run_loses_no_record(
+    pipelines: Any, flink_logs: Path, replicas: list[ReplicaProcess]
+) -> None:
+    from forebay.flink.jvm import start_jvm
+    from forebay.pipeline.plan import Plan
+    from forebay.pipeline.run import run_pipeline
+    from forebay.pipeline.snapshot import Snapshot
+    from forebay.settings import Settings
+
+    start_jvm(flink_logs, heap_mb=768)
+    (pipelines.folder / "replicas.txt").write_text("\n".join(replica.url for replica in replicas))
+    spec = pipelines.spec(
+        source={"type": "generator", "rate": 60.0},
+        prompt="{{ text }}",
+        engine={"file": "replicas.txt", "priority": True},
+        priority="{{ 1 if 'a' in text else 2 }}",
+        parallelism=2,
+        capacity=32,
+    )
+    killed_at: list[int] = []
+
+    def watch(now: Snapshot) -> None:
+        # Each has had its share.
+        if now.results >= 40 and not killed_at and all(replica.report().calls for replica in replicas):
+            replicas[0].kill()
+            killed_at.append(now.results)
+
+    def enough(now: Snapshot) -> bool:
+        return bool(killed_at) and now.results >= killed_at[0] + 100
+
+    settings = Settings(home=pipelines.folder / "home", python=Path())
+    last = run_pipeline(Plan(spec, settings, in_process=True), nullcontext(()), watch, enough=enough)
+    assert last.dead_letters == 0
+    positions = sorted(line["position"] for line in pipelines.lines())
+    assert positions == sorted(f"generator@{n}" for n in range(last.results))

@@ -2,15 +2,63 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from forebay.engine.launch import ReplicaRegistry, Replicas
+from forebay.engine.launch.spec import EngineLaunch
 from forebay.errors import PipelineFailed, SettingError
+from forebay.ports import free_port
 from forebay.testing.replica import ReplicaScript, ReplicaThread
 from forebay.testing.script import Fixed
 
 pytestmark = pytest.mark.flink
+
+
+def fake_replica(port: int, cores: tuple[int, ...]) -> EngineLaunch:
+    command = (sys.executable, "-m", "forebay.testing.replica", "--port", str(port), "--delay", "1:0.05")
+    return EngineLaunch(command)
+
+
+@pytest.mark.slow
+def test_local_engine_killed_during_a_run_loses_no_record(pipelines: Any, flink_logs: Path) -> None:
+    from forebay.flink.jvm import start_jvm
+    from forebay.pipeline.plan import Plan
+    from forebay.pipeline.run import run_pipeline
+    from forebay.pipeline.snapshot import Snapshot
+    from forebay.settings import Settings
+
+    start_jvm(flink_logs, heap_mb=768)
+    spec = pipelines.spec(
+        source={"type": "generator", "rate": 20.0}, prompt="{{ text }}", retry={"base_s": 0.1}
+    )
+    text: set[str] = set()
+    killed_at: list[int] = []
+    with Replicas(
+        ReplicaRegistry(pipelines.folder / "replicas.json"), fake_replica, model="fake"
+    ) as replicas:
+        replicas.start([()], port_base=free_port())
+
+        def watch(now: Snapshot) -> None:
+            text.add(now.engine_failure)
+            if now.results >= 10 and not killed_at:
+                killed_at.append(now.results)
+                replicas.kill(0)
+
+        def enough(now: Snapshot) -> bool:
+            return now.engine_restarts == 1 and now.results >= killed_at[0] + 40
+
+        settings = Settings(home=pipelines.folder / "home", python=Path())
+        plan = Plan(spec, settings, in_process=True)
+        last = run_pipeline(plan, nullcontext(replicas), watch, enough=enough)
+    assert (last.dead_letters, last.engine_restarts) == (0, 1)
+    assert any("ended and is being restarted" in words for words in text)
+    positions = sorted(line["position"] for line in pipelines.lines())
+    assert positions == sorted(f"generator@{n}" for n in range(last.results))
 
 
 @pytest.mark.slow

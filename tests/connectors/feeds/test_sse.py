@@ -73,6 +73,11 @@ def test_block_without_data_changes_the_last_id() -> None:
     assert decoder.last_id == "2"
 
 
+@given(st.binary(max_size=300))
+def test_any_bytes_are_accepted(text: bytes) -> None:
+    decode(text)
+
+
 @given(st.lists(st.binary(max_size=40_000).filter(lambda line: not set(line) & set(b"\r\n")), min_size=1))
 @example([b"x" * 40_000, b"y" * 40_000])
 def test_the_missing_bytes_of_an_event_are_counted(lines: list[bytes]) -> None:

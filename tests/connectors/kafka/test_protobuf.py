@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -222,10 +223,22 @@ def test_schema_that_makes_too_many_values_is_rejected() -> None:
         schema.read([0], b"\x0a\0" * 1000)
 
 
+@given(st.binary(max_size=60), st.sampled_from(list(PLACES)))
+def test_other_bytes_are_rejected_or_readable(raw: bytes, name: str) -> None:
+    with suppress(UnreadableValue):
+        read(name, raw)
+
+
 @given(st.lists(st.integers(0, 10**6), max_size=100), st.binary(max_size=4))
 def test_indexes_are_read_as_written(indexes: list[int], before: bytes) -> None:
     raw = before + b"".join(varint(2 * number) for number in (len(indexes), *indexes))
     assert message_indexes(raw, len(before)) == (indexes or [0], len(raw))
+
+
+@given(st.binary(max_size=20))
+def test_other_bytes_are_indexes_or_rejected(raw: bytes) -> None:
+    with suppress(UnreadableValue):
+        message_indexes(raw, 0)
 
 
 @pytest.mark.parametrize("text", ['syntax = "proto3";', "é", "YWI"])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -371,6 +372,32 @@ def test_key_is_trimmed_bounded_and_may_be_empty() -> None:
         FieldTemplate("{{ text }}").render({"text": "x" * 1025})
     with pytest.raises(TemplateFailed, match="is empty for this record"):
         FieldTemplate("{{ text }}", what="id", required=True).render({"text": " "})
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text(max_size=8), json_values, max_size=6))
+def test_any_event_renders_or_raises_the_documented_error(fields: dict[str, Any]) -> None:
+    template = PromptTemplate(
+        "{{ event }}{% for k, v in event.items() %}{{ k }}{{ v }}{{ v | tojson | upper }}"
+        "{% if v == k %}{% endif %}{{ v ~ k }}{{ v is mapping }}{% endfor %}",
+    )
+    try:
+        first = template.render(fields, key="k")
+    except TemplateFailed:
+        return
+    assert template.render(fields, key="k") == first
+
+
+@given(st.text(alphabet="{}%| abx.()[]'_~*+1", max_size=40))
+def test_any_template_compiles_or_raises_the_documented_error(source: str) -> None:
+    with suppress(SettingError, TemplateFailed):
+        render(source, {"a": [1], "b": {"x": "y"}})
 
 
 def test_explicit_id_wins_over_the_position() -> None:

@@ -44,6 +44,15 @@ def test_invalid_backlog_is_one_error(data: bytes) -> None:
         decode_backlog(data)
 
 
+@given(st.binary(max_size=200))
+def test_any_bytes_parse_as_a_backlog_or_one_error(data: bytes) -> None:
+    try:
+        found = decode_backlog(data)
+    except SettingError:
+        return
+    assert found is None or 0 <= found.records <= 10**15
+
+
 def test_record_cost_is_estimated_from_earlier_records() -> None:
     cost = RecordCost(50.0)
     assert cost.tokens(TopicBacklog(10, None, None, 0.0)) == Tokens(10, 500, 500)

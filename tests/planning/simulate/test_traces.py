@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from forebay.errors import SettingError
 from forebay.planning.simulate import traces
 from forebay.planning.simulate.traces import (
+    BadLine,
     TraceRequest,
+    azure_request,
     mooncake_request,
     read_trace,
 )
@@ -104,6 +106,19 @@ def test_lines_and_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(traces, "MAX_REQUESTS", 2)
     with pytest.raises(SettingError, match="holds more than 2 requests"):
         read_trace(write(tmp_path, (GOOD + b"\n") * 3))
+
+
+@given(
+    st.binary(max_size=60)
+    | st.dictionaries(st.text(max_size=4), st.integers(-(2**63), 2**63)).map(orjson.dumps)
+)
+def test_only_the_documented_error_is_raised(line: bytes) -> None:
+    for parse in (mooncake_request, azure_request):
+        try:
+            found = parse(line)
+        except BadLine:
+            continue
+        assert found.prompt_tokens >= 1
 
 
 @given(
