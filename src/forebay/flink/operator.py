@@ -26,12 +26,12 @@ from forebay.flink.commit_times import open_commit_times
 from forebay.flink.event_time import UNKNOWN_MS, is_suspect
 from forebay.flink.event_traces import open_event_traces
 from forebay.flink.job_marks import ActivityMarks, mark_end
-from forebay.flink.jvm_task import collect_less, held_keys
+from forebay.flink.jvm_task import barrier_look, collect_less, held_keys
 from forebay.flink.learned import LEARNED, LearnedState
 from forebay.flink.mailbox import WOKEN_MS, Mailbox, OperatorWaker
 from forebay.flink.metrics import NOTHING_READ_MS, FlinkMetrics, InferenceCounters, OperatorLoad
 from forebay.flink.one_core import SHARED
-from forebay.flink.request_pool import Handler, Ordering, PollInterval, RequestPool
+from forebay.flink.request_pool import MOST_TAKEN, Handler, Ordering, PollInterval, RequestPool
 from forebay.flink.shard_timers import Shard, ShardTimers
 from forebay.flink.task_end import close_with_task
 from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE
@@ -129,8 +129,14 @@ class InferenceOperator(KeyedProcessFunction):
             on_ready=self._waker.wake,
             core=SHARED if self._one_core else None,
         )
+        self._barrier_waits = barrier_look(runtime_context)
         self._backpressure = Backpressure(
-            self._calls, self._counts, self._metrics, capacity=self._capacity, clock=self._clock
+            self._calls,
+            self._counts,
+            self._metrics,
+            barrier_waits=self._barrier_waits,
+            capacity=self._capacity,
+            clock=self._clock,
         )
         self._calls.start()
         self._metrics.report_through(self._waker.wake)
@@ -196,6 +202,10 @@ class InferenceOperator(KeyedProcessFunction):
             self._timers.early = False
             for key in self._waker.each(self._calls.ready()):
                 yield from self._look_after(self._shards[key], ctx)
+                if self._barrier_waits():
+                    # This mail follows the barrier's.
+                    self._waker.wake()
+                    break
             if self._learned is not None:
                 for _ in self._waker.each(self._learned.place(self._shards)):
                     self._learned.write()
@@ -240,14 +250,17 @@ class InferenceOperator(KeyedProcessFunction):
     # -- effects of a machine
 
     def _take_answers(self, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
-        for id, answer in self._calls.take(shard.key):
-            if not isinstance(answer, DeadLetter) and not answer.journaled:
-                self._counts.engine_s.add(answer.called_s)
-            effects = shard.machine.answered(id, answer, partial(self._times, ctx))
-            if isinstance(answer, DeadLetter) and not emits_letter(effects, answer.cause):
-                # A dead letter is counted when it is emitted.
-                self._counts.fail(answer.cause)
-            yield from self._apply(shard, effects, ctx)
+        while answers := self._calls.take(shard.key):
+            for id, answer in answers:
+                if not isinstance(answer, DeadLetter) and not answer.journaled:
+                    self._counts.engine_s.add(answer.called_s)
+                effects = shard.machine.answered(id, answer, partial(self._times, ctx))
+                if isinstance(answer, DeadLetter) and not emits_letter(effects, answer.cause):
+                    # A dead letter is counted when it is emitted.
+                    self._counts.fail(answer.cause)
+                yield from self._apply(shard, effects, ctx)
+            if len(answers) < MOST_TAKEN or self._barrier_waits():
+                break
 
     def _apply(
         self, shard: Shard, effects: Sequence[Effect], ctx: KeyedProcessFunction.Context
