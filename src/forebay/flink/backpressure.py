@@ -18,6 +18,8 @@ from forebay.stateful.machine import Room
 ROOM_WAIT_S = 0.04
 LOOK_S = 0.004
 """How long a checkpoint's barrier waits for an event that waits for room. A look is two calls into Java."""
+MORE_FOR_BARRIERS = 1.25
+"""The queue may exceed `capacity` by a quarter, by events that made way for a barrier."""
 MAX_SHARE = 1 / 64
 """Of the time for which a machine's queue has been full; 1/capacity if that is less."""
 
@@ -39,18 +41,19 @@ class Backpressure:
         calls: RequestPool,
         counts: InferenceCounters,
         metrics: FlinkMetrics,
-        *,
         barrier_waits: Callable[[], bool],
+        *,
         capacity: int,
         clock: Clock,
     ) -> None:
-        self._barrier_waits = barrier_waits
         self._calls = calls
         self._counts = counts
         self._metrics = metrics
+        self._barrier_waits = barrier_waits
         self._capacity = capacity
         self._clock = clock
         self._room_wait = RoomWait(capacity)
+        self._most_queued = MORE_FOR_BARRIERS * capacity
 
     def make_room(self, shard: Shard, of: str, take: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """Wait for room for an event of the key `of`, but not for long; yield what `take` takes meanwhile.
@@ -73,7 +76,7 @@ class Backpressure:
                 yield from take()
                 if seen_s - blocked_s >= self._longest_wait_s(shard, room, of, blocked_s, seen_s):
                     return
-                if room == "slot" and self._calls.load.pending < 2 * self._capacity and self._barrier_waits():
+                if room == "slot" and self._calls.load.pending < self._most_queued and self._barrier_waits():
                     return
             if room == "slot":
                 self._wait_for_slot()

@@ -64,8 +64,9 @@ class InferenceOperator(KeyedProcessFunction):
     `event_time`.
 
     Empty bytes only wake a shard. Beyond `capacity`, or if a queue is full, `process_element` blocks, which
-    is Flink's backpressure, but not for long, because no barrier passes meanwhile: an outage of an hour
-    delays a checkpoint by 21 s. At the end of input, every call completes before the operator ends.
+    is Flink's backpressure, but not for long, because no barrier passes meanwhile: once queues are full, an
+    outage of an hour delays a checkpoint by 21 s. At the end of input, every call completes before the
+    operator ends.
     """
 
     def __init__(
@@ -129,14 +130,9 @@ class InferenceOperator(KeyedProcessFunction):
             on_ready=self._waker.wake,
             core=SHARED if self._one_core else None,
         )
-        self._barrier_waits = barrier_look(runtime_context)
+        self._barrier_waits = waits = barrier_look(runtime_context)
         self._backpressure = Backpressure(
-            self._calls,
-            self._counts,
-            self._metrics,
-            barrier_waits=self._barrier_waits,
-            capacity=self._capacity,
-            clock=self._clock,
+            self._calls, self._counts, self._metrics, waits, capacity=self._capacity, clock=self._clock
         )
         self._calls.start()
         self._metrics.report_through(self._waker.wake)
@@ -358,7 +354,7 @@ class InferenceOperator(KeyedProcessFunction):
         until_s = self._clock.monotonic_s() + FIRE_S
         while shard.machine.due and self._calls.has_room():
             yield from self._apply(shard, shard.machine.fire(partial(self._times, ctx)), ctx)
-            if self._clock.monotonic_s() >= until_s:
+            if self._clock.monotonic_s() >= until_s or self._barrier_waits():
                 break
 
     # -- the end of the input
