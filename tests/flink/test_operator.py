@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
@@ -45,8 +45,8 @@ class Calls:
     clock: WallClock
     quick: frozenset[str] = frozenset()
     submitted: int = 0
-    answers: list[tuple[str, DeadLetter]] = field(default_factory=list)
-    called: list[KeyedEvent] = field(default_factory=list)
+    answers: list[tuple[int, str, DeadLetter]] = field(default_factory=list)
+    called: list[tuple[int, KeyedEvent]] = field(default_factory=list)
     call_s = 0.0
     finished = 0
 
@@ -55,26 +55,27 @@ class Calls:
 
     def submit(self, shard: int, item: KeyedEvent, *, restored: bool = False) -> None:
         if item.key in self.quick:
-            self._answer(item)
+            self._answer(shard, item)
         else:
             self.submitted += 1
-            self.called.append(item)
+            self.called.append((shard, item))
 
     def answer_all(self) -> None:
-        for item in self.called:
-            self._answer(item)
+        for shard, item in self.called:
+            self._answer(shard, item)
         self.called.clear()
         self.submitted = 0
 
-    def _answer(self, item: KeyedEvent) -> None:
-        self.answers.append((item.id, DeadLetter(b"", "refused", "", id=item.id, key=item.key)))
+    def _answer(self, shard: int, item: KeyedEvent) -> None:
+        self.answers.append((shard, item.id, DeadLetter(b"", "refused", "", id=item.id, key=item.key)))
 
     def take(self, shard: int) -> list[tuple[str, DeadLetter]]:
-        taken, self.answers = self.answers[:MOST_TAKEN], self.answers[MOST_TAKEN:]
-        return taken
+        taken = [answer for answer in self.answers if answer[0] == shard][:MOST_TAKEN]
+        self.answers = [answer for answer in self.answers if answer not in taken]
+        return [(id, answer) for _, id, answer in taken]
 
     def ready(self) -> list[int]:
-        return [0] if self.answers else []
+        return sorted({shard for shard, _, _ in self.answers})
 
     def has_room(self) -> bool:
         return self.submitted < CAPACITY
@@ -115,7 +116,7 @@ class Run:
 
     def event(self, key: str, number: int, time_ms: int | None = None) -> list[Any]:
         item = KeyedEvent(f"e{number}", key, Event(b"", {"n": number}, time_ms), 0)
-        return list(self.function.process_element((0, encode(item)), self.context()))
+        return list(self.function.process_element((self.key, encode(item)), self.context()))
 
     def event_timer(self, time_ms: int) -> list[Any]:
         return list(self.function.on_timer(time_ms, self.context(TimeDomain.EVENT_TIME)))
@@ -245,19 +246,29 @@ def test_barriers_extend_a_full_queue_by_a_quarter_at_most(barrier: Barrier, ope
     assert waited_s(run, next(numbers)) > HOUR_S / ANSWERS
 
 
+@pytest.mark.parametrize("shards", [1, MOST_TAKEN + 3])
 @pytest.mark.parametrize("waits", [True, False])
-def test_barrier_waits_for_few_answers_of_many(waits: bool, barrier: Barrier, opened: Any) -> None:
+def test_barrier_waits_for_few_answers_of_many(
+    waits: bool, shards: int, barrier: Barrier, opened: Any
+) -> None:
     run = opened(Remember())
     woken: list[int] = []
+
+    def each(keys: Iterable[int]) -> Iterator[int]:
+        for run.key in keys:
+            yield run.key
+
     wake = partial(woken.append, 1)
-    run.function._waker = SimpleNamespace(works=True, add=lambda *_: None, each=iter, wake=wake)
+    run.function._waker = SimpleNamespace(works=True, add=lambda *_: None, each=each, wake=wake)
     answers = MOST_TAKEN + 3
     for number in range(answers):
+        run.key = number % shards
         run.event(f"k{number}", number)
     run.calls.answer_all()
     barrier.waits = waits
     first = run.event_timer(WOKEN_MS)
-    assert (len(first), len(woken)) == ((MOST_TAKEN, 1) if waits else (answers, 0))
+    most = MOST_TAKEN if shards == 1 else 1
+    assert (len(first), len(woken)) == ((most, 1) if waits else (answers, 0))
     barrier.waits = False
     assert len(first + run.event_timer(WOKEN_MS)) == answers
 

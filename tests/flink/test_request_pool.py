@@ -432,15 +432,15 @@ def test_one_wake_up_covers_all_answers_until_the_poll(
         calls.submit(i % 3, item(id))
     script.wait_started(*ids)
     assert calls.ready() == []
-    for id in ids[:30]:
+    for id in ids[:24]:
         script.finish(id)
     told.wait(1)
-    wait_until(lambda: calls.load.finished == 30)
+    wait_until(lambda: calls.load.finished == 24)
     assert told.count == 1
     assert sorted(calls.ready()) == [0, 1, 2]
-    assert sorted(id for shard in range(3) for id, _ in calls.take(shard)) == sorted(ids[:30])
+    assert sorted(id for shard in range(3) for id, _ in calls.take(shard)) == sorted(ids[:24])
     assert calls.ready() == []
-    for id in ids[30:]:
+    for id in ids[24:]:
         script.finish(id)
     told.wait(2)
     assert calls.ready()

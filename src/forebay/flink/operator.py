@@ -196,11 +196,10 @@ class InferenceOperator(KeyedProcessFunction):
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
         if timestamp == WOKEN_MS:
             self._timers.early = False
-            for key in self._waker.each(self._calls.ready()):
+            ready = self._calls.ready()
+            for key in self._waker.each(ready):
                 yield from self._look_after(self._shards[key], ctx)
-                if self._barrier_waits():
-                    # This mail follows the barrier's.
-                    self._waker.wake()
+                if key != ready[-1] and self._makes_way():
                     break
             if self._learned is not None:
                 for _ in self._waker.each(self._learned.place(self._shards)):
@@ -255,8 +254,14 @@ class InferenceOperator(KeyedProcessFunction):
                     # A dead letter is counted when it is emitted.
                     self._counts.fail(answer.cause)
                 yield from self._apply(shard, effects, ctx)
-            if len(answers) < MOST_TAKEN or self._barrier_waits():
+            if len(answers) < MOST_TAKEN or self._makes_way():
                 break
+
+    def _makes_way(self) -> bool:
+        """Whether a checkpoint's barrier waits; if so, `on_timer` is called after it."""
+        if waits := self._barrier_waits():
+            self._waker.wake()
+        return waits
 
     def _apply(
         self, shard: Shard, effects: Sequence[Effect], ctx: KeyedProcessFunction.Context

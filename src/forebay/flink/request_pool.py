@@ -24,7 +24,7 @@ Ordering = Literal["unordered", "key"]
 """When a finished call may be emitted: at once, or after those before it under its key."""
 Answer = Result | DeadLetter
 HELD_PER_SLOT = 4
-MOST_TAKEN = 16
+MOST_TAKEN = 8
 GATHER_S = 0.001
 CLOSE_S = 10.0
 LOST_S = 1.0
