@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,12 +20,12 @@ from forebay.apps.sessions import Sessions
 from forebay.apps.summaries.settings import SummarySpec
 from forebay.codec import decode, encode
 from forebay.flink import backpressure, operator
-from forebay.flink.backpressure import ANSWERS, FACTOR, MAX_SHARE
+from forebay.flink.backpressure import ANSWERS, FACTOR, LOOK_S, MAX_SHARE, ROOM_WAIT_S
 from forebay.flink.commit_times import CommitTimes
 from forebay.flink.infer import QUEUES
 from forebay.flink.mailbox import WOKEN_MS
 from forebay.flink.operator import InferenceOperator
-from forebay.flink.request_pool import PoolLoad
+from forebay.flink.request_pool import MOST_TAKEN, PoolLoad
 from forebay.flink.shard_timers import END_ROUNDS
 from forebay.flink.types import END_OF_INPUT_MS
 from forebay.records import JSON, DeadLetter, Event, KeyedEvent, Message
@@ -44,7 +46,8 @@ class Calls:
     clock: WallClock
     quick: frozenset[str] = frozenset()
     submitted: int = 0
-    answers: list[tuple[str, DeadLetter]] = field(default_factory=list)
+    answers: list[tuple[int, str, DeadLetter]] = field(default_factory=list)
+    called: list[tuple[int, KeyedEvent]] = field(default_factory=list)
     call_s = 0.0
     finished = 0
 
@@ -53,16 +56,27 @@ class Calls:
 
     def submit(self, shard: int, item: KeyedEvent, *, restored: bool = False) -> None:
         if item.key in self.quick:
-            self.answers.append((item.id, DeadLetter(b"", "refused", "", id=item.id, key=item.key)))
+            self._answer(shard, item)
         else:
             self.submitted += 1
+            self.called.append((shard, item))
+
+    def answer_all(self) -> None:
+        for shard, item in self.called:
+            self._answer(shard, item)
+        self.called.clear()
+        self.submitted = 0
+
+    def _answer(self, shard: int, item: KeyedEvent) -> None:
+        self.answers.append((shard, item.id, DeadLetter(b"", "refused", "", id=item.id, key=item.key)))
 
     def take(self, shard: int) -> list[tuple[str, DeadLetter]]:
-        taken, self.answers = self.answers, []
-        return taken
+        taken = [answer for answer in self.answers if answer[0] == shard][:MOST_TAKEN]
+        self.answers = [answer for answer in self.answers if answer not in taken]
+        return [(id, answer) for _, id, answer in taken]
 
     def ready(self) -> list[int]:
-        return []
+        return sorted({shard for shard, _, _ in self.answers})
 
     def has_room(self) -> bool:
         return self.submitted < CAPACITY
@@ -103,7 +117,7 @@ class Run:
 
     def event(self, key: str, number: int, time_ms: int | None = None) -> list[Any]:
         item = KeyedEvent(f"e{number}", key, Event(b"", {"n": number}, time_ms), 0)
-        return list(self.function.process_element((0, encode(item)), self.context()))
+        return list(self.function.process_element((self.key, encode(item)), self.context()))
 
     def event_timer(self, time_ms: int) -> list[Any]:
         return list(self.function.on_timer(time_ms, self.context(TimeDomain.EVENT_TIME)))
@@ -185,6 +199,91 @@ def test_no_checkpoint_while_an_event_waits_for_room(opened: Any) -> None:
         run.event(f"k{number % 3}", number)
     assert run.clock.monotonic_s() > 0, "no event has waited"
     assert checkpoints == []
+
+
+@dataclass
+class Barrier:
+    waits: bool = False
+
+    def __call__(self, _context: Any) -> Callable[[], bool]:
+        return lambda: self.waits
+
+
+@pytest.fixture
+def barrier(monkeypatch: pytest.MonkeyPatch) -> Barrier:
+    made = Barrier()
+    monkeypatch.setattr(operator, "barrier_look", made)
+    return made
+
+
+def waited_s(run: Run, number: int) -> float:
+    """How long an event with a key of its own blocks the input."""
+    begin_s = run.clock.monotonic_s()
+    run.event(f"k{number}", number)
+    return run.clock.monotonic_s() - begin_s
+
+
+def test_barrier_waits_for_no_event_without_a_slot(barrier: Barrier, opened: Any) -> None:
+    run = opened(Remember())
+    numbers = itertools.count()
+    while run.calls.has_room():
+        assert waited_s(run, next(numbers)) == 0
+    assert waited_s(run, next(numbers)) == pytest.approx(ROOM_WAIT_S)
+    barrier.waits = True
+    assert waited_s(run, next(numbers)) == pytest.approx(LOOK_S)
+
+
+def test_barriers_extend_a_full_queue_by_a_quarter_at_most(barrier: Barrier, opened: Any) -> None:
+    run = opened(Remember())
+    numbers = itertools.count()
+    while run.calls.may_queue():
+        run.event(f"k{next(numbers)}", 0)
+    # The outage that fills the queue begins.
+    assert waited_s(run, next(numbers)) == pytest.approx(ROOM_WAIT_S)
+    run.clock.advance(HOUR_S)
+    barrier.waits = True
+    while run.calls.load.pending < 1.25 * CAPACITY:
+        assert waited_s(run, next(numbers)) == pytest.approx(LOOK_S)
+    assert waited_s(run, next(numbers)) > HOUR_S / ANSWERS
+
+
+@pytest.mark.parametrize("shards", [1, MOST_TAKEN + 3])
+@pytest.mark.parametrize("waits", [True, False])
+def test_barrier_waits_for_few_answers_of_many(
+    waits: bool, shards: int, barrier: Barrier, opened: Any
+) -> None:
+    run = opened(Remember())
+    woken: list[int] = []
+
+    def each(keys: Iterable[int]) -> Iterator[int]:
+        for run.key in keys:
+            yield run.key
+
+    wake = partial(woken.append, 1)
+    run.function._waker = SimpleNamespace(works=True, add=lambda *_: None, each=each, wake=wake)
+    answers = MOST_TAKEN + 3
+    for number in range(answers):
+        run.key = number % shards
+        run.event(f"k{number}", number)
+    run.calls.answer_all()
+    barrier.waits = waits
+    first = run.event_timer(WOKEN_MS)
+    most = MOST_TAKEN if shards == 1 else 1
+    assert (len(first), len(woken)) == ((most, 1) if waits else (answers, 0))
+    barrier.waits = False
+    assert len(first + run.event_timer(WOKEN_MS)) == answers
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_barrier_waits_for_few_timers_of_many(waits: bool, barrier: Barrier, opened: Any) -> None:
+    keys = [f"k{n}" for n in range(PER_CHUNK + 1)]
+    run = opened(AskLater(), quick=keys)
+    for number, key in enumerate(keys):
+        run.event(key, number, time_ms=0)
+    run.low_ms = 5_000
+    barrier.waits = waits
+    run.event_timer(1_000)
+    assert run.function._shards[0].machine.due == waits
 
 
 @pytest.mark.parametrize(("woken", "after_ms"), [(True, 1000), (False, 1)])

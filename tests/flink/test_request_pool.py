@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from forebay.errors import ForebayError, SettingError
 from forebay.flink import request_pool as module
 from forebay.flink.one_core import LOOK_S, OneCore
-from forebay.flink.request_pool import HELD_PER_SLOT, Answer, Ordering, RequestPool
+from forebay.flink.request_pool import HELD_PER_SLOT, MOST_TAKEN, Answer, Ordering, RequestPool
 from forebay.records import Event, KeyedEvent, Result, Usage
 from forebay.testing.waiting import wait_until
 
@@ -432,18 +432,32 @@ def test_one_wake_up_covers_all_answers_until_the_poll(
         calls.submit(i % 3, item(id))
     script.wait_started(*ids)
     assert calls.ready() == []
-    for id in ids[:30]:
+    for id in ids[:24]:
         script.finish(id)
     told.wait(1)
-    wait_until(lambda: calls.load.finished == 30)
+    wait_until(lambda: calls.load.finished == 24)
     assert told.count == 1
     assert sorted(calls.ready()) == [0, 1, 2]
-    assert sorted(id for shard in range(3) for id, _ in calls.take(shard)) == sorted(ids[:30])
+    assert sorted(id for shard in range(3) for id, _ in calls.take(shard)) == sorted(ids[:24])
     assert calls.ready() == []
-    for id in ids[30:]:
+    for id in ids[24:]:
         script.finish(id)
     told.wait(2)
     assert calls.ready()
+
+
+def test_few_answers_are_taken_at_once_the_oldest_first(open_calls: Open) -> None:
+    calls, script = open_calls(capacity=64)
+    ids = [str(i) for i in range(MOST_TAKEN + 2)]
+    for id in ids:
+        calls.submit(0, item(id))
+    script.wait_started(*ids)
+    for id in ids:
+        script.finish(id)
+    wait_until(lambda: calls.load.finished == len(ids))
+    taken = [[id for id, _ in calls.take(0)] for _ in range(3)]
+    assert taken == [ids[:MOST_TAKEN], ids[MOST_TAKEN:], []]
+    assert calls.load.finished == 0
 
 
 def test_lost_wake_up_is_repeated(

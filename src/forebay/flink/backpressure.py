@@ -16,6 +16,10 @@ from forebay.flink.shard_timers import Shard
 from forebay.stateful.machine import Room
 
 ROOM_WAIT_S = 0.04
+LOOK_S = 0.004
+"""How long a checkpoint's barrier waits for an event that waits for room. A look is two calls into Java."""
+MORE_FOR_BARRIERS = 1.25
+"""The queue may exceed `capacity` by a quarter, by events that made way for a barrier."""
 MAX_SHARE = 1 / 64
 """Of the time for which a machine's queue has been full; 1/capacity if that is less."""
 
@@ -37,6 +41,7 @@ class Backpressure:
         calls: RequestPool,
         counts: InferenceCounters,
         metrics: FlinkMetrics,
+        barrier_waits: Callable[[], bool],
         *,
         capacity: int,
         clock: Clock,
@@ -44,15 +49,17 @@ class Backpressure:
         self._calls = calls
         self._counts = counts
         self._metrics = metrics
+        self._barrier_waits = barrier_waits
         self._capacity = capacity
         self._clock = clock
         self._room_wait = RoomWait(capacity)
+        self._most_queued = MORE_FOR_BARRIERS * capacity
 
     def make_room(self, shard: Shard, of: str, take: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """Wait for room for an event of the key `of`, but not for long; yield what `take` takes meanwhile.
 
         It runs no mails: the event has left the input and is not in the state yet, so a checkpoint would
-        lose it.
+        lose it. If a barrier waits, the event queues at once instead, even beyond a queue that is full.
         """
         blocked_s: float | None = None
         seen_s = 0.0
@@ -69,8 +76,10 @@ class Backpressure:
                 yield from take()
                 if seen_s - blocked_s >= self._longest_wait_s(shard, room, of, blocked_s, seen_s):
                     return
+                if room == "slot" and self._calls.load.pending < self._most_queued and self._barrier_waits():
+                    return
             if room == "slot":
-                self._calls.wait_for_room(ROOM_WAIT_S)
+                self._wait_for_slot()
             elif self._calls.wait_ready(shard.key, ROOM_WAIT_S):
                 yield from take()
             seen_s = self._note_wait(seen_s)
@@ -78,6 +87,11 @@ class Backpressure:
             shard.full_since.pop(of, None)
             if room == "queue":
                 shard.full_since.pop(None, None)
+
+    def _wait_for_slot(self) -> None:
+        for _ in range(round(ROOM_WAIT_S / LOOK_S)):
+            if self._calls.wait_for_room(LOOK_S) or self._barrier_waits():
+                return
 
     def _longest_wait_s(self, shard: Shard, room: Room, of: str, blocked_s: float, now_s: float) -> float:
         if room == "slot":

@@ -54,6 +54,26 @@ def _always() -> bool:
     return True
 
 
+def barrier_look(runtime_context: RuntimeContext) -> Callable[[], bool]:
+    """A function that returns whether an unaligned checkpoint's barrier waits for the task's thread.
+
+    It reads private fields of Flink 2.3; if one is missing, none ever waits.
+    """
+    if getattr(runtime_context, "_runtime_context", None) is None:
+        return _never
+    try:
+        task_input = java_field(java_field(stream_task(runtime_context), "inputProcessor"), "input")
+        gate = java_field(java_field(task_input, "checkpointedInputGate"), "inputGate")
+    except Exception as error:
+        log.warning("checkpoints wait while an operator's input is blocked: %s", error)
+        return _never
+    return lambda: bool(gate.getPriorityEventAvailableFuture().isDone())
+
+
+def _never() -> bool:
+    return False
+
+
 def stream_task(runtime_context: RuntimeContext) -> Any:
     """Raises `LookupError` if a name of Flink's is missing."""
     environment = java_field(runtime_context._runtime_context, "taskEnvironment")

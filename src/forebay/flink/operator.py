@@ -26,12 +26,12 @@ from forebay.flink.commit_times import open_commit_times
 from forebay.flink.event_time import UNKNOWN_MS, WatermarkHolds, is_suspect
 from forebay.flink.event_traces import open_event_traces
 from forebay.flink.job_marks import ActivityMarks, mark_end
-from forebay.flink.jvm_task import collect_less, held_keys
+from forebay.flink.jvm_task import barrier_look, collect_less, held_keys
 from forebay.flink.learned import LEARNED, LearnedState
 from forebay.flink.mailbox import WOKEN_MS, Mailbox, OperatorWaker
 from forebay.flink.metrics import NOTHING_READ_MS, FlinkMetrics, InferenceCounters, OperatorLoad
 from forebay.flink.one_core import SHARED
-from forebay.flink.request_pool import Handler, Ordering, PollInterval, RequestPool
+from forebay.flink.request_pool import MOST_TAKEN, Handler, Ordering, PollInterval, RequestPool
 from forebay.flink.shard_timers import Shard, ShardTimers
 from forebay.flink.task_end import close_with_task
 from forebay.flink.types import BYTES, END_OF_INPUT_MS, STATE
@@ -61,8 +61,9 @@ class InferenceOperator(KeyedProcessFunction):
     `event_time`.
 
     Empty bytes only wake a shard. Beyond `capacity`, or if a queue is full, `process_element` blocks, which
-    is Flink's backpressure, but not for long, because no barrier passes meanwhile: an outage of an hour
-    delays a checkpoint by 21 s. At the end of input, every call completes before the operator ends.
+    is Flink's backpressure, but not for long, because no barrier passes meanwhile: once queues are full, an
+    outage of an hour delays a checkpoint by 21 s. At the end of input, every call completes before the
+    operator ends.
     """
 
     def __init__(
@@ -126,8 +127,9 @@ class InferenceOperator(KeyedProcessFunction):
             on_ready=self._waker.wake,
             core=SHARED if self._one_core else None,
         )
+        self._barrier_waits = waits = barrier_look(runtime_context)
         self._backpressure = Backpressure(
-            self._calls, self._counts, self._metrics, capacity=self._capacity, clock=self._clock
+            self._calls, self._counts, self._metrics, waits, capacity=self._capacity, clock=self._clock
         )
         self._calls.start()
         self._metrics.report_through(self._waker.wake)
@@ -191,8 +193,11 @@ class InferenceOperator(KeyedProcessFunction):
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
         if timestamp == WOKEN_MS:
             self._timers.early = False
-            for key in self._waker.each(self._calls.ready()):
+            ready = self._calls.ready()
+            for key in self._waker.each(ready):
                 yield from self._look_after(self._shards[key], ctx)
+                if key != ready[-1] and self._makes_way():
+                    break
             if self._learned is not None:
                 for _ in self._waker.each(self._learned.place(self._shards)):
                     self._learned.write()
@@ -237,14 +242,23 @@ class InferenceOperator(KeyedProcessFunction):
     # -- effects of a machine
 
     def _take_answers(self, shard: Shard, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
-        for id, answer in self._calls.take(shard.key):
-            if not isinstance(answer, DeadLetter) and not answer.journaled:
-                self._counts.engine_s.add(answer.called_s)
-            effects = shard.machine.answered(id, answer, partial(self._times, ctx))
-            if isinstance(answer, DeadLetter) and not emits_letter(effects, answer.cause):
-                # A dead letter is counted when it is emitted.
-                self._counts.fail(answer.cause)
-            yield from self._apply(shard, effects, ctx)
+        while answers := self._calls.take(shard.key):
+            for id, answer in answers:
+                if not isinstance(answer, DeadLetter) and not answer.journaled:
+                    self._counts.engine_s.add(answer.called_s)
+                effects = shard.machine.answered(id, answer, partial(self._times, ctx))
+                if isinstance(answer, DeadLetter) and not emits_letter(effects, answer.cause):
+                    # A dead letter is counted when it is emitted.
+                    self._counts.fail(answer.cause)
+                yield from self._apply(shard, effects, ctx)
+            if len(answers) < MOST_TAKEN or self._makes_way():
+                break
+
+    def _makes_way(self) -> bool:
+        """Whether a checkpoint's barrier waits; if so, `on_timer` is called after it."""
+        if waits := self._barrier_waits():
+            self._waker.wake()
+        return waits
 
     def _apply(
         self, shard: Shard, effects: Sequence[Effect], ctx: KeyedProcessFunction.Context
@@ -342,7 +356,7 @@ class InferenceOperator(KeyedProcessFunction):
         until_s = self._clock.monotonic_s() + FIRE_S
         while shard.machine.due and self._calls.has_room():
             yield from self._apply(shard, shard.machine.fire(partial(self._times, ctx)), ctx)
-            if self._clock.monotonic_s() >= until_s:
+            if self._clock.monotonic_s() >= until_s or self._barrier_waits():
                 break
 
     # -- the end of the input

@@ -24,6 +24,7 @@ Ordering = Literal["unordered", "key"]
 """When a finished call may be emitted: at once, or after those before it under its key."""
 Answer = Result | DeadLetter
 HELD_PER_SLOT = 4
+MOST_TAKEN = 8
 GATHER_S = 0.001
 CLOSE_S = 10.0
 LOST_S = 1.0
@@ -165,13 +166,13 @@ class RequestPool:
         return [shard for shard, answers in self._ready.items() if answers]
 
     def take(self, shard: int) -> list[tuple[str, Answer]]:
+        """At most `MOST_TAKEN`, oldest first."""
         ready = self._ready.get(shard)
         if not ready:
             self._raise_failure()
             return []
         with self._lock:
-            answers = list(ready)
-            ready.clear()
+            answers = [ready.popleft() for _ in range(min(MOST_TAKEN, len(ready)))]
             self._releasable -= len(answers)
             self._unreleased -= len(answers)
         return answers
