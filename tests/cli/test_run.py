@@ -153,7 +153,8 @@ class AwayLetters:
 
 
 def test_detail_of_the_failure_of_all_records_is_read_while_the_job_runs() -> None:
-    letters = [b'{"cause": "bad_request", "detail": "no field x"}']
+    before = b'{"cause": "malformed_record", "detail": "before the restart"}'
+    letters = [before, before, b'{"cause": "bad_request", "detail": "no field x"}']
     written: Any = SimpleNamespace(dead_letters=lambda: letters)
     words = _loss_words(written, "out")
     assert words("bad_request") == "bad_request: no field x"
@@ -311,6 +312,26 @@ def test_stopped_run_ends_cleanly(endless: Run) -> None:
     assert document["state"] == "INTERRUPTED"
     assert text.endswith("stopped; run the same command to resume from the newest checkpoint\n")
     assert not json.loads((endless.home / "run.json").read_text())["finished"]
+
+
+@pytest.mark.slow
+@pytest.mark.flink
+def test_the_same_command_resumes_an_interrupted_run(endless: Run) -> None:
+    for attempt in range(2):
+        endless.await_results(20)
+        endless.process.send_signal(signal.SIGINT)
+        status, document, text = endless.ended()
+        assert status == 130, text
+        assert document["state"] == "INTERRUPTED"
+        assert ("resuming from checkpoint chk-" in text) == (attempt == 1)
+        # Checkpoints before the restored one are deleted.
+        assert len([path for path in endless.home.iterdir() if path.is_dir()]) <= 2
+        if attempt == 0:
+            expected = {f"generator@{n}" for n in range(len(endless.positions()))}
+            endless.again()
+    positions = endless.positions()
+    assert expected <= set(positions)
+    assert len(set(positions)) == len(positions)
 
 
 @pytest.mark.flink

@@ -155,16 +155,17 @@ async def test_request_that_the_gateway_refuses_does_not_wait() -> None:
 
 
 async def test_requests_that_the_gateway_refuses_at_once_share_a_probe() -> None:
-    engine, probes = InferenceGatewayFactory("http://gateway.invalid", PickerHeaders())(), list[str]()
+    engine, probes = InferenceGatewayFactory("http://gateway.invalid", PickerHeaders())(), list[Any]()
 
-    async def probe(model: str, timeout_s: float = 10.0) -> None:
-        probes.append(model)
+    async def probe(model: str, timeout_s: float = 10.0, *, chat: bool = False) -> None:
+        probes.append((model, chat))
         raise Unauthorized("refused")
 
     engine._gateway.probe = probe  # type: ignore[method-assign]
     try:
-        assert await asyncio.gather(*(engine._refuses_all("m", math.inf) for _ in range(5))) == [True] * 5
-        assert probes == ["m"]
+        refused = await asyncio.gather(*(engine._refuses_all(request(), math.inf) for _ in range(5)))
+        assert refused == [True] * 5
+        assert probes == [("m", True)]
     finally:
         await engine.close()
 

@@ -6,8 +6,8 @@ import lzma
 import os
 import subprocess
 import zipfile
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -88,11 +88,25 @@ def test_a_jvm_for_flink_has_the_class_path_of_its_archive(
     assert ("connector.jar" in names) == bool(jars)
 
 
-def test_two_makers_make_it_once(with_script: Callable[[str], ClassArchive], tmp_path: Path) -> None:
-    archive = with_script(f"echo >> {tmp_path / 'calls'}; touch ${{4#*=}}")
-    with ThreadPoolExecutor(2) as pool:
-        assert all(pool.map(archive.make, ({}, {})))
-    assert (tmp_path / "calls").read_text() == "\n"
+def test_an_archive_made_while_another_maker_had_the_lock_is_kept(
+    with_script: Callable[[str], ClassArchive], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = with_script(f"echo >> {tmp_path / 'calls'}")
+
+    @contextmanager
+    def late(path: Path) -> Iterator[None]:
+        assert path == archive.folder / LOCK
+        archive.path.touch()
+        yield
+
+    monkeypatch.setattr("forebay.flink.class_archive.locked", late)
+    assert archive.make({})
+    assert not (tmp_path / "calls").exists()
+
+
+def test_a_folder_that_cannot_be_written_to_gets_no_archive(archive: ClassArchive) -> None:
+    archive.folder.touch()
+    assert not archive.make({})
 
 
 def test_the_classes_of_a_job_are_listed() -> None:
@@ -130,8 +144,13 @@ def test_unused_archives_are_removed(
     for path in (unused, other.path):
         os.utime(path, (1, 1))
     assert other.options() == (f"-XX:SharedArchiveFile={other.path}",)
+    made = replace(archive, classpath=("b.jar",))
+    made.path.touch()
+    os.utime(made.path, (1, 1))
+    assert made.make({})
     with_script("").make({})
-    assert {path.name for path in archive.folder.glob("*.jsa")} == {"flink-2.jsa", other.path.name}
+    left = {path.name for path in archive.folder.glob("*.jsa")}
+    assert left == {"flink-2.jsa", other.path.name, made.path.name}
 
 
 def test_each_set_of_jars_has_its_archive(archive: ClassArchive) -> None:

@@ -304,9 +304,11 @@ def show_lost(letters: Iterable[bytes], console: Console, count: int, where: str
     print_line(console, f"warning: no results, only dead letters ({count}), {words}", style="yellow")
 
 
-def _why_lost(letters: Iterable[bytes]) -> str:
-    """The most frequent cause, with its first detail; empty if there is no letter."""
+def _why_lost(letters: Iterable[bytes], only: str | None = None) -> str:
+    """The cause `only`, or the most frequent one, with its first detail; empty if there is no such letter."""
     found = [read_json(line) for line in islice(letters, MAX_LOOKED_AT)]
+    if only is not None:
+        found = [letter for letter in found if letter["cause"] == only]
     for cause, _ in Counter(letter["cause"] for letter in found).most_common(1):
         detail = next(letter["detail"] for letter in found if letter["cause"] == cause)
         return f"{cause}: {detail[:MAX_CHARS]}".replace("\n", " ")
@@ -317,7 +319,7 @@ def _loss_words(written: OutputCounts, where: str) -> Callable[[str], str]:
     def words(cause: str) -> str:
         # Those since the last checkpoint are not there yet.
         with suppress(OSError, ForebayError):
-            if why := _why_lost(written.dead_letters()):
+            if why := _why_lost(written.dead_letters(), cause):
                 return why
         return f"{cause}, details in {where}"
 

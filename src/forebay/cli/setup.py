@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -61,9 +61,9 @@ def setup(
     print_line(
         console, f"The engine is ready: {engine.python}\nIt computes in {chosen.name}: {chosen.reason}"
     )
-    prepare_classes(settings, console)
     document = {"python": str(engine.python), "model": str(engine.model)}
     write_json(json, {**document, "type": chosen.name, "why": chosen.reason})
+    prepare_classes(settings, console)
 
 
 def prepare_classes(settings: Settings, console: Console) -> None:
@@ -72,12 +72,16 @@ def prepare_classes(settings: Settings, console: Console) -> None:
 
     environment, jars = settings.child_environment(), installed_jars(settings.connectors)
     # Of runs without event time, of those with it, and of those with topics, which programs share.
-    kinds = [class_archive(settings.java), class_archive(settings.java, planner=True)]
-    kinds += [class_archive(settings.java, jars=jars)] if jars else []
+    kinds: list[dict[str, Any]] = [{}, {"planner": True}, *([{"jars": jars}] if jars else [])]
+    prepared, why = True, ""
     with console.status("Preparing Flink's classes, so that runs start faster: some seconds, once"):
-        prepared = [archive.make(environment) for archive in kinds]
-    if not all(prepared):
-        print_line(console, f"Flink's classes could not be written to {settings.java}: runs start slower")
+        try:
+            for kind in kinds:
+                prepared &= class_archive(settings.java, **kind).make(environment)
+        except SettingError as error:
+            prepared, why = False, f": {error}"
+    if not prepared:
+        print_line(console, f"Flink's classes were not written to {settings.java}; runs start slower{why}")
 
 
 def announce_install(settings: Settings, console: Console) -> None:
@@ -129,9 +133,9 @@ def install(
 
         where = origin or settings.connectors_from or MAVEN_CENTRAL
         place = install_jar(jar, settings.connectors, where, show)
-    prepare_classes(settings, console)
     print_line(console, f"The {connector} connector is ready: {place}")
     write_json(json, {"connector": connector, "path": str(place), "sha256": jar.sha256})
+    prepare_classes(settings, console)
 
 
 @connectors.command(name="list", cls=Command)

@@ -43,6 +43,7 @@ MAX_ANSWER_BYTES = 8 << 20
 MAX_EVENT_BYTES_PER_TOKEN = 4 << 10
 """A streamed token is an event of 200 to 300 bytes, and of 2,000 with log probabilities: the stream of a long
 answer is far longer than its text."""
+MAX_STREAM_BYTES = 1 << 30
 MAX_ERROR_BYTES = 64 << 10
 MAX_ID_CHARS = 200
 USAGE_GRACE_S = 10.0
@@ -214,7 +215,8 @@ class _CompletionReader(AwaitedReader):
         # Some servers never stream.
         if self._stream and not refused and content_type == EVENT_STREAM:
             self._parser = SseParser(replica=self._url, quote=self._quote)
-            self._left = max(self._max_bytes, self._max_tokens * MAX_EVENT_BYTES_PER_TOKEN)
+            most = max(self._max_bytes, self._max_tokens * MAX_EVENT_BYTES_PER_TOKEN)
+            self._left = min(MAX_STREAM_BYTES, most)
 
     def body(self, data: bytes) -> None:
         if self._saw_done:

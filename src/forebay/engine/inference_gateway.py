@@ -88,7 +88,7 @@ class GatewayEngine:
         try:
             completion = await self._engine.complete(request, timeout_s=timeout_s, deadline=deadline)
         except UNFIT as error:
-            if not await self._refuses_all(request.model, deadline.left_s(self._clock.monotonic_s())):
+            if not await self._refuses_all(request, deadline.left_s(self._clock.monotonic_s())):
                 raise
             self._refused = True
             self.on_usable(0)
@@ -98,10 +98,11 @@ class GatewayEngine:
             self.on_usable(1)
         return completion
 
-    async def _refuses_all(self, model: str, within_s: float) -> bool:
+    async def _refuses_all(self, request: Request, within_s: float) -> bool:
         """Requests that fail at once share a probe."""
         if self._probe is None or self._probe.done():
-            self._probe = asyncio.get_running_loop().create_task(_failure(self._gateway, model))
+            probing = _failure(self._gateway, request.model, chat=request.prompt is None)
+            self._probe = asyncio.get_running_loop().create_task(probing)
         probe = self._probe
         await asyncio.wait({probe}, timeout=None if math.isinf(within_s) else max(0.0, within_s))
         return probe.done() and isinstance(probe.result(), (*UNFIT, ProtocolViolation))
@@ -114,10 +115,12 @@ class GatewayEngine:
         await self._gateway.close()
 
 
-async def _failure(gateway: HttpReplica, model: str, within_s: float = PROBE_S) -> EngineError | None:
+async def _failure(
+    gateway: HttpReplica, model: str, within_s: float = PROBE_S, *, chat: bool
+) -> EngineError | None:
     """Of a probe."""
     try:
-        await gateway.probe(model, within_s)
+        await gateway.probe(model, within_s, chat=chat)
     except EngineError as error:
         return error
     return None
@@ -145,7 +148,7 @@ class InferenceGatewayFactory:
         async def ask(api_key: str | None) -> str:
             gateway = HttpReplica(self.url, api_key=api_key)
             try:
-                return str(await _failure(gateway, model, within_s) or "")
+                return str(await _failure(gateway, model, within_s, chat=True) or "")
             finally:
                 await gateway.close()
 

@@ -125,12 +125,12 @@ class HttpReplica:
         body = await self._get("/metrics", timeout_s, MAX_METRICS_BYTES)
         return parse_cache_tokens(body.decode("utf-8", "replace"))
 
-    async def probe(self, model: str, timeout_s: float = 10.0) -> None:
-        for path, question in (
-            (PROMPT_PATH, {"prompt": "a"}),
-            (CHAT_PATH, {"messages": [{"role": "user", "content": "a"}]}),
-            (EMBED_PATH, {"input": "a"}),
-        ):
+    async def probe(self, model: str, timeout_s: float = 10.0, *, chat: bool = False) -> None:
+        """`chat`: ask for a chat first."""
+        prompt: tuple[str, dict[str, object]] = PROMPT_PATH, {"prompt": "a"}
+        messages: tuple[str, dict[str, object]] = CHAT_PATH, {"messages": [{"role": "user", "content": "a"}]}
+        first = (messages, prompt) if chat else (prompt, messages)
+        for path, question in (*first, (EMBED_PATH, {"input": "a"})):
             wish = {"model": model, "max_tokens": 1} | question
             status, body = await self._ask(path, timeout_s, MAX_MODELS_BYTES, wish)
             if status in REFUSES_ANYONE or (status >= 500 and status not in ABSENT):

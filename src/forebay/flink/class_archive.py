@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from forebay.errors import SettingError
 from forebay.files import locked, private_folder
 from forebay.processes import own_name, parent_death_signal
 
@@ -44,27 +45,35 @@ class ClassArchive:
     def options(self) -> tuple[str, ...]:
         """Raises `SettingError` if others may write to the archive."""
         private_folder(self.folder.absolute())
+        return (f"-XX:SharedArchiveFile={self.path}",) if self._is_made() else ()
+
+    def make(self, environment: Mapping[str, str]) -> bool:
+        """Blocks for half a minute, at the lowest priority; whether it exists now."""
+        try:
+            private_folder(self.folder.absolute())
+            with locked(self.folder / LOCK):
+                if not self._is_made():
+                    self._dump(environment)
+                return True
+        except (OSError, SettingError, subprocess.SubprocessError):
+            return False
+
+    def _is_made(self) -> bool:
         if not self.path.is_file():
-            return ()
+            return False
         with suppress(OSError):
             # Marks it as used.
             os.utime(self.path)
-        return (f"-XX:SharedArchiveFile={self.path}",)
+        return True
 
-    def make(self, environment: Mapping[str, str]) -> bool:
-        """Blocks for half a minute, at the lowest priority; whether it exists now. Raises as `options`."""
-        private_folder(self.folder.absolute())
-        with locked(self.folder / LOCK):
-            return self.path.is_file() or self._dumped(environment)
-
-    def _dumped(self, environment: Mapping[str, str]) -> bool:
+    def _dump(self, environment: Mapping[str, str]) -> None:
         stem = f"{self.path.stem}.{own_name()}"
         listed, written = self.folder / f"{stem}.list.tmp", self.folder / f"{stem}.tmp"
+        self._clear()
         try:
-            self._clear()
             listed.write_bytes(lzma.decompress(CLASSES.read_bytes()))
             subprocess.run(
-                self._dump(listed, written),
+                self._command(listed, written),
                 check=True,
                 timeout=DUMP_TIMEOUT_S,
                 env=dict(environment),
@@ -74,12 +83,10 @@ class ClassArchive:
                 preexec_fn=_before_java(),
             )
             written.replace(self.path)
-        except (OSError, subprocess.SubprocessError):
-            return False
         finally:
             for path in (listed, written):
-                path.unlink(missing_ok=True)
-        return True
+                with suppress(OSError):
+                    path.unlink()
 
     def _clear(self) -> None:
         for pattern, most_s in (("*.tmp", DUMP_TIMEOUT_S), (ARCHIVES, UNUSED_S)):
@@ -88,7 +95,7 @@ class ClassArchive:
                     if time.time() - left.stat().st_mtime > most_s:
                         left.unlink()
 
-    def _dump(self, listed: Path, archive: Path) -> Sequence[str]:
+    def _command(self, listed: Path, archive: Path) -> Sequence[str]:
         return (
             str(self.java),
             "-XX:+UseSerialGC",
@@ -137,5 +144,5 @@ def _planner_in(path: str, folder: Path) -> str | None:
             with loader.open(entry) as source, written.open("wb") as file:
                 shutil.copyfileobj(source, file, 1 << 20)
             written.replace(planner)
-        return str(planner.absolute())
+        return str(planner.resolve())
     return None

@@ -101,10 +101,12 @@ def import_path() -> str:
 
 def java_environment(log_dir: Path, heap_mb: int, jars: Sequence[Path] = ()) -> dict[str, str]:
     heap = (f"-Xmx{heap_mb}m", f"-XX:InitialHeapSize={min(FIRST_HEAP_MB, heap_mb)}m")
-    absolute = [str(jar.absolute()) for jar in jars]
+    absolute = [str(jar.resolve()) for jar in jars]
     return {
         **ARENAS,
         **os.environ,
+        # Java must name files as this Python does, also if the locale is C.
+        **({"LC_ALL": "C.UTF-8"} if sys.flags.utf8_mode else {}),
         "JAVA_HOME": str(java_home()),
         "FLINK_LOG_DIR": str(log_dir),
         "JVM_ARGS": " ".join((*heap, *SMALL, *QUIET, *NATIVE_ACCESS)),

@@ -128,6 +128,7 @@ def test_new_file_is_found_between_scans_of_a_large_folder(
     (folder / "c").rename(folder / "d")
     (folder / "e").write_bytes(b"5\n")
     assert read(run, after_s=next_scan_s) == [("in/a@2", b"4"), ("in/e@1", b"5")]
+    assert run.function._scan_at_s > next_scan_s + 100.0 / SCAN_SHARE, "each later comparison counts"
     assert read(run.again()) == []
 
 

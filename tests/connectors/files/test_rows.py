@@ -7,7 +7,7 @@ from itertools import accumulate
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forebay.codec import decode
@@ -245,7 +245,8 @@ HOSTILE = [b'a",,"c', b'a,"', b'"""', b'x",y,"', b'a,"b""', b"a,b", b'"a', b'",'
 
 
 @given(st.lists(st.sampled_from(HOSTILE), max_size=60), st.integers(1, 20))
-def test_each_line_is_scanned_twice_at_most(
+@example([b'a",,"c'] * 3, 2)
+def test_lines_are_scanned_twice_and_the_last_ones_three_times(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], most: int
 ) -> None:
     path = tmp_path_factory.mktemp("csv") / "f"
@@ -260,7 +261,7 @@ def test_each_line_is_scanned_twice_at_most(
         patch.setattr(module, "MAX_ROW_LINES", most)
         patch.setattr(module, "quote_after", counted)
         records = read_file(path, LineReader(Format("csv", columns=("a", "b", "c"))))
-    assert len(scanned) <= 2 * len(lines)
+    assert len(scanned) <= 2 * len(lines) + min(most, len(lines))
     raw = b"".join(record.raw for record in records)
     assert raw.replace(b"\n", b"") == b"".join(lines)
 

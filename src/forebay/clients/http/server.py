@@ -23,7 +23,9 @@ KEEPALIVE_S = 4.0
 """Less than vLLM's 5 s."""
 ADDRESSES_S = 10.0
 LOOKUP_S = 1.0
-"""After this, or a temporary failure, connections go to the addresses that were found before."""
+"""After this, or a temporary failure, connections go to the addresses that were found before,"""
+KNOWN_S = 600.0
+"""but no longer than this: the address may be somebody else's by then."""
 NEXT_ADDRESS_S = 0.25
 """Then the next address of the name is tried as well (RFC 8305)."""
 AT_A_TIME = 50
@@ -77,6 +79,7 @@ class HttpServer:
         self._lookup: asyncio.Task[list[AddrInfoType]] | None = None
         self._looked_up_s = -math.inf
         self._known: list[AddrInfoType] = []
+        self._known_s = -math.inf
         self._dialled = 0
         self._closed = False
 
@@ -294,6 +297,8 @@ class HttpServer:
             self._looked_up_s = now_s
             # If nobody waits for it any more, its error is not reported.
             lookup.add_done_callback(lambda task: task.cancelled() or task.exception())
+        if now_s - self._known_s > KNOWN_S:
+            self._known = []
         # Others may wait for it, too.
         await asyncio.wait((lookup,), timeout=LOOKUP_S if self._known else None)
         if not lookup.done():
@@ -302,7 +307,7 @@ class HttpServer:
             raise self._closed_error()
         error = lookup.exception()
         if not (self._known and isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN):
-            self._known = lookup.result()
+            self._known, self._known_s = lookup.result(), self._looked_up_s
         return self._known
 
     def _closed_error(self) -> Unreachable:

@@ -142,11 +142,13 @@ class FollowFolder(KeyedProcessFunction):
             self._scan_failed = True
             return
         finally:
-            # Without the work on new files, which is done once.
-            took_s = self._clock.monotonic_s() - now_s
-            self._scan_at_s = now_s + max(self._every_s, took_s / SCAN_SHARE)
+            self._note_scan(now_s)
         self._scan_failed = False
+        is_first = not any(entry.stamp for entry in self._known.values())
         changes = compare(self._known, found, self._name_of, self._is_same)
+        if not is_first:
+            # The first comparison only names files.
+            self._note_scan(now_s)
         self._final -= changes.unsure - self._unsure
         self._unsure = changes.unsure
         if self._open is not None and self._open[0] in changes.known.keys() | changes.unsure:
@@ -169,6 +171,10 @@ class FollowFolder(KeyedProcessFunction):
             for path, entry in self._known.items()
             if (path in unread or not (entry.done or entry.gone)) and path not in self._waiting
         )
+
+    def _note_scan(self, began_s: float) -> None:
+        took_s = self._clock.monotonic_s() - began_s
+        self._scan_at_s = began_s + max(self._every_s, took_s / SCAN_SHARE)
 
     def _look_for_new(self, now_s: float) -> None:
         """Find new files without a comparison of all; the next scan finds those that may be renamed ones."""

@@ -239,7 +239,8 @@ class Rows:
     """The rows of a file; raises as `LineFile`. `delimiter`: of CSV; None: each line is a row.
 
     If a quoted field is not closed within the limits, or text follows its closing quote, only its first line
-    is lost: it becomes a row with a problem. Each line is scanned at most twice.
+    is lost: it becomes a row with a problem. Each line is scanned at most twice, and the last
+    `MAX_ROW_LINES` of a file three times.
     """
 
     def __init__(self, file: LineFile, delimiter: str | None) -> None:
