@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
 import subprocess
@@ -157,6 +158,22 @@ def test_collected_memory_goes_back_to_the_system(tmp_path: Path) -> None:
 def test_heap_starts_small_and_within_its_limit(heap_mb: int, first: str) -> None:
     words = java_environment(Path("logs"), heap_mb)["JVM_ARGS"].split()
     assert {f"-Xmx{heap_mb}m", f"-XX:InitialHeapSize={first}"} <= set(words)
+
+
+@pytest.mark.parametrize(("utf8", "locale"), [("1", "C.UTF-8"), ("0", "C")])
+def test_java_names_files_as_this_python_does(utf8: str, locale: str) -> None:
+    code = (
+        "from pathlib import Path; from forebay.flink.jvm import java_environment; "
+        "print(java_environment(Path('logs'), 64)['LC_ALL'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-X", f"utf8={utf8}", "-W", "ignore", "-c", code],
+        env={**os.environ, "LC_ALL": "C"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == locale
 
 
 def test_memory_pool_setting_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
