@@ -328,6 +328,7 @@ def test_a_real_run_answers_remembers_and_resumes(tmp_path: Path, spec: Pipeline
 
 
 @pytest.mark.flink
+@pytest.mark.slow
 @pytest.mark.usefixtures("kafka_jar")
 def test_a_run_between_topics_answers_and_its_turns_are_shown(
     tmp_path: Path,

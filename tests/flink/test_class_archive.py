@@ -54,7 +54,10 @@ def ran(archive: ClassArchive, *more: str) -> str:
 
 
 @pytest.mark.flink
-def test_jvms_map_the_classes(archive: ClassArchive, tmp_path: Path) -> None:
+def test_jvms_map_the_classes(archive: ClassArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = tmp_path / "classes"
+    few.write_bytes(lzma.compress(b"java/lang/Object\n"))
+    monkeypatch.setattr("forebay.flink.class_archive.CLASSES", few)
     assert archive.options() == ()
     assert archive.make({})
     assert archive.options() == (f"-XX:SharedArchiveFile={archive.path}",)

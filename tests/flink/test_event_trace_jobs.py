@@ -32,6 +32,7 @@ def ids(spans: Iterable[Any], *, restored: bool) -> Counter[str]:
 
 
 @pytest.mark.flink
+@pytest.mark.slow
 def test_killed_job_has_one_trace_per_event_and_start(
     make_runs: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

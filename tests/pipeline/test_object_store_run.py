@@ -115,6 +115,7 @@ def finish(process: PipelineProcess) -> None:
     assert process.status() == 0, process.output()
 
 
+@pytest.mark.slow
 def test_lost_machine_loses_nothing(machines: Machines, store_server: Any) -> None:
     """All processes are killed, and the run is resumed in an empty folder. No key leaks."""
     process = machines.start(store_server.variables)
