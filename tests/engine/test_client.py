@@ -402,6 +402,13 @@ async def test_a_long_stream_is_judged_by_its_text(events: bytes, fits: bool) ->
             reader.body(events)
 
 
+async def test_a_stream_is_bounded_if_its_tokens_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "MAX_STREAM_BYTES", 1500)
+    reader = reader_of(ManualClock(), sampling=Sampling(max_tokens=1 << 30))
+    with pytest.raises(errors.ProtocolViolation):
+        reader.body(b": keep-alive\n\n" * 150)
+
+
 @pytest.mark.parametrize("late", [SilentServer("late"), CallOverdue("late")])
 @pytest.mark.parametrize("finished", [True, False])
 async def test_a_finished_answer_counts_though_its_stream_stays_open(
