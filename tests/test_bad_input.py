@@ -26,6 +26,7 @@ SCHEMA = {
 }
 TRIES = 3
 INVALID_TRIES = 2
+HANGING = b'{"text": "((fault:hang))"}'
 
 GIVEN_UP: dict[str, tuple[bytes, str, int, str]] = {
     "not JSON": (b"this is no JSON", "malformed_record", 0, "not JSON"),
@@ -47,7 +48,7 @@ GIVEN_UP: dict[str, tuple[bytes, str, int, str]] = {
     "401": (b'{"text": "((fault:401))"}', "unauthorized", 1, "check the API key"),
     "404": (b'{"text": "((fault:404))"}', "model_not_found", 1, "serves the model 'fake'"),
     "500": (b'{"text": "((fault:500))"}', "server_fault", TRIES, "answered 500"),
-    "hang": (b'{"text": "((fault:hang))"}', "timeout", TRIES, ""),
+    "hang": (HANGING, "timeout", TRIES, ""),
 }
 """The line, and its dead letter: cause, attempts, words of the detail."""
 
@@ -70,6 +71,8 @@ class Search:
         self._logs = logs
         self.with_key: set[Path] = set()
         self.checkpoints: set[Path] = set()
+        self.in_flight: set[Path] = set()
+        """Checkpoint files with an event whose calls hang."""
 
     def __call__(self, _: object = None) -> None:
         self._search(self._folder)
@@ -89,6 +92,8 @@ class Search:
                     self.with_key.add(path)
                 if path.parent.name.startswith("chk-"):
                     self.checkpoints.add(path)
+                    if HANGING in data:
+                        self.in_flight.add(path)
 
 
 class Run:
@@ -155,10 +160,33 @@ def test_nothing_is_lost_or_duplicated_and_the_job_continues(run: Run) -> None:
     assert (run.last.accepted, run.last.restarts, run.last.state) == (len(INPUT), 0, "FINISHED")
 
 
-def test_the_api_key_is_in_no_output_checkpoint_or_log(run: Run) -> None:
+def test_the_api_key_is_in_no_output_and_no_log(run: Run) -> None:
     assert run.results, "the key was not used"
-    assert run.search.checkpoints
     assert run.search.with_key == set()
+
+
+def test_the_api_key_is_in_no_checkpoint(pipelines: Any, flink_logs: Path, key_file: Path) -> None:
+    (pipelines.folder / "inbox").mkdir()
+    pipelines.write({"text": "plain"}, {"text": "((fault:401))"}, HANGING, name="inbox/1.jsonl")
+    spec = pipelines.spec(
+        source={"type": "jsonl", "path": "inbox", "follow": True},
+        engine={"api_key": {"file": str(key_file)}},
+        timeout_s=100.0,
+        deadline_s=100.0,
+    )
+    search = Search(pipelines.folder, flink_logs)
+
+    def interrupt_in_time(_: object) -> None:
+        search()
+        if search.in_flight and pipelines.lines() and pipelines.lines("out-dead-letters"):
+            raise KeyboardInterrupt
+
+    script = ReplicaScript(delay=Fixed(0.02), api_key=KEY)
+    with ReplicaProcess(script) as replica, pytest.raises(KeyboardInterrupt):
+        pipelines.run(spec, replica.url, watch=interrupt_in_time)
+    search.finish()
+    assert any(path.name == "_metadata" and path.exists() for path in search.checkpoints)
+    assert search.with_key == set()
 
 
 def test_dead_letters_are_replayed_unchanged(run: Run) -> None:
