@@ -61,6 +61,21 @@ def test_event_time_stays_behind_records_of_other_shards(make_runs: Callable[...
     assert windows[0] == 8
 
 
+def test_program_call_is_repeated_and_queued_events_follow(make_runs: Callable[..., Runs]) -> None:
+    runs = make_runs(program=Remember(), follow=True, keyed=True, clock=HOUR_AHEAD)
+    runs.feed({"n": n, "text": "((hold:a))" if n == 0 else "", "key": "k"} for n in range(3))
+    job = runs.start()
+    wait_until(lambda: len(runs.calls()) == 1)
+    runs.await_checkpoint(job, more=2)
+    runs.stop(job)
+    runs.change(clock=None)
+    runs.release("a")
+    job = runs.start(restore=True)
+    wait_until(lambda: len(runs.results()) == 3)
+    runs.stop(job)
+    assert sorted(result["answer"]["seen"] for result in runs.results()) == [[0], [0, 1], [0, 1, 2]]
+
+
 def test_clock_set_back_blocks_no_shard(make_runs: Callable[..., Runs]) -> None:
     runs = make_runs(follow=True, keyed=True, capacity=32)
     runs.change(clock=SetClock(3_600_000, until=runs.folder / "gates" / "back"))
