@@ -42,7 +42,7 @@ def setup(
     ] = False,
     json: JsonFile = None,
 ) -> None:
-    """Install the local engine and its default model, and prepare Flink's classes, if they are not yet."""
+    """Install the local engine and its default model, and prepare Flink's classes, unless that is done."""
     from forebay.engine.launch import ConsoleProgress, best_type, ensure_engine
 
     check_json(json)
@@ -109,7 +109,7 @@ def install(
     ] = None,
     json: JsonFile = None,
 ) -> None:
-    """Download and verify a connector's jar, if it is not installed yet."""
+    """Download and verify a connector's jar, and prepare its classes, unless that is done."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
     from forebay.connectors.jars import JARS, MAVEN_CENTRAL, install_jar

@@ -1,5 +1,5 @@
-"""A file with Flink's 12,000 classes as the JVM holds them in memory: JVMs map it, and start in two thirds of
-the time."""
+"""A file with Flink's 12,000 classes as the JVM holds them in memory: JVMs map it, and start with two
+thirds of the processor time."""
 
 from __future__ import annotations
 

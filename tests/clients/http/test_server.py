@@ -262,20 +262,7 @@ async def test_a_resolver_that_fails_for_a_while_is_bridged(monkeypatch: pytest.
     await talk(answering(CLOSES), use)
 
 
-async def test_addresses_found_long_ago_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def use(client: HttpServer) -> None:
-        names = Names(monkeypatch)
-        names.port = client._port
-        assert await got(client) == b"hi"
-        monkeypatch.setattr(server_module, "KNOWN_S", -1.0)
-        names.error = socket.gaierror(socket.EAI_AGAIN, "later")
-        with pytest.raises(Unreachable, match="later"):
-            await got(client)
-
-    await talk(answering(CLOSES), use)
-
-
-async def test_a_name_that_is_gone_or_moved_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_addresses_that_are_gone_moved_or_old_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     async def use(client: HttpServer) -> None:
         names = Names(monkeypatch)
         names.port = client._port
@@ -290,6 +277,10 @@ async def test_a_name_that_is_gone_or_moved_is_not_used(monkeypatch: pytest.Monk
             await got(client)
         names.error, names.port = None, client._port
         assert await got(client) == b"hi"
+        monkeypatch.setattr(server_module, "KNOWN_S", -1.0)
+        names.error = socket.gaierror(socket.EAI_AGAIN, "later")
+        with pytest.raises(Unreachable, match="later"):
+            await got(client)
 
     await talk(answering(CLOSES), use)
 
