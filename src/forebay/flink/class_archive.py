@@ -4,6 +4,7 @@ thirds of the processor time."""
 from __future__ import annotations
 
 import hashlib
+import io
 import lzma
 import os
 import shutil
@@ -15,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from forebay.errors import SettingError
 from forebay.files import locked, private_folder
@@ -117,32 +119,82 @@ def _before_java() -> Callable[[], None]:
     return before
 
 
+DIST = "flink-dist-"
+RPC = "flink-rpc-akka.jar"
+RPC_SERVICE = "META-INF/services/org.apache.flink.runtime.rpc.RpcSystem"
 LOADER = "flink-table-planner-loader-"
 PLANNER = "flink-table-planner.jar"
 SCALA = "flink-scala_"
+TAIL_BYTES = 64 << 10
+"""The end of a jar lists its entries with their checksums."""
+
+
+def with_rpc(classpath: Sequence[str], folder: Path) -> tuple[str, ...]:
+    """Unpack Flink's RPC system into `folder`. Raises `SettingError` if others may write there.
+
+    Otherwise each JVM unpacks it (24 MB) and loads its classes without an archive: Flink loads them from the
+    first jar named `RPC` on the class path. Here that jar only names the system, and its classes are found on
+    the class path.
+    """
+    private_folder(folder.absolute())
+    unpacked = (_unpacked(path, DIST, RPC, folder) for path in classpath)
+    if (rpc := next(filter(None, unpacked), None)) is None:
+        return tuple(classpath)
+    name = Path(rpc).with_name(f"{Path(rpc).stem}-name.jar")
+    try:
+        if not name.is_file():
+            with zipfile.ZipFile(rpc) as jar:
+                service = jar.read(RPC_SERVICE)
+            _write(name, io.BytesIO(_jar(RPC, _jar(RPC_SERVICE, service))))
+    except (OSError, KeyError, zipfile.BadZipFile):
+        return tuple(classpath)
+    return str(name), *classpath, rpc
 
 
 def with_planner(classpath: Sequence[str], folder: Path) -> tuple[str, ...]:
     """Unpack the planner into `folder`, instead of its loader. Raises `SettingError` if others may write
     there."""
     private_folder(folder.absolute())
-    return tuple(_planner_in(path, folder) or path for path in classpath)
+    return tuple(_unpacked(path, LOADER, PLANNER, folder) or path for path in classpath)
 
 
 def without_planner(classpath: Sequence[str]) -> tuple[str, ...]:
     return tuple(path for path in classpath if not Path(path).name.startswith((LOADER, SCALA)))
 
 
-def _planner_in(path: str, folder: Path) -> str | None:
-    if not Path(path).name.startswith(LOADER):
+def _unpacked(path: str, prefix: str, name: str, folder: Path) -> str | None:
+    """The jar `name` in the jar `path`; None if that does not begin with `prefix`, or has no such jar."""
+    if not Path(path).name.startswith(prefix):
         return None
-    with suppress(OSError, KeyError, zipfile.BadZipFile), zipfile.ZipFile(path) as loader:
-        entry = loader.getinfo(PLANNER)
-        planner = folder / f"flink-table-planner-{entry.CRC:08x}-{entry.file_size}.jar"
-        if not planner.is_file() or planner.stat().st_size != entry.file_size:
-            written = planner.with_suffix(f".{own_name()}.tmp")
-            with loader.open(entry) as source, written.open("wb") as file:
-                shutil.copyfileobj(source, file, 1 << 20)
-            written.replace(planner)
-        return str(planner.resolve())
+    with suppress(OSError, KeyError, zipfile.BadZipFile):
+        # Not by its checksum: to read the list of entries of `DIST` takes a quarter of a second.
+        stem = f"{Path(name).stem}-{_identity(path)}"
+        for jar in folder.glob(f"{stem}-*.jar"):
+            if jar.stem == f"{stem}-{jar.stat().st_size}":
+                return str(jar.resolve())
+        with zipfile.ZipFile(path) as outer, outer.open(name) as inner:
+            jar = folder / f"{stem}-{outer.getinfo(name).file_size}.jar"
+            _write(jar, inner)
+        return str(jar.resolve())
     return None
+
+
+def _identity(jar: str) -> str:
+    with open(jar, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - TAIL_BYTES))
+        return hashlib.blake2b(file.read(), digest_size=8, key=str(size).encode()).hexdigest()
+
+
+def _write(path: Path, source: IO[bytes]) -> None:
+    written = path.with_suffix(f".{own_name()}.tmp")
+    with written.open("wb") as file:
+        shutil.copyfileobj(source, file, 1 << 20)
+    written.replace(path)
+
+
+def _jar(name: str, data: bytes) -> bytes:
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w") as jar:
+        jar.writestr(zipfile.ZipInfo(name), data)
+    return written.getvalue()

@@ -34,7 +34,7 @@ from pyflink.util.exceptions import install_exception_handler, install_py4j_hook
 
 from forebay.errors import LaunchError
 from forebay.files import locked_folder, private_folder, remove_unlocked
-from forebay.flink.class_archive import ClassArchive, with_planner, without_planner
+from forebay.flink.class_archive import ClassArchive, with_planner, with_rpc, without_planner
 from forebay.flink.java import java_home
 from forebay.flink.sealed_gateway import SealedGateway
 from forebay.processes import own_name, parent_death_signal
@@ -74,6 +74,8 @@ SMALL = (
     "-XX:ArchiveRelocationMode=0",
     # Flink's two actor systems wake at each tick, by default every 10 ms; its timeouts are seconds.
     "-Dpekko.scheduler.tick-duration=100ms",
+    # Netty makes a key store in memory only to test Java's.
+    "-Dkeystore.pkcs12.keyPbeIterationCount=1",
 )
 """For a machine that also runs an engine. With the first compiler alone, records passed at 70 % of the speed.
 """
@@ -261,7 +263,7 @@ def class_archive(folder: Path, *, planner: bool = False, jars: Sequence[Path] =
 def _archive(folder: Path, env: Mapping[str, str], classpath: tuple[str, ...], planner: bool) -> ClassArchive:
     folder = folder.absolute()
     classpath = with_planner(classpath, folder) if planner else without_planner(classpath)
-    return ClassArchive(folder, _java(env), classpath)
+    return ClassArchive(folder, _java(env), with_rpc(classpath, folder))
 
 
 def _java(env: Mapping[str, str]) -> Path:
