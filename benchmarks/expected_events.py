@@ -88,7 +88,7 @@ class TrendsJob:
             event = events[int(each.data)]
             if each.verdict == "in time":
                 stage = count[shard_of(position(event[NUMBER]), SHARDS)]
-                for shard, data in stage.take(post_bytes(event["at"], event["text"])):
+                for shard, data in stage.take(post_bytes(each.time_ms, event["text"])):
                     rate[shard].take(data)
         for shard, data in (output for stage in count for output in stage.close(END_MS)):
             rate[shard].take(data)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.harness.clock import ManualClock
 from tests.harness.metric_group import Group
 
+from forebay.apps.trends.graph import Post
+from forebay.apps.trends.stages import CountStage, counts_of
+from forebay.apps.trends.values import TrendSettings
 from forebay.clock import Clock
 from forebay.codec import decode, encode
 from forebay.errors import MalformedRecord
-from forebay.flink import metrics
+from forebay.flink import event_time, metrics
 from forebay.flink.event_time import (
     AHEAD_MS,
     BEFORE_START_MS,
@@ -32,11 +37,12 @@ from forebay.flink.event_time import (
     clamp_ms,
     partition_of,
 )
+from forebay.flink.keying import TextField
 from forebay.flink.shards import flink_keys
 from forebay.flink.stages import message_key, payload
 from forebay.flink.types import END_OF_INPUT_MS
 from forebay.records import DeadLetter, Event
-from forebay.stateful.stream_time import HELD_EVENTS, Tolerance
+from forebay.stateful.stream_time import HELD_EVENTS, StreamTime, Tolerance
 
 
 class Context:
@@ -134,6 +140,56 @@ def test_restore_before_every_record_changes_nothing() -> None:
 @pytest.mark.parametrize("count", [1, HELD_EVENTS - 1])
 def test_stream_that_ends_immediately_loses_nothing(count: int) -> None:
     assert len(run(RECORDS[:count])[0]) == count
+
+
+@example([0, 5_000, 3_000, 1_500] * 30)
+@given(st.lists(st.integers(0, 9_000), max_size=150))
+def test_each_post_within_late_s_counts_once_and_none_older(behind_ms: list[int]) -> None:
+    """Each tick is counted as early as the clock allows."""
+    tolerance, find, context = Tolerance(late_ms=2_000), TrendSettings(tick_s=1.0), Context()
+    function = StreamClock(Post(TextField()), tolerance=tolerance, shards=1, clock=ManualClock())
+    function.open(context)  # type: ignore[arg-type]
+    posts = [(n, 60_000 + 100 * n - late_ms) for n, late_ms in enumerate(behind_ms)]
+    stage, time = CountStage(find, 0, 1), StreamTime(tolerance)
+    counted, expected = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    refused, older = list[int](), list[int]()
+
+    def count(outputs: Any) -> None:
+        for _, data in outputs:
+            counts = counts_of(data)
+            counted.update({(term, counts.tick): entry[0] for term, entry in counts.terms.items()})
+
+    def run(outputs: Any) -> None:
+        for data, clock_ms in outputs:
+            if data is REFUSED:
+                refused.append(int(decode(clock_ms).position.partition("@")[2]))
+            else:
+                count(stage.take(payload(data)))
+                count(stage.close(clock_ms))
+
+    for n, time_ms in posts:
+        run(function.process_element(event(n, time_ms), context))  # type: ignore[arg-type]
+    run(function.on_timer(END_OF_INPUT_MS, context))  # type: ignore[arg-type]
+    count(stage.finish())
+    judged = [each for n, time_ms in posts for each in time.see(time_ms, b"%d" % n)]
+    for each in [*judged, *time.end()]:
+        n, time_ms = posts[int(each.data)]
+        assert each.clock_ms is not None
+        if time_ms < each.clock_ms - tolerance.late_ms:
+            older.append(n)
+        else:
+            expected[f"t{n}", max(time_ms, each.clock_ms) // 1000] += 1
+    assert (counted, refused) == (expected, older)
+
+
+def test_watermark_is_just_below_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late posts may be, no tick waits for them."""
+    behind_ms: list[int] = []
+    monkeypatch.setattr(event_time, "_with_times", lambda _, late_ms, *__: behind_ms.append(late_ms))
+    monkeypatch.setattr(event_time, "side_output", lambda *_: None)
+    monkeypatch.setattr(event_time, "BYTES", Mock())
+    event_time.clocked(Mock(), text, tolerance=Tolerance(late_ms=2_000), shards=1, name="clock")
+    assert behind_ms == [0]
 
 
 HOUR_MS = 3_600_000

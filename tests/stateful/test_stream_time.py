@@ -92,6 +92,7 @@ def test_clock_never_goes_back_and_punctual_events_are_not_late(stream: list[See
         clock = each.clock_ms
         if clock is not None and each.verdict == "in time":
             assert stream[number][0] >= clock - TOLERANCE.late_ms
+            assert each.time_ms == max(stream[number][0], clock)
 
 
 @pytest.mark.parametrize("wrong_ms", [-YEARS_MS, YEARS_MS])

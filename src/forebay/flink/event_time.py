@@ -6,7 +6,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyflink.common import Duration, Row, Types, WatermarkStrategy
@@ -185,7 +185,8 @@ class Clocked:
 class StreamClock(KeyedProcessFunction):
     """Takes encoded records; emits `(message, clock)`, and dead letters, refused ones too, to `REFUSED`.
 
-    Unlike Flink's watermarks, this clock depends only on the events and their order (`StreamTime`).
+    Unlike Flink's watermarks, this clock depends only on the events and their order (`StreamTime`). An event
+    behind the clock gets the clock's time.
     """
 
     def __init__(
@@ -264,7 +265,7 @@ class StreamClock(KeyedProcessFunction):
         if judged.verdict == "ahead":
             allowed = f"ahead_s allows {self._tolerance.ahead_ms / 1000:g}"
             raise TooFarAhead(f"{judged.ahead_ms / 1000:.0f} s ahead of the stream; {allowed}")
-        return self._to_message(event)
+        return self._to_message(replace(event, time_ms=judged.time_ms))
 
     def _recover(self, ctx: KeyedProcessFunction.Context) -> StreamTime:
         time = self._time = StreamTime(self._tolerance)
@@ -286,7 +287,8 @@ def clocked(
     function = StreamClock(to_message, tolerance=tolerance, shards=shards)
     timed = stream.key_by(lambda _: key, Types.INT()).process(function, TIMED_BYTES)
     timed.name(name).uid(name).set_parallelism(1).set_max_parallelism(MAX_PARALLELISM)
-    messages = _with_times(timed, tolerance.late_ms, 1, BYTES.get_java_type_info())
+    # No message is behind the clock.
+    messages = _with_times(timed, 0, 1, BYTES.get_java_type_info())
     return Clocked(messages, side_output(timed, REFUSED))
 
 

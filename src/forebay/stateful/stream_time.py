@@ -155,9 +155,13 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """`clock_ms` is the stream's clock, None before it starts. `ahead_ms` is negative for late events."""
+    """`clock_ms` is the stream's clock, None before it starts. `ahead_ms` is negative for late events.
+
+    `time_ms` is the time at which the event counts: its own, or the clock's if that is later.
+    """
 
     data: bytes
+    time_ms: int
     clock_ms: int | None
     ahead_ms: int
     verdict: Verdict
@@ -167,8 +171,8 @@ class StreamTime:
     """Classifies events by the clocks of their partitions. Not thread-safe.
 
     A partition's clock is the median time of its last 33 events, or fewer if its share of the stream is
-    smaller. The stream's clock is the slowest active one and never goes back, so a watermark `late_ms` behind
-    it never passes an event that is in time. With named partitions it starts after `idle_ms`, by when all
+    smaller. The stream's clock is the slowest active one and never goes back. No event counts before it, so a
+    watermark just below the clock passes none. With named partitions it starts after `idle_ms`, by when all
     should have been seen. With one partition, verdicts depend only on the events and their order.
     """
 
@@ -244,7 +248,8 @@ class StreamTime:
             verdict: Verdict = "ahead" if ahead_ms > self._tolerance.ahead_ms else "in time"
             if self._now_ms is not None and each.time_ms < self._now_ms - self._tolerance.late_ms:
                 ahead_ms, verdict = each.time_ms - self._now_ms, "late"
-            yield Judged(each.data, self._now_ms, ahead_ms, verdict)
+            time_ms = each.time_ms if self._now_ms is None else max(each.time_ms, self._now_ms)
+            yield Judged(each.data, time_ms, self._now_ms, ahead_ms, verdict)
 
     def changes(self) -> Iterator[tuple[str, bytes | None]]:
         """By partition, since the last call; None means removed."""

@@ -28,7 +28,7 @@ ASKED = ("born", "returned", "changed")
 
 @dataclass(frozen=True, slots=True)
 class Trends:
-    """Refuses posts `late_s` behind the stream's clock or `ahead_s` ahead of their partition's."""
+    """Refuses posts more than `late_s` behind the stream's clock or `ahead_s` ahead of their partition's."""
 
     text: str = "text"
     late_s: float = 5.0
@@ -105,7 +105,9 @@ class TrendsSpec(ApplicationSettings):
     type: Literal["trends"]
     text: FieldPath = Field(TRENDS.text, description="Field with the post's text; dots for nesting.")
     late_s: NotNegativeFloat = Field(
-        TRENDS.late_s, description="A post further behind the stream's clock becomes a dead letter (`late`)."
+        TRENDS.late_s,
+        description="A post further behind the stream's clock becomes a dead letter (`late`); one that is "
+        "nearer counts at the clock's time.",
     )
     ahead_s: NotNegativeFloat = Field(
         TRENDS.ahead_s,
