@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -191,6 +192,46 @@ def test_pattern_check_time_is_bounded(schema: dict[str, Any], answer: dict[str,
     check = AnswerCheck(schema)
     with within_bounds(), pytest.raises(InvalidAnswer, match="breaks the schema"):
         check(orjson.dumps(answer).decode())
+
+
+def level(sign: str) -> dict[str, Any]:
+    return {"type": "object", "properties": {"left": {"$ref": "#"}, "op": {"const": sign}}}
+
+
+FORMULA = {"oneOf": [level("+"), level("-"), {"type": "number"}]}
+"""At each level of a formula, two alternatives check the levels below."""
+
+
+def formula(levels: int) -> str:
+    return '{"op":"-","left":' * levels + "1" + "}" * levels
+
+
+@pytest.mark.heavy
+def test_alternatives_that_refer_to_their_schema_have_a_limit() -> None:
+    check = AnswerCheck(FORMULA)
+    check(formula(5))
+    with (
+        within_bounds(),
+        pytest.raises(InvalidAnswer, match=r"more than 20,[0-9]* references of output\.schema"),
+    ):
+        check(formula(30))
+    check(formula(5))
+
+
+@pytest.mark.heavy
+def test_references_are_not_limited_by_the_length_of_an_answer() -> None:
+    check = AnswerCheck({"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"type": "number"}]}})
+    answer = [[1, 2]] * 10_000
+    assert check(orjson.dumps(answer).decode()) == answer
+
+
+@pytest.mark.heavy
+def test_schema_whose_references_multiply_fails_the_start() -> None:
+    names = [f"level{number}" for number in range(30)]
+    doubled = {name: {"allOf": [{"$ref": f"#/$defs/{below}"}] * 2} for name, below in pairwise(names)}
+    schema = {"$defs": {**doubled, names[-1]: {}}, "$ref": f"#/$defs/{names[0]}"}
+    with within_bounds(), pytest.raises(SettingError, match="for null alone more than 20,000 references"):
+        AnswerCheck(schema)
 
 
 @pytest.mark.heavy

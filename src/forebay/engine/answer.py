@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
@@ -92,7 +93,8 @@ def _check(pattern: str, path: str) -> None:
 
 
 def linear(dialect: type[Validator]) -> type[Validator]:
-    """A validator like `dialect` that searches with `search`, and compares unique items by their hashes."""
+    """A validator like `dialect` that searches with `search`, compares unique items by their hashes, and
+    follows no more references than are left."""
     from jsonschema.validators import extend
 
     own = {
@@ -100,6 +102,7 @@ def linear(dialect: type[Validator]) -> type[Validator]:
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,
         "uniqueItems": _unique_items,
+        **{name: _limited(keyword) for name in REFERENCES if (keyword := dialect.VALIDATORS.get(name))},
     }
     changed = {name: keyword for name, keyword in own.items() if name in dialect.VALIDATORS}
     made: type[Validator] = extend(dialect, changed)  # type: ignore[no-untyped-call]
@@ -107,6 +110,28 @@ def linear(dialect: type[Validator]) -> type[Validator]:
 
 
 Errors: TypeAlias = "Iterator[ValidationError]"
+
+
+FEW_REFERENCES = 20_000
+"""With two alternatives that refer to the schema itself, an answer of 25 levels would take 2^25."""
+REFERENCES_LEFT: ContextVar[list[int] | None] = ContextVar("references_left", default=None)
+"""How many more a check may follow; None: any number."""
+
+
+class TooManyReferences(Exception): ...
+
+
+def _limited(keyword: Callable[..., Errors]) -> Callable[..., Errors]:
+    def follow(validator: Any, reference: Any, instance: Any, schema: Any) -> Errors:
+        left = REFERENCES_LEFT.get()
+        if left is not None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise TooManyReferences
+        # It may be no generator.
+        yield from keyword(validator, reference, instance, schema) or ()
+
+    return follow
 
 
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Mapping[str, Any]) -> Errors:
@@ -194,10 +219,17 @@ class AnswerCheck:
         checked = {key: value for key, value in self._schema.items() if key != DIALECT}
         check_linear(checked, where)
         self._validator: Any = linear(cls)(checked, registry=Registry())
+        self._references = sum(1 for _ in _references(checked, where))
+        REFERENCES_LEFT.set([FEW_REFERENCES])
         try:
             self._validator.is_valid(None)
         except RecursionError:
             raise SettingError(f"{where} refers to itself without end") from None
+        except TooManyReferences:
+            raise SettingError(
+                f"{where} cannot be checked: for null alone more than {FEW_REFERENCES:,} references are "
+                "followed; use fewer alternatives that refer to others"
+            ) from None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self._schema, self._where, self._accept)
@@ -225,8 +257,18 @@ class AnswerCheck:
             raise _cut(text)
         if _deeper_than(value, MAX_DEPTH):
             raise InvalidAnswer(f"the answer is nested deeper than {MAX_DEPTH} levels: {_short(text)}")
+        # In linear time, each reference is followed for each value.
+        values = 1 + text.count(",") + text.count("[") + text.count("{")
+        most = FEW_REFERENCES + self._references * values
+        REFERENCES_LEFT.set([most])
         try:
             broken: ValidationError | None = next(self._validator.iter_errors(value), None)
+        except TooManyReferences:
+            raise InvalidAnswer(
+                f"the answer cannot be checked: more than {most:,} references of {self._where} would be "
+                "followed; use fewer alternatives (anyOf, oneOf) that refer to the schema itself: "
+                f"{_short(text)}"
+            ) from None
         except (RecursionError, Unresolvable, ValueError) as error:
             # Such as a pattern that only a reference into a value leads to.
             raise InvalidAnswer(f"the answer cannot be checked: {type(error).__name__}") from None
