@@ -407,9 +407,11 @@ def test_absent_folder_is_waited_for(folder: Path, caplog: pytest.LogCaptureFixt
     assert read(run) == []
     assert read(run) == []
     assert caplog.text.count("cannot be read: No such file or directory; retrying") == 1
+    assert run.context.gauge == 1
     (folder.parent / "away").rename(folder)
     (folder / "b").write_bytes(b"2\n")
     assert read(run) == [("in/b@1", b"2")]
+    assert run.context.gauge == 0
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])

@@ -25,8 +25,8 @@ from forebay.connectors.files.source import place_from, place_values
 from forebay.connectors.files.unpack import UNREADABLE, UnreadableFile, check_link, members_of, packing_of
 from forebay.connectors.python_source import CallLimit, IdleWait
 from forebay.errors import SettingError
-from forebay.flink.jvm_task import output_room
-from forebay.flink.metric_names import REPLACED_FILES, counter_of
+from forebay.flink.jvm_task import number_gauge, output_room
+from forebay.flink.metric_names import GROUP, REPLACED_FILES, UNREADABLE_FOLDERS, counter_of
 from forebay.flink.types import END_OF_TIME_MS, STATE
 
 log = logging.getLogger(__name__)
@@ -70,6 +70,8 @@ class FollowFolder(KeyedProcessFunction):
     def open(self, runtime_context: RuntimeContext) -> None:
         self._state = runtime_context.get_map_state(MapStateDescriptor("followed", Types.STRING(), STATE))
         self._replaced_files = counter_of(runtime_context, REPLACED_FILES)
+        group = runtime_context.get_metrics_group().add_group(GROUP)
+        self._unreadable = number_gauge(group, UNREADABLE_FOLDERS)
         self._call = CallLimit(output_room(runtime_context), clock=self._clock)
         self._idle = IdleWait(self._clock)
 
@@ -142,10 +144,13 @@ class FollowFolder(KeyedProcessFunction):
         except OSError as error:
             if not self._scan_failed:
                 log.warning("%s; retrying", scan_problem(self._root, error))
+                self._unreadable.update(1)
             self._scan_failed = True
             return
         finally:
             self._note_scan(now_s)
+        if self._scan_failed:
+            self._unreadable.update(0)
         self._scan_failed = False
         is_first = not any(entry.stamp for entry in self._known.values())
         changes = compare(self._known, found, self._name_of, self._is_same)
