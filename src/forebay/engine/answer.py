@@ -30,7 +30,12 @@ DIALECT = "$schema"
 VALUES = ("const", "default", "enum", "examples")
 NAMED = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties")
 """Keywords whose values map names to schemas; the names are not keywords."""
-UNEVALUATED = {"unevaluatedItems": "items", "unevaluatedProperties": "additionalProperties"}
+NOT_LINEAR = {
+    "unevaluatedItems": "items",
+    "unevaluatedProperties": "additionalProperties",
+    "$dynamicRef": "$ref",
+    "$recursiveRef": "$ref",
+}
 ESCAPE = re.compile(r"\\(?:u(?![dD][89a-fA-F])([0-9a-fA-F]{4})|.)", re.DOTALL)
 """A backslash escape; a group if it is a character's number. RE2 rejects surrogates."""
 
@@ -55,7 +60,7 @@ def check_linear(schema: Mapping[str, Any], path: str) -> None:
             _check(pattern, f"{at}.pattern")
         for pattern in part.get("patternProperties") or ():
             _check(pattern, f"{at}.patternProperties")
-        for name, instead in UNEVALUATED.items():
+        for name, instead in NOT_LINEAR.items():
             if name in part:
                 raise SettingError(
                     f"{at} has {name}, which is not checked in time linear in the answer; write {instead}"
@@ -94,7 +99,7 @@ def _check(pattern: str, path: str) -> None:
 
 def linear(dialect: type[Validator]) -> type[Validator]:
     """A validator like `dialect` that searches with `search`, compares unique items by their hashes, and
-    follows no more references than are left."""
+    follows a reference once for each value."""
     from jsonschema.validators import extend
 
     own = {
@@ -102,7 +107,7 @@ def linear(dialect: type[Validator]) -> type[Validator]:
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,
         "uniqueItems": _unique_items,
-        **{name: _limited(keyword) for name in REFERENCES if (keyword := dialect.VALIDATORS.get(name))},
+        "$ref": _once(dialect.VALIDATORS["$ref"]),
     }
     changed = {name: keyword for name, keyword in own.items() if name in dialect.VALIDATORS}
     made: type[Validator] = extend(dialect, changed)  # type: ignore[no-untyped-call]
@@ -112,24 +117,29 @@ def linear(dialect: type[Validator]) -> type[Validator]:
 Errors: TypeAlias = "Iterator[ValidationError]"
 
 
-FEW_REFERENCES = 20_000
-"""With two alternatives that refer to the schema itself, an answer of 25 levels would take 2^25."""
-REFERENCES_LEFT: ContextVar[list[int] | None] = ContextVar("references_left", default=None)
-"""How many more a check may follow; None: any number."""
+FOLLOWED: ContextVar[dict[tuple[int, int], str] | None] = ContextVar("followed", default=None)
+"""What one check found at references, by the ids of their schemas and of the values; empty: valid."""
 
 
-class TooManyReferences(Exception): ...
+def _once(keyword: Callable[..., Errors]) -> Callable[..., Errors]:
+    """Without it, two alternatives that refer to the schema itself would check an answer of 25 levels 2^25
+    times."""
 
+    def follow(validator: Any, reference: str, instance: Any, schema: Mapping[str, Any]) -> Errors:
+        from jsonschema import ValidationError
 
-def _limited(keyword: Callable[..., Errors]) -> Callable[..., Errors]:
-    def follow(validator: Any, reference: Any, instance: Any, schema: Any) -> Errors:
-        left = REFERENCES_LEFT.get()
-        if left is not None:
-            left[0] -= 1
-            if left[0] < 0:
-                raise TooManyReferences
-        # It may be no generator.
-        yield from keyword(validator, reference, instance, schema) or ()
+        followed = FOLLOWED.get()
+        if followed is None:
+            yield from keyword(validator, reference, instance, schema)
+            return
+        at = id(schema), id(instance)
+        if at not in followed:
+            error: ValidationError | None = next(iter(keyword(validator, reference, instance, schema)), None)
+            followed[at] = "" if error is None else _short(error.message)
+            if error is not None:
+                yield error
+        elif followed[at]:
+            yield ValidationError(followed[at])
 
     return follow
 
@@ -219,17 +229,11 @@ class AnswerCheck:
         checked = {key: value for key, value in self._schema.items() if key != DIALECT}
         check_linear(checked, where)
         self._validator: Any = linear(cls)(checked, registry=Registry())
-        self._references = sum(1 for _ in _references(checked, where))
-        REFERENCES_LEFT.set([FEW_REFERENCES])
+        FOLLOWED.set({})
         try:
             self._validator.is_valid(None)
         except RecursionError:
             raise SettingError(f"{where} refers to itself without end") from None
-        except TooManyReferences:
-            raise SettingError(
-                f"{where} cannot be checked: for null alone more than {FEW_REFERENCES:,} references are "
-                "followed; use fewer alternatives that refer to others"
-            ) from None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self._schema, self._where, self._accept)
@@ -257,18 +261,9 @@ class AnswerCheck:
             raise _cut(text)
         if _deeper_than(value, MAX_DEPTH):
             raise InvalidAnswer(f"the answer is nested deeper than {MAX_DEPTH} levels: {_short(text)}")
-        # In linear time, each reference is followed for each value.
-        values = 1 + text.count(",") + text.count("[") + text.count("{")
-        most = FEW_REFERENCES + self._references * values
-        REFERENCES_LEFT.set([most])
+        FOLLOWED.set({})
         try:
             broken: ValidationError | None = next(self._validator.iter_errors(value), None)
-        except TooManyReferences:
-            raise InvalidAnswer(
-                f"the answer cannot be checked: more than {most:,} references of {self._where} would be "
-                "followed; use fewer alternatives (anyOf, oneOf) that refer to the schema itself: "
-                f"{_short(text)}"
-            ) from None
         except (RecursionError, Unresolvable, ValueError) as error:
             # Such as a pattern that only a reference into a value leads to.
             raise InvalidAnswer(f"the answer cannot be checked: {type(error).__name__}") from None
