@@ -60,6 +60,7 @@ def test_every_key_and_item_has_its_line() -> None:
         ("a: [", "f:1: not valid YAML"),
         ("a: b: c", "f:1: not valid YAML"),
         ("a: 1\nb:\u00a02\nc: 3", "line 2 has a no-break space (U+00A0): replace it with a space"),
+        ("a:\n  b: 1\n\tc: 2", "line 3 begins with a tab: indent it with spaces"),
         ("a: 1\nb: \x00", "f:2: found the invisible character U+0000"),
         ("a: 1\nb:\n  - \ud800", "f:3: found the invisible character U+D800"),
         ("[" * 100_000, "f:1: found more than 64 levels"),

@@ -78,10 +78,12 @@ def parse_yaml(text: str, name: str, what: str = "pipeline") -> tuple[Any, dict[
 
 
 def _spaces_hint(text: str, first: int, last: int) -> str:
-    """Text that was copied from a web page may have no-break spaces, which look like spaces."""
+    """Text that was copied from a web page may have no-break spaces, which look like spaces; tabs do, too."""
     for number, line in enumerate(text.split("\n")[first : last + 1], first + 1):
         if NO_BREAK_SPACE in line:
             return f"; line {number} has a no-break space (U+00A0): replace it with a space"
+        if line.lstrip(" ").startswith("\t"):
+            return f"; line {number} begins with a tab: indent it with spaces"
     return ""
 
 

@@ -155,6 +155,17 @@ def test_failure_of_all_records_is_reported_once() -> None:
     assert text(where).count("became dead letters") == 1
 
 
+def test_folder_that_cannot_be_read_is_reported_with_its_reason() -> None:
+    where, reasons = console(), iter(["source folder in/b cannot be read: Permission denied", ""])
+    where.width = 1000
+    with LiveLine(where, why_unread=lambda: next(reasons)) as line:
+        for number, unreadable in enumerate((0, 1, 1, 0, 1)):
+            line.show(replace(NOW, elapsed_s=float(number), unreadable_folders=unreadable))
+    assert text(where).count("nothing new is read: source folder in/b cannot be read: Permission denied") == 1
+    assert text(where).count("the followed folder can be read again") == 1
+    assert text(where).count("nothing new is read: the followed folder, or one in it, could not be") == 1
+
+
 @pytest.mark.parametrize(
     "changes",
     [

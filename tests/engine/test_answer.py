@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -193,6 +194,43 @@ def test_pattern_check_time_is_bounded(schema: dict[str, Any], answer: dict[str,
         check(orjson.dumps(answer).decode())
 
 
+def level(sign: str) -> dict[str, Any]:
+    return {"type": "object", "properties": {"left": {"$ref": "#"}, "op": {"const": sign}}}
+
+
+FORMULA = {"oneOf": [level("+"), level("-"), {"type": "number"}]}
+"""At each level of a formula, two alternatives check the levels below."""
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("leaf", ["1", json.dumps("x" * 100_000)])
+def test_references_are_followed_once_for_each_value(leaf: str) -> None:
+    check = AnswerCheck(FORMULA)
+    text = '{"op":"-","left":' * 30 + leaf + "}" * 30
+    with within_bounds():
+        if leaf == "1":
+            assert check(text)
+        else:
+            with pytest.raises(InvalidAnswer, match="breaks the schema at"):
+                check(text)
+    assert check('{"op":"-","left":1}'), "nothing is left of an earlier check"
+
+
+@pytest.mark.heavy
+def test_schema_whose_references_multiply_is_supported() -> None:
+    names = [f"level{number}" for number in range(30)]
+    doubled = {
+        name: {"allOf": [{"$ref": f"#/$defs/{below}"}, {"$ref": f"#/$defs/{below}"}]}
+        for name, below in pairwise(names)
+    }
+    schema = {"$defs": {**doubled, names[-1]: {"type": "null"}}, "$ref": f"#/$defs/{names[0]}"}
+    with within_bounds():
+        check = AnswerCheck(schema)
+        assert check("null") is None
+        with pytest.raises(InvalidAnswer, match="1 is not of type 'null'"):
+            check("1")
+
+
 @pytest.mark.heavy
 def test_many_items_that_cannot_be_sorted_are_compared_by_their_hashes() -> None:
     check = AnswerCheck({"uniqueItems": True})
@@ -217,6 +255,7 @@ def test_many_items_that_cannot_be_sorted_are_compared_by_their_hashes() -> None
         ({"patternProperties": {"(?!x)": {}}}, r"output\.schema\.patternProperties"),
         ({"unevaluatedProperties": False}, "schema has unevaluatedProperties.*write additionalProperties"),
         ({"anyOf": [{"unevaluatedItems": False}]}, r"anyOf\[0\] has unevaluatedItems.*write items"),
+        ({"items": {"$dynamicRef": "#"}}, r"items has \$dynamicRef.*write \$ref"),
         ({"properties": {"default": {"pattern": "(?=x)"}}}, r"properties\.default\.pattern"),
         (
             {"$defs": {"a": {"$schema": "http://json-schema.org/draft-07/schema#"}}},

@@ -253,6 +253,24 @@ async def test_timeout_aborts_the_request_at_the_replica() -> None:
         await until(lambda: replica.report().in_flight == 0)
 
 
+async def test_deadline_of_an_answer_that_grows_names_its_setting() -> None:
+    script = ReplicaScript(delay=Fixed(0.0), chunks=17, token_s=60.0)
+    async with serving(script) as (engine, _):
+        began = asyncio.Event()
+        deadline = Deadline(600.0)
+        call = asyncio.ensure_future(
+            engine.complete(ask("hello"), timeout_s=600, deadline=deadline, on_content=began.set)
+        )
+        await began.wait()
+        (connection,) = engine._server._open
+        connection._until_s = 0.0
+        connection._check_time()
+        with pytest.raises(
+            errors.AttemptTimeout, match="although it sent 1 piece of its answer; raise deadl"
+        ):
+            await call
+
+
 async def test_expired_call_is_not_sent() -> None:
     async with serving() as (engine, replica):
         with pytest.raises(errors.AttemptTimeout):

@@ -192,6 +192,16 @@ def test_allowed_silence_grows_with_the_queue(fleet: ReplicaTable) -> None:
     assert replica.patience_s(2.0) == pytest.approx(4.0 + 4 * 4.0)
 
 
+def test_allowed_silence_doubles_after_one_that_was_not_waited_for(fleet: ReplicaTable) -> None:
+    """Otherwise slow replicas would hand each request to one another, and none would end it."""
+    replica = replica_of(fleet)
+    begin(replica)
+    replica.progress.gave_up(15.0)
+    assert replica.patience_s(15.0) == 30.0
+    replica.progress.gave_up(30.0)
+    assert replica.patience_s(15.0) == 60.0
+
+
 def test_replica_without_requests_shows_why(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     assert replica.why == "it was not asked yet"

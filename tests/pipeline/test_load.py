@@ -96,6 +96,15 @@ BUDGET = {"per_key_per_day": 0.5}
         ({"capacity": "64"}, "capacity: expected a valid integer, found '64'"),
         ({"capacity": True}, "capacity: expected a valid integer, found True"),
         ({"capacity": 0}, "capacity: expected a number greater than 0, found 0"),
+        (
+            {"checkpoint": {"interval_s": 1e18}},
+            "checkpoint.interval_s: expected a number less than or equal to 1000000000, found 1e+18",
+        ),
+        ({"checkpoint": {"timeout_s": 1e18}}, "checkpoint.timeout_s: expected a number less than or equal"),
+        (
+            {"event_time": {"out_of_orderness_s": 1e18}},
+            "event_time.out_of_orderness_s: expected a number less than or equal",
+        ),
         ({"timeout_s": float("inf")}, "timeout_s: expected a finite number, found inf"),
         ({"source__follow": "yes"}, "source.follow: expected a valid boolean, found 'yes'"),
         ({"engine__url": "localhost:8000"}, "engine.url: expected a URL such as http://host:port, found"),

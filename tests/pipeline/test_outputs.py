@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +13,9 @@ import orjson
 import pytest
 
 from forebay.connectors.written_counts import EndNote, WrittenCounts
+from forebay.errors import SettingError
 from forebay.flink.checkpoints import END_NOTE
+from forebay.pipeline import outputs
 from forebay.pipeline.load import parse_spec
 from forebay.pipeline.outputs import OutputCounts, end_notes
 from forebay.pipeline.snapshot import Snapshot
@@ -49,6 +53,31 @@ def test_failures_are_counted_by_cause(tmp_path: Path, application: dict[str, An
     # An answer of the user's own may have a field of that name.
     more = {} if one_each else {"timeout": 3, "answer_cut": 1}
     assert found.failed == {"timeout": 1, "late": 2, **more}
+
+
+@pytest.mark.parametrize("key", ["sink.path", "dead_letters.path"])
+def test_folder_of_another_user_is_named_by_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    spec = parse_spec(
+        {
+            "name": "p",
+            "source": {"type": "generator"},
+            "sink": {"type": "jsonl", "path": "out"},
+            "prompt": "x",
+        },
+        base=tmp_path,
+    )
+    theirs = spec.directories()[key]
+
+    def parts(path: Path) -> list[Any]:
+        if str(path) == theirs:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), theirs)
+        return []
+
+    monkeypatch.setattr(outputs, "committed_parts", parts)
+    with pytest.raises(SettingError, match=f"^{key}: {theirs} cannot be read: Permission denied$"):
+        OutputCounts(spec, None)
 
 
 def test_costs_are_added_up_by_key(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ QUIET_S = 5.0
 OLD_S = 15.0
 ENDING = ("(task is closing)", "(tasks not ready)", "checkpoint request for unknown task")
 """Errors of checkpoints that were in progress when a task ended, which happens at the end of each job."""
+UNREADABLE = "the followed folder, or one in it, could not be read; Flink's log names it"
 SHOWN_CAUSES = 3
 TOP_KEYS = 20
 GOES_ON_S = 10.0
@@ -38,15 +39,22 @@ class LiveLine:
 
     Failures that the run recovers from are printed as permanent lines. `one_each`: each event gives one
     result; otherwise the line counts the records that were read, and the model's answers. `why_lost` is
-    called with the cause of dead letters if there is nothing else, and returns more about it.
+    called with the cause of dead letters if there is nothing else, and returns more about it; `why_unread`
+    if a followed folder cannot be read.
     """
 
     def __init__(
-        self, console: Console, *, one_each: bool = True, why_lost: Callable[[str], str] = str
+        self,
+        console: Console,
+        *,
+        one_each: bool = True,
+        why_lost: Callable[[str], str] = str,
+        why_unread: Callable[[], str] = str,
     ) -> None:
         self._console = console
         self._one_each = one_each
         self._why_lost = why_lost
+        self._why_unread = why_unread
         self._lost_cause = ""
         self._live: Live | None = None
         self.last: Snapshot | None = None
@@ -104,6 +112,10 @@ class LiveLine:
             self._print(f"Kafka no longer has the next record, continuing after it: {gap}")
         if now.replaced_files > before.replaced_files:
             self._print(_replaced_files(now.replaced_files - before.replaced_files))
+        if now.unreadable_folders and not before.unreadable_folders:
+            self._print(f"nothing new is read: {self._why_unread() or UNREADABLE}")
+        if before.unreadable_folders and not now.unreadable_folders and now.state == "RUNNING":
+            self._print("the followed folder can be read again")
         self._warn_of_loss(now)
         self.last = now
         self.throughput.add(now)

@@ -108,6 +108,10 @@ class SourceSettings(ConnectorSettings):
         """Warnings to show before the start. Blocks."""
         return []
 
+    def why_unread(self) -> str:
+        """Why a running pipeline reads nothing new, if that can be seen from here. Blocks."""
+        return ""
+
     def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
         """The encoded events and dead letters. Raises `SettingError`."""
         raise NotImplementedError

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
@@ -29,7 +30,12 @@ DIALECT = "$schema"
 VALUES = ("const", "default", "enum", "examples")
 NAMED = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties")
 """Keywords whose values map names to schemas; the names are not keywords."""
-UNEVALUATED = {"unevaluatedItems": "items", "unevaluatedProperties": "additionalProperties"}
+NOT_LINEAR = {
+    "unevaluatedItems": "items",
+    "unevaluatedProperties": "additionalProperties",
+    "$dynamicRef": "$ref",
+    "$recursiveRef": "$ref",
+}
 ESCAPE = re.compile(r"\\(?:u(?![dD][89a-fA-F])([0-9a-fA-F]{4})|.)", re.DOTALL)
 """A backslash escape; a group if it is a character's number. RE2 rejects surrogates."""
 
@@ -54,7 +60,7 @@ def check_linear(schema: Mapping[str, Any], path: str) -> None:
             _check(pattern, f"{at}.pattern")
         for pattern in part.get("patternProperties") or ():
             _check(pattern, f"{at}.patternProperties")
-        for name, instead in UNEVALUATED.items():
+        for name, instead in NOT_LINEAR.items():
             if name in part:
                 raise SettingError(
                     f"{at} has {name}, which is not checked in time linear in the answer; write {instead}"
@@ -92,7 +98,8 @@ def _check(pattern: str, path: str) -> None:
 
 
 def linear(dialect: type[Validator]) -> type[Validator]:
-    """A validator like `dialect` that searches with `search`, and compares unique items by their hashes."""
+    """A validator like `dialect` that searches with `search`, compares unique items by their hashes, and
+    follows a reference once for each value."""
     from jsonschema.validators import extend
 
     own = {
@@ -100,6 +107,7 @@ def linear(dialect: type[Validator]) -> type[Validator]:
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,
         "uniqueItems": _unique_items,
+        "$ref": _once(dialect.VALIDATORS["$ref"]),
     }
     changed = {name: keyword for name, keyword in own.items() if name in dialect.VALIDATORS}
     made: type[Validator] = extend(dialect, changed)  # type: ignore[no-untyped-call]
@@ -107,6 +115,33 @@ def linear(dialect: type[Validator]) -> type[Validator]:
 
 
 Errors: TypeAlias = "Iterator[ValidationError]"
+
+
+FOLLOWED: ContextVar[dict[tuple[int, int], str] | None] = ContextVar("followed", default=None)
+"""What one check found at references, by the ids of their schemas and of the values; empty: valid."""
+
+
+def _once(keyword: Callable[..., Errors]) -> Callable[..., Errors]:
+    """Without it, two alternatives that refer to the schema itself would check an answer of 25 levels 2^25
+    times."""
+
+    def follow(validator: Any, reference: str, instance: Any, schema: Mapping[str, Any]) -> Errors:
+        from jsonschema import ValidationError
+
+        followed = FOLLOWED.get()
+        if followed is None:
+            yield from keyword(validator, reference, instance, schema)
+            return
+        at = id(schema), id(instance)
+        if at not in followed:
+            error: ValidationError | None = next(iter(keyword(validator, reference, instance, schema)), None)
+            followed[at] = "" if error is None else _short(error.message)
+            if error is not None:
+                yield error
+        elif followed[at]:
+            yield ValidationError(followed[at])
+
+    return follow
 
 
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Mapping[str, Any]) -> Errors:
@@ -194,6 +229,7 @@ class AnswerCheck:
         checked = {key: value for key, value in self._schema.items() if key != DIALECT}
         check_linear(checked, where)
         self._validator: Any = linear(cls)(checked, registry=Registry())
+        FOLLOWED.set({})
         try:
             self._validator.is_valid(None)
         except RecursionError:
@@ -225,6 +261,7 @@ class AnswerCheck:
             raise _cut(text)
         if _deeper_than(value, MAX_DEPTH):
             raise InvalidAnswer(f"the answer is nested deeper than {MAX_DEPTH} levels: {_short(text)}")
+        FOLLOWED.set({})
         try:
             broken: ValidationError | None = next(self._validator.iter_errors(value), None)
         except (RecursionError, Unresolvable, ValueError) as error:

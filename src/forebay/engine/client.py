@@ -38,6 +38,7 @@ from forebay.engine.protocol import (
 )
 from forebay.errors import AttemptTimeout, ProtocolViolation, SettingError, Unreachable
 from forebay.records import Completion, Request, Timing
+from forebay.untrusted_text import counted
 
 MAX_ANSWER_BYTES = 8 << 20
 MAX_EVENT_BYTES_PER_TOKEN = 4 << 10
@@ -136,7 +137,8 @@ class HttpEngine:
             failure = f"{self.url} sent nothing for request {request.id} for {timeout_s:g} s"
         except CallOverdue:
             failure = (
-                f"{self.url} did not finish request {request.id} by its deadline, {left_s:.1f} s after it"
+                f"{self.url} did not finish request {request.id} within {left_s:.1f} s, the rest of its "
+                f"deadline{answer.progress}"
             )
         else:
             completion = answer.completion(sent_s)
@@ -271,6 +273,14 @@ class _CompletionReader(AwaitedReader):
             # At most the token counts, or part of the refusal's words, are missing.
             error = None
         super().finished(error)
+
+    @property
+    def progress(self) -> str:
+        count = len(self._chunks_s)
+        if not count:
+            return ""
+        pieces = counted(count, "piece of its answer", "pieces of its answer")
+        return f", although it sent {pieces}; raise deadline_s, or lower sampling.max_tokens"
 
     def completion(self, sent_s: float) -> Completion:
         """Raises the `EngineError` of the cause if the answer is not a completion."""

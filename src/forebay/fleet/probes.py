@@ -53,6 +53,7 @@ class StallDetector:
             since_s = max(replica.silent_since_s(), self._resumed_s)
             patience_s = replica.patience_s(self._stall_s)
             if now_s - since_s > patience_s and self._others_work(replica, since_s, now_s):
+                replica.progress.gave_up(now_s - since_s)
                 self._give_up(replica, now_s - since_s)
                 continue
             replica.tick(now_s)

@@ -260,7 +260,8 @@ class Replica:
         """How long it may be silent. Its pace is unknown before the first token."""
         if self.row is None or not self._has_begun:
             return PATIENCE * least_s
-        return max(least_s, PATIENCE * (self._table.queued_s(self.row) + self.credible_s))
+        expected_s = PATIENCE * (self._table.queued_s(self.row) + self.credible_s)
+        return max(least_s, expected_s, self.progress.longest_gap_s)
 
     def _sign(self, now_s: float) -> None:
         self.progress.moved(now_s)

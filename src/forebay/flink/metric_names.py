@@ -46,6 +46,7 @@ TO_KAFKA = "if the sink is Kafka"
 BY_COMMITS = "if the operator's task writes the results to files or to Kafka"
 
 REPLACED_FILES, LIMIT_REACHED = "replaced_files", "limit_reached"
+UNREADABLE_FOLDERS = "unreadable_folders"
 TOO_LARGE, TOO_LARGE_ASSIGNMENTS = "too_large", "too_large_assignments"
 FAILURES, FINDINGS, OPEN_FINDINGS = "failures", "findings", "open_findings"
 READ_RATIO = "read_ratio"
@@ -165,6 +166,11 @@ METRICS = (
         READ_RATIO, "gauge", "ratio", "share of the source that was read", "max", when="if it has an end"
     ),
     Metric(REPLACED_FILES, "counter", "files", "replaced in a folder", when="if files are followed"),
+    Metric(
+        UNREADABLE_FOLDERS, "gauge", "folders",
+        "1 while the folder or one in it cannot be read, so that nothing new is read; else 0",
+        when="if files are followed",
+    ),
     Metric(LIMIT_REACHED, "counter", "feeds", "have reached their `limit`", when="if the source is a feed"),
 )  # fmt: skip
 BY_NAME = {each.name: each for each in METRICS}

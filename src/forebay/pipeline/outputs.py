@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ from forebay.connectors.base import DEAD_LETTERS, RESULTS
 from forebay.connectors.files.sink import Part, committed_parts
 from forebay.connectors.written_counts import EndNote, WrittenCosts, WrittenCounts, noted_counts
 from forebay.engine.answer import CUT
-from forebay.errors import PipelineFailed
+from forebay.errors import PipelineFailed, SettingError
 from forebay.json_numbers import read_json
 from forebay.pipeline.snapshot import Snapshot
 from forebay.pipeline.spec import PipelineSpec
@@ -139,7 +139,7 @@ def _plain(text: bytes) -> bytes:
 
 
 class OutputCounts:
-    """Create it before the run starts: lines already in the sinks are not counted."""
+    """Create it before the run starts: lines already in the sinks are not counted. Raises `SettingError`."""
 
     def __init__(self, spec: PipelineSpec, printed: StdoutResults | None) -> None:
         self._printed = printed
@@ -147,7 +147,7 @@ class OutputCounts:
         written = {key: location_of(path) for key, path in spec.directories().items()}
         self._results = written.get("sink.path")
         self._letters = written.get("dead_letters.path")
-        before = (*self._parts(self._results), *self._parts(self._letters))
+        before = [part for key in ("sink.path", "dead_letters.path") for part in _parts_at(key, written)]
         self._before = {(part.folder, part.name): part.size for part in before}
 
     def since(self, last: Snapshot, notes: Sequence[EndNote] = ()) -> Snapshot:
@@ -248,6 +248,13 @@ class OutputCounts:
     @staticmethod
     def _parts(path: Location | None) -> list[Part]:
         return [] if path is None else committed_parts(path)
+
+
+def _parts_at(key: str, written: Mapping[str, Location]) -> list[Part]:
+    try:
+        return committed_parts(written[key]) if key in written else []
+    except OSError as error:
+        raise SettingError(f"{key}: {written[key]} cannot be read: {error.strerror}") from None
 
 
 def end_notes(store: StateStore, job: str) -> list[EndNote]:

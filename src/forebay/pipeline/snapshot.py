@@ -24,6 +24,7 @@ from forebay.flink.metric_names import (
     REPLICAS,
     TOO_LARGE,
     TOO_LARGE_ASSIGNMENTS,
+    UNREADABLE_FOLDERS,
 )
 from forebay.flink.metrics import KV_COUNTERS, READ
 
@@ -115,6 +116,7 @@ class Snapshot:
     gaps: tuple[str, ...] = ()
     skipped_records: int = 0
     replaced_files: int = 0
+    unreadable_folders: int = 0
     backlog: TopicBacklog | None = None
     scaling: Scaling | None = None
     store_failure: str = ""
@@ -170,6 +172,7 @@ def counted(now: Snapshot, counts: Mapping[str, float], *, one_each: bool) -> Sn
         results=max(0, whole("results") - refused + whole(TOO_LARGE_ASSIGNMENTS)),
         dead_letters=whole("dead_letters") + refused,
         replaced_files=whole(REPLACED_FILES),
+        unreadable_folders=whole(UNREADABLE_FOLDERS),
         in_flight=max(0, min(whole("in_flight"), left)),
         oldest_read_ms=round(counts.get(OLDEST, 0) * 1000),
         event_p50_s=counts.get(EVENT_P50, 0.0),

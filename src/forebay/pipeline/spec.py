@@ -21,6 +21,7 @@ from forebay.connectors.files.settings import JsonlSink
 from forebay.connectors.kafka.settings import KafkaSink
 from forebay.engine.prompt import FieldTemplate, PromptTemplate
 from forebay.fields import (
+    MAX_S,
     Folder,
     Model,
     NotNegativeFloat,
@@ -82,7 +83,7 @@ class EventTimeSpec(Model):
     """Watermarks: the progress of event time."""
 
     out_of_orderness_s: NotNegativeFloat = Field(
-        5.0, description="How far an event may be behind a newer one."
+        5.0, le=MAX_S, description="How far an event may be behind a newer one."
     )
 
 
@@ -93,12 +94,14 @@ class CheckpointSpec(Model):
         description="Directory, relative to the pipeline file, or `s3://bucket/prefix`.",
         json_schema_extra={"derived": "`.forebay/<name>/checkpoints`"},
     )
-    interval_s: Annotated[float, Strict(), Field(ge=0.01)] = Field(
+    interval_s: Annotated[float, Strict(), Field(ge=0.01, le=MAX_S)] = Field(
         5.0,
         description="Longest time from one checkpoint to the next while there is something to commit. "
         "Results are committed sooner if that is cheap.",
     )
-    timeout_s: PositiveFloat = Field(600.0, description="A checkpoint that takes longer is given up.")
+    timeout_s: PositiveFloat = Field(
+        600.0, le=MAX_S, description="A checkpoint that takes longer is given up."
+    )
 
 
 class PipelineSpec(Model):

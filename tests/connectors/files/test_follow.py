@@ -284,6 +284,32 @@ def test_no_wait_while_files_are_left_to_read(folder: Path) -> None:
     assert run.clock.monotonic_s() > 0.0
 
 
+def test_file_that_grows_faster_than_it_is_read_blocks_no_other(folder: Path) -> None:
+    for name in "abc":
+        (folder / name).write_bytes(b"1\n2\n")
+    run = Run(folder, room=Room(*[False] * 100))
+    found: list[str | None] = []
+    for _ in range(10):
+        run.clock.advance(1.0)
+        with (folder / "a").open("ab") as file:
+            file.write(b"3\n4\n")
+        found += [record.position for record in run.call()]
+    assert found[:8] == [*(f"in/a@{n}" for n in range(1, 5)), "in/b@1", "in/b@2", "in/c@1", "in/c@2"]
+    for _ in range(50):
+        found += [record.position for record in run.call()]
+    assert found == [*found[:8], *(f"in/a@{n}" for n in range(5, 23))]
+
+
+def test_files_that_only_got_another_time_are_read_once(folder: Path) -> None:
+    for name in "ab":
+        (folder / name).write_bytes(b"1\n")
+    run = Run(folder)
+    assert len(read(run)) == 2
+    for name in "ab":
+        os.utime(folder / name, ns=(0, 0))
+    assert read(run) == []
+
+
 def test_open_quote_waits_for_the_rest_of_its_file(folder: Path) -> None:
     run = Run(folder, CSV)
     (folder / "a").write_bytes(b'id,text\n1,"open\n2,b\n')
@@ -381,9 +407,11 @@ def test_absent_folder_is_waited_for(folder: Path, caplog: pytest.LogCaptureFixt
     assert read(run) == []
     assert read(run) == []
     assert caplog.text.count("cannot be read: No such file or directory; retrying") == 1
+    assert run.context.gauge == 1
     (folder.parent / "away").rename(folder)
     (folder / "b").write_bytes(b"2\n")
     assert read(run) == [("in/b@1", b"2")]
+    assert run.context.gauge == 0
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])

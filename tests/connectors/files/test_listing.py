@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from forebay.connectors.files.lines import files_of
-from forebay.connectors.files.listing import data_files, name_in, skipped_entries
+from forebay.connectors.files.listing import data_files, folder_problem, name_in, skipped_entries
 from forebay.connectors.files.reader import skipped_warnings
 from forebay.connectors.files.source import Files
 from forebay.errors import SettingError
@@ -24,6 +24,20 @@ def test_files_are_read_by_name_without_hidden_ones(tmp_path: Path) -> None:
         f"{tmp_path.name}/{name}" for name in ("10", "2", "a", "b", "sub/a")
     ]
     assert [part.name for part in files_of(tmp_path / "sub" / "a")] == ["a"]
+
+
+def test_folder_that_cannot_be_read_now_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sub").mkdir()
+    assert folder_problem(tmp_path) == ""
+    scandir = os.scandir
+
+    def refuse(path: Path) -> object:
+        if path.name == "sub":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert folder_problem(tmp_path).startswith(f"source folder {tmp_path}/sub cannot be read: Permission den")
 
 
 def test_names_in_positions_do_not_depend_on_the_folder_run_in(

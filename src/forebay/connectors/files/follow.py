@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +25,8 @@ from forebay.connectors.files.source import place_from, place_values
 from forebay.connectors.files.unpack import UNREADABLE, UnreadableFile, check_link, members_of, packing_of
 from forebay.connectors.python_source import CallLimit, IdleWait
 from forebay.errors import SettingError
-from forebay.flink.jvm_task import output_room
-from forebay.flink.metric_names import REPLACED_FILES, counter_of
+from forebay.flink.jvm_task import number_gauge, output_room
+from forebay.flink.metric_names import GROUP, REPLACED_FILES, UNREADABLE_FOLDERS, counter_of
 from forebay.flink.types import END_OF_TIME_MS, STATE
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class FollowFolder(KeyedProcessFunction):
         self._waiting: dict[str, tuple[Stamp | None, float]] = {}
         self._final: set[str] = set()
         self._open: tuple[str, Sequence[LinePart], Rows] | None = None
+        self._turn: tuple[str, float] | None = None
         self._inodes: set[int] = set()
         self._scan_at_s = self._look_at_s = 0.0
         self._first_header: tuple[str, list[str]] | None = None
@@ -68,6 +70,8 @@ class FollowFolder(KeyedProcessFunction):
     def open(self, runtime_context: RuntimeContext) -> None:
         self._state = runtime_context.get_map_state(MapStateDescriptor("followed", Types.STRING(), STATE))
         self._replaced_files = counter_of(runtime_context, REPLACED_FILES)
+        group = runtime_context.get_metrics_group().add_group(GROUP)
+        self._unreadable = number_gauge(group, UNREADABLE_FOLDERS)
         self._call = CallLimit(output_room(runtime_context), clock=self._clock)
         self._idle = IdleWait(self._clock)
 
@@ -120,6 +124,7 @@ class FollowFolder(KeyedProcessFunction):
             if not ended:
                 return
             self.close()
+            self._turn = None
             self._pending.pop(0)
             if not final and self._call.reached():
                 return
@@ -139,10 +144,13 @@ class FollowFolder(KeyedProcessFunction):
         except OSError as error:
             if not self._scan_failed:
                 log.warning("%s; retrying", scan_problem(self._root, error))
+                self._unreadable.update(1)
             self._scan_failed = True
             return
         finally:
             self._note_scan(now_s)
+        if self._scan_failed:
+            self._unreadable.update(0)
         self._scan_failed = False
         is_first = not any(entry.stamp for entry in self._known.values())
         changes = compare(self._known, found, self._name_of, self._is_same)
@@ -166,11 +174,14 @@ class FollowFolder(KeyedProcessFunction):
             if self._known[path].stamp == stamp and now_s - since_s >= SETTLED_S:
                 del self._waiting[path]
                 self._final.add(path)
-        self._pending = sorted(
+        wanted = {
             path
             for path, entry in self._known.items()
             if (path in unread or not (entry.done or entry.gone)) and path not in self._waiting
-        )
+        }
+        # A file that grows all the time must not begin again before the others had their turn.
+        begun = [path for path in self._pending if path in wanted]
+        self._pending = [*begun, *sorted(wanted.difference(begun))]
 
     def _note_scan(self, began_s: float) -> None:
         took_s = self._clock.monotonic_s() - began_s
@@ -262,6 +273,9 @@ class FollowFolder(KeyedProcessFunction):
                 if rows is None:
                     # The path is another file now; the next scan handles it.
                     return
+                if not final and len(self._pending) > 1 and self._turn_is_over(path, entry):
+                    self._pending.append(path)
+                    return
                 row = rows.next(final=final)
                 if row is not None:
                     label = f"{parts[entry.member].name}{entry.version_mark}"
@@ -303,6 +317,15 @@ class FollowFolder(KeyedProcessFunction):
                 self.close()
                 return parts, None
         return self._open[1], self._open[2]
+
+    def _turn_is_over(self, path: str, entry: Known) -> bool:
+        """Whether a file was read up to its size at the start of its turn, of at least one row. It may grow
+        faster than it is read."""
+        if self._turn is None or self._turn[0] != path:
+            file = self._root / _path(path)
+            size = math.inf if packing_of(file) else os.stat(file).st_size
+            self._turn = path, max(size, entry.place.offset + 1)
+        return entry.place.offset >= self._turn[1]
 
     def _check_header(self, part: LinePart) -> None:
         try:

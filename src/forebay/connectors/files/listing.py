@@ -80,6 +80,16 @@ def skipped_entries(path: Path) -> list[str]:
     return [f"{path / name} is {_kind(entry)}, and is not read" for name, entry in skipped]
 
 
+def folder_problem(root: Path) -> str:
+    """Why a folder, or one in it, cannot be read now; empty if it can. Blocks."""
+    try:
+        for _, entry in entries_of(root):
+            is_data(entry)
+    except OSError as error:
+        return scan_problem(root, error)
+    return ""
+
+
 def scan_problem(root: Path, error: OSError) -> str:
     path = Path(error.filename or root)
     if path == root:

@@ -118,6 +118,11 @@ class FileSource(Timed):
         files = self.files()
         return [*skipped_warnings(files), *([] if self.follow else header_warnings(files))]
 
+    def why_unread(self) -> str:
+        from forebay.connectors.files.listing import folder_problem
+
+        return folder_problem(Path(self.path)) if self.follow else ""
+
     def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
         from forebay.connectors.files.source import ReplaySpeed, file_source, replay_source
 

@@ -26,7 +26,7 @@ from forebay.connectors.kafka.cluster import AS_FIRST, KafkaCluster, TopicStart
 from forebay.connectors.kafka.registry import RegistrySpec
 from forebay.connectors.kafka.written import RecordLimit
 from forebay.errors import SettingError
-from forebay.fields import Model, PositiveFloat, Scalar, SecretField, Switch, wrong
+from forebay.fields import MAX_S, Model, PositiveFloat, Scalar, SecretField, Switch, wrong
 from forebay.settings import SecretRef, read_secret
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ OWNED = {
     "config.providers": "secrets",
 }
 SECRET = re.compile(r"password|secret|jaas|token|credential|ssl\.keystore\.key|user\.info", re.IGNORECASE)
+MAX_TRANSACTION_S = 2_000_000
+"""Kafka has milliseconds in 32 bits."""
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -193,7 +195,9 @@ class KafkaSource(Enveloped, KafkaAccess):
         description="If Kafka no longer has records that were not read (retention, a topic that was created "
         "again): `fail` names them and ends the run; `continue` names, counts and skips them.",
     )
-    discovery_s: PositiveFloat = Field(10.0, description="How often to look for new partitions and topics.")
+    discovery_s: PositiveFloat = Field(
+        10.0, le=MAX_S, description="How often to look for new partitions and topics."
+    )
     isolation: Literal["read_committed", "read_uncommitted"] = Field(
         "read_committed",
         description="`read_committed`: only records of committed transactions; "
@@ -304,6 +308,7 @@ class KafkaSink(SinkSettings, KafkaAccess):
     )
     transaction_timeout_s: PositiveFloat = Field(
         900.0,
+        le=MAX_TRANSACTION_S,
         description="How long a transaction may stay open: longer than the pipeline may be down, and no "
         "longer than the brokers allow (`transaction.max.timeout.ms`).",
     )
