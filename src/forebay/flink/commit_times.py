@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -81,6 +82,13 @@ class CommitTimes:
     def waiting(self) -> bool:
         """Whether a result is not committed, as far as `look` has seen."""
         return bool(self._held or self._unseen)
+
+    def all_committed(self, wake_after: Callable[[float], object]) -> bool:
+        """Look, and set the wake for the next look. Whether the last waiting result has been committed."""
+        committed = self.look()
+        if (wait_s := self.wake_after_s()) is not None:
+            wake_after(wait_s)
+        return committed and not self.waiting
 
     def wake_after_s(self) -> float | None:
         """In how many seconds to call `look`; None if nothing waits, or if a wake is already due by then."""

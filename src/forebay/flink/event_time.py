@@ -32,6 +32,7 @@ NO_TIME_MS = -(2**63)
 """Flink's value for a record without a timestamp, below every watermark."""
 
 
+HEARTBEAT_MS = 200
 AHEAD_MS = 24 * 3_600_000
 """A time further ahead of the wall clock is wrong."""
 
@@ -323,10 +324,14 @@ class WatermarkHolds:
         time_ms = low_ms if answer.time_ms is None else clamp_ms(answer.time_ms)
         return Row(time_ms, low_ms, data.decode("latin-1"))
 
-    def advanced(self, watermark_ms: int) -> Row | None:
-        """A `TIMED` row with the output's watermark if that is higher than the last one emitted."""
+    def advance(self, ctx: KeyedProcessFunction.Context) -> Iterator[Row]:
+        """A `TIMED` row with the output's watermark if that is higher than the last one emitted; and a timer
+        for the next call."""
+        timers = ctx.timer_service()
+        watermark_ms = timers.current_watermark()
         low_ms = clamp_ms(self._low.now_ms(watermark_ms))
-        if low_ms <= self._emitted_low_ms:
-            return None
-        self._emitted_low_ms = low_ms
-        return Row(low_ms, low_ms, "")
+        if low_ms > self._emitted_low_ms:
+            self._emitted_low_ms = low_ms
+            yield Row(low_ms, low_ms, "")
+        if watermark_ms < END_OF_INPUT_MS - HEARTBEAT_MS:
+            timers.register_event_time_timer(max(watermark_ms, 0) + HEARTBEAT_MS)

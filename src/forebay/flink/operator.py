@@ -51,7 +51,6 @@ from forebay.stateful.machine import (
 )
 
 DEAD_LETTERS = OutputTag("dead-letters", BYTES)
-HEARTBEAT_MS = 200
 WAIT_S = 0.2
 FIRE_S = 0.1
 
@@ -220,7 +219,7 @@ class InferenceOperator(KeyedProcessFunction):
             yield from self._fire(shard, ctx)
         yield from self._take_answers(shard, ctx)
         if self.event_time:
-            yield from self._emit_watermark(ctx)
+            yield from self._holds.advance(ctx)
         self._schedule_poll(shard, ctx)
 
     def _with_learned(self) -> Iterator[int]:
@@ -309,25 +308,14 @@ class InferenceOperator(KeyedProcessFunction):
             return data
         return self._holds.timed(answer, data, ctx.timer_service().current_watermark())
 
-    def _emit_watermark(self, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
-        watermark_ms = ctx.timer_service().current_watermark()
-        if (row := self._holds.advanced(watermark_ms)) is not None:
-            yield row
-        if watermark_ms < END_OF_INPUT_MS - HEARTBEAT_MS:
-            ctx.timer_service().register_event_time_timer(max(watermark_ms, 0) + HEARTBEAT_MS)
-
     def _times(self, ctx: KeyedProcessFunction.Context) -> Times:
         watermark_ms = ctx.timer_service().current_watermark()
         return Times(self._clock.wall_ms(), watermark_ms if watermark_ms > UNKNOWN_MS else None)
 
     def _report(self) -> None:
-        if self._commits is not None:
-            committed = self._commits.look()
-            if (wait_s := self._commits.wake_after_s()) is not None:
-                self._waker.wake_after(wait_s)
-            if committed and not self._commits.waiting:
-                # Nothing may call this operator until the next event.
-                self._metrics.flush(self._clock.monotonic_s())
+        if self._commits is not None and self._commits.all_committed(self._waker.wake_after):
+            # Nothing may call this operator until the next event.
+            self._metrics.flush(self._clock.monotonic_s())
         self._metrics.flush_if_due(self._clock.monotonic_s())
 
     # -- timers: of shards, and of their machines
