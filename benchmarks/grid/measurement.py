@@ -19,7 +19,6 @@ from benchmarks.grid.cells import (
 )
 from benchmarks.grid.engines import RunningEngine
 from benchmarks.grid.streamed import (
-    FleetSignals,
     Session,
     Streamed,
     first_line,
@@ -32,7 +31,7 @@ from forebay.bench.load.schedules import RequestLoad
 from forebay.bench.records import LoadRun
 from forebay.bench.report.document import MeasuredRun, measured_run
 from forebay.bench.resources import GpuResources, ProcessResources, processor_use
-from forebay.bench.sampling import Sampler, Source
+from forebay.bench.sampling import Sampler, Source, engine_signals
 from forebay.bench.targets.base import Target
 from forebay.errors import ForebayError
 
@@ -172,7 +171,7 @@ class Measurement:
                 yield replace(cell, stream=stream, error=error)
 
     def _serve(self, engine: RunningEngine, load: RequestLoad) -> Served:
-        sources: list[Source] = [FleetSignals(engine.urls), GpuResources()]
+        sources: list[Source] = [*engine_signals(engine.urls), GpuResources()]
         if engine.processes:
             sources.append(ProcessResources(engine.processes))
         target, before = engine.target(), processor_use()

@@ -18,7 +18,6 @@ from forebay.bench.load.schedules import fresh_nonce
 from forebay.bench.load.workloads import Exactly, RandomWords
 from forebay.bench.metrics import Distribution
 from forebay.bench.records import EngineSample
-from forebay.bench.sampling import EngineSignals, Source
 from forebay.bench.stream.events import EventLoad, StreamOptions
 from forebay.bench.stream.figures import StreamFigures, stream_figures
 from forebay.bench.stream.measure import StreamSession
@@ -32,24 +31,6 @@ PROCESS = re.compile(r"(engine|run|feed)[0-9]*_(cores|memory_mb)")
 GAUGES = ("running", "waiting", "in_flight", "pending")
 """Summed over several engines; of `kv_cache_usage` the largest counts."""
 COUNTERS = ("preemptions", "prompt_tokens", "generation_tokens", "prefix_cache_queries", "prefix_cache_hits")
-
-
-class FleetSignals:
-    """A `Source`: the `EngineSignals` of each of several engines, named `engine0_running` and so
-    on; of a single one, without prefix."""
-
-    def __init__(self, urls: Sequence[str]) -> None:
-        self._engines: list[Source] = [EngineSignals.at(url) for url in urls]
-
-    def __call__(self) -> Mapping[str, float]:
-        found: dict[str, float] = {}
-        for number, engine in enumerate(self._engines):
-            before = f"engine{number}_" if len(self._engines) > 1 else ""
-            try:
-                found.update({before + name: value for name, value in engine().items()})
-            except (OSError, ForebayError):
-                continue
-        return found
 
 
 def sample_figures(samples: Sequence[EngineSample], duration_s: float) -> dict[str, float]:

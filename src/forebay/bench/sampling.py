@@ -25,6 +25,8 @@ VERSION = re.compile(r"[\w.+-]{1,64}")
 TIMEOUT_S = 5.0
 MAX_BYTES = 8 << 20
 
+Source = Callable[[], Mapping[str, float]]
+"""Returns figures by name. May block; called in a thread."""
 Fetch = Callable[[], str]
 """Returns the text of `/metrics`. Raises `OSError` if it cannot be read."""
 
@@ -73,6 +75,19 @@ class EngineSignals:
         return hits / queries if queries > 0 and hits >= 0 else None
 
 
+def engine_signals(urls: Sequence[str], *, api_key: str | None = None) -> list[Source]:
+    """A source for each engine; with several, names begin with `engine0_` and so on. Raises as
+    `EngineSignals.at`."""
+    each: list[Source] = [EngineSignals.at(url, api_key=api_key) for url in urls]
+    if len(each) == 1:
+        return each
+    return [_named(f"engine{number}_", source) for number, source in enumerate(each)]
+
+
+def _named(prefix: str, source: Source) -> Source:
+    return lambda: {prefix + name: value for name, value in source().items()}
+
+
 def fetch_version(url: str, *, api_key: str | None = None) -> str | None:
     """The version that the engine at `url` reports (vLLM's `/version`), or None; blocks for
     seconds."""
@@ -109,9 +124,6 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 EVERY_S = 1.0
 END_S = 30.0
 """How long leaving the block waits for a slow source."""
-
-Source = Callable[[], Mapping[str, float]]
-"""Returns figures by name. May block; called in a thread."""
 
 
 class Sampler:

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from forebay.bench.resources import process_use
-from forebay.bench.sampling import EngineSignals
+from forebay.bench.sampling import Source, engine_signals
 from forebay.engine.launch import Replicas, local_replicas
 from forebay.errors import LaunchError, SettingError
 from forebay.pipeline.spec import PipelineSpec
@@ -208,17 +208,14 @@ class Engines:
     ) -> None:
         self._opened.close()
 
-    def signals(self) -> list[Callable[[], Mapping[str, float]]]:
-        """A source for each replica; with several, names begin with `engine0_` and so on."""
+    def signals(self) -> list[Source]:
+        """As `engine_signals`."""
         secret = self._spec.engine.secret()
         key = None if secret is None else read_secret(secret)
         try:
-            each = [EngineSignals.at(url, api_key=key) for url in self.urls]
+            return engine_signals(self.urls, api_key=key)
         except SettingError as error:
             raise SettingError(f"engine.url: {error}") from None
-        if len(each) == 1:
-            return [each[0]]
-        return [_named(f"engine{number}_", source) for number, source in enumerate(each)]
 
     def used_s(self) -> float:
         """Processor seconds since the last call of local replicas that this process did not start."""
@@ -269,7 +266,3 @@ def check_listening(urls: Sequence[str]) -> None:
     raise LaunchError(
         f"no engine listens at {'; '.join(refused)}; start it, or give --engine-later if it comes later"
     )
-
-
-def _named(prefix: str, source: Callable[[], Mapping[str, float]]) -> Callable[[], Mapping[str, float]]:
-    return lambda: {prefix + name: value for name, value in source().items()}
