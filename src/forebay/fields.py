@@ -38,6 +38,14 @@ def wrong(message: str) -> PydanticCustomError:
     return PydanticCustomError("forebay", "{message}", {"message": message})
 
 
+def check_together(problems: Iterable[tuple[str, str]]) -> None:
+    """Raise the mistakes in a combination of settings, each with the path of its key."""
+    found = list(problems)
+    if found:
+        message = "; ".join(f"{key}: {text}" for key, text in found)
+        raise PydanticCustomError("together", "{message}", {"message": message, "problems": found})
+
+
 def _local(value: str, info: ValidationInfo) -> str:
     if not value or "\0" in value:
         raise wrong("expected a path, found none")

@@ -121,6 +121,17 @@ def dump_json(value: Any, default: Callable[[Any], Any] | None = None, option: i
     return orjson.dumps(_with_fragments(value), lambda item: _with_fragments(other(item)), option)
 
 
+def deeper_than(value: Any, levels: int) -> bool:
+    """Whether lists and objects are nested in more levels. Without recursion, which has a limit."""
+    level = [value]
+    for _ in range(levels + 1):
+        level = [each for each in level if isinstance(each, dict | list)]
+        if not level:
+            return False
+        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
+    return True
+
+
 def check_numbers(value: Any) -> None:
     """Raise `NumberRefused` if a number in `value` is not finite or too long."""
 

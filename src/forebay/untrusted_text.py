@@ -108,3 +108,15 @@ def _quoted(text: str) -> str:
 def counted(count: int, thing: str, things: str | None = None) -> str:
     """`1 topic`, `2 topics`. `things` is an irregular plural."""
     return f"{count:,} {thing if count == 1 else things or f'{thing}s'}"
+
+
+MAX_QUOTED = 60
+
+
+def quoted_value(value: object) -> str:
+    """A wrong value for a message, cut if it is long."""
+    if isinstance(value, list | dict):
+        # It may be nested more deeply than Python can write.
+        return "a list" if isinstance(value, list) else "an object"
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return repr(text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + "…")

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.gateway.asked import MAX_ANSWERS, Asked, read_asked
-from forebay.gateway.body import MAX_CONTAINERS, deeper_than
+from forebay.gateway.body import MAX_CONTAINERS
 from forebay.gateway.fields import MEDIA_TOKENS
 from forebay.gateway.refusal import Refusal
+from forebay.json_numbers import deeper_than
 
 CHAT, PROMPT, EMBED = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 

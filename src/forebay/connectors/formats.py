@@ -16,7 +16,7 @@ from forebay.codec import decode, encode
 from forebay.connectors.event_time import EventTime
 from forebay.engine.prices import from_pico
 from forebay.errors import MalformedDeadLetter, MalformedRecord, NoRecord, RecordError, Tombstone
-from forebay.json_numbers import TOO_DEEP, NumberRefused, dump_json, read_json
+from forebay.json_numbers import TOO_DEEP, NumberRefused, deeper_than, dump_json, read_json
 from forebay.records import JSON, DeadLetter, Event, Result
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def json_object(data: bytes) -> Mapping[str, JSON]:
         raise MalformedRecord(NESTED if TOO_DEEP in str(error) else f"not JSON: {error}") from None
     if not isinstance(value, dict):
         raise MalformedRecord(f"a JSON object is needed, found {_json_type(value)}")
-    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _deeper_than(value, MAX_DEPTH):
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and deeper_than(value, MAX_DEPTH):
         raise MalformedRecord(NESTED)
     return value
 
@@ -163,20 +163,6 @@ def with_added(fields: Mapping[str, JSON], added: Mapping[str, Mapping[str, JSON
     """Fields of the source win, so a record cannot fake its origin; its own field is kept as `own`."""
     made = {name: {**about, OWN: fields[name]} if name in fields else about for name, about in added.items()}
     return {**fields, **made}
-
-
-def _deeper_than(value: JSON, levels: int) -> bool:
-    level = [value]
-    for _ in range(levels):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def _json_type(value: JSON) -> str:

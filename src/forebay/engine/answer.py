@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import orjson
 
 from forebay.errors import AnswerCut, InvalidAnswer, SettingError
-from forebay.json_numbers import NumberRefused, read_json
+from forebay.json_numbers import NumberRefused, deeper_than, read_json
 from forebay.records import JSON
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ class AnswerCheck:
         if finish_reason == CUT and isinstance(value, int | float) and not isinstance(value, bool):
             # A truncated number is still valid JSON; any other truncated value is not.
             raise _cut(text)
-        if _deeper_than(value, MAX_DEPTH):
+        if deeper_than(value, MAX_DEPTH):
             raise InvalidAnswer(f"the answer is nested deeper than {MAX_DEPTH} levels: {_short(text)}")
         FOLLOWED.set({})
         try:
@@ -342,20 +342,6 @@ def _references(value: Any, path: str) -> Iterator[tuple[str, str]]:
     elif isinstance(value, list):
         for i, item in enumerate(value):
             yield from _references(item, f"{path}[{i}]")
-
-
-def _deeper_than(value: JSON, limit: int) -> bool:
-    level = [value]
-    for _ in range(limit + 1):
-        level = [
-            item
-            for holder in level
-            if isinstance(holder, dict | list)
-            for item in (holder.values() if isinstance(holder, dict) else holder)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def _short(text: str) -> str:

@@ -13,6 +13,7 @@ import orjson
 from forebay.engine.protocol import KV_TRANSFER
 from forebay.gateway.asgi import HungUp, Receive, TimeLimit, TimeOver
 from forebay.gateway.refusal import Refusal, invalid_value, no_room, slow_body, too_large
+from forebay.json_numbers import deeper_than
 
 TEXTS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.S)
 CONTAINERS = re.compile(rb"[\[{]")
@@ -140,20 +141,6 @@ def check_transfers(document: Mapping[str, Any]) -> None:
             if fields.get(name) is not None:
                 message = "expected none: clients must not choose which KV caches are handed over"
                 raise invalid_value(f"{where}{name}", message)
-
-
-def deeper_than(value: object, levels: int) -> bool:
-    level = [value]
-    for _ in range(levels):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)  # type: ignore[attr-defined]
-            if isinstance(inner, dict | list)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def _invalid(message: str) -> Refusal:

@@ -29,11 +29,11 @@ from forebay.fleet.client import FleetClient
 from forebay.fleet.disaggregated import MissingKvCaches, none_prefills, prefill_fields, while_some_prefill
 from forebay.fleet.lease import ReplicaLease
 from forebay.gateway.asgi import TimeLimit, TimeOver
-from forebay.gateway.body import deeper_than
 from forebay.gateway.exchange import RelayedCall, RelayRules
 from forebay.gateway.replica import Lost, UntilLost, post, slow_start
 from forebay.gateway.tracing import Attempt
 from forebay.gateway.wire import usage_in
+from forebay.json_numbers import deeper_than
 from forebay.records import KvHandover
 
 LOG = logging.getLogger("forebay.gateway")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
-from pydantic_core import PydanticCustomError
 
 from forebay.documents import check_document, read_document
 from forebay.errors import SettingError
@@ -21,6 +20,7 @@ from forebay.fields import (
     PositiveInt,
     SecretField,
     Switch,
+    check_together,
 )
 from forebay.fleet.config import (
     DEFAULT_POLICY,
@@ -299,10 +299,7 @@ class GatewaySpec(Model):
 
     @model_validator(mode="after")
     def _fits_together(self) -> GatewaySpec:
-        problems = list(self._problems())
-        if problems:
-            message = "; ".join(f"{key}: {text}" for key, text in problems)
-            raise PydanticCustomError("together", "{message}", {"message": message, "problems": problems})
+        check_together(self._problems())
         return self
 
     def fleet(self) -> FleetConfig:

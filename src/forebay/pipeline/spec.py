@@ -11,7 +11,6 @@ from itertools import combinations
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, Strict, model_validator
-from pydantic_core import PydanticCustomError
 
 from forebay.apps import APPLICATIONS, own_applications
 from forebay.apps.base import ApplicationSettings
@@ -30,6 +29,7 @@ from forebay.fields import (
     PositiveInt,
     Scalar,
     Switch,
+    check_together,
     wrong,
 )
 from forebay.fleet.config import DEFAULT_POLICY, ByUrl, Routing
@@ -247,9 +247,7 @@ class PipelineSpec(Model):
 
     @model_validator(mode="after")
     def _fits_together(self) -> PipelineSpec:
-        problems = list(self._problems())
-        if problems:
-            raise _together(problems)
+        check_together(self._problems())
         return self
 
     def _problems(self) -> Any:
@@ -358,11 +356,6 @@ class PipelineSpec(Model):
 
     def id_template(self) -> FieldTemplate | None:
         return FieldTemplate(self.id, what="id", required=True) if self.id is not None else None
-
-
-def _together(problems: list[tuple[str, str]]) -> PydanticCustomError:
-    message = "; ".join(f"{key}: {text}" for key, text in problems)
-    return PydanticCustomError("together", "{message}", {"message": message, "problems": problems})
 
 
 def _within(inner: str, outer: str) -> bool:

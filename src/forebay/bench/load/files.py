@@ -15,11 +15,11 @@ from forebay.bench.load.workloads import MAX_TOKENS, Lengths
 from forebay.bench.records import LoadRequest
 from forebay.documents import suggestion
 from forebay.errors import SettingError
+from forebay.untrusted_text import quoted_value
 
 MAX_FILE_BYTES = 1 << 30
 MAX_LINE_BYTES = 64 << 20
 MAX_NAME_CHARS = 200
-MAX_QUOTED = 60
 CHARS_PER_TOKEN = 4
 KEYS = ("prompt", "output_tokens", "exact", "session", "group")
 """Allowed keys of a prompt's line."""
@@ -65,15 +65,15 @@ def read_prompts(
         prompt, session = found.get("prompt"), _name(found, "session")
         ids = isinstance(prompt, list) and all(type(id) is int and 0 <= id < 1 << 31 for id in prompt)
         if not prompt or not (isinstance(prompt, str) or ids):
-            raise BadEntry(f"prompt: expected a text or a list of token ids, found {_quote(prompt)}")
+            raise BadEntry(f"prompt: expected a text or a list of token ids, found {quoted_value(prompt)}")
         tokens = found.get("output_tokens")
         if tokens is None and output is not None:
             tokens = output.draw(random)
         if type(tokens) is not int or not 1 <= tokens <= MAX_TOKENS:
-            raise BadEntry(f"output_tokens: expected 1 to {MAX_TOKENS}, found {_quote(tokens)}")
+            raise BadEntry(f"output_tokens: expected 1 to {MAX_TOKENS}, found {quoted_value(tokens)}")
         asked_exact = found.get("exact", exact)
         if not isinstance(asked_exact, bool):
-            raise BadEntry(f"exact: expected true or false, found {_quote(asked_exact)}")
+            raise BadEntry(f"exact: expected true or false, found {quoted_value(asked_exact)}")
         length = None if isinstance(prompt, str) else len(prompt)
         return LoadRequest(index, None, prompt, tokens, asked_exact, length, _name(found, "group"), session)
 
@@ -108,12 +108,12 @@ def read_conversations(
 
 def _turns(entry: Any) -> list[tuple[str, str]]:
     if not isinstance(entry, dict):
-        raise BadEntry(f"expected an object, found {_quote(entry)}")
+        raise BadEntry(f"expected an object, found {quoted_value(entry)}")
     for field, who, what in (("conversations", "from", "value"), ("messages", "role", "content")):
         if field in entry:
             turns = entry[field]
             if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
-                raise BadEntry(f"{field}: expected a list of turns, found {_quote(turns)}")
+                raise BadEntry(f"{field}: expected a list of turns, found {quoted_value(turns)}")
             texts = [(turn.get(who), turn.get(what)) for turn in turns[:2]]
             for asker, text in texts:
                 if not isinstance(asker, str) or not isinstance(text, str):
@@ -194,7 +194,7 @@ def _object(line: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         found = None
     if not isinstance(found, dict):
-        raise BadEntry(f"expected a JSON object, found {_quote(line)}")
+        raise BadEntry(f"expected a JSON object, found {quoted_value(line)}")
     return found
 
 
@@ -202,20 +202,13 @@ def _check_keys(found: dict[str, Any]) -> None:
     for key in found:
         if key not in KEYS:
             fix = suggestion(key, KEYS) or f"; a line may have {', '.join(KEYS)}"
-            raise BadEntry(f"unknown key {_quote(key)}{fix}")
+            raise BadEntry(f"unknown key {quoted_value(key)}{fix}")
 
 
 def _name(found: dict[str, Any], name: str) -> str | None:
     value = found.get(name)
     if value is not None and (not isinstance(value, str) or len(value) > MAX_NAME_CHARS):
         raise BadEntry(
-            f"{name}: expected a text of at most {MAX_NAME_CHARS} characters, found {_quote(value)}"
+            f"{name}: expected a text of at most {MAX_NAME_CHARS} characters, found {quoted_value(value)}"
         )
     return value
-
-
-def _quote(value: object) -> str:
-    if isinstance(value, list | dict):
-        return "a list" if isinstance(value, list) else "an object"
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-    return repr(text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + "…")

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from forebay.deploy.fields import MAX_REPLICAS, Count, Image, Label, ObjectName, Port, Replicas, Seconds
 from forebay.deploy.kubernetes.pod_settings import MAX_ENTRIES, EnginePods, GatewayPods, PipelinePods
-from forebay.fields import HttpUrl, Model, Switch, wrong
+from forebay.fields import HttpUrl, Model, Switch, check_together, wrong
 from forebay.fleet.autoscale.base import ScalingLimits
 from forebay.fleet.autoscale.settings import limits_of_pools
 
@@ -150,10 +149,7 @@ class DeploymentSpec(Model):
 
     @model_validator(mode="after")
     def _fits_together(self) -> DeploymentSpec:
-        problems = list(self._problems())
-        if problems:
-            message = "; ".join(f"{key}: {text}" for key, text in problems)
-            raise PydanticCustomError("together", "{message}", {"message": message, "problems": problems})
+        check_together(self._problems())
         return self
 
     def _problems(self) -> Iterator[tuple[str, str]]:

@@ -13,13 +13,13 @@ from typing import Any
 import orjson
 
 from forebay.errors import SettingError
+from forebay.untrusted_text import quoted_value
 
 MAX_LINE_BYTES = 1 << 20
 MAX_REQUESTS = 5_000_000
 MAX_TOKENS = 10_000_000
 MAX_SECONDS = 1e9
 MAX_HASH = 1 << 60
-MAX_QUOTED = 60
 
 MOONCAKE_BLOCK_TOKENS = 512
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -66,12 +66,12 @@ def mooncake_request(line: bytes) -> TraceRequest:
     try:
         found: Any = orjson.loads(line)
     except orjson.JSONDecodeError:
-        raise BadLine(f"expected a JSON object, found {_quote(line)}") from None
+        raise BadLine(f"expected a JSON object, found {quoted_value(line)}") from None
     if not isinstance(found, dict):
-        raise BadLine(f"expected a JSON object, found {_quote(line)}")
+        raise BadLine(f"expected a JSON object, found {quoted_value(line)}")
     when_ms = found.get("timestamp")
     if (type(when_ms) is not int and type(when_ms) is not float) or not 0 <= when_ms <= MAX_SECONDS * 1000:
-        raise BadLine(f"timestamp: expected milliseconds from 0 to 10^12, found {_quote(when_ms)}")
+        raise BadLine(f"timestamp: expected milliseconds from 0 to 10^12, found {quoted_value(when_ms)}")
     prompt = _tokens(found.get("input_length"), "input_length")
     hashes = found.get("hash_ids")
     whole, most = prompt // MOONCAKE_BLOCK_TOKENS, -(-prompt // MOONCAKE_BLOCK_TOKENS)
@@ -93,7 +93,7 @@ def azure_request(line: bytes) -> TraceRequest:
             raise ValueError
         moment = datetime.fromisoformat(match[1]).replace(tzinfo=timezone.utc).timestamp()
     except ValueError:
-        raise BadLine(f"TIMESTAMP: expected YYYY-MM-DD HH:MM:SS.f, found {_quote(cells[0])}") from None
+        raise BadLine(f"TIMESTAMP: expected YYYY-MM-DD HH:MM:SS.f, found {quoted_value(cells[0])}") from None
     prompt, output = (
         _tokens(int(cell) if cell.isascii() and cell.isdecimal() and len(cell) < 10 else cell, name)
         for cell, name in zip(cells[1:], AZURE_COLUMNS[1:], strict=True)
@@ -114,7 +114,7 @@ def _requests(lines: Iterator[tuple[int, bytes]], path: Path) -> Iterator[TraceR
             else:
                 raise SettingError(
                     f"trace: {path}, line {number}: expected a JSON object (Mooncake) or the header "
-                    f"{','.join(AZURE_COLUMNS)} (Azure), found {_quote(line)}"
+                    f"{','.join(AZURE_COLUMNS)} (Azure), found {quoted_value(line)}"
                 )
         try:
             yield parse(line.lstrip(b"\xef\xbb\xbf"))
@@ -137,16 +137,8 @@ def _lines(file: Any, path: Path) -> Iterator[tuple[int, bytes]]:
 
 def _tokens(value: object, name: str) -> int:
     if type(value) is not int or not 1 <= value <= MAX_TOKENS:
-        raise BadLine(f"{name}: expected a whole number from 1 to {MAX_TOKENS}, found {_quote(value)}")
+        raise BadLine(f"{name}: expected a whole number from 1 to {MAX_TOKENS}, found {quoted_value(value)}")
     return value
-
-
-def _quote(value: object) -> str:
-    if isinstance(value, list | dict):
-        # It may be nested more deeply than Python can write.
-        return "a list" if isinstance(value, list) else "an object"
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-    return repr(text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + "…")
 
 
 SPREAD = 0.8
