@@ -6,14 +6,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from tests.harness.http_server import QuietHandler, serving
 
 import forebay as fb
 from forebay.api import environment
@@ -194,25 +193,16 @@ def test_pyflink_warnings_are_hidden_by_default() -> None:
     assert "PYFLINK_CYTHON" in importing_pyflink(asked)
 
 
-class FlinkOfJobs(BaseHTTPRequestHandler):
+class FlinkOfJobs(QuietHandler):
     def do_GET(self) -> None:
         jobs = [{"id": FIRST, "status": "RUNNING"}, {"id": SECOND, "status": "CANCELED"}]
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(orjson.dumps({"jobs": jobs}))
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+        self.answer(orjson.dumps({"jobs": jobs}))
 
 
 @pytest.fixture
 def cluster() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), FlinkOfJobs) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with serving(FlinkOfJobs) as url:
+        yield url.removeprefix("http://")
 
 
 @pytest.mark.heavy

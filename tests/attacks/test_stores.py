@@ -7,10 +7,9 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
+from tests.harness.http_server import QuietHandler, serving
 
 from forebay.clients.s3.client import S3Client
 from forebay.connectors.kafka import registry
@@ -31,7 +30,7 @@ def answering(status: int, headers: dict[str, str], body: bytes) -> Iterator[tup
     """A server that answers everything alike; yields its address, and the heads and paths of all requests."""
     asked: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def _any(self) -> None:
             asked.append(f"{self.path}\n{self.headers}")
             self.send_response(status)
@@ -49,15 +48,8 @@ def answering(status: int, headers: dict[str, str], body: bytes) -> Iterator[tup
 
         do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _any
 
-        def log_message(self, *words: Any) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", asked
-        finally:
-            server.shutdown()
+    with serving(Handler) as url:
+        yield url, asked
 
 
 XML = b"<?xml version='1.0'?><Error><Code>%b</Code><Message>m</Message><Endpoint>%b</Endpoint></Error>"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
-from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
+from tests.harness.http_server import QuietHandler, serving
 
 from forebay.connectors.jars import KAFKA, Jar, install_jar, installed_jar
 from forebay.errors import LaunchError, SettingError
@@ -22,22 +22,11 @@ JAR = Jar("kafka", "org/example/thing/1.0/thing-1.0.jar", len(BYTES), hashlib.sh
 @pytest.fixture
 def serve() -> Iterator[Callable[..., str]]:
     """Serves with a handler until the test ends; returns the URL."""
-    servers: list[ThreadingHTTPServer] = []
-
-    def start(handler: Callable[..., BaseHTTPRequestHandler]) -> str:
-        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        servers.append(server)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        return f"http://127.0.0.1:{server.server_port}"
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    with ExitStack() as stack:
+        yield lambda handler: stack.enter_context(serving(handler))
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *args: object) -> None: ...
+class Quiet(QuietHandler, SimpleHTTPRequestHandler): ...
 
 
 def repository(folder: Path, content: bytes = BYTES) -> Path:
@@ -48,7 +37,7 @@ def repository(folder: Path, content: bytes = BYTES) -> Path:
 
 
 def sending(content: bytes, *, length: int | None = None) -> type[BaseHTTPRequestHandler]:
-    class Sends(BaseHTTPRequestHandler):
+    class Sends(QuietHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             if length is not None:
@@ -56,8 +45,6 @@ def sending(content: bytes, *, length: int | None = None) -> type[BaseHTTPReques
             self.end_headers()
             with suppress(ConnectionError):
                 self.wfile.write(content)
-
-        def log_message(self, *args: object) -> None: ...
 
     return Sends
 

@@ -8,9 +8,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import HTTPServer
 
 import pytest
+from tests.harness.http_server import QuietHandler, in_thread
 
 import forebay.deploy.drain as drain_module
 from forebay.deploy.drain import LOOK_S, drain, held
@@ -35,7 +36,7 @@ class Vllm:
         self.looks = 0
         vllm = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             def do_GET(self) -> None:
                 found = vllm.counts[min(vllm.looks, len(vllm.counts) - 1)]
                 vllm.looks += 1
@@ -44,13 +45,7 @@ class Vllm:
                 text = found if isinstance(found, str) else ""
                 if isinstance(found, tuple):
                     text = METRICS.format(running=found[0], waiting=found[1])
-                body = text.encode()
-                self.send_response(found if isinstance(found, int) else 200)
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None: ...
+                self.answer(text.encode(), found if isinstance(found, int) else 200)
 
         self.server = HTTPServer(("127.0.0.1", 0), Handler)
         self.port = self.server.server_port
@@ -59,12 +54,8 @@ class Vllm:
 @pytest.fixture
 def vllm() -> Iterator[Vllm]:
     made = Vllm([(2.0, 1.0), (1.0, 0.0), (0.0, 0.0)])
-    thread = threading.Thread(target=made.server.serve_forever, args=(0.01,))
-    thread.start()
-    yield made
-    made.server.shutdown()
-    thread.join()
-    made.server.server_close()
+    with in_thread(made.server):
+        yield made
 
 
 class Time:

@@ -3,17 +3,17 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.harness.clock import LoopClock, ManualClock, in_virtual_time, run_virtual
+from tests.harness.http_server import QuietHandler, serving
 from tests.harness.inside_replica import InsideReplica
 
 from forebay.engine import Deadline
@@ -44,9 +44,7 @@ AWAY = "http://127.0.0.1:9"
 QUICK = ReplicaScript(models=("m",), delay=Fixed(0.0))
 
 
-class QuietFileServer(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
+class QuietFileServer(QuietHandler, SimpleHTTPRequestHandler): ...
 
 
 async def test_absent_replica_does_not_block_the_start(fleet_of: Any, ask: Any, wait_for: Any) -> None:
@@ -299,18 +297,11 @@ async def test_requests_wait_while_a_file_server_has_the_engines_port(
     fleet_of: Any, ask: Any, tmp_path: Path
 ) -> None:
     handler = partial(QuietFileServer, directory=str(tmp_path))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        url = f"http://127.0.0.1:{server.server_port}"
-        try:
-            async with fleet_of(0, dead=(url,)) as fakes:
-                with pytest.raises(Unreachable, match=f"no engine answers at {url}"):
-                    await fakes.engine.complete(ask(1), timeout_s=60.0)
-                assert f"no engine answers at {url}" in fakes.engine.client.replicas()[url]
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(handler) as url:
+        async with fleet_of(0, dead=(url,)) as fakes:
+            with pytest.raises(Unreachable, match=f"no engine answers at {url}"):
+                await fakes.engine.complete(ask(1), timeout_s=60.0)
+            assert f"no engine answers at {url}" in fakes.engine.client.replicas()[url]
 
 
 @pytest.mark.parametrize(("fault", "error"), [("401", Unauthorized), ("404", ModelNotFound)])

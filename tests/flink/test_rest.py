@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from tests.harness.http_server import QuietHandler, in_thread
 
 from forebay.errors import LaunchError
 from forebay.flink import rest
@@ -56,7 +57,7 @@ def cluster(tmp_path: Path) -> Iterator[Service]:
 @contextmanager
 def served(service: Service) -> Iterator[Service]:
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         protocol_version = "HTTP/1.1"
 
         def setup(self) -> None:
@@ -87,21 +88,15 @@ def served(service: Service) -> Iterator[Service]:
 
         do_POST = do_PATCH = do_GET
 
-        def log_message(self, format: str, *args: object) -> None: ...
-
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     if service.tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(service.keys.folder / PEM)
         server.socket = context.wrap_socket(server.socket, server_side=True)
     service.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield service
-    service.ended.set()
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with in_thread(server):
+        yield service
+        service.ended.set()
 
 
 def test_requests_share_one_connection(service: Service) -> None:

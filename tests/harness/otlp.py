@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import HTTPServer
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from tests.harness.http_server import QuietHandler, in_thread
 
 TRACES = "/v1/traces"
 
@@ -27,7 +27,7 @@ class Collector(HTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(QuietHandler):
     server: Collector
 
     def do_POST(self) -> None:
@@ -37,20 +37,11 @@ class Handler(BaseHTTPRequestHandler):
             for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
                 self.server.spans += resource.scope_spans[0].spans
         self.server.keys.add(self.headers["x-key"])
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *arguments: object) -> None:
-        pass
+        self.answer(b"")
 
 
 @contextmanager
 def collecting() -> Iterator[Collector]:
-    with Collector() as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    server = Collector()
+    with in_thread(server):
+        yield server

@@ -8,11 +8,12 @@ import json
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
 import orjson
+from tests.harness.http_server import QuietHandler
 
 
 class ScriptedRegistry:
@@ -38,7 +39,7 @@ class ScriptedRegistry:
         self._auth = auth and "Basic " + base64.b64encode(auth.encode()).decode()
         registry = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             def do_GET(self) -> None:
                 registry.asked.append(self.path)
                 status, answer = registry._answer(self.path, self.headers["Authorization"])
@@ -53,9 +54,6 @@ class ScriptedRegistry:
                 # The client may have disconnected.
                 with suppress(ConnectionError):
                     self.wfile.write(body)
-
-            def log_message(self, format: str, *arguments: Any) -> None:
-                pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, name="registry", daemon=True)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness.http_server import QuietHandler, serving
 from tools.java_parts import VULNERABLE, add_to, components, parts_of, vulnerabilities
 
 from tools import java_parts
@@ -43,23 +42,15 @@ def test_java_flink_log4j_and_models_are_in_the_list(tmp_path: Path) -> None:
 
 @contextmanager
 def service(known: dict[str, list[str]]) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["content-length"])))["queries"]
             found = [known.get(one["package"]["purl"], []) for one in asked]
             results: list[Any] = [{"vulns": [{"id": id} for id in ids]} if ids else {} for ids in found]
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps({"results": results}).encode())
+            self.answer(json.dumps({"results": results}).encode())
 
-        def log_message(self, *words: Any) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-        thread.join()
+    with serving(Handler) as url:
+        yield f"{url}/"
 
 
 def test_known_vulnerabilities_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
