@@ -1,40 +1,102 @@
-"""Measures what the gateway adds to the time to first token: the same load with and without it, in turn."""
+"""Measures what the gateway adds to the time to first token: the same requests with and without it,
+in turn."""
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import json
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.grid.engines import SpreadTarget
+import aiohttp
+import orjson
+
+from benchmarks.run_process import run_module
 from benchmarks.workload import quantile
-from forebay.bench.client import measure
-from forebay.bench.load.schedules import Bursts, Constant, RequestLoad, Schedule, make_load
-from forebay.bench.load.workloads import Exactly, RandomWords
-from forebay.bench.metrics import request_figures
-from forebay.bench.records import RequestRecord
-from forebay.bench.targets.openai import OpenAiOptions, OpenAiTarget
 from forebay.errors import LaunchError
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
 from forebay.testing.script import Fixed
 
 
 @dataclass(frozen=True, slots=True)
+class Order:
+    """`count` requests numbered from `first`, at `rate_per_s`, to `urls` in turn."""
+
+    urls: tuple[str, ...]
+    first: int
+    count: int
+    rate_per_s: float
+    prompt_chars: int
+    model: str = "fake"
+    max_tokens: int = 16
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
-    """Status, 0 if the answer broke off; and times from when it was due to its first token and its end."""
+    """Status, and seconds from when it was due to its first and last byte."""
 
     status: int
     first_ms: float
     whole_ms: float
 
 
+def body_of(index: int, order: Order) -> bytes:
+    text = f"Post {index}: " + "all talk of the harbour today. " * (order.prompt_chars // 31)
+    return orjson.dumps(
+        {
+            "model": order.model,
+            "messages": [{"role": "user", "content": text}],
+            "max_tokens": order.max_tokens,
+            "stream": True,
+        }
+    )
+
+
+async def drive(order: Order) -> list[Answer]:
+    connector = aiohttp.TCPConnector(limit=0)
+    seen: list[Answer] = []
+    async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as session:
+
+        async def one(index: int, due_s: float) -> None:
+            url = order.urls[index % len(order.urls)] + "/v1/chat/completions"
+            headers = {"Content-Type": "application/json", "X-Request-Id": f"request-{index}"}
+            body = body_of(index, order)
+            async with session.post(url, data=body, headers=headers) as response:
+                await response.content.readany()
+                first_s = time.monotonic()
+                async for _ in response.content.iter_any():
+                    pass
+                ended_s = time.monotonic()
+            seen.append(Answer(response.status, (first_s - due_s) * 1000, (ended_s - due_s) * 1000))
+
+        tasks = []
+        start_s = time.monotonic() + 0.1
+        for at in range(order.count):
+            due_s = start_s + at / order.rate_per_s
+            await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+            tasks.append(asyncio.create_task(one(order.first + at, due_s)))
+        await asyncio.gather(*tasks)
+    return seen
+
+
+def main() -> None:
+    fields = json.load(sys.stdin)
+    order = Order(**{**fields, "urls": tuple(fields["urls"])})
+    gc.freeze()
+    print(json.dumps([astuple(answer) for answer in asyncio.run(drive(order))]))
+
+
 WAYS = ("direct", "gateway")
 TARGET_MS = 5.0
+ROUND_TIMEOUT_S = 300.0
 END_TIMEOUT_S = 60.0
 
 
@@ -49,7 +111,7 @@ class GatewayOptions:
     first_token_s: float = 0.05
     token_s: float = 0.005
     chunks: int = 8
-    prompt_words: int = 400
+    prompt_chars: int = 2000
 
 
 def measure_gateway(options: GatewayOptions, note: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
@@ -62,20 +124,15 @@ def measure_gateway(options: GatewayOptions, note: Callable[[str], None] = lambd
         for turn in range(options.rounds + 1):
             for way in WAYS:
                 note(f"round {turn} of {options.rounds}: {way}" if turn else f"warming up: {way}")
-                answers = run_round(load_of(options, turn), targets[way])
+                answers = run_round(order_of(options, targets[way], turn))
                 if turn:
                     seen[way] += answers
     return report(options, seen)
 
 
-def load_of(options: GatewayOptions, turn: int) -> RequestLoad:
+def order_of(options: GatewayOptions, urls: tuple[str, ...], turn: int) -> Order:
     count = max(1, round(options.rate_per_s * options.seconds))
-    return _load(Constant(options.rate_per_s), options.prompt_words, 16, count, turn)
-
-
-def _load(schedule: Schedule, words: int, tokens: int, count: int, turn: int) -> RequestLoad:
-    workload = RandomWords(Exactly(words), Exactly(tokens), exact=False)
-    return make_load(schedule, workload, count, seed=turn)
+    return Order(urls, turn * count, count, options.rate_per_s, options.prompt_chars)
 
 
 def report(options: GatewayOptions, seen: dict[str, list[Answer]]) -> dict[str, Any]:
@@ -102,20 +159,10 @@ def _quantiles(way: str, answers: Sequence[Answer], first: str, whole: str) -> d
     return {f"{way}_{n}_{q}": quantile(ms, share) for n, ms in times.items() for q, share in shares.items()}
 
 
-def run_round(load: RequestLoad, urls: Sequence[str], model: str = "fake") -> list[Answer]:
-    options = OpenAiOptions(model=model, chat=True, extensions=False)
-    run = measure(SpreadTarget([OpenAiTarget(url, options) for url in urls]), load)
-    if not run.complete:
-        raise KeyboardInterrupt
-    return list(map(_answer, run.records))
-
-
-def _answer(record: RequestRecord) -> Answer:
-    figures = request_figures(record)
-    if figures is None or figures.ttft_s is None:
-        ended_ms = (record.ended_s - record.due_s) * 1000
-        return Answer(0 if record.status in (None, 200) else record.status, ended_ms, ended_ms)
-    return Answer(200, figures.ttft_s * 1000, figures.e2el_s * 1000)
+def run_round(order: Order) -> list[Answer]:
+    order_text = json.dumps(asdict(order))
+    found = run_module("benchmarks.gateway", order_text, timeout_s=ROUND_TIMEOUT_S)
+    return [Answer(*fields) for fields in json.loads(found)]
 
 
 @contextmanager
@@ -150,7 +197,7 @@ def gateway_process(replicas: Sequence[str] = (), config: Path | None = None) ->
                 process.kill()
 
 
-USERS_PROMPT_WORDS = 40
+AT_ONCE_PER_S = 1e9
 USERS_TARGET = 1.3
 
 
@@ -176,9 +223,11 @@ def measure_users(options: UsersOptions, note: Callable[[str], None] = lambda _:
         for turn in range(options.rounds):
             for way in WAYS:
                 note(f"round {turn + 1} of {options.rounds}: {way}")
-                load = _load(Bursts(), USERS_PROMPT_WORDS, options.max_tokens, options.users, turn)
-                with gateway_process([url]) if way == "gateway" else nullcontext(url) as place:
-                    seen[way] += run_round(load, [place], options.model)
+                if way == "direct":
+                    seen[way] += run_round(_users_order(options, url, turn))
+                    continue
+                with gateway_process([url]) as gateway:
+                    seen[way] += run_round(_users_order(options, gateway, turn))
     return users_report(options, seen)
 
 
@@ -201,3 +250,19 @@ def _users_script(options: UsersOptions) -> ReplicaScript:
         chunks=options.chunks,
         kv_tokens=options.kv_tokens,
     )
+
+
+def _users_order(options: UsersOptions, url: str, turn: int) -> Order:
+    return Order(
+        (url,),
+        turn * options.users,
+        options.users,
+        AT_ONCE_PER_S,
+        prompt_chars=200,
+        model=options.model,
+        max_tokens=options.max_tokens,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 from yarl import URL
 
-from benchmarks.gateway import Answer, GatewayOptions, gateway_process, load_of, run_round
+from benchmarks.gateway import Answer, GatewayOptions, gateway_process, order_of, run_round
 from benchmarks.workload import quantile
 from forebay.errors import LaunchError
 from forebay.testing.replica import ReplicaProcess, ReplicaScript
@@ -173,13 +173,13 @@ def measure_hostile(
         replicas = [stack.enter_context(ReplicaProcess(script)).url for _ in range(options.replicas)]
         gateway = stack.enter_context(gateway_process(replicas))
         note("warming up")
-        run_round(load_of(options, 0), [gateway])
+        run_round(order_of(options, (gateway,), 0))
         for number in range(1, options.rounds + 1):
             for way in ways:
                 for turn in TURNS:
                     note(f"round {number} of {options.rounds}: {way}, {turn}")
                     with hostile(gateway, way) if turn == "attacked" else ExitStack():
-                        seen[way][turn].append(run_round(load_of(options, number), [gateway]))
+                        seen[way][turn].append(run_round(order_of(options, (gateway,), number)))
     return report(options, seen)
 
 
