@@ -140,13 +140,17 @@ def _chunk_document(chunk: Chunk) -> list[float]:
 
 
 def _run_document(measured: MeasuredRun) -> dict[str, Any]:
-    found = asdict(replace(measured.run, records=(), samples=()))
-    del found["records"]
-    return found | {
+    run = measured.run
+    return {
+        "began_at": run.began_at,
+        "duration_s": run.duration_s,
+        "complete": run.complete,
         "verdict": verdict_document(measured.verdict),
+        "asked": dict(run.asked),
         "slo": None if measured.slo is None else asdict(measured.slo),
         "figures": _figures_document(measured.figures),
-        "samples": [sample_document(sample) for sample in measured.run.samples],
+        "samples": [sample_document(sample) for sample in run.samples],
+        "provenance": dict(run.provenance),
     }
 
 
@@ -168,22 +172,26 @@ def _figures_document(figures: RunFigures) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _JudgedDocument:
+class _RunDocument:
+    began_at: str
+    duration_s: float
+    asked: dict[str, Any]
     figures: RunFigures
+    complete: bool
+    samples: tuple[EngineSample, ...]
+    provenance: dict[str, Any]
     slo: RequestSlo | None = None
     verdict: Verdict | None = None
 
 
 Record = TypeVar("Record")
-_RUN = TypeAdapter(LoadRun)
-_JUDGED = TypeAdapter(_JudgedDocument)
+_RUN = TypeAdapter(_RunDocument)
 _REQUEST = TypeAdapter(RequestRecord)
 
 
 def _read_run(path: Path, number: int, found: object) -> MeasuredRun:
     try:
-        run = _RUN.validate_python({**found, "records": ()} if isinstance(found, dict) else found)
-        one = _JUDGED.validate_python(found)
+        one = _RUN.validate_python(found)
     except ValidationError as error:
         raise SettingError(f"{path}: runs[{number}]{first_fault(error)}") from None
     for name, distribution in one.figures.distributions.items():
@@ -191,6 +199,8 @@ def _read_run(path: Path, number: int, found: object) -> MeasuredRun:
             if suffices(distribution.count, percent) and percent not in distribution.percentiles:
                 place = f"runs[{number}].figures.distributions.{name}.percentiles"
                 raise SettingError(f"{path}: {place}: {percent:g} is missing: was the file changed?")
+    known = {name: getattr(one, name) for name in one.__slots__ if name not in ("figures", "slo", "verdict")}
+    run = LoadRun(records=(), **known)
     return MeasuredRun(run, one.figures, one.slo, one.verdict)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
+from forebay.bench.records import EngineSample
 from forebay.bench.report.document import (
     DIGITS,
     first_fault,
@@ -22,7 +23,7 @@ from forebay.bench.report.document import (
 )
 from forebay.bench.stream.events import EventSlo
 from forebay.bench.stream.figures import StreamFigures, stream_figures
-from forebay.bench.stream.records import EventRecord, ResultRecord, StreamRun
+from forebay.bench.stream.records import EventRecord, Killed, MeasuredCheckpoint, ResultRecord, StreamRun
 from forebay.bench.stream.verdict import judge_stream
 from forebay.bench.verdict import Verdict
 from forebay.errors import SettingError
@@ -54,14 +55,29 @@ def stream_document(measured: Sequence[MeasuredStream], command: str = "stream")
 
 def run_document(measured: MeasuredStream) -> dict[str, Any]:
     run = measured.run
-    found = asdict(replace(run, events=(), results=None, samples=()))
-    del found["events"], found["results"]
-    return found | {
+    return {
+        "began_at": run.began_at,
+        "duration_s": run.duration_s,
+        "complete": run.complete,
+        "failure": run.failure,
         "verdict": verdict_document(measured.verdict),
+        "asked": dict(run.asked),
         "slo": None if measured.slo is None else asdict(measured.slo),
         "figures": _with_texts(asdict(measured.figures)),
+        "checkpoints": [asdict(each) for each in run.checkpoints],
         "samples": [sample_document(sample) for sample in run.samples],
+        "resolution_s": run.resolution_s,
+        "others_cores": run.others_cores,
+        "cores": run.cores,
+        "planned_kills": run.planned_kills,
+        "kills": [asdict(each) for each in run.kills],
+        "earlier_doubled": run.earlier_doubled,
+        "resent": run.resent,
+        "strangers": run.strangers,
         "followed": run.noun,
+        "countable": run.countable,
+        "left_open": run.left_open,
+        "provenance": dict(run.provenance),
     }
 
 
@@ -112,15 +128,33 @@ class RecordedStreams:
 
 
 @dataclass(frozen=True, slots=True)
-class _JudgedDocument:
+class _StreamRunDocument:
+    began_at: str
+    duration_s: float
+    asked: dict[str, Any]
     figures: StreamFigures
     verdict: Verdict
-    slo: EventSlo | None = None
+    slo: EventSlo | None
+    complete: bool
+    failure: str | None
+    checkpoints: tuple[MeasuredCheckpoint, ...]
+    samples: tuple[EngineSample, ...]
+    provenance: dict[str, Any]
+    resolution_s: float
+    others_cores: float | None
+    cores: int
+    planned_kills: int
+    earlier_doubled: int
+    resent: int
+    strangers: int
+    kills: tuple[Killed, ...] = ()
     followed: str = "event"
+    countable: bool = True
+    left_open: int = 0
 
 
-_RUN = TypeAdapter(StreamRun)
-_JUDGED = TypeAdapter(_JudgedDocument)
+NOT_OF_RUN = ("figures", "verdict", "slo", "followed")
+_RUN = TypeAdapter(_StreamRunDocument)
 _EVENT = TypeAdapter(EventRecord)
 _RESULT = TypeAdapter(ResultRecord)
 
@@ -159,11 +193,14 @@ def _with_events(run: StreamRun, events: list[EventRecord], results: list[Result
 
 def _read_run(path: Path, number: int, found: object) -> MeasuredStream:
     try:
-        run = _RUN.validate_python({**found, "events": ()} if isinstance(found, dict) else found)
-        one = _JUDGED.validate_python(found)
+        one = _RUN.validate_python(found)
     except ValidationError as error:
         raise SettingError(f"{path}: runs[{number}]{first_fault(error)}") from None
-    run = replace(run, results=None if one.followed == "event" else ())
+    run = StreamRun(
+        events=(),
+        results=None if one.followed == "event" else (),
+        **{name: getattr(one, name) for name in one.__slots__ if name not in NOT_OF_RUN},
+    )
     return MeasuredStream(run, one.figures, one.verdict, one.slo)
 
 
