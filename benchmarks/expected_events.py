@@ -19,7 +19,7 @@ from forebay.apps.trends import settings as trends
 from forebay.apps.trends.stages import BookStage, CountStage, RateStage, event_of, post_bytes
 from forebay.flink.shards import shard_of
 from forebay.records import Event, Result
-from forebay.stateful.stream_time import StreamTime, Tolerance
+from forebay.stateful.stream_time import StreamTime
 from forebay.testing.answers import answer_to
 
 SPEED = 5.0
@@ -79,7 +79,7 @@ class TrendsJob:
     ) -> AnswersById:
         """The output of an uninterrupted run."""
         find = self.settings.find
-        time = StreamTime(Tolerance(round(self.settings.late_s * 1000), round(self.settings.ahead_s * 1000)))
+        time = StreamTime(self.settings.tolerance)
         count = [CountStage(find, shard, SHARDS) for shard in range(SHARDS)]
         rate = [RateStage(find, SHARDS) for _ in range(SHARDS)]
         book = BookStage(find)

@@ -105,7 +105,7 @@ AnyInt = Annotated[int, Strict()]
 PositiveFloat = Annotated[float, Strict(), Field(gt=0)]
 NotNegativeFloat = Annotated[float, Strict(), Field(ge=0)]
 MAX_S = 1_000_000_000
-"""Of times that Flink gets: it has milliseconds in 64 bits."""
+"""Largest time that is passed to Flink, which adds it, in milliseconds, to others in 64 bits."""
 Switch = Annotated[bool, Strict()]
 LocalPath = Annotated[str, AfterValidator(_local)]
 """A path on this machine; relative ones are resolved against the file's folder."""

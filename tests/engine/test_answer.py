@@ -213,7 +213,14 @@ def test_references_are_followed_once_for_each_value(leaf: str) -> None:
         else:
             with pytest.raises(InvalidAnswer, match="breaks the schema at"):
                 check(text)
-    assert check('{"op":"-","left":1}'), "nothing is left of an earlier check"
+    assert check('{"op":"-","left":1}'), "an earlier check has no effect"
+
+
+def test_path_of_an_error_stays_if_it_is_found_again() -> None:
+    node = {"properties": {"x": {"type": "number"}, "next": {"$ref": "#/$defs/node"}}}
+    schema = {"$defs": {"node": node}, "if": {"$ref": "#/$defs/node"}, "else": {"$ref": "#/$defs/node"}}
+    with pytest.raises(InvalidAnswer, match=r"at \$\.next\.next\.x: 'a' is not of type 'number'"):
+        AnswerCheck(schema)('{"next": {"next": {"x": "a"}}}')
 
 
 @pytest.mark.heavy

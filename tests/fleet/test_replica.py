@@ -182,24 +182,26 @@ def test_single_answer_of_another_kind_changes_nothing(fleet: ReplicaTable) -> N
 
 def test_allowed_silence_grows_with_the_queue(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
-    assert replica.patience_s(2.0) == 8.0, "nothing is known of its pace"
+    assert replica.patience_s(2.0, 0.0) == 8.0, "nothing is known of its pace"
     begin(replica)
-    assert replica.patience_s(2.0) == 2.0
+    assert replica.patience_s(2.0, 0.0) == 2.0
     for _ in range(10):
         fleet.take(0, RoutingRequest(10), fleet.nothing, 0.0)
-    assert replica.patience_s(2.0) == pytest.approx(4.0)
+    assert replica.patience_s(2.0, 0.0) == pytest.approx(4.0)
     replica.report(busy(1.0), None, 1.0)
-    assert replica.patience_s(2.0) == pytest.approx(4.0 + 4 * 4.0)
+    assert replica.patience_s(2.0, 0.0) == pytest.approx(4.0 + 4 * 4.0)
 
 
-def test_allowed_silence_doubles_after_one_that_was_not_waited_for(fleet: ReplicaTable) -> None:
-    """Otherwise slow replicas would hand each request to one another, and none would end it."""
+def test_a_replica_that_was_given_up_gets_more_time_for_a_while(fleet: ReplicaTable) -> None:
+    """Otherwise slow replicas would hand each request to one another, and none would finish it."""
     replica = replica_of(fleet)
     begin(replica)
-    replica.progress.gave_up(15.0)
-    assert replica.patience_s(15.0) == 30.0
-    replica.progress.gave_up(30.0)
-    assert replica.patience_s(15.0) == 60.0
+    assert replica.patience_s(15.0, 100.0) == 15.0
+    replica.given_up_s = 100.0
+    assert replica.patience_s(15.0, 699.0) == 60.0
+    replica.given_up_s = 699.0
+    assert replica.patience_s(15.0, 700.0) == 60.0, "one that hangs for good is never waited for longer"
+    assert replica.patience_s(15.0, 1300.0) == 15.0
 
 
 def test_replica_without_requests_shows_why(fleet: ReplicaTable) -> None:
@@ -260,6 +262,6 @@ def test_refuted_claim_extends_no_time_limit(fleet: ReplicaTable) -> None:
     replica = replica_of(fleet)
     begin(replica)
     replica.report(busy(1.0), None, 1.0)
-    assert replica.patience_s(2.0) == 20.0
+    assert replica.patience_s(2.0, 0.0) == 20.0
     replica._reports.first_token(replica.claimed_s, own_s=0.1, waited_s=0.1)
-    assert replica.patience_s(2.0) == 2.0
+    assert replica.patience_s(2.0, 0.0) == 2.0

@@ -249,7 +249,7 @@ def posts(count: int) -> list[dict[str, Any]]:
 @given(SCHEDULES, st.integers(1, 120))
 def test_trends_are_unaffected_by_faults(schedule: list[Action], count: int) -> None:
     text, settings, find = posts(count), TRENDS.settings, TRENDS.settings.find
-    tolerance = Tolerance(round(settings.late_s * 1000), round(settings.ahead_s * 1000))
+    tolerance = settings.tolerance
     shards = expected_events.SHARDS
 
     def post(event: Event) -> bytes:

@@ -166,6 +166,21 @@ def test_unused_archives_are_removed(
     assert left == {"flink-2.jsa", other.path.name, made.path.name}
 
 
+def test_unused_jars_are_removed(
+    dist: str, archive: ClassArchive, with_script: Callable[[str], ClassArchive]
+) -> None:
+    archive.options()
+    unused = archive.folder / "flink-table-planner-1-1.jar"
+    unused.touch()
+    used = [Path(jar) for jar in (with_rpc((dist,), archive.folder)[at] for at in (0, -1))]
+    for jar in (unused, *used):
+        os.utime(jar, (1, 1))
+    with_rpc((dist,), archive.folder)
+    with_script("").make({})
+    assert [jar.stat().st_mtime for jar in used] == [1, 1], "archives are bound to it"
+    assert not unused.exists()
+
+
 def test_each_set_of_jars_has_its_archive(archive: ClassArchive) -> None:
     before = archive.path
     os.utime(archive.classpath[0], (1, 1))
@@ -255,9 +270,9 @@ def test_rpc_system_is_on_the_class_path(dist: str, tmp_path: Path) -> None:
     with zipfile.ZipFile(name) as outer, zipfile.ZipFile(io.BytesIO(outer.read(RPC))) as inner:
         assert (inner.namelist(), inner.read(RPC_SERVICE)) == ([RPC_SERVICE], b"a.System")
     assert Path(rpc).read_bytes() == jar_of(RPC_SERVICE, b"a.System")
-    born = [Path(jar).stat().st_mtime_ns for jar in (name, rpc)]
+    written_ns = [Path(jar).stat().st_mtime_ns for jar in (name, rpc)]
     assert with_rpc(("/a.jar", dist), folder) == found
-    assert [Path(jar).stat().st_mtime_ns for jar in (name, rpc)] == born, "an archive is bound to them"
+    assert [Path(jar).stat().st_mtime_ns for jar in (name, rpc)] == written_ns
     assert not list(folder.glob("*.tmp"))
 
 

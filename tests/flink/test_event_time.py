@@ -142,14 +142,15 @@ def test_stream_that_ends_immediately_loses_nothing(count: int) -> None:
     assert len(run(RECORDS[:count])[0]) == count
 
 
-@example([0, 5_000, 3_000, 1_500] * 30)
-@given(st.lists(st.integers(0, 9_000), max_size=150))
-def test_each_post_within_late_s_counts_once_and_none_older(behind_ms: list[int]) -> None:
-    """Each tick is counted as early as the clock allows."""
-    tolerance, find, context = Tolerance(late_ms=2_000), TrendSettings(tick_s=1.0), Context()
+@example([0, 5_000, 3_000, 1_500] * 30, 2_000)
+@example([0, 8_500, 7_000, 4_500] * 30, 8_000)
+@given(st.lists(st.integers(0, 9_000), max_size=150), st.sampled_from([2_000, 8_000]))
+def test_each_post_within_late_s_counts_once_and_none_older(behind_ms: list[int], late_ms: int) -> None:
+    """Each tick is counted as early as the watermark allows."""
+    tolerance, find, context = Tolerance(late_ms=late_ms), TrendSettings(tick_s=1.0), Context()
     function = StreamClock(Post(TextField()), tolerance=tolerance, shards=1, clock=ManualClock())
     function.open(context)  # type: ignore[arg-type]
-    posts = [(n, 60_000 + 100 * n - late_ms) for n, late_ms in enumerate(behind_ms)]
+    posts = [(n, 60_000 + 100 * n - behind) for n, behind in enumerate(behind_ms)]
     stage, time = CountStage(find, 0, 1), StreamTime(tolerance)
     counted, expected = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     refused, older = list[int](), list[int]()
@@ -165,7 +166,7 @@ def test_each_post_within_late_s_counts_once_and_none_older(behind_ms: list[int]
                 refused.append(int(decode(clock_ms).position.partition("@")[2]))
             else:
                 count(stage.take(payload(data)))
-                count(stage.close(clock_ms))
+                count(stage.close(clock_ms - tolerance.wait_ms))
 
     for n, time_ms in posts:
         run(function.process_element(event(n, time_ms), context))  # type: ignore[arg-type]
@@ -178,18 +179,21 @@ def test_each_post_within_late_s_counts_once_and_none_older(behind_ms: list[int]
         if time_ms < each.clock_ms - tolerance.late_ms:
             older.append(n)
         else:
-            expected[f"t{n}", max(time_ms, each.clock_ms) // 1000] += 1
+            expected[f"t{n}", max(time_ms, each.clock_ms - max(0, late_ms - 5_000)) // 1000] += 1
     assert (counted, refused) == (expected, older)
 
 
-def test_watermark_is_just_below_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However late posts may be, no tick waits for them."""
+@pytest.mark.parametrize(("late_ms", "waits_ms"), [(2_000, 0), (5_000, 0), (3_600_000, 3_595_000)])
+def test_watermark_waits_for_very_late_posts_alone(
+    late_ms: int, waits_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An hour of posts that counted in one tick would look like a burst."""
     behind_ms: list[int] = []
-    monkeypatch.setattr(event_time, "_with_times", lambda _, late_ms, *__: behind_ms.append(late_ms))
+    monkeypatch.setattr(event_time, "_with_times", lambda _, behind, *__: behind_ms.append(behind))
     monkeypatch.setattr(event_time, "side_output", lambda *_: None)
     monkeypatch.setattr(event_time, "BYTES", Mock())
-    event_time.clocked(Mock(), text, tolerance=Tolerance(late_ms=2_000), shards=1, name="clock")
-    assert behind_ms == [0]
+    event_time.clocked(Mock(), text, tolerance=Tolerance(late_ms=late_ms), shards=1, name="clock")
+    assert behind_ms == [waits_ms]
 
 
 HOUR_MS = 3_600_000

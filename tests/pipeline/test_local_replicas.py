@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.harness.http_server import QuietHandler, serving
 
 from forebay.engine.launch import LocalReplica
 from forebay.errors import LaunchError, PipelineFailed
@@ -342,16 +343,24 @@ def test_hung_subtask_with_requests_keeps_the_replica() -> None:
     ],
 )
 def test_replica_is_idle_if_it_reports_so(status: int, metrics: str, idle: bool) -> None:
-    class Answers(QuietHandler):
+    class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.answer(metrics.encode(), status)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(metrics.encode())
 
-    with serving(Answers) as url:
-        port = int(url.rpartition(":")[2])
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = Thread(target=server.handle_request)
+        thread.start()
         replica = LocalReplica(
-            id="1", url=URL, port=port, model="m", log=Path("the.log"), pid=1, born_s=0.0, owner_pid=1
-        )
+            id="1", url=URL, port=server.server_port, model="m", log=Path("the.log"), pid=1, born_s=0.0,
+            owner_pid=1,
+        )  # fmt: skip
         assert is_idle(replica) is idle
+        thread.join()
 
 
 @pytest.mark.parametrize(

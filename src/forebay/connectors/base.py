@@ -109,7 +109,7 @@ class SourceSettings(ConnectorSettings):
         return []
 
     def why_unread(self) -> str:
-        """Why a running pipeline reads nothing new, if that can be seen from here. Blocks."""
+        """Why a running pipeline reads nothing new, if it can be seen from here. Blocks for some seconds."""
         return ""
 
     def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:

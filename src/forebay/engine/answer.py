@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -117,8 +118,19 @@ def linear(dialect: type[Validator]) -> type[Validator]:
 Errors: TypeAlias = "Iterator[ValidationError]"
 
 
-FOLLOWED: ContextVar[dict[tuple[int, int], str] | None] = ContextVar("followed", default=None)
-"""What one check found at references, by the ids of their schemas and of the values; empty: valid."""
+Found: TypeAlias = "tuple[str, tuple[str | int, ...]] | None"
+FOLLOWED: ContextVar[dict[tuple[int, int], Found]] = ContextVar("followed")
+"""What one check found at references (a message and a path; None if valid), by the ids of their schemas and
+of the values."""
+
+
+@contextmanager
+def _one_check() -> Iterator[None]:
+    token = FOLLOWED.set({})
+    try:
+        yield
+    finally:
+        FOLLOWED.reset(token)
 
 
 def _once(keyword: Callable[..., Errors]) -> Callable[..., Errors]:
@@ -128,18 +140,14 @@ def _once(keyword: Callable[..., Errors]) -> Callable[..., Errors]:
     def follow(validator: Any, reference: str, instance: Any, schema: Mapping[str, Any]) -> Errors:
         from jsonschema import ValidationError
 
-        followed = FOLLOWED.get()
-        if followed is None:
-            yield from keyword(validator, reference, instance, schema)
-            return
-        at = id(schema), id(instance)
+        followed, at = FOLLOWED.get(), (id(schema), id(instance))
         if at not in followed:
             error: ValidationError | None = next(iter(keyword(validator, reference, instance, schema)), None)
-            followed[at] = "" if error is None else _short(error.message)
+            followed[at] = None if error is None else (_short(error.message), tuple(error.relative_path))
             if error is not None:
                 yield error
-        elif followed[at]:
-            yield ValidationError(followed[at])
+        elif (found := followed[at]) is not None:
+            yield ValidationError(found[0], path=found[1])
 
     return follow
 
@@ -229,9 +237,9 @@ class AnswerCheck:
         checked = {key: value for key, value in self._schema.items() if key != DIALECT}
         check_linear(checked, where)
         self._validator: Any = linear(cls)(checked, registry=Registry())
-        FOLLOWED.set({})
         try:
-            self._validator.is_valid(None)
+            with _one_check():
+                self._validator.is_valid(None)
         except RecursionError:
             raise SettingError(f"{where} refers to itself without end") from None
 
@@ -261,9 +269,9 @@ class AnswerCheck:
             raise _cut(text)
         if deeper_than(value, MAX_DEPTH):
             raise InvalidAnswer(f"the answer is nested deeper than {MAX_DEPTH} levels: {_short(text)}")
-        FOLLOWED.set({})
         try:
-            broken: ValidationError | None = next(self._validator.iter_errors(value), None)
+            with _one_check():
+                broken: ValidationError | None = next(self._validator.iter_errors(value), None)
         except (RecursionError, Unresolvable, ValueError) as error:
             # Such as a pattern that only a reference into a value leads to.
             raise InvalidAnswer(f"the answer cannot be checked: {type(error).__name__}") from None

@@ -288,10 +288,6 @@ class RequestProgress:
         return PATIENCE * self._firsts.seconds
 
     @property
-    def longest_gap_s(self) -> float:
-        return PATIENCE * self._gaps.seconds
-
-    @property
     def overtaken(self) -> int:
         """How many requests have not begun although later ones have: they wait for no place."""
         return len(self._overtaken)
@@ -325,10 +321,6 @@ class RequestProgress:
     def continued(self, request: TrackedRequest, now_s: float) -> None:
         self._gaps.add(now_s - request.moved_s)
         self.moved_s = request.moved_s = now_s
-
-    def gave_up(self, silent_s: float) -> None:
-        """Count a silence that was not waited for: it may be this replica's pace."""
-        self._gaps.add(GIVEN_UP * silent_s)
 
     def ended(self, request: TrackedRequest) -> None:
         self._in_order.pop(request, None)

@@ -51,9 +51,9 @@ class StallDetector:
         for replica in list(self._rows.values()):
             replica.forget_stale_report(now_s)
             since_s = max(replica.silent_since_s(), self._resumed_s)
-            patience_s = replica.patience_s(self._stall_s)
+            patience_s = replica.patience_s(self._stall_s, now_s)
             if now_s - since_s > patience_s and self._others_work(replica, since_s, now_s):
-                replica.progress.gave_up(now_s - since_s)
+                replica.given_up_s = now_s
                 self._give_up(replica, now_s - since_s)
                 continue
             replica.tick(now_s)

@@ -27,6 +27,8 @@ PROBES = 3
 """Probes in a row that show that a replica takes more requests than a limit allows."""
 FADE = 0.1
 USUAL_FADE = 0.02
+PERHAPS_SLOW_S = 600.0
+"""Time after a replica was given up for its silence in which it may be silent for longer."""
 MOSTLY = 0.25
 """Answers come in one piece if fewer than this share recently did not, and vice versa."""
 
@@ -91,6 +93,7 @@ class Replica:
         self._usual_s = math.inf
         self._non_streaming_share: float | None = None
         self._has_begun = False
+        self.given_up_s = -math.inf
         self._shows_work = False
         self._seen: tuple[ReplicaCounters, float | None, set[TrackedRequest]] | None = None
 
@@ -256,12 +259,13 @@ class Replica:
             sent_s += [lease.sent_s + METRICS_ONLY_S for lease in self.leases if lease.metrics_only]
         return max(self.progress.moved_s, min(sent_s, default=math.inf))
 
-    def patience_s(self, least_s: float) -> float:
+    def patience_s(self, least_s: float, now_s: float) -> float:
         """How long it may be silent. Its pace is unknown before the first token."""
         if self.row is None or not self._has_begun:
             return PATIENCE * least_s
-        expected_s = PATIENCE * (self._table.queued_s(self.row) + self.credible_s)
-        return max(least_s, expected_s, self.progress.longest_gap_s)
+        if now_s - self.given_up_s < PERHAPS_SLOW_S:
+            least_s *= PATIENCE
+        return max(least_s, PATIENCE * (self._table.queued_s(self.row) + self.credible_s))
 
     def _sign(self, now_s: float) -> None:
         self.progress.moved(now_s)

@@ -1,5 +1,5 @@
-"""A file with Flink's 12,000 classes as the JVM holds them in memory: JVMs map it, and start with two
-thirds of the processor time."""
+"""A file with Flink's classes as the JVM holds them in memory: JVMs map it, and start with two thirds of the
+processor time."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ CLASSES = Path(__file__).with_name("classes.txt.xz")
 DUMP_TIMEOUT_S = 300.0
 UNUSED_S = 7 * 24 * 3600.0
 ARCHIVES = "flink-*.jsa"
+JARS = "flink-*.jar"
 LOCK = "archives.lock"
 
 
@@ -91,10 +92,11 @@ class ClassArchive:
                     path.unlink()
 
     def _clear(self) -> None:
-        for pattern, most_s in (("*.tmp", DUMP_TIMEOUT_S), (ARCHIVES, UNUSED_S)):
+        for pattern, most_s in (("*.tmp", DUMP_TIMEOUT_S), (ARCHIVES, UNUSED_S), (JARS, UNUSED_S)):
             for left in self.folder.glob(pattern):
                 with suppress(OSError):
-                    if time.time() - left.stat().st_mtime > most_s:
+                    stat = left.stat()
+                    if time.time() - max(stat.st_atime, stat.st_mtime) > most_s:
                         left.unlink()
 
     def _command(self, listed: Path, archive: Path) -> Sequence[str]:
@@ -126,7 +128,7 @@ LOADER = "flink-table-planner-loader-"
 PLANNER = "flink-table-planner.jar"
 SCALA = "flink-scala_"
 TAIL_BYTES = 64 << 10
-"""The end of a jar lists its entries with their checksums."""
+"""The end of a jar lists its last entries, with their places and checksums."""
 
 
 def with_rpc(classpath: Sequence[str], folder: Path) -> tuple[str, ...]:
@@ -142,7 +144,7 @@ def with_rpc(classpath: Sequence[str], folder: Path) -> tuple[str, ...]:
         return tuple(classpath)
     name = Path(rpc).with_name(f"{Path(rpc).stem}-name.jar")
     try:
-        if not name.is_file():
+        if not _is_used(name):
             with zipfile.ZipFile(rpc) as jar:
                 service = jar.read(RPC_SERVICE)
             _write(name, io.BytesIO(_jar(RPC, _jar(RPC_SERVICE, service))))
@@ -170,13 +172,22 @@ def _unpacked(path: str, prefix: str, name: str, folder: Path) -> str | None:
         # Not by its checksum: to read the list of entries of `DIST` takes a quarter of a second.
         stem = f"{Path(name).stem}-{_identity(path)}"
         for jar in folder.glob(f"{stem}-*.jar"):
-            if jar.stem == f"{stem}-{jar.stat().st_size}":
+            if jar.stem == f"{stem}-{jar.stat().st_size}" and _is_used(jar):
                 return str(jar.resolve())
         with zipfile.ZipFile(path) as outer, outer.open(name) as inner:
             jar = folder / f"{stem}-{outer.getinfo(name).file_size}.jar"
             _write(jar, inner)
         return str(jar.resolve())
     return None
+
+
+def _is_used(jar: Path) -> bool:
+    """Whether it exists; marks it as used. An archive is bound to the time when its jars were written."""
+    if not jar.is_file():
+        return False
+    with suppress(OSError):
+        os.utime(jar, ns=(time.time_ns(), jar.stat().st_mtime_ns))
+    return True
 
 
 def _identity(jar: str) -> str:

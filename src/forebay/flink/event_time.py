@@ -186,8 +186,7 @@ class Clocked:
 class StreamClock(KeyedProcessFunction):
     """Takes encoded records; emits `(message, clock)`, and dead letters, refused ones too, to `REFUSED`.
 
-    Unlike Flink's watermarks, this clock depends only on the events and their order (`StreamTime`). An event
-    behind the clock gets the clock's time.
+    Unlike Flink's watermarks, this clock depends only on the events and their order (`StreamTime`).
     """
 
     def __init__(
@@ -288,8 +287,7 @@ def clocked(
     function = StreamClock(to_message, tolerance=tolerance, shards=shards)
     timed = stream.key_by(lambda _: key, Types.INT()).process(function, TIMED_BYTES)
     timed.name(name).uid(name).set_parallelism(1).set_max_parallelism(MAX_PARALLELISM)
-    # No message is behind the clock.
-    messages = _with_times(timed, 0, 1, BYTES.get_java_type_info())
+    messages = _with_times(timed, tolerance.wait_ms, 1, BYTES.get_java_type_info())
     return Clocked(messages, side_output(timed, REFUSED))
 
 

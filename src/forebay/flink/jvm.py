@@ -74,8 +74,6 @@ SMALL = (
     "-XX:ArchiveRelocationMode=0",
     # Flink's two actor systems wake at each tick, by default every 10 ms; its timeouts are seconds.
     "-Dpekko.scheduler.tick-duration=100ms",
-    # Netty makes a key store in memory only to test Java's.
-    "-Dkeystore.pkcs12.keyPbeIterationCount=1",
 )
 """For a machine that also runs an engine. With the first compiler alone, records passed at 70 % of the speed.
 """

@@ -133,6 +133,8 @@ MIN_FAR_MS = 60_000
 MAX_GAP_MS = 1_000
 """The stream may have been blocked."""
 MAX_PARTITIONS = 1024
+MAX_MOVE_MS = 5_000
+"""More posts of another time would look like a burst."""
 
 Verdict = Literal["in time", "late", "ahead"]
 
@@ -149,6 +151,11 @@ class Tolerance:
     idle_ms: int = 30_000
 
     @property
+    def wait_ms(self) -> int:
+        """How far the watermark is behind the clock. An event behind the watermark counts at its time."""
+        return max(0, self.late_ms - MAX_MOVE_MS)
+
+    @property
     def far_ms(self) -> int:
         return max(self.late_ms, self.ahead_ms, MIN_FAR_MS)
 
@@ -157,7 +164,7 @@ class Tolerance:
 class Judged:
     """`clock_ms` is the stream's clock, None before it starts. `ahead_ms` is negative for late events.
 
-    `time_ms` is the time at which the event counts: its own, or the clock's if that is later.
+    `time_ms` is the time at which the event counts: its own, or the watermark's if that is later.
     """
 
     data: bytes
@@ -171,9 +178,9 @@ class StreamTime:
     """Classifies events by the clocks of their partitions. Not thread-safe.
 
     A partition's clock is the median time of its last 33 events, or fewer if its share of the stream is
-    smaller. The stream's clock is the slowest active one and never goes back. No event counts before it, so a
-    watermark just below the clock passes none. With named partitions it starts after `idle_ms`, by when all
-    should have been seen. With one partition, verdicts depend only on the events and their order.
+    smaller. The stream's clock is the slowest active one and never goes back. With named partitions it starts
+    after `idle_ms`, by when all should have been seen. With one partition, verdicts depend only on the events
+    and their order.
     """
 
     def __init__(self, tolerance: Tolerance) -> None:
@@ -248,7 +255,9 @@ class StreamTime:
             verdict: Verdict = "ahead" if ahead_ms > self._tolerance.ahead_ms else "in time"
             if self._now_ms is not None and each.time_ms < self._now_ms - self._tolerance.late_ms:
                 ahead_ms, verdict = each.time_ms - self._now_ms, "late"
-            time_ms = each.time_ms if self._now_ms is None else max(each.time_ms, self._now_ms)
+            time_ms = each.time_ms
+            if self._now_ms is not None:
+                time_ms = max(time_ms, self._now_ms - self._tolerance.wait_ms)
             yield Judged(each.data, time_ms, self._now_ms, ahead_ms, verdict)
 
     def changes(self) -> Iterator[tuple[str, bytes | None]]:

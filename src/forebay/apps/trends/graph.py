@@ -94,7 +94,7 @@ def trends(settings: Trends, stream: DataStream, parts: InferenceOptions) -> Inf
         stream,
         settings.find,
         TextField(settings.text),
-        tolerance=Tolerance(round(settings.late_s * 1000), round(settings.ahead_s * 1000)),
+        tolerance=settings.tolerance,
         shards=parts.shards,
         parallelism=parts.parallelism or 1,
         name=parts.name,

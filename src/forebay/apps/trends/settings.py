@@ -15,6 +15,7 @@ from forebay.apps.trends.values import TrendEvent, TrendSettings
 from forebay.connectors.files.settings import FileSource
 from forebay.fields import FieldPath, NotNegativeFloat, PositiveFloat, Switch
 from forebay.records import JSON, Event, Result, Usage
+from forebay.stateful.stream_time import Tolerance
 from forebay.untrusted_text import quoted_posts, quoted_words
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ class Trends:
     ahead_s: float = 3600.0
     labels: bool = True
     find: TrendSettings = field(default_factory=TrendSettings)
+
+    @property
+    def tolerance(self) -> Tolerance:
+        return Tolerance(round(self.late_s * 1000), round(self.ahead_s * 1000))
 
 
 def to_result(event: TrendEvent) -> Result:
@@ -106,8 +111,8 @@ class TrendsSpec(ApplicationSettings):
     text: FieldPath = Field(TRENDS.text, description="Field with the post's text; dots for nesting.")
     late_s: NotNegativeFloat = Field(
         TRENDS.late_s,
-        description="A post further behind the stream's clock becomes a dead letter (`late`); one that is "
-        "nearer counts at the clock's time.",
+        description="A post further behind the stream's clock becomes a dead letter (`late`). Above 5, ticks "
+        "wait for late posts.",
     )
     ahead_s: NotNegativeFloat = Field(
         TRENDS.ahead_s,

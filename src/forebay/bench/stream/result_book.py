@@ -61,7 +61,8 @@ class ManyToOne:
             late_s = 0.0 if late is None else late.out_of_orderness_s
             return cls(plan.windows if known else None, late_s, (), interval_s)
         if isinstance(application, TrendsSpec):
-            return cls(None, 0.0, ASKED_TRENDS if application.labels else (), interval_s)
+            wait_s = application.settings().tolerance.wait_ms / 1000
+            return cls(None, wait_s, ASKED_TRENDS if application.labels else (), interval_s)
         if isinstance(application, TopicsSpec):
             return cls(None, application.wait_s, ASKED_TOPICS if application.labels else (), interval_s)
         return None

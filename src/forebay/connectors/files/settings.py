@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -43,6 +44,9 @@ def _encoding(value: str) -> str:
         return canonical_encoding(value)
     except SettingError as error:
         raise wrong(str(error).removeprefix("encoding: ")) from None
+
+
+LOOK_S = 2.0
 
 
 class Replay(Model):
@@ -121,7 +125,14 @@ class FileSource(Timed):
     def why_unread(self) -> str:
         from forebay.connectors.files.listing import folder_problem
 
-        return folder_problem(Path(self.path)) if self.follow else ""
+        if not self.follow:
+            return ""
+        found: list[str] = []
+        look = Thread(target=lambda: found.append(folder_problem(Path(self.path))), daemon=True)
+        look.start()
+        # A network drive that is gone blocks for minutes.
+        look.join(LOOK_S)
+        return found[0] if found else ""
 
     def stream(self, env: StreamExecutionEnvironment, pipeline: PipelineView) -> DataStream:
         from forebay.connectors.files.source import ReplaySpeed, file_source, replay_source

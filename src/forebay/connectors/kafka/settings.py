@@ -47,7 +47,7 @@ OWNED = {
 }
 SECRET = re.compile(r"password|secret|jaas|token|credential|ssl\.keystore\.key|user\.info", re.IGNORECASE)
 MAX_TRANSACTION_S = 2_000_000
-"""Kafka has milliseconds in 32 bits."""
+"""Kafka stores it as milliseconds in 32 bits."""
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
