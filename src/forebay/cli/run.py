@@ -203,8 +203,8 @@ def _run(plan: Plan, json: str | None, ui: str | None) -> None:
         # None: the number of replicas is not known here.
         urls = None if spec.scaling is not None else plan.engine or spec.engine.url
         why_lost = _loss_words(written, spec.dead_letters.summary())
-        lines = LiveLine(errors, one_each=one_each, why_lost=why_lost, why_unread=spec.source.why_unread)
-        with lines as line:
+        live = LiveLine(errors, one_each=one_each, why_lost=why_lost, why_unread=spec.source.why_unread)
+        with live as line:
             watched = Watched(spec, errors, line.show, replicas=len(urls) if urls else None)
             try:
                 with watched.shown(port, reads=page is not None or spec.application is not None):

@@ -199,9 +199,12 @@ def _identity(jar: str) -> str:
 
 def _write(path: Path, source: IO[bytes]) -> None:
     written = path.with_suffix(f".{own_name()}.tmp")
-    with written.open("wb") as file:
-        shutil.copyfileobj(source, file, 1 << 20)
-    written.replace(path)
+    try:
+        with written.open("wb") as file:
+            shutil.copyfileobj(source, file, 1 << 20)
+        written.replace(path)
+    finally:
+        written.unlink(missing_ok=True)
 
 
 def _jar(name: str, data: bytes) -> bytes:

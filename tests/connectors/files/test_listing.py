@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from forebay.connectors.files.lines import files_of
-from forebay.connectors.files.listing import data_files, folder_problem, name_in, skipped_entries
+from forebay.connectors.files.listing import data_files, name_in, skipped_entries
 from forebay.connectors.files.reader import skipped_warnings
+from forebay.connectors.files.settings import JsonlSource
 from forebay.connectors.files.source import Files
 from forebay.errors import SettingError
 from forebay.pipeline.load import guesses_of, source_settings
@@ -28,7 +30,8 @@ def test_files_are_read_by_name_without_hidden_ones(tmp_path: Path) -> None:
 
 def test_folder_that_cannot_be_read_now_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sub").mkdir()
-    assert folder_problem(tmp_path) == ""
+    source = JsonlSource(type="jsonl", path=str(tmp_path), follow=True)
+    assert source.why_unread() == ""
     scandir = os.scandir
 
     def refuse(path: Path) -> object:
@@ -37,7 +40,17 @@ def test_folder_that_cannot_be_read_now_is_named(tmp_path: Path, monkeypatch: py
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    assert folder_problem(tmp_path).startswith(f"source folder {tmp_path}/sub cannot be read: Permission den")
+    assert source.why_unread().startswith(f"source folder {tmp_path}/sub cannot be read: Permission denied")
+    once = source.model_copy(update={"follow": False})
+    assert once.why_unread() == "", "it was read before the run began"
+
+
+def test_a_folder_that_blocks_does_not_block_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Event()
+    monkeypatch.setattr("forebay.connectors.files.settings.LOOK_S", 0.0)
+    monkeypatch.setattr("forebay.connectors.files.listing.folder_problem", lambda _: str(opened.wait()))
+    assert JsonlSource(type="jsonl", path=str(tmp_path), follow=True).why_unread() == ""
+    opened.set()
 
 
 def test_names_in_positions_do_not_depend_on_the_folder_run_in(
