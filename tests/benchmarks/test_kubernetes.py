@@ -66,7 +66,7 @@ def test_scale_seen_before_its_request_counts_as_immediate() -> None:
     seen.pipeline(f"{WANTED} 2\n", 5.5)
     seen.deployment({"spec": {"replicas": 1}}, 20.0)
     seen.deployment({"spec": {"replicas": 2}}, 30.0)
-    assert seen.scaled_up_s() == [0.0], "of the second nobody saw a wish"
+    assert seen.scaled_up_s() == [0.0], "of the second nobody saw a wanted number"
 
 
 def test_a_late_request_to_a_stopping_replica_counts_unless_in_flight() -> None:

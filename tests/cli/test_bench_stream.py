@@ -14,7 +14,7 @@ from forebay.bench.report.html_stream import stream_page
 from forebay.bench.stream.document import MeasuredStream, event_lines, measured_stream
 from forebay.bench.stream.events import EventSlo
 from forebay.bench.stream.records import ResultRecord
-from forebay.cli.bench_stream_figures import headlines, load_words, reported, show_rate
+from forebay.cli.bench_stream_figures import describe_load, headlines, reported, show_rate
 from forebay.errors import LaunchError
 
 ASKED = {"schedule": {"kind": "poisson", "rate_per_s": 10.0}, "events": 200, "pipeline": {"name": "topics"}}
@@ -138,7 +138,7 @@ def test_text_and_page_of_aggregated_results() -> None:
     asked = {**ASKED, "pipeline": {"name": "chat", "window": "tumbling", "window_size_s": 1.0}}
     one = measured_stream(stream_run(even(200), results=tuple(records), asked=asked), EventSlo(within_s=1.6))
     assert next(headlines(one)) == "9 of 9 results committed, 1 of other events"
-    assert load_words(asked) == "chat: 200 events, poisson rate_per_s 10; tumbling windows size 1 s"
+    assert describe_load(asked) == "chat: 200 events, poisson rate_per_s 10; tumbling windows size 1 s"
     assert any("k@3 reports 5, expected 6" in reason for reason in one.verdict.reasons)
     page = stream_page([one], "stream")
     assert "results that were there within a time" in page

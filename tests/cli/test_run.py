@@ -18,7 +18,7 @@ from rich.console import Console
 from tests.cli.commands import forebay, refusal
 from typer.testing import Result
 
-from forebay.cli.run import _loss_words, show_lost
+from forebay.cli.run import _describe_losses, show_lost
 from forebay.connectors.files.sink import read_jsonl_sink
 from forebay.errors import PipelineFailed
 from forebay.pipeline.plan import Plan
@@ -156,7 +156,7 @@ def test_detail_of_the_failure_of_all_records_is_read_while_the_job_runs() -> No
     before = b'{"cause": "malformed_record", "detail": "before the restart"}'
     letters = [before, before, b'{"cause": "bad_request", "detail": "no field x"}']
     written: Any = SimpleNamespace(dead_letters=lambda: letters)
-    words = _loss_words(written, "out")
+    words = _describe_losses(written, "out")
     assert words("bad_request") == "bad_request: no field x"
     letters.clear()
     assert words("bad_request") == "bad_request, details in out"

@@ -29,7 +29,7 @@ class Rest:
         self.answers = list(answers)
         self.cancelled = 0
 
-    def __call__(self, url: str, method: str = "GET", wish: object = None) -> bytes:
+    def __call__(self, url: str, method: str = "GET", payload: object = None) -> bytes:
         if method == "PATCH":
             self.cancelled += 1
             return b""
@@ -104,14 +104,14 @@ class Savepoints:
 
     def __init__(self, *operations: dict[str, Any] | None) -> None:
         self.operations = list(operations)
-        self.wishes: list[Any] = []
+        self.bodies: list[Any] = []
 
-    def __call__(self, url: str, method: str = "GET", wish: object = None) -> bytes:
+    def __call__(self, url: str, method: str = "GET", payload: object = None) -> bytes:
         if method == "POST":
             assert url == "http://flink/jobs/a/stop"
-            self.wishes.append(wish)
-            return json.dumps({"request-id": f"r{len(self.wishes)}"}).encode()
-        assert url == f"http://flink/jobs/a/savepoints/r{len(self.wishes)}"
+            self.bodies.append(payload)
+            return json.dumps({"request-id": f"r{len(self.bodies)}"}).encode()
+        assert url == f"http://flink/jobs/a/savepoints/r{len(self.bodies)}"
         operation = self.operations.pop(0)
         if operation is None:
             raise NotFound("404")
@@ -127,9 +127,9 @@ def test_drain_is_repeated_only_if_it_failed_or_was_forgotten(
     asked = []
     for _ in range(5):
         job.drain(tmp_path)
-        asked.append(len(rest.wishes))
+        asked.append(len(rest.bodies))
     assert asked == [1, 1, 2, 2, 3]
-    assert rest.wishes == [
+    assert rest.bodies == [
         {"drain": True, "targetDirectory": (tmp_path / f"drain-{tried}").as_uri(), "formatType": "NATIVE"}
         for tried in range(3)
     ]
@@ -153,7 +153,7 @@ class Metrics:
         self.names = names
         self.asked: list[str] = []
 
-    def __call__(self, url: str, method: str = "GET", wish: object = None) -> bytes:
+    def __call__(self, url: str, method: str = "GET", payload: object = None) -> bytes:
         path, _, query = url.partition("/subtasks/metrics?get=")
         if query:
             self.asked.append(query)

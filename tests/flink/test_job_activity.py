@@ -14,7 +14,7 @@ class Rest:
         self.answers = list(answers)
         self.asked: list[tuple[str, str]] = []
 
-    def json(self, path: str, method: str = "GET", wish: object = None) -> Any:
+    def json(self, path: str, method: str = "GET", payload: object = None) -> Any:
         self.asked.append((method, path))
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):

@@ -46,7 +46,7 @@ def tokens_left(served: Served) -> float:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    "wish",
+    "limit",
     [
         {"max_tokens": 1e12},
         {"max_tokens": "1e308"},
@@ -55,9 +55,9 @@ def tokens_left(served: Served) -> float:
         {"max_completion_tokens": 10**18, "n": 1e300},
     ],
 )
-async def test_requested_maximum_does_not_lock_a_key(wish: dict[str, Any]) -> None:
+async def test_requested_maximum_does_not_lock_a_key(limit: dict[str, Any]) -> None:
     async with before(**limited(100_000)) as (served, _):
-        status, _ = await ask(served, CHAT | wish)
+        status, _ = await ask(served, CHAT | limit)
         assert status in (200, 400)  # the replica's own status
         assert (await ask(served, CHAT))[0] == 200
 

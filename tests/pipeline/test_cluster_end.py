@@ -22,8 +22,8 @@ def cancel(rest: FlinkRest, job: str, processes: list[Any], folder: Path) -> Non
 
 
 def drain(rest: FlinkRest, job: str, processes: list[Any], folder: Path) -> None:
-    wish = {"drain": True, "targetDirectory": (folder / "savepoint").as_uri()}
-    asked = rest.json(f"/jobs/{job}/stop", "POST", wish)["request-id"]
+    payload = {"drain": True, "targetDirectory": (folder / "savepoint").as_uri()}
+    asked = rest.json(f"/jobs/{job}/stop", "POST", payload)["request-id"]
     # Flink's service stays for minutes if nobody asks how it went.
     wait_until(lambda: rest.json(f"/jobs/{job}/savepoints/{asked}")["status"]["id"] == "COMPLETED")
 

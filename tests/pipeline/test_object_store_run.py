@@ -207,8 +207,8 @@ def test_drain_after_a_takeover_commits_nothing(machines: Machines, store_server
         keys = tls_keys(machines.folder / "machine-1" / "home" / "run" / "flink" / "keys")
         rest = FlinkRest(f"https://localhost:{state.rest_port}", keys)
         folder = uri_of(machines.store / "state" / job / drain_folder(0))
-        wish = {"drain": True, "targetDirectory": folder, "formatType": "NATIVE"}
-        drain = rest.json(f"/jobs/{job}/stop", "POST", wish)["request-id"]
+        payload = {"drain": True, "targetDirectory": folder, "formatType": "NATIVE"}
+        drain = rest.json(f"/jobs/{job}/stop", "POST", payload)["request-id"]
 
         def failed() -> bool:
             return "failure-cause" in (rest.json(f"/jobs/{job}/savepoints/{drain}").get("operation") or {})

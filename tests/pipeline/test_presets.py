@@ -24,8 +24,8 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def made(file: Path, out: Path, *settings: str, **wish: Any) -> Any:
-    return preset_spec("sessions", ApplicationOptions(str(file), out, **wish), settings)
+def made(file: Path, out: Path, *settings: str, **options: Any) -> Any:
+    return preset_spec("sessions", ApplicationOptions(str(file), out, **options), settings)
 
 
 def test_default_settings_and_folders(file: Path, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from forebay.pipeline.resume import (
     fingerprint,
     forget,
     found_state,
-    resume_words,
+    resume_text,
     traits_to_record,
 )
 from forebay.pipeline.spec import PipelineSpec
@@ -111,17 +111,17 @@ def test_a_resume_names_its_checkpoint_and_what_has_changed(place: Place) -> Non
         settings=resolved(place.spec()), completed=Completed(number=4, triggered_ms=1_767_225_600_000)
     )
     text = "resuming from checkpoint chk-4 of 2026-01-01 00:00:00 UTC"
-    assert resume_words(checkpoint, state, resolved(place.spec())) == text
+    assert resume_text(checkpoint, state, resolved(place.spec())) == text
     changed = resolved(place.spec(capacity=8, prompt="y\nz", key="{{ k }}", checkpoint={"interval_s": 2}))
-    assert resume_words(checkpoint, state, changed) == (
+    assert resume_text(checkpoint, state, changed) == (
         f"{text}; changed since the last run: prompt, key null → {{{{ k }}}}, capacity 64 → 8, "
         f"checkpoint.interval_s 5.0 → 2.0"
     )
     many = resolved(
         place.spec(**dict.fromkeys(("capacity", "timeout_s", "deadline_s", "shards"), 9), key="k", id="i")
     )
-    assert resume_words(checkpoint, state, many).endswith(", and 1 more")
-    assert resume_words(checkpoint, RunState(), many) == "resuming from checkpoint chk-4"
+    assert resume_text(checkpoint, state, many).endswith(", and 1 more")
+    assert resume_text(checkpoint, RunState(), many) == "resuming from checkpoint chk-4"
 
 
 def test_run_resumes_from_its_own_checkpoint(place: Place) -> None:

@@ -208,19 +208,19 @@ def watched(
     **more: Any,
 ) -> list[tuple[int, str]]:
     """Every report of the job, with its round; the run is asked to drain at `drain_at`."""
-    wishes, told = StopRequests(), list[tuple[int, str]]()
+    stop_requests, told = StopRequests(), list[tuple[int, str]]()
 
     def tell(look: JobStatus) -> None:
         told.append((job.round, look.snapshot.state))
         seen(look.snapshot)
-        wishes.drain = wishes.drain or job.round == drain_at
+        stop_requests.drain = stop_requests.drain or job.round == drain_at
 
     monkeypatch.setattr(module, "POLL_S", 0.0)
     any_job: Any = job
     last = watch_until_end(
         any_job,
         tell,
-        wishes,
+        stop_requests,
         Path("savepoints"),
         one_each=True,
         waiting=LastCount(ManualClock()),

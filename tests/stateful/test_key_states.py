@@ -185,7 +185,7 @@ def test_each_key_is_returned_once_in_order_when_due(
             if not noted[first]:
                 del noted[first]
         assert set(found.heads) == set(noted)
-        assert {at for at in noted if found.has_come(*at)} == set(come)
+        assert {at for at in noted if found.has_reached(*at)} == set(come)
     assert (found.first is None) == (not come)
     if not noted:
         assert (work, due) == ({}, {})

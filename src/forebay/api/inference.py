@@ -262,8 +262,8 @@ class Inference:
                 api_key=self.secret(),
                 key="prefill",
             )
-            if words := _beside(check):
-                log.warning("%s", words)
+            if text := _beside(check):
+                log.warning("%s", text)
         return model
 
     def _served_model(self, fleet: Fleet) -> ServedModel:
@@ -357,10 +357,10 @@ class NoteOnce:
         self._after_s = after_s
         self._reported = False
 
-    def __call__(self, words: str, waited_s: float) -> None:
+    def __call__(self, text: str, waited_s: float) -> None:
         if waited_s >= self._after_s and not self._reported:
             self._reported = True
-            log.warning("%s", words)
+            log.warning("%s", text)
 
 
 def _beside(ask: Callable[[], T]) -> T:

@@ -31,8 +31,8 @@ def progress_bar(console: Console) -> Iterator[Callable[[str, int, int], None]]:
     ) as bar:
         task = bar.add_task("")
 
-        def draw(words: str, total: int, done: int) -> None:
-            bar.update(task, description=words, total=total, completed=done)
+        def draw(text: str, total: int, done: int) -> None:
+            bar.update(task, description=text, total=total, completed=done)
             bar.refresh()
 
         yield draw
@@ -101,10 +101,10 @@ def show_loads(runs: Sequence[MeasuredRun], console: Console) -> None:
 
 
 def _remarks(load: str, own: Sequence[MeasuredRun]) -> Iterator[str]:
-    for words, count in Counter(words for one in own for words in _faults(one)).items():
-        yield f"{load}: {words}" + (f" ({count} runs)" if count > 1 else "")
-    for words in _failures(own):
-        yield f"{load}: {words}"
+    for text, count in Counter(text for one in own for text in _faults(one)).items():
+        yield f"{load}: {text}" + (f" ({count} runs)" if count > 1 else "")
+    for text in _failures(own):
+        yield f"{load}: {text}"
 
 
 def show_run(measured: MeasuredRun, console: Console) -> None:
@@ -117,10 +117,10 @@ def show_run(measured: MeasuredRun, console: Console) -> None:
         print_line(console, "not judged")
     else:
         print_line(console, verdict.word, style="green" if verdict.valid else "red")
-        for words in verdict.notes:
-            print_line(console, f"  {words}")
-    for words in (*_faults(measured), *_failures([measured])):
-        print_line(console, f"  {words}")
+        for text in verdict.notes:
+            print_line(console, f"  {text}")
+    for text in (*_faults(measured), *_failures([measured])):
+        print_line(console, f"  {text}")
     failed = f", {figures.failed} failed" if figures.failed else ""
     answered = f"{figures.answered} of {figures.offered} requests answered{failed}"
     print_line(console, f"{answered}, {figures.duration_s:.1f} s")

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from forebay.cli.bench_serve import INVALID_STATUS, read_processes
-from forebay.cli.bench_stream_figures import reported, show_goodput, show_rate, stream_progress, trial_words
+from forebay.cli.bench_stream_figures import (
+    describe_trial,
+    reported,
+    show_goodput,
+    show_rate,
+    stream_progress,
+)
 from forebay.cli.options import (
     LOAD,
     PIPELINE,
@@ -215,7 +221,7 @@ def open_session(options: StreamOptions) -> Iterator[tuple[StreamSession, Measur
     with (
         stream_progress(console) as on_progress,
         StreamSession(
-            options, note=lambda words: print_line(console, words), on_progress=on_progress
+            options, note=lambda text: print_line(console, text), on_progress=on_progress
         ) as session,
     ):
         session.warm_up()
@@ -264,7 +270,7 @@ def search_rate(
         for trial, run in trials(session, search, asked.at_rate, slo=options.slo, share=share):
             made.append(trial)
             found.append(measured(run))
-            print_line(errors_console(), f"{trial.rate_per_s:.4g} events/s: {trial_words(trial)}")
+            print_line(errors_console(), f"{trial.rate_per_s:.4g} events/s: {describe_trial(trial)}")
     if search.found_per_s is None:
         raise typer.Exit(INVALID_STATUS)
 
@@ -327,7 +333,7 @@ def goodput(
         patience_s=patience,
     )
     loads = [asked.load(turn) for turn in range(repeats)]
-    chosen = [read_kill(words) for words in kill or ()]
+    chosen = [read_kill(text) for text in kill or ()]
     spec = read_pipeline(pipeline, options.settings)
     if not starts_engine(spec, options.engine) and any(each.part == "engine" for each in chosen):
         raise SettingError(

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 PERCENTILES = (50.0, 90.0, 99.0)
 
 
-def trial_words(trial: Trial) -> str:
+def describe_trial(trial: Trial) -> str:
     if trial.doubts:
         return f"inconclusive: {'; '.join(trial.doubts)}"
     return "sustained" if trial.sustained else f"not sustained: {trial.why}"
 
 
-def rate_words(found_per_s: float | None, high_per_s: float | None) -> str:
+def describe_rate(found_per_s: float | None, high_per_s: float | None) -> str:
     if found_per_s is None:
         return "no rate was found that is sustained every time"
     above = "" if high_per_s is None else f"; {high_per_s:.4g} is not"
@@ -45,10 +45,10 @@ Answer = Callable[[Sequence["MeasuredStream"], Mapping[str, Any], "Console"], No
 
 def show_rate(found: Sequence[MeasuredStream], document: Mapping[str, Any], console: Console) -> None:
     print_line(console, "")
-    for words in document["invalid"]:
-        print_line(console, f"INVALID: {words}", style="red")
+    for text in document["invalid"]:
+        print_line(console, f"INVALID: {text}", style="red")
     print_line(
-        console, rate_words(document["sustained_per_s"], document["not_sustained_per_s"]), style="bold"
+        console, describe_rate(document["sustained_per_s"], document["not_sustained_per_s"]), style="bold"
     )
 
 
@@ -107,8 +107,8 @@ def stream_progress(console: Console) -> Iterator[Callable[[float, StreamProgres
         def show(passed_s: float, progress: StreamProgress) -> None:
             lag = max(0, progress.due - progress.done)
             failed = f", {counted(progress.failed, 'dead letter')}" if progress.failed else ""
-            words = f"{max(0.0, passed_s):.0f} s, {lag} not committed{failed}"
-            draw(words, progress.total, progress.done)
+            text = f"{max(0.0, passed_s):.0f} s, {lag} not committed{failed}"
+            draw(text, progress.total, progress.done)
 
         yield show
 
@@ -120,12 +120,12 @@ def show_stream(measured: MeasuredStream, console: Console) -> None:
 
     figures, verdict, run = measured.figures, measured.verdict, measured.run
     print_line(console, "")
-    print_line(console, load_words(run.asked), style="bold")
+    print_line(console, describe_load(run.asked), style="bold")
     print_line(console, verdict.word, style="green" if verdict.valid else "red")
-    for words in (*verdict.reasons, *verdict.notes):
-        print_line(console, f"  {words}")
-    for words in headlines(measured):
-        print_line(console, words)
+    for text in (*verdict.reasons, *verdict.notes):
+        print_line(console, f"  {text}")
+    for text in headlines(measured):
+        print_line(console, text)
     table = Table("ms", "mean", *(f"p{percentile:g}" for percentile in PERCENTILES), "max", box=None)
     for column in table.columns[1:]:
         column.justify = "right"
@@ -184,7 +184,7 @@ def causes(measured: MeasuredStream) -> Iterator[str]:
         yield f"{count} of {counted(counts.total(), 'dead letter')}: {first[cause]}"
 
 
-def load_words(asked: Mapping[str, Any]) -> str:
+def describe_load(asked: Mapping[str, Any]) -> str:
     schedule = dict(asked["schedule"])
     kind = schedule.pop("kind")
     settings = ", ".join(

@@ -226,8 +226,8 @@ def show_talks(talks: Iterable[Talk], key: str) -> None:
     if len(rows) > SHOWN_TURNS:
         print_line(console, f"({len(rows) - SHOWN_TURNS} earlier turns are not shown)")
     for row in rows[-SHOWN_TURNS:]:
-        for words in row:
-            print_line(console, words)
+        for text in row:
+            print_line(console, text)
 
 
 def shown(text: str, prefix: str) -> str:

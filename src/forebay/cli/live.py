@@ -146,7 +146,7 @@ class LiveLine:
 
 def _may_end(now: Snapshot, failed: Snapshot) -> bool:
     """Whether a checkpoint that failed at `failed` may have failed because the job is ending."""
-    ends = any(words in failed.checkpoint_failure for words in ENDING)
+    ends = any(text in failed.checkpoint_failure for text in ENDING)
     goes_on = now.accepted > failed.accepted and now.elapsed_s - failed.elapsed_s >= GOES_ON_S
     return ends and not (goes_on and now.state == "RUNNING")
 

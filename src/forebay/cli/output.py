@@ -42,9 +42,9 @@ def _console(*, stderr: bool) -> Console:
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
-def print_line(console: Console, words: str | Text, *, style: str | None = None) -> None:
-    """Print `words` without wrapping; control characters in a `str` are replaced."""
-    shown = replace_controls(words) if isinstance(words, str) else words
+def print_line(console: Console, text: str | Text, *, style: str | None = None) -> None:
+    """Print `text` without wrapping; control characters in a `str` are replaced."""
+    shown = replace_controls(text) if isinstance(text, str) else text
     console.print(shown, style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
@@ -125,14 +125,14 @@ class Group(TyperGroup):
         return super().parse_args(ctx, with_values(args))
 
 
-def with_values(words: list[str]) -> list[str]:
+def with_values(arguments: list[str]) -> list[str]:
     """Add the default value after each option that no value follows (of `NUMBERS`, no number)."""
     found: list[str] = []
-    for at, word in enumerate(words):
+    for at, word in enumerate(arguments):
         if word == "--":
-            return found + words[at:]
+            return found + arguments[at:]
         found.append(word)
-        after = words[at + 1] if at + 1 < len(words) else None
+        after = arguments[at + 1] if at + 1 < len(arguments) else None
         without = after is None or (after.startswith("-") and after != STDOUT)
         if word in OPTIONAL_VALUES and (without or (word in NUMBERS and not str(after).isdigit())):
             found.append(OPTIONAL_VALUES[word])

@@ -196,13 +196,13 @@ def _run(plan: Plan, json: str | None, ui: str | None) -> None:
         from forebay.pipeline.run import run_pipeline
 
         spec, errors = plan.spec, errors_console()
-        say_doubt(spec, errors)
+        print_doubt(spec, errors)
         one_each = spec.application is None
         written = OutputCounts(spec, None)
         page = page_of(plan, ui=ui is not None)
         # None: the number of replicas is not known here.
         urls = None if spec.scaling is not None else plan.engine or spec.engine.url
-        why_lost = _loss_words(written, spec.dead_letters.summary())
+        why_lost = _describe_losses(written, spec.dead_letters.summary())
         live = LiveLine(errors, one_each=one_each, why_lost=why_lost, why_unread=spec.source.why_unread)
         with live as line:
             watched = Watched(spec, errors, line.show, replicas=len(urls) if urls else None)
@@ -214,7 +214,7 @@ def _run(plan: Plan, json: str | None, ui: str | None) -> None:
                 if json is not None and line.last is not None:
                     report(line.last, one_each=one_each, json=json, console=None)
                 if isinstance(error, KeyboardInterrupt):
-                    _say_stopped(plan, errors, line.last, written)
+                    _print_stopped(plan, errors, line.last, written)
                 if isinstance(error, KeyboardInterrupt | PipelineFailed) and line.last is not None:
                     watched.finish(page)
                 raise
@@ -240,7 +240,7 @@ def _engine(plan: Plan, errors: Console) -> OpenAnyEngine:
     return local_replicas(settings=plan.settings, progress=ConsoleProgress(errors))
 
 
-def _say_stopped(plan: Plan, errors: Console, last: Snapshot | None, written: OutputCounts) -> None:
+def _print_stopped(plan: Plan, errors: Console, last: Snapshot | None, written: OutputCounts) -> None:
     from forebay.clients.s3.client import StoreAway
     from forebay.pipeline.state_store import newest_of, open_store
 
@@ -278,7 +278,7 @@ def show_plan(plan: Plan, json: str | None) -> None:
     from forebay.yaml_document import to_yaml
 
     check(plan, dry_run=True)
-    say_doubt(plan.spec, errors_console())
+    print_doubt(plan.spec, errors_console())
     document, stages = resolved(plan.spec, plan.engine), stages_of(plan.spec, plan.engine)
     # The graph is a comment, so the output is a valid pipeline file.
     graph = "\n".join(f"# {line}" for line in graph_text(stages).splitlines())
@@ -286,7 +286,7 @@ def show_plan(plan: Plan, json: str | None) -> None:
     print_report(json, report, lambda _: typer.echo(replace_controls(f"{to_yaml(document)}\n{graph}")))
 
 
-def say_doubt(spec: PipelineSpec, console: Console) -> None:
+def print_doubt(spec: PipelineSpec, console: Console) -> None:
     """Warn if the first records would all become dead letters or the source looks wrong."""
     from forebay.pipeline.preflight import first_record_warning
 
@@ -301,8 +301,8 @@ MAX_CHARS = 200
 def show_lost(letters: Iterable[bytes], console: Console, count: int, where: str) -> None:
     """Warn that a run has only `count` dead letters, with the most frequent cause or the place `where`."""
     why = _why_lost(letters)
-    words = f"most often {why}" if why else f"causes in {where}"
-    print_line(console, f"warning: no results, only dead letters ({count}), {words}", style="yellow")
+    text = f"most often {why}" if why else f"causes in {where}"
+    print_line(console, f"warning: no results, only dead letters ({count}), {text}", style="yellow")
 
 
 def _why_lost(letters: Iterable[bytes], only: str | None = None) -> str:
@@ -316,12 +316,12 @@ def _why_lost(letters: Iterable[bytes], only: str | None = None) -> str:
     return ""
 
 
-def _loss_words(written: OutputCounts, where: str) -> Callable[[str], str]:
-    def words(cause: str) -> str:
+def _describe_losses(written: OutputCounts, where: str) -> Callable[[str], str]:
+    def text(cause: str) -> str:
         # Those since the last checkpoint are not there yet.
         with suppress(OSError, ForebayError):
             if why := _why_lost(written.dead_letters(), cause):
                 return why
         return f"{cause}, details in {where}"
 
-    return words
+    return text

@@ -128,8 +128,8 @@ def install(
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(jar.name, total=jar.size)
 
-        def show(come: int, whole: int) -> None:
-            bar.update(task, completed=come, total=whole)
+        def show(copied: int, whole: int) -> None:
+            bar.update(task, completed=copied, total=whole)
 
         where = origin or settings.connectors_from or MAVEN_CENTRAL
         place = install_jar(jar, settings.connectors, where, show)

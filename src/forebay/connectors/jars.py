@@ -114,7 +114,7 @@ def install_jar(jar: Jar, folder: Path, origin: str = MAVEN_CENTRAL, on_bytes: O
     part = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as out, _opened(jar, origin) as source:
-            _copy(jar, source, out, on_bytes or (lambda _come, _whole: None), origin)
+            _copy(jar, source, out, on_bytes or (lambda _copied, _whole: None), origin)
         part.chmod(0o644)
         part.replace(place)
     except (HTTPException, TimeoutError, OSError) as error:
@@ -158,15 +158,15 @@ def _opened(jar: Jar, origin: str) -> Iterator[BinaryIO]:
 
 
 def _copy(jar: Jar, source: BinaryIO, out: BinaryIO, on_bytes: OnBytes, origin: str) -> None:
-    found, come = hashlib.sha256(), 0
-    while chunk := source.read(min(CHUNK_BYTES, jar.size + 1 - come)):
-        come += len(chunk)
+    found, copied = hashlib.sha256(), 0
+    while chunk := source.read(min(CHUNK_BYTES, jar.size + 1 - copied)):
+        copied += len(chunk)
         found.update(chunk)
         out.write(chunk)
-        on_bytes(min(come, jar.size), jar.size)
-    if come < jar.size:
+        on_bytes(min(copied, jar.size), jar.size)
+    if copied < jar.size:
         raise LaunchError(
-            f"{jar.name} from {shown(origin)} ended after {come} of {jar.size} bytes; try again"
+            f"{jar.name} from {shown(origin)} ended after {copied} of {jar.size} bytes; try again"
         )
     if found.hexdigest() != jar.sha256:
         raise SettingError(

@@ -131,8 +131,8 @@ class HttpReplica:
         messages: tuple[str, dict[str, object]] = CHAT_PATH, {"messages": [{"role": "user", "content": "a"}]}
         first = (messages, prompt) if chat else (prompt, messages)
         for path, question in (*first, (EMBED_PATH, {"input": "a"})):
-            wish = {"model": model, "max_tokens": 1} | question
-            status, body = await self._ask(path, timeout_s, MAX_MODELS_BYTES, wish)
+            payload = {"model": model, "max_tokens": 1} | question
+            status, body = await self._ask(path, timeout_s, MAX_MODELS_BYTES, payload)
             if status in REFUSES_ANYONE or (status >= 500 and status not in ABSENT):
                 raise self._error(status, body)
             if _is_answer(body) if status == 200 else status >= 400 and status not in ABSENT:
@@ -149,14 +149,16 @@ class HttpReplica:
             raise self._error(status, body)
         return body
 
-    async def _ask(self, path: str, timeout_s: float, limit: int, wish: object = None) -> tuple[int, bytes]:
+    async def _ask(
+        self, path: str, timeout_s: float, limit: int, payload: object = None
+    ) -> tuple[int, bytes]:
         answer = WholeAnswer(self._url, max_bytes=limit, max_error_bytes=MAX_ERROR_BYTES)
         try:
-            if wish is None:
+            if payload is None:
                 await self._server.get(path, answer, total_s=timeout_s)
             else:
                 await self._server.post(
-                    path, orjson.dumps(wish), answer, headers=JSON_BODY, total_s=timeout_s
+                    path, orjson.dumps(payload), answer, headers=JSON_BODY, total_s=timeout_s
                 )
         except CallOverdue:
             raise AttemptTimeout(f"{self._url}{path} did not answer within {timeout_s:g} s") from None

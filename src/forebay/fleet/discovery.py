@@ -208,7 +208,7 @@ MAX_REASONS = MAX_NAMES = 4
 class Note(Protocol):
     """Called while waiting for the engine, with the seconds so far."""
 
-    def __call__(self, words: str, waited_s: float) -> None: ...
+    def __call__(self, text: str, waited_s: float) -> None: ...
 
 
 def discover_model(

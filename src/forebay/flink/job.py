@@ -159,8 +159,8 @@ class RunningJob:
             raise PipelineFailed(f"the job could not be drained: {MAX_DRAINS} savepoints in {folder} failed")
         target = uri_of(folder / drain_folder(self._drains))
         self._drains += 1
-        wish = {"drain": True, "targetDirectory": target, "formatType": "NATIVE"}
-        self._drain = str(self.rest.json(f"{path}/stop", "POST", wish)["request-id"])
+        payload = {"drain": True, "targetDirectory": target, "formatType": "NATIVE"}
+        self._drain = str(self.rest.json(f"{path}/stop", "POST", payload)["request-id"])
 
     def _goes_on(self, operation: str) -> bool:
         try:

@@ -46,17 +46,17 @@ class FlinkRest:
     url: str
     keys: TlsKeys | None = None
 
-    def json(self, path: str, method: str = "GET", wish: object = None) -> Any:
-        body = self.ask(path, method, wish)
+    def json(self, path: str, method: str = "GET", payload: object = None) -> Any:
+        body = self.ask(path, method, payload)
         try:
             return json.loads(body or "null")
         except ValueError:
             raise LaunchError(f"{self.url}{path} did not answer with JSON: {body[:80]!r}") from None
 
-    def ask(self, path: str, method: str = "GET", wish: object = None) -> bytes:
+    def ask(self, path: str, method: str = "GET", payload: object = None) -> bytes:
         """The raw answer, of at most 8 MiB."""
         url = self.url + path
-        data = None if wish is None else json.dumps(wish).encode()
+        data = None if payload is None else json.dumps(payload).encode()
         ask = self._ask_anew if self.keys is None else self._ask_kept
         try:
             status, body = ask(path, method, data)

@@ -156,8 +156,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(*self._too_large())
         if self.parser.should_upgrade() and any(map(_announces_body, self.headers)):
             # After an upgrade the parser does not parse: the body would become the next request.
-            words = "a request with a body must not request an upgrade; remove the header Upgrade"
-            self._refuse(400, "invalid_http", words)
+            text = "a request with a body must not request an upgrade; remove the header Upgrade"
+            self._refuse(400, "invalid_http", text)
         self._in_head = False
         self._cancel_timer()
         super().on_headers_complete()

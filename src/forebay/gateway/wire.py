@@ -99,13 +99,13 @@ def missing_in(body: bytes) -> Literal["model", "route"] | None:
     message = error.get("message")
     if not isinstance(message, str):
         return None
-    words = message.strip().rstrip(".").lower()
-    if words == "not found":
+    text = message.strip().rstrip(".").lower()
+    if text == "not found":
         return "route"
     if error.get("param") == "model":
         return "model"
-    of_a_model = words.startswith(("the model ", "model "))
-    return "model" if of_a_model and words.endswith(("does not exist", "not found")) else None
+    of_a_model = text.startswith(("the model ", "model "))
+    return "model" if of_a_model and text.endswith(("does not exist", "not found")) else None
 
 
 def broken_off(dialect: Dialect, events: int, why: str = BROKEN_OFF) -> bytes:

@@ -83,10 +83,12 @@ def imports_of(spec: PipelineSpec) -> tuple[str, ...]:
 class JobAttempt:
     """An exception from `report`, which may block, ends it."""
 
-    def __init__(self, order: AttemptSpec, report: Callable[[Report], None], wishes: StopRequests) -> None:
+    def __init__(
+        self, order: AttemptSpec, report: Callable[[Report], None], stop_requests: StopRequests
+    ) -> None:
         self._order = order
         self._report = report
-        self._wishes = wishes
+        self._stop_requests = stop_requests
         self._kafka: str | None = None
         self._topics = KafkaStart()
         self._activity: WatchedActivity | None = None
@@ -97,7 +99,7 @@ class JobAttempt:
         Raises as `await_brokers`, `end_transactions` and `resumed`, and `SettingError` for another Kafka.
         """
         order, spec = self._order, self._order.plan.spec
-        self._kafka = await_brokers(spec, lambda words, waited_s: self._report(AwaitsKafka(words, waited_s)))
+        self._kafka = await_brokers(spec, lambda text, waited_s: self._report(AwaitsKafka(text, waited_s)))
         recovered = end_transactions(spec, order.state, order.restore_from, chosen=order.chosen)
         if recovered.reason:
             order = self._order = replace(order, restore_from=recovered.checkpoint)
@@ -200,7 +202,7 @@ class JobAttempt:
             last = watch_until_end(
                 job,
                 self._look,
-                self._wishes,
+                self._stop_requests,
                 order.plan.state / job.id,
                 one_each=spec.application is None,
                 waiting=waiting,

@@ -73,15 +73,15 @@ class FlinkClient:
     """Reads a pickled `Preparation` (optional) and `AttemptSpec`, after reporting `Checked` a `Served`, then
     commands.
 
-    If the JVM dies, it reports that; if the supervisor closes `words`, it kills itself and its JVM.
+    If the JVM dies, it reports that; if the supervisor closes `commands`, it kills itself and its JVM.
     """
 
-    def __init__(self, jvm: Jvm, reports: BinaryIO, words: BinaryIO, log_dir: Path) -> None:
+    def __init__(self, jvm: Jvm, reports: BinaryIO, commands: BinaryIO, log_dir: Path) -> None:
         self._jvm = jvm
         self._reports = reports
-        self._words = words
+        self._commands = commands
         self._log_dir = log_dir
-        self._wishes = StopRequests()
+        self._stop_requests = StopRequests()
         self._go = threading.Event()
         self._connected = self._ending = self._archived = False
         self._environment: dict[str, str] = {}
@@ -117,14 +117,14 @@ class FlinkClient:
         os._exit(0)
 
     def _attempt(self) -> Report:
-        found: Preparation = pickle.load(self._words)
+        found: Preparation = pickle.load(self._commands)
         loaded = self._prepare(found)
-        order = found if isinstance(found, AttemptSpec) else pickle.load(self._words)
-        attempt = JobAttempt(order, self._report, self._wishes)
+        order = found if isinstance(found, AttemptSpec) else pickle.load(self._commands)
+        attempt = JobAttempt(order, self._report, self._stop_requests)
         attempt.check()
         self._report(Checked())
-        served = pickle.load(self._words)
-        threading.Thread(target=self._listen, name="words", daemon=True).start()
+        served = pickle.load(self._commands)
+        threading.Thread(target=self._listen, name="commands", daemon=True).start()
         # Building the job would load them a second time.
         loaded.wait()
         return Finished(attempt.run(served))
@@ -153,7 +153,7 @@ class FlinkClient:
             self._make_archive(report.snapshot)
         if isinstance(report, Ready):
             self._go.wait()
-            if self._wishes.cancel:
+            if self._stop_requests.cancel:
                 raise Cancelled
 
     def _make_archive(self, now: Snapshot) -> None:
@@ -166,10 +166,10 @@ class FlinkClient:
         ).start()
 
     def _listen(self) -> None:
-        for word in self._words:
-            self._wishes.drain |= word == DRAIN
-            self._wishes.cancel |= word == CANCEL
-            if word in {GO, CANCEL}:
+        for command in self._commands:
+            self._stop_requests.drain |= command == DRAIN
+            self._stop_requests.cancel |= command == CANCEL
+            if command in {GO, CANCEL}:
                 self._go.set()
         # The supervisor is gone: nobody would record what the job commits.
         os.killpg(0, signal.SIGKILL)

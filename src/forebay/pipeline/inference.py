@@ -31,7 +31,7 @@ class Served:
     scaling: ScalingLink | None = None
 
 
-def served_by(spec: PipelineSpec, urls: Sequence[str], note: Note = lambda words, waited_s: None) -> Served:
+def served_by(spec: PipelineSpec, urls: Sequence[str], note: Note = lambda text, waited_s: None) -> Served:
     """Replicas at `urls`, or the pipeline's own; blocks. Raises as `served_model` and `check_prefill`."""
     if not spec.asks_model:
         return Served(FixedReplicas((NO_ENGINE,)), "none")
@@ -46,11 +46,11 @@ def served_by(spec: PipelineSpec, urls: Sequence[str], note: Note = lambda words
     if prefill is not None:
         from forebay.fleet.disaggregated import check_prefill
 
-        words = check_prefill(
+        text = check_prefill(
             prefill, model, chat=spec.engine.api == "chat", api_key=spec.engine.secret(), key="engine.prefill"
         )
-        if words:
-            note(words, 0.0)
+        if text:
+            note(text, 0.0)
     return Served(replicas, model, published_scaling(spec))
 
 
@@ -81,7 +81,7 @@ def published_scaling(spec: PipelineSpec) -> ScalingLink | None:
 def served_model(
     spec: PipelineSpec,
     replicas: ReplicaList,
-    note: Note = lambda words, waited_s: None,
+    note: Note = lambda text, waited_s: None,
     *,
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,

@@ -53,12 +53,12 @@ class Failures:
         """Failures since a replica was ready."""
         self.last = ""
 
-    def add(self, now_s: float, words: str) -> None:
+    def add(self, now_s: float, text: str) -> None:
         """Failures at the same moment have one cause, and count once."""
         if not self._at_s or self._at_s[-1] != now_s:
             self._at_s.append(now_s)
             self.in_a_row += 1
-        self.last = words
+        self.last = text
 
     def recent(self, now_s: float) -> int:
         while self._at_s and now_s - self._at_s[0] >= WITHIN_S:
@@ -92,7 +92,7 @@ class LocalReplicas:
         drained: Callable[[LocalReplica, int], bool],
         port_base: int,
         start_timeout_s: float = START_TIMEOUT_S,
-        note: Callable[[str], None] = lambda words: None,
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._processes = processes
         self._shares = tuple(shares)
@@ -212,11 +212,11 @@ class LocalReplicas:
                 f"the replica at {url} cannot be removed from the list of engines: {error}; free some space"
             )
 
-    def _fail(self, words: str, kept: ManagedReplica, now_s: float) -> None:
+    def _fail(self, text: str, kept: ManagedReplica, now_s: float) -> None:
         self.failed += 1
         end = tail(kept.replica.log)
-        self._failures.add(now_s, f"{words}; the end of {kept.replica.log}:\n{end}" if end else words)
-        self._note(f"{words}; its log is {kept.replica.log}")
+        self._failures.add(now_s, f"{text}; the end of {kept.replica.log}:\n{end}" if end else text)
+        self._note(f"{text}; its log is {kept.replica.log}")
 
     def _publish(self) -> None:
         before = self._listing

@@ -59,7 +59,7 @@ class AttemptSpec(Preparation):
 
 @dataclass(frozen=True, slots=True)
 class AwaitsKafka:
-    words: str
+    text: str
     waited_s: float
     kind: Literal["awaits kafka"] = "awaits kafka"
 

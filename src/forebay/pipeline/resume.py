@@ -155,7 +155,7 @@ def check_fingerprint(spec: PipelineSpec, state: RunState) -> None:
         )
 
 
-def resume_words(checkpoint: Location, state: RunState, settings: Mapping[str, Any]) -> str:
+def resume_text(checkpoint: Location, state: RunState, settings: Mapping[str, Any]) -> str:
     """From which checkpoint a run with `settings` resumes the last run, and which settings are others."""
     changes = list(_changes(state.settings, settings)) if state.settings else []
     more = f", and {len(changes) - SHOWN_CHANGES} more" if len(changes) > SHOWN_CHANGES else ""

@@ -69,7 +69,7 @@ class ScaledEngine:
             old.unlink(missing_ok=True)
         self._clock = clock or SystemClock()
         self._record = ScalingRecord(folder, name)
-        self._note: Callable[[str], None] = lambda words: None
+        self._note: Callable[[str], None] = lambda text: None
         self._queue = TopicQueue(settings.answer_tokens if asks_each else 0.0)
         self._looked_s = float("-inf")
         self._runs_since_s: float | None = None
@@ -122,7 +122,7 @@ class ScaledEngine:
         if backlog is not None:
             self._queue.observe(backlog, self._clock.monotonic_s())
 
-    def check_replicas(self, note: Callable[[str], None] = lambda words: None) -> None:
+    def check_replicas(self, note: Callable[[str], None] = lambda text: None) -> None:
         """Raises `PipelineFailed`."""
         self._note = note
         now_s = self._clock.monotonic_s()
@@ -145,8 +145,8 @@ class ScaledEngine:
             self._learned.save(self._clock.wall_ms())
         self._record.end()
 
-    def _failed(self, words: str) -> None:
-        self._note(words)
+    def _failed(self, text: str) -> None:
+        self._note(text)
 
     def _forget_gone(self) -> None:
         """A hung subtask writes a new report when it continues."""

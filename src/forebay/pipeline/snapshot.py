@@ -242,9 +242,9 @@ class RunStatus:
         """Shown with the next snapshot."""
         self.last = replace(self.last, **changes)
 
-    def wait(self, state: str, words: str, waited_s: float) -> None:
+    def wait(self, state: str, text: str, waited_s: float) -> None:
         """Before the first job, time counts from the start of the wait."""
-        waits = replace(self.last, state=state, engine_failure=words)
+        waits = replace(self.last, state=state, engine_failure=text)
         self._watch(waits if self._begun_s else replace(waits, elapsed_s=waited_s))
 
 
@@ -325,9 +325,9 @@ class Throughput:
     def limit(self, now: Snapshot) -> str:
         if not now.pending or self.per_s is None:
             return ""
-        words = f"limited by the engine: {_rate(self.per_s)}"
+        text = f"limited by the engine: {_rate(self.per_s)}"
         left_s = self.left_s(now)
-        return words if left_s is None else f"{words}, backlog done in {span(left_s)}"
+        return text if left_s is None else f"{text}, backlog done in {span(left_s)}"
 
     def limited(self, last: Snapshot) -> str:
         if not self.engine_limited or last.elapsed_s <= 0:

@@ -41,7 +41,7 @@ from forebay.pipeline.messages import (
 )
 from forebay.pipeline.outputs import OutputCounts, StdoutResults, end_notes
 from forebay.pipeline.plan import resolved
-from forebay.pipeline.resume import AlreadyFinished, RunRecord, checkpoint_to_resume, resume_words
+from forebay.pipeline.resume import AlreadyFinished, RunRecord, checkpoint_to_resume, resume_text
 from forebay.pipeline.scaled_engine import ScaledEngine
 from forebay.pipeline.snapshot import (
     AWAITS_KAFKA,
@@ -122,7 +122,7 @@ class Supervisor:
         restarts = Restarts()
         if self._restore_from is not None:
             settings = resolved(self._plan.spec, self._plan.engine)
-            self._status.note(resuming=resume_words(self._restore_from, self._record.state, settings))
+            self._status.note(resuming=resume_text(self._restore_from, self._record.state, settings))
         try:
             last: Snapshot | None = None
             while last is None:
@@ -231,17 +231,17 @@ class Supervisor:
         with self._printed.taken() if self._printed else nullcontext():
             settings, jars = self._plan.settings, self._plan.jars
             start_jvm(settings.run / "flink", heap_mb=HEAP_MB, jars=jars, archive_dir=settings.java)
-        wishes = StopRequests()
+        stop_requests = StopRequests()
 
         def drain() -> None:
-            wishes.drain = True
+            stop_requests.drain = True
 
         def report(report: Report) -> None:
             self._tick()
             self._handle(report)
 
         self._drain = drain
-        attempt = JobAttempt(self._attempt, report, wishes)
+        attempt = JobAttempt(self._attempt, report, stop_requests)
         attempt.check()
         return attempt.run(self._serve(enter))
 
@@ -255,7 +255,7 @@ class Supervisor:
                 self._served = served_by(
                     self._plan.spec,
                     engine or self._plan.engine,
-                    lambda words, waited_s: self._status.wait(WAITING, words, waited_s),
+                    lambda text, waited_s: self._status.wait(WAITING, text, waited_s),
                 )
                 # This machine may not reach the engine of a cluster.
                 if self._plan.cluster is None and not isinstance(engine, SupervisedEngine):
@@ -266,8 +266,8 @@ class Supervisor:
     def _handle(self, report: Report) -> None:
         last = self._status.last
         match report:
-            case AwaitsKafka(words, waited_s):
-                self._status.wait(AWAITS_KAFKA, words, waited_s)
+            case AwaitsKafka(text, waited_s):
+                self._status.wait(AWAITS_KAFKA, text, waited_s)
             case ResumesEarlier(checkpoint, reason):
                 self._restore_from = location_of(checkpoint)
                 self._attempt = replace(self._attempt, restore_from=self._restore_from)
@@ -308,7 +308,7 @@ class Supervisor:
         if trouble != self._status.last.store_failure:
             self._status.add(store_failure=trouble)
         self._keeper.check_replicas(
-            lambda words: self._status.add(engine_restarts=self._keeper.failed, engine_failure=words)
+            lambda text: self._status.add(engine_restarts=self._keeper.failed, engine_failure=text)
         )
         if self._keeper.scaling != self._status.last.scaling:
             self._status.add(scaling=self._keeper.scaling)
@@ -343,9 +343,9 @@ class Supervisor:
         time.sleep(pause_s)
         return None
 
-    def _show_resuming(self, reason: str, words: str) -> None:
+    def _show_resuming(self, reason: str, text: str) -> None:
         resumes = (*self._status.last.resumes, reason)
-        self._status.note(resumes=resumes, resuming=f"{reason}; {words}")
+        self._status.note(resumes=resumes, resuming=f"{reason}; {text}")
         self._status.show(replace(self._status.last, state=RESUMING))
 
     def _finish(self, last: Snapshot) -> Snapshot:

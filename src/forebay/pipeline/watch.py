@@ -46,7 +46,7 @@ BROKEN = (
 def watch_until_end(
     job: RunningJob,
     notify: Callable[[JobStatus], None],
-    wishes: StopRequests,
+    stop_requests: StopRequests,
     savepoints: Location,
     *,
     one_each: bool,
@@ -72,11 +72,11 @@ def watch_until_end(
         # Calls to Java have no time-out, so not while Flink's REST service in the same JVM is silent.
         while silent or (cause := job.ended()) is None:
             time.sleep(POLL_S)
-            if wishes.cancel:
+            if stop_requests.cancel:
                 raise Cancelled
             last = replace(last, elapsed_s=time.monotonic() - started_s)
             silent = False
-            if rests.passes() and not wishes.drain:
+            if rests.passes() and not stop_requests.drain:
                 notify(JobStatus(last, signs))
                 continue
             try:
@@ -88,7 +88,7 @@ def watch_until_end(
                 rests.looked(before, last, awaits=awaits())
                 if rests.settled:
                     at_rest()
-                if wishes.drain or limit.answered or answered(last):
+                if stop_requests.drain or limit.answered or answered(last):
                     job.drain(savepoints)
             except LaunchError as error:
                 # If it refuses connections, it may be ending with its job; the next round shows that.
@@ -101,7 +101,7 @@ def watch_until_end(
             end_job(job.rest, job.id, CANCEL_S)
         raise
     if cause:
-        failed = JobLost if any(re.search(words, cause) for words in BROKEN) else PipelineFailed
+        failed = JobLost if any(re.search(text, cause) for text in BROKEN) else PipelineFailed
         raise failed(f"the Flink job failed: {cause}")
     # A checkpoint in progress failed when its tasks ended; the final one follows it.
     last = replace(last, checkpoint_failure="")
@@ -229,7 +229,7 @@ def _look(
     now = replace(before, state=state, restarts=restarts)
     if cause:
         now = replace(now, failure=cause)
-        if any(words in now.failure for words in LOST_POSITION):
+        if any(text in now.failure for text in LOST_POSITION):
             # A restart begins at the same offset. A new attempt compares it with the topic first.
             raise JobLost(f"Kafka no longer has the next record: {now.failure}")
         if before.accepted == before.restored and now.failure.startswith(REFUSED):

@@ -72,7 +72,7 @@ class Ledger:
         left = self._ceiling_pico - self.spent_pico(key, now_ms) - most_pico
         return "refuse" if left < 0 else "start" if left >= self._held.get(key, 0) else "wait"
 
-    def words(self, key: str, most_pico: int, now_ms: int) -> str:
+    def refusal(self, key: str, most_pico: int, now_ms: int) -> str:
         spent, held = self.spent_pico(key, now_ms), self._held.get(key, 0)
         return (
             f"the key has spent {from_pico(spent)} of {from_pico(self._ceiling_pico)} today (UTC); its calls "
@@ -242,8 +242,8 @@ class BudgetedMachine(ShardMachine):
         self, effect: StartCall, most_pico: int, given: list[Effect], clocks: Clocks, reason: str = ""
     ) -> Sequence[Effect]:
         item = effect.item
-        words = self._ledger.words(item.key, most_pico, clocks().wall_ms)
-        letter = letter_of_item(item, OverBudget.cause, f"budget: {reason}{words}", attempts=0)
+        refusal = self._ledger.refusal(item.key, most_pico, clocks().wall_ms)
+        letter = letter_of_item(item, OverBudget.cause, f"budget: {reason}{refusal}", attempts=0)
         following = self._inner.answered(item.id, letter, clocks)
         if not emits_letter(following, letter.cause):
             # A program continues without the answer.

@@ -56,7 +56,7 @@ class Due:
         self._work = work
         self._due = due
         self.heads: dict[tuple[TimeDomain, int], Head] = {}
-        self._come: dict[tuple[TimeDomain, int], None] = {}
+        self._reached: dict[tuple[TimeDomain, int], None] = {}
 
     def restore(self, name: str, value: bytes) -> bool:
         if not name.startswith(HEAD):
@@ -67,11 +67,11 @@ class Due:
             raise damaged(WHAT, error) from None
         head = self.heads[clock, time_ms] = Head(count, taken, until)
         if head.until:
-            self._come[clock, time_ms] = None
+            self._reached[clock, time_ms] = None
         return True
 
     def restored(self) -> None:
-        self._come = dict.fromkeys(sorted(self._come, key=lambda at: at[1]))
+        self._reached = dict.fromkeys(sorted(self._reached, key=lambda at: at[1]))
 
     def add(self, clock: TimeDomain, time_ms: int, key: str) -> bool:
         """Whether `key` is the first there."""
@@ -89,18 +89,18 @@ class Due:
         head = self.heads.get((clock, time_ms))
         if head is not None and not head.until:
             head.until = head.count
-            self._come[clock, time_ms] = None
+            self._reached[clock, time_ms] = None
             self._keep(clock, time_ms, head)
 
     @property
     def first(self) -> tuple[TimeDomain, int] | None:
-        return next(iter(self._come), None)
+        return next(iter(self._reached), None)
 
-    def has_come(self, clock: TimeDomain, time_ms: int) -> bool:
-        return (clock, time_ms) in self._come
+    def has_reached(self, clock: TimeDomain, time_ms: int) -> bool:
+        return (clock, time_ms) in self._reached
 
     def take(self) -> list[str]:
-        clock, time_ms = at = next(iter(self._come))
+        clock, time_ms = at = next(iter(self._reached))
         head = self.heads[at]
         number, begin = divmod(head.taken, PER_CHUNK)
         name = _chunk(clock, time_ms, number)
@@ -111,7 +111,7 @@ class Due:
             self._due.remove(name)
         if head.taken == head.until:
             head.until = 0
-            del self._come[at]
+            del self._reached[at]
         if head.taken == head.count:
             del self.heads[at]
             self._work.remove(_head(clock, time_ms))

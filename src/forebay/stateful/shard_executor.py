@@ -123,7 +123,7 @@ class ShardExecutor(ShardMachine, Generic[S]):
             # Timers of other keys may wait for room; those of this key precede the event.
             fired: list[Turn] = []
             for clock, time_ms in self._memories.noted(item.key):
-                if self._due.has_come(clock, time_ms):
+                if self._due.has_reached(clock, time_ms):
                     fired += self._fired(item.key, clock, time_ms, now, effects)
             self._begin(fired, now, effects)
         turn = Turn(self._seq(), item.key, item.read_ms, data, watermark_ms=now.watermark_ms)
@@ -185,7 +185,7 @@ class ShardExecutor(ShardMachine, Generic[S]):
         for key in self._due.take():
             fired += self._fired(key, clock, time_ms, now, effects)
         over = (clock, time_ms) not in self._due.heads
-        if not over and not self._due.has_come(clock, time_ms):
+        if not over and not self._due.has_reached(clock, time_ms):
             # Keys were noted for it since it became due.
             effects.append(WakeAt(clock, time_ms))
         self._begin(fired, now, effects, over=[head_name(time_ms)] if over and clock == "event" else ())

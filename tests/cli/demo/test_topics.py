@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from forebay.cli.demo.plan import DemoOptions, demo_of
-from forebay.cli.demo.topics import WORDS, answered_topic, answered_words, weighs_topics
+from forebay.cli.demo.topics import WORDS, answer_text, answered_topic, weighs_topics
 from forebay.connectors.generator.posts import TOPICS
 from forebay.engine.client import HttpEngine
 from forebay.records import JSON, Request
@@ -47,7 +47,7 @@ def test_own_file_uses_a_schema(tmp_path: Path) -> None:
     ],
 )
 def test_answers_to_both_questions_are_read(answer: JSON, topic: str, words: str) -> None:
-    assert (answered_topic(answer), answered_words(answer)) == (topic, words)
+    assert (answered_topic(answer), answer_text(answer)) == (topic, words)
 
 
 def token_of(word: str, url: str, model: str) -> Any:

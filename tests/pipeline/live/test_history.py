@@ -30,8 +30,8 @@ def problems(history: History) -> str:
 
 def hot(history: History, order: KeyOrder | None, *keys: str) -> str:
     found = history.hot_key(keys, order)
-    assert found is None or found.words in problems_with(history, found)
-    return "" if found is None else found.words
+    assert found is None or found.text in problems_with(history, found)
+    return "" if found is None else found.text
 
 
 def problems_with(history: History, found: HotKey) -> str:

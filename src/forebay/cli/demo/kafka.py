@@ -48,28 +48,28 @@ class DemoTopics:
     dead_letters: str
 
 
-def check_kafka(wish: str, settings: Settings) -> None:
-    """Raise `SettingError` if something that the demo needs for the Kafka at `wish` is missing."""
+def check_kafka(address: str, settings: Settings) -> None:
+    """Raise `SettingError` if something that the demo needs for the Kafka at `address` is missing."""
     installed_jar(KAFKA, settings.connectors)
-    if wish == LOCAL and settings.kafka_home is None:
+    if address == LOCAL and settings.kafka_home is None:
         raise SettingError(
             "--kafka: expected the HOST:PORT of a broker, or the environment variable FOREBAY_KAFKA_HOME "
             "with the path of an unpacked Kafka distribution to start one; found neither"
         )
-    if wish != LOCAL:
+    if address != LOCAL:
         try:
-            KafkaAccess(bootstrap=wish)
+            KafkaAccess(bootstrap=address)
         except ValidationError:
             raise SettingError(
-                f"--kafka: expected HOST:PORT, or several separated by commas, found {wish[:200]!r}"
+                f"--kafka: expected HOST:PORT, or several separated by commas, found {address[:200]!r}"
             ) from None
 
 
 @contextmanager
-def demo_kafka(wish: str, settings: Settings, folder: Path) -> Iterator[str]:
-    """The address of the Kafka at `wish`; for `LOCAL` a broker with data in `folder` for the block."""
-    if wish != LOCAL or settings.kafka_home is None:
-        yield wish
+def demo_kafka(address: str, settings: Settings, folder: Path) -> Iterator[str]:
+    """The address of the Kafka at `address`; for `LOCAL` a broker with data in `folder` for the block."""
+    if address != LOCAL or settings.kafka_home is None:
+        yield address
         return
     with local_kafka(settings.kafka_home, folder, environment=settings.child_environment()) as node:
         yield node.bootstrap

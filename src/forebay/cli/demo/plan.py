@@ -12,8 +12,8 @@ from typing import Any
 
 from forebay.cli.demo.topics import (
     Outbreak,
+    answer_text,
     answered_topic,
-    answered_words,
     asks_by_likelihood,
     asks_by_schema,
     find_outbreak,
@@ -268,7 +268,7 @@ def summary_of(demo: Demo, rows: list[dict[str, Any]], letters: list[dict[str, A
         causes=_counted(letter["cause"] for letter in letters),
         slices=tuple(_slices(timed, found)),
         examples=tuple(
-            Example(str(row["fields"].get(demo.text_field, "")), answered_words(row["answer"]))
+            Example(str(row["fields"].get(demo.text_field, "")), answer_text(row["answer"]))
             for row in islice(rows, 0, None, max(1, len(rows) // EXAMPLES))
         )[:EXAMPLES],
         right=_right(pairs) if pairs else None,

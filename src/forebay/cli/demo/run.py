@@ -172,8 +172,8 @@ def run_demo(
 def _fitted(
     options: DemoOptions, urls: Sequence[str], watch: Watch, note: Note
 ) -> tuple[Demo, DemoMeasurement | None]:
-    def waits(words: str, waited_s: float) -> None:
-        watch(Snapshot(waited_s, WAITING, engine_failure=words))
+    def waits(text: str, waited_s: float) -> None:
+        watch(Snapshot(waited_s, WAITING, engine_failure=text))
 
     served = served_by(demo_of(options).spec, urls, waits)
     asked = replace(options, by_likelihood=weighs_topics(served.model))

@@ -81,7 +81,7 @@ def answered_topic(answer: JSON) -> str:
     return (topic.strip() if isinstance(topic, str) else "") or "other"
 
 
-def answered_words(answer: JSON) -> str:
+def answer_text(answer: JSON) -> str:
     return ", ".join(map(str, answer.values())) if isinstance(answer, dict) else str(answer).strip()
 
 

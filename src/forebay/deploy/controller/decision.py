@@ -73,16 +73,16 @@ class _ByLoad:
             least = max(there, self.share.of_replicas(load.wanted or 0))
             here = max(needed - len(signals.starting), least)
         held = self.hold.add(here, signals.now_s)
-        words = str(load)
+        text = str(load)
         if load.gateway is not None:
-            words += f": {math.ceil(total - 1e-9)} in all"
+            text += f": {math.ceil(total - 1e-9)} in all"
         if not self.share.whole:
-            words += f", {needed} of them here (share {self.share})"
+            text += f", {needed} of them here (share {self.share})"
         if here != needed:
-            words += f", {len(signals.starting)} are starting"
+            text += f", {len(signals.starting)} are starting"
         if held == here:
-            return Decision(held, words)
-        return Decision(held, f"{words}, and {held} were needed a while ago")
+            return Decision(held, text)
+        return Decision(held, f"{text}, and {held} were needed a while ago")
 
 
 @dataclass(slots=True)

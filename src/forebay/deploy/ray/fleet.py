@@ -34,7 +34,7 @@ Sleep = Callable[[float], Awaitable[None]]
 async def apply_fleet(
     rest: ServeRest,
     spec: RayFleetSpec,
-    note: Note = lambda words: None,
+    note: Note = lambda text: None,
     *,
     clock: Clock | None = None,
     sleep: Sleep = asyncio.sleep,
@@ -74,7 +74,7 @@ async def apply_fleet(
 async def remove_fleet(
     rest: ServeRest,
     spec: RayFleetSpec,
-    note: Note = lambda words: None,
+    note: Note = lambda text: None,
     *,
     clock: Clock | None = None,
     sleep: Sleep = asyncio.sleep,
@@ -137,7 +137,7 @@ async def _until(
     """Raises `DeployError` with `late` after `limit_s` without progress: a replica that begins to run, or
     a running one that ends."""
     begun_s = moved_s = clock.monotonic_s()
-    last_words = ""
+    last_text = ""
     ran: set[str] = set()
     there: set[str] = set()
     while True:
@@ -145,9 +145,9 @@ async def _until(
         try:
             found = (await rest.instance()).applications.get(name)
         except DeployError as error:
-            words, why = str(error), "try again"
+            text, why = str(error), "try again"
         else:
-            words, why, ended = _progress(found), _why(found), done(found)
+            text, why, ended = _progress(found), _why(found), done(found)
             deployment = None if found is None else found.deployments.get(DEPLOYMENT)
             if deployment is not None:
                 ran |= {each.name for each in deployment.running()}
@@ -156,12 +156,12 @@ async def _until(
                     there, moved_s = here, clock.monotonic_s()
         if ended:
             return found
-        if words != last_words:
-            last_words = words
-            note(f"{name}: {words}")
+        if text != last_text:
+            last_text = text
+            note(f"{name}: {text}")
         now_s = clock.monotonic_s()
         if now_s - moved_s > limit_s:
-            raise DeployError(f"{name}: {late} {now_s - begun_s:.0f} s after the submission: {words}; {why}")
+            raise DeployError(f"{name}: {late} {now_s - begun_s:.0f} s after the submission: {text}; {why}")
         await sleep(LOOK_S)
 
 

@@ -47,7 +47,7 @@ Check = Callable[[KafkaAdmin], None]
 
 def await_brokers(
     spec: PipelineSpec,
-    note: Note = lambda words, waited_s: None,
+    note: Note = lambda text, waited_s: None,
     *,
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,

@@ -67,7 +67,7 @@ class HotKey:
     order: KeyOrder
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         which = f"{self.share:.0%} of the newest results have the key {self.key[:80]!r}"
         return f"One key is hot: {which}. {self.order.value}"
 
@@ -141,15 +141,15 @@ class History:
 
     def status(self) -> tuple[str, str]:
         now = self.last
-        words = f"{now.state.lower()} for {duration(now.elapsed_s)}"
+        text = f"{now.state.lower()} for {duration(now.elapsed_s)}"
         match now.state:
             case "FINISHED":
                 return "valid", f"finished after {duration(now.elapsed_s)}"
             case state if state in (FAILED, INTERRUPTED):
                 return "invalid", f"{state.lower()} after {duration(now.elapsed_s)}"
             case state if state in (WAITING, AWAITS_KAFKA, RESUMING):
-                return "invalid", words
-        return "unknown", words
+                return "invalid", text
+        return "unknown", text
 
     def hot_key(self, keys: Sequence[str | None], order: KeyOrder | None) -> HotKey | None:
         """A key that slows the run down. `keys`: of the newest results; `order`: None if none waits."""
@@ -235,7 +235,7 @@ class History:
         else:
             yield from _new_letters(before, now, letters, one_each=one_each)
         if hot is not None:
-            yield hot.words
+            yield hot.text
         if _kafka_silent(now):
             assert now.backlog is not None
             silent = f"Kafka has not answered for {now.backlog.age_s:.0f} s"
