@@ -1,4 +1,4 @@
-"""One attempt at a pipeline's job, in this process's JVM: check Kafka, build the job, submit it, watch it."""
+"""One attempt at a pipeline's job: check Kafka, build the job, submit it, watch it."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ if TYPE_CHECKING:
 
 ARRIVAL_S = 10.0
 MIN_KAFKA_S = 0.4
-"""A broker remembers the name of each transaction for a week."""
+"""A broker remembers each transaction's name for a week, so checkpoints with Kafka are not more frequent."""
 NO_WATERMARKS = {"pipeline.auto-watermark-interval": "0 ms"}
-"""By default, each source wakes five times a second to emit one."""
+"""By default, each source wakes five times a second to emit a watermark."""
 NEVER = "3650 d"
 
 
@@ -81,8 +81,6 @@ def imports_of(spec: PipelineSpec) -> tuple[str, ...]:
 
 
 class JobAttempt:
-    """An exception from `report`, which may block, ends it."""
-
     def __init__(
         self, order: AttemptSpec, report: Callable[[Report], None], stop_requests: StopRequests
     ) -> None:
@@ -316,7 +314,6 @@ def _config(order: AttemptSpec, port: int, *, replaces_offsets: bool) -> FlinkCo
 
 
 def load_ahead(preparation: Preparation, loaded: Callable[[], None]) -> None:
-    """Errors are ignored, because the job reports them too."""
     plan = preparation.plan
     try:
         with suppress(Exception):

@@ -1,5 +1,6 @@
-"""The process that holds Flink for one attempt at a pipeline's job. It may be killed and replaced at any
-moment, leads a process group with its JVM, and ends with its parent."""
+"""The process that holds Flink for one attempt. It leads a process group with its JVM and ends with its
+parent.
+"""
 
 from __future__ import annotations
 
@@ -53,16 +54,18 @@ MOMENT = struct.Struct("d")
 AGAIN_S = 0.1
 CLOCK_BOOTTIME, ABSOLUTE = 7, 1
 SCARCE = FULL | {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
-"""Errors of a system that may have room for another process later."""
+"""Errors that may pass when the system has resources again."""
 
 
 class LeaseGuard:
-    """Suspends the JVM `pid` and all other children while the lease on the state may have expired: so nothing
+    """Suspends the JVM `pid` and all other children while the lease may have expired, so that nothing
     commits.
 
-    The command writes the lease's expiry to `confirmations`. If it passes without a newer one, they get
-    SIGSTOP; after a renewal, SIGCONT. Times are on `uptime_s`, which includes a machine's suspension. If the
-    guard fails, it kills the JVM.
+    The command writes the lease's expiry to `confirmations`. Without a newer one in time, children get
+    SIGSTOP;
+    after a renewal, SIGCONT. Times are on `uptime_s`, which includes a machine's suspension. If the guard
+    fails,
+    it kills the JVM.
     """
 
     def __init__(self, confirmations: int, pid: int) -> None:

@@ -1,7 +1,7 @@
 """Which of Flink's options a pipeline file may set.
 
-Rejected are those that control where state is, what is resumed and how the job is monitored; and unknown
-names, which Flink ignores without a message.
+Rejected are options that control state location, resuming or monitoring, and unknown names, which Flink
+ignores.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ OWNED: dict[str, str] = {
     "web.address": _CLUSTER,
     "web.port": _CLUSTER,
 }
-"""Keys that Forebay controls, with everything below them and older names: what to write instead."""
+"""Keys that Forebay controls, with everything below them: what to write instead."""
 
 
 def owned(key: str) -> str | None:
@@ -117,7 +117,7 @@ OPEN = (
     "events.reporter.",
     "yarn.",
 )
-"""Prefixes of options of plug-ins, file systems, state backends and reporters, which Flink does not list."""
+"""Prefixes of plug-in, file system, state backend and reporter options, which Flink does not list."""
 
 
 @lru_cache(maxsize=1)

@@ -1,4 +1,4 @@
-"""A pipeline's calls of the engine: prompts, schema, sampling, retries, journal, and how many replicas."""
+"""Settings of a pipeline's engine calls: prompts, schema, sampling, retries, journal and scaling."""
 
 from __future__ import annotations
 
@@ -74,8 +74,6 @@ FieldText = Annotated[str, Field(min_length=1), AfterValidator(_field_template)]
 
 
 class MessageSpec(Model):
-    """One message of the prompt."""
-
     role: Literal["system", "user", "assistant"] = Field(description="Role of the message.")
     content: PromptText = Field(description="Template of the message.")
 
@@ -91,8 +89,11 @@ class OutputSpec(Model):
 
 
 class InferenceGatewaySpec(Model):
-    """An inference gateway of Kubernetes' Gateway API at `engine.url`: its endpoint picker chooses the
-    replica. Forebay does not route, and each request has headers with its urgency."""
+    """An inference gateway of Kubernetes' Gateway API at `engine.url`, whose endpoint picker chooses the
+    replica.
+
+    Forebay does not route; each request has headers with its urgency.
+    """
 
     objectives: Annotated[dict[ObjectiveName, AnyInt], Field(max_length=100)] = Field(
         {},
@@ -194,7 +195,7 @@ RETRY = RetryPolicy()
 
 
 class RetrySpec(Model):
-    """When a failed call is retried. Only failures that may pass are, and never beyond the deadline."""
+    """When failed calls are retried: only failures that may pass, and never beyond the deadline."""
 
     max_attempts: PositiveInt = Field(
         RETRY.max_attempts,
@@ -216,7 +217,7 @@ class RetrySpec(Model):
 
 
 class JournalSpec(Model):
-    """Answers on disk: the same request gets the same answer without a second call."""
+    """Answers on disk: a repeated request gets the same answer without a second call."""
 
     path: LocalPath = Field(description="SQLite file on this machine; relative to the pipeline file.")
     max_entries: PositiveInt = Field(1_000_000, description="Maximum answers; the oldest are removed first.")
@@ -255,7 +256,7 @@ def _class(name: str) -> str:
 
 
 class ClassesSpec(Model):
-    """Records whose answers are due sooner or later than others."""
+    """Service classes of records, whose answers are due at different times."""
 
     of: FieldText = Field(
         description="Template of the name of an event's class. An event for which it gives no name of "
@@ -337,13 +338,13 @@ class PipelineScalingSpec(Model):
 
     @property
     def limits(self) -> ScalingLimits:
-        """Reports older than those that count would make the stream seem empty."""
+        """Older reports would make the stream seem empty."""
         return ScalingLimits(
             self.min, self.max, self.budget_per_hour, self.price_per_hour, stale_after_s=FRESH_S
         )
 
     def settings(self, answer_tokens: int) -> ScalingSettings:
-        """An answer is expected to have half of `answer_tokens`, its maximum, until there are any."""
+        """Until there are answers, their expected length is half of `answer_tokens`, the maximum."""
         others = {} if self.classes is None else self.classes.slo_s
         return ScalingSettings(
             limits=self.limits,
@@ -359,7 +360,7 @@ class PipelineScalingSpec(Model):
 
 
 def replicas_settings(text: str) -> list[str]:
-    """`--replicas 0..2`, or a fixed number, as settings of `--set`. Raises `SettingError`."""
+    """Convert `--replicas 0..2`, or a fixed number, to settings for `--set`. Raises `SettingError`."""
     found = RANGE.fullmatch(text.strip())
     if found is None:
         raise SettingError(f"--replicas: expected a number or a range such as 0..2, found {text[:80]!r}")

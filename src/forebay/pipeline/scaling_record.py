@@ -1,5 +1,4 @@
-"""Files of a pipeline's scaling: its state for `forebay fleet status`, its decisions, and what it has
-learned."""
+"""Files of a pipeline's scaling: its status, its decisions, and what it has learned."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from forebay.settings import Settings
 
 STATUS, COURSE, LISTING = "status.json", "course.jsonl", "replicas.json"
 MAX_BYTES = 16 << 20
-"""One old file is kept."""
+"""Maximum size of the current file; one old file is kept."""
 
 
 def scaling_folder(settings: Settings, name: str, state: str) -> Path:
@@ -50,7 +49,7 @@ class ScalingRecord:
         self._steps: dict[str, Any] = {}
 
     def begin(self, at_ms: int) -> None:
-        """The last line of an earlier run may be cut off."""
+        """The last line of an earlier run may be truncated."""
         self._append({"at_ms": at_ms, "begin": True}, before=b"\n")
 
     def step(self, step: ScalingStep, at_ms: int) -> None:
@@ -106,7 +105,7 @@ def step_document(step: ScalingStep, at_ms: int) -> dict[str, Any]:
 
 
 def running_statuses(settings: Settings) -> Iterator[dict[str, Any]]:
-    """The status of each scaled run on this machine, without those left by killed runs."""
+    """Yield the status of each scaled run on this machine, without those left by killed runs."""
     for path in sorted((settings.run / "scaling").glob(f"*/{STATUS}")):
         found: dict[str, Any] = dict(read_stamp(path))
         pid, born_s = found.get("pid"), found.get("born_s")

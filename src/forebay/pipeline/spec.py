@@ -1,4 +1,4 @@
-"""A pipeline as a person writes it: one frozen tree of settings, checked as a whole.
+"""A pipeline file as one frozen tree of settings, checked as a whole.
 
 `load.py` turns all mistakes into one `SettingError`; pydantic's `ValidationError` has them without values.
 """
@@ -105,7 +105,7 @@ class CheckpointSpec(Model):
 
 
 class PipelineSpec(Model):
-    """A whole pipeline: events, a prompt for each, an engine, and the sink of the answers."""
+    """A whole pipeline: events, prompts, an engine, and the sink of the answers."""
 
     name: Annotated[str, AfterValidator(_name)] = Field(
         description="Name of the job and of its state: a-z, 0-9 and '-', at most 63 characters."
@@ -364,7 +364,7 @@ def _within(inner: str, outer: str) -> bool:
 
 
 def _read_with(path: str, folder: str) -> bool:
-    """Whether a reader of `folder` would read `path`: it skips names that begin with `.` or `_`."""
+    """Whether a reader of `folder` would read `path`; it skips names that begin with `.` or `_`."""
     if not _within(path, folder):
         return False
     names = posixpath.relpath(path, folder).split("/")

@@ -1,8 +1,7 @@
-"""A pipeline's Kafka transactions: ends those of the previous job, and checks that the running job's are
-committed.
+"""Ends the previous job's Kafka transactions, and checks that the running job's are committed.
 
-If Flink cannot commit a transaction, it increments a metric and continues, so only Kafka's own record is
-reliable. Transactions are named after their job, so that an earlier job cannot abort a new one's.
+If Flink cannot commit a transaction, it only increments a metric, so this module reads Kafka's own record.
+Transactions are named after their job, so that an earlier job cannot abort a new one's.
 """
 
 from __future__ import annotations
@@ -43,15 +42,16 @@ OPEN = "Ongoing"
 COMMITTED = frozenset(("PrepareCommit", "CompleteCommit"))
 
 Key = tuple[int, int]
-"""Subtask, and number of the checkpoint at which the transaction is due."""
+"""Subtask, and number of the checkpoint that should commit the transaction."""
 
 
 class TopicCommits:
     """Decides which transactions of one topic are lost, one look after another.
 
-    It is lost if Kafka has aborted it when the checkpoint with its number has completed, or if it was open
-    and is now neither open nor committed. After a restore, those found after the restored checkpoint in the
-    `first` look were given up.
+    A transaction is lost if Kafka has aborted it when its checkpoint has completed, or if it was open and is
+    now
+    neither open nor committed. After a restore, those found after the restored checkpoint in the `first` look
+    were given up.
     """
 
     def __init__(self, subtasks: int, restored: int) -> None:
@@ -105,7 +105,7 @@ class Start:
 
 
 class CommitWatch:
-    """Call it about twice a second. Keeps the newest checkpoint before which nothing is lost."""
+    """Checks commits; call it about twice a second. Keeps the newest checkpoint before which nothing is lost."""
 
     def __init__(
         self,
@@ -228,7 +228,7 @@ TRIES = 3
 
 @dataclass(frozen=True, slots=True, order=True)
 class Name:
-    """`number`: of the checkpoint that commits it (or a later one, if that fails)."""
+    """`number`: the checkpoint that commits it (or a later one, if that fails)."""
 
     key: str
     subtask: int
@@ -300,7 +300,7 @@ class _Topics:
 def end_transactions(
     spec: PipelineSpec, before: RunState, checkpoint: Location | None, *, chosen: bool = False
 ) -> Recovered:
-    """End the transactions of the last job and of the job that wrote `checkpoint`; blocks.
+    """End the transactions of the last job and of the job that wrote `checkpoint`. Blocks.
 
     If Kafka aborted the checkpoint's, the newest checkpoint without later commits is resumed instead, unless
     `checkpoint` was `chosen` by hand. Raises `SettingError` if there is none, `KafkaAway` and `KafkaRefused`.

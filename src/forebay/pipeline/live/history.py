@@ -1,4 +1,4 @@
-"""How a run's counts have changed: points for charts, numbers for its page, and what looks wrong."""
+"""How a run's counts have changed: chart points, numbers and problems for its page."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ SILENT_S = 10.0
 OLD_COUNT_S = 15.0
 HELD_BACK_SHARE = 0.5
 FULL_SHARE = 0.9
-"""Calls in flight, as a share of the capacity, from which it is the limit."""
+"""Calls in flight, as a share of the capacity, from which the capacity is the limit."""
 BUSY_SHARE = 0.7
-"""If the calls of a key take this share of the time, others of it wait."""
+"""If a key's calls take this share of the time, its other events wait."""
 MAX_SHOWN_CAUSES = 4
 
 
 class KeyOrder(Enum):
-    """What has to wait for what, among the events of one key; the value is a sentence about a hot key."""
+    """How events of one key wait for each other; the value is a sentence about a hot key."""
 
     CALLS = "Its calls run one after another, and the events behind it wait"
     RESULTS = "Its results leave in order, so that one slow call holds up the others"
@@ -51,7 +51,7 @@ class KeyOrder(Enum):
 
 
 class Limit(Enum):
-    """What events wait for, if neither for the source nor for the engine."""
+    """What limits the rate, if neither the source nor the engine does."""
 
     KEYS = "limited by keys: calls of a key run one after another"
     CAPACITY = "limited by capacity: as many calls are in flight as `capacity` allows"
@@ -60,7 +60,7 @@ class Limit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HotKey:
-    """A key that most of the newest results have, and their share."""
+    """The key of most of the newest results, and its share."""
 
     key: str
     share: float
@@ -74,8 +74,6 @@ class HotKey:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Rates per second and latencies in seconds."""
-
     elapsed_s: float
     read_per_s: float
     results_per_s: float
@@ -152,7 +150,7 @@ class History:
         return "unknown", text
 
     def hot_key(self, keys: Sequence[str | None], order: KeyOrder | None) -> HotKey | None:
-        """A key that slows the run down. `keys`: of the newest results; `order`: None if none waits."""
+        """A key that slows the run down. `keys`: of the newest results; `order`: None if events do not wait."""
         named = Counter(key for key in keys if key is not None)
         if order is None or len(keys) < MIN_RESULTS or not named:
             return None
@@ -201,8 +199,10 @@ class History:
         *,
         one_each: bool = True,
     ) -> Iterator[str]:
-        """What a person should look at, the gravest first. `letters`: where dead letters are. `one_each`:
-        each event has one result or dead letter."""
+        """Yield problems for a person to check, the gravest first.
+
+        `letters`: where dead letters are. `one_each`: each event has one result or dead letter.
+        """
         now, recent = self.last, self._recent
         before = recent[0] if recent else now
         if now.state == FAILED and now.failure:
@@ -293,7 +293,7 @@ ENDED = ("FINISHED", FAILED, INTERRUPTED)
 
 
 def tiles_of(history: History, *, one_each: bool, limit: Limit | None = None) -> Iterable[tuple[str, str]]:
-    """Each number with what it means. `limit`: as `History.limit`."""
+    """Yield each number with its meaning. `limit`: as `History.limit`."""
     now, over = history.last, history.now
     if now.state in ENDED:
         yield from _totals(now, one_each=one_each)

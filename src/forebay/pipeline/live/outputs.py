@@ -18,7 +18,7 @@ from forebay.pipeline.spec import PipelineSpec
 from forebay.untrusted_text import replace_controls
 
 LOOK_S, REST_S = 0.5, 0.05
-"""If the kernel reports no change, and after each look."""
+"""Wait if the kernel reports no change, and after each look."""
 LOOK_SHARE = 0.02
 MAX_LINE_BYTES = 1 << 16
 NEWEST_BYTES = 4 << 20
@@ -53,7 +53,7 @@ class CauseExamples:
 
 
 class RunOutputs:
-    """What runs have committed to folders of JSON lines. One thread calls `look`; others read.
+    """Committed results in folders of JSON lines. One thread calls `look`; others read.
 
     `keep_all`: read all files, for an application's view. `news` receives each result after the first look.
     """
