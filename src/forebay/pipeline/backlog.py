@@ -79,8 +79,7 @@ class LastCount:
     """The newest backlog count, written by one thread and read by another.
 
     `done`: records that a snapshot's tokens were spent on; 0 if unknown. None: the application chooses its
-    own
-    requests, so the cost is per record read.
+    own requests, so the cost is per record read.
     """
 
     def __init__(self, clock: Clock, done: Callable[[Snapshot], int] | None = answered_records) -> None:

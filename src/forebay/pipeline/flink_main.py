@@ -62,10 +62,8 @@ class LeaseGuard:
     commits.
 
     The command writes the lease's expiry to `confirmations`. Without a newer one in time, children get
-    SIGSTOP;
-    after a renewal, SIGCONT. Times are on `uptime_s`, which includes a machine's suspension. If the guard
-    fails,
-    it kills the JVM.
+    SIGSTOP; after a renewal, SIGCONT. Times are on `uptime_s`, which includes a machine's suspension. If the
+    guard fails, it kills the JVM.
     """
 
     def __init__(self, confirmations: int, pid: int) -> None:

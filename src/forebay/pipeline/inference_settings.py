@@ -74,6 +74,8 @@ FieldText = Annotated[str, Field(min_length=1), AfterValidator(_field_template)]
 
 
 class MessageSpec(Model):
+    """One message of the prompt."""
+
     role: Literal["system", "user", "assistant"] = Field(description="Role of the message.")
     content: PromptText = Field(description="Template of the message.")
 
@@ -89,11 +91,8 @@ class OutputSpec(Model):
 
 
 class InferenceGatewaySpec(Model):
-    """An inference gateway of Kubernetes' Gateway API at `engine.url`, whose endpoint picker chooses the
-    replica.
-
-    Forebay does not route; each request has headers with its urgency.
-    """
+    """An inference gateway of Kubernetes' Gateway API at `engine.url`: its endpoint picker chooses the
+    replica. Forebay does not route, and each request has headers with its urgency."""
 
     objectives: Annotated[dict[ObjectiveName, AnyInt], Field(max_length=100)] = Field(
         {},
@@ -195,7 +194,7 @@ RETRY = RetryPolicy()
 
 
 class RetrySpec(Model):
-    """When failed calls are retried: only failures that may pass, and never beyond the deadline."""
+    """When a failed call is retried. Only failures that may pass are, and never beyond the deadline."""
 
     max_attempts: PositiveInt = Field(
         RETRY.max_attempts,
@@ -217,7 +216,7 @@ class RetrySpec(Model):
 
 
 class JournalSpec(Model):
-    """Answers on disk: a repeated request gets the same answer without a second call."""
+    """Answers on disk: the same request gets the same answer without a second call."""
 
     path: LocalPath = Field(description="SQLite file on this machine; relative to the pipeline file.")
     max_entries: PositiveInt = Field(1_000_000, description="Maximum answers; the oldest are removed first.")
@@ -256,7 +255,7 @@ def _class(name: str) -> str:
 
 
 class ClassesSpec(Model):
-    """Service classes of records, whose answers are due at different times."""
+    """Records whose answers are due sooner or later than others."""
 
     of: FieldText = Field(
         description="Template of the name of an event's class. An event for which it gives no name of "

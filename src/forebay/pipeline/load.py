@@ -82,8 +82,7 @@ def load_spec(path: str | Path, settings: Sequence[str] = ()) -> PipelineSpec:
     """Read and check the pipeline file at `path`. Blocks on the file system.
 
     `settings` are `path.to.key=value` and override the file. Relative paths are relative to the file's
-    folder.
-    Raises `SettingError` with one line per mistake.
+    folder. Raises `SettingError` with one line per mistake.
     """
     value, lines = read_document(path, "pipeline")
     given: list[Where] = []

@@ -77,8 +77,7 @@ class LocalReplicas:
     """Starts replicas in the places of `shares`, each with its cores, and drains them.
 
     A surplus replica is unlisted, and gets SIGTERM once `drained` confirms it. Until then it may be reused.
-    Call
-    `look` about once a second.
+    Call `look` about once a second.
     """
 
     def __init__(
@@ -256,8 +255,7 @@ def has_drained(reports: Reports, now_ms: int, url: str, left: int, idle: Callab
     """Whether `url` has no requests and will get none.
 
     Every live subtask must report list version `left`, the first without it, or later; and the replica must
-    be
-    idle. (Flink reports nothing while it restarts.)
+    be idle. (Flink reports nothing while it restarts.)
     """
     counted = within(reports, now_ms, GONE_S).values()
     return all(one.listing >= left and not one.at_replicas.get(url, 0) for one in counted) and idle()

@@ -96,8 +96,7 @@ class Ready:
     """The job is built, and is submitted once this report is recorded.
 
     `jvm`: process id and start time. `ends`: the topics' ends at the first start. `topics`: all ids, past
-    ones
-    too.
+    ones too.
     """
 
     jvm: tuple[int, float]
@@ -113,8 +112,8 @@ class Signs:
     """Signs that a job is alive.
 
     `answers`: Flink's REST service answered; if not, the rest is its last answer. `looked_ms`: when the
-    slowest
-    subtask last checked requests; constant if a thread hangs. `held_back_ms`: total backpressure time.
+    slowest subtask last checked requests; constant if a thread hangs. `held_back_ms`: total backpressure
+    time.
     """
 
     answers: bool = True

@@ -21,12 +21,10 @@ class Plan:
     """One run of a pipeline. Picklable.
 
     `engine`: URLs that replace the file's replicas. `cluster`: `HOST:PORT` of a running Flink; None: start
-    one.
-    `fresh`: discard the checkpoints. `from_checkpoint`: replaces the recorded one; results committed after it
-    are duplicated. `in_process`: Flink runs in this process's JVM, and the run ends if that is lost. Its
-    state
-    must be in a folder, because nothing would suspend Flink if a lease expired. `page`: where to write the
-    application's page.
+    one. `fresh`: discard the checkpoints. `from_checkpoint`: replaces the recorded one; results committed
+    after it are duplicated. `in_process`: Flink runs in this process's JVM, and the run ends if that is lost.
+    Its state must be in a folder, because nothing would suspend Flink if a lease expired. `page`: where to
+    write the application's page.
     """
 
     spec: PipelineSpec

@@ -31,8 +31,7 @@ def check(plan: Plan, *, dry_run: bool = False) -> None:
     """Check everything that a run needs before Flink starts, except Kafka. Blocks, and creates directories.
 
     A `dry_run` creates none, and needs no connector installed. Raises `SettingError`; `SetupError` if a
-    client
-    is not installed.
+    client is not installed.
     """
     spec, cluster = plan.spec, plan.cluster
     if cluster is not None and isinstance(spec.sink, StdoutSink):

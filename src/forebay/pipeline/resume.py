@@ -115,8 +115,7 @@ def checkpoint_to_resume(spec: PipelineSpec, store: StateStore, state: RunState)
 
     It is the last job's newest, or the one that this job started from. A damaged or missing one is never
     replaced by an older one, which would duplicate results. Raises `SettingError` for that, for lost results,
-    a
-    finished pipeline, and changed settings.
+    a finished pipeline, and changed settings.
     """
     if state.lost is not None:
         raise SettingError(f"the last run of pipeline {spec.name!r} lost results. {state.lost}")
@@ -334,8 +333,7 @@ class CheckpointCleaner:
     """Records the checkpoints that `job` completes, and deletes those of earlier jobs.
 
     It keeps `restored`: Flink deletes a finishing job's checkpoints, and a run killed before recording the
-    end
-    resumes from it again.
+    end resumes from it again.
     """
 
     def __init__(self, store: StateStore, job: str, restored: Location | None) -> None:

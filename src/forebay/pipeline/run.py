@@ -47,13 +47,11 @@ def run_pipeline(
     failure.
 
     Resumes from the newest complete checkpoint unless `fresh`, and again (at most ten times in ten minutes)
-    if
-    Flink dies or the job stalls. Restarts replicas of `engine` that die. Once `enough` returns true, the job
-    commits what it has read and ends. KeyboardInterrupt cancels the job. The caller closes `launcher`.
+    if Flink dies or the job stalls. Restarts replicas of `engine` that die. Once `enough` returns true, the
+    job commits what it has read and ends. KeyboardInterrupt cancels the job. The caller closes `launcher`.
 
     Raises `SettingError` before entering `engine` if a check fails, or the pipeline is running or has
-    finished;
-    `PipelineFailed` if the job failed, the engine is lost, or Flink was lost too often.
+    finished; `PipelineFailed` if the job failed, the engine is lost, or Flink was lost too often.
     """
     check(plan)
     preparation = Preparation(plan=plan, file_systems=_file_system_options(plan))

@@ -40,8 +40,7 @@ log = logging.getLogger(__name__)
 
 FENCES = 128
 """Checkpoint numbers to occupy. If all its checkpoints fail, a job ends after 121: ten restarts, each after
-11
-consecutive failures.
+11 consecutive failures.
 """
 FENCE_KEPT_S = 30 * 86_400.0
 """A machine may be suspended for days."""

@@ -46,8 +46,7 @@ class ScaledEngine:
     """Local replicas of one run, started and drained with its demand.
 
     Call `check_replicas` several times a second, from one thread; it does not block. Subtasks report demand
-    in
-    `folder`, which also stores what was learned. `asks_each`: each record leads to a call.
+    in `folder`, which also stores what was learned. `asks_each`: each record leads to a call.
     """
 
     def __init__(

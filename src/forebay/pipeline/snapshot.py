@@ -84,14 +84,12 @@ class Snapshot:
     - `oldest_read_ms`: wall clock; in the year 9999 if nothing is pending, 0 if unknown.
     - `failed_commits`: transactions whose results may be lost. `skipped_records`: an upper bound.
     - `source_held_back_ms`: time for which later tasks blocked the source; `held_back_ms`: for which they
-      blocked
-    the operator, summed over its subtasks.
+      blocked the operator, summed over its subtasks.
     - `failed`: dead letters, and calls that an application continued without, by cause. `kv_transfers`:
-      None
-    before the first answer. `read_share`: 0 to 1, of a source with an end. `replicas`: available for
-    requests.
+      None before the first answer. `read_share`: 0 to 1, of a source with an end. `replicas`: available for
+      requests.
     - `cost_pico`: in 10^-12 of the currency, None before the first priced call. `cost_by_key`: the most
-    expensive keys, at the end of a run.
+      expensive keys, at the end of a run.
     """
 
     elapsed_s: float

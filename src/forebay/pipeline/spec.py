@@ -105,7 +105,7 @@ class CheckpointSpec(Model):
 
 
 class PipelineSpec(Model):
-    """A whole pipeline: events, prompts, an engine, and the sink of the answers."""
+    """A whole pipeline: events, a prompt for each, an engine, and the sink of the answers."""
 
     name: Annotated[str, AfterValidator(_name)] = Field(
         description="Name of the job and of its state: a-z, 0-9 and '-', at most 63 characters."

@@ -82,8 +82,7 @@ class StateStore(Protocol):
         """Keep `job`, which may run on an unreachable machine, from completing checkpoints and committing.
 
         Its newest checkpoint has number `after` or higher. None fences every job with files here. Does
-        nothing if the
-        last run released the lock.
+        nothing if the last run released the lock.
         """
         ...
 
@@ -248,12 +247,10 @@ class RunState(BaseModel):
 
     - `traits`: settings that must not change when a job resumes; `settings`: all, without secrets.
     - `restored`: the checkpoint that the last `job` started from, None for the beginning.
-      `restored_at_end`: its
-    job only had to commit. `completed`: the last job's newest checkpoint.
+      `restored_at_end`: its job only had to commit. `completed`: the last job's newest checkpoint.
     - `jvm`: process id and start time of an embedded cluster, `jvm_space` the `pid_space` of that id.
     - `ends`: end offsets at the first start. `topics`: all ids of each topic, oldest first; a fresh start
-      keeps
-    them.
+      keeps them.
     - `writer`: the run that wrote the record to an object store. `lost`: results that the last job lost.
     """
 

@@ -48,8 +48,7 @@ class JobStallDetector:
     """Detects stalls from which a job will not recover, in one attempt. It reads no clock.
 
     A slow engine or an idle source is not a stall, because operators check their calls several times a
-    second.
-    Only an `embedded` cluster is checked: others recover lost processes themselves.
+    second. Only an `embedded` cluster is checked: others recover lost processes themselves.
     """
 
     def __init__(

@@ -115,8 +115,7 @@ class Supervisor:
         """Make attempts until one reaches the pipeline's end. Blocks. Returns the last snapshot.
 
         `enter` returns the engine, and is called once Kafka has what the job needs. Each attempt takes a
-        process of
-        `launcher`. Without one there is a single attempt, in this process.
+        process of `launcher`. Without one there is a single attempt, in this process.
         """
         restarts = Restarts()
         if self._restore_from is not None:

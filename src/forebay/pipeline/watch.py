@@ -170,9 +170,8 @@ class FailedCommits:
     """Counts the transactions that a job's sinks could not commit.
 
     A restore repeats its checkpoint's commits, and Kafka rejects them as an old producer's. So failures
-    between
-    a restore and the next checkpoint are ignored, and in `LATE_LOOKS` looks after it: metrics are older than
-    checkpoints.
+    between a restore and the next checkpoint are ignored, and in `LATE_LOOKS` looks after it: metrics are
+    older than checkpoints.
     """
 
     def __init__(self) -> None:

@@ -49,9 +49,8 @@ class OffsetSettlement(Generic[Offsets]):
     After a look finds offsets that Flink has committed, it waits for three steps. A restart repeats them:
 
     1. A checkpoint triggered later completes: every record before the offsets is held by an operator,
-      answered,
-    or in flight to an operator that holds older ones. (With `many_readers`, nothing may be in flight.)
-    Metrics `metrics_s` later include what the operators hold.
+      answered, or in flight to an operator that holds older ones. (With `many_readers`, nothing may be in
+      flight.) Metrics `metrics_s` later include what the operators hold.
     2. By such metrics, nothing read before the look is pending. Clocks of two machines may differ by
       `skew_ms`.
     3. A checkpoint triggered after that completes, and one more, before which the sinks have committed.
@@ -129,8 +128,7 @@ class GroupOffsets:
     """Commits the group's offsets of a running pipeline, and detects the end of a bounded source.
 
     Call it with each snapshot. It queries Flink and Kafka about once a second, and may block for seconds.
-    `ids`
-    are the topics' ids at the start; `seen` receives new topics.
+    `ids` are the topics' ids at the start; `seen` receives new topics.
     """
 
     def __init__(
@@ -168,8 +166,7 @@ class GroupOffsets:
         """Whether every record before the end has been answered; False for an unbounded source.
 
         Records before the reading group's offsets are in state or answered. So all are answered once nothing
-        read
-        before those offsets is pending. Raises `JobLost` if a topic was recreated.
+        read before those offsets is pending. Raises `JobLost` if a topic was recreated.
         """
         source = self._source
         if source is None:

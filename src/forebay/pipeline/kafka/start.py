@@ -143,8 +143,8 @@ def resumed(
     """Return how a job resumes from `checkpoint`. Blocks.
 
     Records that the group has passed are not a gap, unless the checkpoint was `chosen` to repeat results.
-    Raises
-    `PipelineFailed` for a gap that must not be skipped, `SettingError`, `KafkaAway` and `KafkaRefused`.
+    Raises `PipelineFailed` for a gap that must not be skipped, `SettingError`, `KafkaAway` and
+    `KafkaRefused`.
     """
     source = spec.source
     if not isinstance(source, KafkaSource):

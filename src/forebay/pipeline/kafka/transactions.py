@@ -49,9 +49,8 @@ class TopicCommits:
     """Decides which transactions of one topic are lost, one look after another.
 
     A transaction is lost if Kafka has aborted it when its checkpoint has completed, or if it was open and is
-    now
-    neither open nor committed. After a restore, those found after the restored checkpoint in the `first` look
-    were given up.
+    now neither open nor committed. After a restore, those found after the restored checkpoint in the `first`
+    look were given up.
     """
 
     def __init__(self, subtasks: int, restored: int) -> None:
