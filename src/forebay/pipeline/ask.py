@@ -17,7 +17,6 @@ from forebay.flink.request_pool import Answer, Handler
 from forebay.records import DeadLetter, Event, KeyedEvent
 
 WAITING_PER_SLOT = 4
-"""Limits the results that wait for earlier ones, per request in flight, before reading pauses."""
 
 Kind = Literal["auto", "jsonl", "text"]
 

@@ -74,7 +74,6 @@ NEVER = "3650 d"
 
 
 def imports_of(spec: PipelineSpec) -> tuple[str, ...]:
-    """Modules that only some pipelines need; a running task would wait for their import."""
     # Applications may ask with a schema of their own.
     schema = () if spec.output is None and spec.application is None else ("jsonschema",)
     return schema if spec.scaling is None else (*schema, "forebay.flink.demand")

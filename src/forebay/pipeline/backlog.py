@@ -50,7 +50,6 @@ class SpentInAll:
         self._before = self._sum = Spent()
 
     def add(self, read: int, prompt_tokens: int, completion_tokens: int) -> Spent:
-        """Takes records over all starts, tokens since the last one."""
         before, total = self._before, self._sum
         again = prompt_tokens < before.prompt_tokens or completion_tokens < before.completion_tokens
         since = Spent() if again else before
@@ -71,7 +70,6 @@ def answered_records(now: Snapshot) -> int:
 
 
 def taken_records(now: Snapshot) -> int:
-    """The number of records read, if a result covers many of them; 0 before the first answer."""
     return max(now.accepted - now.in_flight - now.pending, 0) if now.prompt_tokens else 0
 
 
@@ -177,7 +175,6 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d
 def backlog_served(
     job: RunningJob, waiting: LastCount, port: int, *, one_each: bool, looked: Callable[[Snapshot], object]
 ) -> Iterator[None]:
-    """Serve the backlog at `port`, on a thread; pass each snapshot to `looked`."""
     now = Snapshot(0.0, "CREATED")
 
     def look() -> None:

@@ -39,7 +39,6 @@ FILE = "forebay-chat.jsonl"
 MAX_KEYS = 1000
 NEWEST_RECORDS = 5000
 CHECK_S = 5.0
-"""Longest check of the engine while an answer is awaited."""
 LATER = "the message is in the source, and is answered when the pipeline can"
 Send = Callable[[bytes], None]
 Found = TypeVar("Found")
@@ -98,13 +97,11 @@ class Conversation:
             topic.skip()
 
     def talks(self) -> list[Talk]:
-        """The sessions of the key so far, the newest last."""
         for _ in self._new(b""):
             continue
         return read_sessions(self._lines.lines, self._text)
 
     def turn(self, mark: str) -> dict[str, Any] | None:
-        """The result or dead letter of the message with this mark, if it is new since the last call."""
         return next((value for value in self._new(mark.encode()) if _is_marked(value, mark)), None)
 
     def _new(self, part: bytes) -> Iterator[dict[str, Any]]:
@@ -247,7 +244,6 @@ def _tried(call: Callable[[], Found]) -> tuple[Found | None, str]:
 
 
 def engine_trouble(spec: PipelineSpec, store: StateStore, *, most_s: float = CHECK_S) -> str:
-    """Why no replica of the last run answers. Empty if one does, or if the run starts its own. Blocks."""
     try:
         state, secret = store.read(), spec.engine.secret()
         api_key = None if secret is None else read_secret(secret)

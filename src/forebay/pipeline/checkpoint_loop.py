@@ -30,22 +30,16 @@ class JobActivity(Protocol):
 
     def take_answers(self) -> None: ...
 
-    def take_reads(self) -> bool:
-        """Whether events were read since the last call."""
-        ...
+    def take_reads(self) -> bool: ...
 
     def wake(self) -> None:
         """End another thread's wait, permanently."""
         ...
 
-    def trigger(self) -> CheckpointEnd:
-        """Block until a new checkpoint has ended."""
-        ...
+    def trigger(self) -> CheckpointEnd: ...
 
 
 class CheckpointLoop:
-    """Checkpoints a job on a thread, from `start` until `close`, or until its Flink is gone."""
-
     def __init__(
         self,
         activity: JobActivity,
@@ -74,7 +68,6 @@ class CheckpointLoop:
         self._wanted = True
 
     def check(self) -> None:
-        """Raise the error that ended the thread: without it, nothing is committed."""
         if self._failure is not None:
             raise self._failure
 

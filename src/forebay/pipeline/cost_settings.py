@@ -72,7 +72,6 @@ class PricedPipeline(Protocol):
 
 
 def cost_problems(pipeline: PricedPipeline, model: str | None) -> Iterator[tuple[str, str]]:
-    """Yield (path of a key, message). `model`: its name in the file."""
     try:
         if model is not None:
             prices_of(pipeline.prices, model)

@@ -129,7 +129,6 @@ class FlinkClient:
         return Finished(attempt.run(served))
 
     def _prepare(self, preparation: Preparation) -> threading.Event:
-        """The event is set once Flink has its file systems, or will load them later."""
         plan = preparation.plan
         self._environment = plan.settings.child_environment()
         runs_tasks = plan.cluster is None and plan.spec.task_managers == 1

@@ -29,8 +29,6 @@ from forebay.processes import descendants
 
 @dataclass(frozen=True, slots=True)
 class ChildArgs:
-    """JSON in the process's only argument."""
-
     parent: int
     reports: int
     confirmations: int
@@ -118,8 +116,6 @@ class LeaseGuard:
 
 
 class _Alarm:
-    """Becomes readable at a time of `uptime_s` (timerfd_create(2))."""
-
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self.fd = int(self._libc.timerfd_create(CLOCK_BOOTTIME, os.O_CLOEXEC | os.O_NONBLOCK))

@@ -81,7 +81,6 @@ OWNED: dict[str, str] = {
 
 
 def owned(key: str) -> str | None:
-    """What to write instead of `key`; None if a pipeline may set it."""
     if any(_is_at(key, tuning) for tuning in TUNING):
         return None
     nearest = max((prefix for prefix in OWNED if _is_at(key, prefix)), key=len, default=None)
@@ -122,7 +121,6 @@ OPEN = (
 
 @lru_cache(maxsize=1)
 def option_names() -> tuple[frozenset[str], tuple[str, ...]]:
-    """Names, and prefixes below which any name is valid."""
     document = json.loads(DATA.read_text(encoding="utf-8"))
     return frozenset(document["options"]), (*OPEN, *(f"{name}." for name in document["maps"]))
 
@@ -133,7 +131,6 @@ def is_option(key: str) -> bool:
 
 
 def _forms() -> Iterator[re.Pattern[str]]:
-    """Parts that the user chooses are written `<name>`."""
     for name in option_names()[0]:
         if "<" in name:
             yield re.compile(".+".join(map(re.escape, re.split(r"<[^>]*>", name))))

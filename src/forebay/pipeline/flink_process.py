@@ -99,7 +99,6 @@ class FlinkProcess:
         self._write(DRAIN)
 
     def receive(self, timeout_s: float) -> Report | None:
-        """None after `timeout_s`."""
         until_s = time.monotonic() + timeout_s
         while b"\n" not in self._read:
             left_s = until_s - time.monotonic()
@@ -159,8 +158,6 @@ class FlinkProcess:
 
 
 class FlinkLauncher:
-    """Starts a run's processes, the first one optionally ahead of time."""
-
     def __init__(self) -> None:
         self.printed = StdoutResults()
         self._ahead: FlinkProcess | None = None

@@ -21,7 +21,6 @@ from forebay.pipeline.cost_settings import prices_of
 from forebay.pipeline.spec import PipelineSpec
 
 NO_ENGINE = "http://none.invalid"
-"""Placeholder address for a pipeline without a model; it is never called."""
 
 
 @dataclass(frozen=True, slots=True)

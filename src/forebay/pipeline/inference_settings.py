@@ -320,7 +320,6 @@ class PipelineScalingSpec(Model):
     )
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Contradictions among the values, each with its key."""
         if self.min > self.max:
             yield "scaling.min", f"expected at most scaling.max ({self.max}), found {self.min}"
         budget, price = self.budget_per_hour, self.price_per_hour
@@ -337,7 +336,6 @@ class PipelineScalingSpec(Model):
 
     @property
     def limits(self) -> ScalingLimits:
-        """Older reports would make the stream seem empty."""
         return ScalingLimits(
             self.min, self.max, self.budget_per_hour, self.price_per_hour, stale_after_s=FRESH_S
         )

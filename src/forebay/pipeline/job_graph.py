@@ -30,7 +30,6 @@ def _text(template: FieldTemplate, event: Event) -> str:
 
 
 def runs_only_ours(spec: PipelineSpec) -> bool:
-    """Whether all sources and sinks are Forebay's own, not of other packages."""
     parts = (spec.source, spec.sink, spec.dead_letters)
     return all(type(part).__module__.startswith("forebay.") for part in parts)
 

@@ -100,7 +100,6 @@ def parse_spec(
     lines: Mapping[Where, int] | None = None,
     given: Collection[Where] = (),
 ) -> PipelineSpec:
-    """`given` are the paths that come from the command line."""
     return check_document(PipelineSpec, data, what="pipeline", base=base, name=name, lines=lines, given=given)
 
 
@@ -221,7 +220,6 @@ def preset_spec(name: str, options: ApplicationOptions, settings: Sequence[str] 
 
 
 def _fields_with_times(settings: Mapping[str, Any], base: Path) -> list[str]:
-    """The first record's fields with an ISO 8601 time; none if it cannot be read. Blocks."""
     from forebay.connectors.event_time import EventTime
 
     try:

@@ -37,8 +37,6 @@ class Processes(Protocol):
 
 @dataclass(slots=True)
 class ManagedReplica:
-    """`left`: the version of the first list without it."""
-
     replica: LocalReplica
     place: int
     state: State
@@ -65,7 +63,6 @@ class Failures:
         return len(self._at_s)
 
     def pause(self, now_s: float) -> bool:
-        """Whether to delay starts now. The first failed replica is replaced immediately."""
         recent = self.recent(now_s)
         if recent < 2:
             return False
@@ -237,7 +234,6 @@ MAX_BYTES = 4 << 20
 
 
 def is_idle(replica: LocalReplica) -> bool:
-    """A replica that does not report may be busy."""
     connection = http.client.HTTPConnection(LOOPBACK, replica.port, timeout=HEALTH_TIMEOUT_S)
     try:
         connection.request("GET", "/metrics")

@@ -19,7 +19,6 @@ from forebay.pipeline.state_store import RunState
 
 CANCEL_S = 60.0
 GO, DRAIN, CANCEL = b"go\n", b"drain\n", b"cancel\n"
-"""Commands: submit the built job; drain it; cancel it."""
 
 
 class JobLost(PipelineFailed):
@@ -138,8 +137,6 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Another attempt would fail, too; `error` is its class."""
-
     error: str
     message: str
     kind: Literal["failed"] = "failed"

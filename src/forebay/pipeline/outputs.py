@@ -64,7 +64,6 @@ class StdoutResults:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """May be called once."""
         sys.stdout.flush()
         saved = os.dup(STDOUT)
         os.dup2(self.fileno(), STDOUT)
@@ -257,7 +256,6 @@ def _parts_at(key: str, written: Mapping[str, Location]) -> list[Part]:
 
 
 def end_notes(store: StateStore, job: str) -> list[EndNote]:
-    """Empty if they cannot be read now."""
     try:
         return [EndNote.decode(note) for note in store.end_notes(job)]
     except (OSError, StoreAway, StoreRefused) as error:

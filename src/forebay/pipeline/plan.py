@@ -79,10 +79,6 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class JobStep:
-    """`parallelism`: subtasks. `capacity`: requests in flight per subtask. `after`: the step that it reads
-    from.
-    """
-
     name: str
     what: str
     parallelism: int

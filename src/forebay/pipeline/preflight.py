@@ -57,7 +57,6 @@ def check(plan: Plan, *, dry_run: bool = False) -> None:
 
 
 def check_paths(plan: Plan, *, make: bool = True) -> None:
-    """Raise `SettingError` if a path cannot be read or written."""
     for key, connector in {"source": plan.spec.source, **plan.spec.sinks()}.items():
         connector.check(key)
     for key, folder in plan.places.items():
@@ -155,8 +154,6 @@ def reads_nothing(spec: PipelineSpec) -> bool:
 
 
 class _Doubt(NamedTuple):
-    """`usable`: the record only lacks a key and would be answered without one."""
-
     text: str
     usable: bool = False
 

@@ -156,7 +156,6 @@ def check_fingerprint(spec: PipelineSpec, state: RunState) -> None:
 
 
 def resume_text(checkpoint: Location, state: RunState, settings: Mapping[str, Any]) -> str:
-    """Describe the checkpoint from which a run resumes, and which `settings` have changed."""
     changes = list(_changes(state.settings, settings)) if state.settings else []
     more = f", and {len(changes) - SHOWN_CHANGES} more" if len(changes) > SHOWN_CHANGES else ""
     since = f"; changed since the last run: {', '.join(changes[:SHOWN_CHANGES])}{more}" if changes else ""
@@ -177,7 +176,6 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") 
 
 
 def unfingerprinted(spec: PipelineSpec) -> set[str]:
-    """Settings that are recorded for later runs, but may change in this one."""
     bound = spec.ordering == "key" or spec.application is not None or spec.budget is not None
     return {"ordering"} if bound else {"ordering", "shards"}
 
@@ -294,12 +292,10 @@ class RunRecord:
             self._store.write(self.state, patient=False)
 
     def add_checkpoint(self, triggered_ms: int) -> None:
-        """Triggered by `triggered_ms` at the latest."""
         assert self._cleaner is not None
         self.state = self._cleaner(self.state, triggered_ms)
 
     def add_loss(self, lost: ResultsLost) -> None:
-        """Record lost results, so that the same command does not resume after them."""
         self.state = self.state.model_copy(update={"lost": str(lost)})
         self._write()
 

@@ -32,7 +32,6 @@ __all__ = ["OpenAnyEngine", "OpenEngine", "Watch", "run_pipeline"]
 OpenEngine = AbstractContextManager[Sequence[str]]
 """Yields the URLs of the replicas; if empty, those of the plan or its file are used."""
 OpenAnyEngine = AbstractContextManager[Engine]
-"""Yields URLs, or replicas that the run starts and stops."""
 
 
 def run_pipeline(

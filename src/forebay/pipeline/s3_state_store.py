@@ -127,7 +127,6 @@ class S3Store:
             self._sleep(PAUSE_S)
 
     def _replace_record(self, content: bytes, writer: str | None) -> bool:
-        """False if the existing record is this run's own."""
         try:
             self._record = self._client.put(self._key(FILE), content, replacing=self._record)
         except Changed:

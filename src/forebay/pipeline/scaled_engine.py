@@ -148,7 +148,6 @@ class ScaledEngine:
         self._note(text)
 
     def _forget_gone(self) -> None:
-        """A hung subtask writes a new report when it continues."""
         now_ms = self._clock.wall_ms()
         fresh, counted = (within(self._reports, now_ms, age_s) for age_s in (FRESH_S, GONE_S))
         for name in self._reports.keys() - fresh.keys():

@@ -23,7 +23,6 @@ from forebay.settings import Settings
 
 STATUS, COURSE, LISTING = "status.json", "course.jsonl", "replicas.json"
 MAX_BYTES = 16 << 20
-"""Maximum size of the current file; one old file is kept."""
 
 
 def scaling_folder(settings: Settings, name: str, state: str) -> Path:
@@ -49,7 +48,6 @@ class ScalingRecord:
         self._steps: dict[str, Any] = {}
 
     def begin(self, at_ms: int) -> None:
-        """The last line of an earlier run may be truncated."""
         self._append({"at_ms": at_ms, "begin": True}, before=b"\n")
 
     def step(self, step: ScalingStep, at_ms: int) -> None:
@@ -116,7 +114,6 @@ def running_statuses(settings: Settings) -> Iterator[dict[str, Any]]:
 
 
 def read_course(path: Path) -> list[dict[str, Any]]:
-    """The decisions of the last run; incomplete lines are skipped."""
     lines: list[dict[str, Any]] = []
     with path.open("rb") as file:
         for line in file:
@@ -135,8 +132,6 @@ LEARNED = "learned.json"
 
 
 class LearnedFile:
-    """`problems`: unusable parts, one line each; they are learned again."""
-
     def __init__(self, folder: Path, memory: ScalingMemory, now_s: float) -> None:
         self._path = folder / LEARNED
         self._memory = memory

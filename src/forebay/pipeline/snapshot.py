@@ -53,8 +53,6 @@ class KvTransfers:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointStats:
-    """`between_ms`: time between the last two; 0 if there are fewer."""
-
     completed: int
     failed: int = 0
     took_ms: int = 0
@@ -223,8 +221,6 @@ def lost_cause(now: Snapshot, *, one_each: bool) -> str:
 
 
 class RunStatus:
-    """Includes counts that are kept across attempts."""
-
     def __init__(self, watch: Callable[[Snapshot], None]) -> None:
         self.last = Snapshot(0.0, "CREATED")
         self._watch = watch
@@ -244,7 +240,6 @@ class RunStatus:
         self._watch(self.last)
 
     def note(self, **changes: Any) -> None:
-        """Shown with the next snapshot."""
         self.last = replace(self.last, **changes)
 
     def wait(self, state: str, text: str, waited_s: float) -> None:
@@ -303,7 +298,6 @@ class Throughput:
 
     @property
     def gone_s(self) -> float | None:
-        """None if the backlog does not shrink."""
         counts = [now.backlog.records for now in self._seen if now.backlog is not None]
         over_s = self._seen[-1].elapsed_s - self._seen[0].elapsed_s if self._seen else 0.0
         if over_s < MIN_S or len(counts) < len(self._seen) or counts[-1] >= counts[0]:

@@ -54,9 +54,7 @@ class StateStore(Protocol):
         """Raise `PipelineFailed` if another run took the lock, or could take it. Does not block."""
         ...
 
-    def report_renewals(self, report: Callable[[float], None]) -> None:
-        """Call `report` with `held_until_s`, now and after each renewal, from another thread."""
-        ...
+    def report_renewals(self, report: Callable[[float], None]) -> None: ...
 
     def held_until_s(self) -> float:
         """The `uptime_s` until which no other run can take the lock."""
@@ -102,8 +100,6 @@ LOCK_TRIES, LOCK_PAUSE_S = 11, 0.1
 
 
 class LocalStore:
-    """A folder on this machine. The kernel's lock ends with its holder."""
-
     def __init__(self, home: Path, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self.home = home
         self._sleep = sleep

@@ -128,7 +128,6 @@ class Restarts:
 
     @property
     def recent(self) -> int:
-        """Includes the one just granted."""
         return len(self._made_s)
 
     def grant(self, now_s: float) -> float | None:
@@ -206,7 +205,6 @@ class EngineSupervisor:
         self.failed = 0
 
     serves = True
-    """Whether a replica may answer."""
     scaling: Scaling | None = None
 
     def observe(self, backlog: TopicBacklog | None, *, runs: bool = True) -> None:

@@ -77,8 +77,6 @@ Engine = Sequence[str] | ScaledEngine
 
 
 class Supervisor:
-    """The caller holds the store's lock."""
-
     def __init__(
         self,
         preparation: Preparation,

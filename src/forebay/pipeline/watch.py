@@ -31,7 +31,6 @@ RESTING_ROUNDS, SETTLED_ROUNDS, LONG_ROUNDS = 3, 9, 19
 LATE_LOOKS = 2
 CAUSE_LOOKS, KEPT_FAILURES = 10, 16
 REFUSED = tuple(f"{error.__name__}: " for error in (FeedRefused, RegistryRefused))
-"""No restart fixes them."""
 BROKEN = (
     "NoResourceAvailableException",
     # The JVM's own. A user's function may have another: "OutOfMemoryError: CUDA out of memory".

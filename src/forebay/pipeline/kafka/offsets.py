@@ -29,8 +29,6 @@ Offsets = TypeVar("Offsets")
 
 @dataclass(frozen=True, slots=True)
 class OffsetObservation:
-    """Numbers as in `Checkpoints`; `oldest_read_ms` as in `OperatorLoad`."""
-
     monotonic_s: float
     wall_ms: int
     restarts: int

@@ -128,7 +128,6 @@ class KafkaStart:
 
     @property
     def ids(self) -> Mapping[str, str]:
-        """Including deleted topics."""
         return _newest(self.start.generations)
 
     def end(self, noted: Iterable[Place]) -> tuple[Place, ...]:
@@ -198,7 +197,6 @@ def begin(spec: PipelineSpec, generations: Generations, *, first: bool, strict: 
 
 
 def read_before(spec: PipelineSpec) -> tuple[Place, ...]:
-    """Empty before the first start; `begin` resets it."""
     source = spec.source
     if not isinstance(source, KafkaSource):
         return ()
@@ -207,7 +205,6 @@ def read_before(spec: PipelineSpec) -> tuple[Place, ...]:
 
 
 def places_read(admin: KafkaAdmin, source: KafkaSource, pipeline: str) -> tuple[Place, ...]:
-    """The pipeline's read positions in its checkpoints, without topics that it no longer reads."""
     committed = admin.committed(source.reading_group_of(pipeline))
     return tuple(place for place in committed if source.reads(place.topic))
 

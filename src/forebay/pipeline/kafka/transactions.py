@@ -35,7 +35,6 @@ from forebay.pipeline.state_store import RunState, number_of, open_store
 NAMES = {"sink": RESULTS, "dead_letters": DEAD_LETTERS, "assignments": ASSIGNMENTS}
 ABORTED = frozenset(("PrepareAbort", "CompleteAbort", "PrepareEpochFence"))
 SKIPPED = 10
-"""Consecutive numbers that may have no transaction, because their checkpoints failed."""
 LOOK_S = 1.0
 MAX_SINCE = 200
 OPEN = "Ongoing"
@@ -96,8 +95,6 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """`number` is that of `checkpoint`, 0 for the beginning."""
-
     number: int
     subtasks: int
     checkpoint: Location | None = None
@@ -172,7 +169,6 @@ class CommitWatch:
         self._admins.clear()
 
     def _ask_from(self, topic: Topic, number: int) -> dict[Key, Transaction]:
-        """Transactions from `number` on, until `SKIPPED` consecutive numbers have none."""
         found: dict[Key, Transaction] = {}
         for begin in range(number, number + MAX_SINCE, SKIPPED):
             keys = product(range(self._start.subtasks), range(begin, begin + SKIPPED))
@@ -246,7 +242,6 @@ def held(found: Found, number: int) -> dict[Name, Transaction]:
 
 
 def lost(found: Found, number: int) -> list[Name]:
-    """Transactions aborted by Kafka that checkpoint `number` should commit."""
     return [name for name, each in held(found, number).items() if each.state in ABORTED]
 
 
@@ -345,7 +340,6 @@ def _end_resumed(spec: PipelineSpec, topics: _Topics, checkpoint: Location, *, c
 def _resumable(
     spec: PipelineSpec, topics: _Topics, job: str, found: Found, checkpoints: Sequence[tuple[int, Location]]
 ) -> tuple[Recovered, int]:
-    """The newest checkpoint that neither loses nor repeats results."""
     (number, checkpoint), *older = checkpoints
     missing = lost(found, number)
     if not missing:

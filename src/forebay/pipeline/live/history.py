@@ -36,23 +36,18 @@ SILENT_S = 10.0
 OLD_COUNT_S = 15.0
 HELD_BACK_SHARE = 0.5
 FULL_SHARE = 0.9
-"""Calls in flight, as a share of the capacity, from which the capacity is the limit."""
 BUSY_SHARE = 0.7
 """If a key's calls take this share of the time, its other events wait."""
 MAX_SHOWN_CAUSES = 4
 
 
 class KeyOrder(Enum):
-    """How events of one key wait for each other; the value is a sentence about a hot key."""
-
     CALLS = "Its calls run one after another, and the events behind it wait"
     RESULTS = "Its results leave in order, so that one slow call holds up the others"
     SUBTASK = "One of the subtasks does all of its work"
 
 
 class Limit(Enum):
-    """What limits the rate, if neither the source nor the engine does."""
-
     KEYS = "limited by keys: calls of a key run one after another"
     CAPACITY = "limited by capacity: as many calls are in flight as `capacity` allows"
     SINK = "limited by the sink: results wait to be written"
@@ -60,8 +55,6 @@ class Limit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HotKey:
-    """The key of most of the newest results, and its share."""
-
     key: str
     share: float
     order: KeyOrder
@@ -169,7 +162,6 @@ class History:
     def limit(
         self, keys: Sequence[str | None], order: KeyOrder | None, *, capacity: int, subtasks: int
     ) -> Limit | None:
-        """`capacity`: of each of the operator's subtasks."""
         if not self._recent or self._pending() >= 1:
             return None
         held_back = self._held_back_share() > HELD_BACK_SHARE
@@ -293,7 +285,6 @@ ENDED = ("FINISHED", FAILED, INTERRUPTED)
 
 
 def tiles_of(history: History, *, one_each: bool, limit: Limit | None = None) -> Iterable[tuple[str, str]]:
-    """Yield each number with its meaning. `limit`: as `History.limit`."""
     now, over = history.last, history.now
     if now.state in ENDED:
         yield from _totals(now, one_each=one_each)

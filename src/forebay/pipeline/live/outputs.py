@@ -18,7 +18,6 @@ from forebay.pipeline.spec import PipelineSpec
 from forebay.untrusted_text import replace_controls
 
 LOOK_S, REST_S = 0.5, 0.05
-"""Wait if the kernel reports no change, and after each look."""
 LOOK_SHARE = 0.02
 MAX_LINE_BYTES = 1 << 16
 NEWEST_BYTES = 4 << 20
@@ -76,7 +75,6 @@ class RunOutputs:
         self.trouble = ""
 
     def look(self) -> None:
-        """Files that cannot be read now are reported as `trouble`."""
         try:
             for line in _lines(self._results):
                 self.results.add(line)

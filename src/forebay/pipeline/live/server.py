@@ -30,7 +30,6 @@ EVERY_S = 0.1
 SEND_S = 5.0
 BEAT_S = 15.0
 OPEN_S, LAST_S, END_S = 1.0, 3.0, 3.0
-"""Times to open a stream, to fetch the last state, and to close connections."""
 MAX_SEARCH_CHARS = 200
 HEADERS = {
     "Cache-Control": "no-store",
@@ -54,8 +53,6 @@ class Parts(Protocol):
 
 
 class PageServer:
-    """Serves `parts` from `start` to `close`. Port 0 means any free one."""
-
     def __init__(self, parts: Parts, port: int = 0) -> None:
         self._parts = parts
         self._token = secrets.token_urlsafe(TOKEN_BYTES)

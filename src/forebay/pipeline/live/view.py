@@ -26,9 +26,6 @@ LOG = logging.getLogger("forebay")
 TEMPLATE = "live.html.j2"
 LEAD = "What this run does now, from its own counts and its committed results. Times are in UTC."
 CHARTS_EVERY, CHARTS_S, KEYS_EVERY = 4, 4.0, 4
-"""Charts are redrawn with every fourth point, or with each once points are `CHARTS_S` apart. The newest keys
-are read with every fourth snapshot.
-"""
 RESULTS_S = 1.0
 """Each drawing takes a millisecond, so results are not redrawn more often."""
 VIEW_SHARE = 0.02
@@ -111,7 +108,6 @@ class LivePage:
         return self._drawn[name][1:]
 
     def page(self, *, live: bool = True) -> str:
-        """If `live`, the page refreshes itself."""
         self._look_at_view(at_once=not live)
         values: dict[str, Any] = {"view": ""}
         for name, version in self.versions().items():
