@@ -1,4 +1,4 @@
-"""The spans of an event's trace, made after its end. They never hold prompts, answers, fields or keys.
+"""Makes the spans of an event's trace after its end, without prompts, answers, fields or keys.
 
 Import this only if OpenTelemetry is on.
 """

@@ -99,8 +99,10 @@ class RecentLatency:
 
 
 class LatencyBuckets:
-    """A latency as counters with the label `le`, for Prometheus' `histogram_quantile`: Flink's own histograms
-    are exported as quantiles of each subtask, which cannot be combined."""
+    """A latency as counters with the label `le`, for Prometheus' `histogram_quantile`.
+
+    Flink exports its own histograms as quantiles of each subtask, which cannot be combined.
+    """
 
     def __init__(self, group: MetricGroup, name: str, latency: LatencyHistogram) -> None:
         self._latency = latency

@@ -1,5 +1,7 @@
-"""Flink's REST service: of a cluster over HTTP, of an embedded Flink over TLS with keys that only its
-client has, as it runs code for anyone who reaches it."""
+"""Flink's REST service: of a cluster over HTTP, of an embedded Flink over TLS with private keys.
+
+An embedded Flink needs them because it runs code for any client.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,7 @@ class RestSilent(LaunchError):
     """Flink accepted the request but did not answer in time."""
 
 
-class NotFound(LaunchError):
-    """Flink answered 404."""
+class NotFound(LaunchError): ...
 
 
 @dataclass(frozen=True)

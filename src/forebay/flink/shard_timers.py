@@ -1,4 +1,4 @@
-"""An operator's shards, and the Flink timers that they set: for event times, wall times and polls."""
+"""An operator's shards and their Flink timers: for event times, wall times and polls."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ END_ROUNDS = 8
 
 @dataclass(slots=True)
 class Shard:
-    """`held`: watermark holds by name. `overdue`: timers for event times that had passed. `full_since`: by
-    key; None for the shard. `rounds`: of timers, at the end of the input."""
+    """`held`: watermark holds by name. `overdue`: timers for event times that had passed.
+
+    `full_since`: by key; None for the shard. `rounds`: of timers, at the end of the input.
+    """
 
     key: int
     machine: ShardMachine
@@ -31,11 +33,10 @@ class Shard:
 
     @property
     def may_fire(self) -> bool:
-        """At the end of the input."""
         return self.machine.due or (self.machine.timers and self.rounds < END_ROUNDS)
 
     def begin_round(self) -> None:
-        """At the end of the input, make all timers due if nothing is."""
+        """At the end of the input, make all timers due if none is."""
         machine = self.machine
         if machine.timers and not (machine.awaiting or machine.due) and self.rounds < END_ROUNDS:
             self.rounds += 1
@@ -43,7 +44,7 @@ class Shard:
 
 
 class ShardTimers:
-    """`early`: whether Flink is firing a processing-time timer before its time, in a round of timers."""
+    """`early`: whether Flink fires a processing-time timer before its time, in a round of timers."""
 
     def __init__(self, context: RuntimeContext, clock: Clock) -> None:
         self.early = False

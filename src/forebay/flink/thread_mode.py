@@ -1,5 +1,4 @@
-"""What every job needs of Flink: Python inside its JVM (PyFlink's thread mode) only, and few records between
-tasks."""
+"""Flink settings that every job needs: Python inside its JVM only, and few records between tasks."""
 
 from __future__ import annotations
 
@@ -56,9 +55,9 @@ def import_functions() -> None:
 
 
 def import_ahead(java: Any = None, more: Sequence[str] = ()) -> bool:
-    """Import `MODULES` and `more` in the Python inside a JVM; blocks. Returns whether it worked.
+    """Import `MODULES` and `more` in the Python inside a JVM. Blocks. Returns whether it worked.
 
-    On a thread of its own while the job is built: otherwise all tasks wait for a second or longer.
+    Call it on a thread while the job is built; otherwise all tasks wait for a second or longer.
     """
     from py4j.protocol import Py4JError
     from pyflink.java_gateway import get_gateway
