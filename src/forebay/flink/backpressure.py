@@ -17,11 +17,8 @@ from forebay.stateful.machine import Room
 
 ROOM_WAIT_S = 0.04
 LOOK_S = 0.004
-"""Longest time for which an event that waits for room delays a checkpoint's barrier."""
 MORE_FOR_BARRIERS = 1.25
-"""The queue may exceed `capacity` by a quarter, so that events can make way for a barrier."""
 MAX_SHARE = 1 / 64
-"""Of the time for which a machine's queue has been full; 1/capacity if that is less."""
 
 ANSWERS = 256
 FACTOR = 1.5
@@ -133,5 +130,4 @@ class RoomWait:
 
 
 def _lasted_s(queued: int, window: int) -> float:
-    """Return how long a spell without answers must last to fill the queue."""
     return min(LONGEST_S, FIRST_S * math.exp(min(FACTOR * queued / window, 50.0)))

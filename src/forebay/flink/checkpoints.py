@@ -19,7 +19,6 @@ from forebay.errors import SettingError
 
 METADATA = "_metadata"
 HEADER = struct.Struct(">IiQ")
-"""A mark, the format version, the checkpoint's number."""
 MARK = 0x4960672D
 NEWEST_VERSION = 6
 JOB_DIRECTORY = re.compile(r"[0-9a-f]{32}")

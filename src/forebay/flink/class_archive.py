@@ -22,7 +22,6 @@ from forebay.files import locked, private_folder
 from forebay.processes import own_name, parent_death_signal
 
 CLASSES = Path(__file__).with_name("classes.txt.xz")
-"""The classes that runs have loaded, written by `make flink-classes`."""
 DUMP_TIMEOUT_S = 300.0
 UNUSED_S = 7 * 24 * 3600.0
 ARCHIVES = "flink-*.jsa"
@@ -45,7 +44,6 @@ class ClassArchive:
         return self.folder / f"flink-{digest.hexdigest()}.jsa"
 
     def options(self) -> tuple[str, ...]:
-        """Raises `SettingError` if others may write to the archive."""
         private_folder(self.folder.absolute())
         return (f"-XX:SharedArchiveFile={self.path}",) if self._is_made() else ()
 
@@ -127,7 +125,6 @@ LOADER = "flink-table-planner-loader-"
 PLANNER = "flink-table-planner.jar"
 SCALA = "flink-scala_"
 TAIL_BYTES = 64 << 10
-"""The end of a jar lists its last entries, with their places and checksums."""
 
 
 def with_rpc(classpath: Sequence[str], folder: Path) -> tuple[str, ...]:
@@ -180,7 +177,6 @@ def _unpacked(path: str, prefix: str, name: str, folder: Path) -> str | None:
 
 
 def _is_used(jar: Path) -> bool:
-    """Whether it exists; marks it as used. An archive is bound to its jars' modification times."""
     if not jar.is_file():
         return False
     with suppress(OSError):

@@ -20,12 +20,10 @@ log = logging.getLogger(__name__)
 STEP_S, MOST_STEP_S = 0.001, 60.0
 MAX_HELD = 512
 SHARE = 0.05
-"""Maximum error of a time, as a share of it; at least `LEAST_WAIT_S`."""
 LEAST_WAIT_S, MOST_WAIT_S = 0.05, 1.0
 """50 wakes a second took 2 % of a core."""
 LOOK_S = 0.002
 SLACK_S = 0.002
-"""Wakes are in whole milliseconds of another clock."""
 COMMITTER = "CommitterOperator"
 
 
@@ -75,7 +73,6 @@ class CommitTimes:
         return bool(self._held or self._unseen)
 
     def all_committed(self, wake_after: Callable[[float], object]) -> bool:
-        """Look, and set the next wake. Returns whether the last waiting result has been committed."""
         committed = self.look()
         if (wait_s := self.wake_after_s()) is not None:
             wake_after(wait_s)

@@ -192,8 +192,6 @@ PATIENCE_S = 60.0
 
 
 class QueueReader:
-    """Reads a job's backlog at `url` into `queue`, until `close`. On one event loop."""
-
     def __init__(self, url: str, queue: TopicQueue, clock: Clock, *, every_s: float = EVERY_S) -> None:
         self._url = url
         self._queue = queue

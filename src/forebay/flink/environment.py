@@ -43,11 +43,6 @@ DELAY_GROWTH = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """With `max_delay_s`, the delay grows by `DELAY_GROWTH`, and resets after ten minutes.
-
-    `attempts` None: unlimited; 0: none.
-    """
-
     attempts: int | None = 10
     delay_s: float = 1.0
     max_delay_s: float | None = None
@@ -156,13 +151,11 @@ def log_dir(config: FlinkConfig) -> Path:
 
 
 def secured_options(config: FlinkConfig) -> dict[str, str]:
-    """Add options that require Flink's key if Flink runs here; a missing key is created."""
     options = flink_options(config)
     return options if config.cluster is not None else _keys(config).flink_options() | options
 
 
 def flink_options(config: FlinkConfig) -> dict[str, str]:
-    """Pure, except that it checks that `restore_from` exists."""
     if (config.checkpoint_dir is None) != (config.checkpoint_interval_s is None):
         raise SettingError("checkpoint_dir and checkpoint_interval_s go together: set both or neither")
     if not 1 <= config.parallelism <= MAX_PARALLELISM:
@@ -329,6 +322,5 @@ def reach_file_system(uri: str) -> None:
 
 
 def mute_hadoop(java: Any) -> None:
-    """Flink's settings send its log to standard output."""
     log4j = java.org.apache.logging.log4j
     log4j.core.config.Configurator.setLevel("org.apache.hadoop", log4j.Level.ERROR)

@@ -38,8 +38,6 @@ Value = str | bool | int | float | list[str]
 
 
 class EventSpans:
-    """The `TraceSpans` of one subtask: exports by OTLP, or to `exporter`."""
-
     def __init__(
         self,
         service: str,

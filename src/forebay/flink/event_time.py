@@ -33,7 +33,6 @@ NO_TIME_MS = -(2**63)
 
 HEARTBEAT_MS = 200
 AHEAD_MS = 24 * 3_600_000
-"""A time further ahead of the wall clock is wrong."""
 
 
 def with_event_time(stream: DataStream, *, out_of_orderness_ms: int) -> DataStream:
@@ -49,7 +48,6 @@ def with_event_time(stream: DataStream, *, out_of_orderness_ms: int) -> DataStre
 
 
 def _with_times(timed: DataStream, late_ms: int, parallelism: int, plain_type: Any) -> DataStream:
-    """The elements of `(element, time)`, as by DataStream.assign_timestamps_and_watermarks."""
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(late_ms))
     functions = get_gateway().jvm.org.apache.flink.streaming.api.functions.python.eventtime
     marked = timed._j_data_stream.assignTimestampsAndWatermarks(
@@ -315,7 +313,6 @@ class WatermarkHolds:
             self._read_times.remove(held.read_ms)
 
     def timed(self, answer: Result, data: bytes, watermark_ms: int) -> Row:
-        """A `TIMED` row with the result, given the input's watermark."""
         low_ms = clamp_ms(self._low.now_ms(watermark_ms))
         self._emitted_low_ms = max(self._emitted_low_ms, low_ms)
         time_ms = low_ms if answer.time_ms is None else clamp_ms(answer.time_ms)

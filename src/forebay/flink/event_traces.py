@@ -24,16 +24,12 @@ from forebay.stateful.machine import Effect, Emit, HoldWatermark, ReleaseWaterma
 Kept = Literal["sampled", "dead_letter", "slow"]
 SLOW_QUANTILE = 0.99
 SLOW_RESULTS = 100
-"""With fewer results in the last half minute, an event counts as slow only if it did before."""
 SLOW_LOOK_S = 1.0
 MAX_SLOW = 5
-"""Slow events whose trace is kept until the next look. If all become slow, traces must not slow them more."""
 
 
 @dataclass(slots=True)
 class Root:
-    """`headers`: those of the record, if they continue the trace of another service."""
-
     trace_id: int
     sampled: bool
     state: str = ""
@@ -42,8 +38,6 @@ class Root:
 
 @dataclass(slots=True)
 class EventTrace:
-    """Times are monotonic, except `read_ms`. `item` and `root`: None before the first call."""
-
     accepted_s: float
     read_ms: int | None
     item: KeyedEvent | DeadLetter | None = None

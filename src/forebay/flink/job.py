@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 MAX_CAUSE_CHARS = 500
 QUERY_CHARS = 3000
-"""Length of a metrics query. Flink rejects addresses of more than 4 KiB."""
 ENDED = frozenset(("FINISHED", "FAILED", "CANCELED"))
 POLL_S = 0.1
 TRACEBACK = "Traceback (most recent call last):"
@@ -75,8 +74,6 @@ class Spread(NamedTuple):
 
 
 class JobFailure(NamedTuple):
-    """When (wall clock), the task's name (may be empty), the root cause in one line."""
-
     time_ms: int
     task: str
     cause: str
@@ -138,7 +135,6 @@ class RunningJob:
         return found["state"] == "RUNNING" and tasks <= {"RUNNING", "FINISHED"}
 
     def failures(self) -> list[JobFailure]:
-        """Oldest first; Flink keeps 16."""
         history = self.rest.json(f"/jobs/{self.id}/exceptions").get("exceptionHistory", {}).get("entries", [])
         return [
             JobFailure(each["timestamp"], _task(each.get("taskName")), root_cause(each["stacktrace"]))
@@ -219,7 +215,6 @@ class RunningJob:
         return found
 
     def by_operator(self) -> dict[str, dict[str, float]]:
-        """Sums over subtasks by operator's name, with `_` for spaces and dots."""
         found: dict[str, dict[str, float]] = {}
         for _, metric, over in self._metrics(_is_ours):
             if (named := read_name(metric)) is not None and named[0].over == "sum":

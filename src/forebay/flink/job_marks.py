@@ -98,7 +98,6 @@ class KeptCounts:
             log.warning("%s: %s", NOT_COUNTED, error)
 
     def keep(self, text: str) -> None:
-        """Put `text` into the next checkpoint. Call it on the function's thread."""
         if self._state is not None:
             self._state.update([f"{self._run} {text}"])
 

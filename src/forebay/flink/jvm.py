@@ -349,7 +349,6 @@ def _mute_py4j() -> None:
 
 
 def _address_limit() -> str:
-    """Advice if addresses are limited: a JVM reserves several times the memory that it uses."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return ""

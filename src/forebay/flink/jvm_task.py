@@ -136,7 +136,6 @@ def java_field(of: Any, name: str) -> Any:
 
 
 def private_field(of: Any, name: str) -> Any:
-    """Java's `Field`, for repeated reads. Raises as `java_field`."""
     kind = of.getClass()
     while kind is not None:
         for each in kind.getDeclaredFields():
@@ -191,7 +190,6 @@ def number_gauge(group: Any, name: str) -> Any:
 
 
 def java_items(iterable: Any) -> Iterator[Any]:
-    """A Java list arrives as a Python list."""
     if isinstance(iterable, list):
         yield from iterable
         return

@@ -55,7 +55,6 @@ class LatencyHistogram:
         return sum(self._counts.copy().values())
 
     def quantile_s(self, q: float) -> float:
-        """0 if there are no values."""
         counts = self._counts.copy()
         rank = max(1, math.ceil(q * sum(counts.values())))
         seen = 0

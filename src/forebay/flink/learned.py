@@ -24,11 +24,6 @@ class ScalingStateSlot:
 
 
 class LearnedState:
-    """Keeps the newest of `mail` under one key of the subtask. For the operator's thread.
-
-    After a restore at another parallelism, a subtask may find several; it keeps the newest.
-    """
-
     def __init__(self, store: Store, mail: ScalingStateSlot) -> None:
         self._store = store
         self._mail = mail
@@ -36,7 +31,6 @@ class LearnedState:
         self._written: bytes | None = None
 
     def restore(self, keys: Callable[[], Iterable[int]]) -> None:
-        """`keys` yields the keys with state, and makes each one current."""
         newest_ms = -2
         for key in keys():
             data = self._store.get(SCALING_NAME) or b""

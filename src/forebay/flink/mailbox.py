@@ -118,7 +118,6 @@ class OperatorWaker:
                 self._callback = None
 
     def wake_after(self, wait_s: float) -> None:
-        """For the function's thread. Without Flink's names, it does nothing."""
         if self._wake_after is None:
             return
         try:
@@ -157,7 +156,6 @@ def _fires(timers: Any) -> Any:
 
 
 def _fires_later(java: Any, timers: Any, fire: Any) -> Callable[[float], None]:
-    """Uses a timer of the task, which checkpoints do not contain."""
     handles = find_class("java.lang.invoke.MethodHandles")
     takes_time = java_method(timers, "registerProcessingTimeTimer").type()
     reference = find_class("java.util.concurrent.atomic.AtomicReference")()

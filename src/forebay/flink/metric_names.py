@@ -18,11 +18,6 @@ PREFIX = "flink_taskmanager_job_task_operator_forebay_"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`over`: how to combine the values of subtasks. `label`: each of its values has a series.
-
-    `when`: it is exported only then.
-    """
-
     name: str
     kind: Kind
     unit: str
@@ -33,7 +28,6 @@ class Metric:
 
     @property
     def exported(self) -> tuple[str, ...]:
-        """Its names in Prometheus, without `PREFIX`. Flink puts the name of a label into a metric's name."""
         if self.kind == "histogram":
             return f"{self.name}_le_bucket", f"{self.name}_sum", f"{self.name}_count"
         name = f"{self.name}_{self.label}" if self.label else self.name
@@ -184,7 +178,6 @@ OTHER = "other"
 
 
 def full_name(metric: str) -> str:
-    """The name in Prometheus; other metrics' names stay."""
     found = BY_NAME.get(metric)
     return metric if found is None else PREFIX + found.exported[0]
 

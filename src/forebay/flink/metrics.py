@@ -180,16 +180,13 @@ COUNTERS = tuple(each.name for each in fields(InferenceCounters) if each.type ==
 GAUGES = ("in_flight", "pending", OLDEST, LOOKED, WAITED, CALL_P50, CALL_P99, EVENT_P50, EVENT_P99)
 """Numbers that are set. `WAITED` is a counter for its readers; Flink's hold whole numbers."""
 READ = "read"
-"""Since the job's last start: Flink's count for the operator `READER`, without shard marks."""
 READER = "records read"
 PASSED, SHARD_MARKS = "numRecordsOut", "shardMarks"
-"""Flink's count, and the empty records that `Keying` adds."""
 KEYED = "__key_"
 READ_METRIC = re.compile(rf"{READER.replace(' ', '_')}(?:__[^.]*)?\.({PASSED}|{SHARD_MARKS})")
 """PyFlink joins the names of functions that it runs in one operator. Flink counts the last one's output."""
 
 NOTHING_READ_MS = 253_402_300_799_999
-"""A maximum, so that the lowest over subtasks is another one's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +291,6 @@ class FlinkMetrics:
             each.notify = wake
 
     def stale(self) -> bool:
-        """Whether Flink lacks the newest counts, or shows something in flight."""
         return (
             self._in_flight > 0
             or self._failed.seen != self._counts.failed

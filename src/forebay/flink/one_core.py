@@ -33,10 +33,6 @@ FIRST_HOLD_S, MAX_HOLD_S = 30.0, 1800.0
 
 @dataclass(frozen=True, slots=True)
 class CoreSample:
-    """About a second. `used`: cores that the threads used. `busy`: the share of each core that all processes
-    used.
-    """
-
     used: float
     answers_per_s: float
     busy: Mapping[int, float]
@@ -154,7 +150,6 @@ class OneCore:
             self._used_s[thread] = self._thread_s(thread)
 
     def leave(self) -> None:
-        """For a pool that ends. All cores are allowed again, until the next trial."""
         with self._lock:
             self._pools -= 1
             self._choice = CoreChoice()
@@ -193,7 +188,6 @@ class OneCore:
                         os.sched_setaffinity(thread, self._all)
 
     def _used(self, elapsed_s: float) -> float:
-        """Cores that all threads used since the last call. Forgets ended threads."""
         total_s = 0.0
         for thread, before_s in list(self._used_s.items()):
             try:

@@ -351,7 +351,6 @@ class InferenceOperator(KeyedProcessFunction):
     def _finish(
         self, timestamp: int, shard: Shard, ctx: KeyedProcessFunction.OnTimerContext
     ) -> Iterator[Any]:
-        """Shards take turns: a timer set here fires in the same round."""
         self._ended = True
         yield from self._take_answers(shard, ctx)
         yield from self._fire_at_end(shard, ctx)

@@ -109,7 +109,6 @@ class InferenceSpec:
             raise SettingError("budget_pico: expected prices with it, found none: add what a token costs")
 
     def request(self, item: KeyedEvent) -> Request:
-        """Raises `RecordError` if the record cannot become a request."""
         ask = item.ask if isinstance(item, ProgramRequest) else None
         rendered = self._rendered(item) if ask is None else ask.messages
         sampling = self._sampling(item.event) if ask is None else ask.sampling or self.sampling
@@ -129,14 +128,12 @@ class InferenceSpec:
         )
 
     def cost_pico(self, request: Request, usage: Usage) -> int:
-        """The cost of a completion; the maximum possible cost for tokens without a count."""
         assert self.prices is not None
         prompt = 0 if usage.prompt_tokens else most_prompt_tokens(request)
         answer = 0 if usage.completion_tokens else most_answer_tokens(request.sampling)
         return self.prices.cost_pico(usage) + self.prices.most_pico(prompt, answer)
 
     def most_pico(self, item: KeyedEvent) -> int:
-        """The most that one call for `item` can cost; 0 if it cannot be made."""
         try:
             return self.cost_pico(self.request(item), Usage())
         except (RecordError, BadRequest):
@@ -167,8 +164,6 @@ class InferenceSpec:
 
 
 class RequestHandler:
-    """For the event loop on which it was created."""
-
     def __init__(self, call: InferenceSpec, counts: InferenceCounters, clock: Clock | None = None) -> None:
         from forebay.fleet.disaggregated import DisaggregatedEngine
         from forebay.fleet.engine import FleetEngine

@@ -29,7 +29,6 @@ MOST_TAKEN = 8
 GATHER_S = 0.001
 CLOSE_S = 10.0
 LOST_S = 1.0
-"""A notification to the operator's thread is repeated if nothing followed for this long."""
 
 
 class Handler(Protocol):
@@ -46,8 +45,6 @@ class Handler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PoolLoad:
-    """Waiting for a slot, in a slot, finished but not taken yet."""
-
     pending: int
     in_flight: int
     finished: int
@@ -167,7 +164,6 @@ class RequestPool:
         return [shard for shard, answers in self._ready.items() if answers]
 
     def take(self, shard: int) -> list[tuple[str, Answer]]:
-        """At most `MOST_TAKEN`, oldest first."""
         ready = self._ready.get(shard)
         if not ready:
             self._raise_failure()
@@ -378,6 +374,5 @@ class PollInterval:
         return min(self.most_ms, max(self.least_ms, round(call_s * 1000 * self.share)))
 
     def next_ms(self, now_ms: int, call_s: float) -> int:
-        """A multiple of the period, so that all shards of a subtask wake together."""
         step_ms = self.step_ms(call_s)
         return (now_ms // step_ms + 1) * step_ms

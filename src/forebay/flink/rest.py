@@ -30,8 +30,7 @@ HEADERS = {"Content-Type": "application/json"}
 LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
-class RestSilent(LaunchError):
-    """Flink accepted the request but did not answer in time."""
+class RestSilent(LaunchError): ...
 
 
 class NotFound(LaunchError): ...

@@ -22,7 +22,6 @@ from py4j.protocol import (
 )
 
 CONNECTIONS = 10
-"""Each is a thread of the JVM; as many calls run at once."""
 WAIT_S = 60.0
 LOOK_UP = REFLECTION_COMMAND_NAME + REFL_GET_UNKNOWN_SUB_COMMAND_NAME
 

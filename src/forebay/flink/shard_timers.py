@@ -13,7 +13,6 @@ from forebay.flink.types import END_OF_INPUT_MS, SET_BACK_MS
 from forebay.stateful.machine import HoldWatermark, ShardMachine, WakeAt
 
 END_ROUNDS = 8
-"""Timers may set timers."""
 
 
 @dataclass(slots=True)
@@ -44,8 +43,6 @@ class Shard:
 
 
 class ShardTimers:
-    """`early`: whether Flink fires a processing-time timer before its time, in a round of timers."""
-
     def __init__(self, context: RuntimeContext, clock: Clock) -> None:
         self.early = False
         self._context = context
@@ -57,7 +54,6 @@ class ShardTimers:
         self.early = wall and timestamp > self._clock.wall_ms()
 
     def clock_set_back(self, now_ms: int) -> bool:
-        """Whether the clock went back since the last call: all timers are late by as much."""
         set_back = now_ms < self._seen_ms - SET_BACK_MS
         self._seen_ms = now_ms
         return set_back

@@ -44,7 +44,6 @@ FUNCTIONS = "pyflink.fn_execution"
 
 
 def import_functions() -> None:
-    """Import `FUNCTIONS` without Apache Beam (1 s, 100 MB), which only worker processes need."""
     if FUNCTIONS in sys.modules or BEAM in sys.modules:
         return
     sys.modules[BEAM] = None  # type: ignore[assignment]  # so that an import fails

@@ -50,7 +50,6 @@ def check_uid_free(env: Any, uid: str, where: str) -> None:
 
 
 def check_sink_free(env: Any, operator_name: str, name: str) -> None:
-    """For Kafka sinks, whose uids Flink gives."""
     if any(operator.getName() == operator_name for operator in _operators(env)):
         _refuse("write_kafka", name)
 
