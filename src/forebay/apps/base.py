@@ -22,7 +22,7 @@ Page = Callable[[Iterable[bytes]], str]
 
 
 FAILURES = "failures"
-"""Field of an answer that counts failed calls by cause, if the application went on without them."""
+"""Field of an answer that counts failed calls by cause, if the application continued without them."""
 
 
 class PipelineView(Protocol):
@@ -55,7 +55,7 @@ class ApplicationSettings(Model):
     own_clock: ClassVar[bool] = False
     """Whether it decides itself what to send to the model, using its own clock."""
     assigns: ClassVar[bool] = False
-    """Whether it has a result for each event as a second output, `assignments`."""
+    """Whether it has a second output, `assignments`, with a result for each event."""
     bound: ClassVar[frozenset[str] | None] = None
     """Settings that must not change when a job resumes from a checkpoint. None: all of them."""
     preset: ClassVar[Preset] = Preset()
@@ -96,13 +96,11 @@ class ApplicationSettings(Model):
         return None
 
     def news(self, answer: Any) -> str | None:
-        """One line for the terminal about the answer of a result that was just committed; None: not worth
-        one."""
+        """One line for the terminal about a committed result's answer; None if it is not worth one."""
         return None
 
     def top(self, lines: Iterable[bytes]) -> list[str]:
-        """What is worth reading at the end of a run, from the JSON lines of `page`: a line each, the most
-        important first."""
+        """One line for each important result at the end of a run, from the JSON lines of `page`, in order."""
         return []
 
     def fingerprint(self) -> dict[str, Any]:

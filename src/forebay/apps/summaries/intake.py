@@ -1,9 +1,9 @@
 """Assigns events to panes, samples them if they exceed the budget, and cuts chunks.
 
-Sampling is deterministic by seed. A window has equal strata with equal shares of the budget, plus what
-earlier ones left. A stratum admits every event while its share lasts; then its last chunk becomes a uniform
-sample (smallest hashes) of everything since that chunk began, so the end of a busy hour is represented. Panes
-of sliding windows, sessions and running summaries are one stratum.
+Sampling is deterministic by seed. A window has strata with equal shares of the budget, plus unused shares of
+earlier ones. A stratum admits every event while its share lasts. Then its last chunk becomes a uniform sample
+(smallest hashes) of everything since its begin, so the end of a busy hour is represented. Panes of sliding
+windows, sessions and running summaries are one stratum.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ class Intake:
                 pane.closed = passed(state, pane.end_ms)
 
     def _renew(self, state: KeyState, pane: Pane) -> None:
-        """A running summary has its budget per `every_ms`, less the chunks that still wait for their call."""
+        """A running summary has its budget per `every_ms`, minus waiting chunks."""
         every_ms, now_ms = self.plan.windows.every_ms, state.watermark_ms
         if now_ms is None:
             return
@@ -260,7 +260,6 @@ class Intake:
             pane.start_ms = now_ms
 
     def lead_ms(self, pane: Pane) -> int:
-        """When to summarise a pane's earlier events, ahead of its close."""
         lead_ms = min(self.plan.lead_ms, (pane.end_ms - pane.start_ms) // 4)
         if self.plan.windows.kind == "session":
             lead_ms = min(lead_ms, self.plan.windows.gap_ms // 2)

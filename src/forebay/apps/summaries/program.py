@@ -1,8 +1,8 @@
 """The pure state machine of one key's summaries: takes events, answers and watermarks, returns calls.
 
 One call is in flight per key. Full chunks are summarised, and `fan_in` partial summaries of a level are
-merged into one of the next, like a binary counter, so the close of a window only has its last, unfilled chunk
-left. Calls depend on the order of events alone, not on how long calls take.
+merged into one of the next, like a binary counter. So a window's close only has an unfilled chunk left. Calls
+depend on the order of events alone, not on the duration of calls.
 """
 
 from __future__ import annotations
@@ -140,7 +140,6 @@ class SummaryProgram:
         self._forget(state)
 
     def _due(self, state: KeyState) -> Work | None:
-        """Oldest window first, its close last."""
         windows = self.plan.windows
         if windows.kind == "rolling":
             for pane in state.panes:
@@ -272,7 +271,7 @@ class SummaryProgram:
         *,
         own: Usage | None = None,
     ) -> Iterator[Output]:
-        """`own`: cost of the call for this summary, if it is not counted with its panes."""
+        """`own`: cost of the call for this summary, if its panes do not include it."""
         plan, parts = self.plan, self._parts(state, work)
         summarised = sum(node.events for pane in parts for node in pane.nodes)
 

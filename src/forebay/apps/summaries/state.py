@@ -20,13 +20,12 @@ WorkKind = Literal["chunk", "merge", "close"]
 class Pane:
     """A span of event time that is summarised as one: a window, or a part shared by windows.
 
-    `open`: events without a chunk; `waiting`: chunks without a call; `nodes`: partial summaries.
-    `led`: earlier events were cut because the end is near.
-    `spent`: tokens of admitted events plus the charge for chunks cut early.
-    `pool`: `open` is a sample of events with a hash below `bar`.
-    `unsourced`: statements without a source; `broken`: those that repeat themselves or end in the middle;
-    `cut`: statements over the limit of a partial summary. `clipped`: events of which only the begin was read.
-    `revision`: summaries emitted; `due_ms`: when a correction, or a running summary's open events, are due.
+    `open`: events without a chunk; `waiting`: chunks without a call; `nodes`: partial summaries. `led`:
+    earlier events were cut because the end is near. `spent`: tokens of admitted events plus the charge for
+    early chunks. `pool`: `open` is a sample of events with a hash below `bar`. Statements: `unsourced`
+    without a source; `broken` with repetition or a truncated end; `cut` over the limit of a partial summary.
+    `clipped`: truncated events. `revision`: summaries emitted. `due_ms`: when a correction, or a running
+    summary's open events, are due.
     """
 
     id: int

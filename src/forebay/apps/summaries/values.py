@@ -48,7 +48,6 @@ def clean(text: str, max_tokens: int) -> str:
 
 
 def is_clipped(line: str) -> bool:
-    """Whether `clean` has truncated it."""
     return line.endswith(" characters)") and "… (" in line
 
 
@@ -91,7 +90,7 @@ class Statement:
     """One sentence of a summary.
 
     `more` counts sources beyond `MAX_SOURCES`. `unsupported`: its names, numbers and quotes that were in no
-    text of the call that it comes from.
+    text of its call.
     """
 
     text: str
@@ -120,8 +119,6 @@ class ItemChunk:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A partial summary: of a chunk at level 0, of merged nodes above."""
-
     id: int
     level: int
     statements: tuple[Statement, ...]
@@ -170,12 +167,12 @@ class Summary:
     """`revision` is 0 at first and counts corrections and running summaries.
 
     Each of the `events` is either `summarised` in exactly one call, `left_out` by sampling, or `failed` with
-    its call. Of `clipped` ones only the begin was read; `late` ones came from closed windows. `failures`
-    counts failed calls by cause, including calls without new events.
+    its call. `clipped` ones were truncated; `late` ones came after their window closed. `failures` counts
+    failed calls by cause, including calls without new events.
 
-    Statements that are left out: `cut` ones did not fit into a token budget, `unsourced` ones cited no
-    existing source, and `broken` ones repeat themselves or end in the middle. `calls` and tokens include
-    those of panes that sliding windows share.
+    Statements that are left out: `cut` ones exceeded a token budget, `unsourced` ones cited no existing
+    source, and `broken` ones repeat themselves or are truncated. `calls` and tokens include those of panes
+    that sliding windows share.
     """
 
     key: str

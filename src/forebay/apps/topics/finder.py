@@ -46,7 +46,7 @@ class Lexicon:
     """Word vectors: `width` signed hash buckets (feature hashing, Weinberger et al. 2009).
 
     Words are weighted by inverse document frequency so far (Spärck Jones 1972); vectors have length 1. A text
-    counts as `share` of a document (`learn`), because copies are weaker evidence of how common a word is.
+    counts as `share` of a document (`learn`), because copies are weaker evidence of a word's frequency.
     `settle` applies what was learned; `fade` decays old counts.
     """
 
@@ -72,7 +72,6 @@ class Lexicon:
         return vectors
 
     def learn(self, keys: Keys, share: float) -> None:
-        """Count a text as `share` of a document, from the next `settle` on."""
         self._pending.append((keys, share))
 
     def settle(self) -> None:
@@ -178,7 +177,6 @@ class TopicFinder:
         times: Sequence[tuple[int, str]],
         events: list[TopicEvent],
     ) -> list[tuple[int, float]]:
-        """Each text's topic and its confidence."""
         settings = self.settings
         keys = [self._lexicon.keys(text) for text in texts]
         vectors = np.concatenate(
@@ -260,7 +258,6 @@ def text_bytes(time_ms: int | None, text: str, partition: str = "", id: str = ""
 
 
 def assignments_of(data: bytes) -> list[Assignment]:
-    """The assignments of an output of kind `ASSIGNED`."""
     return [Assignment(*values) for values in msgpack.unpackb(data, unicode_errors="surrogatepass")]
 
 
@@ -274,7 +271,7 @@ class TopicStage:
     """Topics of the texts of one shard. Blocks while a batch is embedded.
 
     Batches of `BLOCK` texts are cut by text number; `close` processes an incomplete one. Outputs are of kind
-    `FOUND` or `ASSIGNED` and depend only on the texts and their order, except that calls of `close` affect
+    `FOUND` or `ASSIGNED`. They depend only on the texts and their order, except that `close` affects
     floating-point rounding.
     """
 

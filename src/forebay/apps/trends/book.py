@@ -23,7 +23,7 @@ MAIN_TERMS = 4
 @dataclass(slots=True)
 class _Trend:
     terms: dict[str, int]
-    """With their numbers of posts since the trend began."""
+    """Terms, with their numbers of posts since the trend began."""
     onset_ms: int
     born_tick: int
     base: float
@@ -38,23 +38,19 @@ class _Trend:
     announced_terms: list[str] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     name: str = ""
-    """In its last event."""
     is_announced: bool = False
     """Whether it has been reported. Before, it has no events."""
     evidence: float = 0.0
-    """The highest of its terms in this tick."""
+    """The highest evidence of its terms in this tick."""
     rises: int = 1
     ended_tick: int = 0
 
     @property
     def main(self) -> list[str]:
-        """The terms with the most posts."""
         return sorted(self.terms, key=lambda term: (-self.terms[term], term))[:MAIN_TERMS]
 
 
 class _Near:
-    """Finds the live trends that a term may match, by spelling and by posts of their terms."""
-
     def __init__(self, traces: Mapping[str, Iterable[tuple[int, int, int, int]]]) -> None:
         self._traces = traces
         self._trends: dict[object, set[int]] = {}
@@ -128,7 +124,7 @@ class TrendBook:
         return 0 if self._tick is None else (self._tick + 1) * self.settings.tick_ms
 
     def _cool(self, risen: dict[str, Rise]) -> None:
-        """Forget terms that no longer rise or were not seen for long; they may start a new trend."""
+        """Forget terms that no longer rise or are no longer seen; they may start a new trend."""
         tick = self._tick or 0
         for term, (number, seen) in list(self._of_term.items()):
             if term in risen:
@@ -206,7 +202,7 @@ class TrendBook:
         return common >= (self.settings.together / 2 if near else self.settings.together)
 
     def _jaccard(self, one: str, other: str) -> float:
-        """Estimate how many of the posts with either term contain both.
+        """Estimate the share of posts with either term that contain both.
 
         Counts how often both terms have the same first and last post in a tick, weighted by posts. 0 if only
         one of these agrees in all ticks, which is often a coincidence.
@@ -284,7 +280,7 @@ class TrendBook:
         return {name: n for n, trend in trends for name in (*filter(is_informative, trend.main), trend.name)}
 
     def _begin(self, number: int, trend: _Trend, names: dict[str, int], events: list[TrendEvent]) -> None:
-        """Report a trend once it has a name. If another trend has that name, it continues that one."""
+        """Report a trend once it has a name. If another trend has that name, continue that one."""
         if trend.is_announced or (name := name_of(trend.terms, trend.texts)) is None:
             return
         other = names.setdefault(name, number)

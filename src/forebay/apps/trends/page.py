@@ -41,7 +41,7 @@ class Trend:
     merged: list[str] = field(default_factory=list)
     into: int | None = None
     failed: tuple[float, str] = (0, "")
-    """The last question without an answer: its time, and why."""
+    """Time and failure of the last question without an answer."""
 
     @property
     def failure(self) -> str:
@@ -53,7 +53,6 @@ class Trend:
 
     @property
     def reasons(self) -> list[tuple[float, str]]:
-        """With their times, the newest last."""
         return sorted(self.whys)
 
     @property
@@ -99,7 +98,6 @@ def trends_page(lines: Iterable[bytes]) -> str:
 
 
 def top_trends(lines: Iterable[bytes]) -> list[str]:
-    """A line for each trend, the strongest first."""
     live = [trend for trend in read_trends(lines) if trend.into is None]
     return [
         f"{trend.name}: {trend.rate:.2f} posts/s at {moment(trend.peak_ms)[11:]}"
@@ -109,7 +107,7 @@ def top_trends(lines: Iterable[bytes]) -> list[str]:
 
 
 def read_trends(lines: Iterable[bytes]) -> list[Trend]:
-    """The numbers of a run's trends begin at 0 again: a trend that is born twice is one of each run."""
+    """A trend that is born twice counts as one of each run, because runs number their trends from 0."""
     found: dict[int, Trend] = {}
     earlier: list[Trend] = []
 

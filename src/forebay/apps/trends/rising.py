@@ -27,8 +27,7 @@ class RateSketch:
     """A count-min sketch (Cormode and Muthukrishnan 2005) whose counts decay.
 
     Decay is forward (Cormode et al. 2009): an entry's weight grows with its tick, so old entries are never
-    touched. Hash collisions can only raise a count above the true decayed one. Adding two sketches of the
-    same shape gives the sketch of both streams.
+    touched. Hash collisions can only raise a count. Sketches of the same shape can be added.
     """
 
     def __init__(self, half_lives: Sequence[float], *, width_bits: int = 18) -> None:
@@ -59,7 +58,6 @@ class RateSketch:
                 self._start[index] = self._tick
 
     def places(self, keys: Keys) -> npt.NDArray[np.int64]:
-        """The cells of the keys, shape (rows of the sketch, keys)."""
         spread = keys.astype(np.uint64)[None, :] * FACTORS[:, None]
         return (spread >> np.uint64(64 - self._bits)).astype(np.int64)
 
@@ -87,7 +85,6 @@ class RateSketch:
         return np.asarray(2.0 ** ((tick - self._start) / np.asarray(self.half_lives)), np.float64)
 
     def __iadd__(self, other: RateSketch) -> RateSketch:
-        """Add another sketch of the same shape; the current tick becomes the later of the two."""
         if (self.half_lives, self._bits) != (other.half_lives, other._bits):
             raise ValueError("sketches of different forms do not add up")
         if other._tick is None:
@@ -120,7 +117,7 @@ class RateSketch:
 class Surprise:
     """Evidence in nats that a share of the stream has risen, from decayed counts; elementwise.
 
-    A decayed count that is far above its mean is made mostly of new posts, so it is weaker evidence than its
+    A decayed count far above its mean consists mostly of new posts, so it is weaker evidence than its
     variance suggests. This is the Chernoff bound of a sum of Poisson counts with decaying weights, with the
     share of both periods together as the mean. Almost without decay it equals `rates.rise`.
     """
@@ -178,7 +175,6 @@ class RisingTerms:
         kept_short, kept_long = 0.5 ** (1 / ticks[0]), 0.5 ** (1 / ticks[-1])
         self._fill = (1 - kept_short**ages) / (1 - kept_short) * (1 - kept_long) / (1 - kept_long**ages)
         self._warm: dict[str, int] = {}
-        """Per term, the last tick in which it rose."""
         self._tick: int | None = None
         self._closed = False
         self._present: dict[str, Entry] = {}

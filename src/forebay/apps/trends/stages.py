@@ -3,7 +3,7 @@
 `CountStage` counts terms per tick and shard of posts; posts are spread evenly, so a hot term costs one entry
 per tick and shard. `RateStage` finds rising terms per shard of terms. A single `BookStage` groups them.
 Outputs do not depend on the order of inputs within a tick. The number of shards is fixed for the life of a
-pipeline; any machine may run any shard.
+pipeline.
 """
 
 from __future__ import annotations
@@ -66,9 +66,8 @@ class TickCounter:
     """Counts of one subtask by event time. Not thread-safe.
 
     Posts of closed ticks are dropped and counted in `late`. Beyond `open_ticks` open ticks, the one farthest
-    ahead is dropped and its posts are counted in `ahead`. Beyond `MAX_HELD_TERMS` occurrences in a tick,
-    `add` returns its counts early. At most `samples` texts go with a tick's counts: first and last posts of
-    its most frequent terms.
+    ahead is dropped and counted in `ahead`. Beyond `MAX_HELD_TERMS` occurrences in a tick, `add` returns its
+    counts early. At most `samples` texts, of its most frequent terms, accompany a tick's counts.
     """
 
     def __init__(
@@ -172,7 +171,6 @@ class CountStage:
         )
 
     def due_ms(self, data: bytes) -> int:
-        """The end of a post's tick: when to call `close`."""
         time_ms, _ = _unpacked(data)
         return int((time_ms // self._counter.tick_ms + 1) * self._counter.tick_ms)
 

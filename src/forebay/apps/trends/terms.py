@@ -23,7 +23,7 @@ STOPWORDS = frozenset(COMMON.split())
 def terms_of(post: str) -> list[str]:
     """The distinct terms of a post, in order, in lower case (links keep their case and lose their scheme).
 
-    A phrase is two adjacent words. A term counts once per post.
+    A phrase is two adjacent words.
     """
     words = TERM.findall(post[:MAX_CHARS])[:MAX_WORDS]
     terms: dict[str, None] = {}

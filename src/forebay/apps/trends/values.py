@@ -91,8 +91,6 @@ def added(parts: Iterable[Counts]) -> Counts:
 
 @dataclass(frozen=True, slots=True)
 class Rise:
-    """A rising term; its evidence in nats, its share of the posts before and now."""
-
     score: float
     base: float
     share: float
@@ -140,10 +138,10 @@ class TrendEvent:
 
     `onset_ms` is an estimate; `time_ms` is the end of the tick; `rate_per_s` is the smoothed rate of posts,
     or the peak rate for `peaked` and `ended`. `posts` are numbers assigned by the counter; `texts` are a
-    diverse sample, if texts were given. `changed`: much larger or broader than at its last event. `merged`:
-    continues as trend `into`. `returned`: an ended trend rises again and continues its entry, with the onset
-    and the peak of the new rise. `score` is the highest evidence of this rise so far. `rank` orders the live
-    trends by their evidence at this moment; 1 is the strongest.
+    diverse sample. `changed`: much larger or broader than at its last event. `merged`: continues as trend
+    `into`. `returned`: an ended trend rises again and continues its entry, with a new onset and peak. `score`
+    is the highest evidence of this rise so far. `rank` orders the live trends by their present evidence; 1 is
+    the strongest.
     """
 
     kind: TrendKind
