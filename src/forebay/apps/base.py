@@ -30,9 +30,7 @@ class PipelineView(Protocol):
     def key(self) -> str | None: ...
 
     @property
-    def event_time(self) -> object | None:
-        """None if the pipeline has no event time."""
-        ...
+    def event_time(self) -> object | None: ...
 
     @property
     def source(self) -> object: ...
@@ -66,7 +64,6 @@ class ApplicationSettings(Model):
 
     @property
     def text_field(self) -> str | None:
-        """The field that every event must have, with dots for nesting, or None."""
         return None
 
     def problems(self, pipeline: PipelineView) -> Iterator[tuple[str, str]]:
@@ -77,18 +74,15 @@ class ApplicationSettings(Model):
             yield "event_time", f"expected a mapping with application {self.type}, found none"
 
     def context_need(self, max_tokens: int) -> ContextNeed:
-        """The context length of its largest call, given the pipeline's `sampling.max_tokens`."""
         return answer_need(max_tokens)
 
     def finding_shards(self, shards: int) -> int:
-        """The number of shards of its detectors, in a pipeline with `shards` shards."""
         return shards
 
     def build(self, records: DataStream, options: InferenceOptions) -> InferenceStreams:
         raise NotImplementedError
 
     def finding(self, answer: Any) -> str:
-        """The kind of a result with this answer, by which metrics count results."""
         return "result"
 
     def page(self) -> Page | None:

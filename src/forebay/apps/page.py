@@ -65,7 +65,6 @@ def read_results(
 
 
 def why(cause: str, detail: str) -> str:
-    """Why the model gave no answer, from a dead letter."""
     return f"{WHY.get(cause, 'the call failed')} ({cause}: {detail[:MAX_DETAIL_CHARS]})"
 
 

@@ -61,7 +61,6 @@ SUMMARY_SHARE = 0.125
 MESSAGE_SHARE = 0.5
 """Share of the budget for one message. The middle of a longer one is removed."""
 TURN_TOKENS = 12
-"""Approximate overhead of two messages beyond their text."""
 REFUSED_SHARE = 0.75
 """After the model refuses a prompt, later ones are limited to this share of its length."""
 MIN_TOKENS = 16
@@ -290,11 +289,6 @@ class Conversation(Program[Session]):
         return self._ask_turn(state) if fits or not state.turns else self._ask_fold(state)
 
     def _smaller(self, state: Session) -> Session | None:
-        """A smaller prompt, after the model refused one as too long; None if nothing is left to cut.
-
-        The model's context may be shorter than the budget, or the message may have more tokens than its
-        length suggests.
-        """
         if state.bare:
             state = self._folded(state, state.summary)
         limit = int(min(self._limit(state), self._needed(state)) * REFUSED_SHARE)

@@ -15,13 +15,10 @@ from forebay.untrusted_text import counted
 MAX_SESSIONS = 200
 MAX_TURNS = 20
 Place = tuple[str, int, int | None]
-"""A message's source, its number there, and its time."""
 
 
 @dataclass(slots=True)
 class Talk:
-    """One session of a key. `turns`: number (0 if unanswered), message, and answer or failure."""
-
     key: str
     turns: list[tuple[int, str, str]] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)

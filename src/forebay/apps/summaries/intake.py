@@ -17,7 +17,6 @@ from forebay.apps.summaries.values import Item, ItemChunk, Refused, clean, event
 
 
 def allowance(plan: SummaryPlan, pane: Pane) -> int:
-    """Tokens of events that `pane` may admit by the end of its current stratum."""
     windows = plan.windows
     share = plan.event_tokens
     if windows.size_ms:
@@ -34,7 +33,6 @@ def stratum_of(plan: SummaryPlan, pane: Pane, time_ms: int) -> int:
 
 
 def must_cut(plan: SummaryPlan, pane: Pane, item: Item) -> bool:
-    """Whether `item` must start a new chunk; False if the stratum has too little left for one."""
     full = weight(pane.open) + item.tokens > plan.chunk_tokens
     left = allowance(plan, pane) - pane.spent
     return not pane.pool and full and left >= plan.chunk_tokens // 2
@@ -148,7 +146,6 @@ class Intake:
         return None
 
     def _joined(self, state: KeyState, found: list[Pane]) -> Pane:
-        """If the event closes the gap between two sessions, they are merged."""
         pane = found[0]
         if len(found) == 1:
             return pane

@@ -44,10 +44,6 @@ def read_summaries(lines: Iterable[bytes]) -> dict[str, dict[tuple[int, ...], Su
 
 
 def summaries_page(lines: Iterable[bytes]) -> str:
-    """Build the page from the JSON lines of `forebay run summary`; other lines are skipped.
-
-    Shows the last correction of a window, and the newest running summary.
-    """
     newest = read_summaries(lines)
     names = sorted(newest)
     shown = names[:MAX_KEYS]

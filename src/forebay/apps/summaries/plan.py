@@ -14,7 +14,6 @@ HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 MIN_CHUNK_TOKENS = 200
 STRATA = 4
-"""Equal parts of a tumbling window, each with its share of the budget."""
 OVERHEAD_TOKENS = 330
 """Upper bound of a call's instructions and answer schema; a test checks it."""
 
@@ -126,12 +125,10 @@ class SummaryPlan:
 
     @property
     def text_tokens(self) -> int:
-        """Maximum length of one event's text: a quarter of a chunk with its line."""
         return self.chunk_tokens // 4 - LINE_TOKENS
 
     @property
     def event_tokens(self) -> int:
-        """Budget for events within `work_tokens`, after instructions and merges."""
         fixed = self._work_of(0)
         return int((self.work_tokens - fixed) / (1 + self._per_chunk / self.full_tokens))
 

@@ -63,7 +63,6 @@ class SummaryProgram:
         return list(self._advance(key, state))
 
     def on_answer(self, key: str, state: KeyState, answer: JSON, usage: Usage) -> list[Output]:
-        """The answer must match the schema of the call in flight."""
         ask = self.ask(key, state)
         assert ask is not None
         read = read_answer(ask, answer)
@@ -96,14 +95,12 @@ class SummaryProgram:
         return SummaryCall(f"{id}-{revision}", work.kind, key, _statements(nodes), items, plan.summary_tokens)
 
     def wake_ms(self, state: KeyState) -> int | None:
-        """The watermark at which something is due without an event or answer, or None."""
         found = list(state.ends)
         for pane in state.panes:
             found += self._moments(pane)
         return min((due - 1 for due in found if not passed(state, due)), default=None)
 
     def over_ms(self, state: KeyState) -> int | None:
-        """The watermark that closes everything open, or None."""
         if self.plan.windows.kind == "rolling":
             ends = [pane.due_ms for pane in state.panes if pane.open and pane.due_ms is not None]
         else:

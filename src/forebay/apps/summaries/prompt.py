@@ -115,7 +115,6 @@ class SummaryCall:
 
 
 def largest_call_tokens(plan: SummaryPlan) -> int:
-    """Tokens of prompt and answer of a window's last call, with a full chunk and all partial summaries."""
     statements = plan.summary_tokens // STATEMENT_OF_TOKENS
     kept = plan.partials_tokens // STATEMENT_OF_TOKENS
     prompt = OVERHEAD_TOKENS + plan.chunk_tokens + plan.partials_tokens

@@ -63,8 +63,6 @@ class Pane:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The call in flight: for a chunk, nodes to merge, or the close of the window that ends at `end_ms`."""
-
     kind: WorkKind
     pane: int
     ids: tuple[int, ...] = ()
@@ -109,7 +107,6 @@ class KeyState:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> KeyState:
-        """The inverse of `to_bytes`. Raises `ForebayError` for other bytes."""
         try:
             next_id, watermark_ms, chained, ends, work, panes = msgpack.unpackb(data, strict_map_key=False)
             return cls(
@@ -170,7 +167,6 @@ FOREVER_MS = 2**62
 
 
 def bounds(windows: Windows, time_ms: int) -> tuple[int, int]:
-    """Start and end of the pane for an event at `time_ms`, if no other pane existed."""
     if windows.kind == "session":
         return time_ms, time_ms + windows.gap_ms
     if windows.kind == "rolling":
@@ -180,7 +176,6 @@ def bounds(windows: Windows, time_ms: int) -> tuple[int, int]:
 
 
 def ends_of(windows: Windows, start_ms: int) -> range:
-    """Ends of the windows that include the pane at `start_ms`; empty for sessions and running summaries."""
     if not windows.size_ms:
         return range(0)
     return range(start_ms + windows.step_ms, start_ms + windows.size_ms + 1, windows.step_ms)

@@ -52,7 +52,6 @@ def is_clipped(line: str) -> bool:
 
 
 def tokens(text: str) -> int:
-    """Estimated prompt tokens of `text`, at least 1: one per four bytes of escaped UTF-8."""
     return max(1, -(-len(escape_special_tokens(text).encode("utf-8", "replace")) // BYTES_PER_TOKEN))
 
 
@@ -64,8 +63,6 @@ MAX_SOURCE_CHARS = 160
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """`copies`: number of events with the same text. `late`: its own window had closed."""
-
     id: str
     time_ms: int
     text: str
@@ -251,7 +248,6 @@ class Summary:
 
     @classmethod
     def from_json(cls, value: dict[str, JSON]) -> Summary:
-        """Restore from `to_json`. Raises `KeyError` or `TypeError` for other objects."""
         window = {name: value["window"][name] for name in ("kind", "start_ms", "end_ms")}
         statements = tuple(
             Statement(
@@ -268,8 +264,6 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An event that no summary includes. `cause`: `late`, `future`, `no_time` or `too_many_windows`."""
-
     key: str
     id: str
     time_ms: int | None
@@ -278,7 +272,6 @@ class Refused:
 
 
 def moment(time_ms: int) -> datetime.datetime:
-    """`time_ms` in UTC, clamped to the years 1 to 9999."""
     bounded = min(max(time_ms, FIRST_MS), LAST_MS)
     return datetime.datetime.fromtimestamp(0, datetime.timezone.utc) + datetime.timedelta(
         milliseconds=bounded

@@ -161,7 +161,6 @@ class Centres:
         self.live = count
 
     def scale(self, factor: float) -> None:
-        """Multiply all sums. Centres do not move; a smaller factor gives later vectors more weight."""
         self._sums[: self.live] *= np.float32(factor)
         self._inverse[: self.live] /= factor
 

@@ -163,7 +163,6 @@ class TopicFinder:
         return FoundTopics(tuple(topics), tuple(events), tuple(confidences))
 
     def finish(self) -> tuple[TopicEvent, ...]:
-        """Review a last time without waiting for candidates, and report final sizes."""
         events: list[TopicEvent] = []
         self._lives.merge(events, since=0)
         self._lives.fold(events, patience=-1)
@@ -239,7 +238,6 @@ class TopicFinder:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TopicFinder:
-        """The inverse of `to_bytes`. Raises `MalformedRecord` for other bytes."""
         try:
             document = msgpack.unpackb(data, unicode_errors="surrogatepass", strict_map_key=False)
             settings, width, lexicon, lives, copies, scaled_ms = document

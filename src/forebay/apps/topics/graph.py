@@ -94,8 +94,6 @@ def _check_id(id: str) -> None:
 
 
 class Assignments(ProcessFunction):
-    """Sends a result of each assigned text to `ASSIGNMENTS`, and forwards the topic events."""
-
     def open(self, runtime_context: RuntimeContext) -> None:
         self._key = flink_keys(2)[ASSIGNED]
 
@@ -192,7 +190,6 @@ def topics(
 
 
 def embedder_of(settings: TopicsSpec) -> OpenEmbedder:
-    """Raises `SetupError` if the embedding model is not installed."""
     if settings.embeddings == "words":
         return NoEmbedding
     model = find_embedding_model(load_settings())

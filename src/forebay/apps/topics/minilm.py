@@ -24,9 +24,7 @@ from threadpoolctl import threadpool_limits
 from forebay.errors import SetupError
 
 MAX_WORD_CHARS = 100
-"""Longer words become unknown, as in BERT's own tokenizer."""
 MAX_TEXT_CHARS = 8192
-"""The rest of a text is ignored, which bounds its cost."""
 CACHED_WORDS = 65_536
 
 
@@ -121,7 +119,6 @@ BATCH_TOKENS = 768
 REMEMBERED_TEXTS = 8192
 MAX_REMEMBERED_CHARS = 1000
 ROWS_AT_ONCE = 64
-"""Limits the inner layer's rows per activation step, so that they stay in the cache."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,9 @@ TITLE = "Emerging topics"
 
 @dataclass(slots=True)
 class TopicRow:
-    """`run`: how many topics of earlier runs have its name."""
-
     name: str
     run: int = 0
     timed: bool = True
-    """If False, a text counts as 1000 ms."""
     born_ms: float | None = None
     last_ms: float = 0
     end_ms: float | None = None
@@ -43,9 +40,7 @@ class TopicRow:
     merged: list[TopicRow] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     labels: list[tuple[float, str, str]] = field(default_factory=list)
-    """Time, label, and description of the topic; the newest last."""
     failed: tuple[float, str] = (0, "")
-    """Time and failure of the last question without an answer."""
 
     @property
     def failure(self) -> str:
@@ -181,7 +176,6 @@ class _TextAxis(Axis):
 
 
 def _row(topic: TopicRow, axis: Axis, times_ms: Any, shares: Any) -> Row:
-    """`shares`: cumulative texts, relative to the largest step of any topic."""
     end_ms, step_ms = topic.end_ms or times_ms[-1], times_ms[1] - times_ms[0]
     upper = [
         (axis.at(at_ms), -0.5 - (BAR / 2 - 1) * max(float(share), 0.0) ** 0.5)

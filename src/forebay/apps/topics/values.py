@@ -16,7 +16,6 @@ BLOCK = 64
 NO_TOPIC = -1
 MAX_LABEL_CHARS = 60
 UNTIMED_STEP_MS = 1000
-"""If texts have no times, they are assumed this far apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,6 @@ class TopicSettings:
     merge: float = 0.61
     """Minimum similarity of two centres that are merged."""
     words: float = 0.4
-    """Weight of words against the embedding, 0 to 1."""
     word_places: int = 1024
     """Buckets of word vectors: fewer means more collisions, more means more time."""
     birth_texts: int = 8
@@ -48,7 +46,6 @@ class TopicSettings:
     """Minimum evidence of a rising share of the stream (`rates.rise`)."""
     emerging_ratio: float = 2.0
     moved: float = 0.8
-    """A topic has moved if the cosine to the centre of its last event is below this."""
 
     def __post_init__(self) -> None:
         for name in ("join", "recency", "merge", "words", "moved"):

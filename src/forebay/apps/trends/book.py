@@ -14,7 +14,6 @@ from forebay.apps.trends.terms import forms, part_of, same_term
 from forebay.apps.trends.values import Rise, TickReport, TrendEvent, TrendKind, TrendSettings
 
 TRACE_TICKS = 32
-"""Ticks for which the posts of a warm term are kept."""
 COOL_TICKS = 120
 SAMPLE_TEXTS = 3
 MAIN_TERMS = 4
@@ -39,9 +38,7 @@ class _Trend:
     texts: list[str] = field(default_factory=list)
     name: str = ""
     is_announced: bool = False
-    """Whether it has been reported. Before, it has no events."""
     evidence: float = 0.0
-    """The highest evidence of its terms in this tick."""
     rises: int = 1
     ended_tick: int = 0
 
@@ -124,7 +121,6 @@ class TrendBook:
         return 0 if self._tick is None else (self._tick + 1) * self.settings.tick_ms
 
     def _cool(self, risen: dict[str, Rise]) -> None:
-        """Forget terms that no longer rise or are no longer seen; they may start a new trend."""
         tick = self._tick or 0
         for term, (number, seen) in list(self._of_term.items()):
             if term in risen:
@@ -272,7 +268,6 @@ class TrendBook:
                 self._add_event(number, trend, events)
 
     def _names(self) -> dict[str, int]:
-        """The trend of each name and main term that can name it, live ones before ended ones."""
         old = (self._tick or 0) - self.settings.return_s / self.settings.tick_s
         self._ended = {number: trend for number, trend in self._ended.items() if trend.ended_tick >= old}
         live = {number: trend for number, trend in self._trends.items() if trend.is_announced}
@@ -357,7 +352,6 @@ class TrendBook:
         )  # fmt: skip
 
     def state(self) -> list[Any]:
-        """The state that `restore` takes, as msgpack values. Call it between ticks."""
         names = [f.name for f in fields(_Trend)]
         return [
             [[term, list(seen)] for term, seen in self._traces.items()],

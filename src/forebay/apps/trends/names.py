@@ -41,11 +41,9 @@ und von vor war wenn wie wir zu zum zur ao as da dele dos ela ele em essa isso j
 num os pela pelo quando são seu sua tá tem uma você
 """
 COMMON = frozenset(COMMON_WORDS.split())
-"""Words that mean little alone, in five languages."""
 
 
 def is_informative(term: str) -> bool:
-    """Whether a term can name a trend: it has a word of letters that is not common."""
     return any(_is_informative_word(word) for word in term.split(" "))
 
 
@@ -90,7 +88,6 @@ def _as_written(term: str, texts: Iterable[str]) -> str | None:
 
 
 def _phrase_with(term: str, texts: Sequence[str]) -> str | None:
-    """The most frequent phrase of two words that contains the term, if it is frequent enough."""
     if " " in term or term[0] == "#" or "/" in term:
         return None
     found: Counter[str] = Counter()

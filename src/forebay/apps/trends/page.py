@@ -21,8 +21,6 @@ TITLE = "Viral trends"
 
 @dataclass(slots=True)
 class Trend:
-    """`run`: how many trends of earlier runs have its number."""
-
     number: int
     run: int = 0
     name: str = ""
@@ -41,7 +39,6 @@ class Trend:
     merged: list[str] = field(default_factory=list)
     into: int | None = None
     failed: tuple[float, str] = (0, "")
-    """Time and failure of the last question without an answer."""
 
     @property
     def failure(self) -> str:

@@ -100,7 +100,6 @@ class ReasonProgram(Program[dict[str, Any]]):
 
 
 def again(about: Mapping[str, JSON], problem: Problem) -> dict[str, JSON]:
-    """Rephrase the question: what was wrong, and to use the posts' own words."""
     rejected = f"A first answer was rejected: {problem.what}.\n{quoted_words([problem.word])}"
     question = (
         f"{about['question']}\n{rejected}\nAnswer with words of the posts: what happened, in their view?"

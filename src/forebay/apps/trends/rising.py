@@ -31,7 +31,6 @@ class RateSketch:
     """
 
     def __init__(self, half_lives: Sequence[float], *, width_bits: int = 18) -> None:
-        """`half_lives` in ticks. Memory: 12 bytes x 2^`width_bits` per half-life."""
         self.half_lives = tuple(half_lives)
         self._bits = width_bits
         self._cells = np.zeros((len(self.half_lives), ROWS, 1 << width_bits), np.float32)
@@ -69,7 +68,6 @@ class RateSketch:
             self._totals[index] += total * weight
 
     def read(self, places: npt.NDArray[np.int64]) -> Doubles:
-        """Decayed counts, shape (half-lives, rows, keys)."""
         found = np.empty((len(self.half_lives), *places.shape))
         for index, weight in enumerate(self._weights()):
             for row in range(ROWS):
@@ -123,7 +121,6 @@ class Surprise:
     """
 
     def __init__(self, half_life: float) -> None:
-        """`half_life` in ticks."""
         weights = 0.5 ** (np.arange(max(1, int(17 * half_life))) / half_life)
         tilt = np.concatenate([np.linspace(0.01, 3, 300), np.linspace(3.05, 40, 740)])[:, None]
         grown = np.exp(tilt * weights)
@@ -148,13 +145,11 @@ class Surprise:
 
 
 def _poisson_nats(times: Doubles) -> Doubles:
-    """The rate function of a Poisson count at `times` its mean, in units of the mean."""
     nats: Doubles = np.where(times > 0, times * np.log(times), 0.0) - times + 1
     return nats
 
 
 WARM_TICKS = 120
-"""A term is reported for this many ticks after it last rose."""
 
 
 class RisingTerms:
@@ -219,7 +214,6 @@ class RisingTerms:
                         self._texts[number] = counts.texts[number]
 
     def close(self) -> TickReport | None:
-        """Return the current tick's report, or None if no tick is open."""
         if self._tick is None or self._closed:
             return None
         risen, counts = self._risen()

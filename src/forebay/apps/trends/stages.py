@@ -34,13 +34,11 @@ from forebay.apps.trends.values import (
 from forebay.errors import MalformedRecord
 
 OPEN_TICKS = 1 << 20
-"""Effectively unlimited: posts too far ahead are refused earlier."""
 MAX_SAMPLES_PER_TICK = 256
 MAX_HELD_TERMS = 1 << 16
 """Beyond this many occurrences a counter emits a tick's counts early."""
 
 Output = tuple[int, bytes]
-"""The target shard in the next stage, and the message."""
 
 
 def post_bytes(time_ms: int, text: str) -> bytes:
@@ -106,7 +104,6 @@ class TickCounter:
         return self._counts(tick) if held.held >= MAX_HELD_TERMS else None
 
     def close(self, watermark_ms: int) -> list[Counts]:
-        """The counts of non-empty ticks that end at or before the watermark, in order."""
         through = watermark_ms // self.tick_ms - 1
         if self._closed is not None and through <= self._closed:
             return []
@@ -152,7 +149,6 @@ class TickCounter:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TickCounter:
-        """The inverse of `to_bytes`. Raises `MalformedRecord` for other bytes."""
         try:
             tick_ms, open_ticks, counter, samples, late, ahead, closed, following, opened = _unpacked(data)
             self = cls(tick_ms=tick_ms, open_ticks=open_ticks, counter=counter, samples=samples)

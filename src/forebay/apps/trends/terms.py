@@ -17,7 +17,6 @@ COMMON = (
     " so that the their they this to was we were will with you your"
 )
 STOPWORDS = frozenset(COMMON.split())
-"""Too common to be a term or to begin or end a phrase."""
 
 
 def terms_of(post: str) -> list[str]:
@@ -57,7 +56,6 @@ def same_term(one: str, other: str) -> bool:
 
 
 def forms(term: str) -> list[str]:
-    """Index keys: terms that match under `same_term` share at least one."""
     plain = _plain(term)
     return [plain, *(plain[:-cut] for cut in (1, 2) if len(plain) - cut >= 4)]
 

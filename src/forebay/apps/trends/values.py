@@ -76,7 +76,6 @@ def joined(one: Entry, other: Entry) -> Entry:
 
 
 def added(parts: Iterable[Counts]) -> Counts:
-    """Merge counts of one tick from several counters, in any order."""
     terms: dict[str, Entry] = {}
     texts: dict[int, str] = {}
     posts = tick = 0
@@ -99,8 +98,6 @@ class Rise:
 
 @dataclass(frozen=True, slots=True)
 class TermSeen:
-    """A term in a tick. `counts`: decayed counts, one per window and then the history."""
-
     entry: Entry
     counts: tuple[float, ...]
     rise: Rise | None = None
@@ -108,8 +105,6 @@ class TermSeen:
 
 @dataclass(frozen=True, slots=True)
 class TickReport:
-    """The rising and recently rising terms of a tick. `texts`: posts by number."""
-
     tick: int
     posts_per_s: float
     terms: Mapping[str, TermSeen]
@@ -117,7 +112,6 @@ class TickReport:
 
 
 def whole(reports: Iterable[TickReport]) -> TickReport:
-    """Merge the reports of one tick over all shards of terms, in any order."""
     parts = list(reports)
     terms = {term: seen for part in parts for term, seen in part.terms.items()}
     texts = {number: text for part in parts for number, text in part.texts.items()}
