@@ -44,6 +44,7 @@ class ClassArchive:
         return self.folder / f"flink-{digest.hexdigest()}.jsa"
 
     def options(self) -> tuple[str, ...]:
+        """Raises `SettingError` if others may write to the archive."""
         private_folder(self.folder.absolute())
         return (f"-XX:SharedArchiveFile={self.path}",) if self._is_made() else ()
 

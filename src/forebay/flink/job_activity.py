@@ -49,7 +49,7 @@ def _failed(cause: str, state: str) -> CheckpointEnd:
 
 
 class EmbeddedActivity:
-    """A `JobActivity` in this process's JVM. Create it before the job's submission, close it after its end."""
+    """A `JobActivity` in this JVM, from before the job to after its end. Methods raise `JvmGone`."""
 
     def __init__(self, job: str) -> None:
         jvm = get_gateway().jvm

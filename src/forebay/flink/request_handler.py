@@ -109,6 +109,7 @@ class InferenceSpec:
             raise SettingError("budget_pico: expected prices with it, found none: add what a token costs")
 
     def request(self, item: KeyedEvent) -> Request:
+        """Raises `RecordError` if the record cannot become a request."""
         ask = item.ask if isinstance(item, ProgramRequest) else None
         rendered = self._rendered(item) if ask is None else ask.messages
         sampling = self._sampling(item.event) if ask is None else ask.sampling or self.sampling

@@ -68,6 +68,7 @@ class CheckpointLoop:
         self._wanted = True
 
     def check(self) -> None:
+        """Raise the error that ended the thread: without it, nothing is committed."""
         if self._failure is not None:
             raise self._failure
 

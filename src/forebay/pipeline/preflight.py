@@ -57,6 +57,7 @@ def check(plan: Plan, *, dry_run: bool = False) -> None:
 
 
 def check_paths(plan: Plan, *, make: bool = True) -> None:
+    """Raise `SettingError` if a path cannot be read or written."""
     for key, connector in {"source": plan.spec.source, **plan.spec.sinks()}.items():
         connector.check(key)
     for key, folder in plan.places.items():

@@ -69,7 +69,6 @@ class ShardExecutor(ShardMachine, Generic[S]):
         self._waits = 0
         self._next_seq = 0
         self._restored_before = 0
-        """Turns with a smaller number come from the checkpoint."""
 
     @property
     def awaiting(self) -> bool:
@@ -268,7 +267,7 @@ class ShardExecutor(ShardMachine, Generic[S]):
         *,
         carrier: Result | None = None,
     ) -> RecordError | None:
-        """As a whole, or return why it was not applied. `carrier`: the answer that led to it."""
+        """Apply the whole step, or return why it failed. `carrier`: the answer that led to it."""
         key = turn.key
         try:
             if isinstance(step, RecordError):

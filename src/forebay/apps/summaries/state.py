@@ -107,6 +107,7 @@ class KeyState:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> KeyState:
+        """Raises `ForebayError` for bytes that are not from `to_bytes`."""
         try:
             next_id, watermark_ms, chained, ends, work, panes = msgpack.unpackb(data, strict_map_key=False)
             return cls(

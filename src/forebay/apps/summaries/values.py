@@ -248,6 +248,7 @@ class Summary:
 
     @classmethod
     def from_json(cls, value: dict[str, JSON]) -> Summary:
+        """Raises `KeyError` or `TypeError` for objects that are not from `to_json`."""
         window = {name: value["window"][name] for name in ("kind", "start_ms", "end_ms")}
         statements = tuple(
             Statement(

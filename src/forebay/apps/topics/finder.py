@@ -238,6 +238,7 @@ class TopicFinder:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TopicFinder:
+        """Raises `MalformedRecord` for bytes that are not from `to_bytes`."""
         try:
             document = msgpack.unpackb(data, unicode_errors="surrogatepass", strict_map_key=False)
             settings, width, lexicon, lives, copies, scaled_ms = document

@@ -190,6 +190,7 @@ def topics(
 
 
 def embedder_of(settings: TopicsSpec) -> OpenEmbedder:
+    """Raises `SetupError` if the embedding model is not installed."""
     if settings.embeddings == "words":
         return NoEmbedding
     model = find_embedding_model(load_settings())

@@ -149,6 +149,7 @@ class TickCounter:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TickCounter:
+        """Raises `MalformedRecord` for bytes that are not from `to_bytes`."""
         try:
             tick_ms, open_ticks, counter, samples, late, ahead, closed, following, opened = _unpacked(data)
             self = cls(tick_ms=tick_ms, open_ticks=open_ticks, counter=counter, samples=samples)
