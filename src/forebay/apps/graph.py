@@ -66,8 +66,6 @@ def stateful(settings: ProgramSettings, stream: DataStream, parts: InferenceOpti
 
 
 class CountKinds(MapFunction):
-    """Encodes the result that `to_result` makes, and counts it by the `kind` in its answer."""
-
     def __init__(self, to_result: Callable[[bytes], Result]) -> None:
         self._to_result = to_result
 

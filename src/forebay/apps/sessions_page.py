@@ -94,7 +94,6 @@ def read_sessions(lines: Iterable[bytes], text: str = "text") -> list[Talk]:
 
 
 def _insert(talks: list[Talk], place: Place, turn: tuple[int, str, str]) -> None:
-    """Insert after the last turn that may be earlier."""
     for talk in reversed(talks):
         at = len(talk.places)
         while at and _is_later(talk.places[at - 1], place):

@@ -49,7 +49,6 @@ class ClassArchive:
         return (f"-XX:SharedArchiveFile={self.path}",) if self._is_made() else ()
 
     def make(self, environment: Mapping[str, str]) -> bool:
-        """Create the archive at the lowest priority; blocks for half a minute. Returns whether it exists."""
         try:
             private_folder(self.folder.absolute())
             with locked(self.folder / LOCK):

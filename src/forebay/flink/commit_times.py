@@ -32,9 +32,7 @@ class TaskCheckpoints(Protocol):
         """The newest checkpoint that contains the task's state."""
         ...
 
-    def committed(self) -> int:
-        """The newest checkpoint whose results every sink of the task has committed, retries included."""
-        ...
+    def committed(self) -> int: ...
 
 
 @dataclass(slots=True)
@@ -92,7 +90,6 @@ class CommitTimes:
         return wait_s
 
     def look(self) -> bool:
-        """Return whether results have been committed since the last look."""
         now_s = self._clock.monotonic_s()
         if not self.waiting:
             return False
@@ -170,7 +167,6 @@ class FlinkTaskCheckpoints:
 
 
 def open_commit_times(runtime_context: RuntimeContext, clock: Clock) -> CommitTimes | None:
-    """None if no sink of the operator's task commits."""
     if getattr(runtime_context, "_runtime_context", None) is None:
         return None
     try:

@@ -31,7 +31,6 @@ from forebay.records import DeadLetter
 NOBODY = Context()
 CONTEXT_HEADERS = ("traceparent", "tracestate")
 MAX_HEADER_BYTES = 512
-"""The conventions' limit of a `tracestate` that must be passed on."""
 MAX_TEXT_CHARS = 200
 CANCELLED = "cancelled"
 Value = str | bool | int | float | list[str]

@@ -279,7 +279,6 @@ def partition_of(position: str | None) -> str:
 def clocked(
     stream: DataStream, to_message: ToMessage, *, tolerance: Tolerance, shards: int, name: str
 ) -> Clocked:
-    """`stream` as messages for a stage, in the event time of a clock in one subtask."""
     key = flink_keys(1)[0]
     function = StreamClock(to_message, tolerance=tolerance, shards=shards)
     timed = stream.key_by(lambda _: key, Types.INT()).process(function, TIMED_BYTES)
@@ -319,7 +318,6 @@ class WatermarkHolds:
         return Row(time_ms, low_ms, data.decode("latin-1"))
 
     def advance(self, ctx: KeyedProcessFunction.Context) -> Iterator[Row]:
-        """Emit the output's watermark in a `TIMED` row if it has risen, and set a timer for the next call."""
         timers = ctx.timer_service()
         watermark_ms = timers.current_watermark()
         low_ms = clamp_ms(self._low.now_ms(watermark_ms))

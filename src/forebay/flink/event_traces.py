@@ -138,8 +138,6 @@ def headers_of(item: KeyedEvent | DeadLetter) -> Mapping[str, bytes | None]:
 
 
 class TracedHandler:
-    """Answers like `handler`, with `CALL_TRACE` set for the items in `asked`, by their `id()`."""
-
     def __init__(self, handler: Handler, asked: dict[int, CallTrace], clock: Clock) -> None:
         self._handler = handler
         self._asked = asked

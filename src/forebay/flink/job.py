@@ -42,7 +42,6 @@ YOUNG_S = 20.0
 MANAGERS_S = 2.0
 FAILED_COMMITS = "failedCommittables"
 HELD_BACK = "accumulateBackPressuredTimeMs"
-"""Flink's gauge for the time that later tasks have blocked a task."""
 
 
 class JvmGone(PipelineFailed):

@@ -34,8 +34,6 @@ NOT_ALL_RUN = "Not all required tasks are currently running"
 
 
 class CheckpointEnd(Enum):
-    """`STARTING`: not begun, because some tasks do not run yet. `RESTARTING`: from the checkpoint before."""
-
     COMPLETE = "complete"
     FAILED = "failed"
     STARTING = "starting"

@@ -102,7 +102,6 @@ class KeptCounts:
             self._state.update([f"{self._run} {text}"])
 
     def note(self, text: str) -> None:
-        """Write `text` into the job's folder after its final checkpoint. Call it when the function closes."""
         if self._state is None:
             return
         try:

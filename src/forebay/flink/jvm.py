@@ -78,7 +78,6 @@ SMALL = (
 """
 ARENAS = {"MALLOC_ARENA_MAX": "2"}
 ONE_LOG = "-Dlog4j2.contextSelector=org.apache.logging.log4j.core.selector.BasicContextSelector"
-"""Otherwise each plugin has its own log settings, which cannot be changed."""
 NATIVE_ACCESS = ("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow")
 
 _lock = threading.Lock()
@@ -336,7 +335,6 @@ def collect_garbage() -> None:
 
 
 def jvm_process() -> tuple[int, float]:
-    """Process id and birth (`processes.birth_s`) of this process's JVM."""
     from forebay.processes import birth_s  # takes a fifth of a second, and a JVM is to start
 
     pid = int(java_gateway.get_gateway().jvm.java.lang.ProcessHandle.current().pid())

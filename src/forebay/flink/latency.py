@@ -46,7 +46,6 @@ class LatencyHistogram:
         return LatencyHistogram(self._counts.copy())
 
     def since(self, earlier: LatencyHistogram) -> LatencyHistogram:
-        """What was added after `earlier` was copied from this one."""
         before = earlier._counts
         return LatencyHistogram({b: n - before.get(b, 0) for b, n in self._counts.copy().items()})
 

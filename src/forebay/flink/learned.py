@@ -12,8 +12,6 @@ SCALING_NAME = "scaling"
 
 
 class ScalingStateSlot:
-    """`found` is for the event loop, `newest` for the operator's thread."""
-
     def __init__(self) -> None:
         self.found: bytes | None = None
         self.newest: bytes | None = None

@@ -170,7 +170,6 @@ def _fires_later(java: Any, timers: Any, fire: Any) -> Callable[[float], None]:
 
 
 def _sends(executor: Any, fire: Any) -> Any:
-    """A `Runnable` that puts `fire` into the task's mailbox. Arguments or return values would leak memory."""
     handles = find_class("java.lang.invoke.MethodHandles")
     execute = java_method(executor, "execute", 2)
     name = handles.constant(execute.type().parameterType(1), "answers")

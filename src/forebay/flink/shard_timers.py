@@ -35,7 +35,6 @@ class Shard:
         return self.machine.due or (self.machine.timers and self.rounds < END_ROUNDS)
 
     def begin_round(self) -> None:
-        """At the end of the input, make all timers due if none is."""
         machine = self.machine
         if machine.timers and not (machine.awaiting or machine.due) and self.rounds < END_ROUNDS:
             self.rounds += 1

@@ -65,7 +65,6 @@ def _group(code: int) -> int:
 
 
 def subtask_of(key: int, parallelism: int) -> int:
-    """As in `KeyGroupRangeAssignment.computeOperatorIndexForKeyGroup`."""
     return key_group(key) * parallelism // MAX_PARALLELISM
 
 
@@ -103,7 +102,6 @@ def name_of(uid: str | None) -> str | None:
 
 
 def restored_uids(env: Any) -> frozenset[str] | None:
-    """The uids in the checkpoint that `env` restores; None if there is none, or it cannot be read."""
     from py4j.protocol import Py4JError
     from pyflink.java_gateway import get_gateway
 

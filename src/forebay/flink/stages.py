@@ -27,17 +27,13 @@ INPUT, CLOSED, WAITED, FINISHED = range(4)
 
 
 class Stage(Protocol):
-    def take(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Return messages, each with its shard of the next stage."""
-        ...
+    def take(self, data: bytes) -> list[tuple[int, bytes]]: ...
 
     def due_ms(self, data: bytes) -> int | None:
         """The event time at which this input needs `close`; None: never."""
         ...
 
-    def close(self, time_ms: int) -> list[tuple[int, bytes]]:
-        """No earlier input follows."""
-        ...
+    def close(self, time_ms: int) -> list[tuple[int, bytes]]: ...
 
     def finish(self) -> list[tuple[int, bytes]]: ...
 

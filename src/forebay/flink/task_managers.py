@@ -98,8 +98,6 @@ def _start_job_manager(options: Mapping[str, str]) -> Any:
 
 
 class TaskManagers:
-    """A JVM that ends is restarted at once, or after a pause that doubles up to half a minute."""
-
     def __init__(
         self,
         count: int,

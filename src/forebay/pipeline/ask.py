@@ -72,7 +72,6 @@ class Lines:
 
 
 async def events(lines: Lines) -> AsyncIterator[Event | DeadLetter]:
-    """Reads on a thread, so that a silent stream does not block the loop."""
     loop = asyncio.get_running_loop()
     read: asyncio.Queue[Event | DeadLetter | BaseException | None] = asyncio.Queue(1)
 

@@ -44,8 +44,6 @@ def estimate(records: int, spent: Spent, age_s: float = 0.0) -> TopicBacklog:
 
 
 class SpentInAll:
-    """The cost if requests do not match records: all tokens, divided by all records read."""
-
     def __init__(self) -> None:
         self._before = self._sum = Spent()
 

@@ -116,7 +116,6 @@ OPEN = (
     "events.reporter.",
     "yarn.",
 )
-"""Prefixes of plug-in, file system, state backend and reporter options, which Flink does not list."""
 
 
 @lru_cache(maxsize=1)

@@ -173,7 +173,6 @@ FILES: dict[str, dict[str, Any]] = {
     ".tsv": {"type": "csv", "delimiter": "\t"},
     **{name: {"type": "text"} for name in (".txt", ".log")},
 }
-"""Settings of files by their suffix."""
 TOPIC = re.compile(r"kafka://(?P<bootstrap>[^/\s]+)/(?P<topic>[A-Za-z0-9._-]{1,249})")
 TOPIC_FORM = "kafka://HOST:PORT/TOPIC"
 

@@ -30,7 +30,6 @@ from forebay.pipeline.supervisor import Engine, Supervisor, Watch
 __all__ = ["OpenAnyEngine", "OpenEngine", "Watch", "run_pipeline"]
 
 OpenEngine = AbstractContextManager[Sequence[str]]
-"""Yields the URLs of the replicas; if empty, those of the plan or its file are used."""
 OpenAnyEngine = AbstractContextManager[Engine]
 
 

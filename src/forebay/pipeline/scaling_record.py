@@ -103,7 +103,6 @@ def step_document(step: ScalingStep, at_ms: int) -> dict[str, Any]:
 
 
 def running_statuses(settings: Settings) -> Iterator[dict[str, Any]]:
-    """Yield the status of each scaled run on this machine, without those left by killed runs."""
     for path in sorted((settings.run / "scaling").glob(f"*/{STATUS}")):
         found: dict[str, Any] = dict(read_stamp(path))
         pid, born_s = found.get("pid"), found.get("born_s")

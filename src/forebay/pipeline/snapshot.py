@@ -60,7 +60,6 @@ class CheckpointStats:
 
     @property
     def commit_s(self) -> float:
-        """The longest time from an answer to its commit, at the last interval."""
         return (self.between_ms + self.took_ms) / 1000
 
 

@@ -90,9 +90,7 @@ class StateStore(Protocol):
 
     def contents(self, checkpoint: Location) -> Contents: ...
 
-    def delete(self, job: str, *, at_once: bool = True) -> None:
-        """Unless `at_once`, ignore what cannot be deleted now."""
-        ...
+    def delete(self, job: str, *, at_once: bool = True) -> None: ...
 
 
 RISK = "decides what a job continues with"

@@ -27,7 +27,6 @@ UNANSWERED = "no result, failure or retry of the requests in flight"
 
 
 SILENT_S = 180.0
-"""Longest silence of the process that watches the job."""
 LIMITS_S = {
     MUTE: 60.0,
     NO_TASK_MANAGER: 20.0,
@@ -131,7 +130,6 @@ class Restarts:
         return len(self._made_s)
 
     def grant(self, now_s: float) -> float | None:
-        """Return the pause in seconds; None if there were too many restarts."""
         while self._made_s and now_s - self._made_s[0] >= self.within_s:
             self._made_s.popleft()
         if len(self._made_s) >= self.most:

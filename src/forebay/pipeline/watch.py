@@ -39,7 +39,6 @@ BROKEN = (
     r"TaskManager with id \S+ is no longer reachable",
     *LOST_POSITION,
 )
-"""A new Flink fixes them, but a restart in the old one does not."""
 
 
 def watch_until_end(

@@ -76,7 +76,6 @@ class Ledger:
         )
 
     def fits(self, key: str, most_pico: int) -> bool:
-        """Checks each stored day: a restore has no clock, and a fast clock may have left a later day."""
         return all(self.verdict(key, most_pico, day * DAY_MS) == "start" for day in self.days())
 
     def holds(self, key: str) -> bool:
@@ -118,8 +117,6 @@ def _read(store: Store, name: str) -> int:
 
 @dataclass(frozen=True)
 class BudgetedMachines:
-    """The `OpenMachines` of `machines` with a limit. `most_pico`: what a call may cost at most."""
-
     machines: OpenMachines
     per_key_per_day_pico: int
     most_pico: Callable[[KeyedEvent], int]
@@ -193,7 +190,6 @@ class BudgetedMachine(ShardMachine):
         return self._within(self._inner.fire(clocks), clocks)
 
     def _within(self, effects: Iterable[Effect], clocks: Clocks) -> list[Effect]:
-        """`effects`, with only those calls that start now, and what follows from refused ones."""
         left, given = deque(effects), list[Effect]()
         while left:
             effect = left.popleft()

@@ -14,7 +14,6 @@ from forebay.stateful.program import Program, Step, TimeDomain, Timer
 from forebay.stateful.turns import Firing, KeyMemory, SetTimer, digest, pack_memory, unpack_memory
 
 STEP_MS = 100
-"""This limits how often a shard wakes."""
 PER_CHUNK = 64
 HEAD = "d"
 WHAT = "timers of keys"
@@ -29,7 +28,6 @@ def head_name(time_ms: int) -> str:
 
 
 def head(clock: TimeDomain, time_ms: int) -> list[Effect]:
-    """Effects of the first timer at `time_ms`: wake then, and hold the watermark before it."""
     if clock == "wall":
         return [WakeAt(clock, time_ms)]
     # Results of a timer may carry its time, which is at most a step earlier.

@@ -102,14 +102,11 @@ def emits_letter(effects: Iterable[Effect], cause: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """`watermark_ms`: None before the first."""
-
     wall_ms: int
     watermark_ms: int | None = None
 
 
 Clocks = Callable[[], Times]
-"""Reads the clocks; reading Flink's watermark costs time."""
 
 Room = Literal["slot", "queue", "full key", "full shard"]
 
@@ -145,11 +142,9 @@ class ShardMachine(Protocol):
         return
 
     def mark_all_due(self) -> None:
-        """At the end of the input."""
         return
 
     def fire(self, clocks: Clocks) -> Sequence[Effect]:
-        """Fire some due timers; the others stay `due`."""
         return ()
 
 

@@ -168,7 +168,6 @@ class ShardExecutor(ShardMachine, Generic[S]):
         self._due.mark_due(clock, time_ms)
 
     def mark_all_due(self) -> None:
-        """From now on, keys are not forgotten for their age."""
         self._memories.ending = True
         for clock, time_ms in sorted(self._due.heads, key=lambda head: head[1]):
             self._due.mark_due(clock, time_ms)

@@ -76,7 +76,6 @@ class PartitionTime:
         return self._ahead.count(True) >= MOVED_EVENTS and len(self._chain()) >= MOVED_EVENTS
 
     def start_over(self) -> tuple[list[Waiting], list[Waiting]]:
-        """Return the events of the new time, to be taken again, and the other held ones."""
         chain = self._chain()
         others = [each for _, each in self._held if each not in chain]
         self.clock_ms, self._held = None, []
@@ -131,7 +130,6 @@ MIN_FAR_MS = 60_000
 MAX_GAP_MS = 1_000
 MAX_PARTITIONS = 1024
 MAX_MOVE_MS = 5_000
-"""More posts of another time would look like a burst."""
 
 Verdict = Literal["in time", "late", "ahead"]
 
@@ -257,7 +255,6 @@ class StreamTime:
             yield Judged(each.data, time_ms, self._now_ms, ahead_ms, verdict)
 
     def changes(self) -> Iterator[tuple[str, bytes | None]]:
-        """By partition, since the last call; None means removed."""
         for name in self._changed:
             found = self._partitions.get(name)
             stream = (self._now_ms, self._flow_ms, self._count)

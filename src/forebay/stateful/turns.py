@@ -34,8 +34,6 @@ class Firing:
 
 @dataclass(slots=True)
 class SetTimer:
-    """`by`: digest of the id of the turn that set it. `fired`: its firing is in the key's queue."""
-
     clock: TimeDomain
     time_ms: int
     by: bytes

@@ -111,7 +111,6 @@ LOOK_S = 1.0
 COMPARE_EVERY_S = 30.0
 METRICS_S = 3.0
 CLUSTER_METRICS_S = 30.0
-"""A cluster fetches metrics every ten seconds by default."""
 CLUSTER_SKEW_MS = 5000
 
 
@@ -242,7 +241,6 @@ class GroupOffsets:
             self._pass_markers(admin, source, read)
 
     def _pass_markers(self, admin: KafkaAdmin, source: KafkaSource, read: tuple[Place, ...]) -> None:
-        """Move past transaction markers, which Flink's offsets stop before and Kafka deletes like records."""
         partitions = {(place.topic, place.partition) for place in read}
         ends = admin.ends({place.topic for place in read})
         ends = tuple(end for end in ends if (end.topic, end.partition) in partitions)

@@ -223,8 +223,6 @@ TRIES = 3
 
 @dataclass(frozen=True, slots=True, order=True)
 class Name:
-    """`number`: the checkpoint that commits it (or a later one, if that fails)."""
-
     key: str
     subtask: int
     number: int
@@ -251,8 +249,6 @@ def nothing_committed_after(found: Found, number: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The checkpoint to resume; `reason` is set if it is not the requested one."""
-
     checkpoint: Location | None
     reason: str = ""
 

@@ -37,7 +37,6 @@ OLD_COUNT_S = 15.0
 HELD_BACK_SHARE = 0.5
 FULL_SHARE = 0.9
 BUSY_SHARE = 0.7
-"""If a key's calls take this share of the time, its other events wait."""
 MAX_SHOWN_CAUSES = 4
 
 

@@ -25,7 +25,6 @@ from forebay.errors import SettingError
 HOST = "127.0.0.1"
 TOKEN_BYTES = 16
 MAX_CONNECTIONS, BACKLOG = 64, 8
-"""Accepted together, `BACKLOG` connections may be too many."""
 EVERY_S = 0.1
 SEND_S = 5.0
 BEAT_S = 15.0
