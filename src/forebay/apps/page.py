@@ -35,10 +35,10 @@ def read_results(
 ) -> None:
     """Pass the answer of each result to `add`, which returns its card.
 
-    The positions of questions about results begin with `prefix` and are the results' ids. Lines may be in any
-    order. Runs from the beginning repeat ids: the n-th answer is for the n-th card. `answered` receives the
-    card and the model's answer, `failed` the card, the question's time and the failure's cause. Other lines
-    are skipped, also if a function raises the error of a missing or odd field.
+    The positions of questions begin with `prefix` and are the results' ids. Lines may be in any order. Runs
+    from the beginning repeat ids: the n-th answer is for the n-th card. `answered` receives the card and the
+    model's answer, `failed` the card, the question's time and the cause. Other lines are skipped, also if a
+    function raises the error of a missing or odd field.
     """
     cards: defaultdict[Any, list[Card]] = defaultdict(list)
     questions = []

@@ -149,9 +149,7 @@ def with_rpc(classpath: Sequence[str], folder: Path) -> tuple[str, ...]:
 
 
 def with_planner(classpath: Sequence[str], folder: Path) -> tuple[str, ...]:
-    """Unpack the planner into `folder`, instead of its loader. Raises `SettingError` if others may write
-    there.
-    """
+    """Unpack the planner into `folder`. Raises `SettingError` if others may write there."""
     private_folder(folder.absolute())
     return tuple(_unpacked(path, LOADER, PLANNER, folder) or path for path in classpath)
 

@@ -134,8 +134,7 @@ def _joined(first: Held, second: Held) -> Held:
 
 
 class FlinkTaskCheckpoints:
-    """Reads private fields of Flink 2.3. Raises `LookupError` if one is missing, or if no sink is in the
-    task.
+    """Reads private fields of Flink 2.3. Raises `LookupError` without them, or without a sink in the task.
 
     Flink sets the sink's field before it commits, but on the task's thread, so a call sees only completed
     commits. A failed commit fails the task.

@@ -110,9 +110,7 @@ class RunningJob:
         return "" if error is None else root_cause(str(error))
 
     def await_end(self) -> str:
-        """Block until the job has ended or its JVM is gone. Returns "" if it finished, else the reason in one
-        line.
-        """
+        """Block until the job has ended or its JVM is gone. Returns "" if it finished, else why not."""
         try:
             self._result.result()
         except Py4JJavaError as error:
@@ -350,8 +348,7 @@ def check_cluster(address: str) -> None:
 
 
 def end_job(rest: FlinkRest, job_id: str, timeout_s: float, *, unknown_s: float = 0.0) -> str | None:
-    """Cancel a job unless it has ended, and block until it has. Returns its final state; None if it is
-    unknown.
+    """Cancel a job unless it has ended, and block until it has. Returns its final state, None if unknown.
 
     Raises `LaunchError` and, if the job runs after `timeout_s`, `PipelineFailed`.
     """

@@ -315,9 +315,7 @@ def start_jvm(
     plugins: Path | None = None,
     archive_dir: Path | None = None,
 ) -> None:
-    """Launch a JVM with the table planner as this process's. Does nothing if there is one. Raises as
-    `connect`.
-    """
+    """Launch a JVM with the table planner for this process, unless it has one. Raises as `connect`."""
     with _lock:
         if java_gateway._gateway is not None or PORT_VARIABLE in os.environ:
             java_gateway.get_gateway()

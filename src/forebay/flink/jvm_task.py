@@ -34,7 +34,7 @@ def is_cancelled() -> bool:
 
 
 def output_room(runtime_context: object) -> HasRoom:
-    """Return a function that tells whether the next emitted record is accepted without a wait.
+    """Return a check for whether the next emitted record is accepted without a wait.
 
     It reads a private field of Flink 2.3; if that is missing, there is always room.
     """
@@ -54,7 +54,7 @@ def _always() -> bool:
 
 
 def barrier_look(runtime_context: RuntimeContext) -> Callable[[], bool]:
-    """Return a function that checks whether an unaligned checkpoint's barrier waits for the task's thread.
+    """Return a check for whether an unaligned checkpoint's barrier waits for the task's thread.
 
     It reads private fields of Flink 2.3; if one is missing, the result is always False.
     """

@@ -21,9 +21,7 @@ MAX_MAILS = 1000
 
 
 class Mailbox:
-    """Runs mails on the function's thread. Without Flink's names, checkpoints wait until the function
-    returns.
-    """
+    """Runs mails on the function's thread. Without Flink's names, checkpoints wait for the function."""
 
     def __init__(self, runtime_context: RuntimeContext) -> None:
         self._executor: Any = None

@@ -57,9 +57,7 @@ class ScalingGauges:
         self.learned = ScalingStateSlot()
 
     def set(self, wanted: int | None, backlog_tokens: int, next_deadline_s: int | None) -> None:
-        """`wanted` None: not decided yet. `next_deadline_s`: until the first event is due; None: nothing
-        waits.
-        """
+        """`wanted` None: not decided yet. `next_deadline_s` None: nothing waits."""
         due_s = NOTHING_DUE_S if next_deadline_s is None else next_deadline_s
         published = self._published
         self.wanted_replicas, self.backlog_tokens, self.next_deadline_s = wanted, backlog_tokens, due_s

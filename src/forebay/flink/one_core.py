@@ -56,9 +56,8 @@ class CoreChoice:
     """The core to use, after each sample; None means all cores.
 
     A core is tried for one sample. It is kept if an answer cost at least a tenth less than in the free
-    samples before and after, at no lower rate. Both are needed, because costs also fall while a job warms up.
-    It is tried again every `AGAIN_S`, and once the threads fill it. After each trial without gain, the wait
-    is longer.
+    samples before and after, at no lower rate: costs also fall while a job warms up. It is tried again every
+    `AGAIN_S`, and once the threads fill it. After each trial without gain, the wait is longer.
     """
 
     def __init__(self) -> None:

@@ -56,8 +56,7 @@ FIRE_S = 0.1
 
 
 class InferenceOperator(KeyedProcessFunction):
-    """Takes `(Flink key of the shard, record bytes)`; emits `Result` bytes, or `TIMED` rows with
-    `event_time`.
+    """Takes `(Flink key of the shard, record bytes)`; emits `Result` bytes or, with event time, `TIMED` rows.
 
     Empty bytes only wake a shard. Beyond `capacity`, or if a queue is full, `process_element` blocks, which
     is Flink's backpressure. It does not block for long, because no barrier passes meanwhile: an outage of an

@@ -51,9 +51,7 @@ TOKENS = re.compile(r"0*[1-9][0-9]{0,6}")
 
 @dataclass(frozen=True)
 class EventClasses:
-    """`template` renders the name of an event's service class. If it fails or names no class, `default`
-    applies.
-    """
+    """`template` renders the name of an event's service class; if that fails, `default` applies."""
 
     template: FieldTemplate
     default: ServiceClass

@@ -1,6 +1,4 @@
-"""A subtask's calls in flight: an event loop on its own thread, and a mailbox per shard. Independent of
-Flink.
-"""
+"""A subtask's calls in flight: an event loop on its own thread, and a mailbox per shard."""
 
 from __future__ import annotations
 
@@ -175,8 +173,7 @@ class RequestPool:
         return answers
 
     def has_room(self) -> bool:
-        """False if all slots are taken, or too many finished answers wait behind an unfinished one of their
-        key.
+        """False if all slots are taken, or too many finished answers wait for an earlier one of their key.
 
         Of restored calls beyond `capacity`, every two that finish make room for one event.
         """
@@ -236,9 +233,7 @@ class RequestPool:
             await self._answerer.close()
 
     def _look(self) -> None:
-        """Start submitted calls. If more follow quickly, look again shortly, so that nothing has to wake this
-        thread.
-        """
+        """Start submitted calls. If more follow quickly, look again shortly, without a wake."""
         now_s = self._loop.time()
         startable = self._pending and self._in_flight < self._capacity
         if startable and now_s - self._looked_s < 2 * GATHER_S:

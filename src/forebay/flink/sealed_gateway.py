@@ -44,9 +44,7 @@ class SealedClient(GatewayClient):
         return {connection.socket.getsockname()[:2] for connection in self._all}
 
     def send_command(self, command: str, retry: bool = True, binary: bool = False) -> Any:
-        """Cache packages and classes: Py4J asks for each part of a name at each use, and the JVM searches all
-        jars.
-        """
+        """Cache packages and classes: Py4J asks for each part of a name, and the JVM searches all jars."""
         if (found := self._found.get(command)) is not None:
             return found
         answer = super().send_command(command, retry, binary)

@@ -76,8 +76,7 @@ UID = re.compile(r"(?P<name>.*): (?P<shards>\d+) shards", re.DOTALL)
 
 
 def shards_uid(env: Any, name: str, shards: int, *, bound: bool) -> str:
-    """The uid of the operator `name`, by which Flink finds its state, with a restored checkpoint's shard
-    number.
+    """The uid of the operator `name`, by which Flink finds its state; a restored number of shards stays.
 
     If the number is `bound` (a key's state or order depends on it), another one raises `SettingError`.
     """

@@ -108,8 +108,9 @@ async def answers(
     ordered: bool,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> AsyncGenerator[Answer, None]:
-    """Yield one answer per record, as they complete or `ordered` like the records. Closing it cancels
-    requests.
+    """Yield one answer per record, as they complete or `ordered` like the records.
+
+    Closing it cancels requests.
     """
     slots, held = asyncio.Semaphore(capacity), asyncio.Semaphore(WAITING_PER_SLOT * capacity)
     ready: asyncio.Queue[asyncio.Task[Answer] | None] = asyncio.Queue()

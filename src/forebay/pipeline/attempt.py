@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 ARRIVAL_S = 10.0
 MIN_KAFKA_S = 0.4
-"""A broker remembers each transaction's name for a week, so checkpoints with Kafka are not more frequent."""
+"""A broker remembers each transaction's name for a week."""
 NO_WATERMARKS = {"pipeline.auto-watermark-interval": "0 ms"}
 """By default, each source wakes five times a second to emit a watermark."""
 NEVER = "3650 d"

@@ -111,10 +111,9 @@ def lag_watched(
     if_read: bool = False,
     clock: Clock | None = None,
 ) -> Iterator[LastCount]:
-    """Count the backlog of `job` every three seconds, if its source is Kafka. If that fails, the last count
-    ages.
+    """Count the backlog of `job` every three seconds, if its source is Kafka.
 
-    `if_read`: only if the last count was read.
+    If that fails, the last count ages. `if_read`: only if the last count was read.
     """
     application = spec.application
     done: Callable[[Snapshot], int] | None = answered_records

@@ -207,8 +207,7 @@ def await_turn(
     monotonic_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """Block until the message's turn is committed. Every `report_s`, `report` receives the reason for the
-    wait.
+    """Block until the message's turn is committed. `report` receives the reason every `report_s`.
 
     Raises `PipelineFailed` after `timeout_s`, and if the pipeline has stopped.
     """

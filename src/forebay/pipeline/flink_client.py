@@ -69,8 +69,7 @@ ARCHIVE_AFTER_S = 15.0
 
 
 class FlinkClient:
-    """Runs the attempt that its supervisor sends: a pickled `Preparation` (optional), `AttemptSpec`, then
-    commands.
+    """Reads a pickled `Preparation` (optional), an `AttemptSpec`, a `Served`, then commands.
 
     If the JVM dies, it reports that. If the supervisor closes `commands`, it kills itself and its JVM.
     """

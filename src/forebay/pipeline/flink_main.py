@@ -1,5 +1,6 @@
-"""The process that holds Flink for one attempt. It leads a process group with its JVM and ends with its
-parent.
+"""The process that holds Flink for one attempt.
+
+It leads a process group with its JVM, and ends with its parent.
 """
 
 from __future__ import annotations
@@ -56,12 +57,11 @@ SCARCE = FULL | {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
 
 class LeaseGuard:
-    """Suspends the JVM `pid` and all other children while the lease may have expired, so that nothing
-    commits.
+    """Suspends the JVM `pid` and all other children while the lease may have expired.
 
-    The command writes the lease's expiry to `confirmations`. Without a newer one in time, children get
-    SIGSTOP; after a renewal, SIGCONT. Times are on `uptime_s`, which includes a machine's suspension. If the
-    guard fails, it kills the JVM.
+    So nothing commits. The command writes the lease's expiry to `confirmations`. Without a newer one in time,
+    children get SIGSTOP; after a renewal, SIGCONT. Times are on `uptime_s`, which includes a machine's
+    suspension. If the guard fails, it kills the JVM.
     """
 
     def __init__(self, confirmations: int, pid: int) -> None:

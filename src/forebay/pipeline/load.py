@@ -1,6 +1,4 @@
-"""Turns the arguments of `forebay run` into a checked `PipelineSpec`, or one `SettingError` with all
-mistakes.
-"""
+"""Turns the arguments of `forebay run` into a `PipelineSpec`, or a `SettingError` with all mistakes."""
 
 from __future__ import annotations
 

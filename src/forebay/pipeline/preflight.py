@@ -214,9 +214,7 @@ SEPARATORS = {b",": "", b";": ' and `delimiter: ";"`', b"\t": ' and `delimiter: 
 
 
 def likely_instead(lines: Sequence[bytes], tried: str | None = None) -> str:
-    """Guess the format of a file whose first `lines` contain no JSON object, or no CSV row with delimiter
-    `tried`.
-    """
+    """Guess the format of a file that has no JSON object, or no CSV row with delimiter `tried`."""
     first = next((line.strip() for line in lines if line.strip()), b"")
     if tried is None and re.search(rb"\r(?!\n)", first):
         return f"it has a carriage return; {LINE_FEEDS}"

@@ -341,7 +341,7 @@ class CheckpointCleaner:
         self._tidied = False
 
     def __call__(self, state: RunState, triggered_ms: int) -> RunState:
-        """Return the new record; unchanged if nothing newer was triggered or the store is full or
+        """Return the new record; unchanged without a newer checkpoint, or if the store is full or
         unavailable.
         """
         if triggered_ms == self._noted_ms:

@@ -41,12 +41,12 @@ def run_pipeline(
     enough: Callable[[Snapshot], bool] = lambda now: False,
     launcher: FlinkLauncher | None = None,
 ) -> Snapshot:
-    """Run `plan` until it ends; blocks. Returns the last snapshot, which `watch` also gets, even after a
-    failure.
+    """Run `plan` until it ends; blocks. Returns the last snapshot.
 
-    Resumes from the newest complete checkpoint unless `fresh`, and again (at most ten times in ten minutes)
-    if Flink dies or the job stalls. Restarts replicas of `engine` that die. Once `enough` returns true, the
-    job commits what it has read and ends. KeyboardInterrupt cancels the job. The caller closes `launcher`.
+    `watch` gets it, too, even after a failure. Resumes from the newest complete checkpoint unless `fresh`,
+    and again (at most ten times in ten minutes) if Flink dies or the job stalls. Restarts replicas of
+    `engine` that die. Once `enough` returns true, the job commits what it has read and ends.
+    KeyboardInterrupt cancels the job. The caller closes `launcher`.
 
     Raises `SettingError` before entering `engine` if a check fails, or the pipeline is running or has
     finished; `PipelineFailed` if the job failed, the engine is lost, or Flink was lost too often.

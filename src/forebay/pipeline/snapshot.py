@@ -206,10 +206,9 @@ MANY_LOST, MOSTLY_ONE_CAUSE = 20, 0.9
 
 
 def lost_cause(now: Snapshot, *, one_each: bool) -> str:
-    """The cause of nearly all dead letters, if many records have failed since the last start and none
-    succeeded.
+    """The cause of nearly all dead letters, if many records have failed and none succeeded; else empty.
 
-    Empty otherwise. `one_each`: each event has one result or dead letter.
+    `one_each`: each event has one result or dead letter.
     """
     lost = now.dead_letters
     others = not one_each and lost + now.in_flight + now.pending < now.read

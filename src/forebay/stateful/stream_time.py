@@ -174,8 +174,7 @@ class StreamTime:
 
     A partition's clock is the median time of its last 33 events, or fewer if its share of the stream is
     smaller. The stream's clock is the slowest active one and never goes back. With named partitions it starts
-    after `idle_ms`, by when all should have been seen. With one partition, verdicts depend only on the events
-    and their order.
+    after `idle_ms`. With one partition, verdicts depend only on the events and their order.
     """
 
     def __init__(self, tolerance: Tolerance) -> None:

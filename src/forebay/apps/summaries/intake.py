@@ -2,8 +2,8 @@
 
 Sampling is deterministic by seed. A window has strata with equal shares of the budget, plus unused shares of
 earlier ones. A stratum admits every event while its share lasts. Then its last chunk becomes a uniform sample
-(smallest hashes) of everything since its begin, so the end of a busy hour is represented. Panes of sliding
-windows, sessions and running summaries are one stratum.
+(smallest hashes) of everything since the chunk began. Panes of sliding windows, sessions and running
+summaries are one stratum.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The three stages of trend detection, each with the state of one shard, in event time.
 
-`CountStage` counts terms per tick and shard of posts; posts are spread evenly, so a hot term costs one entry
-per tick and shard. `RateStage` finds rising terms per shard of terms. A single `BookStage` groups them.
-Outputs do not depend on the order of inputs within a tick. The number of shards is fixed for the life of a
-pipeline.
+`CountStage` counts terms per tick and shard of posts, which are spread evenly. `RateStage` finds rising terms
+per shard of terms. A single `BookStage` groups them. Outputs do not depend on the order of inputs within a
+tick. The number of shards is fixed for the life of a pipeline.
 """
 
 from __future__ import annotations

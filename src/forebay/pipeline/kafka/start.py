@@ -52,10 +52,10 @@ def await_brokers(
     clock: Clock | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> str | None:
-    """Check the topics of every Kafka of `spec` once it answers. Blocks. Returns the source cluster's id, if
-    any.
+    """Check the topics of every Kafka of `spec` once it answers. Blocks.
 
-    Raises `PipelineFailed` if a Kafka does not answer within two minutes, `KafkaRefused`, and `SettingError`.
+    Returns the source cluster's id, if any. Raises `PipelineFailed` if a Kafka does not answer within two
+    minutes, `KafkaRefused`, and `SettingError`.
     """
     time_ = clock or SystemClock()
     begin_s = time_.monotonic_s()

@@ -150,8 +150,7 @@ class CommitWatch:
             self._kept.drop_before(min(commits.safe(done) for _, commits in self._topics))
 
     def finished(self) -> None:
-        """Check all transactions after the job's end. Raises `ResultsLost`; `PipelineFailed` if Kafka is
-        away."""
+        """Check all transactions after the job's end. Raises `ResultsLost` and `PipelineFailed`."""
         self.close()
         try:
             for topic, commits in self._topics:
