@@ -83,7 +83,7 @@ def read_sessions(lines: Iterable[bytes], text: str = "text") -> list[Talk]:
                 talk.answered = number
                 talk.turns.append((number, *turn))
                 talk.places.append(_place(value))
-                # Behind the others: it has the newest turn.
+                # Last, because it has the newest turn.
                 now[key] = talk
         except (ValueError, KeyError, TypeError, AttributeError):
             continue

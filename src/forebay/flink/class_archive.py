@@ -162,7 +162,7 @@ def _unpacked(path: str, prefix: str, name: str, folder: Path) -> str | None:
     if not Path(path).name.startswith(prefix):
         return None
     with suppress(OSError, KeyError, zipfile.BadZipFile):
-        # Not by its checksum: to read the list of entries of `DIST` takes a quarter of a second.
+        # Reading the entries of `DIST` for a checksum takes a quarter of a second.
         stem = f"{Path(name).stem}-{_identity(path)}"
         for jar in folder.glob(f"{stem}-*.jar"):
             if jar.stem == f"{stem}-{jar.stat().st_size}" and _is_used(jar):

@@ -158,7 +158,7 @@ class FlinkTaskCheckpoints:
         self._restored = self.committed()
 
     def snapshotted(self) -> int:
-        # Flink's field does not know the restored one.
+        # Flink's field lacks the restored checkpoint.
         return max(self._restored, int(self._snapshotted.get(self._coordinator)))
 
     def committed(self) -> int:

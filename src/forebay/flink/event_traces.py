@@ -109,7 +109,7 @@ class EventTraces:
         if trace.cause:
             kept = "dead_letter"
         elif trace.root is None:
-            # It asked nothing.
+            # It made no call.
             return
         elif not trace.root.sampled:
             if not self._is_slow(trace, now_s):
@@ -125,7 +125,7 @@ class EventTraces:
             self._looked_s, self._slow_left = now_s, MAX_SLOW
             recent = self._recent.at(now_s)
             if recent.count >= SLOW_RESULTS:
-                # Its own error must not make results slow that take equally long.
+                # The histogram's rounding must not make a result count as slow.
                 self._slow_s = recent.quantile_s(SLOW_QUANTILE) * (1 + 2 * RELATIVE_ERROR)
         assert trace.read_ms is not None
         slow = self._slow_left > 0 and (self._clock.wall_ms() - trace.read_ms) / 1000 > self._slow_s

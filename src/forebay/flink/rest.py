@@ -125,7 +125,7 @@ def _ask_once(connection: _RestConnection, path: str, method: str, data: bytes |
         connection.close()
         raise
     if not answer.isclosed():
-        # There is more of it.
+        # The answer is incomplete.
         connection.close()
     return answer.status, body
 

@@ -76,14 +76,13 @@ def import_ahead(java: Any = None, more: Sequence[str] = ()) -> bool:
 
 
 FEW_RECORDS: Mapping[str, str] = {
-    # Records between operators leave at the engine's pace, and after a restore no checkpoint completes, and
-    # nothing is committed, until those that the last one caught have left. Nor does anybody count them among
-    # those that wait in a topic. Keep them few, also in the first half minute, before the debloater has
-    # measured the pace.
+    # Records between operators leave at the engine's pace. After a restore, no checkpoint completes until the
+    # restored ones have left. They are not in the count of a topic's backlog, either. Keep them few, also in
+    # the first half minute, before the debloater has measured the pace.
     "taskmanager.memory.segment-size": "4 kb",
     "taskmanager.network.memory.buffer-debloat.enabled": "true",
     "taskmanager.network.memory.buffer-debloat.target": "300 ms",
-    # It wakes each task: a fifth as often as by default, with as long a mean.
+    # It wakes each task, so a fifth as often as by default; the samples span as long.
     "taskmanager.network.memory.buffer-debloat.period": "1 s",
     "taskmanager.network.memory.buffer-debloat.samples": "4",
 }

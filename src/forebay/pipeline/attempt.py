@@ -193,7 +193,7 @@ class JobAttempt:
             commits(checkpoints)
 
         waits = lag_watched(spec, job, restored=order.restore_from is not None, if_read=True)
-        # Only marks in this JVM are reliable: other counts are those of the looks.
+        # Only marks in this JVM are reliable: other counts come from looks at the job.
         marked = loop if self._activity is None and spec.scaling is None else None
         with closing(offsets), closing(commits), waits as waiting:
             last = watch_until_end(

@@ -154,7 +154,7 @@ class ShardExecutor(ShardMachine, Generic[S]):
             if spoilt is None:
                 self._go_on(key, now, effects)
                 return effects
-            # Otherwise the program would never learn that its answer does not come.
+            # Otherwise the program would wait forever for the answer.
             failure = Failure(spoilt.cause, str(spoilt), turn.attempts)
             memory, state = self._memories.recall(key)
         step = self._guarded(lambda: self._program.on_failure(self._or_new(state, key), tag, failure, moment))

@@ -41,7 +41,7 @@ class NewestLines:
         self._bytes += len(line)
         while self._bytes > self._most_bytes:
             self._bytes -= len(self.lines.popleft())
-        # Last: what is drawn for this number holds the line.
+        # Last, so that a drawing for this number contains the line.
         self.added += 1
 
 
