@@ -97,7 +97,7 @@ def newest_of_job(job: Path) -> Checkpoint[Path] | None:
 
 
 def checkpoints_of(job: Path) -> list[Checkpoint[Path]]:
-    """The complete checkpoints in a job's folder, newest first. Raises `SettingError` if one cannot be read."""
+    """The complete checkpoints in a job's folder, newest first. Raises `SettingError` for unreadable ones."""
     seen = _candidates(job)
     for _ in range(LOOKS):
         found = [checkpoint for path in seen if (checkpoint := _complete(path))]

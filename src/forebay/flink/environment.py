@@ -296,7 +296,7 @@ LOADED = "forebay.file-systems"
 
 
 def load_file_systems(plugins: Path, options: Mapping[str, str]) -> None:
-    """Load file systems into this JVM, which an embedded cluster does not do. Blocks. Raises `Py4JJavaError`."""
+    """Load file systems into this JVM, unlike an embedded cluster. Blocks. Raises `Py4JJavaError`."""
     gateway = java_gateway.get_gateway()
     chosen = sorted((key, value) for key, value in options.items() if key.startswith(FILE_SYSTEM_KEYS))
     mark = hashlib.blake2b(repr((str(plugins), chosen)).encode(), digest_size=16).hexdigest()

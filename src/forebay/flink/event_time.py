@@ -1,4 +1,4 @@
-"""Event time in Flink: watermarks from records' times or a stream's clock, and what an operator still holds."""
+"""Event time in Flink: watermarks from records' times or a clock, and what an operator still holds."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ NOT_COUNTED = "what is written is not counted, so the counts at the end of a run
 
 
 class KeptCounts:
-    """A text for each subtask of a function, restored with its job, because Flink's metrics restart from 0."""
+    """A text per subtask of a function, restored with its job, because Flink's metrics restart from 0."""
 
     def __init__(self, runtime_context: RuntimeContext, run: str) -> None:
         self._context = runtime_context

@@ -187,7 +187,7 @@ def counter_of(runtime_context: RuntimeContext, name: str) -> Counter:
 
 
 def label_value(value: str, known: dict[str, int]) -> str:
-    """Return `value`, or `OTHER` if it is unusual or beyond `MAX_LABEL_VALUES`: programs choose causes, too."""
+    """Return `value`, or `OTHER` if it is unusual or beyond `MAX_LABEL_VALUES`."""
     usual = value in known or (len(known) < MAX_LABEL_VALUES and LABEL_VALUE.fullmatch(value))
     return value if usual else OTHER
 

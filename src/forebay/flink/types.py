@@ -1,6 +1,6 @@
 """Types and names for operators: bytes in streams and state, side outputs, end times, and uids.
 
-PyFlink pickles values without a type, so whoever can write a checkpoint could run code in a job.
+PyFlink pickles values without a type, so write access to a checkpoint would allow code to run in a job.
 """
 
 from __future__ import annotations

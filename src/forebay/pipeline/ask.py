@@ -1,4 +1,4 @@
-"""Answers lines of text without Flink, for `forebay ask`. No state is kept: stopping drops unanswered lines."""
+"""Answers lines of text without Flink, for `forebay ask`. No state is kept."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Spent:
 
 
 def estimate(records: int, spent: Spent, age_s: float = 0.0) -> TopicBacklog:
-    """Return the expected cost of `records`, from the mean so far. Failed calls count: some will fail again."""
+    """Return the expected cost of `records`, from the mean so far, failed calls included."""
     if spent.records <= 0:
         return TopicBacklog(records, None, None, age_s)
     return TopicBacklog(

@@ -1,4 +1,4 @@
-"""Stores a pipeline's state: checkpoints, its runs' record and the lock. Contains the local implementation."""
+"""Stores a pipeline's checkpoints, run record and lock; with the implementation for local folders."""
 
 from __future__ import annotations
 

@@ -87,7 +87,6 @@ class Ledger:
         self._calls[key, id] = most_pico
 
     def settle(self, key: str, id: str, cost_pico: int, now_ms: int) -> None:
-        """The call `id` of `key` has ended with this cost. Keys may have calls with the same id."""
         most_pico = self._calls.pop((key, id))
         if held := self._held.pop(key, 0) - most_pico:
             self._held[key] = held

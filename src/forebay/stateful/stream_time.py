@@ -13,7 +13,7 @@ from forebay.stateful.rates import CLOCK_EVENTS, median
 HELD_EVENTS = 9
 """So that a single wrong time cannot start a partition's clock."""
 MOVED_EVENTS = 30
-"""Of the last `CLOCK_EVENTS`: so many far ahead show that the partition has moved to another time."""
+"""Of the last `CLOCK_EVENTS`, this many far ahead show that the partition has moved to another time."""
 
 
 @dataclass(frozen=True, slots=True)

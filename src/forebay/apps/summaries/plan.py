@@ -134,7 +134,6 @@ class SummaryPlan:
 
     @property
     def full_tokens(self) -> int:
-        """A chunk that has no room for the next event has at least this many tokens."""
         return self.chunk_tokens * 3 // 4
 
     @property

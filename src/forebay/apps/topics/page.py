@@ -96,7 +96,6 @@ class TopicRow:
 
 
 def topics_page(lines: Iterable[bytes]) -> str:
-    """Build the page from JSON lines: results, then dead letters of questions. Other lines are skipped."""
     born = [topic for topic in read_topics(lines) if topic.born_ms is not None]
     if not born:
         return page("topics.html.j2", title=TITLE, lead="No topic was born.", topics=())

@@ -77,7 +77,6 @@ class Trend:
 
 
 def trends_page(lines: Iterable[bytes]) -> str:
-    """Build the page from JSON lines: results, then dead letters of questions. Other lines are skipped."""
     found = read_trends(lines)
     live = sorted((trend for trend in found if trend.into is None), key=lambda trend: -trend.score)
     trends = live[:MAX_SHOWN]

@@ -101,7 +101,7 @@ class Start:
 
 
 class CommitWatch:
-    """Checks commits; call it about twice a second. Keeps the newest checkpoint before which nothing is lost."""
+    """Checks commits about twice a second, and keeps the newest checkpoint before which nothing is lost."""
 
     def __init__(
         self,

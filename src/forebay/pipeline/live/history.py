@@ -142,7 +142,7 @@ class History:
         return "unknown", text
 
     def hot_key(self, keys: Sequence[str | None], order: KeyOrder | None) -> HotKey | None:
-        """A key that slows the run down. `keys`: of the newest results; `order`: None if events do not wait."""
+        """A key that slows the run down. `keys`: of the newest results; `order`: None if no event waits."""
         named = Counter(key for key in keys if key is not None)
         if order is None or len(keys) < MIN_RESULTS or not named:
             return None
