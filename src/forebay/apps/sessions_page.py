@@ -28,7 +28,6 @@ class Talk:
 
 
 def sessions_page(lines: Iterable[bytes], text: str = "text") -> str:
-    """Build the page from JSON lines: results and dead letters. Other lines are skipped."""
     found = read_sessions(lines, text)
     shown = found[::-1][:MAX_SESSIONS]
     lead = counted(len(found), "session")

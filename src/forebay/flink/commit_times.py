@@ -32,7 +32,9 @@ class TaskCheckpoints(Protocol):
         """The newest checkpoint that contains the task's state."""
         ...
 
-    def committed(self) -> int: ...
+    def committed(self) -> int:
+        """The newest checkpoint that every sink has committed, retries included."""
+        ...
 
 
 @dataclass(slots=True)

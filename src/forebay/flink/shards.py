@@ -16,6 +16,7 @@ MAX_PARALLELISM = 128
 """Flink's number of key groups; fixed, because a checkpoint can only be restored with the same number."""
 
 ROW_HASH = 62
+"""PyFlink wraps each key in a row, whose hash code is the key plus this."""
 
 _MASK = 0xFFFFFFFF
 
@@ -47,6 +48,7 @@ def key_group(key: int) -> int:
 
 
 def _group(code: int) -> int:
+    """As in `KeyGroupRangeAssignment.assignToKeyGroup` and `MathUtils.murmurHash`."""
     code = (code * 0xCC9E2D51) & _MASK
     code = _rotate_left(code, 15)
     code = (code * 0x1B873593) & _MASK
@@ -65,6 +67,7 @@ def _group(code: int) -> int:
 
 
 def subtask_of(key: int, parallelism: int) -> int:
+    """As in `KeyGroupRangeAssignment.computeOperatorIndexForKeyGroup`."""
     return key_group(key) * parallelism // MAX_PARALLELISM
 
 

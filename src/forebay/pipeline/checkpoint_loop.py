@@ -18,12 +18,15 @@ from forebay.flink.job_activity import CheckpointEnd
 log = logging.getLogger(__name__)
 
 CPU_CLOCK = 2
+"""Linux's CPUCLOCK_SCHED."""
 
 
 class JobActivity(Protocol):
     """What a job has to commit, and its checkpoints. Methods raise `JvmGone` if its Flink is gone."""
 
-    def await_answer(self, timeout_s: float) -> bool: ...
+    def await_answer(self, timeout_s: float) -> bool:
+        """Block until there is a result to commit; False after `timeout_s`."""
+        ...
 
     def take_answers(self) -> None: ...
 
@@ -33,7 +36,9 @@ class JobActivity(Protocol):
         """End another thread's wait, permanently."""
         ...
 
-    def trigger(self) -> CheckpointEnd: ...
+    def trigger(self) -> CheckpointEnd:
+        """Block until a new checkpoint has ended."""
+        ...
 
 
 class CheckpointLoop:

@@ -35,10 +35,8 @@ Floats = npt.NDArray[np.float32]
 Embed = Callable[[Sequence[str]], Floats]
 
 FOUND, ASSIGNED = 0, 1
-"""The kinds of a stage's outputs: a topic event, and a batch of assignments."""
 TABLE = 1 << 16
 SMOOTHING = 50.0
-"""Texts assumed before the first one, to even out the weights of a young stream."""
 MIN_WEIGHT = 0.05
 
 
